@@ -1,0 +1,19 @@
+"""Writes times as text: RFC 3339 in UTC.
+
+By hand, since `datetime` takes a tenth of the time a whole shell verb may take.
+"""
+
+from __future__ import annotations
+
+import time
+
+
+def rfc3339(seconds: float, *, milliseconds: bool = False) -> str:
+    """Write a unix time as `2024-01-20T15:30:00Z`, with milliseconds if asked."""
+    whole, thousandths = divmod(round(seconds * 1000), 1000)
+    t = time.gmtime(whole)
+    text = (
+        f"{t.tm_year:04d}-{t.tm_mon:02d}-{t.tm_mday:02d}"
+        f"T{t.tm_hour:02d}:{t.tm_min:02d}:{t.tm_sec:02d}"
+    )
+    return f"{text}.{thousandths:03d}Z" if milliseconds else f"{text}Z"

@@ -1,0 +1,69 @@
+"""Reads a config file: plain YAML mappings, with every mistake named and nothing executed."""
+
+from __future__ import annotations
+
+import difflib
+
+import yaml
+
+from agentbus.errors import ConfigError
+from agentbus.settings import IN_FILES
+
+_MAX_BYTES = 1024 * 1024
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML without aliases, which can be made to grow without end, and without repeated keys."""
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        if self.check_event(yaml.AliasEvent):
+            event = self.peek_event()  # type: ignore[no-untyped-call]
+            raise yaml.YAMLError(f"line {event.start_mark.line + 1}: aliases are not allowed")
+        return super().compose_node(parent, index)
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[object, object]:
+        seen = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)
+            if isinstance(key, (str, int, float, bool)) or key is None:
+                if key in seen:
+                    line = key_node.start_mark.line + 1
+                    raise yaml.YAMLError(f"line {line}: {key!r} is given twice")
+                seen.add(key)
+        return super().construct_mapping(node, deep)
+
+
+def load(path: str) -> dict[str, object]:
+    """Return the settings in a config file; an empty file sets nothing."""
+    try:
+        with open(path, "rb") as file:
+            data = file.read(_MAX_BYTES + 1)
+    except OSError as error:
+        raise ConfigError(
+            f"the config file {path!a} cannot be read ({error.strerror})",
+            hint="correct its permissions or --config",
+        ) from None
+    if len(data) > _MAX_BYTES:
+        raise ConfigError(f"the config file {path!a} is over {_MAX_BYTES} bytes")
+    try:
+        loaded = yaml.load(data.decode(), Loader=_Loader)  # noqa: S506 (a SafeLoader)
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError) as error:
+        raise ConfigError(
+            f"the config file {path!a} is no YAML ({' '.join(str(error).split())[:200]})",
+            hint="correct it",
+        ) from None
+    if loaded is None:
+        return {}
+    if not isinstance(loaded, dict):
+        raise ConfigError(
+            f"the config file {path!a} holds a {type(loaded).__name__}",
+            hint="write 'setting: value' lines",
+        )
+    for key in loaded:
+        if key not in IN_FILES:
+            close = difflib.get_close_matches(str(key), IN_FILES, n=1)
+            raise ConfigError(
+                f"the config file {path!a} sets the unknown {key!a}",
+                hint=f"did you mean {close[0]!r}?" if close else f"known: {', '.join(IN_FILES)}",
+            )
+    return {str(key): value for key, value in loaded.items()}

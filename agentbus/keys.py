@@ -1,0 +1,173 @@
+"""Every Redis key of a project, in one place, and the scope that its operations share.
+
+The patterns for the channel, cursors, notes and flags are literal: any program that follows them
+with plain Redis commands takes part in the same bus.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+from agentbus.names import KEY_KINDS, MAX_BODY_BYTES, escape
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from agentbus.store import Step
+
+
+class Keys:
+    """Builds the keys of one project; it only joins names that were checked before."""
+
+    __slots__ = ("project",)
+
+    def __init__(self, project: str) -> None:
+        self.project = project
+
+    # -- talk --
+
+    @property
+    def channel(self) -> str:
+        """`<P>:ch:main`, stream: every message and every event of the bus itself."""
+        return f"{self.project}:ch:main"
+
+    def cursor(self, agent: str, topic: str | None = None) -> str:
+        """`<P>:last:<agent>` or `<P>:last:<agent>:<topic>`, string: the id last heard.
+
+        `%` and `:` in a name are percent-encoded in both forms. Were the first form literal, the
+        cursor of the agent `a:b` would be that of the agent `a` for the topic `b`.
+        """
+        return f"{self.project}:last:{cursor_field(agent, topic)}"
+
+    @property
+    def heard(self) -> str:
+        """`<P>:heard`, hash: cursor → `id ordinal`, from which missed entries are counted."""
+        return f"{self.project}:heard"
+
+    @property
+    def agents(self) -> str:
+        """`<P>:agents`, zset: agent → unix time last seen."""
+        return f"{self.project}:agents"
+
+    @property
+    def topics(self) -> str:
+        """`<P>:topics`, zset: topic → unix time last spoken on."""
+        return f"{self.project}:topics"
+
+    def once(self, slot: str) -> str:
+        """`<P>:once:<slot>`, string: a writer's last token and reply, so a repeat does nothing."""
+        return f"{self.project}:once:{slot}"
+
+    # -- notes --
+
+    def jot(self, title: str) -> str:
+        """`<P>:jot:<title>`, hash: `value author timestamp tags`."""
+        return f"{self.project}:jot:{title}"
+
+    def tag(self, tag: str) -> str:
+        """`<P>:jots_by_tag:<tag>`, zset: title → unix time."""
+        return f"{self.project}:jots_by_tag:{tag}"
+
+    @property
+    def jots(self) -> str:
+        """`<P>:jots`, zset: title → unix time, of all notes."""
+        return f"{self.project}:jots"
+
+    # -- flags --
+
+    def flag(self, flag: str) -> str:
+        """`<P>:flag:<name>`, string: `agent @ RFC3339`, with the hold's TTL if it has one."""
+        return f"{self.project}:flag:{flag}"
+
+    def done(self, flag: str) -> str:
+        """`<P>:done:<name>`, string: `agent @ RFC3339`, event id, token and note, a line each."""
+        return f"{self.project}:done:{flag}"
+
+    def fence(self, flag: str) -> str:
+        """`<P>:fence:<name>`, string: counter from which each hold takes its fencing token."""
+        return f"{self.project}:fence:{flag}"
+
+    # -- the whole project --
+
+    def kind(self, key: str) -> str | None:
+        """Return the kind of `key` if it belongs to this project, else None."""
+        prefix = f"{self.project}:"
+        if not key.startswith(prefix):
+            return None
+        kind = key[len(prefix) :].split(":", 1)[0]
+        return kind if kind in KEY_KINDS else None
+
+    def pattern(self, kind: str | None = None) -> str:
+        """Return a SCAN pattern for the project's keys; nothing in it but the last `*` is one."""
+        head = f"{self.project}:{kind}:" if kind else f"{self.project}:"
+        return "".join("\\" + c if c in "*?[]\\^" else c for c in head) + "*"
+
+
+def cursor_field(agent: str, topic: str | None = None) -> str:
+    """Return the part of a cursor's key that names the reader."""
+    return escape(agent) if topic is None else f"{escape(agent)}:{escape(topic)}"
+
+
+CHANNEL_BOUND = 10_000
+
+
+class Once:
+    """The slot and token by which the server knows a request that it has answered before."""
+
+    __slots__ = ("key", "slot", "token")
+
+    def __init__(self, key: str, slot: int, token: str) -> None:
+        self.key = key
+        self.slot = slot
+        self.token = token
+
+
+class Scope:
+    """The project and agent of a bus, and what its operations share."""
+
+    def __init__(
+        self,
+        project: str,
+        agent: str,
+        *,
+        channel_bound: int = CHANNEL_BOUND,
+        max_body: int = MAX_BODY_BYTES,
+        now: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.keys = Keys(project)
+        self.agent = agent
+        self.channel_bound = channel_bound
+        self.max_body = max_body
+        self.now = now
+        self.monotonic = monotonic
+        self._begin()
+
+    def _begin(self) -> None:
+        self._process = os.getpid()
+        self._client = os.urandom(8).hex()
+        self._free: list[int] = []
+        self._slots = 0
+        self._tokens = 0
+
+    def once(self) -> Once:
+        """Reserve a slot for one write; it may be sent any number of times."""
+        if self._process != os.getpid():
+            # A forked child must not answer to its parent's tokens.
+            self._begin()
+        try:
+            slot = self._free.pop()
+        except IndexError:
+            slot = self._slots = self._slots + 1
+        self._tokens += 1
+        return Once(self.keys.once(f"{self._client}.{slot}"), slot, str(self._tokens))
+
+    def settled(self, once: Once, step: Step) -> None:
+        """Free the slot of a write that was sent once and answered.
+
+        One that was sent again keeps its slot for good: its first copy may still be on the way.
+        """
+        if step.sendings == 1:
+            self._free.append(once.slot)

@@ -1,0 +1,30 @@
+"""The operations log by way of `logging`, for programs that run on."""
+
+from __future__ import annotations
+
+import logging
+import os
+
+from pythonjsonlogger.json import JsonFormatter
+
+from agentbus.logs import open_file
+from agentbus.settings import log_path
+
+
+def emit(level: str, fields: dict[str, object]) -> None:
+    """Hand a record to the logger `agentbus`."""
+    number = logging.getLevelNamesMapping()[level.upper()]
+    logging.getLogger("agentbus").log(number, "%s", fields.get("verb", ""), extra=fields)
+
+
+def json_handler(path: str | None = None) -> logging.Handler:
+    """Return a `logging` handler that writes the operations log of a long-running program."""
+    stream = os.fdopen(open_file(path or log_path()), "a", encoding="utf-8")
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(
+        JsonFormatter(
+            "%(asctime)s %(levelname)s",
+            rename_fields={"asctime": "time", "levelname": "level"},
+        )
+    )
+    return handler

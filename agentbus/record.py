@@ -1,0 +1,110 @@
+"""Frozen, slotted values that cost nothing to import.
+
+They behave as frozen dataclasses (`dataclasses.asdict`, `replace`, `fields` work on them), but
+`dataclasses` itself is imported only when one of those asks: importing it takes longer than a
+whole `agentbus speak`.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, dataclass_transform
+else:
+
+    def dataclass_transform(**_options):
+        """Do nothing: this is for type checkers."""
+        return lambda cls: cls
+
+
+_REQUIRED = object()
+
+
+class _RecordType(type):
+    """Turns annotations into slots and class-level defaults into constructor defaults."""
+
+    def __new__(mcs, name: str, bases: tuple[type, ...], namespace: dict[str, Any]) -> _RecordType:
+        own = namespace.get("__annotations__", {})
+        inherited: dict[str, Any] = {}
+        for base in bases:
+            inherited.update(getattr(base, "_defaults", {}))
+        defaults = {**inherited, **{key: namespace.pop(key, _REQUIRED) for key in own}}
+        namespace["__slots__"] = tuple(own)
+        namespace["_defaults"] = defaults
+        # A field with a leading underscore is carried along, but is no part of the value.
+        namespace["__match_args__"] = tuple(key for key in defaults if key[0] != "_")
+        return super().__new__(mcs, name, bases, namespace)
+
+
+class _LazyFields:
+    """Answers `__dataclass_fields__`, building the real ones on first use."""
+
+    def __get__(self, instance: object, owner: type[Record]) -> dict[str, Any]:
+        import dataclasses
+
+        shadow = dataclasses.make_dataclass(
+            owner.__name__,
+            [
+                (key, "object")
+                if default is _REQUIRED
+                else (key, "object", dataclasses.field(default=default))
+                for key, default in owner._defaults.items()
+                if key[0] != "_"
+            ],
+            frozen=True,
+        )
+        fields: dict[str, Any] = vars(shadow)["__dataclass_fields__"]
+        return fields
+
+
+@dataclass_transform(frozen_default=True)
+class Record(metaclass=_RecordType):
+    """A value: compared by content, hashable where its fields are, never changed."""
+
+    if TYPE_CHECKING:
+        _defaults: dict[str, Any]
+        __match_args__: tuple[str, ...]
+    __dataclass_fields__ = _LazyFields()
+
+    def __init__(self, *args: object, **kwargs: object) -> None:
+        names = tuple(self._defaults)
+        if len(args) > len(names):
+            raise TypeError(
+                f"{type(self).__name__} takes {len(names)} values and was given {len(args)}"
+            )
+        put = object.__setattr__
+        for name, value in zip(names, args, strict=False):
+            if name in kwargs:
+                raise TypeError(f"{type(self).__name__} was given {name!r} twice")
+            put(self, name, value)
+        for name in names[len(args) :]:
+            value = kwargs.pop(name, self._defaults[name]) if kwargs else self._defaults[name]
+            if value is _REQUIRED:
+                raise TypeError(f"{type(self).__name__} needs {name!r}")
+            put(self, name, value)
+        for name in kwargs:
+            raise TypeError(f"{type(self).__name__} has no field {name!r}")
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"{type(self).__name__} is frozen: {name!r} cannot be changed")
+
+    def __delattr__(self, name: str) -> None:
+        raise AttributeError(f"{type(self).__name__} is frozen: {name!r} cannot be deleted")
+
+    def _values(self) -> tuple[object, ...]:
+        return tuple(getattr(self, name) for name in self.__match_args__)
+
+    def __eq__(self, other: object) -> bool:
+        if type(other) is not type(self):
+            return NotImplemented
+        return self._values() == other._values()
+
+    def __hash__(self) -> int:
+        return hash((type(self), self._values()))
+
+    def __repr__(self) -> str:
+        inside = ", ".join(f"{name}={getattr(self, name)!r}" for name in self.__match_args__)
+        return f"{type(self).__name__}({inside})"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), self._values()

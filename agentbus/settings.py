@@ -1,0 +1,252 @@
+"""What to connect to, and as whom: flags over environment over files over defaults.
+
+The only module that reads the environment.
+"""
+
+from __future__ import annotations
+
+import os
+
+from agentbus.names import name
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Any
+
+ON = ("1", "true", "yes", "on")
+DEFAULT_DEADLINE = 5.0
+# A unix socket's path must fit into 108 bytes on Linux and 104 on macOS.
+_LONGEST_SOCKET_PATH = 100
+LOG_LEVELS = ("debug", "info", "warning", "error", "off")
+
+# setting: the environment variables that set it, first found wins.
+VARIABLES = {
+    "agent": ("AGENTBUS_AGENT", "AGENT_ID"),
+    "project": ("AGENTBUS_PROJECT", "PROJECT_PREFIX"),
+    "url": ("AGENTBUS_URL", "REDIS_URL"),
+    "json": ("AGENTBUS_JSON",),
+    "log_level": ("AGENTBUS_LOG_LEVEL",),
+    "log": ("AGENTBUS_LOG",),
+    "config": ("AGENTBUS_CONFIG",),
+    "deadline": ("AGENTBUS_DEADLINE",),
+    "server": ("AGENTBUS_SERVER",),
+}
+# What a config file may set. A file that comes with a repository must not choose where logs go or
+# which program runs as the server.
+IN_FILES = ("agent", "project", "url", "json", "log_level", "deadline")
+
+
+class Settings:
+    """What was resolved, and where each value came from."""
+
+    __slots__ = (*IN_FILES, "sources")
+
+    def __init__(
+        self,
+        *,
+        agent: str,
+        project: str,
+        url: str | None,
+        json: bool,
+        log_level: str,
+        deadline: float,
+        sources: Mapping[str, str],
+    ) -> None:
+        self.agent = agent
+        self.project = project
+        self.url = url
+        self.json = json
+        self.log_level = log_level
+        self.deadline = deadline
+        self.sources = sources
+
+
+def resolve(flags: Mapping[str, object] | None = None) -> Settings:
+    """Resolve every setting from the flags given, the environment, the files and the defaults."""
+    given = {key: value for key, value in (flags or {}).items() if value is not None}
+    sources: dict[str, str] = {}
+    root = repository()
+    paths = _config_files(given.pop("config", None), root)
+    files: Sequence[tuple[str, dict[str, object]]] = ()
+    if paths:
+        from agentbus.config import load
+
+        files = [(path, load(path)) for path in paths]
+
+    def pick(setting: str, default: object) -> object:
+        if setting in given:
+            sources[setting] = "flag"
+            return given[setting]
+        for variable in VARIABLES[setting]:
+            value = os.environ.get(variable)
+            if value:
+                sources[setting] = variable
+                return value
+        for path, values in files:
+            if setting in values:
+                sources[setting] = path
+                return values[setting]
+        sources[setting] = "default"
+        return default
+
+    def value(setting: str, default: object) -> Any:
+        found = pick(setting, default)
+        if sources[setting] == "default":
+            return found
+        from agentbus import checks
+        from agentbus.errors import UsageError
+
+        try:
+            return checks.CHECKS[setting](found)
+        except UsageError as error:
+            raise type(error)(
+                f"{error.message} (from {sources[setting]})", hint=error.hint
+            ) from None
+
+    return Settings(
+        agent=value("agent", None) or name("agent", default_agent()),
+        project=value("project", None) or default_project(root),
+        url=value("url", None),
+        json=value("json", False),
+        log_level=value("log_level", "info"),
+        deadline=value("deadline", DEFAULT_DEADLINE),
+        sources=sources,
+    )
+
+
+def json_wished(argv: Sequence[str]) -> bool:
+    """Tell whether errors in this very command line are to be told as JSON."""
+    before = list(argv)
+    if "--" in before:
+        before = before[: before.index("--")]
+    return "--json" in before or os.environ.get("AGENTBUS_JSON", "").lower() in ON
+
+
+def default_agent() -> str:
+    """Return `user@host`."""
+    user = os.environ.get("LOGNAME") or os.environ.get("USER")
+    if not user:
+        user = "root" if os.getuid() == 0 else _user_name(os.getuid())
+    return f"{user}@{os.uname().nodename}"
+
+
+def _user_name(number: int) -> str:
+    import pwd
+
+    try:
+        return pwd.getpwuid(number).pw_name
+    except KeyError:
+        return f"uid-{number}"
+
+
+def default_project(root: str | None) -> str:
+    """Return the name of the repository at `root`, the same in all its worktrees, else `agentbus`."""
+    if root is None:
+        return "agentbus"
+    git = f"{root}/.git"
+    if os.path.isdir(git):
+        chosen = os.path.basename(root)
+    else:
+        from agentbus.worktree import repository_name
+
+        chosen = repository_name(git)
+    return _project_from(chosen) or "agentbus"
+
+
+def repository() -> str | None:
+    """Return the root of the git work tree that holds the current directory, if one does."""
+    try:
+        here = os.getcwd()
+    except OSError:
+        return None
+    while True:
+        if os.path.lexists(os.path.join(here, ".git")):
+            return here
+        above = os.path.dirname(here)
+        if above == here:
+            return None
+        here = above
+
+
+def environment() -> dict[str, str]:
+    """Return the environment that a command started by us inherits."""
+    return dict(os.environ)
+
+
+def home() -> str:
+    """Return the user's home directory."""
+    return os.environ.get("HOME") or os.path.expanduser("~")
+
+
+def state_directory() -> str:
+    """Return where this user's logs and embedded server live."""
+    base = os.environ.get("XDG_STATE_HOME") or ""
+    if not os.path.isabs(base):
+        base = os.path.join(home(), ".local", "state")
+    return os.path.join(base, "agentbus")
+
+
+def server_directory() -> str:
+    """Return the embedded server's directory, which need not exist yet."""
+    return os.path.join(state_directory(), "server")
+
+
+def socket_path() -> str:
+    """Return the path of the embedded server's socket; a short one elsewhere if that is long."""
+    path = os.path.join(server_directory(), "redis.sock")
+    if len(os.fsencode(path)) <= _LONGEST_SOCKET_PATH:
+        return path
+    import hashlib
+
+    name = hashlib.sha256(os.fsencode(server_directory())).hexdigest()[:16]
+    return f"/tmp/agentbus-{os.getuid()}-{name}/redis.sock"
+
+
+def log_path() -> str:
+    """Return the path of the operations log."""
+    return os.environ.get("AGENTBUS_LOG") or os.path.join(state_directory(), "agentbus.log")
+
+
+def server_program() -> str | None:
+    """Return the server program that the user prefers, if any."""
+    return os.environ.get("AGENTBUS_SERVER") or None
+
+
+def user_config_path() -> str:
+    """Return the path of the user's own config file."""
+    base = os.environ.get("XDG_CONFIG_HOME") or ""
+    if not os.path.isabs(base):
+        base = os.path.join(home(), ".config")
+    return os.path.join(base, "agentbus", "config.yaml")
+
+
+def _config_files(chosen: object, root: str | None) -> list[str]:
+    """Return the config files that apply, nearest first."""
+    explicit = chosen or os.environ.get("AGENTBUS_CONFIG")
+    if explicit:
+        if not os.path.isfile(str(explicit)):
+            from agentbus.errors import ConfigError
+
+            raise ConfigError(
+                f"the config file {explicit!a} is not there",
+                hint="correct --config or AGENTBUS_CONFIG",
+            )
+        return [str(explicit)]
+    paths = []
+    try:
+        here = os.getcwd()
+    except OSError:
+        here = ""
+    while here:
+        paths.append(f"{here}/.agentbus.yaml")
+        if root is None or here == root:
+            break
+        here = os.path.dirname(here)
+    paths.append(user_config_path())
+    return [path for path in paths if os.path.isfile(path)]
+
+
+def _project_from(text: str) -> str:
+    kept = "".join(c if c.isascii() and (c.isalnum() or c in "_.-") else "-" for c in text)
+    return kept.strip("-")[:128]
