@@ -1,0 +1,24 @@
+#!lua flags=allow-oom
+-- Moves an agent's cursors forward, never back.
+-- KEYS: heard, agents, cursors
+-- ARGV: agent, id, ordinal of that id ('' if unknown), then for each cursor its field in `heard`
+-- Returns: how many cursors moved
+--@include ids
+local moved = 0
+for i = 3, #KEYS do
+  local at = redis.call('GET', KEYS[i])
+  if not at or newer(ARGV[2], at) then
+    redis.call('SET', KEYS[i], ARGV[2])
+    if ARGV[3] == '' then
+      redis.call('HDEL', KEYS[1], ARGV[i + 1])
+    else
+      redis.call('HSET', KEYS[1], ARGV[i + 1], ARGV[2] .. ' ' .. ARGV[3])
+    end
+    moved = moved + 1
+  end
+end
+local time = redis.call('TIME')
+if redis.call('ZADD', KEYS[2], time[1], ARGV[1]) == 1 then
+  redis.call('ZREMRANGEBYRANK', KEYS[2], 0, -10001)
+end
+return moved

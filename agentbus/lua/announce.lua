@@ -1,0 +1,37 @@
+#!lua
+-- Takes a flag, or renews this agent's hold of it.
+-- KEYS: flag, done, fence, channel, agents, topics, once slot
+-- ARGV: agent, TTL in ms ('' for none), 1 to take it from another, bound, token, flag's name, message
+-- Returns: {'taken' | 'renewed' | 'held', value, fencing token, TTL left in ms (-1: none), channel's last id}
+--@include once
+--@include say
+--@include stream
+--@include hold
+local before = already(KEYS[7], ARGV[5])
+if before then return before end
+local value = redis.call('GET', KEYS[1])
+local function outcome(what)
+  return { what, redis.call('GET', KEYS[1]), redis.call('GET', KEYS[3]) or '0',
+    tostring(redis.call('PTTL', KEYS[1])), stream(KEYS[4])['last-generated-id'] }
+end
+if value and holder(value) == ARGV[1] then
+  if ARGV[2] ~= '' then redis.call('PEXPIRE', KEYS[1], ARGV[2]) end
+  return outcome('renewed')
+end
+if value and ARGV[3] ~= '1' then return outcome('held') end
+local fence = tostring(redis.call('INCR', KEYS[3]))
+if value then
+  say(KEYS[4], KEYS[5], KEYS[6], ARGV[4], ARGV[1], ARGV[7], 'coordination',
+    'event', 'announced', 'flag', ARGV[6], 'token', fence, 'forced_from', holder(value))
+else
+  say(KEYS[4], KEYS[5], KEYS[6], ARGV[4], ARGV[1], ARGV[7], 'coordination',
+    'event', 'announced', 'flag', ARGV[6], 'token', fence)
+end
+local mine = ARGV[1] .. ' @ ' .. now()
+if ARGV[2] == '' then
+  redis.call('SET', KEYS[1], mine)
+else
+  redis.call('SET', KEYS[1], mine, 'PX', ARGV[2])
+end
+redis.call('DEL', KEYS[2])
+return keep(KEYS[7], ARGV[5], outcome('taken'))

@@ -1,0 +1,23 @@
+-- The value of a flag is `agent @ RFC3339`; an agent's own name may hold ' @ ' too.
+local function holder(value)
+  return string.match(value, '^(.*) @ ') or value
+end
+-- now(): the server's clock as RFC 3339, since agents on two hosts compare these.
+local function now()
+  local seconds = tonumber(redis.call('TIME')[1])
+  local days = math.floor(seconds / 86400)
+  local rest = seconds % 86400
+  -- Days to a date: years begin in March, so that the leap day comes last.
+  local z = days + 719468
+  local era = math.floor(z / 146097)
+  local doe = z - era * 146097
+  local yoe = math.floor((doe - math.floor(doe / 1460) + math.floor(doe / 36524)
+    - math.floor(doe / 146096)) / 365)
+  local doy = doe - (365 * yoe + math.floor(yoe / 4) - math.floor(yoe / 100))
+  local mp = math.floor((5 * doy + 2) / 153)
+  local day = doy - math.floor((153 * mp + 2) / 5) + 1
+  local month = mp < 10 and mp + 3 or mp - 9
+  local year = yoe + era * 400 + (month <= 2 and 1 or 0)
+  return string.format('%04d-%02d-%02dT%02d:%02d:%02dZ', year, month, day,
+    math.floor(rest / 3600), math.floor(rest % 3600 / 60), rest % 60)
+end

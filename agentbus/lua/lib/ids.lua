@@ -1,0 +1,16 @@
+-- newer(a, b): whether stream id a comes after b. By digits, since Lua's numbers hold 53 bits of 64.
+local function parts(id)
+  local ms, seq = string.match(id, '^0*(%d*)%-0*(%d*)$')
+  if not ms then ms, seq = string.match(id, '^0*(%d*)$'), '' end
+  return ms, seq
+end
+local function longer(a, b)
+  if #a ~= #b then return #a > #b end
+  return a > b
+end
+local function newer(a, b)
+  local a_ms, a_seq = parts(a)
+  local b_ms, b_seq = parts(b)
+  if a_ms ~= b_ms then return longer(a_ms, b_ms) end
+  return a_seq ~= b_seq and longer(a_seq, b_seq)
+end

@@ -1,0 +1,22 @@
+-- say(channel, agents, topics, bound, agent, message, topic, ...): append to the channel, trimmed
+-- to about `bound` entries, and note who spoke on what. The rest are further fields. Returns the id.
+-- An index that another program has spoilt must not make a message look refused that was written.
+local function touch(index, member, at)
+  if redis.pcall('ZADD', index, at, member) == 1 then
+    redis.call('ZREMRANGEBYRANK', index, 0, -10001)
+  end
+end
+local function say(channel, agents, topics, bound, agent, message, topic, ...)
+  local id
+  if topic == '' then
+    id = redis.call('XADD', channel, 'MAXLEN', '~', bound, '*',
+      'agent_id', agent, 'message', message, ...)
+  else
+    id = redis.call('XADD', channel, 'MAXLEN', '~', bound, '*',
+      'agent_id', agent, 'message', message, 'topic', topic, ...)
+  end
+  local at = tostring(tonumber(string.match(id, '^%d+')) / 1000)
+  touch(agents, agent, at)
+  if topic ~= '' then touch(topics, topic, at) end
+  return id
+end

@@ -1,0 +1,70 @@
+#!lua flags=no-writes
+-- Reads what lies past a reader's cursors, oldest first, and says how far it looked.
+-- KEYS: channel, heard, one cursor for each topic (or the one cursor of all topics)
+-- ARGV: start ('' = after the cursors, else the id to start from, inclusive), limit, most entries to
+--       examine, agent to leave out ('' for none), then for each cursor: its field in `heard`, its topic
+--       ('' for all)
+-- Returns: {'entries', entries, examined id ('' if there were none), 1 if there may be more, missed entries or '?', ordinal of the
+--          examined id or '', last id}, or {'bad', cursor key, value}, or {'ahead', cursor key, value, last id}
+--@include ids
+--@include stream
+local start, limit, most, omit = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4]
+local info = stream(KEYS[1])
+local last = info['last-generated-id']
+local trimmed = info['entries-added'] - info['length']
+
+local wanted, from, ordinal, missed = {}, nil, nil, '0'
+for i = 3, #KEYS do
+  local field, topic = ARGV[5 + 2 * (i - 3)], ARGV[6 + 2 * (i - 3)]
+  local at = '0-0'
+  if start == '' then
+    at = redis.call('GET', KEYS[i]) or at
+    if not string.find(at, '^%d+%-%d+$') and not string.find(at, '^%d+$') then
+      return { 'bad', KEYS[i], at }
+    end
+    if newer(at, last) then return { 'ahead', KEYS[i], at, last } end
+    local position
+    if at == '0-0' then
+      -- A reader who never listened has missed nothing of what was trimmed before it came.
+      position = trimmed
+    else
+      local kept = redis.call('HGET', KEYS[2], field)
+      local kept_id, kept_ordinal = string.match(kept or '', '^(%S+) (%d+)$')
+      if kept_id == at then position = tonumber(kept_ordinal) end
+    end
+    if position and trimmed > position then
+      local lost = trimmed - position
+      if lost > tonumber(missed) then missed = tostring(lost) end
+    end
+    if not from or newer(from, at) then from, ordinal = at, position end
+  end
+  wanted[topic] = at
+end
+if ordinal and ordinal < trimmed then ordinal = trimmed end
+
+local all = wanted['']
+local found, examined, count, more = {}, '', 0, 0
+local entries = redis.call('XRANGE', KEYS[1], start == '' and '(' .. from or start, '+', 'COUNT', most)
+for _, entry in ipairs(entries) do
+  local id, fields = entry[1], entry[2]
+  local topic, agent = '', ''
+  for i = 1, #fields, 2 do
+    if fields[i] == 'topic' then topic = fields[i + 1] end
+    if fields[i] == 'agent_id' then agent = fields[i + 1] end
+  end
+  local after = all or (topic ~= '' and wanted[topic])
+  if after and (omit == '' or agent ~= omit) and newer(id, after) then
+    if #found == limit then
+      more = 1
+      break
+    end
+    found[#found + 1] = entry
+  end
+  examined = id
+  count = count + 1
+end
+if count == most then more = 1 end
+local reached = ''
+if ordinal then reached = tostring(ordinal + count) end
+if examined == last then reached = tostring(info['entries-added']) end
+return { 'entries', found, examined, more, missed, reached, last }

@@ -1,0 +1,11 @@
+#!lua flags=allow-oom
+-- Forgets an agent's cursors, so that it starts again at the oldest message.
+-- KEYS: heard, cursors
+-- ARGV: for each cursor its field in `heard`
+-- Returns: how many cursors there were
+local gone = 0
+for i = 2, #KEYS do
+  gone = gone + redis.call('DEL', KEYS[i])
+  redis.call('HDEL', KEYS[1], ARGV[i - 1])
+end
+return gone

@@ -1,0 +1,160 @@
+"""Servers that must be found first: behind TLS, behind sentinels, in a cluster."""
+
+from __future__ import annotations
+
+import ssl
+from typing import Any
+
+import redis
+import redis.sentinel
+
+from agentbus.errors import ConfigError
+from agentbus.store import LinkDown
+from agentbus.store.url import Url
+from agentbus.store.wire import Target
+
+_TIMEOUT = 2.0
+
+
+def secured(url: Url, host: str, port: int) -> Target:
+    """Return a target that speaks TLS, with the certificates that the URL's options name."""
+    return Target(
+        host=host,
+        port=port,
+        username=url.username,
+        password=url.password,
+        database=url.database(),
+        tls=_context(url),
+    )
+
+
+class SentinelFinder:
+    """Asks the sentinels of `redis+sentinel://host:port,host:port/service[?db=n]` for the master."""
+
+    def __init__(self, url: Url) -> None:
+        self._url = url
+        self._name = url.masked()
+        parts = [part for part in url.path.split("/") if part]
+        if not url.hosts or len(parts) not in (1, 2):
+            raise ConfigError(
+                f"{self._name} names no service",
+                hint="write redis+sentinel://host:26379,host:26379/service",
+            )
+        self._service = parts[0]
+        options = dict(url.options)
+        self._tls = _context(url) if _wants_tls(url) else None
+        numbers = Url(url.scheme, None, None, url.hosts, "/".join(parts[1:]), url.options)
+        self._database = numbers.database()
+        self._sentinel = redis.sentinel.Sentinel(  # type: ignore[no-untyped-call]
+            [(host, port or 26379) for host, port in url.hosts],
+            sentinel_kwargs={
+                "socket_timeout": _TIMEOUT,
+                "socket_connect_timeout": _TIMEOUT,
+                "username": options.get("sentinel_username"),
+                "password": options.get("sentinel_password"),
+                "retry": None,
+                "ssl": self._tls is not None,
+                **_ssl_options(url),
+            },
+        )
+
+    def find(self) -> Target:
+        """Return the present master."""
+        try:
+            found = self._sentinel.discover_master(self._service)  # type: ignore[no-untyped-call]
+            host, port = found
+        except redis.RedisError as error:
+            raise LinkDown(f"no sentinel names a master ({error})", sent=False) from None
+        return Target(
+            host=str(host),
+            port=int(port),
+            username=self._url.username,
+            password=self._url.password,
+            database=self._database,
+            tls=self._tls,
+        )
+
+
+class ClusterFinder:
+    """Asks a cluster for the shard that holds a project; its keys share one hash tag."""
+
+    def __init__(self, url: Url, project: str) -> None:
+        self._url = url
+        if not url.hosts:
+            raise ConfigError(f"{url.masked()} names no host", hint="write host:port,host:port")
+        self._key = project if project.startswith("{") else f"{{{project}}}"
+        self._tls = _context(url) if _wants_tls(url) else None
+
+    def find(self) -> Target:
+        """Return the present master of the project's shard."""
+        nodes = [
+            redis.cluster.ClusterNode(host, port or 6379)  # type: ignore[no-untyped-call]
+            for host, port in self._url.hosts
+        ]
+        options: dict[str, Any] = {}
+        if self._tls is not None:
+            options = {"ssl": True, **_ssl_options(self._url)}
+        try:
+            cluster = redis.RedisCluster(
+                startup_nodes=nodes,
+                username=self._url.username,
+                password=self._url.password,
+                socket_timeout=_TIMEOUT,
+                socket_connect_timeout=_TIMEOUT,
+                require_full_coverage=False,
+                protocol=2,
+                **options,
+            )
+            try:
+                node = cluster.get_node_from_key(self._key)  # type: ignore[no-untyped-call]
+            finally:
+                cluster.close()
+        except redis.RedisError as error:
+            raise LinkDown(f"the cluster names no shard ({error})", sent=False) from None
+        if node is None:
+            raise LinkDown("the cluster has no shard for this project now", sent=False)
+        return Target(
+            host=str(node.host),
+            port=int(node.port),
+            username=self._url.username,
+            password=self._url.password,
+            tls=self._tls,
+        )
+
+
+def _wants_tls(url: Url) -> bool:
+    return dict(url.options).get("tls", "").lower() in ("1", "true", "yes")
+
+
+def _ssl_options(url: Url) -> dict[str, object]:
+    found: dict[str, object] = {k: v for k, v in url.options if k.startswith("ssl_")}
+    if "ssl_check_hostname" in found:
+        found["ssl_check_hostname"] = _true(url, "ssl_check_hostname")
+    return found
+
+
+def _context(url: Url) -> ssl.SSLContext:
+    options = dict(url.options)
+    try:
+        context = ssl.create_default_context(cafile=options.get("ssl_ca_certs"))
+        if "ssl_certfile" in options:
+            context.load_cert_chain(options["ssl_certfile"], options.get("ssl_keyfile"))
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigError(
+            f"{url.masked()} names a certificate that cannot be read ({error})",
+            hint="correct ssl_ca_certs, ssl_certfile or ssl_keyfile",
+        ) from None
+    required = options.get("ssl_cert_reqs", "required")
+    if required not in ("required", "none"):
+        raise ConfigError(
+            f"{url.masked()} has ssl_cert_reqs={required!r}", hint="use required or none"
+        )
+    if required == "none" or not _true(url, "ssl_check_hostname"):
+        context.check_hostname = False
+    if required == "none":
+        context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+def _true(url: Url, option: str) -> bool:
+    return dict(url.options).get(option, "true").lower() in ("1", "true", "yes")

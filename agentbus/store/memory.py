@@ -1,0 +1,129 @@
+"""A server inside this process, for tests: fakeredis, which keeps nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import fakeredis
+from fakeredis import FakeRedisConnection
+from fakeredis.aioredis import FakeAsyncRedisConnection
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import ResponseError
+
+from agentbus.store import LinkDown, Run, ServerReply, Step, Wait
+from agentbus.store.tail import Tails
+from agentbus.store.wire import commands, settle, source
+
+if TYPE_CHECKING:
+    from agentbus.store import Arg
+
+_servers: dict[str, fakeredis.FakeServer] = {}
+_guard = threading.Lock()
+_OPTIONS: dict[str, Any] = {
+    "protocol": 2,
+    "socket_timeout": None,
+    "client_class": fakeredis.FakeRedis,
+}
+
+
+def server(name: str) -> fakeredis.FakeServer:
+    """Return the in-process server of this name, made on first use."""
+    with _guard:
+        if name not in _servers:
+            _servers[name] = fakeredis.FakeServer(version=(7, 0), server_type="redis")
+        return _servers[name]
+
+
+def forget(name: str) -> None:
+    """Drop the server of this name with all it holds."""
+    with _guard:
+        _servers.pop(name, None)
+
+
+class MemoryLink:
+    """Blocking connections to an in-process server; a blocked read blocks its own thread only."""
+
+    def __init__(self, name: str) -> None:
+        self.name = f"memory://{name}"
+        self._server = server(name)
+        self._idle: list[FakeRedisConnection] = []
+        self.meanwhile: Callable[[], None] | None = None
+
+    def execute(self, step: Step) -> Any:
+        """Exchange one step with the server."""
+        try:
+            connection = self._idle.pop()
+        except IndexError:
+            connection = FakeRedisConnection(server=self._server, **_OPTIONS)
+        replies = [_ask(connection, args) for args in _requests(step)]
+        self._idle.append(connection)
+        return settle(step, replies)
+
+    def close(self) -> None:
+        """Drop the idle connections; what the server holds stays until the process ends."""
+        self._idle.clear()
+
+
+class AsyncMemoryLink:
+    """The same for coroutines: commands run at once, and one blocked read serves all."""
+
+    def __init__(self, name: str) -> None:
+        self.name = f"memory://{name}"
+        self._server = server(name)
+        self._connection: FakeRedisConnection | None = None
+        self._tails: Tails | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    async def execute(self, step: Step) -> Any:
+        """Exchange one step with the server."""
+        loop = asyncio.get_running_loop()
+        if self._tails is None or loop is not self._loop:
+            self._loop, self._tails = loop, Tails(self._exchange, self._block)
+        if isinstance(step, Wait):
+            return await self._tails.wait(step)
+        return await self._exchange(step)
+
+    async def aclose(self) -> None:
+        """Stop the blocked reads."""
+        if self._tails is not None:
+            await self._tails.aclose()
+
+    async def _exchange(self, step: Step) -> Any:
+        if self._connection is None:
+            self._connection = FakeRedisConnection(server=self._server, **_OPTIONS)
+        connection = self._connection
+        replies = [_ask(connection, args) for args in _requests(step)]
+        return settle(step, replies)
+
+    async def _block(self, steps: asyncio.Queue[Wait], give: Callable[[Any], None]) -> None:
+        connection = FakeAsyncRedisConnection(server=self._server, **_OPTIONS)
+        try:
+            while True:
+                step = await steps.get()
+                (args,) = _requests(step)
+                await connection.send_command(*args)
+                reply = await connection.read_response(disable_decoding=True)
+                give(settle(step, [reply]))
+        finally:
+            await connection.disconnect()
+
+
+def _requests(step: Step) -> list[tuple[Arg, ...]]:
+    if isinstance(step, Run):
+        # fakeredis knows no script flags, which stand in the first line; it caches by the text.
+        body = source(step.script).partition(b"\n")[2]
+        return [("EVAL", body, len(step.keys), *step.keys, *step.argv)]
+    return [tuple(args) for args in commands(step)]
+
+
+def _ask(connection: FakeRedisConnection, args: tuple[Arg, ...]) -> Any:
+    try:
+        connection.send_command(*args)  # type: ignore[no-untyped-call]
+        return connection.read_response(disable_decoding=True)
+    except ResponseError as error:
+        return ServerReply(str(error))
+    except RedisConnectionError as error:
+        raise LinkDown(str(error), sent=False) from None

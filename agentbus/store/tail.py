@@ -1,0 +1,141 @@
+"""One blocked read of a stream, shared by every coroutine that waits for its end to grow."""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_right
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from agentbus.store import Command, LinkDown, ServerReply, Step, Wait
+from agentbus.stream import position, text
+
+# How long a tail goes on reading after its last waiter has left: followers come back at once.
+_LINGERS = 5.0
+_BLOCK = 5.0
+_READ_AT_ONCE = 1000
+_REMEMBERED = 2000
+
+Exchange = Callable[[Step], Awaitable[Any]]
+Serve = Callable[["asyncio.Queue[Wait]", Callable[[Any], None]], Awaitable[None]]
+
+
+class Tails:
+    """The streams that coroutines of one loop wait on."""
+
+    def __init__(self, exchange: Exchange, serve: Serve) -> None:
+        """`exchange` sends a step at once; `serve` runs blocking reads until it is cancelled."""
+        self._exchange = exchange
+        self._serve = serve
+        self._tails: dict[str, _Tail] = {}
+
+    async def wait(self, step: Wait) -> list[Any]:
+        """Return entries past `step.after`, waiting for them if need be; [] when the time is over."""
+        tail = self._tails.get(step.stream)
+        if tail is None or tail.ended:
+            tail = self._tails[step.stream] = _Tail(step.stream, step.after, self._serve)
+        after = position(step.after)
+        found = tail.past(after, step.count)
+        if not found and after < tail.began:
+            # From before this tail began to read.
+            found = await self._exchange(_range(step)) or tail.past(after, step.count)
+        if found:
+            return found
+        if tail.ended:
+            raise LinkDown("the shared read of the stream ended", sent=False)
+        return await tail.grown(after, step.count, step.seconds)
+
+    async def aclose(self) -> None:
+        """Stop reading."""
+        for tail in self._tails.values():
+            await tail.aclose()
+
+
+def _range(step: Wait) -> Command:
+    past = Command("XRANGE", step.stream, f"({step.after}", "+", "COUNT", step.count)
+    past.within = step.within
+    return past
+
+
+class _Tail:
+    """Reads one stream's end and remembers its latest entries."""
+
+    def __init__(self, stream: str, after: str, serve: Serve) -> None:
+        self.began = position(after)
+        self._stream = stream
+        self._last = after
+        self._ids: list[tuple[int, int]] = []
+        self._entries: list[Any] = []
+        self._waiters: dict[asyncio.Future[None], tuple[int, int]] = {}
+        self._steps: asyncio.Queue[Wait] = asyncio.Queue()
+        self._loop = asyncio.get_running_loop()
+        self._left_alone = self._loop.time()
+        self._task = asyncio.ensure_future(self._read(serve))
+
+    @property
+    def ended(self) -> bool:
+        """Whether this tail reads no longer."""
+        return self._task.done()
+
+    def past(self, after: tuple[int, int], count: int) -> list[Any]:
+        """Return remembered entries past an id."""
+        if after < self.began:
+            return []
+        at = bisect_right(self._ids, after)
+        return self._entries[at : at + count]
+
+    async def grown(self, after: tuple[int, int], count: int, seconds: float) -> list[Any]:
+        """Wait for an entry past an id, at most so many seconds."""
+        future: asyncio.Future[None] = self._loop.create_future()
+        self._waiters[future] = after
+        timer = self._loop.call_later(seconds, _wake, future)
+        try:
+            await future
+        finally:
+            timer.cancel()
+            del self._waiters[future]
+            self._left_alone = self._loop.time()
+        return self.past(after, count)
+
+    async def aclose(self) -> None:
+        """Stop reading; whoever waits is told so."""
+        self._task.cancel()
+        await asyncio.wait([self._task])
+
+    async def _read(self, serve: Serve) -> None:
+        self._next()
+        why = "the shared read of the stream ended"
+        try:
+            await serve(self._steps, self._take)
+        except (LinkDown, ServerReply) as failure:
+            why = str(failure)
+        finally:
+            for future in self._waiters:
+                if not future.done():
+                    future.set_exception(LinkDown(why, sent=False))
+
+    def _next(self) -> None:
+        self._steps.put_nowait(Wait(self._stream, self._last, _BLOCK, _READ_AT_ONCE))
+
+    def _take(self, entries: list[Any]) -> None:
+        for entry in entries:
+            self._ids.append(position(text(entry[0])))
+            self._entries.append(entry)
+        if entries:
+            self._last = text(entries[-1][0])
+        surplus = len(self._ids) - _REMEMBERED
+        if surplus > 0:
+            self.began = self._ids[surplus - 1]
+            del self._ids[:surplus], self._entries[:surplus]
+        for future, after in self._waiters.items():
+            if self._ids and self._ids[-1] > after:
+                _wake(future)
+        if not self._waiters and self._loop.time() - self._left_alone > _LINGERS:
+            self._task.cancel()
+        else:
+            self._next()
+
+
+def _wake(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)

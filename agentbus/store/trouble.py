@@ -1,0 +1,57 @@
+"""Puts into words why a step failed, as the error that its caller gets."""
+
+from __future__ import annotations
+
+from agentbus.errors import AgentBusError, BackendUnavailable, ConfigError, OutcomeUnknown
+from agentbus.store import LinkDown, ServerReply, Step
+
+_ACCESS = frozenset(("NOAUTH", "WRONGPASS", "NOPERM"))
+
+
+def given_up(
+    failure: LinkDown | ServerReply, step: Step, where: str, waited: float, maybe_done: bool
+) -> AgentBusError:
+    """Return the error for a step that was tried until the deadline."""
+    said = str(failure)
+    if step.writes and maybe_done:
+        return OutcomeUnknown(
+            f"{step.label} was sent to {where} and no answer came within {waited:g} s ({said})",
+            hint="it may have happened: look before you repeat it",
+        )
+    return BackendUnavailable(
+        f"{where} did not serve '{step.label}' within {waited:g} s ({said})",
+        hint="check the server with 'agentbus doctor', or give another --url",
+    )
+
+
+def refused(failure: ServerReply, step: Step, where: str) -> AgentBusError:
+    """Return the error for a step that the server will not do."""
+    said = str(failure)
+    if failure.code in _ACCESS:
+        return ConfigError(
+            f"{where} refused '{step.label}': {said}",
+            hint="check the user, the password and the user's ACL rules",
+        )
+    if failure.code == "OOM":
+        return BackendUnavailable(
+            f"{where} is full and refused '{step.label}'",
+            hint="raise its maxmemory, or remove what is not needed",
+        )
+    if failure.code == "MISCONF":
+        return BackendUnavailable(
+            f"{where} cannot write to its disk and refused '{step.label}'",
+            hint="free disk space on the server, then look at its log",
+        )
+    if failure.code == "WRONGTYPE":
+        return BackendUnavailable(
+            f"'{step.label}' on {where} met a key of another type ({said})",
+            hint="another program wrote it: remove that key, or use another project",
+        )
+    if "compiling script" in said or "unknown command" in said.lower():
+        return ConfigError(
+            f"{where} is too old for AgentBus ({said[:80]})",
+            hint="use Redis 7.0 or newer, or any Valkey",
+        )
+    return BackendUnavailable(
+        f"{where} refused '{step.label}': {said}", hint="see 'agentbus doctor'"
+    )

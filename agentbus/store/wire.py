@@ -1,0 +1,179 @@
+"""What goes over the wire: commands and scripts packed as RESP2, replies read from a buffer.
+
+Small replies are parsed here, since loading hiredis costs more than it saves on one of them.
+"""
+
+from __future__ import annotations
+
+import os.path
+
+from agentbus.store import Batch, Command, LinkDown, Run, ServerReply, Step, Wait
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+    from agentbus.store import Arg
+
+
+_HERE = os.path.join(os.path.dirname(os.path.dirname(__file__)), "lua")
+_sources: dict[str, bytes] = {}
+# Script: the SHA1 by which a server knows it, so that a shell verb need not read its text.
+# Written by scripts/link-scripts; a test holds it.
+DIGESTS = {
+    "advance": "e9802e11584bb37e7eb73a52993a6c8a83ef7a20",
+    "announce": "33b6d6bdeea1609f3b4891a4218563900af3e505",
+    "collect": "b2881381fb26b303ad257540c4798d543f74fb30",
+    "forget": "3d5d46966b909733666b07bab1dc9cfba16e8282",
+    "jot": "8908e507f5875baf48a08d96d4d25082dc44da6e",
+    "look": "a849f41aaffaad32d64c31aa426679de747fc0ad",
+    "overhear": "6c60e03218a5413b038ce2e15ab8cc2c1b3a863f",
+    "recall": "a1e17b094a2bfd08671d30b93d6e3c8657103710",
+    "renew": "f7943d1fb488345ec609b44ce21211179a2850ef",
+    "rewind": "653dfb42203bd7b262a01b171ea1400ee98847af",
+    "satisfy": "eb3f233ab6104725670981bafaafeb3851586358",
+    "speak": "1061529f17aba879692426445cfb1d236605eaa4",
+    "tagged": "5073d1d04265b13e42a4291aace37e8af55fb2e8",
+}
+_ELSEWHERE = frozenset(("MOVED", "ASK", "READONLY", "MASTERDOWN", "CLUSTERDOWN"))
+
+
+class Incomplete(Exception):
+    """The buffer ends before the reply does."""
+
+
+class Target:
+    """Where a connection goes, and how it introduces itself; `tls` is an `ssl.SSLContext`."""
+
+    __slots__ = ("database", "host", "password", "path", "port", "tls", "username")
+
+    def __init__(
+        self,
+        *,
+        path: str | None = None,
+        host: str = "localhost",
+        port: int = 6379,
+        username: str | None = None,
+        password: str | None = None,
+        database: int = 0,
+        tls: Any = None,
+    ) -> None:
+        self.path = path
+        self.host = host
+        self.port = port
+        self.username = username
+        self.password = password
+        self.database = database
+        self.tls = tls
+
+    def greeting(self) -> list[tuple[Arg, ...]]:
+        """Return the commands that open a connection; they travel with the first request."""
+        commands: list[tuple[Arg, ...]] = []
+        if self.password is not None:
+            user = () if self.username is None else (self.username,)
+            commands.append(("AUTH", *user, self.password))
+        if self.database:
+            commands.append(("SELECT", self.database))
+        return commands
+
+
+def pack(args: Sequence[Arg]) -> bytes:
+    """Return a command as RESP2 bytes."""
+    parts = [b"*%d\r\n" % len(args)]
+    for arg in args:
+        if isinstance(arg, str):
+            arg = arg.encode()
+        elif isinstance(arg, int):
+            arg = b"%d" % arg
+        parts.append(b"$%d\r\n%b\r\n" % (len(arg), arg))
+    return b"".join(parts)
+
+
+def commands(step: Step, *, whole: bool = False) -> list[Sequence[Arg]]:
+    """Return the commands that a step consists of; scripts by their digest, or with their `whole` text."""
+    if isinstance(step, Run):
+        how = ("EVAL", source(step.script)) if whole else ("EVALSHA", DIGESTS[step.script])
+        return [(*how, len(step.keys), *step.keys, *step.argv)]
+    if isinstance(step, Command):
+        return [step.args]
+    if isinstance(step, Batch):
+        return list(step.commands)
+    if isinstance(step, Wait):
+        block = max(1, round(step.seconds * 1000))
+        return [("XREAD", "COUNT", step.count, "BLOCK", block, "STREAMS", step.stream, step.after)]
+    raise TypeError(f"{step!r} is not for a server")
+
+
+def forgotten(replies: Sequence[Any]) -> bool:
+    """Tell whether the server does not know a script; it did nothing, and needs the text."""
+    return isinstance(replies[0], ServerReply) and replies[0].code == "NOSCRIPT"
+
+
+def settle(step: Step, replies: list[Any]) -> Any:
+    """Return a step's reply from those of its commands, or raise the error among them."""
+    if isinstance(step, Batch):
+        return replies
+    reply = replies[0]
+    if isinstance(reply, ServerReply):
+        raise reply
+    if isinstance(step, Wait):
+        return reply[0][1] if reply else []
+    return reply
+
+
+def moved(replies: Sequence[Any]) -> bool:
+    """Tell whether the server said that another one is, or will be, in charge."""
+    return any(isinstance(reply, ServerReply) and reply.code in _ELSEWHERE for reply in replies)
+
+
+def parse(data: bytes, at: int) -> tuple[Any, int]:
+    """Read one reply from `data` at `at`; returns it and where the next one starts."""
+    end = data.find(b"\r\n", at)
+    if end < 0:
+        raise Incomplete
+    kind, line, after = data[at], data[at + 1 : end], end + 2
+    if kind == 36:  # $
+        size = int(line)
+        if size < 0:
+            return None, after
+        if len(data) < after + size + 2:
+            raise Incomplete
+        return data[after : after + size], after + size + 2
+    if kind == 58:  # :
+        return int(line), after
+    if kind == 42:  # *
+        size = int(line)
+        if size < 0:
+            return None, after
+        items = []
+        for _ in range(size):
+            item, after = parse(data, after)
+            items.append(item)
+        return items, after
+    if kind == 43:  # +
+        return line, after
+    if kind == 45:  # -
+        return ServerReply(line.decode("utf-8", "replace")), after
+    raise LinkDown(
+        f"the server does not speak Redis's protocol ({data[at : at + 20]!r})", sent=True
+    )
+
+
+def source(name: str) -> bytes:
+    """Return the script's text, every `--@include` replaced by that file of `lua/lib/`."""
+    text = _sources.get(name)
+    if text is None:
+        lines = []
+        for line in _read(f"{name}.lua").splitlines(keepends=True):
+            if line.startswith(b"--@include "):
+                lines.append(_read(f"lib/{line.split()[1].decode()}.lua"))
+            elif lines or not line.startswith(b"-- "):
+                lines.append(line)
+        text = _sources[name] = b"".join(lines)
+    return text
+
+
+def _read(path: str) -> bytes:
+    with open(os.path.join(_HERE, path), "rb") as file:
+        return file.read()
