@@ -1,0 +1,64 @@
+"""The asynchronous bus: the same verbs, awaited."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+from agentbus.bus import Verbs
+from agentbus.errors import AgentBusError
+from agentbus.settings import Settings, resolve
+from agentbus.store import adrive
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from agentbus.store import Op
+    from agentbus.verb import Patient
+
+T = TypeVar("T")
+
+
+class AsyncBus(Verbs):
+    """An asynchronous bus: a thousand coroutines may wait on a handful of connections."""
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__(settings)
+        self._link = self.backend.alink()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_exc: object) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Close the connections; whoever still waits is told so."""
+        await self._link.aclose()
+
+    async def _run(self, name: str, op: Op[T] | Patient[T]) -> T:
+        began = time.monotonic()
+        try:
+            result = await adrive.run(self._link, self._attempt(op))
+        except AgentBusError as error:
+            self._record(name, began, error)
+            raise
+        self._record(name, began, None)
+        return result
+
+    def _iterate(self, name: str, op: Patient[Any]) -> AsyncIterator[Any]:
+        return adrive.iterate(self._link, self._attempt(op))
+
+
+def connect(
+    url: str | None = None,
+    *,
+    project: str | None = None,
+    agent: str | None = None,
+    deadline: float | None = None,
+) -> AsyncBus:
+    """Return an asynchronous bus, for `async with`; settings as for `agentbus.connect`."""
+    return AsyncBus(resolve({"url": url, "project": project, "agent": agent, "deadline": deadline}))
+
+
+__all__ = ["AsyncBus", "connect"]

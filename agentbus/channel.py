@@ -1,0 +1,54 @@
+"""Talk: one stream for the project, to which every agent appends."""
+
+from __future__ import annotations
+
+from agentbus import names
+from agentbus.store import Run
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from agentbus.keys import Scope
+    from agentbus.message import Message
+    from agentbus.store import Op
+
+
+def speak(scope: Scope, body: str, topic: str | None = None) -> Op[Message]:
+    """Append a message to the channel and return it as it was stored."""
+    entry_id = yield from append(scope, body, topic)
+    from agentbus.message import Message
+    from agentbus.stream import id_time
+
+    return Message(entry_id, scope.agent, body, topic, id_time(entry_id))
+
+
+def append(scope: Scope, body: str, topic: str | None = None) -> Op[str]:
+    """Append a message to the channel and return the entry's id."""
+    said = names.body("message", body, scope.max_body)
+    if topic is not None:
+        names.name("topic", topic)
+    keys, once = scope.keys, scope.once()
+    step = Run(
+        "speak",
+        (keys.channel, keys.agents, keys.topics, once.key),
+        (scope.agent, said, topic or "", scope.channel_bound, once.token),
+        writes=True,
+    )
+    reply = yield step
+    scope.settled(once, step)
+    return str(reply[0].decode())
+
+
+def message_from(entry_id: bytes, flat: Sequence[bytes]) -> Message:
+    """Return an entry of the channel as a message, whoever wrote it."""
+    from agentbus.message import Message
+    from agentbus.stream import fields, id_time, text
+
+    named = fields(flat or ())
+    name = text(entry_id)
+    agent = named.pop("agent_id", "")
+    body = named.pop("message", "")
+    topic = named.pop("topic", None)
+    event = named.pop("event", None)
+    return Message(name, agent, body, topic, id_time(name), event, named or None)

@@ -1,0 +1,198 @@
+"""Hearing: a read position for each agent, and one more for each topic that it follows."""
+
+from __future__ import annotations
+
+from agentbus import names
+from agentbus.channel import message_from
+from agentbus.keys import cursor_field
+from agentbus.store import Command, Emit, Run, Stopped, Wait
+from agentbus.stream import position, text
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+    from agentbus.errors import EpochMismatch, UsageError
+    from agentbus.keys import Scope
+    from agentbus.message import Message
+    from agentbus.store import Op
+
+_EXAMINED_AT_ONCE = 1000
+# A follower looks again at least this often, should the server have forgotten it.
+_RECHECK = 30.0
+
+
+def overhear(
+    scope: Scope,
+    topics: Sequence[str] = (),
+    *,
+    limit: int | None = 100,
+    start: str | None = None,
+    last: int | None = None,
+    peek: bool = False,
+    follow: bool = False,
+    timeout: float | None = None,
+    others: bool = False,
+    reset: bool = False,
+) -> Op[None]:
+    """Emit what this agent has not heard yet, oldest first, then move its cursors past it.
+
+    With `start`, `last` or `peek` no cursor moves. What was trimmed away unheard comes as a message
+    with the event `gap`.
+    """
+    wanted = [names.name("topic", topic) for topic in dict.fromkeys(topics)]
+    _check(limit, last, start, follow, timeout)
+    reader = _Reader(scope, wanted, limit, others)
+    if reset:
+        yield Run("rewind", (scope.keys.heard, *reader.cursors), reader.cursor_fields, writes=True)
+    if last is not None:
+        yield from reader.emit_last(last)
+        return
+    if start is not None:
+        from agentbus.when import since
+
+        reader.start = since(start, scope.now())
+    reader.moves = not peek and start is None
+    until = None if timeout is None else scope.monotonic() + timeout
+    while True:
+        yield from reader.emit_new()
+        if reader.left == 0 or not follow:
+            return
+        wait = _RECHECK if until is None else min(_RECHECK, until - scope.monotonic())
+        if wait <= 0:
+            return
+        yield Wait(scope.keys.channel, reader.tail, wait)
+
+
+def _check(
+    limit: int | None, last: int | None, start: str | None, follow: bool, timeout: float | None
+) -> None:
+    for what, number in (("limit", limit), ("last", last)):
+        if number is not None and (not isinstance(number, int) or number < 0):
+            raise _mistake(f"{what} is {number!r}", hint="give a number of messages")
+    if last is not None and (start is not None or follow):
+        raise _mistake("last goes with neither since nor follow", hint="leave one of them out")
+    if timeout is not None and not follow:
+        raise _mistake("a timeout needs follow", hint="leave it out, or follow")
+
+
+def _mistake(message: str, *, hint: str) -> UsageError:
+    from agentbus.errors import UsageError
+
+    return UsageError(message, hint=hint)
+
+
+class _Reader:
+    """One reading of the channel: where it stands, and what it has handed out."""
+
+    def __init__(
+        self, scope: Scope, topics: Sequence[str], limit: int | None, others: bool
+    ) -> None:
+        self.scope = scope
+        self.topics: Sequence[str | None] = topics or (None,)
+        self.cursors = [scope.keys.cursor(scope.agent, topic) for topic in self.topics]
+        self.cursor_fields = [cursor_field(scope.agent, topic) for topic in self.topics]
+        self.left = limit
+        self.omit = scope.agent if others else ""
+        self.start = ""
+        self.moves = True
+        self.tail = "0-0"
+
+    def emit_new(self) -> Op[None]:
+        more = True
+        while more and self.left != 0:
+            room = _EXAMINED_AT_ONCE if self.left is None else min(self.left, _EXAMINED_AT_ONCE)
+            argv: list[str | int] = [self.start, room, _EXAMINED_AT_ONCE, self.omit]
+            for field, topic in zip(self.cursor_fields, self.topics, strict=True):
+                argv += [field, topic or ""]
+            reply = yield Run(
+                "overhear", (self.scope.keys.channel, self.scope.keys.heard, *self.cursors), argv
+            )
+            if reply[0] != b"entries":
+                raise self._misplaced(reply)
+            entries, examined, last = reply[1], text(reply[2]), text(reply[6])
+            more = bool(reply[3])
+            if reply[4] != b"0" and self.moves:
+                yield Emit(self._gap(text(reply[4]), examined))
+            yield from self._emit(entries, examined, text(reply[5]), advance=bool(examined))
+            self.tail = last if not more else examined
+            if not self.moves and examined:
+                # Without cursors the reading itself remembers where it stands.
+                first, second = position(examined)
+                self.start = f"{first}-{second + 1}"
+
+    def emit_last(self, count: int) -> Op[None]:
+        """Emit the newest `count` messages that fit, oldest first; no cursor moves."""
+        found: list[Message] = []
+        end = "+"
+        while len(found) < count:
+            entries = yield Command(
+                "XREVRANGE", self.scope.keys.channel, end, "-", "COUNT", _EXAMINED_AT_ONCE
+            )
+            for entry_id, flat in entries:
+                message = message_from(entry_id, flat)
+                if self._fits(message) and len(found) < count:
+                    found.append(message)
+            if len(entries) < _EXAMINED_AT_ONCE:
+                break
+            end = f"({text(entries[-1][0])}"
+        for message in reversed(found):
+            yield Emit(message)
+
+    def _emit(self, entries: list[Any], examined: str, ordinal: str, *, advance: bool) -> Op[None]:
+        consumed = ""
+        try:
+            for entry_id, flat in entries:
+                yield Emit(message_from(entry_id, flat))
+                consumed = text(entry_id)
+                if self.left is not None:
+                    self.left -= 1
+        except Stopped:
+            # The reader left while it had a message in hand: that one was not heard to its end.
+            if consumed and self.moves:
+                yield self._advance(consumed, "")
+            raise
+        if advance and self.moves:
+            yield self._advance(examined, ordinal)
+
+    def _advance(self, entry_id: str, ordinal: str) -> Run:
+        keys = self.scope.keys
+        return Run(
+            "advance",
+            (keys.heard, keys.agents, *self.cursors),
+            (self.scope.agent, entry_id, ordinal, *self.cursor_fields),
+            writes=True,
+        )
+
+    def _fits(self, message: Message) -> bool:
+        wanted = self.topics == (None,) or message.topic in self.topics
+        return wanted and (not self.omit or message.agent_id != self.omit)
+
+    def _gap(self, missed: str, entry_id: str) -> Message:
+        from agentbus.message import Message
+
+        return Message(
+            entry_id,
+            self.scope.agent,
+            f"{missed} messages were trimmed away before {self.scope.agent} heard them",
+            None,
+            self.scope.now(),
+            "gap",
+            {"missed": missed},
+        )
+
+    def _misplaced(self, reply: list[bytes]) -> EpochMismatch | UsageError:
+        cursor, value = text(reply[1]), text(reply[2])
+        if reply[0] == b"bad":
+            return _mistake(
+                f"the cursor {cursor!a} holds {value[:60]!a}, which is no stream id",
+                hint="another program wrote it; 'agentbus overhear --reset' starts again",
+            )
+        from agentbus.errors import EpochMismatch
+
+        return EpochMismatch(
+            f"the cursor {cursor!a} stands at {value}, and the channel ends at {text(reply[3])}:"
+            " the server went back in time",
+            hint="read on with --since, or start again with 'agentbus overhear --reset'",
+        )
