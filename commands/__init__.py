@@ -1,0 +1,1 @@
+"""The command line: one verb a file, each a declaration, one library call, and its output."""

@@ -1,0 +1,54 @@
+"""Reads a body from elsewhere than the command line: `-` for stdin, `@FILE` for a file."""
+
+from __future__ import annotations
+
+import os
+
+from agentbus.errors import InvalidPayload, UsageError
+from agentbus.names import MAX_BODY_BYTES
+
+
+def fetched(what: str, argument: str) -> str:
+    """Return what stdin (`-`) or a file (`@FILE`) holds."""
+    if argument == "-":
+        return _decoded(what, _read(0), "stdin")
+    path = argument[1:]
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except (OSError, ValueError) as error:
+        raise UsageError(
+            f"the file {path!a} cannot be read"
+            f" ({getattr(error, 'strerror', None) or 'no such name'})",
+            hint=f"correct it; a {what} that starts with '@' is given by its option",
+        ) from None
+    try:
+        return _decoded(what, _read(descriptor), ascii(path))
+    except IsADirectoryError:
+        raise UsageError(f"{path!a} is a directory", hint="give a file") from None
+    finally:
+        os.close(descriptor)
+
+
+def _read(descriptor: int) -> bytes:
+    # A little more than fits, so that the size is refused rather than cut.
+    parts = []
+    size = 0
+    while size <= MAX_BODY_BYTES:
+        part = os.read(descriptor, 65536)
+        if not part:
+            break
+        parts.append(part)
+        size += len(part)
+    return b"".join(parts)
+
+
+def _decoded(what: str, data: bytes, source: str) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        if len(data) > MAX_BODY_BYTES:
+            return data.decode("latin-1")
+        raise InvalidPayload(
+            f"the {what} from {source} is not UTF-8 (byte {error.start})",
+            hint="encode it as UTF-8, or as base64",
+        ) from None

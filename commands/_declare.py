@@ -1,0 +1,360 @@
+"""How a verb declares its arguments, and the small reader of command lines.
+
+The small reader takes what it is sure of and declines the rest (help, mistakes, unusual spellings),
+which click reads, as it knows what to say. Both are made from the declarations; a property test
+holds them equal on everything that the small one takes.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from typing import Any, TypeVar
+
+    from agentbus.bus import Bus
+    from agentbus.commands._out import Out
+    from agentbus.keys import Scope
+    from agentbus.settings import Settings
+    from agentbus.store import Link, Op
+
+    T = TypeVar("T")
+
+    Convert = Callable[[str], Any]
+
+
+class Param:
+    """An argument or an option. `names` are an option's spellings; an argument has none."""
+
+    __slots__ = (
+        "choices",
+        "convert",
+        "default",
+        "dest",
+        "flag",
+        "help",
+        "many",
+        "metavar",
+        "names",
+        "required",
+    )
+
+    def __init__(
+        self,
+        dest: str,
+        *names: str,
+        help: str,
+        metavar: str | None = None,
+        convert: Convert | None = None,
+        default: object = None,
+        flag: bool = False,
+        many: bool = False,
+        required: bool = False,
+        choices: Sequence[str] = (),
+    ) -> None:
+        self.dest = dest
+        self.names = names
+        self.help = help
+        self.metavar = metavar
+        self.convert = convert
+        self.default = default
+        self.flag = flag
+        self.many = many
+        self.required = required
+        self.choices = choices
+
+    def initial(self) -> Any:
+        """Return the value of a parameter that was not given."""
+        if self.flag:
+            return False
+        return [] if self.many else self.default
+
+    def read(self, text: str) -> Any:
+        """Turn what was typed into a value; raises `ValueError` with what would fit."""
+        if self.choices:
+            if text not in self.choices:
+                raise ValueError(f"{text!r} is not one of {', '.join(self.choices)}")
+            return text
+        return text if self.convert is None else self.convert(text)
+
+
+class Verb:
+    """A verb's name, its words for the user, and its parameters.
+
+    `subject` is the parameter that the operations log calls the key; `local` verbs need no bus.
+    """
+
+    __slots__ = ("examples", "local", "name", "params", "subject", "summary", "text")
+
+    def __init__(
+        self,
+        name: str,
+        summary: str,
+        *params: Param,
+        text: str = "",
+        examples: Sequence[str] = (),
+        subject: str | None = None,
+        local: bool = False,
+    ) -> None:
+        self.name = name
+        self.summary = summary
+        self.text = text
+        self.params = params
+        self.examples = examples
+        self.subject = subject
+        self.local = local
+
+
+class Args:
+    """What was typed, by parameter."""
+
+    def __init__(self, values: dict[str, Any]) -> None:
+        self.__dict__.update(values)
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any: ...
+        def __setattr__(self, name: str, value: object) -> None: ...
+
+
+class Call:
+    """One call of a verb: what was typed, where to write, and what runs operations.
+
+    The verbs that a hook may call at every turn run an operation directly; the others use the bus,
+    which takes longer to load.
+    """
+
+    def __init__(self, args: Args, settings: Settings) -> None:
+        self.args = args
+        self.settings = settings
+        self._out: Out | None = None
+        self._link: Link | None = None
+
+    @property
+    def out(self) -> Out:
+        """Where the output goes."""
+        if self._out is None:
+            from agentbus.commands._out import Out
+
+            self._out = Out(json=self.settings.json)
+        return self._out
+
+    @property
+    def bus(self) -> Bus:
+        """The bus that the settings name."""
+        from agentbus.bus import Bus
+
+        return Bus(self.settings)
+
+    def enter(self) -> Scope:
+        """Return the scope of the bus that the settings name."""
+        from agentbus.backends import enter
+
+        self._backend, scope = enter(self.settings)
+        self._link = self._backend.link()
+        self._link.meanwhile = _prepare
+        return scope
+
+    def run(self, op: Op[T], *, patience: float = 0.0) -> T:
+        """Run an operation of the scope that was entered, and return its result."""
+        from agentbus.store import run
+
+        assert self._link is not None
+        return run(self._link, self._attempt(op, patience))
+
+    def each(self, op: Op[None], *, patience: float = 0.0) -> Iterator[Any]:
+        """Run an operation of the scope that was entered, and yield what it emits."""
+        from agentbus.store import iterate
+
+        assert self._link is not None
+        return iterate(self._link, self._attempt(op, patience))
+
+    def _attempt(self, op: Op[T], patience: float) -> Op[T]:
+        from agentbus.store import attempt
+
+        return attempt(
+            op, where=self._backend.name, deadline=self.settings.deadline, patience=patience
+        )
+
+
+def _prepare() -> None:
+    """Load what comes after the server's answer, while it is on its way."""
+    import agentbus.commands._out
+    import agentbus.logs  # noqa: F401
+
+
+def body(what: str, argument: str | None, literal: str | None) -> str:
+    """Return a body given once: as an argument, `-` for stdin, `@FILE`, or literally by an option."""
+    if (argument is None) == (literal is None):
+        from agentbus.errors import UsageError
+
+        raise UsageError(
+            f"the {what} is {'missing' if argument is None else 'given twice'}",
+            hint="give it as an argument, as - for stdin, as @FILE, or by its option",
+        )
+    if argument is None:
+        return literal or ""
+    if argument == "-" or argument[:1] == "@":
+        from agentbus.commands._body import fetched
+
+        return fetched(what, argument)
+    return argument
+
+
+def one_flag(args: Args) -> str:
+    """Return the one flag that was named, and keep it as `args.flag`."""
+    if (args.name is None) == (args.flag is None):
+        from agentbus.errors import UsageError
+
+        raise UsageError(
+            f"the flag is {'missing' if args.name is None else 'given twice'}",
+            hint="name it once, as an argument or by --flag",
+        )
+    named = args.name if args.flag is None else args.flag
+    args.flag = named
+    return str(named)
+
+
+def whole(text: str) -> int:
+    """Read a number of things."""
+    if not (text.isascii() and text.isdigit() and len(text) < 16):
+        raise ValueError(f"{text!r} is no whole number")
+    return int(text)
+
+
+def seconds(text: str) -> float:
+    """Read a number of seconds, or a duration such as 30m."""
+    from agentbus.when import duration
+
+    found = duration(text)
+    if found is None:
+        raise ValueError(f"{text!r} is no number of seconds (nor a duration such as 30m)")
+    return found
+
+
+def tags(text: str) -> list[str]:
+    """Read tags separated by commas."""
+    return [tag.strip() for tag in text.split(",") if tag.strip()]
+
+
+GLOBAL = (
+    Param("agent", "--agent", metavar="ID", help="Who speaks. [AGENTBUS_AGENT]"),
+    Param(
+        "project",
+        "--project",
+        "--project-prefix",
+        metavar="PREFIX",
+        help="Whose keys. [AGENTBUS_PROJECT]",
+    ),
+    Param(
+        "url",
+        "--url",
+        "--redis-url",
+        metavar="URL",
+        help="Which server; none means the embedded one. [AGENTBUS_URL]",
+    ),
+    Param("json", "--json", flag=True, help="One JSON object a line. [AGENTBUS_JSON=1]"),
+    Param(
+        "log_level",
+        "--log-level",
+        metavar="LEVEL",
+        help="debug, info, warning, error or off. [AGENTBUS_LOG_LEVEL]",
+    ),
+    Param("config", "--config", metavar="FILE", help="The config file. [AGENTBUS_CONFIG]"),
+    Param(
+        "deadline",
+        "--deadline",
+        metavar="S",
+        convert=seconds,
+        help="Seconds to give an unresponsive server. [AGENTBUS_DEADLINE]",
+    ),
+)
+
+GROUPS = {
+    "Talk": ("speak", "overhear", "monitor"),
+    "Notes": ("jot", "recall", "list", "forget"),
+    "Flags": ("announce", "await", "satisfy", "release", "hold"),
+    "Housekeeping": ("whoami", "doctor", "clear", "server", "completion"),
+}
+VERBS = tuple(name for group in GROUPS.values() for name in group)
+# Verbs whose names are words of Python, or of its builtins.
+_MODULES = {"await": "await_", "list": "list_"}
+
+
+def module(name: str) -> Any:
+    """Load a verb's file, which holds `VERB` and `run`."""
+    full = f"agentbus.commands.{_MODULES.get(name, name)}"
+    __import__(full)
+    import sys
+
+    return sys.modules[full]
+
+
+def parse(argv: Sequence[str]) -> tuple[Verb, dict[str, Any], Any] | None:
+    """Return the verb, the values of all its parameters, and its module; None to decline."""
+    known = {name: param for param in GLOBAL for name in param.names}
+    values: dict[str, Any] = {param.dest: param.initial() for param in GLOBAL}
+    positional: list[str] = []
+    verb: Verb | None = None
+    loaded: Any = None
+    at = 0
+    while at < len(argv):
+        word = argv[at]
+        at += 1
+        if word == "--" and verb is not None:
+            positional.extend(argv[at:])
+            break
+        if word[:1] == "-" and word != "-":
+            name, equals, value = word.partition("=")
+            param = known.get(name)
+            if param is None or (param.flag and equals):
+                return None
+            if param.flag:
+                values[param.dest] = True
+                continue
+            if not equals:
+                if at == len(argv) or argv[at][:1] == "-":
+                    return None
+                value = argv[at]
+                at += 1
+            if not _store(param, value, values):
+                return None
+        elif verb is None:
+            if word not in VERBS:
+                return None
+            loaded = module(word)
+            verb = loaded.VERB
+            for param in verb.params:
+                values[param.dest] = param.initial()
+                known.update(dict.fromkeys(param.names, param))
+        else:
+            positional.append(word)
+    if verb is None or not _place(verb, positional, values):
+        return None
+    return verb, values, loaded
+
+
+def _place(verb: Verb, words: list[str], values: dict[str, Any]) -> bool:
+    """Hand the words to the verb's arguments, in order; the last may take them all."""
+    for param in verb.params:
+        if param.names:
+            continue
+        taken, words = (words, []) if param.many else (words[:1], words[1:])
+        if param.required and not taken:
+            return False
+        for word in taken:
+            if not _store(param, word, values):
+                return False
+    return not words
+
+
+def _store(param: Param, text: str, values: dict[str, Any]) -> bool:
+    try:
+        value = param.read(text)
+    except ValueError:
+        return False
+    if param.many:
+        values[param.dest] = [*values[param.dest], value]
+    else:
+        values[param.dest] = value
+    return True

@@ -1,0 +1,86 @@
+"""Runs one verb: reads the command line, calls it, tells errors, logs, and ends with its code."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+from agentbus.commands._declare import Args, Call, parse
+from agentbus.settings import json_wished, resolve
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any, NoReturn
+
+    from agentbus.commands._declare import Verb
+    from agentbus.settings import Settings
+
+_GLOBAL_FLAGS = ("agent", "project", "url", "log_level", "config", "deadline")
+
+
+def main() -> NoReturn:
+    """Run the command line of this process and end it."""
+    try:
+        code = run(sys.argv[1:])
+    except BaseException as error:  # noqa: BLE001 (the last word to the user)
+        from agentbus.commands._trouble import told
+
+        code, _ = told(error, "agentbus", json=json_wished(sys.argv[1:]))
+    # The interpreter's own farewell takes longer than a verb; nothing is left to flush.
+    os._exit(code)
+
+
+def run(argv: Sequence[str]) -> int:
+    """Run one command line and return its exit code."""
+    found = None if "_AGENTBUS_COMPLETE" in os.environ else parse(argv)
+    if found is None:
+        from agentbus.commands._click import read
+
+        outcome = read(argv, json=json_wished(argv))
+        if isinstance(outcome, int):
+            return outcome
+        found = outcome
+    return call(*found)
+
+
+def call(verb: Verb, values: dict[str, Any], module: Any) -> int:
+    """Call a verb with the values of its parameters, and log how it went."""
+    began = time.monotonic()
+    settings = None
+    flags = {key: values.pop(key) for key in _GLOBAL_FLAGS}
+    flags["json"] = values.pop("json") or None
+    try:
+        settings = resolve(flags)
+        code = int(module.run(Call(Args(values), settings)) or 0)
+        outcome = "ok" if code == 0 else f"exit {code}"
+    except BaseException as error:  # noqa: BLE001 (told, logged, and turned into a code)
+        from agentbus.commands._trouble import told
+
+        json = json_wished(()) if settings is None else settings.json
+        code, outcome = told(error, verb.name, json=json or bool(flags["json"]))
+    if settings is not None:
+        _log(verb, values, settings, began, code, outcome)
+    return code
+
+
+def _log(
+    verb: Verb, values: dict[str, Any], settings: Settings, began: float, code: int, outcome: str
+) -> None:
+    from agentbus.logs import write
+
+    key = values.get(verb.subject) if verb.subject else None
+    write(
+        "info" if code == 0 else "warning",
+        settings.log_level,
+        {
+            "verb": verb.name,
+            "agent": settings.agent,
+            "project": settings.project,
+            "key": ",".join(map(str, key)) if isinstance(key, list) else key,
+            "duration_ms": round((time.monotonic() - began) * 1000, 3),
+            "outcome": outcome,
+            "code": code,
+        },
+    )

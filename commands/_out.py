@@ -1,0 +1,91 @@
+"""Writes records to stdout, and everything else to stderr."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from agentbus.logs import quoted
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_JOINER = "\u200d"
+
+
+class ReaderGone(Exception):
+    """Raised when whoever read our output has closed it."""
+
+
+class Out:
+    """Where a verb's output goes: text for people, or one JSON object a line."""
+
+    def __init__(self, *, json: bool) -> None:
+        self.json = json
+
+    def record(self, fields: Mapping[str, object], text: str) -> None:
+        """Write one record, at once."""
+        self._write((f"{to_json(fields)}\n" if self.json else f"{plain(text)}\n").encode())
+
+    def exactly(self, data: bytes) -> None:
+        """Write data as it is; a terminal gets nothing that it would obey, and a last newline."""
+        if self.is_terminal():
+            lines = data.decode("utf-8", "backslashreplace").split("\n")
+            data = "\n".join(map(plain, lines)).encode()
+            data = data if data.endswith(b"\n") else data + b"\n"
+        self._write(data)
+
+    def is_terminal(self) -> bool:
+        """Tell whether stdout is a terminal."""
+        return os.isatty(1)
+
+    def warn(self, text: str) -> None:
+        """Tell the user something that is no data."""
+        to_stderr(f"agentbus: {text}\n")
+
+    def _write(self, data: bytes) -> None:
+        try:
+            while data:
+                data = data[os.write(1, data) :]
+        except BrokenPipeError:
+            raise ReaderGone from None
+
+
+def to_stderr(text: str) -> None:
+    """Write to stderr; a stderr that is gone fails nothing."""
+    try:
+        os.write(2, text.encode(errors="backslashreplace"))
+    except OSError:
+        return
+
+
+def plain(text: str) -> str:
+    """Return text on one line with nothing in it that a terminal would obey."""
+    if text.isprintable():
+        return text
+    return "".join(
+        c if c.isprintable() or c == _JOINER else repr(c)[1:-1] if c != "\t" else " " for c in text
+    )
+
+
+def to_json(value: object) -> str:
+    """Return a value as JSON in ASCII."""
+    if isinstance(value, str):
+        return quoted(value)
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (int, float)):
+        return repr(value)
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{to_json(k)}: {to_json(v)}" for k, v in value.items()) + "}"
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(to_json(item) for item in value) + "]"
+    raise TypeError(f"{type(value).__name__} has no JSON form")
+
+
+def is_interactive() -> bool:
+    """Tell whether a person sits at stdin."""
+    return sys.stdin is not None and os.isatty(0)

@@ -1,0 +1,49 @@
+"""announce: take a flag."""
+
+from __future__ import annotations
+
+from agentbus import holds
+from agentbus.commands._declare import Call, Param, Verb, one_flag, seconds
+
+VERB = Verb(
+    "announce",
+    "Take a flag: say that this agent does something now.",
+    Param("name", metavar="NAME", help="The flag."),
+    Param("flag", "--flag", metavar="NAME", help="The flag."),
+    Param(
+        "ttl",
+        "--ttl",
+        metavar="S",
+        convert=seconds,
+        help="End the hold after so many seconds, unless renewed.",
+    ),
+    Param("force", "--force", flag=True, help="Take it even from another agent."),
+    Param(
+        "wait",
+        "--wait",
+        metavar="S",
+        convert=seconds,
+        help="Wait so many seconds for another's hold to end.",
+    ),
+    text="Held by another agent: exit 4, and who holds it since when. Held by this agent: renewed."
+    " JSON: flag, agent_id, timestamp, ttl, token; token is a fencing number that only grows.",
+    examples=(
+        "agentbus announce building",
+        "agentbus announce deploy --ttl 300 --wait 60",
+        "agentbus announce deploy --force",
+    ),
+    subject="flag",
+)
+
+
+def run(call: Call) -> None:
+    """Take the flag and print the hold."""
+    args = call.args
+    flag = one_flag(args)
+    scope = call.enter()
+    op = holds.take(scope, flag, ttl=args.ttl, force=args.force, wait=args.wait)
+    _, value, token, left = call.run(op, patience=args.wait or 0.0)
+    agent, at = holds.holder(value), holds.since(value)
+    fields = {"flag": flag, "agent_id": agent, "timestamp": at, "ttl": left, "token": token}
+    until = "" if left is None else f" for {left:g} s"
+    call.out.record(fields, f"{flag} held by {agent} since {at}{until} (token {token})")

@@ -1,0 +1,61 @@
+"""await: wait for flags."""
+
+from __future__ import annotations
+
+from agentbus import awaiting
+from agentbus.commands import _show
+from agentbus.commands._declare import Call, Param, Verb, seconds
+from agentbus.errors import UsageError
+
+VERB = Verb(
+    "await",
+    "Wait until flags are satisfied (or announced, or free).",
+    Param("names", metavar="NAME...", many=True, help="The flags."),
+    Param("flag", "--flag", metavar="NAME", many=True, help="A flag. May be repeated."),
+    Param(
+        "until",
+        "--until",
+        choices=("satisfied", "announced", "free"),
+        default="satisfied",
+        help="The state to wait for (satisfied).",
+    ),
+    Param("any", "--any", flag=True, help="One of the flags is enough."),
+    Param(
+        "timeout",
+        "--timeout",
+        metavar="S",
+        convert=seconds,
+        default=1800.0,
+        help="Give up after so many seconds, exit 3 (1800; 0 is no limit).",
+    ),
+    Param("delete", "--delete", flag=True, help="Consume the completion, for one awaiter only."),
+    Param("fresh", "--fresh", flag=True, help="Only what is satisfied from now on."),
+    text="Blocks without polling. A flag satisfied before the call counts, unless --fresh. A hold"
+    " that expires or is forced away is not satisfied. JSON: flag, state, by, at, waited_ms.",
+    examples=(
+        "agentbus await building && make test",
+        "agentbus await build-linux build-mac --timeout 600",
+        "agentbus await deploy --until free",
+        "agentbus await ticket --delete --any",
+    ),
+    subject="flag",
+)
+
+
+def run(call: Call) -> None:
+    """Wait, and print how each flag came to be as awaited."""
+    args = call.args
+    args.flag = [*args.names, *args.flag]
+    if not args.flag:
+        raise UsageError("no flag was named", hint="name at least one")
+    op = awaiting.await_(
+        call.enter(),
+        args.flag,
+        until=args.until,
+        any_=args.any,
+        timeout=args.timeout,
+        delete=args.delete,
+        fresh=args.fresh,
+    )
+    for met in call.run(op, patience=args.timeout or float("inf")):
+        _show.completion(call.out, met)

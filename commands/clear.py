@@ -1,0 +1,34 @@
+"""clear: remove a project's keys."""
+
+from __future__ import annotations
+
+from agentbus.commands._declare import Call, Param, Verb
+from agentbus.errors import UsageError
+
+VERB = Verb(
+    "clear",
+    "Remove this project's keys, and no other's.",
+    Param("force", "--force", flag=True, help="Really do it."),
+    Param("dry_run", "--dry-run", flag=True, help="Print the counts, change nothing, exit 0."),
+    text="Without --force it prints the counts, changes nothing and exits 2."
+    " JSON: project, total, keys (how many of each kind).",
+    examples=("agentbus clear --dry-run", "agentbus clear --force --project scratch"),
+)
+
+
+def run(call: Call) -> None:
+    """Remove the keys and print how many there were of each kind."""
+    args = call.args
+    counts = call.bus.clear(dry_run=args.dry_run or not args.force)
+    total = sum(counts.values())
+    if call.out.json:
+        call.out.record({"project": call.bus.project, "total": total, "keys": counts}, "")
+    else:
+        for kind, count in counts.items():
+            call.out.record({}, f"{kind} {count}")
+        call.out.record({}, f"total {total}")
+    if not args.force and not args.dry_run:
+        raise UsageError(
+            f"nothing was removed of the project {call.bus.project!r}",
+            hint="repeat with --force to remove these keys",
+        )

@@ -1,0 +1,34 @@
+"""completion: the script that completes verbs and options in a shell."""
+
+from __future__ import annotations
+
+from agentbus.commands._declare import Call, Param, Verb
+
+VERB = Verb(
+    "completion",
+    "Print the script that completes verbs and options in a shell.",
+    Param(
+        "shell",
+        metavar="SHELL",
+        required=True,
+        choices=("bash", "zsh", "fish"),
+        help="bash, zsh or fish.",
+    ),
+    examples=(
+        "agentbus completion bash >> ~/.bashrc",
+        "agentbus completion zsh >> ~/.zshrc",
+        "agentbus completion fish > ~/.config/fish/completions/agentbus.fish",
+    ),
+    local=True,
+)
+
+
+def run(call: Call) -> None:
+    """Print the script."""
+    from click.shell_completion import get_completion_class
+
+    from agentbus.commands._click import root
+
+    kind = get_completion_class(call.args.shell)
+    assert kind is not None
+    call.out.exactly(kind(root(), {}, "agentbus", "_AGENTBUS_COMPLETE").source().encode())

@@ -1,0 +1,28 @@
+"""doctor: examine the server and the project."""
+
+from __future__ import annotations
+
+from agentbus.commands._declare import Call, Verb
+from agentbus.errors import Unhealthy
+
+VERB = Verb(
+    "doctor",
+    "Examine the server and the project, with a remedy for each finding.",
+    text="Connection, latency, version, persistence, eviction policy, memory, clock, identity, stale"
+    " consumers, dead letters. Exits 6 if anything endangers data."
+    " JSON: check, status (ok, warning, failed), found, remedy.",
+    examples=("agentbus doctor", "agentbus doctor --json"),
+)
+
+
+def run(call: Call) -> int:
+    """Print the findings."""
+    failed = False
+    for finding in call.bus.doctor():
+        failed = failed or finding.status == "failed"
+        remedy = f"; {finding.remedy}" if finding.remedy else ""
+        call.out.record(
+            {name: getattr(finding, name) for name in finding.__match_args__},
+            f"{finding.status:8}{finding.check}: {finding.found}{remedy}",
+        )
+    return Unhealthy.exit_code if failed else 0

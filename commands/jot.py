@@ -1,0 +1,55 @@
+"""jot: write a note."""
+
+from __future__ import annotations
+
+from agentbus import notebook
+from agentbus.commands import _show
+from agentbus.commands._declare import Call, Param, Verb, body, tags
+from agentbus.errors import UsageError
+
+VERB = Verb(
+    "jot",
+    "Write a note, for every agent to recall.",
+    Param("name", metavar="KEY", help="The note's key."),
+    Param("text", metavar="VALUE|-|@FILE", help="What it says."),
+    Param("key", "--key", metavar="K", help="The note's key."),
+    Param("value", "--value", metavar="V", help="What it says, taken literally."),
+    Param(
+        "tag",
+        "--tag",
+        metavar="A,B",
+        many=True,
+        convert=tags,
+        help="Its tags, which replace the old ones. May be repeated.",
+    ),
+    Param("if_absent", "--if-absent", flag=True, help="Refuse (exit 4) if the note exists."),
+    text="Writes the note, replaces its tags and says so on the channel, in one step."
+    " JSON: key, value, author, timestamp, tags.",
+    examples=(
+        "agentbus jot docker-build 'docker build -t app .' --tag docker,build",
+        "agentbus jot schema @schema.sql --tag db",
+        "make --version | agentbus jot make-version - --if-absent",
+    ),
+    subject="key",
+)
+
+
+def run(call: Call) -> None:
+    """Write the note and print its key."""
+    args = call.args
+    key, text = args.name, args.text
+    if args.key is not None:
+        # With --key, a single word is the value.
+        if text is not None:
+            raise UsageError("the key is given twice", hint="give it once")
+        key, text = args.key, args.name
+    elif key is None:
+        raise UsageError("the key is missing", hint="give it as an argument or by --key")
+    args.key = key
+    labels = [tag for group in args.tag for tag in group]
+    value = body("note", text, args.value)
+    noted = call.run(notebook.jot(call.enter(), key, value, labels, if_absent=args.if_absent))
+    if call.out.json:
+        _show.note(call.out, noted, value=True)
+    else:
+        call.out.record({}, noted.key)

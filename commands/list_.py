@@ -1,0 +1,63 @@
+"""list: what there is: notes, flags, agents, topics, queues."""
+
+from __future__ import annotations
+
+from agentbus.clock import rfc3339
+from agentbus.commands import _show
+from agentbus.commands._declare import Call, Param, Verb, whole
+from agentbus.errors import UsageError
+
+VERB = Verb(
+    "list",
+    "List notes, flags, agents, topics or queues.",
+    Param("tag", "--tag", metavar="T", help="Only notes with this tag."),
+    Param(
+        "latest", "--latest", metavar="N", convert=whole, default=50, help="At most N notes (50)."
+    ),
+    Param("flags", "--flags", flag=True, help="Flags that are held or satisfied."),
+    Param("agents", "--agents", flag=True, help="Agents that were seen, and what they heard."),
+    Param("topics", "--topics", flag=True, help="Topics that were spoken on."),
+    Param("queues", "--queues", flag=True, help="Queues."),
+    text="Notes come without their values, newest first. JSON: for notes key, author, timestamp,"
+    " tags; for flags flag, state, agent_id, timestamp, ttl, token, note; for agents agent_id,"
+    " last_seen, heard, unheard; for topics topic, last_spoken; for queues queue.",
+    examples=(
+        "agentbus list --tag docker",
+        "agentbus list --flags",
+        "agentbus list --agents --json",
+    ),
+)
+
+
+def run(call: Call) -> None:
+    """Print what was asked for, one thing a line."""
+    args, bus, out = call.args, call.bus, call.out
+    asked = [kind for kind in ("flags", "agents", "topics", "queues") if getattr(args, kind)]
+    if len(asked) > 1 or (asked and args.tag is not None):
+        raise UsageError("list was asked for several things", hint="ask for one at a time")
+    if args.flags:
+        for state in bus.flags():
+            _show.flag(out, state)
+    elif args.agents:
+        for seen in bus.agents():
+            at = rfc3339(seen.last_seen)
+            behind = "" if seen.unheard is None else f", {seen.unheard} unheard"
+            out.record(
+                {
+                    "agent_id": seen.agent_id,
+                    "last_seen": at,
+                    "heard": seen.heard,
+                    "unheard": seen.unheard,
+                },
+                f"{seen.agent_id} seen {at}{behind}",
+            )
+    elif args.topics:
+        for topic in bus.topics():
+            at = rfc3339(topic.last_spoken)
+            out.record({"topic": topic.topic, "last_spoken": at}, f"{topic.topic} {at}")
+    elif args.queues:
+        for queue in bus.queues():
+            out.record({"queue": queue}, queue)
+    else:
+        for note in bus.list_(tag=args.tag, latest=args.latest):
+            _show.note(out, note, value=False)

@@ -1,0 +1,104 @@
+"""monitor: a live view of messages, flags, notes and queues."""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from typing import TYPE_CHECKING
+
+from agentbus.clock import rfc3339
+from agentbus.commands import _show
+from agentbus.commands._declare import Call, Param, Verb, seconds
+from agentbus.commands._out import plain
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from agentbus.bus import Bus
+    from agentbus.message import Message
+
+VERB = Verb(
+    "monitor",
+    "Watch messages, flags, notes and queues as they change.",
+    Param(
+        "timeout",
+        "--timeout",
+        metavar="S",
+        convert=seconds,
+        help="Stop after so many seconds.",
+    ),
+    text="In a terminal, a view that renews itself; elsewhere, a plain line for each message. It"
+    " moves no cursor. JSON: as overhear.",
+    examples=("agentbus monitor", "agentbus monitor --timeout 60 | grep deploy"),
+)
+_SHOWN = 20
+_RENEWED = 1.0
+
+
+def run(call: Call) -> None:
+    """Show what happens until interrupted."""
+    if call.out.json or not call.out.is_terminal():
+        for message in call.bus.overhear(last=_SHOWN):
+            _show.message(call.out, message)
+        tail = _tail(call.bus)
+        for message in call.bus.overhear(
+            since=tail, follow=True, timeout=call.args.timeout, limit=None
+        ):
+            if message.id != tail:
+                _show.message(call.out, message)
+        return
+    _live(call)
+
+
+def _tail(bus: Bus) -> str:
+    last = list(bus.overhear(last=1))
+    return last[0].id if last else "0-0"
+
+
+def _live(call: Call) -> None:
+    import time
+
+    from rich.console import Console
+    from rich.live import Live
+
+    bus = call.bus
+    messages: deque[Message] = deque(bus.overhear(last=_SHOWN), maxlen=_SHOWN)
+    until = None if call.args.timeout is None else time.monotonic() + call.args.timeout
+    console = Console(file=sys.stdout)
+    with Live(_view(bus, messages), console=console, screen=True, auto_refresh=False) as live:
+        while until is None or time.monotonic() < until:
+            tail = messages[-1].id if messages else "0-0"
+            for message in bus.overhear(since=tail, follow=True, timeout=_RENEWED, limit=_SHOWN):
+                if message.id != tail:
+                    messages.append(message)
+                    break
+            live.update(_view(bus, messages), refresh=True)
+
+
+def _view(bus: Bus, messages: deque[Message]) -> RenderableType:
+    from rich.layout import Layout
+    from rich.panel import Panel
+    from rich.text import Text
+
+    def panel(title: str, lines: list[str]) -> Panel:
+        shown = Text("\n".join(plain(line) for line in lines) or "none", overflow="ellipsis")
+        shown.no_wrap = True
+        return Panel(shown, title=title, title_align="left")
+
+    spoken = [
+        f"{rfc3339(m.timestamp)[11:19]} {m.agent_id}{f' [{m.topic}]' if m.topic else ''} {m.text}"
+        for m in messages
+    ]
+    flags = [
+        f"{f.flag} {f.state}" + (f" by {f.agent_id}" if f.agent_id else "") for f in bus.flags()
+    ]
+    layout = Layout()
+    layout.split_column(
+        Layout(panel(f"{bus.project}: messages", spoken), ratio=3), Layout(name="low")
+    )
+    layout["low"].split_row(
+        Layout(panel("flags", flags)),
+        Layout(panel("notes", [note.key for note in bus.list_(latest=_SHOWN)])),
+        Layout(panel("queues", bus.queues())),
+    )
+    return layout

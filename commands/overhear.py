@@ -1,0 +1,76 @@
+"""overhear: hear what was said since the last time."""
+
+from __future__ import annotations
+
+from agentbus import hearing
+from agentbus.commands import _show
+from agentbus.commands._declare import Call, Param, Verb, seconds, whole
+
+VERB = Verb(
+    "overhear",
+    "Hear what this agent has not heard yet.",
+    Param(
+        "topic",
+        "--topic",
+        metavar="T",
+        many=True,
+        help="Only this topic, with a cursor of its own. May be repeated.",
+    ),
+    Param(
+        "since",
+        "--since",
+        metavar="ID|TIME|30m",
+        help="From this point on; no cursor moves.",
+    ),
+    Param("last", "--last", metavar="N", convert=whole, help="The last N; no cursor moves."),
+    Param(
+        "max",
+        "--max",
+        "--limit",
+        metavar="N",
+        convert=whole,
+        help="At most N messages (100; with --follow: no limit).",
+    ),
+    Param("follow", "--follow", flag=True, help="Go on as messages come."),
+    Param(
+        "timeout",
+        "--timeout",
+        metavar="S",
+        convert=seconds,
+        help="With --follow: stop after so many seconds.",
+    ),
+    Param("peek", "--peek", flag=True, help="Move no cursor."),
+    Param("others", "--others", flag=True, help="Leave out what this agent said itself."),
+    Param("reset", "--reset", flag=True, help="Forget the cursor first: start at the oldest."),
+    text="Oldest first. The cursor moves once the output is written, so an agent that is killed"
+    " in between hears the messages again. Nothing new: no output, exit 0."
+    " JSON: id, agent_id, topic, message, timestamp; event and its fields where the bus spoke.",
+    examples=(
+        "agentbus overhear",
+        "agentbus overhear --topic build --topic deploy",
+        "agentbus overhear --since 30m --json",
+        "agentbus overhear --follow --timeout 60",
+    ),
+    subject="topic",
+)
+
+
+def run(call: Call) -> None:
+    """Print what was said, each message before its cursor moves."""
+    args = call.args
+    limit = args.max if args.max is not None or args.follow else 100
+    op = hearing.overhear(
+        call.enter(),
+        args.topic,
+        limit=limit,
+        start=args.since,
+        last=args.last,
+        peek=args.peek,
+        follow=args.follow,
+        timeout=args.timeout,
+        others=args.others,
+        reset=args.reset,
+    )
+    patience = (args.timeout or float("inf")) if args.follow else 0.0
+    for said in call.each(op, patience=patience):
+        _show.message(call.out, said)

@@ -1,0 +1,62 @@
+"""recall: read notes."""
+
+from __future__ import annotations
+
+from agentbus import reading
+from agentbus.commands._declare import Call, Param, Verb, tags, whole
+
+VERB = Verb(
+    "recall",
+    "Read a note by its key, or notes by their tags.",
+    Param("name", metavar="KEY", help="The note's key."),
+    Param("key", "--key", metavar="K", help="The note's key."),
+    Param(
+        "tag",
+        "--tag",
+        metavar="A,B",
+        many=True,
+        convert=tags,
+        help="Notes with any of these tags, newest first. May be repeated.",
+    ),
+    Param("all", "--all", flag=True, help="Only notes with every tag."),
+    Param(
+        "latest", "--latest", metavar="N", convert=whole, default=10, help="At most N notes (10)."
+    ),
+    text="By key it prints exactly the value, nothing else; a missing note is exit 5."
+    " JSON: key, value, author, timestamp, tags.",
+    examples=(
+        "agentbus recall docker-build",
+        'sh -c "$(agentbus recall docker-build)"',
+        "agentbus recall --tag docker,build --all --latest 3 --json",
+    ),
+    subject="key",
+)
+
+
+def run(call: Call) -> None:
+    """Print the value, or the notes that have the tags."""
+    args = call.args
+    key = args.name if args.key is None else args.key
+    labels = [tag for group in args.tag for tag in group]
+    if (key is None) == (not labels) or (args.name is not None and args.key is not None):
+        from agentbus.errors import UsageError
+
+        raise UsageError(
+            "recall needs a key or tags" if key is None else "recall was given too much",
+            hint="give one key, or --tag",
+        )
+    args.key = key
+    scope = call.enter()
+    if key is not None and not call.out.json:
+        found = call.run(reading.read(scope, key))
+        value = found[found.index(b"value") + 1] if b"value" in found[::2] else b""
+        call.out.exactly(value)
+        return
+    from agentbus import notebook
+    from agentbus.commands import _show
+
+    if key is not None:
+        _show.note(call.out, call.run(notebook.recall(scope, key)), value=True)
+        return
+    for noted in call.run(notebook.notes(scope, labels, every=args.all, latest=args.latest)):
+        _show.note(call.out, noted, value=True)

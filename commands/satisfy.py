@@ -1,0 +1,29 @@
+"""satisfy: release a flag as done."""
+
+from __future__ import annotations
+
+from agentbus import holds
+from agentbus.commands._declare import Call, Param, Verb, one_flag
+from agentbus.commands._ending import show_end
+
+VERB = Verb(
+    "satisfy",
+    "Release a flag as done, and wake who awaits it.",
+    Param("name", metavar="NAME", help="The flag."),
+    Param("flag", "--flag", metavar="NAME", help="The flag."),
+    Param("force", "--force", flag=True, help="Even if another agent holds it."),
+    Param("note", "--note", metavar="TEXT", help="What to tell the awaiters."),
+    text="Records the completion, wakes the awaiters and says so on the channel, in one step. Held"
+    " by another agent: exit 4. Never announced: allowed, it is how a job says 'ready'."
+    " JSON: flag, state, agent_id, timestamp, ttl, token, note.",
+    examples=("agentbus satisfy building", "agentbus satisfy building --note 'image app:1.4'"),
+    subject="flag",
+)
+
+
+def run(call: Call) -> None:
+    """Satisfy the flag and print it."""
+    args = call.args
+    flag = one_flag(args)
+    op = holds.end(call.enter(), flag, "satisfied", force=args.force, note=args.note)
+    show_end(call.out, flag, "satisfied", *call.run(op), args.note)

@@ -1,0 +1,57 @@
+"""server: the embedded server."""
+
+from __future__ import annotations
+
+from agentbus.commands._declare import Call, Param, Verb
+
+VERB = Verb(
+    "server",
+    "Look after the embedded server.",
+    Param(
+        "action",
+        metavar="ACTION",
+        required=True,
+        choices=("start", "stop", "status", "run", "repair"),
+        help="start, stop, status, run or repair.",
+    ),
+    text="It starts by itself when a verb needs it, and stays. 'run' keeps it in the foreground, for"
+    " a service manager. 'repair' mends an append-only file that a broken disk has damaged, and"
+    " keeps a copy. 'status' exits 5 while it does not run."
+    " JSON: running, directory, socket, log, version, pid, uptime, memory, keys.",
+    examples=("agentbus server status", "agentbus server stop", "agentbus server repair"),
+    subject="action",
+    local=True,
+)
+_NOT_RUNNING = 5
+
+
+def run(call: Call) -> int:
+    """Do what was asked and print how the server is."""
+    from agentbus.server import control
+
+    action = call.args.action
+    if action == "run":
+        return control.run()
+    if action == "repair":
+        kept = control.repair()
+        call.out.record(
+            {"repaired": True, "copy": kept}, f"repaired; the damaged file is in {kept}"
+        )
+        return 0
+    if action == "stop":
+        stopped = control.stop()
+        call.out.record({"stopped": stopped}, "stopped" if stopped else "it did not run")
+        return 0
+    found = control.start(call.settings.deadline) if action == "start" else control.status()
+    fields: dict[str, object] = {name: getattr(found, name) for name in found.__match_args__}
+    if not found.running:
+        text = f"not running; its files are in {found.directory}"
+    elif found.version is None:
+        text = f"running, but not answering; see {found.log}"
+    else:
+        text = (
+            f"{found.version} running as process {found.pid} for {found.uptime:g} s,"
+            f" {found.keys} keys, {(found.memory or 0) / 1048576:.1f} MiB, socket {found.socket}"
+        )
+    call.out.record(fields, text)
+    return 0 if found.running else _NOT_RUNNING

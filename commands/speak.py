@@ -1,0 +1,43 @@
+"""speak: say something on the project's channel."""
+
+from __future__ import annotations
+
+from agentbus import channel
+from agentbus.commands._declare import Call, Param, Verb, body
+
+VERB = Verb(
+    "speak",
+    "Say something on the project's channel.",
+    Param("text", metavar="TEXT|-|@FILE", help="The message."),
+    Param("msg", "--msg", metavar="TEXT", help="The message, taken literally."),
+    Param("topic", "--topic", metavar="T", help="What it is about."),
+    text="Prints the id of the entry. JSON: id, agent_id, topic, message, timestamp.",
+    examples=(
+        "agentbus speak 'unit tests green' --topic build",
+        "git log -1 --format=%s | agentbus speak - --topic commits",
+        "agentbus speak @report.txt",
+    ),
+    subject="topic",
+)
+
+
+def run(call: Call) -> None:
+    """Speak, and print the entry's id."""
+    args = call.args
+    scope = call.enter()
+    text = body("message", args.text, args.msg)
+    entry_id = call.run(channel.append(scope, text, args.topic))
+    if not call.out.json:
+        call.out.record({}, entry_id)
+        return
+    from agentbus.clock import rfc3339
+    from agentbus.stream import id_time
+
+    fields = {
+        "id": entry_id,
+        "agent_id": scope.agent,
+        "topic": args.topic,
+        "message": text,
+        "timestamp": rfc3339(id_time(entry_id), milliseconds=True),
+    }
+    call.out.record(fields, "")
