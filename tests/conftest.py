@@ -1,0 +1,143 @@
+"""Servers, homes and shells for the tests.
+
+Every test gets a project of its own on a server that is real, or on the in-memory one: the same
+test runs on both. A server that is missing is an error, never a skip.
+"""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import subprocess
+import sys
+import uuid
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+import pytest
+
+import agentbus
+import agentbus.aio
+from tests.servers import Server, Shell, program, scrubbed
+
+
+@pytest.fixture(autouse=True)
+def clean_environment(
+    monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """No setting of the machine's user reaches a test."""
+    for name in list(os.environ):
+        if name not in scrubbed(dict(os.environ)):
+            monkeypatch.delenv(name)
+    home = tmp_path_factory.mktemp("home")
+    monkeypatch.setenv("HOME", str(home))
+
+
+@pytest.fixture(scope="session")
+def valkey(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A real server for the whole run, on a socket and on TCP."""
+    with Server(tmp_path_factory.mktemp("valkey")) as server:
+        yield server
+
+
+@pytest.fixture
+def own_server(tmp_path: pathlib.Path) -> Iterator[Server]:
+    """A real server of the test's own, to be killed, stopped and configured."""
+    with Server(tmp_path / "own") as server:
+        yield server
+
+
+def _backends() -> list[str]:
+    found = ["memory", "valkey"]
+    if os.environ.get("AGENTBUS_TEST_REDIS"):
+        found.append("redis")
+    return found
+
+
+@pytest.fixture(scope="session")
+def redis_floor(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """The Redis that AGENTBUS_TEST_REDIS names: how the floor, 7.0, is tested."""
+    with Server(
+        tmp_path_factory.mktemp("redis"), binary=os.environ["AGENTBUS_TEST_REDIS"]
+    ) as server:
+        yield server
+
+
+@pytest.fixture(params=_backends())
+def url(request: pytest.FixtureRequest) -> str:
+    """A server's URL; each test that asks for it runs on each kind of server."""
+    if request.param == "memory":
+        return f"memory://{uuid.uuid4().hex}"
+    server: Server = request.getfixturevalue(
+        "valkey" if request.param == "valkey" else "redis_floor"
+    )
+    return server.url
+
+
+@pytest.fixture
+def real_url(valkey: Server) -> str:
+    """The URL of a real server, for tests of several processes."""
+    return valkey.url
+
+
+@pytest.fixture
+def project() -> str:
+    """A project that nobody else uses."""
+    return f"test-{uuid.uuid4().hex[:12]}"
+
+
+Connect = Callable[..., agentbus.Bus]
+
+
+@pytest.fixture
+def connect(url: str, project: str) -> Iterator[Connect]:
+    """Return a function that opens a bus for an agent, on this test's server and project."""
+    opened: list[agentbus.Bus] = []
+
+    def _connect(agent: str = "ada", **changes: Any) -> agentbus.Bus:
+        bus = agentbus.connect(changes.pop("url", url), project=project, agent=agent, **changes)
+        opened.append(bus)
+        return bus
+
+    yield _connect
+    for bus in opened:
+        bus.close()
+
+
+@pytest.fixture
+def bus(connect: Connect) -> agentbus.Bus:
+    """A bus for the agent `ada`."""
+    return connect()
+
+
+@pytest.fixture
+async def abus(url: str, project: str) -> AsyncIterator[agentbus.AsyncBus]:
+    """An asynchronous bus for the agent `ada`."""
+    async with agentbus.aio.connect(url, project=project, agent="ada") as opened:
+        yield opened
+
+
+@pytest.fixture
+def shell(tmp_path: pathlib.Path, project: str) -> Iterator[Shell]:
+    """A shell with a fresh home, without a URL: it uses an embedded server of its own."""
+    made = Shell(tmp_path / "home", {"AGENTBUS_PROJECT": project})
+    yield made
+    made.run("server", "stop")
+
+
+@pytest.fixture
+def real_shell(tmp_path: pathlib.Path, project: str, real_url: str) -> Shell:
+    """A shell with a fresh home, on the run's real server."""
+    return Shell(
+        tmp_path / "home",
+        {"AGENTBUS_PROJECT": project, "AGENTBUS_URL": real_url, "AGENTBUS_AGENT": "ada"},
+    )
+
+
+@pytest.fixture(scope="session")
+def checkout() -> pathlib.Path:
+    """The root of the source tree."""
+    return pathlib.Path(__file__).resolve().parent.parent
+
+
+__all__ = ["Connect", "Server", "Shell", "program", "subprocess", "sys"]
