@@ -1,0 +1,97 @@
+"""How fast an awaiter wakes: from `satisfy` to `await_`'s return, against a raw XREAD wake-up.
+
+Both are measured between two processes on the same server, in turns: the waker notes the time before
+it sends, the sleeper the time after it has returned, on the clock that all processes share.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pathlib
+import socket
+import tempfile
+import time
+from multiprocessing.connection import Connection
+
+import hiredis
+
+import agentbus
+from tests.bench._figures import percentile, table
+from tests.servers import Server
+
+ROUNDS = int(os.environ.get("BENCH_ROUNDS", "1000"))
+
+
+class Raw:
+    """A bare connection: hiredis and a socket."""
+
+    def __init__(self, path: str) -> None:
+        self.socket = socket.socket(socket.AF_UNIX)
+        self.socket.connect(path)
+        self.reader = hiredis.Reader()
+
+    def ask(self, *args: str) -> object:
+        """Send one command and return its reply."""
+        self.socket.sendall(hiredis.pack_command(args))
+        while True:
+            self.reader.feed(self.socket.recv(65536))
+            reply = self.reader.gets()
+            if reply is not False:
+                return reply
+
+
+def sleeper(path: str, pipe: Connection) -> None:
+    """Wait as told, and tell when it was over."""
+    raw = Raw(path)
+    bus = agentbus.connect(f"unix://{path}", project="bench", agent="sleeper")
+    while (what := pipe.recv()) != "end":
+        if what == "raw":
+            raw.ask("XREAD", "COUNT", "100", "BLOCK", "0", "STREAMS", "bench:raw", "$")
+        else:
+            bus.await_("go", fresh=True)
+        pipe.send(time.monotonic())
+
+
+def main() -> None:
+    """Measure in turns and print."""
+    took: dict[str, list[float]] = {"raw": [], "agentbus": []}
+    with (
+        tempfile.TemporaryDirectory(prefix="ab-") as folder,
+        Server(pathlib.Path(folder)) as server,
+    ):
+        spawn = multiprocessing.get_context("spawn")
+        ours, theirs = spawn.Pipe()
+        child = spawn.Process(target=sleeper, args=(server.socket, theirs), daemon=True)
+        child.start()
+        raw = Raw(server.socket)
+        bus = agentbus.connect(server.url, project="bench", agent="waker")
+        for turn in range(2 * ROUNDS + 20):
+            what = "raw" if turn % 2 else "agentbus"
+            ours.send(what)
+            while b"blocked_clients:1" not in raw.ask("INFO", "clients"):  # type: ignore[operator]
+                time.sleep(0.0002)
+            began = time.monotonic()
+            if what == "raw":
+                raw.ask("XADD", "bench:raw", "MAXLEN", "~", "1000", "*", "event", "go")
+            else:
+                bus.satisfy("go")
+            if turn >= 20:
+                took[what].append((ours.recv() - began) * 1000)
+            else:
+                ours.recv()
+        ours.send("end")
+        child.join()
+    rows = []
+    for part in (50, 99):
+        mine, base = (percentile(took[what], part) for what in ("agentbus", "raw"))
+        rows.append([f"p{part}", f"{base:.3f}", f"{mine:.3f}", f"{mine / base:.2f}", "2"])
+    table(
+        f"from satisfy to await's return, {ROUNDS} rounds",
+        ["", "raw XREAD ms", "agentbus ms", "ratio", "allowed"],
+        rows,
+    )
+
+
+if __name__ == "__main__":
+    main()
