@@ -7,8 +7,6 @@ from agentbus.store import Run
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from agentbus.keys import Scope
     from agentbus.message import Message
     from agentbus.store import Op
@@ -38,17 +36,3 @@ def append(scope: Scope, body: str, topic: str | None = None) -> Op[str]:
     reply = yield step
     scope.settled(once, step)
     return str(reply[0].decode())
-
-
-def message_from(entry_id: bytes, flat: Sequence[bytes]) -> Message:
-    """Return an entry of the channel as a message, whoever wrote it."""
-    from agentbus.message import Message
-    from agentbus.stream import fields, id_time, text
-
-    named = fields(flat or ())
-    name = text(entry_id)
-    agent = named.pop("agent_id", "")
-    body = named.pop("message", "")
-    topic = named.pop("topic", None)
-    event = named.pop("event", None)
-    return Message(name, agent, body, topic, id_time(name), event, named or None)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from agentbus import names
-from agentbus.channel import message_from
 from agentbus.keys import cursor_field
 from agentbus.store import Command, Emit, Run, Stopped, Wait
-from agentbus.stream import position, text
+from agentbus.stream import fields, position, text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from typing import Any
 
     from agentbus.errors import EpochMismatch, UsageError
@@ -21,6 +20,18 @@ if TYPE_CHECKING:
 _EXAMINED_AT_ONCE = 1000
 # A follower looks again at least this often, should the server have forgotten it.
 _RECHECK = 30.0
+
+
+def heard(entry_id: str, named: dict[str, str]) -> Message:
+    """Return an entry of the channel as a message, whoever wrote it."""
+    from agentbus.message import Message
+    from agentbus.stream import id_time
+
+    agent = named.pop("agent_id", "")
+    body = named.pop("message", "")
+    topic = named.pop("topic", None)
+    event = named.pop("event", None)
+    return Message(entry_id, agent, body, topic, id_time(entry_id), event, named or None)
 
 
 def overhear(
@@ -35,15 +46,16 @@ def overhear(
     timeout: float | None = None,
     others: bool = False,
     reset: bool = False,
+    make: Callable[[str, dict[str, str]], object] = heard,
 ) -> Op[None]:
     """Emit what this agent has not heard yet, oldest first, then move its cursors past it.
 
-    With `start`, `last` or `peek` no cursor moves. What was trimmed away unheard comes as a message
-    with the event `gap`.
+    With `start`, `last` or `peek` no cursor moves. What was trimmed away unheard comes as an entry
+    with the event `gap`. `make` turns an entry's id and fields into what is emitted.
     """
     wanted = [names.name("topic", topic) for topic in dict.fromkeys(topics)]
     _check(limit, last, start, follow, timeout)
-    reader = _Reader(scope, wanted, limit, others)
+    reader = _Reader(scope, wanted, limit, others, make)
     if reset:
         yield Run("rewind", (scope.keys.heard, *reader.cursors), reader.cursor_fields, writes=True)
     if last is not None:
@@ -87,9 +99,15 @@ class _Reader:
     """One reading of the channel: where it stands, and what it has handed out."""
 
     def __init__(
-        self, scope: Scope, topics: Sequence[str], limit: int | None, others: bool
+        self,
+        scope: Scope,
+        topics: Sequence[str],
+        limit: int | None,
+        others: bool,
+        make: Callable[[str, dict[str, str]], object],
     ) -> None:
         self.scope = scope
+        self.make = make
         self.topics: Sequence[str | None] = topics or (None,)
         self.cursors = [scope.keys.cursor(scope.agent, topic) for topic in self.topics]
         self.cursor_fields = [cursor_field(scope.agent, topic) for topic in self.topics]
@@ -124,27 +142,27 @@ class _Reader:
 
     def emit_last(self, count: int) -> Op[None]:
         """Emit the newest `count` messages that fit, oldest first; no cursor moves."""
-        found: list[Message] = []
+        found: list[tuple[str, dict[str, str]]] = []
         end = "+"
         while len(found) < count:
             entries = yield Command(
                 "XREVRANGE", self.scope.keys.channel, end, "-", "COUNT", _EXAMINED_AT_ONCE
             )
             for entry_id, flat in entries:
-                message = message_from(entry_id, flat)
-                if self._fits(message) and len(found) < count:
-                    found.append(message)
+                named = fields(flat or ())
+                if self._fits(named) and len(found) < count:
+                    found.append((text(entry_id), named))
             if len(entries) < _EXAMINED_AT_ONCE:
                 break
             end = f"({text(entries[-1][0])}"
-        for message in reversed(found):
-            yield Emit(message)
+        for entry in reversed(found):
+            yield Emit(self.make(*entry))
 
     def _emit(self, entries: list[Any], examined: str, ordinal: str, *, advance: bool) -> Op[None]:
         consumed = ""
         try:
             for entry_id, flat in entries:
-                yield Emit(message_from(entry_id, flat))
+                yield Emit(self.make(text(entry_id), fields(flat or ())))
                 consumed = text(entry_id)
                 if self.left is not None:
                     self.left -= 1
@@ -165,21 +183,15 @@ class _Reader:
             writes=True,
         )
 
-    def _fits(self, message: Message) -> bool:
-        wanted = self.topics == (None,) or message.topic in self.topics
-        return wanted and (not self.omit or message.agent_id != self.omit)
+    def _fits(self, named: dict[str, str]) -> bool:
+        wanted = self.topics == (None,) or named.get("topic") in self.topics
+        return wanted and (not self.omit or named.get("agent_id") != self.omit)
 
-    def _gap(self, missed: str, entry_id: str) -> Message:
-        from agentbus.message import Message
-
-        return Message(
-            entry_id,
-            self.scope.agent,
-            f"{missed} messages were trimmed away before {self.scope.agent} heard them",
-            None,
-            self.scope.now(),
-            "gap",
-            {"missed": missed},
+    def _gap(self, missed: str, entry_id: str) -> object:
+        reader = self.scope.agent
+        told = f"{missed} messages were trimmed away before {reader} heard them"
+        return self.make(
+            entry_id, {"agent_id": reader, "message": told, "event": "gap", "missed": missed}
         )
 
     def _misplaced(self, reply: list[bytes]) -> EpochMismatch | UsageError:

@@ -9,36 +9,7 @@ if TYPE_CHECKING:
     from agentbus.awaiting import Completion
     from agentbus.commands._out import Out
     from agentbus.flags import FlagState
-    from agentbus.message import Message
     from agentbus.notebook import Note
-
-# What an entry of the channel may not call its own fields, or they would hide the bus's.
-_OWN = frozenset(("id", "agent_id", "topic", "message", "timestamp", "event"))
-_NUMBERS = frozenset(("missed", "token"))
-
-
-def message(out: Out, said: Message) -> None:
-    """Write a message; a gap in what was heard is no message, and goes to stderr as text."""
-    details = said.details or {}
-    if said.event == "gap" and not out.json:
-        out.warn(f"{said.text}; they are gone for good")
-        return
-    fields: dict[str, object] = {
-        "id": said.id,
-        "agent_id": said.agent_id,
-        "topic": said.topic,
-        "message": said.text,
-        "timestamp": rfc3339(said.timestamp, milliseconds=True),
-    }
-    if said.event is not None:
-        fields["event"] = said.event
-    for key, value in details.items():
-        if key not in _OWN:
-            number = key in _NUMBERS and value.isdigit() and len(value) < 16
-            fields[key] = int(value) if number else value
-    topic = f" [{said.topic}]" if said.topic else ""
-    body = said.text.removesuffix("\n")
-    out.record(fields, f"{rfc3339(said.timestamp)} {said.agent_id}{topic} {body}")
 
 
 def note(out: Out, found: Note, *, value: bool) -> None:

@@ -6,8 +6,9 @@ import sys
 from collections import deque
 from typing import TYPE_CHECKING
 
+from agentbus import hearing
 from agentbus.clock import rfc3339
-from agentbus.commands import _show
+from agentbus.commands import _entry
 from agentbus.commands._declare import Call, Param, Verb, seconds
 from agentbus.commands._out import plain
 
@@ -38,21 +39,24 @@ _RENEWED = 1.0
 def run(call: Call) -> None:
     """Show what happens until interrupted."""
     if call.out.json or not call.out.is_terminal():
-        for message in call.bus.overhear(last=_SHOWN):
-            _show.message(call.out, message)
-        tail = _tail(call.bus)
-        for message in call.bus.overhear(
-            since=tail, follow=True, timeout=call.args.timeout, limit=None
-        ):
-            if message.id != tail:
-                _show.message(call.out, message)
-        return
-    _live(call)
+        _plain(call)
+    else:
+        _live(call)
 
 
-def _tail(bus: Bus) -> str:
-    last = list(bus.overhear(last=1))
-    return last[0].id if last else "0-0"
+def _plain(call: Call) -> None:
+    scope = call.enter()
+    tail = "0-0"
+    for entry_id, named in call.each(hearing.overhear(scope, last=_SHOWN, make=_entry.pair)):
+        _entry.show(call.out, entry_id, named)
+        tail = entry_id
+    timeout = call.args.timeout
+    op = hearing.overhear(
+        scope, start=tail, follow=True, timeout=timeout, limit=None, make=_entry.pair
+    )
+    for entry_id, named in call.each(op, patience=timeout or float("inf")):
+        if entry_id != tail:
+            _entry.show(call.out, entry_id, named)
 
 
 def _live(call: Call) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from agentbus import hearing
-from agentbus.commands import _show
+from agentbus.commands import _entry
 from agentbus.commands._declare import Call, Param, Verb, seconds, whole
 
 VERB = Verb(
@@ -70,7 +70,8 @@ def run(call: Call) -> None:
         timeout=args.timeout,
         others=args.others,
         reset=args.reset,
+        make=_entry.pair,
     )
     patience = (args.timeout or float("inf")) if args.follow else 0.0
-    for said in call.each(op, patience=patience):
-        _show.message(call.out, said)
+    for entry_id, named in call.each(op, patience=patience):
+        _entry.show(call.out, entry_id, named)

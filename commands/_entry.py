@@ -1,0 +1,47 @@
+"""How an entry of the channel looks: as JSON fields, and as a line for people."""
+
+from __future__ import annotations
+
+from agentbus.clock import rfc3339
+from agentbus.stream import id_time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from agentbus.commands._out import Out
+
+# The fields that the bus itself writes beside an event's own, in the order in which they are shown.
+_OWN = ("id", "agent_id", "topic", "message", "timestamp", "event")
+_NUMBERS = frozenset(("missed", "token"))
+
+
+def pair(entry_id: str, named: dict[str, str]) -> tuple[str, dict[str, str]]:
+    """Keep an entry as it is."""
+    return entry_id, named
+
+
+def show(out: Out, entry_id: str, named: dict[str, str]) -> None:
+    """Write an entry; a gap in what was heard is no message, and goes to stderr as text."""
+    event, topic, said = named.get("event"), named.get("topic"), named.get("message", "")
+    if event == "gap" and not out.json:
+        out.warn(f"{said}; they are gone for good")
+        return
+    at = id_time(entry_id)
+    if out.json:
+        fields: dict[str, object] = {
+            "id": entry_id,
+            "agent_id": named.get("agent_id", ""),
+            "topic": topic,
+            "message": said,
+            "timestamp": rfc3339(at, milliseconds=True),
+        }
+        if event is not None:
+            fields["event"] = event
+        for key, value in named.items():
+            if key not in _OWN:
+                number = key in _NUMBERS and value.isdigit() and len(value) < 16
+                fields[key] = int(value) if number else value
+        out.record(fields, "")
+        return
+    about = f" [{topic}]" if topic else ""
+    body = said.removesuffix("\n")
+    out.record({}, f"{rfc3339(at)} {named.get('agent_id', '')}{about} {body}")
