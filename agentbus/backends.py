@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from agentbus.keys import Scope
 from agentbus.settings import socket_path
-from agentbus.store.wire import Target
+from agentbus.store.wire import PlainLink, Target
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -38,8 +38,6 @@ class Backend:
 
     def link(self) -> Link:
         """Return a blocking link, which connects when it is used."""
-        from agentbus.store.plain import PlainLink
-
         return PlainLink(self.name, self.find, revive=self.revive)
 
     def alink(self) -> AsyncLink:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from agentbus import holds
 from agentbus.commands._declare import Call, Param, Verb, one_flag
-from agentbus.commands._ending import show_end
+from agentbus.commands.satisfy import show_end
 
 VERB = Verb(
     "release",

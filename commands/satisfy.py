@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from agentbus import holds
 from agentbus.commands._declare import Call, Param, Verb, one_flag
-from agentbus.commands._ending import show_end
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from agentbus.commands._out import Out
 
 VERB = Verb(
     "satisfy",
@@ -27,3 +30,20 @@ def run(call: Call) -> None:
     flag = one_flag(args)
     op = holds.end(call.enter(), flag, "satisfied", force=args.force, note=args.note)
     show_end(call.out, flag, "satisfied", *call.run(op), args.note)
+
+
+def show_end(
+    out: Out, flag: str, how: str, value: str, token: int, note: str | None = None
+) -> None:
+    """Write how a hold ended."""
+    agent, at = holds.holder(value), holds.since(value)
+    fields = {
+        "flag": flag,
+        "state": how,
+        "agent_id": agent,
+        "timestamp": at,
+        "ttl": None,
+        "token": token,
+        "note": note,
+    }
+    out.record(fields, f"{flag} {how} by {agent} at {at}" + (f": {note}" if note else ""))

@@ -14,8 +14,7 @@ from agentbus.server import binary
 from agentbus.server.launch import Lock, alive_now, arguments, ensure, log_path, prepare
 from agentbus.settings import server_directory, socket_path
 from agentbus.store import Command, LinkDown, ServerReply
-from agentbus.store.plain import PlainLink
-from agentbus.store.wire import Target
+from agentbus.store.wire import PlainLink, Target
 
 _STOPS_WITHIN = 30.0
 _GLANCE = 0.01

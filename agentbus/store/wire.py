@@ -1,17 +1,19 @@
-"""What goes over the wire: commands and scripts packed as RESP2, replies read from a buffer.
+"""Blocking connections over plain sockets, and what goes over them: RESP2.
 
 Small replies are parsed here, since loading hiredis costs more than it saves on one of them.
 """
 
 from __future__ import annotations
 
-import os.path
+import _socket
+import os
+import time
 
 from agentbus.store import Batch, Command, LinkDown, Run, ServerReply, Step, Wait
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from typing import Any
 
     from agentbus.store import Arg
@@ -36,6 +38,9 @@ DIGESTS = {
     "speak": "1061529f17aba879692426445cfb1d236605eaa4",
     "tagged": "5073d1d04265b13e42a4291aace37e8af55fb2e8",
 }
+_NO_SIGPIPE = getattr(_socket, "MSG_NOSIGNAL", 0)
+_SMALL = 8192
+_GRACE = 1.0
 _ELSEWHERE = frozenset(("MOVED", "ASK", "READONLY", "MASTERDOWN", "CLUSTERDOWN"))
 
 
@@ -177,3 +182,164 @@ def source(name: str) -> bytes:
 def _read(path: str) -> bytes:
     with open(os.path.join(_HERE, path), "rb") as file:
         return file.read()
+
+
+class PlainLink:
+    """A pool of plain connections; each exchange has one to itself, so threads may share it."""
+
+    def __init__(
+        self,
+        name: str,
+        find: Callable[[], Target],
+        *,
+        revive: Callable[[float], None] | None = None,
+    ) -> None:
+        """`find` says where the server is now; `revive` starts it, within so many seconds."""
+        self.name = name
+        self._find = find
+        self._revive = revive
+        self._idle: list[_Connection] = []
+        self._process = os.getpid()
+        # Called once, between a request and its reply: time that would be spent waiting.
+        self.meanwhile: Callable[[], None] | None = None
+
+    def execute(self, step: Step) -> Any:
+        """Exchange one step with the server."""
+        if self._process != os.getpid():
+            # After a fork both processes would read from the same connections.
+            self._idle, self._process = [], os.getpid()
+        until = time.monotonic() + step.within
+        fresh = not self._idle
+        connection = self._dial(step.within) if fresh else self._idle.pop()
+        if isinstance(step, Wait):
+            until += step.seconds + _GRACE
+        try:
+            replies = connection.exchange(commands(step), until, self._take_meanwhile())
+            if forgotten(replies):
+                replies = connection.exchange(commands(step, whole=True), until)
+        except LinkDown:
+            connection.close()
+            if not fresh:
+                # It may have been closed long ago, with all that were opened beside it.
+                self.close()
+            raise
+        except BaseException:
+            connection.close()
+            raise
+        self._idle.append(connection)
+        if moved(replies):
+            self.close()
+        return settle(step, replies)
+
+    def _take_meanwhile(self) -> Callable[[], None] | None:
+        taken, self.meanwhile = self.meanwhile, None
+        return taken
+
+    def close(self) -> None:
+        """Close the idle connections."""
+        idle, self._idle = self._idle, []
+        for connection in idle:
+            connection.close()
+
+    def _dial(self, within: float) -> _Connection:
+        until = time.monotonic() + within
+        target = self._find()
+        try:
+            return _Connection(target, until)
+        except LinkDown:
+            if self._revive is None:
+                raise
+        self._revive(within)
+        return _Connection(target, until)
+
+
+class _Connection:
+    """One socket, with what it still has to introduce itself by."""
+
+    def __init__(self, target: Target, until: float) -> None:
+        self._greeting = target.greeting()
+        self._reader: Any = None
+        # A TLS socket takes no flags, and its library never raises the signal.
+        self._flags = 0 if target.tls else _NO_SIGPIPE
+        try:
+            self._socket = _open(target, until)
+        except OSError as error:
+            raise LinkDown(_why(error, "connection"), sent=False) from None
+
+    def exchange(
+        self,
+        requests: Sequence[Sequence[Arg]],
+        until: float,
+        meanwhile: Callable[[], None] | None = None,
+    ) -> list[Any]:
+        """Send commands and return their replies; `meanwhile` is called between the two."""
+        greeting, self._greeting = self._greeting, []
+        data = b"".join([pack(request) for request in [*greeting, *requests]])
+        sent = False
+        try:
+            view = memoryview(data)
+            while view:
+                self._socket.settimeout(max(0.001, until - time.monotonic()))
+                done = self._socket.send(view, self._flags)
+                sent = True
+                view = view[done:]
+            if meanwhile is not None:
+                meanwhile()
+            replies = self._receive(len(greeting) + len(requests), until)
+        except OSError as error:
+            raise LinkDown(_why(error, "answer"), sent=sent) from None
+        for reply in replies[: len(greeting)]:
+            if isinstance(reply, ServerReply):
+                raise reply
+        return replies[len(greeting) :]
+
+    def _receive(self, expected: int, until: float) -> list[Any]:
+        data = b""
+        while True:
+            left = until - time.monotonic()
+            if left <= 0:
+                raise TimeoutError
+            self._socket.settimeout(left)
+            chunk = self._socket.recv(65536)
+            if not chunk:
+                raise LinkDown("the server closed the connection", sent=True)
+            data += chunk
+            if len(data) > _SMALL:
+                from agentbus.store import reader
+
+                source = self._reader = self._reader or reader.reader()
+                source.feed(data)
+                return reader.receive(self._socket, source, expected, until)
+            replies: list[Any] = []
+            at = 0
+            try:
+                while len(replies) < expected:
+                    reply, at = parse(data, at)
+                    replies.append(reply)
+                return replies
+            except Incomplete:
+                continue
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+def _open(target: Target, until: float) -> Any:
+    if target.path is None:
+        from agentbus.store.tcp import connect
+
+        return connect(target, until)
+    sock = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
+    try:
+        sock.settimeout(max(0.001, until - time.monotonic()))
+        sock.connect(target.path)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+def _why(error: OSError, lacking: str) -> str:
+    if isinstance(error, TimeoutError):
+        return f"no {lacking} in time"
+    return error.strerror or str(error) or type(error).__name__
