@@ -170,15 +170,15 @@ def _option(param: Param) -> click.Option:
 
 
 def _mistake(error: click.ClickException, json: bool) -> int:
+    if isinstance(error, click.exceptions.NoArgsIsHelpError):
+        to_stderr(f"{error.format_message()}\n")
+        return UsageError.exit_code
     message = error.format_message().rstrip(".")
-    message = message[:1].lower() + message[1:]
     context = getattr(error, "ctx", None)
     path = context.command_path if context is not None else "agentbus"
-    if isinstance(error, click.exceptions.NoArgsIsHelpError):
-        to_stderr(f"{message}\n")
-        return UsageError.exit_code
-    tell(UsageError(message, hint=f"see '{path} --help'"), json=json)
-    return UsageError.exit_code
+    mistake = UsageError(message[:1].lower() + message[1:], hint=f"see '{path} --help'")
+    tell(mistake, json=json)
+    return mistake.exit_code
 
 
 def _show_version(ctx: click.Context, _param: click.Parameter, wished: bool) -> None:

@@ -128,6 +128,7 @@ class Call:
         self.args = args
         self.settings = settings
         self._out: Out | None = None
+        self._bus: Bus | None = None
         self._link: Link | None = None
 
     @property
@@ -142,9 +143,11 @@ class Call:
     @property
     def bus(self) -> Bus:
         """The bus that the settings name."""
-        from agentbus.bus import Bus
+        if self._bus is None:
+            from agentbus.bus import Bus
 
-        return Bus(self.settings)
+            self._bus = Bus(self.settings)
+        return self._bus
 
     def enter(self) -> Scope:
         """Return the scope of the bus that the settings name."""

@@ -40,6 +40,7 @@ def run(argv: Sequence[str]) -> int:
 
         outcome = read(argv, json=json_wished(argv))
         if isinstance(outcome, int):
+            sys.stdout.flush()
             return outcome
         found = outcome
     return call(*found)

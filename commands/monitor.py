@@ -77,6 +77,7 @@ def _live(call: Call) -> None:
                     messages.append(message)
                     break
             live.update(_view(bus, messages), refresh=True)
+    sys.stdout.flush()
 
 
 def _view(bus: Bus, messages: deque[Message]) -> RenderableType:

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from agentbus.errors import BackendUnavailable
 from agentbus.store import LinkDown, ServerReply, Step, Wait
 from agentbus.store.reader import reader
 from agentbus.store.tail import Tails
@@ -36,9 +37,12 @@ class AsyncPlainLink:
         self._dialing: asyncio.Lock | None = None
         self._tails: Tails | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._closed = False
 
     async def execute(self, step: Step) -> Any:
         """Exchange one step with the server."""
+        if self._closed:
+            raise BackendUnavailable("the bus was closed", hint="open another one")
         self._enter_loop()
         if isinstance(step, Wait) and self._tails is not None:
             return await self._tails.wait(step)
@@ -69,6 +73,7 @@ class AsyncPlainLink:
 
     async def aclose(self) -> None:
         """Close the connections; whoever still waits is told so."""
+        self._closed = True
         if self._tails is not None:
             await self._tails.aclose()
         if self._connection is not None:

@@ -13,6 +13,7 @@ from fakeredis.aioredis import FakeAsyncRedisConnection
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 
+from agentbus.errors import BackendUnavailable
 from agentbus.store import LinkDown, Run, ServerReply, Step, Wait
 from agentbus.store.tail import Tails
 from agentbus.store.wire import commands, settle, source
@@ -76,9 +77,12 @@ class AsyncMemoryLink:
         self._connection: FakeRedisConnection | None = None
         self._tails: Tails | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._closed = False
 
     async def execute(self, step: Step) -> Any:
         """Exchange one step with the server."""
+        if self._closed:
+            raise BackendUnavailable("the bus was closed", hint="open another one")
         loop = asyncio.get_running_loop()
         if self._tails is None or loop is not self._loop:
             self._loop, self._tails = loop, Tails(self._exchange, self._block)
@@ -87,7 +91,8 @@ class AsyncMemoryLink:
         return await self._exchange(step)
 
     async def aclose(self) -> None:
-        """Stop the blocked reads."""
+        """Stop the blocked reads; whoever still waits is told so."""
+        self._closed = True
         if self._tails is not None:
             await self._tails.aclose()
 

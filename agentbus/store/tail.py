@@ -7,6 +7,7 @@ from bisect import bisect_right
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from agentbus.errors import AgentBusError
 from agentbus.store import Command, LinkDown, ServerReply, Step, Wait
 from agentbus.stream import position, text
 
@@ -104,15 +105,15 @@ class _Tail:
 
     async def _read(self, serve: Serve) -> None:
         self._next()
-        why = "the shared read of the stream ended"
+        told: Exception = LinkDown("the shared read of the stream ended", sent=False)
         try:
             await serve(self._steps, self._take)
-        except (LinkDown, ServerReply) as failure:
-            why = str(failure)
+        except (LinkDown, ServerReply, AgentBusError) as failure:
+            told = failure
         finally:
             for future in self._waiters:
                 if not future.done():
-                    future.set_exception(LinkDown(why, sent=False))
+                    future.set_exception(told)
 
     def _next(self) -> None:
         self._steps.put_nowait(Wait(self._stream, self._last, _BLOCK, _READ_AT_ONCE))
