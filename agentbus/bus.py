@@ -88,10 +88,10 @@ class Verbs:
         """Iterate over what this agent has not heard yet, oldest first.
 
         The cursor moves past a message once the next one is asked for, so a reader that dies hears
-        the last one again. Each `topic` has a cursor of its own. With `since` (an id, an RFC 3339
-        time, `30m`), `last` or `peek` no cursor moves. `follow` waits for more, for `timeout`
-        seconds or for ever, and takes `limit` messages only if one is given. Messages that were
-        trimmed away unheard are reported as one with the event `gap`.
+        the last one again. Each `topic` has a cursor of its own. With `since` (after that id, or
+        from an RFC 3339 time or `30m` ago on), `last` or `peek` no cursor moves. `follow` waits for
+        more, for `timeout` seconds or for ever, and has no `limit`. Messages that were trimmed away
+        unheard are reported as one with the event `gap`.
         Raises `EpochMismatch` where the server went back behind a cursor; `reset` starts anew.
         """
         from agentbus import hearing
@@ -100,7 +100,7 @@ class Verbs:
         op = hearing.overhear(
             self.scope,
             topics,
-            limit=limit,
+            limit=None if follow else limit,
             start=since,
             last=last,
             peek=peek,

@@ -137,8 +137,9 @@ class _Reader:
             self.tail = last if not more else examined
             if not self.moves and examined:
                 # Without cursors the reading itself remembers where it stands.
-                first, second = position(examined)
-                self.start = f"{first}-{second + 1}"
+                from agentbus.when import following
+
+                self.start = following(position(examined))
 
     def emit_last(self, count: int) -> Op[None]:
         """Emit the newest `count` messages that fit, oldest first; no cursor moves."""

@@ -63,7 +63,10 @@ def stream_id(text: str) -> tuple[int, int] | None:
 
 
 def since(text: str, now: float) -> str:
-    """Turn an id, a time or a duration before `now` into the stream id to start from, inclusive."""
+    """Turn an id, a time or a duration before `now` into the stream id to start from, inclusive.
+
+    A full id means the entries after it, as a cursor does; a time includes its own moment.
+    """
     parsed = parse_rfc3339(text)
     if parsed is None and text[-1:] in ("s", "m", "h", "d", "w"):
         back = duration(text)
@@ -76,7 +79,15 @@ def since(text: str, now: float) -> str:
             f"{text[:60]!a} is no point to start from",
             hint="give a message id, a time such as 2024-01-20T15:30:00Z, or a duration such as 30m",
         )
-    return f"{parts[0]}-{parts[1]}"
+    return following(parts) if "-" in text else f"{parts[0]}-0"
+
+
+def following(parts: tuple[int, int]) -> str:
+    """Return the id right after the one with these parts."""
+    milliseconds, sequence = parts
+    if sequence < _MAX_PART:
+        return f"{milliseconds}-{sequence + 1}"
+    return f"{min(milliseconds + 1, _MAX_PART)}-0"
 
 
 def _days(date: str) -> int | None:

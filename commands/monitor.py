@@ -55,8 +55,7 @@ def _plain(call: Call) -> None:
         scope, start=tail, follow=True, timeout=timeout, limit=None, make=_entry.pair
     )
     for entry_id, named in call.each(op, patience=timeout or float("inf")):
-        if entry_id != tail:
-            _entry.show(call.out, entry_id, named)
+        _entry.show(call.out, entry_id, named)
 
 
 def _live(call: Call) -> None:
@@ -72,10 +71,9 @@ def _live(call: Call) -> None:
     with Live(_view(bus, messages), console=console, screen=True, auto_refresh=False) as live:
         while until is None or time.monotonic() < until:
             tail = messages[-1].id if messages else "0-0"
-            for message in bus.overhear(since=tail, follow=True, timeout=_RENEWED, limit=_SHOWN):
-                if message.id != tail:
-                    messages.append(message)
-                    break
+            for message in bus.overhear(since=tail, follow=True, timeout=_RENEWED):
+                messages.append(message)
+                break
             live.update(_view(bus, messages), refresh=True)
     sys.stdout.flush()
 

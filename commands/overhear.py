@@ -20,7 +20,7 @@ VERB = Verb(
         "since",
         "--since",
         metavar="ID|TIME|30m",
-        help="From this point on; no cursor moves.",
+        help="After this message, or from this time on; no cursor moves.",
     ),
     Param("last", "--last", metavar="N", convert=whole, help="The last N; no cursor moves."),
     Param(
