@@ -10,6 +10,9 @@ from pythonjsonlogger.json import JsonFormatter
 from agentbus.logs import open_file
 from agentbus.settings import log_path
 
+# Without a handler, `logging` would print a program's failures to its stderr unasked.
+logging.getLogger("agentbus").addHandler(logging.NullHandler())
+
 
 def emit(level: str, fields: dict[str, object]) -> None:
     """Hand a record to the logger `agentbus`."""

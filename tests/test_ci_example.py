@@ -1,0 +1,209 @@
+"""The CI workflow is valid, its commands parse, and its steps act on the exit codes as they say."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import re
+import shlex
+import subprocess
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import yaml
+
+from agentbus.commands import _declare
+from agentbus.errors import EXIT_CODES
+from tests.servers import Shell, program, scrubbed
+
+_WORKFLOW = pathlib.Path(__file__).resolve().parent.parent / "docs/examples/ci.yml"
+_WORDS_THAT_START_COMMANDS = re.compile(r"(?:^|[;|&(!]|\b(?:if|then|else|do)\b)\s*(agentbus\s.*)")
+
+Step = Callable[..., subprocess.CompletedProcess[str]]
+
+
+def workflow() -> dict[str, Any]:
+    loaded: dict[str, Any] = yaml.safe_load(_WORKFLOW.read_text())
+    return loaded
+
+
+def steps() -> list[tuple[str, str]]:
+    """Return the job and the script of each step that runs one."""
+    return [
+        (name, step["run"])
+        for name, job in workflow()["jobs"].items()
+        for step in job["steps"]
+        if "run" in step
+    ]
+
+
+def command_lines() -> list[list[str]]:
+    """Return the words of each `agentbus` command in the steps."""
+    found = []
+    for _, script in steps():
+        for line in script.splitlines():
+            match = _WORDS_THAT_START_COMMANDS.search(line.replace("$(", "( "))
+            if match:
+                lexer = shlex.shlex(match[1], posix=True, punctuation_chars=True)
+                lexer.whitespace_split = True
+                words = list(lexer)
+                ends = [i for i, word in enumerate(words) if re.fullmatch(r"[;|&()<>]+", word)]
+                found.append(words[1 : min(ends, default=len(words))])
+    return found
+
+
+def script_of(job: str, containing: str) -> str:
+    [script] = [text for name, text in steps() if name == job and containing in text]
+    return script
+
+
+def test_every_use_of_agentbus_is_a_command_line_that_we_check():
+    told = sum(len(re.findall(r"\bagentbus (?!deploy)[a-z]", script)) for _, script in steps())
+
+    assert len(command_lines()) == told > 10
+
+
+@pytest.mark.parametrize("words", command_lines(), ids=" ".join)
+def test_each_command_line_of_the_workflow_parses(words):
+    assert _declare.parse(words) is not None
+
+
+def test_the_workflow_has_jobs_with_a_runner_and_steps():
+    jobs = workflow()["jobs"]
+
+    assert set(jobs) == {"build", "test", "deploy"}
+    for job in jobs.values():
+        assert job["runs-on"]
+        assert all(("run" in step) != ("uses" in step) for step in job["steps"])
+
+
+@pytest.mark.parametrize(("job", "script"), steps())
+def test_each_script_is_valid_and_takes_expressions_from_the_environment_only(job, script):
+    checked = subprocess.run(["bash", "-n"], input=script, text=True, check=False)
+
+    assert checked.returncode == 0
+    # An expression inside a script would run whatever somebody wrote into a branch's name.
+    assert "${{" not in script
+
+
+def test_the_workflow_explains_each_exit_code_as_the_command_does():
+    explained = re.findall(r"^#   (\d)  ", _WORKFLOW.read_text(), re.MULTILINE)
+
+    assert [int(code) for code in explained] == [code for code in EXIT_CODES if code < 100]
+
+
+# -- the steps, run as the runner runs them --
+
+
+@pytest.fixture
+def step(tmp_path: pathlib.Path, real_url: str, project: str) -> Step:
+    """Run a step's script; `deploy` is what deploy.sh ends with."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/make").write_text('#!/bin/sh\necho "made $*"\n')
+    (tmp_path / "bin/make").chmod(0o755)
+
+    def _step(script: str, *, deploy: int = 0, **more: str) -> subprocess.CompletedProcess[str]:
+        (tmp_path / "deploy.sh").write_text(f"#!/bin/sh\nexit {deploy}\n")
+        (tmp_path / "deploy.sh").chmod(0o755)
+        beside = pathlib.Path(program()).parent
+        return subprocess.run(
+            ["bash", "-e", "-c", script],
+            env={
+                **scrubbed(dict(os.environ)),
+                "HOME": str(tmp_path),
+                "PATH": f"{tmp_path / 'bin'}:{beside}:{os.environ['PATH']}",
+                "AGENTBUS_URL": real_url,
+                "AGENTBUS_PROJECT": f"{project}:run",
+                "SHARED_PROJECT": project,
+                "AGENTBUS_AGENT": "ci",
+                "GITHUB_SHA": "abc123",
+                "GITHUB_ENV": str(tmp_path / "github-env"),
+                **more,
+            },
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+    return _step
+
+
+@pytest.fixture
+def shared(real_shell: Shell) -> Shell:
+    """A shell in the project that all runs share."""
+    return real_shell
+
+
+def test_a_build_that_never_comes_ends_the_step_with_3_and_says_what_is_missing(step):
+    script = script_of("test", "agentbus await artifact")
+
+    done = step(script.replace("--timeout 900", "--timeout 0.1"))
+
+    assert done.returncode == 3
+    assert "::error::there was no build" in done.stdout
+
+
+def test_a_build_that_was_told_of_lets_the_tests_go_on(step):
+    assert step(script_of("build", "agentbus hold build")).stdout == "made build\n"
+    assert step(script_of("build", "agentbus jot")).returncode == 0
+
+    done = step(script_of("test", "agentbus await artifact"))
+
+    assert done.returncode == 0
+    assert done.stdout.rstrip().endswith("abc123")
+
+
+def test_a_missing_note_means_the_default(step, tmp_path):
+    done = step(script_of("test", "agentbus recall test-jobs"))
+
+    assert done.returncode == 0
+    assert (tmp_path / "github-env").read_text() == "TEST_JOBS=2\n"
+
+
+def test_a_note_that_is_there_is_used(step, shared, tmp_path):
+    shared.ok("jot", "test-jobs", "7")
+
+    step(script_of("test", "agentbus recall test-jobs"))
+
+    assert (tmp_path / "github-env").read_text() == "TEST_JOBS=7\n"
+
+
+def test_any_other_error_of_recall_fails_the_step(step):
+    done = step(script_of("test", "agentbus recall test-jobs"), SHARED_PROJECT="not a name")
+
+    assert done.returncode == 2
+
+
+def test_a_deployment_by_another_run_is_left_to_it(step, shared):
+    shared.ok("announce", "deploy", "--agent", "another-run")
+
+    done = step(script_of("deploy", "./deploy.sh"), deploy=9)
+
+    assert done.returncode == 0
+    assert "::notice::another run is deploying" in done.stdout
+
+
+def test_a_deployment_that_fails_fails_the_step_and_frees_the_flag(step, shared):
+    done = step(script_of("deploy", "./deploy.sh"), deploy=9)
+
+    assert done.returncode == 9
+    assert shared.records("list", "--flags") == []
+
+
+def test_a_deployment_that_succeeds_is_told_to_all_runs(step, shared):
+    done = step(script_of("deploy", "./deploy.sh"))
+
+    assert done.returncode == 0
+    assert [flag["state"] for flag in shared.records("list", "--flags")] == ["satisfied"]
+    assert [entry["message"] for entry in shared.records("overhear", "--topic", "deploy")] == [
+        "deployed abc123"
+    ]
+
+
+def test_telling_of_the_tests_is_not_tried_again_where_it_cannot_help(step):
+    done = step(script_of("test", "agentbus satisfy tests"), AGENTBUS_PROJECT="not a name")
+
+    assert done.returncode == 2
