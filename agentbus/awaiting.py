@@ -199,7 +199,8 @@ class _Watch:
                 )
             # What the last look saw is over: it must not be read as another program's doing.
             self._seen[flag] = ("", -1, "", "")
-            if event == "announced":
+            if event in ("announced", "renewed"):
+                # It may have an end now, at which to look again.
                 self.next_look = 0.0
 
     def _meets(self, event: str) -> bool:
@@ -222,7 +223,8 @@ class _Watch:
                 self.met[flag] = self._completion(flag, None, None)
             return
         self.met.pop(flag, None)
-        if done and not (self.fresh and done == self._initial[flag]):
+        # A completion beside a hold is old: another program has announced the flag since.
+        if done and not value and not (self.fresh and done == self._initial[flag]):
             agent, at, _event, note = completion(done)
             self.met[flag] = self._completion(flag, agent, at, note)
         elif before is not None and not self.delete:

@@ -15,20 +15,26 @@ if TYPE_CHECKING:
     from agentbus.store.adrive import AsyncLink
 
 
+_EMBEDDED_ADVICE = (
+    "see 'agentbus server status' and its log; 'agentbus server repair' mends a damaged file"
+)
+
+
 class Backend:
     """A server that can be reached, blocking or asynchronously; nothing is opened yet.
 
-    `name` is how messages call it, without secrets. `find` says where it is now; `revive` starts it,
+    `name` is how messages call it, without secrets. `find` says where it is, `revive` starts it, both
     within so many seconds. `wraps` says that a project's keys need one hash tag, so that they lie
-    on one shard.
+    on one shard. `advice` is what to do where it does not serve.
     """
 
     wraps = False
+    advice: str | None = None
 
     def __init__(
         self,
         name: str,
-        find: Callable[[], Target],
+        find: Callable[[float], Target],
         *,
         revive: Callable[[float], None] | None = None,
     ) -> None:
@@ -52,14 +58,15 @@ def enter(settings: Settings) -> tuple[Backend, Scope]:
     project = settings.project
     if settings.url is None:
         target = Target(path=socket_path())
-        chosen = Backend("the embedded server", lambda: target, revive=_start)
+        chosen = Backend("the embedded server", lambda _within: target, revive=_start)
+        chosen.advice = _EMBEDDED_ADVICE
     else:
         from agentbus.schemes import backend
 
         chosen = backend(settings.url, project)
     if chosen.wraps and not project.startswith("{"):
         project = f"{{{project}}}"
-    return chosen, Scope(project, settings.agent)
+    return chosen, Scope(project, settings.agent, max_body=settings.max_body)
 
 
 def _start(within: float) -> None:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     T = TypeVar("T")
 
 _FOR_EVER = float("inf")
+_READ_AT_ONCE = 100
 
 
 class Verbs:
@@ -76,7 +77,7 @@ class Verbs:
         self,
         topic: str | Sequence[str] | None = None,
         *,
-        limit: int | None = 100,
+        limit: int | None = _READ_AT_ONCE,
         since: str | None = None,
         last: int | None = None,
         peek: bool = False,
@@ -87,11 +88,12 @@ class Verbs:
     ) -> Emits[Message]:
         """Iterate over what this agent has not heard yet, oldest first.
 
-        The cursor moves past a message once the next one is asked for, so a reader that dies hears
-        the last one again. Each `topic` has a cursor of its own. With `since` (after that id, or
-        from an RFC 3339 time or `30m` ago on), `last` or `peek` no cursor moves. `follow` waits for
-        more, for `timeout` seconds or for ever, and has no `limit`. Messages that were trimmed away
-        unheard are reported as one with the event `gap`.
+        The cursor moves when a page of messages has been taken, or when the reader leaves, and then
+        past those before the one in hand: a reader that dies hears some of them again. Each `topic`
+        has a cursor of its own. With `since` (after that id, or from an RFC 3339 time or `30m` ago
+        on), `last` or `peek` no cursor moves. `follow` waits for more, for `timeout` seconds or for
+        ever, and without a `limit` unless one is given. Messages that were trimmed away unheard are
+        reported as one with the event `gap`.
         Raises `EpochMismatch` where the server went back behind a cursor; `reset` starts anew.
         """
         from agentbus import hearing
@@ -100,7 +102,8 @@ class Verbs:
         op = hearing.overhear(
             self.scope,
             topics,
-            limit=None if follow else limit,
+            # Its default is meant for reading what there is, not for following.
+            limit=None if follow and limit == _READ_AT_ONCE else limit,
             start=since,
             last=last,
             peek=peek,
@@ -296,6 +299,7 @@ class Verbs:
             where=self.backend.name,
             deadline=self.settings.deadline,
             patience=patience,
+            advice=self.backend.advice,
             monotonic=self.scope.monotonic,
         )
 

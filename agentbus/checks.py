@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any
 
+_LARGEST_BODY = 64 * 1024 * 1024
+
 
 def agent(value: object) -> str:
     """Return an agent's name."""
@@ -19,8 +21,10 @@ def agent(value: object) -> str:
 
 def url(value: object) -> str:
     """Return the URL of a server; it is read when it is used."""
-    if not isinstance(value, str) or not value:
+    if not isinstance(value, str):
         raise ConfigError(f"the url is a {type(value).__name__}", hint="give it as text")
+    if not value:
+        raise ConfigError("the url is empty", hint="leave it out to use the embedded server")
     return value
 
 
@@ -38,7 +42,8 @@ def switch(value: object) -> bool:
 
 def level(value: object) -> str:
     """Return a log level."""
-    text = str(value).lower() if not isinstance(value, bool) else "off"
+    # YAML reads an unquoted `off` as false.
+    text = "off" if value is False else str(value).lower()
     if text not in LOG_LEVELS:
         raise ConfigError(f"{value!a} is no log level", hint=f"use one of {', '.join(LOG_LEVELS)}")
     return text
@@ -47,12 +52,23 @@ def level(value: object) -> str:
 def seconds(value: object) -> float:
     """Return a number of seconds above 0."""
     try:
-        number = float(value)  # type: ignore[arg-type]
+        number = -1.0 if isinstance(value, bool) else float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError):
         number = -1.0
     if not 0 < number < 1e9:
         raise ConfigError(
             f"the deadline {value!a} is no number of seconds", hint="give one above 0"
+        )
+    return number
+
+
+def size(value: object) -> int:
+    """Return a number of bytes above 0, at most 64 MiB."""
+    text = "" if isinstance(value, bool) else str(value)
+    number = int(text) if text.isascii() and text.isdigit() and len(text) < 12 else 0
+    if not 0 < number <= _LARGEST_BODY:
+        raise ConfigError(
+            f"{value!a} is no size for a body", hint=f"give bytes, at most {_LARGEST_BODY}"
         )
     return number
 
@@ -64,4 +80,5 @@ CHECKS: Mapping[str, Callable[[object], Any]] = {
     "json": switch,
     "log_level": level,
     "deadline": seconds,
+    "max_body": size,
 }

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import difflib
+import os
+import stat
 
 import yaml
 
@@ -36,7 +38,11 @@ class _Loader(yaml.SafeLoader):
 def load(path: str) -> dict[str, object]:
     """Return the settings in a config file; an empty file sets nothing."""
     try:
-        with open(path, "rb") as file:
+        # A FIFO would keep us waiting for its writer.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open(descriptor, "rb") as file:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise OSError(0, "it is no file")
             data = file.read(_MAX_BYTES + 1)
     except OSError as error:
         raise ConfigError(

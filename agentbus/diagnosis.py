@@ -58,6 +58,9 @@ def diagnose(scope: Scope, settings: Settings, where: str) -> Op[list[Finding]]:
         findings.append(
             Finding("server", "warning", f"INFO is refused ({reply})", "allow +info to this user")
         )
+    if any(finding.check == "version" and finding.status == "failed" for finding in findings):
+        # Nothing else can be asked of it.
+        return findings
     findings.append((yield from _clock(scope)))
     findings.append(_identity(settings))
     findings += yield from _leftovers(scope)

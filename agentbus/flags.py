@@ -91,10 +91,14 @@ def renew(scope: Scope, hold: Hold, ttl: float | None = None) -> Op[Hold]:
     span = ttl if ttl is not None else hold.ttl
     if span is None:
         raise UsageError(f"the hold of {hold.flag!r} has no end", hint="give it a ttl")
+    keys = scope.keys
     reply = yield Run(
         "renew",
-        (scope.keys.flag(hold.flag), scope.keys.fence(hold.flag)),
-        (hold.agent_id, hold.token, holds.milliseconds_of(span)),
+        (keys.flag(hold.flag), keys.fence(hold.flag), keys.channel, keys.agents, keys.topics),
+        (
+            *(hold.agent_id, hold.token, holds.milliseconds_of(span)),
+            *(scope.channel_bound, hold.flag),
+        ),
         writes=True,
     )
     if reply[0] != b"renewed":

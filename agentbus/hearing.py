@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from agentbus import names
 from agentbus.keys import cursor_field
-from agentbus.store import Command, Emit, Run, Stopped, Wait
+from agentbus.store import Command, Emit, Run, Stopped, Wait, floor
 from agentbus.stream import fields, position, text
 
 TYPE_CHECKING = False
@@ -95,6 +95,23 @@ def _mistake(message: str, *, hint: str) -> UsageError:
     return UsageError(message, hint=hint)
 
 
+class _Ordinals:
+    """The places that entries have among all that were ever added, where these are known."""
+
+    def __init__(self, before: int, offsets: list[int], examined: int) -> None:
+        self._before = before
+        self._offsets = offsets
+        self._examined = examined
+
+    def of(self, number: int) -> str:
+        """Return the ordinal of the so-many-th entry that was handed out; '' if it is unknown."""
+        return "" if self._before < 0 else str(self._before + self._offsets[number - 1])
+
+    def of_all(self) -> str:
+        """Return the ordinal of the last entry that was examined; '' if it is unknown."""
+        return "" if self._before < 0 else str(self._before + self._examined)
+
+
 class _Reader:
     """One reading of the channel: where it stands, and what it has handed out."""
 
@@ -133,7 +150,8 @@ class _Reader:
             more = bool(reply[3])
             if reply[4] != b"0" and self.moves:
                 yield Emit(self._gap(text(reply[4]), examined))
-            yield from self._emit(entries, examined, text(reply[5]), advance=bool(examined))
+            ordinals = _Ordinals(reply[5], reply[7], reply[8])
+            yield from self._emit(entries, examined, ordinals)
             self.tail = last if not more else examined
             if not self.moves and examined:
                 # Without cursors the reading itself remembers where it stands.
@@ -143,6 +161,7 @@ class _Reader:
 
     def emit_last(self, count: int) -> Op[None]:
         """Emit the newest `count` messages that fit, oldest first; no cursor moves."""
+        yield floor()
         found: list[tuple[str, dict[str, str]]] = []
         end = "+"
         while len(found) < count:
@@ -159,21 +178,21 @@ class _Reader:
         for entry in reversed(found):
             yield Emit(self.make(*entry))
 
-    def _emit(self, entries: list[Any], examined: str, ordinal: str, *, advance: bool) -> Op[None]:
-        consumed = ""
+    def _emit(self, entries: list[Any], examined: str, ordinals: _Ordinals) -> Op[None]:
+        consumed, number = "", 0
         try:
             for entry_id, flat in entries:
                 yield Emit(self.make(text(entry_id), fields(flat or ())))
-                consumed = text(entry_id)
+                consumed, number = text(entry_id), number + 1
                 if self.left is not None:
                     self.left -= 1
         except Stopped:
             # The reader left while it had a message in hand: that one was not heard to its end.
             if consumed and self.moves:
-                yield self._advance(consumed, "")
+                yield self._advance(consumed, ordinals.of(number))
             raise
-        if advance and self.moves:
-            yield self._advance(examined, ordinal)
+        if examined and self.moves:
+            yield self._advance(examined, ordinals.of_all())
 
     def _advance(self, entry_id: str, ordinal: str) -> Run:
         keys = self.scope.keys

@@ -5,7 +5,7 @@ from __future__ import annotations
 from agentbus.keys import cursor_field
 from agentbus.names import unescape
 from agentbus.record import Record
-from agentbus.store import Batch, Command
+from agentbus.store import Batch, Command, floor
 from agentbus.stream import text
 
 TYPE_CHECKING = False
@@ -41,6 +41,7 @@ class Topic(Record):
 def agents(scope: Scope) -> Op[list[Presence]]:
     """Return who was seen, the latest first, with what each has not heard of the whole channel."""
     keys = scope.keys
+    yield floor()
     seen = yield Command("ZREVRANGE", keys.agents, 0, -1, "WITHSCORES")
     named = [(text(seen[i]), float(seen[i + 1])) for i in range(0, len(seen), 2)]
     if not named:
@@ -61,6 +62,7 @@ def agents(scope: Scope) -> Op[list[Presence]]:
 
 def topics(scope: Scope) -> Op[list[Topic]]:
     """Return the topics spoken on, the latest first."""
+    yield floor()
     seen = yield Command("ZREVRANGE", scope.keys.topics, 0, -1, "WITHSCORES")
     return [Topic(text(seen[i]), float(seen[i + 1])) for i in range(0, len(seen), 2)]
 
@@ -93,6 +95,7 @@ def clear(scope: Scope, *, dry_run: bool = False) -> Op[dict[str, int]]:
 
 def scan(scope: Scope, kind: str | None) -> Generator[Step, Any, set[str]]:
     """Return the keys that start like this project's (of one kind, if given), by SCAN."""
+    yield floor()
     found: set[str] = set()
     cursor: bytes | int = 0
     while True:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import time
+from itertools import count
 
 from agentbus.names import KEY_KINDS, MAX_BODY_BYTES, escape
 
@@ -149,8 +150,9 @@ class Scope:
         self._process = os.getpid()
         self._client = os.urandom(8).hex()
         self._free: list[int] = []
-        self._slots = 0
-        self._tokens = 0
+        # Counted by C code, so that two threads never get the same number.
+        self._slots = count(1)
+        self._tokens = count(1)
 
     def once(self) -> Once:
         """Reserve a slot for one write; it may be sent any number of times."""
@@ -160,9 +162,8 @@ class Scope:
         try:
             slot = self._free.pop()
         except IndexError:
-            slot = self._slots = self._slots + 1
-        self._tokens += 1
-        return Once(self.keys.once(f"{self._client}.{slot}"), slot, str(self._tokens))
+            slot = next(self._slots)
+        return Once(self.keys.once(f"{self._client}.{slot}"), slot, str(next(self._tokens)))
 
     def settled(self, once: Once, step: Step) -> None:
         """Free the slot of a write that was sent once and answered.

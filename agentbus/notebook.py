@@ -5,7 +5,7 @@ from __future__ import annotations
 from agentbus import names, reading
 from agentbus.errors import AgentBusError, NoteExists, UsageError
 from agentbus.record import Record
-from agentbus.store import Command, Run
+from agentbus.store import Command, Run, floor
 from agentbus.stream import fields, text
 
 TYPE_CHECKING = False
@@ -126,6 +126,7 @@ def notes(
 
 def _newest(scope: Scope, latest: int) -> Op[list[str]]:
     """Return the newest titles, and all that another program wrote without the index of titles."""
+    yield floor()
     indexed = yield Command("ZREVRANGE", scope.keys.jots, 0, -1)
     known = [text(title) for title in indexed]
     titles = dict.fromkeys(known[:latest])

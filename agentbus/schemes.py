@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from agentbus.backends import Backend
 from agentbus.errors import ConfigError, UnknownBackend
 from agentbus.store.url import Url, read
 from agentbus.store.wire import Target
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -34,7 +33,7 @@ class _Cluster(Backend):
 
 class _Memory(Backend):
     def __init__(self, server: str) -> None:
-        super().__init__(f"memory://{server}", Target)
+        super().__init__(f"memory://{server}", lambda _within: Target())
         self._server = server
 
     def link(self) -> Link:
@@ -60,7 +59,7 @@ def _tcp(url: Url, _project: str) -> Backend:
         password=url.password,
         database=url.database(),
     )
-    return Backend(url.masked(), lambda: target)
+    return Backend(url.masked(), lambda _within: target)
 
 
 def _unix(url: Url, _project: str) -> Backend:
@@ -71,7 +70,7 @@ def _unix(url: Url, _project: str) -> Backend:
     target = Target(
         path=path, username=url.username, password=url.password, database=url.database()
     )
-    return Backend(url.masked(), lambda: target)
+    return Backend(url.masked(), lambda _within: target)
 
 
 def _tls(url: Url, _project: str) -> Backend:
@@ -80,7 +79,7 @@ def _tls(url: Url, _project: str) -> Backend:
     _only_options(url, "db", *_TLS_OPTIONS)
     host, port = _one_host(url)
     target = secured(url, host, port or 6379)
-    return Backend(url.masked(), lambda: target)
+    return Backend(url.masked(), lambda _within: target)
 
 
 def _sentinel(url: Url, _project: str) -> Backend:
@@ -98,6 +97,7 @@ def _cluster(url: Url, project: str) -> Backend:
 
 
 def _memory(url: Url, _project: str) -> Backend:
+    _only_options(url)
     return _Memory("".join(host for host, _ in url.hosts) + url.path)
 
 
@@ -132,7 +132,7 @@ def _only_options(url: Url, *known: str) -> None:
         if key not in known:
             raise ConfigError(
                 f"{url.masked()} has the unknown option {key!r}",
-                hint=f"known here: {', '.join(known)}",
+                hint=f"known here: {', '.join(known)}" if known else "it takes none",
             )
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 
-from agentbus.names import name
+from agentbus.names import MAX_BODY_BYTES, name
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,11 +30,12 @@ VARIABLES = {
     "log": ("AGENTBUS_LOG",),
     "config": ("AGENTBUS_CONFIG",),
     "deadline": ("AGENTBUS_DEADLINE",),
+    "max_body": ("AGENTBUS_MAX_BODY",),
     "server": ("AGENTBUS_SERVER",),
 }
 # What a config file may set. A file that comes with a repository must not choose where logs go or
 # which program runs as the server.
-IN_FILES = ("agent", "project", "url", "json", "log_level", "deadline")
+IN_FILES = ("agent", "project", "url", "json", "log_level", "deadline", "max_body")
 
 
 class Settings:
@@ -51,6 +52,7 @@ class Settings:
         json: bool,
         log_level: str,
         deadline: float,
+        max_body: int,
         sources: Mapping[str, str],
     ) -> None:
         self.agent = agent
@@ -59,6 +61,7 @@ class Settings:
         self.json = json
         self.log_level = log_level
         self.deadline = deadline
+        self.max_body = max_body
         self.sources = sources
 
 
@@ -111,6 +114,7 @@ def resolve(flags: Mapping[str, object] | None = None) -> Settings:
         json=value("json", False),
         log_level=value("log_level", "info"),
         deadline=value("deadline", DEFAULT_DEADLINE),
+        max_body=value("max_body", MAX_BODY_BYTES),
         sources=sources,
     )
 
@@ -200,7 +204,26 @@ def socket_path() -> str:
     import hashlib
 
     name = hashlib.sha256(os.fsencode(server_directory())).hexdigest()[:16]
-    return f"/tmp/agentbus-{os.getuid()}-{name}/redis.sock"
+    folder = f"/tmp/agentbus-{os.getuid()}-{name}"
+    # Others may write there: what waits at that path must be this user's own.
+    if os.path.lexists(folder):
+        own_directory(folder)
+    return f"{folder}/redis.sock"
+
+
+def own_directory(path: str) -> None:
+    """Raise `ConfigError` unless a path is a directory of this user's, closed to others."""
+    import stat
+
+    from agentbus.errors import ConfigError
+
+    found = os.lstat(path)
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+        raise ConfigError(
+            f"{path} is no directory of this user's", hint="remove it, or set XDG_STATE_HOME"
+        )
+    if stat.S_IMODE(found.st_mode) != 0o700:
+        os.chmod(path, 0o700)
 
 
 def log_path() -> str:
@@ -223,8 +246,8 @@ def user_config_path() -> str:
 
 def _config_files(chosen: object, root: str | None) -> list[str]:
     """Return the config files that apply, nearest first."""
-    explicit = chosen or os.environ.get("AGENTBUS_CONFIG")
-    if explicit:
+    explicit = os.environ.get("AGENTBUS_CONFIG") or None if chosen is None else chosen
+    if explicit is not None:
         if not os.path.isfile(str(explicit)):
             from agentbus.errors import ConfigError
 
@@ -244,7 +267,7 @@ def _config_files(chosen: object, root: str | None) -> list[str]:
             break
         here = os.path.dirname(here)
     paths.append(user_config_path())
-    return [path for path in paths if os.path.isfile(path)]
+    return [path for path in paths if os.path.lexists(path)]
 
 
 def _project_from(text: str) -> str:

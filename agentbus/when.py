@@ -111,6 +111,8 @@ def _minutes(offset: str) -> int | None:
     hours, _, minutes = offset.partition(":")
     if not (len(hours) == 2 and _number(hours) and len(minutes) == 2 and _number(minutes)):
         return None
+    if int(hours) > 23 or int(minutes) > 59:
+        return None
     return int(hours) * 60 + int(minutes)
 
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 
 from agentbus.errors import InvalidPayload, UsageError
-from agentbus.names import MAX_BODY_BYTES
 
 
-def fetched(what: str, argument: str) -> str:
+def fetched(what: str, argument: str, limit: int) -> str:
     """Return what stdin (`-`) or a file (`@FILE`) holds."""
     if argument == "-":
-        return _decoded(what, _read(0), "stdin")
+        return _decoded(what, _read(0, limit), "stdin", limit)
     path = argument[1:]
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -22,18 +21,18 @@ def fetched(what: str, argument: str) -> str:
             hint=f"correct it; a {what} that starts with '@' is given by its option",
         ) from None
     try:
-        return _decoded(what, _read(descriptor), ascii(path))
+        return _decoded(what, _read(descriptor, limit), ascii(path), limit)
     except IsADirectoryError:
         raise UsageError(f"{path!a} is a directory", hint="give a file") from None
     finally:
         os.close(descriptor)
 
 
-def _read(descriptor: int) -> bytes:
+def _read(descriptor: int, limit: int) -> bytes:
     # A little more than fits, so that the size is refused rather than cut.
     parts = []
     size = 0
-    while size <= MAX_BODY_BYTES:
+    while size <= limit:
         part = os.read(descriptor, 65536)
         if not part:
             break
@@ -42,11 +41,11 @@ def _read(descriptor: int) -> bytes:
     return b"".join(parts)
 
 
-def _decoded(what: str, data: bytes, source: str) -> str:
+def _decoded(what: str, data: bytes, source: str, limit: int) -> str:
     try:
         return data.decode()
     except UnicodeDecodeError as error:
-        if len(data) > MAX_BODY_BYTES:
+        if len(data) > limit:
             return data.decode("latin-1")
         raise InvalidPayload(
             f"the {what} from {source} is not UTF-8 (byte {error.start})",

@@ -109,7 +109,8 @@ class Args:
     """What was typed, by parameter."""
 
     def __init__(self, values: dict[str, Any]) -> None:
-        self.__dict__.update(values)
+        # The same dict, so that what a verb works out (its key, its flags) reaches the log.
+        self.__dict__ = values
 
     if TYPE_CHECKING:
 
@@ -176,7 +177,11 @@ class Call:
         from agentbus.store import attempt
 
         return attempt(
-            op, where=self._backend.name, deadline=self.settings.deadline, patience=patience
+            op,
+            where=self._backend.name,
+            deadline=self.settings.deadline,
+            patience=patience,
+            advice=self._backend.advice,
         )
 
 
@@ -186,7 +191,7 @@ def _prepare() -> None:
     import agentbus.logs  # noqa: F401
 
 
-def body(what: str, argument: str | None, literal: str | None) -> str:
+def body(what: str, argument: str | None, literal: str | None, limit: int) -> str:
     """Return a body given once: as an argument, `-` for stdin, `@FILE`, or literally by an option."""
     if (argument is None) == (literal is None):
         from agentbus.errors import UsageError
@@ -200,7 +205,7 @@ def body(what: str, argument: str | None, literal: str | None) -> str:
     if argument == "-" or argument[:1] == "@":
         from agentbus.commands._body import fetched
 
-        return fetched(what, argument)
+        return fetched(what, argument, limit)
     return argument
 
 

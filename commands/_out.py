@@ -42,7 +42,7 @@ class Out:
 
     def warn(self, text: str) -> None:
         """Tell the user something that is no data."""
-        to_stderr(f"agentbus: {text}\n")
+        to_stderr(f"agentbus: {plain(text)}\n")
 
     def _write(self, data: bytes) -> None:
         try:

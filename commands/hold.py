@@ -75,26 +75,34 @@ class _Failed(Exception):
 
 
 def _run(command: list[str], extra: dict[str, str]) -> int:
-    try:
-        process = subprocess.Popen(command, env={**environment(), **extra})
-    except FileNotFoundError:
-        raise _missing(command[0], "is not there", _NOT_FOUND) from None
-    except (OSError, ValueError) as error:
-        raise _missing(command[0], f"cannot be run ({error})", _NOT_EXECUTABLE) from None
+    process: subprocess.Popen[bytes] | None = None
+    early: list[int] = []
 
     def forward(number: int, _frame: object) -> None:
-        process.send_signal(number)
+        if process is None:
+            early.append(number)
+        else:
+            process.send_signal(number)
 
-    # A terminal sends SIGINT to the command as well; both are left to the command to decide.
+    # Before the command starts, so that no signal ends this process and leaves that one behind. A
+    # terminal sends SIGINT to the command as well, which decides what becomes of both.
     before = {
         number: signal.signal(number, handler)
         for number, handler in (
             (signal.SIGTERM, forward),
             (signal.SIGHUP, forward),
-            (signal.SIGINT, signal.SIG_IGN),
+            (signal.SIGINT, lambda *_: None),
         )
     }
     try:
+        try:
+            process = subprocess.Popen(command, env={**environment(), **extra})
+        except FileNotFoundError:
+            raise _missing(command[0], "is not there", _NOT_FOUND) from None
+        except (OSError, ValueError) as error:
+            raise _missing(command[0], f"cannot be run ({error})", _NOT_EXECUTABLE) from None
+        for number in early:
+            process.send_signal(number)
         code = process.wait()
     finally:
         for number, handler in before.items():

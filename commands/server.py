@@ -31,7 +31,7 @@ def run(call: Call) -> int:
 
     action = call.args.action
     if action == "run":
-        return control.run()
+        control.run()
     if action == "repair":
         kept = control.repair()
         call.out.record(

@@ -89,7 +89,8 @@ class Server:
             try:
                 if self.ask("PING") == b"PONG":
                     return
-            except OSError:
+            except (OSError, hiredis.ReplyError):
+                # Not listening, or loading its data.
                 assert self.process.poll() is None, self.log()
             assert time.monotonic() < deadline, self.log()
             time.sleep(_GLANCE)

@@ -18,7 +18,8 @@ for i = 3, #KEYS do
   end
 end
 local time = redis.call('TIME')
-if redis.call('ZADD', KEYS[2], time[1], ARGV[1]) == 1 then
+local at = time[1] .. '.' .. string.sub('000' .. math.floor(tonumber(time[2]) / 1000), -3)
+if redis.call('ZADD', KEYS[2], at, ARGV[1]) == 1 then
   redis.call('ZREMRANGEBYRANK', KEYS[2], 0, -10001)
 end
 return moved

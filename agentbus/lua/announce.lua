@@ -15,7 +15,14 @@ local function outcome(what)
     tostring(redis.call('PTTL', KEYS[1])), stream(KEYS[4])['last-generated-id'] }
 end
 if value and holder(value) == ARGV[1] then
-  if ARGV[2] ~= '' then redis.call('PEXPIRE', KEYS[1], ARGV[2]) end
+  if ARGV[2] ~= '' then
+    -- Said only when an end is new: awaiters must not take the expiry for another program's doing.
+    if redis.call('PTTL', KEYS[1]) == -1 then
+      say(KEYS[4], KEYS[5], KEYS[6], ARGV[4], ARGV[1], 'renewed ' .. ARGV[6], 'coordination',
+        'event', 'renewed', 'flag', ARGV[6])
+    end
+    redis.call('PEXPIRE', KEYS[1], ARGV[2])
+  end
   return outcome('renewed')
 end
 if value and ARGV[3] ~= '1' then return outcome('held') end

@@ -4,8 +4,10 @@
 -- ARGV: start ('' = after the cursors, else the id to start from, inclusive), limit, most entries to
 --       examine, agent to leave out ('' for none), then for each cursor: its field in `heard`, its topic
 --       ('' for all)
--- Returns: {'entries', entries, examined id ('' if there were none), 1 if there may be more, missed entries or '?', ordinal of the
---          examined id or '', last id}, or {'bad', cursor key, value}, or {'ahead', cursor key, value, last id}
+-- Returns: {'entries', entries, examined id ('' if there were none), 1 if there may be more, missed entries,
+--          ordinal of the entry before the first examined one (-1: unknown), channel's last id, how many entries
+--          were examined up to each of those returned, and in all},
+--          {'bad', cursor key, value}, or {'ahead', cursor key, value, channel's last id}
 --@include ids
 --@include stream
 local start, limit, most, omit = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4]
@@ -43,8 +45,13 @@ end
 if ordinal and ordinal < trimmed then ordinal = trimmed end
 
 local all = wanted['']
-local found, examined, count, more = {}, '', 0, 0
-local entries = redis.call('XRANGE', KEYS[1], start == '' and '(' .. from or start, '+', 'COUNT', most)
+local found, offsets, examined, count, more = {}, {}, '', 0, 0
+local entries = {}
+if start ~= '' then
+  entries = redis.call('XRANGE', KEYS[1], start, '+', 'COUNT', most)
+elseif newer(last, from) then
+  entries = redis.call('XRANGE', KEYS[1], '(' .. from, '+', 'COUNT', most)
+end
 for _, entry in ipairs(entries) do
   local id, fields = entry[1], entry[2]
   local topic, agent = '', ''
@@ -59,12 +66,13 @@ for _, entry in ipairs(entries) do
       break
     end
     found[#found + 1] = entry
+    offsets[#offsets + 1] = count + 1
   end
   examined = id
   count = count + 1
 end
 if count == most then more = 1 end
-local reached = ''
-if ordinal then reached = tostring(ordinal + count) end
-if examined == last then reached = tostring(info['entries-added']) end
-return { 'entries', found, examined, more, missed, reached, last }
+if count == 0 and missed ~= '0' then examined = last end
+-- At the end of the stream the ordinals are known, whatever was known before.
+if examined == last then ordinal = info['entries-added'] - count end
+return { 'entries', found, examined, more, missed, ordinal or -1, last, offsets, count }

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import tempfile
 import time
+from typing import NoReturn
 
 from agentbus.errors import AgentBusError, BackendUnavailable, NotFound, Refused
 from agentbus.record import Record
@@ -93,8 +94,8 @@ def stop() -> bool:
     return True
 
 
-def run() -> int:
-    """Run the server in the foreground, with its log on stdout, until it ends."""
+def run() -> NoReturn:
+    """Become the server, in the foreground, with its log on stdout."""
     place = prepare()
     program = binary.find()
     with Lock(os.path.join(place, "alive.lock")) as alive:
@@ -106,15 +107,11 @@ def run() -> int:
             os.unlink(socket_path())
         words = arguments(place)
         words[words.index("--logfile") + 1] = ""
-        process = subprocess.Popen(
-            [program, *words], pass_fds=[alive.descriptor], umask=0o077, cwd=place
-        )
-        while True:
-            try:
-                return process.wait()
-            except KeyboardInterrupt:
-                # The terminal has told the server, too: it shuts down in good order.
-                continue
+        # This process becomes the server, so that whoever manages it signals the server itself.
+        os.set_inheritable(alive.descriptor, True)
+        os.umask(0o077)
+        os.chdir(place)
+        os.execv(program, [program, *words])  # noqa: S606 (no shell is wanted)
 
 
 def repair() -> str:
@@ -143,6 +140,7 @@ def repair() -> str:
                 input="y\n",
                 capture_output=True,
                 text=True,
+                errors="replace",
                 check=False,
             )
         if done.returncode:
@@ -159,7 +157,7 @@ def _last_line(text: str) -> str:
 
 def _link() -> PlainLink:
     target = Target(path=socket_path())
-    return PlainLink("the embedded server", lambda: target)
+    return PlainLink("the embedded server", lambda _within: target)
 
 
 def _info() -> dict[str, str]:

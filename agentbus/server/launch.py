@@ -10,12 +10,11 @@ from __future__ import annotations
 import _socket
 import fcntl
 import os
-import stat
 import time
 
 from agentbus.errors import BackendUnavailable, ConfigError
 from agentbus.server import binary
-from agentbus.settings import home, server_directory, socket_path
+from agentbus.settings import home, own_directory, server_directory, socket_path
 
 _TRIES = 3
 _GLANCE = 0.003
@@ -52,31 +51,27 @@ def prepare() -> str:
     for path in {place, os.path.dirname(socket_path())}:
         try:
             os.makedirs(path, mode=0o700, exist_ok=True)
-            found = os.lstat(path)
         except OSError as error:
             raise ConfigError(
                 f"the embedded server's directory {path} cannot be made ({error.strerror})",
                 hint=f"make {home()} writable, set XDG_STATE_HOME, or give a --url",
             ) from None
-        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
-            raise ConfigError(
-                f"{path} is no directory of this user's", hint="remove it, or set XDG_STATE_HOME"
-            )
-        if stat.S_IMODE(found.st_mode) != 0o700:
-            os.chmod(path, 0o700)
+        own_directory(path)
     return place
 
 
-def accepts() -> bool:
-    """Tell whether something takes connections on the server's socket."""
+def accepts(*, ready: bool = False) -> bool:
+    """Tell whether the server takes connections, and if asked whether it has loaded its data."""
     sock = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
     try:
         sock.settimeout(1.0)
         sock.connect(socket_path())
+        if not ready:
+            return True
+        sock.sendall(b"PING\r\n")
+        return sock.recv(64).startswith(b"+PONG")
     except OSError:
         return False
-    else:
-        return True
     finally:
         sock.close()
 
@@ -143,7 +138,8 @@ def _spawn(place: str, alive: Lock) -> None:
 
 def _await_accepting(place: str, until: float) -> bool:
     while time.monotonic() < until:
-        if accepts():
+        # A damaged file kills the server while it loads: until it answers, it has not started.
+        if accepts(ready=True):
             return True
         with Lock(os.path.join(place, "alive.lock")) as alive:
             if alive.try_take():

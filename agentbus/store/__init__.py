@@ -101,6 +101,11 @@ class Run(Step):
         return self.script
 
 
+def floor() -> Run:
+    """Return a step that an older server than Redis 7.0 cannot do, for those that read plainly."""
+    return Run("recall", ())
+
+
 class Wait(Step):
     """Blocks until `stream` has entries past `after`, at most `seconds`; replies with up to `count`."""
 
@@ -160,13 +165,14 @@ def attempt(
     where: str,
     deadline: float,
     patience: float | None = None,
+    advice: str | None = None,
     monotonic: Callable[[], float] = time.monotonic,
 ) -> Op[T]:
     """Wrap `op` so that what fails for a reason that may pass is tried again, within a deadline.
 
     `deadline` is in seconds and counts while the server does not answer. Once it has answered, what
     is left of `patience` (seconds from the start) may replace it: a verb that waits for an hour
-    outlives a restart.
+    outlives a restart. `advice` is what to do where the server does not serve.
     """
     began = monotonic()
     answered = False
@@ -195,7 +201,9 @@ def attempt(
                         break
                     left = started + allowed - monotonic()
                     if left <= 0:
-                        step = op.throw(_given_up(failure, step, where, allowed, maybe_done))
+                        step = op.throw(
+                            _given_up(failure, step, where, allowed, maybe_done, advice)
+                        )
                         break
                     yield Pause(min(pause, left))
                     pause = min(pause * 2, _LONGEST_PAUSE)

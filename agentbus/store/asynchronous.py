@@ -25,16 +25,16 @@ class AsyncPlainLink:
     def __init__(
         self,
         name: str,
-        find: Callable[[], Target],
+        find: Callable[[float], Target],
         *,
         revive: Callable[[float], None] | None = None,
     ) -> None:
-        """`find` says where the server is now; `revive` starts it, within so many seconds."""
+        """`find` says where the server is, `revive` starts it, both within so many seconds."""
         self.name = name
         self._find = find
         self._revive = revive
         self._connection: _Connection | None = None
-        self._dialing: asyncio.Lock | None = None
+        self._dialing: asyncio.Task[_Connection] | None = None
         self._tails: Tails | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closed = False
@@ -62,13 +62,17 @@ class AsyncPlainLink:
 
     async def dial(self, within: float) -> _Connection:
         """Open a connection of one's own."""
-        target = await asyncio.to_thread(self._find)
+        target = await asyncio.to_thread(self._find, within)
         try:
             return await _open(target, within)
         except LinkDown:
             if self._revive is None:
                 raise
-        await asyncio.to_thread(self._revive, within)
+        try:
+            await asyncio.to_thread(self._revive, within)
+        except BackendUnavailable as failure:
+            # Another process may be starting it: whoever has the patience tries again.
+            raise LinkDown(failure.message, sent=False) from None
         return await _open(target, within)
 
     async def aclose(self) -> None:
@@ -80,11 +84,21 @@ class AsyncPlainLink:
             self._connection.close("the bus was closed")
 
     async def _shared(self, within: float) -> _Connection:
-        assert self._dialing is not None
-        async with self._dialing:
-            if self._connection is None or self._connection.closed:
-                self._connection = await self.dial(within)
-            return self._connection
+        """Return the connection for commands; whoever needs a new one waits for the same."""
+        if self._dialing is None:
+            self._dialing = asyncio.ensure_future(self.dial(within))
+            self._dialing.add_done_callback(self._dialled)
+        try:
+            async with asyncio.timeout(within):
+                return await asyncio.shield(self._dialing)
+        except TimeoutError:
+            raise LinkDown("no connection in time", sent=False) from None
+
+    def _dialled(self, task: asyncio.Task[_Connection]) -> None:
+        self._dialing = None
+        # Asked for, so that a failure that nobody waits for any longer is no warning.
+        if not task.cancelled() and task.exception() is None:
+            self._connection = task.result()
 
     def _enter_loop(self) -> None:
         loop = asyncio.get_running_loop()
@@ -92,7 +106,7 @@ class AsyncPlainLink:
             # Connections belong to the loop that opened them.
             self._loop = loop
             self._connection = None
-            self._dialing = asyncio.Lock()
+            self._dialing = None
             self._tails = Tails(self.exchange, self._block_on_own)
 
     async def _block_on_own(self, steps: asyncio.Queue[Wait], give: Callable[[Any], None]) -> None:
@@ -144,6 +158,8 @@ class _Connection(asyncio.Protocol):
                 if len(request.replies) == request.expected:
                     self._waiting.popleft()
                     request.finish()
+                    if request.greets:
+                        self._greeted(request.replies)
         except ConnectionError as error:
             self.close(str(error))
 
@@ -158,7 +174,7 @@ class _Connection(asyncio.Protocol):
         entry = _Request(self._loop, len(requests), self._loop.time() + within)
         if greeting:
             opening = _Request(self._loop, len(greeting), self._loop.time() + within)
-            opening.future.add_done_callback(self._greeted)
+            opening.greets = True
             self._waiting.append(opening)
         self._waiting.append(entry)
         self._outgoing.extend(pack(command) for command in (*greeting, *requests))
@@ -192,9 +208,9 @@ class _Connection(asyncio.Protocol):
         else:
             self._watchdog = self._loop.call_at(until, self._watch)
 
-    def _greeted(self, future: asyncio.Future[list[Any]]) -> None:
-        failed = [] if future.cancelled() or future.exception() else future.result()
-        for reply in failed:
+    def _greeted(self, replies: list[Any]) -> None:
+        """Tell everybody who waits if the server did not accept who we are."""
+        for reply in replies:
             if isinstance(reply, ServerReply):
                 for request in self._waiting:
                     request.fail(reply)
@@ -214,13 +230,14 @@ class _Connection(asyncio.Protocol):
 class _Request:
     """Commands on the way, and the replies that have come so far."""
 
-    __slots__ = ("expected", "future", "replies", "until")
+    __slots__ = ("expected", "future", "greets", "replies", "until")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, expected: int, until: float) -> None:
         self.future: asyncio.Future[list[Any]] = loop.create_future()
         self.expected = expected
         self.replies: list[Any] = []
         self.until = until
+        self.greets = False
 
     def finish(self) -> None:
         """Hand the replies over, if anybody still wants them."""

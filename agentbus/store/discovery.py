@@ -7,13 +7,14 @@ from typing import Any
 
 import redis
 import redis.sentinel
+from redis.exceptions import RedisClusterException
 
 from agentbus.errors import ConfigError
 from agentbus.store import LinkDown
 from agentbus.store.url import Url
 from agentbus.store.wire import Target
 
-_TIMEOUT = 2.0
+_ACCESS = ("WRONGPASS", "NOAUTH", "NOPERM", "invalid username-password")
 
 
 def secured(url: Url, host: str, port: int) -> Target:
@@ -45,26 +46,34 @@ class SentinelFinder:
         self._tls = _context(url) if _wants_tls(url) else None
         numbers = Url(url.scheme, None, None, url.hosts, "/".join(parts[1:]), url.options)
         self._database = numbers.database()
-        self._sentinel = redis.sentinel.Sentinel(  # type: ignore[no-untyped-call]
-            [(host, port or 26379) for host, port in url.hosts],
+        self._kwargs: dict[str, Any] = {
+            "username": options.get("sentinel_username"),
+            "password": options.get("sentinel_password"),
+            "retry": None,
+            "ssl": self._tls is not None,
+            **_ssl_options(url),
+        }
+
+    def find(self, within: float) -> Target:
+        """Return the present master, asking one sentinel after the other."""
+        hosts = [(host, port or 26379) for host, port in self._url.hosts]
+        patience = within / len(hosts)
+        sentinel = redis.sentinel.Sentinel(  # type: ignore[no-untyped-call]
+            hosts,
             sentinel_kwargs={
-                "socket_timeout": _TIMEOUT,
-                "socket_connect_timeout": _TIMEOUT,
-                "username": options.get("sentinel_username"),
-                "password": options.get("sentinel_password"),
-                "retry": None,
-                "ssl": self._tls is not None,
-                **_ssl_options(url),
+                **self._kwargs,
+                "socket_timeout": patience,
+                "socket_connect_timeout": patience,
             },
         )
-
-    def find(self) -> Target:
-        """Return the present master."""
         try:
-            found = self._sentinel.discover_master(self._service)  # type: ignore[no-untyped-call]
-            host, port = found
+            found = sentinel.discover_master(self._service)  # type: ignore[no-untyped-call]
         except redis.RedisError as error:
-            raise LinkDown(f"no sentinel names a master ({error})", sent=False) from None
+            _refuse_access(error, self._name)
+            asked = ", ".join(f"{host}:{port}" for host, port in hosts)
+            why = f"no sentinel of {asked} names a master for {self._service!r}"
+            raise LinkDown(why, sent=False) from None
+        host, port = found
         return Target(
             host=str(host),
             port=int(port),
@@ -85,7 +94,7 @@ class ClusterFinder:
         self._key = project if project.startswith("{") else f"{{{project}}}"
         self._tls = _context(url) if _wants_tls(url) else None
 
-    def find(self) -> Target:
+    def find(self, within: float) -> Target:
         """Return the present master of the project's shard."""
         nodes = [
             redis.cluster.ClusterNode(host, port or 6379)  # type: ignore[no-untyped-call]
@@ -99,8 +108,8 @@ class ClusterFinder:
                 startup_nodes=nodes,
                 username=self._url.username,
                 password=self._url.password,
-                socket_timeout=_TIMEOUT,
-                socket_connect_timeout=_TIMEOUT,
+                socket_timeout=within / len(nodes),
+                socket_connect_timeout=within / len(nodes),
                 require_full_coverage=False,
                 protocol=2,
                 **options,
@@ -109,7 +118,8 @@ class ClusterFinder:
                 node = cluster.get_node_from_key(self._key)  # type: ignore[no-untyped-call]
             finally:
                 cluster.close()
-        except redis.RedisError as error:
+        except (redis.RedisError, RedisClusterException) as error:
+            _refuse_access(error, self._url.masked())
             raise LinkDown(f"the cluster names no shard ({error})", sent=False) from None
         if node is None:
             raise LinkDown("the cluster has no shard for this project now", sent=False)
@@ -120,6 +130,20 @@ class ClusterFinder:
             password=self._url.password,
             tls=self._tls,
         )
+
+
+def _refuse_access(error: BaseException, name: str) -> None:
+    """Raise `ConfigError` if the trouble is who we are, which no other try will change."""
+    told: BaseException | None = error
+    while told is not None:
+        if isinstance(told, redis.AuthenticationError) or any(
+            word in str(told) for word in _ACCESS
+        ):
+            raise ConfigError(
+                f"{name} refused the user or the password",
+                hint="check the user, the password and the user's ACL rules",
+            ) from None
+        told = told.__cause__ or told.__context__
 
 
 def _wants_tls(url: Url) -> bool:

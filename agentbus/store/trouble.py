@@ -9,25 +9,31 @@ _ACCESS = frozenset(("NOAUTH", "WRONGPASS", "NOPERM"))
 
 
 def given_up(
-    failure: LinkDown | ServerReply, step: Step, where: str, waited: float, maybe_done: bool
+    failure: LinkDown | ServerReply,
+    step: Step,
+    where: str,
+    waited: float,
+    maybe_done: bool,
+    advice: str | None,
 ) -> AgentBusError:
     """Return the error for a step that was tried until the deadline."""
     said = str(failure)
     if step.writes and maybe_done:
         return OutcomeUnknown(
             f"{step.label} was sent to {where} and no answer came within {waited:g} s ({said})",
-            hint="it may have happened: look before you repeat it",
+            hint="it may have happened: look before you repeat it"
+            + (f"; {advice}" if advice else ""),
         )
     return BackendUnavailable(
         f"{where} did not serve '{step.label}' within {waited:g} s ({said})",
-        hint="check the server with 'agentbus doctor', or give another --url",
+        hint=advice or "check the server with 'agentbus doctor', or give another --url",
     )
 
 
 def refused(failure: ServerReply, step: Step, where: str) -> AgentBusError:
     """Return the error for a step that the server will not do."""
     said = str(failure)
-    if failure.code in _ACCESS:
+    if failure.code in _ACCESS or "unauthenticated" in said:
         return ConfigError(
             f"{where} refused '{step.label}': {said}",
             hint="check the user, the password and the user's ACL rules",

@@ -28,7 +28,7 @@ class Url(Record):
             for host, port in self.hosts
         )
         options = "&".join(
-            f"{key}={'***' if 'password' in key else value}" for key, value in self.options
+            f"{key}={'***' if _is_secret(key) else value}" for key, value in self.options
         )
         return (
             f"{self.scheme}://{who}{'@' if who else ''}{hosts}{self.path}"
@@ -78,6 +78,10 @@ def read(text: str) -> Url:
         _decoded(slash + path),
         tuple(options),
     )
+
+
+def _is_secret(option: str) -> bool:
+    return any(word in option.lower() for word in ("pass", "pwd", "secret", "token", "auth"))
 
 
 def _host(text: str, url: str) -> tuple[str, int | None]:

@@ -24,21 +24,22 @@ _sources: dict[str, bytes] = {}
 # Script: the SHA1 by which a server knows it, so that a shell verb need not read its text.
 # Written by scripts/link-scripts; a test holds it.
 DIGESTS = {
-    "advance": "e9802e11584bb37e7eb73a52993a6c8a83ef7a20",
-    "announce": "33b6d6bdeea1609f3b4891a4218563900af3e505",
+    "advance": "24d45ec759c3f1462253004a521c4e85a159d682",
+    "announce": "99f860929d04ef83534a1c03358a457a0a0dc1b4",
     "collect": "b2881381fb26b303ad257540c4798d543f74fb30",
     "forget": "3d5d46966b909733666b07bab1dc9cfba16e8282",
     "jot": "8908e507f5875baf48a08d96d4d25082dc44da6e",
     "look": "a849f41aaffaad32d64c31aa426679de747fc0ad",
-    "overhear": "6c60e03218a5413b038ce2e15ab8cc2c1b3a863f",
+    "overhear": "ca01bb5456ed537658364548f737f1ac9a1aef3a",
     "recall": "a1e17b094a2bfd08671d30b93d6e3c8657103710",
-    "renew": "f7943d1fb488345ec609b44ce21211179a2850ef",
+    "renew": "2d3f175fec8aef07fad09a0748f6ed8b6ff6a5e0",
     "rewind": "653dfb42203bd7b262a01b171ea1400ee98847af",
     "satisfy": "eb3f233ab6104725670981bafaafeb3851586358",
     "speak": "1061529f17aba879692426445cfb1d236605eaa4",
     "tagged": "5073d1d04265b13e42a4291aace37e8af55fb2e8",
 }
 _NO_SIGPIPE = getattr(_socket, "MSG_NOSIGNAL", 0)
+_NO_REDIS = "the server does not speak Redis's protocol"
 _SMALL = 8192
 _GRACE = 1.0
 _ELSEWHERE = frozenset(("MOVED", "ASK", "READONLY", "MASTERDOWN", "CLUSTERDOWN"))
@@ -132,14 +133,24 @@ def moved(replies: Sequence[Any]) -> bool:
     return any(isinstance(reply, ServerReply) and reply.code in _ELSEWHERE for reply in replies)
 
 
+def _size(line: bytes) -> int:
+    size = int(line)
+    if size < -1:
+        raise ValueError(line)
+    return size
+
+
 def parse(data: bytes, at: int) -> tuple[Any, int]:
-    """Read one reply from `data` at `at`; returns it and where the next one starts."""
+    """Read one reply from `data` at `at`; returns it and where the next one starts.
+
+    Raises `Incomplete`, and `ValueError` for what is no reply.
+    """
     end = data.find(b"\r\n", at)
     if end < 0:
         raise Incomplete
     kind, line, after = data[at], data[at + 1 : end], end + 2
     if kind == 36:  # $
-        size = int(line)
+        size = _size(line)
         if size < 0:
             return None, after
         if len(data) < after + size + 2:
@@ -148,7 +159,7 @@ def parse(data: bytes, at: int) -> tuple[Any, int]:
     if kind == 58:  # :
         return int(line), after
     if kind == 42:  # *
-        size = int(line)
+        size = _size(line)
         if size < 0:
             return None, after
         items = []
@@ -190,11 +201,11 @@ class PlainLink:
     def __init__(
         self,
         name: str,
-        find: Callable[[], Target],
+        find: Callable[[float], Target],
         *,
         revive: Callable[[float], None] | None = None,
     ) -> None:
-        """`find` says where the server is now; `revive` starts it, within so many seconds."""
+        """`find` says where the server is, `revive` starts it, both within so many seconds."""
         self.name = name
         self._find = find
         self._revive = revive
@@ -209,8 +220,10 @@ class PlainLink:
             # After a fork both processes would read from the same connections.
             self._idle, self._process = [], os.getpid()
         until = time.monotonic() + step.within
-        fresh = not self._idle
-        connection = self._dial(step.within) if fresh else self._idle.pop()
+        try:
+            connection, fresh = self._idle.pop(), False
+        except IndexError:
+            connection, fresh = self._dial(step.within), True
         if isinstance(step, Wait):
             until += step.seconds + _GRACE
         try:
@@ -243,13 +256,19 @@ class PlainLink:
 
     def _dial(self, within: float) -> _Connection:
         until = time.monotonic() + within
-        target = self._find()
+        target = self._find(within)
         try:
             return _Connection(target, until)
         except LinkDown:
             if self._revive is None:
                 raise
-        self._revive(within)
+        from agentbus.errors import BackendUnavailable
+
+        try:
+            self._revive(within)
+        except BackendUnavailable as failure:
+            # Another process may be starting it: whoever has the patience tries again.
+            raise LinkDown(failure.message, sent=False) from None
         return _Connection(target, until)
 
 
@@ -319,6 +338,8 @@ class _Connection:
                 return replies
             except Incomplete:
                 continue
+            except (ValueError, RecursionError):
+                raise LinkDown(_NO_REDIS, sent=True) from None
 
     def close(self) -> None:
         self._socket.close()

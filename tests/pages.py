@@ -1,0 +1,146 @@
+"""The fenced blocks of a page, and what types them into shells and holds the output against them."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+from tests.servers import Shell
+
+DONE = "\x1e"
+
+
+class Block:
+    """A fenced block: its language, its marks, its text, and what a program should print."""
+
+    def __init__(self, line: int, info: str, text: str) -> None:
+        self.line = line
+        self.language, *self.marks = info.split()
+        self.text = text
+        self.output = ""
+
+    def commands(self) -> list[tuple[str, str]]:
+        """Return the commands, each with the output that it should have."""
+        found: list[tuple[str, str]] = []
+        for line in self.text.splitlines():
+            if line.startswith("$ "):
+                found.append((line[2:], ""))
+            elif line.startswith("> ") and found and not found[-1][1]:
+                found[-1] = (f"{found[-1][0]}\n{line[2:]}", "")
+            else:
+                assert found, f"line {self.line}: output before the first command"
+                found[-1] = (found[-1][0], f"{found[-1][1]}{line}\n")
+        return found
+
+
+def blocks(path: pathlib.Path) -> list[Block]:
+    found: list[Block] = []
+    text = path.read_text()
+    for match in re.finditer(r"^```(.*?)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
+        assert match[1], f"{path}: a block without a language"
+        block = Block(text.count("\n", 0, match.start()) + 1, match[1], match[2])
+        if block.language == "output":
+            found[-1].output = block.text
+        found.append(block)
+    return found
+
+
+class Terminal:
+    """A shell that is typed into, one command after the other."""
+
+    def __init__(self, environment: dict[str, str], place: pathlib.Path) -> None:
+        self._process = subprocess.Popen(
+            ["bash", "--noprofile", "--norc"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            cwd=place,
+        )
+        self._expected: list[tuple[str, str]] = []
+        self._read = b""
+
+    def type(self, commands: list[tuple[str, str]]) -> None:
+        assert self._process.stdin is not None
+        for command, expected in commands:
+            self._process.stdin.write(f"{command}\nprintf '\\036'\n".encode())
+            self._process.stdin.flush()
+            self._expected.append((command, expected))
+
+    def settle(self) -> None:
+        """Wait for what was typed, and hold what it printed against what it should have."""
+        assert self._process.stdout is not None
+        while self._expected:
+            command, expected = self._expected.pop(0)
+            while DONE.encode() not in self._read:
+                data = os.read(self._process.stdout.fileno(), 65536)
+                assert data, f"the shell ended at: {command}"
+                self._read += data
+            printed, _, self._read = self._read.partition(DONE.encode())
+            assert_printed(expected, printed.decode(), command)
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+
+def assert_printed(expected: str, printed: str, what: str) -> None:
+    pattern = re.escape(neutral(expected)).replace(re.escape("..."), ".*?")
+    found = neutral(printed)
+    assert re.fullmatch(pattern, found, re.DOTALL), f"{what}\nprinted\n{found}\nnot\n{expected}"
+
+
+def neutral(text: str) -> str:
+    """Return text with one id for all ids, one time for all times, one host for all hosts."""
+    text = re.sub(r"\b\d{13}-\d+\b", "1700000000000-0", text)
+    text = re.sub(r"\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z", "2024-01-20T15:30:00Z", text)
+    text = text.replace(f"you@{os.uname().nodename}", "you@laptop")
+    return "\n".join(line.rstrip() for line in text.strip("\n").split("\n"))
+
+
+# What a python block finds: the package, and a bus of the page's agent.
+RUNNER = """
+import ast, asyncio, inspect, pathlib, sys
+import agentbus, agentbus.aio
+source = pathlib.Path(sys.argv[1]).read_text()
+code = compile(source, sys.argv[1], "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+async def awaited():
+    async with agentbus.aio.connect() as bus:
+        await eval(code, {"agentbus": agentbus, "bus": bus, "__name__": "__main__"})
+if code.co_flags & inspect.CO_COROUTINE:
+    asyncio.run(awaited())
+else:
+    with agentbus.connect() as bus:
+        exec(code, {"agentbus": agentbus, "bus": bus, "__name__": "__main__"})
+"""
+
+# Plain `redis-cli`, as it prints when no terminal reads it: machines need not have one.
+REDIS_CLI = f"""#!{sys.executable}
+import sys, redis
+def lines(reply):
+    if isinstance(reply, (list, tuple)):
+        return "".join(map(lines, reply))
+    return f"{{reply.decode() if isinstance(reply, bytes) else '' if reply is None else reply}}\\n"
+_, _, socket, *command = sys.argv
+connection = redis.connection.UnixDomainSocketConnection(path=socket, protocol=2)
+connection.send_command(*command)
+sys.stdout.write(lines(connection.read_response()))
+connection.disconnect()
+"""
+
+
+def run_python(file: pathlib.Path, block: Block, session: Shell, place: pathlib.Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "error", str(file.parent / "runner.py"), str(file)],
+        env=session.environment,
+        cwd=place,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, f"line {block.line}:\n{done.stderr}"
+    assert_printed(block.output, done.stdout, f"line {block.line}: {block.text}")

@@ -1,0 +1,51 @@
+"""Runs a verb up to the moment in which it blocks, so that no test has to guess when that is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import agentbus
+from agentbus.store import LinkDown, Pause, ServerReply, Wait
+
+
+class Blocked:
+    """A verb of a bus that has gone as far as it can and would block now; `finish` lets it go on.
+
+    Whatever a test does in between happens while the verb waits, on every kind of server.
+    """
+
+    def __init__(self, bus: agentbus.Bus, verb: str, *args: object, **options: object) -> None:
+        define = getattr(type(bus), verb).__wrapped__
+        self._link = bus._link
+        self._op = bus._attempt(define(bus, *args, **options))
+        self._step = next(self._op)
+        while not isinstance(self._step, Wait):
+            self._go_on()
+
+    def finish(self) -> Any:
+        """Go on to the end, blocking, and return the verb's result."""
+        try:
+            while True:
+                self._go_on()
+        except StopIteration as end:
+            return end.value
+
+    def look_again(self) -> None:
+        """Go on until it would block once more."""
+        self._go_on()
+        while not isinstance(self._step, Wait):
+            self._go_on()
+
+    def _go_on(self) -> None:
+        assert not isinstance(self._step, Pause)
+        try:
+            reply = self._link.execute(self._step)
+        except (LinkDown, ServerReply) as failure:
+            self._step = self._op.throw(failure)
+        else:
+            self._step = self._op.send(reply)
+
+
+def awaiting(bus: agentbus.Bus, *flags: str, **options: object) -> Blocked:
+    """Return an `await_` that is waiting."""
+    return Blocked(bus, "await_", *flags, **options)

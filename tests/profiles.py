@@ -1,0 +1,26 @@
+"""How many examples the property tests try: HYPOTHESIS_PROFILE is `ci` (the default) or `nightly`.
+
+By hand: `HYPOTHESIS_PROFILE=nightly .venv/bin/python -m pytest tests/test_names.py -o timeout=0`.
+"""
+
+from __future__ import annotations
+
+import os
+
+from hypothesis import HealthCheck, settings
+
+_ALWAYS = {
+    "deadline": None,
+    "print_blob": True,
+    # Examples that take a server along are slow to make, which is no fault of theirs.
+    "suppress_health_check": [HealthCheck.too_slow, HealthCheck.filter_too_much],
+}
+# The same examples on every run: a merge is never stopped by a find that it did not cause.
+settings.register_profile("ci", max_examples=60, derandomize=True, database=None, **_ALWAYS)
+settings.register_profile("nightly", max_examples=10_000, **_ALWAYS)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or "ci")
+
+
+def times(factor: float) -> settings:
+    """Return settings with so many times the profile's examples."""
+    return settings(max_examples=max(10, round(settings.default.max_examples * factor)))

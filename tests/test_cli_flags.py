@@ -1,0 +1,426 @@
+"""The verbs of flags: announce, await, satisfy, release, and hold around a command."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+
+import pytest
+
+import agentbus
+from tests.servers import Shell
+
+TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{3})?Z"
+
+
+@pytest.fixture
+def shell(real_shell: Shell) -> Shell:
+    return real_shell
+
+
+@pytest.fixture
+def bus(real_url: str, project: str):
+    with agentbus.connect(real_url, project=project, agent="watcher") as opened:
+        yield opened
+
+
+def state(bus: agentbus.Bus, flag: str) -> str:
+    return {found.flag: found.state for found in bus.flags()}.get(flag, "free")
+
+
+# -- announce --
+
+
+@pytest.mark.parametrize("args", [["building"], ["--flag", "building"], ["--flag=building"]])
+def test_announce_takes_the_flag(shell, bus, args):
+    shell.ok("announce", *args)
+
+    (found,) = bus.flags()
+    assert (found.flag, found.state, found.agent_id) == ("building", "held", "ada")
+
+
+def test_announce_as_json(shell):
+    (record,) = shell.records("announce", "building", "--ttl", "60")
+
+    assert list(record) == ["flag", "agent_id", "timestamp", "ttl", "token"]
+    assert (record["flag"], record["agent_id"]) == ("building", "ada")
+    assert re.fullmatch(TIME, record["timestamp"])
+    assert 0 < record["ttl"] <= 60
+    assert isinstance(record["token"], int)
+
+
+def test_announce_without_a_ttl_has_none(shell):
+    assert shell.records("announce", "building")[0]["ttl"] is None
+
+
+def test_a_ttl_may_be_a_duration(shell):
+    assert 60 < shell.records("announce", "building", "--ttl", "2m")[0]["ttl"] <= 120
+
+
+def test_announce_of_anothers_flag_is_exit_4_and_says_who_holds_it_since_when(shell):
+    shell.ok("announce", "building")
+
+    done = shell.run("announce", "building", "--agent", "bob")
+
+    assert (done.returncode, done.stdout) == (4, "")
+    assert re.search(rf"held by ada since {TIME}", done.stderr)
+
+
+def test_announce_by_the_holder_renews(shell):
+    (first,) = shell.records("announce", "building", "--ttl", "60")
+    (again,) = shell.records("announce", "building", "--ttl", "600")
+
+    assert again["token"] == first["token"]
+    assert again["ttl"] > 60
+
+
+def test_announce_by_force_takes_the_flag_with_a_larger_token(shell):
+    (first,) = shell.records("announce", "building")
+    (taken,) = shell.records("announce", "building", "--force", "--agent", "bob")
+
+    assert taken["agent_id"] == "bob"
+    assert taken["token"] > first["token"]
+
+
+def test_announce_waits_for_the_holder(shell, bus):
+    bus.announce("building")
+    waiting = shell.start("announce", "building", "--wait", "60", "--json")
+
+    bus.satisfy("building")
+
+    said, _ = waiting.communicate(timeout=60)
+    assert (waiting.returncode, json.loads(said)["agent_id"]) == (0, "ada")
+
+
+def test_announce_that_waits_in_vain_is_exit_4(shell, bus):
+    bus.announce("building")
+
+    assert shell.run("announce", "building", "--wait", "0.1").returncode == 4
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        [],
+        ["a", "--flag", "b"],
+        ["a", "b"],
+        ["a", "--ttl", "0"],
+        ["a", "--ttl", "-1"],
+        ["a", "--wait", "x"],
+        [""],
+    ],
+)
+@pytest.mark.parametrize("verb", ["announce", "satisfy"])
+def test_a_flag_that_will_not_do_is_a_usage_error(shell, bus, verb, args):
+    done = shell.run(verb, *args)
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert bus.flags() == []
+
+
+# -- satisfy and release --
+
+
+def test_satisfy_releases_the_flag_and_records_the_completion(shell, bus):
+    shell.ok("announce", "building")
+
+    shell.ok("satisfy", "building", "--note", "image 1.4")
+
+    (found,) = bus.flags()
+    assert (found.state, found.agent_id, found.note) == ("satisfied", "ada", "image 1.4")
+
+
+def test_satisfy_as_json(shell):
+    (held,) = shell.records("announce", "building")
+    (record,) = shell.records("satisfy", "--flag", "building", "--note", "done")
+
+    assert (record["flag"], record["state"], record["agent_id"]) == ("building", "satisfied", "ada")
+    assert (record["token"], record["note"]) == (held["token"], "done")
+    assert re.fullmatch(TIME, record["timestamp"])
+
+
+def test_satisfy_of_a_flag_that_was_never_announced_is_done(shell, bus):
+    shell.ok("satisfy", "ready")
+
+    assert state(bus, "ready") == "satisfied"
+
+
+@pytest.mark.parametrize("verb", ["satisfy", "release"])
+def test_ending_anothers_hold_is_exit_4_unless_forced(shell, bus, verb):
+    bus.announce("building")
+
+    done = shell.run(verb, "building")
+
+    assert (done.returncode, done.stdout) == (4, "")
+    assert "watcher" in done.stderr
+    assert state(bus, "building") == "held"
+    shell.ok(verb, "building", "--force")
+
+
+def test_release_gives_the_flag_up_without_a_completion(shell, bus):
+    shell.ok("announce", "building")
+
+    shell.ok("release", "building")
+
+    assert state(bus, "building") == "free"
+
+
+# -- await --
+
+
+def test_await_of_a_satisfied_flag_returns_at_once(shell):
+    shell.ok("satisfy", "building")
+
+    assert shell.ok("await", "building", "--timeout", "1").startswith("building satisfied by ada")
+
+
+def test_await_as_json(shell):
+    shell.ok("satisfy", "a")
+    shell.ok("satisfy", "b")
+
+    first, second = shell.records("await", "a", "--flag", "b", "--timeout", "1")
+
+    assert list(first) == ["flag", "state", "by", "at", "waited_ms"]
+    assert (first["flag"], first["state"], first["by"]) == ("a", "satisfied", "ada")
+    assert re.fullmatch(TIME, first["at"])
+    assert isinstance(first["waited_ms"], int | float)
+    assert second["flag"] == "b"
+
+
+def test_await_that_runs_out_of_time_is_exit_3(shell):
+    shell.ok("announce", "building")
+
+    done = shell.run("await", "building", "--timeout", "0.1")
+
+    assert (done.returncode, done.stdout) == (3, "")
+    assert "'building'" in done.stderr
+    assert "ada" in done.stderr
+
+
+def test_await_without_a_limit_returns_when_the_flag_is_satisfied(shell, bus):
+    waiting = shell.start("await", "building", "--timeout", "0")
+
+    bus.satisfy("building")
+
+    assert waiting.wait(60) == 0
+    waiting.communicate()
+
+
+def test_await_until_announced_and_until_free(shell):
+    assert shell.run("await", "x", "--until", "announced", "--timeout", "0.1").returncode == 3
+    (free,) = shell.records("await", "x", "--until", "free", "--timeout", "1")
+    shell.ok("announce", "x")
+    (held,) = shell.records("await", "x", "--until", "announced", "--timeout", "1")
+
+    assert (free["state"], free["by"], free["at"]) == ("free", None, None)
+    assert (held["state"], held["by"]) == ("announced", "ada")
+    assert shell.run("await", "x", "--until", "free", "--timeout", "0.1").returncode == 3
+
+
+def test_await_any_returns_for_one_flag(shell):
+    shell.ok("satisfy", "b")
+
+    (met,) = shell.records("await", "a", "b", "--any", "--timeout", "1")
+
+    assert met["flag"] == "b"
+    assert shell.run("await", "a", "b", "--timeout", "0.1").returncode == 3
+
+
+def test_await_fresh_ignores_what_was_before(shell):
+    shell.ok("satisfy", "building")
+
+    assert shell.run("await", "building", "--fresh", "--timeout", "0.1").returncode == 3
+
+
+def test_await_delete_consumes_the_completion(shell):
+    shell.ok("satisfy", "ticket")
+
+    shell.ok("await", "ticket", "--delete", "--timeout", "1")
+
+    assert shell.run("await", "ticket", "--delete", "--timeout", "0.1").returncode == 3
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        [],
+        ["a", "--until", "done"],
+        ["a", "--timeout", "x"],
+        ["a", "--until", "free", "--delete"],
+        ["a", "--until", "announced", "--fresh"],
+        ["a", ""],
+    ],
+)
+def test_what_cannot_be_awaited_is_a_usage_error(shell, args):
+    done = shell.run("await", *args)
+
+    assert (done.returncode, done.stdout) == (2, "")
+
+
+def test_an_awaiter_that_is_interrupted_exits_130_without_a_word(shell):
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED_AT_ITS_FIRST_WAIT, "await", "never"],
+        env=shell.environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+INTERRUPTED_AT_ITS_FIRST_WAIT = """
+import os, signal
+from agentbus.store import Wait
+make = Wait.__init__
+def interrupted(self, *args, **options):
+    make(self, *args, **options)
+    os.kill(os.getpid(), signal.SIGINT)
+Wait.__init__ = interrupted
+from agentbus.commands._main import main
+main()
+"""
+
+
+# -- hold --
+
+
+@pytest.mark.parametrize(
+    ("code", "left"), [(0, "satisfied"), (1, "free"), (7, "free"), (143, "free")]
+)
+def test_hold_exits_as_its_command_and_satisfies_on_0_only(shell, bus, code, left):
+    done = shell.run("hold", "deploy", "--", "sh", "-c", f"exit {code}")
+
+    assert (done.returncode, done.stdout, done.stderr) == (code, "", "")
+    assert state(bus, "deploy") == left
+
+
+def test_hold_runs_its_command_while_the_flag_is_held(shell, bus):
+    inside = 'echo "$AGENTBUS_TOKEN"; agentbus list --flags --json'
+    path = f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}"
+
+    token, listed = shell.ok(
+        "hold", "deploy", "--", "sh", "-c", inside, env={"PATH": path}
+    ).splitlines()
+
+    found = json.loads(listed)
+    assert (found["state"], found["agent_id"], str(found["token"])) == ("held", "ada", token)
+    assert 0 < found["ttl"] <= 60
+
+
+def test_hold_leaves_the_commands_own_options_and_streams_alone(shell):
+    done = shell.run(
+        "hold",
+        "x",
+        "--",
+        "sh",
+        "-c",
+        'cat; echo "$@" >&2',
+        "sh",
+        "--json",
+        "--ttl",
+        "--",
+        "-",
+        stdin="in",
+    )
+
+    assert (done.returncode, done.stdout, done.stderr) == (0, "in", "--json --ttl -- -\n")
+
+
+def test_hold_of_anothers_flag_is_exit_4_and_runs_nothing(shell, bus):
+    bus.announce("deploy")
+
+    done = shell.run("hold", "deploy", "--", "echo", "ran")
+
+    assert (done.returncode, done.stdout) == (4, "")
+    assert "held by watcher" in done.stderr
+
+
+def test_hold_waits_for_the_holder(shell, bus):
+    bus.announce("deploy")
+    waiting = shell.start("hold", "deploy", "--wait", "60", "--", "echo", "ran")
+
+    bus.release("deploy")
+
+    assert waiting.communicate(timeout=60)[0] == "ran\n"
+
+
+def test_hold_outlives_its_ttl_while_the_command_runs(shell, bus):
+    holder = shell.start("hold", "deploy", "--ttl", "1", "--", "cat", stdin=subprocess.PIPE)
+    bus.await_("deploy", until="announced", timeout=60)
+
+    with pytest.raises(agentbus.TimedOut):
+        bus.await_("deploy", until="free", timeout=2.5)
+
+    holder.communicate("", timeout=60)
+    assert holder.returncode == 0
+
+
+def test_a_hold_that_was_lost_is_exit_4_though_the_command_went_well(shell, bus):
+    holder = shell.start("hold", "deploy", "--", "cat", stdin=subprocess.PIPE)
+    bus.await_("deploy", until="announced", timeout=60)
+    bus.announce("deploy", force=True)
+
+    _, trouble = holder.communicate("", timeout=60)
+
+    assert holder.returncode == 4
+    assert "succeeded" in trouble
+    assert [(found.state, found.agent_id) for found in bus.flags()] == [("held", "watcher")]
+
+
+def test_a_command_that_failed_exits_with_its_own_code_though_the_hold_was_lost(shell, bus):
+    holder = shell.start("hold", "deploy", "--", "sh", "-c", "cat; exit 9", stdin=subprocess.PIPE)
+    bus.await_("deploy", until="announced", timeout=60)
+    bus.announce("deploy", force=True)
+
+    _, trouble = holder.communicate("", timeout=60)
+
+    assert holder.returncode == 9
+    assert trouble != ""
+    assert state(bus, "deploy") == "held"
+
+
+@pytest.mark.parametrize(("command", "code"), [("/no/such/command", 127), ("/", 126)])
+def test_a_command_that_cannot_run_exits_as_in_a_shell_and_frees_the_flag(
+    shell, bus, command, code
+):
+    done = shell.run("hold", "deploy", "--", command)
+
+    assert (done.returncode, done.stdout) == (code, "")
+    assert command in done.stderr
+    assert state(bus, "deploy") == "free"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_reaches_the_command_and_the_flag_is_freed(shell, bus, number):
+    caught = f"trap 'echo caught; exit 3' {number.value}; echo ready; while read line; do :; done"
+    holder = shell.start("hold", "deploy", "--", "sh", "-c", caught, stdin=subprocess.PIPE)
+    assert holder.stdout.readline() == "ready\n"
+
+    holder.send_signal(number)
+
+    holder.wait(60)
+    said, _ = holder.communicate()
+    assert (said, holder.returncode) == ("caught\n", 3)
+    assert state(bus, "deploy") == "free"
+
+
+def test_a_command_that_dies_of_a_signal_exits_as_in_a_shell(shell, bus):
+    done = shell.run("hold", "deploy", "--", "sh", "-c", "kill -9 $$")
+
+    assert done.returncode == 128 + 9
+    assert state(bus, "deploy") == "free"
+
+
+@pytest.mark.parametrize(
+    "args", [[], ["deploy"], ["deploy", "--"], ["deploy", "--ttl", "0", "--", "true"]]
+)
+def test_hold_without_a_command_or_with_a_bad_ttl_is_a_usage_error(shell, bus, args):
+    done = shell.run("hold", *args)
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert bus.flags() == []

@@ -1,0 +1,335 @@
+"""The verbs around the bus: whoami, doctor, completion, monitor, clear, and a project's name."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import pathlib
+import pty
+import re
+import signal
+import struct
+import subprocess
+import termios
+from collections.abc import Iterator
+
+import pytest
+
+from tests.servers import Shell, program
+
+
+@pytest.fixture
+def shell(real_shell: Shell) -> Shell:
+    return real_shell
+
+
+# -- whoami --
+
+
+def test_whoami_as_text_says_what_and_from_where(shell, project, real_url):
+    agent, named, url = shell.ok("whoami").splitlines()
+
+    assert re.fullmatch(r"agent +ada \(from AGENTBUS_AGENT\)", agent)
+    assert re.fullmatch(rf"project +{project} \(from AGENTBUS_PROJECT\)", named)
+    assert re.fullmatch(rf"url +{re.escape(real_url)} \(from AGENTBUS_URL\)", url)
+
+
+@pytest.mark.parametrize("verb", [["whoami"], ["whoami", "--json"]])
+def test_whoami_masks_the_password(shell, verb):
+    for url in ("redis://:sesame@h/1", "rediss://ann:sesame@h:1", "redis://h/?password=sesame"):
+        done = shell.run(*verb, "--url", url)
+
+        assert "sesame" not in done.stdout + done.stderr
+
+
+def test_whoami_needs_no_server_and_starts_none(shell):
+    found = shell.records("whoami", env={"AGENTBUS_URL": "", "AGENTBUS_AGENT": "", "LOGNAME": "me"})
+
+    (record,) = found
+    assert list(record) == ["agent", "project", "url", "sources"]
+    assert record["sources"]["url"] == record["sources"]["agent"] == "default"
+    assert record["agent"] == f"me@{os.uname().nodename}"
+    assert not pathlib.Path(record["url"].removeprefix("unix://")).exists()
+
+
+# -- a project's name --
+
+
+def git(*words: str | pathlib.Path, cwd: pathlib.Path) -> None:
+    who = ("-c", "user.name=a", "-c", "user.email=a@b")
+    subprocess.run(["git", *who, *words], cwd=cwd, check=True, capture_output=True)
+
+
+@pytest.fixture
+def repository(tmp_path: pathlib.Path) -> pathlib.Path:
+    place = tmp_path / "shop"
+    place.mkdir()
+    git("init", "-q", cwd=place)
+    git("commit", "-q", "--allow-empty", "-m", "x", cwd=place)
+    return place
+
+
+def project_in(shell: Shell, place: pathlib.Path) -> str:
+    (record,) = shell.records("whoami", cwd=place, env={"AGENTBUS_PROJECT": ""})
+    return record["project"]
+
+
+def test_the_project_is_named_after_the_repository_from_anywhere_in_it(shell, repository):
+    (repository / "src" / "deep").mkdir(parents=True)
+
+    assert project_in(shell, repository) == "shop"
+    assert project_in(shell, repository / "src" / "deep") == "shop"
+
+
+def test_worktrees_of_a_repository_share_one_bus(shell, repository, tmp_path):
+    git("worktree", "add", "-q", tmp_path / "feature", cwd=repository)
+    unset = {"AGENTBUS_PROJECT": ""}
+
+    shell.ok("speak", "from the worktree", cwd=tmp_path / "feature", env=unset)
+
+    assert project_in(shell, tmp_path / "feature") == "shop"
+    assert "from the worktree" in shell.ok("overhear", "--last", "1", cwd=repository, env=unset)
+
+
+def test_outside_a_repository_the_project_is_agentbus(shell):
+    assert project_in(shell, shell.home) == "agentbus"
+
+
+def test_a_config_file_above_names_agent_and_project(shell, repository):
+    (repository / ".agentbus.yaml").write_text("project: team:shop\nagent: builder\n")
+    (repository / "src").mkdir()
+
+    (record,) = shell.records(
+        "whoami", cwd=repository / "src", env={"AGENTBUS_PROJECT": "", "AGENTBUS_AGENT": ""}
+    )
+
+    assert (record["project"], record["agent"]) == ("team:shop", "builder")
+
+
+def test_the_environment_is_stronger_than_a_file_and_an_option_than_both(shell, repository):
+    (repository / ".agentbus.yaml").write_text("agent: from-file\n")
+
+    (by_environment,) = shell.records("whoami", cwd=repository)
+    (by_option,) = shell.records("whoami", "--agent", "me", cwd=repository)
+
+    assert (by_environment["agent"], by_option["agent"]) == ("ada", "me")
+    assert by_option["sources"]["agent"] == "flag"
+
+
+# -- doctor --
+
+
+def test_doctor_finds_a_sound_server_healthy(shell):
+    findings = shell.records("doctor")
+
+    assert all(list(found) == ["check", "status", "found", "remedy"] for found in findings)
+    assert {found["status"] for found in findings} == {"ok"}
+    examined = {found["check"] for found in findings}
+    assert examined >= {
+        *("connection", "version", "persistence", "eviction", "clock", "identity"),
+        *("consumers", "dead letters"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "check"),
+    [("maxmemory-policy", "allkeys-lru", "eviction"), ("appendonly", "no", "persistence")],
+)
+def test_doctor_fails_on_a_server_that_may_lose_data(shell, own_server, setting, value, check):
+    own_server.ask("CONFIG", "SET", setting, value)
+
+    done = shell.run("doctor", "--json", "--url", own_server.url)
+
+    assert done.returncode == 6
+    failed = [json.loads(line) for line in done.stdout.splitlines()]
+    (found,) = [record for record in failed if record["status"] == "failed"]
+    assert found["check"] == check
+    assert found["remedy"]
+
+
+def test_doctor_without_a_server_is_exit_1(shell):
+    done = shell.run("doctor", "--url", "redis://127.0.0.1:1", "--deadline", "0.3")
+
+    assert (done.returncode, done.stdout) == (1, "")
+
+
+def test_doctor_counts_dead_letters(shell, valkey, project):
+    valkey.ask("XADD", f"{project}:dlq:mail:default", "*", "a", "b")
+
+    done = shell.run("doctor", "--json")
+
+    (found,) = [
+        r for r in map(json.loads, done.stdout.splitlines()) if r["check"] == "dead letters"
+    ]
+    assert (done.returncode, found["status"]) == (0, "warning")
+
+
+# -- clear --
+
+
+def test_clear_counts_what_it_removes_by_kind(shell):
+    shell.ok("announce", "building")
+    shell.ok("jot", "plan", "x", "--tag", "a")
+
+    refused = shell.run("clear", "--json")
+    (done,) = shell.records("clear", "--force")
+
+    assert refused.returncode == 2
+    assert json.loads(refused.stdout)["keys"] == done["keys"]
+    assert list(done) == ["project", "total", "keys"]
+    assert done["total"] == sum(done["keys"].values())
+    assert {"ch", "flag", "jot", "jots_by_tag"} <= set(done["keys"])
+    assert shell.ok("list") == shell.ok("list", "--flags") == shell.ok("overhear") == ""
+
+
+# -- completion --
+
+
+@pytest.mark.parametrize("kind", ["bash", "zsh", "fish"])
+def test_completion_prints_a_script_for_the_shell(shell, kind):
+    script = shell.ok("completion", kind)
+
+    assert "agentbus" in script
+    assert f"{kind}_complete" in script
+
+
+def test_completion_of_an_unknown_shell_is_a_usage_error(shell):
+    assert shell.run("completion", "cmd").returncode == 2
+
+
+def test_the_bash_script_loads_in_bash(shell):
+    script = shell.ok("completion", "bash")
+
+    subprocess.run(["bash", "--norc", "-eu"], input=script, text=True, check=True)
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["ov"], ["overhear"]),
+        (["a"], ["announce", "await"]),
+        (["speak", "--top"], ["--topic"]),
+        (["await", "x", "--until", "f"], ["free"]),
+        (["completion", ""], ["bash", "zsh", "fish"]),
+    ],
+)
+@pytest.mark.parametrize("kind", ["bash", "zsh", "fish"])
+def test_verbs_options_and_choices_are_completed_quietly(shell, kind, words, expected):
+    line = " ".join(["agentbus", *words])
+    position = words[-1] if kind == "fish" else str(len(words))
+    asked = {"_AGENTBUS_COMPLETE": f"{kind}_complete", "COMP_WORDS": line, "COMP_CWORD": position}
+
+    done = shell.run(env=asked)
+
+    offered = [word for word in expected if re.search(rf"(?m)(^|,){word}\b", done.stdout)]
+    assert offered == expected
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+# -- monitor --
+
+
+def test_monitor_writes_plain_lines_where_stdout_is_no_terminal(shell):
+    shell.ok("speak", "before", "--topic", "build")
+    watching = shell.start("monitor")
+    assert "ada [build] before" in watching.stdout.readline()
+
+    shell.ok("speak", "after")
+
+    assert "ada after" in watching.stdout.readline()
+    watching.send_signal(signal.SIGINT)
+    _, said = watching.communicate(timeout=60)
+    assert (watching.returncode, said) == (130, "")
+
+
+def test_monitor_as_json_is_as_overhear(shell):
+    (said,) = shell.records("speak", "hi")
+
+    assert shell.records("monitor", "--timeout", "0.1") == [said]
+
+
+def test_monitor_moves_no_cursor(shell):
+    shell.ok("speak", "hi")
+    shell.ok("monitor", "--timeout", "0.1")
+
+    assert "hi" in shell.ok("overhear")
+
+
+class Terminal:
+    """A terminal with a program in it, and everything that it was shown."""
+
+    def __init__(self, shell: Shell, *args: str) -> None:
+        self._master, slave = pty.openpty()
+        size = {"COLUMNS": "120", "LINES": "40"}
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
+        self.process = subprocess.Popen(
+            [program(), *args],
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+            env={**shell.environment, **size, "TERM": "xterm-256color"},
+            cwd=shell.home,
+            start_new_session=True,
+        )
+        os.close(slave)
+        self.shown = ""
+
+    def read_until(self, text: str) -> None:
+        while text not in self.shown:
+            self.shown += os.read(self._master, 65536).decode(errors="replace")
+
+    def read_to_the_end(self) -> None:
+        # A terminal whose last program has ended is an input/output error.
+        with contextlib.suppress(OSError):
+            while True:
+                self.shown += os.read(self._master, 65536).decode(errors="replace")
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        os.close(self._master)
+
+
+@pytest.fixture
+def terminal(shell: Shell) -> Iterator[Terminal]:
+    shell.ok("speak", "before")
+    shell.ok("announce", "building")
+    shell.ok("jot", "a-note", "x")
+    opened = Terminal(shell, "monitor")
+    yield opened
+    opened.close()
+
+
+def test_monitor_in_a_terminal_shows_messages_flags_and_notes_as_they_change(terminal, shell):
+    for text in ("before", "building held by ada", "a-note"):
+        terminal.read_until(text)
+
+    shell.ok("speak", "fresh news", "--agent", "bob")
+    shell.ok("satisfy", "building")
+
+    terminal.read_until("fresh news")
+    terminal.read_until("building satisfied by ada")
+
+
+def test_monitor_that_is_interrupted_gives_the_terminal_back(terminal):
+    terminal.read_until("before")
+
+    terminal.process.send_signal(signal.SIGINT)
+
+    terminal.read_to_the_end()
+    assert terminal.process.wait(60) == 130
+    assert terminal.shown.rindex("\x1b[?1049l") > terminal.shown.rindex("\x1b[?1049h")
+    assert terminal.shown.rindex("\x1b[?25h") > terminal.shown.rindex("\x1b[?25l")
+    assert "Traceback" not in terminal.shown
+
+
+def test_monitor_shows_a_terminal_nothing_that_it_would_obey(shell):
+    shell.ok("speak", "evil \x1b]0;title\x07 end")
+    opened = Terminal(shell, "monitor")
+
+    opened.read_until(" end")
+
+    opened.close()
+    assert "\x1b]0;" not in opened.shown

@@ -1,0 +1,62 @@
+"""Standard input and output that are closed or full: nothing is lost, and nothing goes astray."""
+
+from __future__ import annotations
+
+import subprocess
+
+import pytest
+
+from tests.hostile import check_told
+from tests.inprocess import Done
+from tests.servers import program
+
+
+@pytest.mark.parametrize("descriptor", [0, 1, 2])
+def test_a_closed_descriptor_is_no_defect(descriptor, real_shell):
+    script = f'exec {descriptor}{"<" if not descriptor else ">"}&-; exec "$0" "$@"'
+    words = ["speak", "-"] if descriptor == 0 else ["overhear"]
+
+    done = subprocess.run(
+        ["bash", "-c", script, program(), *words],
+        env=real_shell.environment,
+        capture_output=True,
+        check=False,
+    )
+
+    assert b"unexpectedly" not in done.stderr
+    assert b"Traceback" not in done.stderr
+    assert done.returncode == (2 if descriptor == 0 else 0)
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
+def test_what_is_written_to_a_closed_descriptor_never_reaches_the_server(
+    closed, real_shell, valkey, project
+):
+    # The next file that is opened takes the number of a closed one: the connection, if nobody cares.
+    planted = f"{project}:planted"
+    real_shell.ok("jot", "k", "--value", f"\r\nSET {planted} 1\r\n")
+    real_shell.ok("speak", f"\r\nSET {planted} 1\r\n")
+
+    for words in (["recall", "k"], ["overhear", "--json"], ["recall", f"\nSET {planted} 1"]):
+        subprocess.run(
+            ["bash", "-c", f'exec "$0" "$@" {closed}', program(), *words],
+            env=real_shell.environment,
+            capture_output=True,
+            check=False,
+        )
+
+    assert valkey.ask("EXISTS", planted) == 0
+
+
+def test_what_could_not_be_written_is_not_heard(real_shell):
+    real_shell.ok("speak", "hi")
+
+    done = subprocess.run(
+        ["bash", "-c", 'exec "$0" overhear >/dev/full', program()],
+        env=real_shell.environment,
+        capture_output=True,
+        check=False,
+    )
+
+    check_told(Done(done.returncode, done.stdout, done.stderr), 1)
+    assert real_shell.ok("overhear").endswith(" hi\n")

@@ -1,0 +1,342 @@
+"""The documentation names everything there is, its links lead somewhere, and its examples run.
+
+A `console` block holds commands after `$ ` (going on after `> `) and the output of each, where
+`...` stands for anything, and ids and times for any id and time. A `python` block is followed by an
+`output` block if it prints something. A page is one session: a fresh home with an embedded server.
+`console terminal=2` is another shell; with `waits` its output is looked at when the page ends.
+`no-run` marks what needs more than one machine has.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import json
+import os
+import pathlib
+import re
+import shlex
+import tempfile
+from collections.abc import Iterator
+
+import pytest
+import yaml
+
+import agentbus
+import agentbus.aio
+from agentbus import errors, names, schemes, settings
+from agentbus.commands._declare import GLOBAL, VERBS, Param, module
+from agentbus.commands._declare import parse as parse_line
+from agentbus.diagnosis import Finding
+from agentbus.keys import Keys
+from agentbus.record import Record
+from tests.pages import REDIS_CLI, RUNNER, Terminal, blocks, run_python
+from tests.servers import Shell, program
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+REFERENCE = ROOT / "docs/reference"
+# The examples are programs of their own, with tests of their own.
+DOCS = sorted(path for path in (ROOT / "docs").rglob("*.md") if "examples" not in path.parts)
+PAGES = [ROOT / "README.md", *DOCS]
+LANGUAGES = {"console", "python", "output", "yaml", "json", "ini", "text"}
+MARKS = {"no-run", "waits", "terminal=2"}
+
+
+def named(path: pathlib.Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+@functools.cache
+def page(name: str) -> str:
+    return (REFERENCE / name).read_text()
+
+
+def section(name: str, title: str) -> str:
+    """Return what stands under a heading, up to the next heading of its level."""
+    found = re.search(
+        rf"^(#+) `?{re.escape(title)}`?$(.*?)(?=^\1 |\Z)", page(name), re.MULTILINE | re.DOTALL
+    )
+    assert found, f"{name} has no section {title!r}"
+    return found[2]
+
+
+# -- the reference is complete ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_is_described_with_all_its_options(verb):
+    text = section("cli.md", verb)
+    about = module(verb).VERB
+
+    for param in about.params:
+        if param.names:
+            for name in param.names:
+                assert f"`{name}" in text, f"{verb} {name}"
+        for choice in param.choices:
+            assert f"`{choice}`" in text, f"{verb} {choice}"
+    assert re.search(r"\bPython:\s", text)
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_no_verb_is_given_an_option_that_it_lacks(verb):
+    known = {name for param in (*module(verb).VERB.params, *GLOBAL) for name in param.names}
+
+    described = re.findall(r"^\| `(--[a-z-]+)", section("cli.md", verb), re.MULTILINE)
+
+    assert set(described) <= known
+
+
+@pytest.mark.parametrize("verb", [verb for verb in VERBS if "JSON:" in module(verb).VERB.text])
+def test_every_field_that_the_help_promises_is_described(verb):
+    told = module(verb).VERB.text.split("JSON:")[1].split(".")[0]
+    text = section("cli.md", verb)
+
+    for field in re.findall(r"\b[a-z]+(?:_[a-z]+)*\b", re.sub(r"\(.*?\)", "", told)):
+        if field not in {"for", "and", "its", "fields", "where", "the", "bus", "spoke", "as"}:
+            assert field in text, f"{verb}: {field}"
+
+
+@pytest.mark.parametrize("param", GLOBAL, ids=lambda param: param.dest)
+def test_every_global_option_is_described(param: Param):
+    for name in param.names:
+        assert f"`{name}" in section("cli.md", "Global options")
+
+
+@pytest.mark.parametrize("code", errors.EXIT_CODES)
+def test_every_exit_code_is_described(code):
+    for name in ("cli.md", "errors.md"):
+        assert f"| {code} |" in section(name, "Exit codes")
+
+
+def error_classes() -> list[type[errors.AgentBusError]]:
+    return [
+        found
+        for found in vars(errors).values()
+        if isinstance(found, type) and issubclass(found, errors.AgentBusError)
+    ]
+
+
+@pytest.mark.parametrize("error", error_classes(), ids=lambda error: error.__name__)
+def test_every_error_is_described_with_its_exit_code(error):
+    assert f"| `{error.__name__}` | {error.exit_code} |" in page("errors.md")
+
+
+def key_patterns() -> list[str]:
+    documented = (inspect.getdoc(found) or "" for found in vars(Keys).values())
+    return sorted({key for text in documented for key in re.findall(r"`(<P>:[^`]+)`", text)})
+
+
+@pytest.mark.parametrize("key", key_patterns())
+def test_every_key_is_described(key):
+    assert f"| `{key}`" in page("keys.md")
+
+
+def test_every_method_that_builds_a_key_says_which():
+    builders = {name for name in vars(Keys) if name[0] != "_"} - {"project", "kind", "pattern"}
+
+    for name in builders:
+        assert (inspect.getdoc(getattr(Keys, name)) or "").startswith("`<P>:"), name
+
+
+@pytest.mark.parametrize("kind", sorted(names.KEY_KINDS))
+def test_every_word_that_a_project_may_not_hold_is_listed(kind):
+    assert f"`{kind}`" in section("keys.md", "Reserved words")
+
+
+@pytest.mark.parametrize("setting", settings.VARIABLES)
+def test_every_setting_is_described_with_its_variables(setting):
+    rows = [row for row in page("settings.md").splitlines() if row.startswith(f"| `{setting}` |")]
+
+    assert len(rows) == 1
+    for variable in settings.VARIABLES[setting]:
+        assert f"`{variable}" in rows[0]
+    assert ("in files" in rows[0]) == (setting in settings.IN_FILES)
+
+
+@pytest.mark.parametrize("scheme", schemes._SCHEMES)
+def test_every_scheme_is_described_with_its_options(scheme):
+    text = section("urls.md", f"{scheme}://")
+
+    for option in options_of(scheme):
+        assert f"| `{option}` |" in text, f"{scheme}: {option}"
+
+
+def options_of(scheme: str) -> list[str]:
+    """Return the options of a URL, as the error about an unknown one lists them."""
+    with pytest.raises(errors.ConfigError) as refusal:
+        schemes.backend(f"{scheme}://a/b?no-such-option=1", "p")
+    return re.findall(r"\w+", (refusal.value.hint or "").partition(":")[2])
+
+
+@pytest.mark.parametrize("name", agentbus.__all__)
+def test_every_public_name_is_described(name):
+    if isinstance(getattr(agentbus, name), type) and issubclass(getattr(agentbus, name), Exception):
+        assert f"`{name}`" in page("errors.md")
+    else:
+        assert re.search(rf"`(agentbus\.)?{name}\b", page("python.md"))
+
+
+def methods() -> list[str]:
+    return [name for name in dir(agentbus.Bus) if name[0] != "_"]
+
+
+@pytest.mark.parametrize("name", methods())
+def test_every_method_is_described_with_its_parameters(name):
+    text = section("python.md", name)
+    found = inspect.getattr_static(agentbus.Bus, name)
+    if isinstance(found, property):
+        return
+    plain = inspect.Signature(
+        [
+            parameter.replace(annotation=inspect.Parameter.empty)
+            for parameter in list(inspect.signature(found).parameters.values())[1:]
+        ]
+    )
+    assert f"{name}{plain}" in re.sub(r"\s+", " ", text.replace("'", '"')).replace('"', "'")
+
+
+def test_every_method_of_the_asynchronous_bus_is_described():
+    for name in dir(agentbus.AsyncBus):
+        if name[0] != "_":
+            assert f"{name}" in page("python.md")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *(getattr(agentbus, name) for name in agentbus.__all__ if name != "aio"),
+        Finding,
+    ],
+    ids=lambda value: value.__name__,
+)
+def test_every_field_of_a_value_is_described(value):
+    if isinstance(value, type) and issubclass(value, Record):
+        for field in value.__match_args__:
+            assert f"`{field}`" in section("python.md", value.__name__)
+
+
+def test_the_glossary_has_each_term_once_in_order():
+    text = (ROOT / "docs/glossary.md").read_text()
+
+    terms = [term.lower() for term in re.findall(r"^\*\*(.+?)\*\*", text, re.MULTILINE)]
+
+    assert terms == sorted(set(terms))
+
+
+# -- the links lead somewhere -------------------------------------------------------------------
+
+
+def prose(path: pathlib.Path) -> str:
+    return re.sub(r"^```.*?^```$", "", path.read_text(), flags=re.MULTILINE | re.DOTALL)
+
+
+def anchors(path: pathlib.Path) -> set[str]:
+    titles = re.findall(r"^#+ (.+)$", prose(path), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def links(path: pathlib.Path) -> Iterator[tuple[pathlib.Path, str]]:
+    for link in re.findall(r"\]\(([^)\s]+)\)", prose(path)):
+        if "://" not in link:
+            target, _, anchor = link.partition("#")
+            yield (path.parent / target).resolve() if target else path, anchor
+
+
+@pytest.mark.parametrize("path", PAGES, ids=named)
+def test_every_relative_link_leads_somewhere(path):
+    for target, anchor in links(path):
+        assert target.exists(), target
+        if anchor:
+            assert anchor in anchors(target), f"{named(target)}#{anchor}"
+
+
+def test_every_page_can_be_reached_from_the_index():
+    index = ROOT / "docs/README.md"
+
+    linked = {target for target, _ in links(index)}
+
+    assert {path for path in PAGES if path not in (index, ROOT / "README.md")} <= linked
+
+
+# -- the examples run ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def session(tmp_path: pathlib.Path) -> Iterator[Shell]:
+    """A fresh home in which the commands of one page run."""
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    (tools / "redis-cli").write_text(REDIS_CLI)
+    (tools / "redis-cli").chmod(0o755)
+    (tmp_path / "runner.py").write_text(RUNNER)
+    path = f"{pathlib.Path(program()).parent}:{tools}:{os.environ['PATH']}"
+    # A short path, as homes have: the server's socket lies in it.
+    with tempfile.TemporaryDirectory(prefix="docs-", dir="/tmp") as home:
+        shell = Shell(pathlib.Path(home), {"PATH": path, "LOGNAME": "you", "USER": "you"})
+        yield shell
+        shell.run("server", "stop")
+
+
+def runnable(path: pathlib.Path) -> bool:
+    return any(
+        block.language in ("console", "python") and "no-run" not in block.marks
+        for block in blocks(path)
+    )
+
+
+@pytest.mark.parametrize("path", [path for path in PAGES if runnable(path)], ids=named)
+def test_the_examples_of_the_page_do_what_they_say(path, session, tmp_path):
+    place = session.home / "app"
+    place.mkdir()
+    terminals: dict[str, Terminal] = {}
+    try:
+        for block in blocks(path):
+            if "no-run" in block.marks:
+                continue
+            if block.language == "console":
+                which = next((mark for mark in block.marks if mark[:9] == "terminal="), "")
+                if which not in terminals:
+                    terminals[which] = Terminal(session.environment, place)
+                terminals[which].type(block.commands())
+                if "waits" not in block.marks:
+                    terminals[which].settle()
+            elif block.language == "python":
+                file = tmp_path / f"line{block.line}.py"
+                file.write_text(block.text)
+                run_python(file, block, session, place)
+        for terminal in terminals.values():
+            terminal.settle()
+    finally:
+        for terminal in terminals.values():
+            terminal.close()
+
+
+@pytest.mark.parametrize("path", PAGES, ids=named)
+def test_every_block_is_of_a_kind_that_is_checked(path):
+    for block in blocks(path):
+        assert block.language in LANGUAGES, f"{named(path)}:{block.line}"
+        assert set(block.marks) <= MARKS, f"{named(path)}:{block.line}"
+        if block.language == "yaml":
+            yaml.safe_load(block.text)
+        elif block.language == "json":
+            json.loads(block.text)
+        elif block.language == "python":
+            compile(block.text, named(path), "exec", 0x2000)
+
+
+@pytest.mark.parametrize("path", PAGES, ids=named)
+def test_every_command_line_that_is_not_run_can_be_read(path):
+    for block in blocks(path):
+        if block.language == "console" and "no-run" in block.marks:
+            for command, _ in block.commands():
+                name, *words = shlex.split(command)
+                if name == "agentbus" and not set(words) & {">>", ">", "|", "&&"}:
+                    assert parse_line(words) is not None, f"{block.line}: {command}"
+
+
+def test_the_asynchronous_runner_knows_a_coroutine():
+    """`0x2000` above is the flag by which `compile` takes an `await` at the top."""
+    code = compile("await asyncio.sleep(0)", "x", "exec", 0x2000)
+
+    assert asyncio.run(eval(code, {"asyncio": asyncio})) is None

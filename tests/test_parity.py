@@ -1,0 +1,111 @@
+"""The two buses and the command line are one thing: the same verbs, by the same names."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+
+import agentbus
+from agentbus.bus import Bus
+from agentbus.commands._declare import VERBS, module
+
+# What opens and closes a bus is the one thing that differs.
+OWN = {"close", "aclose"}
+# Verbs of the shell and what they are in the library.
+IN_THE_LIBRARY = {
+    "await": ["await_"],
+    "list": ["list_", "flags", "agents", "topics", "queues"],
+    "recall": ["recall", "notes"],
+    "monitor": ["overhear", "flags", "list_", "queues"],
+    "whoami": ["settings"],
+}
+# What is about a user's machine rather than about a bus.
+OF_THE_SHELL = {"server", "completion"}
+
+
+def public(bus: type) -> dict[str, object]:
+    return {name: getattr(bus, name) for name in dir(bus) if not name.startswith("_")}
+
+
+def methods(bus: type) -> dict[str, object]:
+    return {n: v for n, v in public(bus).items() if callable(v) and n not in OWN}
+
+
+def test_both_buses_have_the_same_public_names():
+    assert set(public(Bus)) - OWN == set(public(agentbus.AsyncBus)) - OWN
+
+
+@pytest.mark.parametrize("name", sorted(methods(Bus)))
+def test_both_buses_have_the_same_signatures_and_words(name):
+    blocking, asynchronous = getattr(Bus, name), getattr(agentbus.AsyncBus, name)
+
+    assert inspect.signature(blocking) == inspect.signature(asynchronous)
+    assert inspect.getdoc(blocking) == inspect.getdoc(asynchronous)
+    assert inspect.getdoc(blocking)
+
+
+def test_both_are_connected_to_in_the_same_way():
+    parameters = [
+        inspect.signature(connect).parameters
+        for connect in (agentbus.connect, agentbus.aio.connect)
+    ]
+
+    assert parameters[0] == parameters[1]
+    assert list(parameters[0])[:3] == ["url", "project", "agent"]
+
+
+@pytest.mark.parametrize("verb", sorted(set(VERBS) - OF_THE_SHELL))
+def test_every_verb_of_the_shell_is_in_the_library(verb, bus):
+    for name in IN_THE_LIBRARY.get(verb, [verb]):
+        assert hasattr(bus, name)
+
+
+def test_every_method_of_the_library_is_a_verb_of_the_shell():
+    reached = {name for verb in VERBS for name in IN_THE_LIBRARY.get(verb, [verb])}
+
+    assert set(methods(Bus)) <= reached
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_bears_its_own_name_and_explains_itself(verb):
+    declared = module(verb).VERB
+
+    assert declared.name == verb
+    assert declared.summary.endswith(".")
+    assert declared.examples
+    assert all(example.count("agentbus") for example in declared.examples)
+
+
+@pytest.mark.parametrize(
+    ("verb", "method"), [("announce", "announce"), ("await", "await_"), ("satisfy", "satisfy")]
+)
+def test_an_option_of_the_shell_is_a_keyword_of_the_library(verb, method):
+    options = {p.dest for p in module(verb).VERB.params if p.names} - {"flag"}
+
+    assert options <= set(inspect.signature(getattr(Bus, method)).parameters)
+
+
+@pytest.mark.parametrize("name", agentbus.__all__)
+def test_every_public_name_can_be_imported(name):
+    assert getattr(agentbus, name) is not None
+
+
+def test_every_error_has_its_exit_code():
+    codes = {
+        name: value.exit_code
+        for name in agentbus.__all__
+        if isinstance(value := getattr(agentbus, name), type) and issubclass(value, Exception)
+    }
+
+    assert codes == {
+        **dict.fromkeys(["AgentBusError", "BackendUnavailable", "QueueFull"], 1),
+        **dict.fromkeys(["EventsLost", "EpochMismatch"], 1),
+        **dict.fromkeys(["UsageError", "InvalidName", "InvalidPayload", "ConfigError"], 2),
+        "UnknownBackend": 2,
+        "TimedOut": 3,
+        **dict.fromkeys(["Refused", "FlagHeld", "NotHolder", "NoteExists", "StaleDelivery"], 4),
+        "NotFound": 5,
+        "Unhealthy": 6,
+        "OutcomeUnknown": 7,
+    }

@@ -1,0 +1,46 @@
+"""The Lua scripts: a server is asked for exactly the text that lies in the package."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import sys
+
+import pytest
+
+from agentbus.store import wire
+from tests.source_tree import PACKAGE
+
+NAMES = sorted(path.stem for path in (PACKAGE / "lua").glob("*.lua"))
+
+
+def test_the_digests_are_those_of_the_scripts(checkout):
+    done = subprocess.run(
+        [sys.executable, str(checkout / "scripts/link-scripts"), "--check"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_every_script_has_a_digest_and_no_digest_is_left_over():
+    assert sorted(wire.DIGESTS) == NAMES
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_server_computes_the_same_digest(name, valkey):
+    loaded = valkey.ask("SCRIPT", "LOAD", wire.source(name)).decode()
+
+    assert loaded == wire.DIGESTS[name]
+    assert loaded == hashlib.sha1(wire.source(name), usedforsecurity=False).hexdigest()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_linked_script_includes_each_library_once_and_nothing_unlinked(name):
+    text = wire.source(name).decode()
+
+    assert "--@include" not in text
+    assert text.startswith("#!lua")
+    assert text.count("#!lua") == 1

@@ -1,0 +1,349 @@
+"""Settings: flags over environment over the project's file over the user's file over defaults."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import subprocess
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentbus import settings
+from agentbus.config import load
+from agentbus.errors import ConfigError, UsageError
+from tests import profiles  # noqa: F401 (loads the profile)
+
+# setting: variables, then a value for each place, from the strongest to the weakest
+CASES = {
+    "agent": (("AGENTBUS_AGENT", "AGENT_ID"), ["a-flag", "a-env", "a-env2", "a-file", "a-user"]),
+    "project": (("AGENTBUS_PROJECT", "PROJECT_PREFIX"), ["p-flag", "p-env", "p-env2", "p-f", "p-u"]),
+    "url": (("AGENTBUS_URL", "REDIS_URL"), [f"redis://h{i}" for i in range(5)]),
+    "json": (("AGENTBUS_JSON",), [True, "0", True, False]),
+    "log_level": (("AGENTBUS_LOG_LEVEL",), ["error", "debug", "warning", "info"]),
+    "deadline": (("AGENTBUS_DEADLINE",), [1.0, "2.5", 3, 4]),
+}  # fmt: skip
+
+
+@pytest.fixture
+def repository(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
+    """The root of a work tree, with the current directory somewhere below it."""
+    root = tmp_path / "some.repo"
+    (root / ".git").mkdir(parents=True)
+    (root / "deep" / "er").mkdir(parents=True)
+    monkeypatch.chdir(root / "deep" / "er")
+    return root
+
+
+@pytest.fixture
+def user_file() -> pathlib.Path:
+    path = pathlib.Path(os.environ["HOME"], ".config", "agentbus", "config.yaml")
+    path.parent.mkdir(parents=True)
+    return path
+
+
+def line(setting: str, value: object) -> str:
+    return f"{setting}: {json.dumps(value)}\n"
+
+
+@pytest.mark.parametrize("setting", CASES)
+def test_the_strongest_place_wins(setting, repository, user_file, monkeypatch):
+    variables, given_values = CASES[setting]
+    file = repository / ".agentbus.yaml"
+    flag, *in_environment, in_file, in_user = given_values
+    user_file.write_text(line(setting, in_user))
+    file.write_text(line(setting, in_file))
+    for variable, value in zip(variables, in_environment, strict=True):
+        monkeypatch.setenv(variable, value)
+
+    expected = [
+        ({setting: flag}, "flag", flag),
+        *(({}, variable, value) for variable, value in zip(variables, in_environment, strict=True)),
+        ({}, str(file), in_file),
+        ({}, str(user_file), in_user),
+    ]
+    for flags, source, value in expected:
+        found = settings.resolve(flags)
+        assert found.sources[setting] == source
+        wanted = type(getattr(found, setting))(value) if setting == "deadline" else value
+        assert getattr(found, setting) == (False if value == "0" else wanted)
+        # What has won goes, and the next takes its place.
+        if source in variables:
+            monkeypatch.delenv(source)
+        elif source == str(file):
+            file.unlink()
+        elif source == str(user_file):
+            user_file.unlink()
+    assert settings.resolve().sources[setting] == "default"
+
+
+def test_the_defaults(repository, monkeypatch):
+    monkeypatch.setenv("USER", "ada")
+    monkeypatch.delenv("LOGNAME", raising=False)
+
+    found = settings.resolve()
+
+    assert found.agent == f"ada@{os.uname().nodename}"
+    assert found.project == "some.repo"
+    assert (found.url, found.json, found.log_level, found.deadline) == (None, False, "info", 5.0)
+
+
+def test_an_empty_variable_sets_nothing(repository, monkeypatch):
+    for variables, _ in CASES.values():
+        for variable in variables:
+            monkeypatch.setenv(variable, "")
+
+    assert set(settings.resolve().sources.values()) == {"default"}
+
+
+def test_the_nearest_file_wins_setting_by_setting(repository, user_file):
+    (repository / ".agentbus.yaml").write_text("agent: outer\nproject: outer\n")
+    (repository / "deep" / ".agentbus.yaml").write_text("agent: inner\n")
+    user_file.write_text("agent: user\nproject: user\ndeadline: 9\n")
+
+    found = settings.resolve()
+
+    assert (found.agent, found.project, found.deadline) == ("inner", "outer", 9)
+
+
+def test_no_file_above_the_repository_is_read(repository):
+    (repository.parent / ".agentbus.yaml").write_text("agent: stranger\n")
+
+    assert settings.resolve().sources["agent"] == "default"
+
+
+def test_a_chosen_file_is_the_only_one(repository, user_file, tmp_path, monkeypatch):
+    (repository / ".agentbus.yaml").write_text("agent: found\n")
+    user_file.write_text("project: user\n")
+    chosen, other = tmp_path / "chosen.yaml", tmp_path / "other.yaml"
+    chosen.write_text("deadline: 7\n")
+    other.write_text("deadline: 8\n")
+    monkeypatch.setenv("AGENTBUS_CONFIG", str(other))
+
+    assert settings.resolve().deadline == 8
+    found = settings.resolve({"config": str(chosen)})
+
+    assert found.deadline == 7
+    assert (found.sources["agent"], found.sources["project"]) == ("default", "default")
+
+
+def test_xdg_config_home_says_where_the_users_file_is(repository, tmp_path, monkeypatch):
+    place = tmp_path / "xdg" / "agentbus"
+    place.mkdir(parents=True)
+    (place / "config.yaml").write_text("agent: xdg\n")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "xdg"))
+
+    assert settings.resolve().agent == "xdg"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("agnet: x", "log: /tmp/x", "server: /bin/sh", "config: x", "true: 1", "null: 1", "1.5: x"),
+        *("agent: a\nagent: b", "json: 1\nproject: x\njson: 0", "? [a]\n: b", "? {a: 1}\n: b"),
+        *("agent: &a x\nproject: *a", "agent: &a [*a]", "agent: !!python/name:os.system", "<<: {}"),
+        *("- agent", "agent", "42", "agent: [", "agent: 'x", "\t", "a: b: c", "--- a\n--- b", "%x"),
+        *("agent: 2024-13-45", "agent: NO", "agent: 7", "agent: [a]", "agent:", "agent: ''"),
+        *("project: 1.10", "project: NO", "project: a b", "project: x:jot", "project: '*'"),
+        *("url: 5", "url: ''", "url: [redis://h]", "json: maybe", "json: 2", "json: []"),
+        *("log_level: loud", "log_level: yes", "log_level: true", "log_level: 5", "deadline: 0"),
+        *("deadline: -1", "deadline: soon", "deadline: .nan", "deadline: .inf", "deadline: true"),
+        *("deadline: [1]", "deadline: 1e99", "deadline:", "agent: " + "9" * 5000),
+        *("[" * 5000, "{" * 5000, "agent: " + "x" * 257, "agent: 'a\\b\"'\nagent: b", "- " * 5000),
+    ],
+)  # fmt: skip
+def test_a_mistake_in_a_file_is_a_sentence(text, repository):
+    (repository / ".agentbus.yaml").write_text(text)
+
+    with pytest.raises(UsageError) as refused:
+        settings.resolve()
+
+    said = str(refused.value)
+    assert refused.value.exit_code == 2
+    assert refused.value.hint
+    assert ".agentbus.yaml" in said
+    assert said.isprintable()
+    assert len(said) < 600
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "url: redis://:sesame@h: x",
+        "url: 'redis://:sesame@h",
+        "url: [redis://:sesame@h",
+        "url: @sesame",
+    ],
+)
+def test_an_error_about_a_file_shows_no_password(text, repository):
+    (repository / ".agentbus.yaml").write_text(text)
+
+    with pytest.raises(ConfigError) as refused:
+        settings.resolve()
+
+    assert "sesame" not in str(refused.value)
+
+
+def test_a_misspelt_setting_is_guessed(repository):
+    (repository / ".agentbus.yaml").write_text("agnet: x\n")
+
+    with pytest.raises(ConfigError, match="did you mean 'agent'"):
+        settings.resolve()
+
+
+@pytest.mark.parametrize("text", ["", "# nothing\n", "---\n", "{}", "\ufeffagent: a\n"])
+def test_a_file_may_set_nothing(text, repository):
+    (repository / ".agentbus.yaml").write_text(text)
+
+    assert settings.resolve().agent
+
+
+@pytest.mark.parametrize(
+    ("text", "setting", "value"),
+    [
+        ("json: NO", "json", False),
+        ("json: 'on'", "json", True),
+        ("log_level: off", "log_level", "off"),
+        ("log_level: no", "log_level", "off"),
+        ("log_level: WARNING", "log_level", "warning"),
+        ("deadline: '2'", "deadline", 2.0),
+        ("project: '1.10'", "project", "1.10"),
+        ("agent: 'NO'", "agent", "NO"),
+        ("agent: 日本", "agent", "日本"),
+    ],
+)
+def test_what_yaml_makes_of_words_is_understood(text, setting, value, repository):
+    (repository / ".agentbus.yaml").write_text(text)
+
+    assert getattr(settings.resolve(), setting) == value
+
+
+def unreadable(path: pathlib.Path, kind: str) -> None:
+    if kind == "huge":
+        path.write_bytes(b"# " + b"x" * 2**20)
+    elif kind == "binary":
+        path.write_bytes(bytes(range(256)) * 4)
+    elif kind == "latin-1":
+        path.write_bytes(b"agent: caf\xe9\n")
+    elif kind == "utf-16":
+        path.write_text("agent: a\n", encoding="utf-16")
+    elif kind == "directory":
+        path.mkdir()
+    elif kind == "fifo":
+        os.mkfifo(path)
+    elif kind == "dangling link":
+        path.symlink_to("nowhere")
+
+
+KINDS = ["huge", "binary", "latin-1", "utf-16", "directory", "fifo", "dangling link"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("how", ["found", "chosen"])
+def test_a_file_that_is_no_config_is_refused_in_a_sentence(kind, how, repository):
+    path = repository / ".agentbus.yaml"
+    unreadable(path, kind)
+
+    with pytest.raises(ConfigError) as refused:
+        settings.resolve({"config": str(path)} if how == "chosen" else None)
+
+    assert refused.value.exit_code == 2
+    assert str(refused.value).isprintable()
+
+
+def test_a_missing_file_that_was_chosen_is_refused(repository):
+    with pytest.raises(ConfigError, match="not there"):
+        settings.resolve({"config": "nowhere.yaml"})
+
+
+@given(
+    data=st.binary(max_size=200)
+    | st.text(st.characters(codec="utf-8"), max_size=200).map(str.encode)
+)
+def test_any_file_is_read_or_refused_in_a_sentence(data, tmp_path_factory):
+    path = tmp_path_factory.mktemp("config") / "c.yaml"
+    path.write_bytes(data)
+    try:
+        found = load(str(path))
+    except ConfigError as refused:
+        assert str(refused).isprintable()  # noqa: PT017
+    else:
+        assert set(found) <= set(settings.IN_FILES)
+
+
+@pytest.mark.parametrize("setting", ["log", "server", "config"])
+def test_a_file_chooses_neither_the_log_nor_a_program(setting, real_shell):
+    bait = real_shell.home / "bait"
+    (real_shell.home / ".git").mkdir()
+    (real_shell.home / ".agentbus.yaml").write_text(f"{setting}: {bait}\n")
+
+    done = real_shell.run("speak", "hi")
+
+    assert done.returncode == 2
+    assert f"unknown '{setting}'" in done.stderr
+    assert not bait.exists()
+
+
+def test_worktrees_share_the_project_of_their_repository(tmp_path, monkeypatch):
+    main = tmp_path / "shared-name"
+    git = ["git", "-c", "user.name=a", "-c", "user.email=a@b"]
+    subprocess.run([*git, "init", "-q", str(main)], check=True)
+    subprocess.run([*git, "commit", "-q", "--allow-empty", "-m", "x"], cwd=main, check=True)
+    subprocess.run([*git, "worktree", "add", "-q", str(tmp_path / "other")], cwd=main, check=True)
+
+    monkeypatch.chdir(tmp_path / "other")
+
+    assert settings.resolve().project == "shared-name"
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        *(("AGENTBUS_AGENT", "a\nb"), ("AGENTBUS_AGENT", "x" * 257), ("AGENT_ID", "\x1b[2J")),
+        *(("AGENTBUS_PROJECT", "*"), ("PROJECT_PREFIX", "a b"), ("AGENTBUS_PROJECT", "x:flag")),
+        *(("AGENTBUS_URL", "nonsense"), ("REDIS_URL", "redis://h:99999"), ("AGENTBUS_URL", "x://h")),
+        *(("AGENTBUS_JSON", "2"), ("AGENTBUS_LOG_LEVEL", "loud"), ("AGENTBUS_DEADLINE", "nan")),
+        *(("AGENTBUS_DEADLINE", "-1"), ("AGENTBUS_CONFIG", "/nowhere"), ("AGENTBUS_AGENT", "\udcff")),
+    ],
+)  # fmt: skip
+def test_a_hostile_environment_is_refused_in_a_sentence(variable, value, real_shell):
+    environment = {"AGENTBUS_URL": "", "REDIS_URL": real_shell.environment["AGENTBUS_URL"]}
+    if variable == "AGENT_ID":
+        environment["AGENTBUS_AGENT"] = ""
+    if variable == "PROJECT_PREFIX":
+        environment["AGENTBUS_PROJECT"] = ""
+
+    done = real_shell.run("speak", "hi", env={**environment, variable: value})
+
+    assert done.returncode == 2, done.stderr
+    assert done.stdout == ""
+    assert len(done.stderr.splitlines()) in {1, 2}
+    assert "Traceback" not in done.stderr
+    assert "\x1b" not in done.stderr
+
+
+def test_whoami_says_where_each_setting_came_from(real_shell):
+    (real_shell.home / ".git").mkdir()
+    (real_shell.home / ".agentbus.yaml").write_text("agent: from-file\n")
+
+    (found,) = real_shell.records(
+        *("whoami", "--url", "redis://u:sesame@h/1"), env={"AGENTBUS_AGENT": ""}
+    )
+
+    assert found["agent"] == "from-file"
+    assert found["url"] == "redis://u:***@h/1"
+    assert found["sources"] == {
+        "agent": str(real_shell.home / ".agentbus.yaml"),
+        "project": "AGENTBUS_PROJECT",
+        "url": "flag",
+    }
+
+
+@pytest.mark.parametrize("option", ["--agent", "--project", "--url", "--config"])
+def test_an_empty_option_is_a_mistake(option, real_shell):
+    done = real_shell.run("speak", "hi", option, "")
+
+    assert done.returncode == 2
+    assert "empty" in done.stderr or "is no" in done.stderr
