@@ -7,9 +7,13 @@ from __future__ import annotations
 
 import time
 
+_FIRST, _LAST = -62_135_596_800.0, 253_402_300_799.0
+
 
 def rfc3339(seconds: float, *, milliseconds: bool = False) -> str:
     """Write a unix time as `2024-01-20T15:30:00Z`, with milliseconds if asked."""
+    # Another program may have stored anything: what is no time of four-digit years is cut to one.
+    seconds = min(max(seconds, _FIRST), _LAST) if seconds == seconds else 0.0  # noqa: PLR0124
     whole, thousandths = divmod(round(seconds * 1000), 1000)
     t = time.gmtime(whole)
     text = (

@@ -55,7 +55,7 @@ def load(path: str) -> dict[str, object]:
         loaded = yaml.load(data.decode(), Loader=_Loader)  # noqa: S506 (a SafeLoader)
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError) as error:
         raise ConfigError(
-            f"the config file {path!a} is no YAML ({' '.join(str(error).split())[:200]})",
+            f"the config file {path!a} is no YAML ({_why(error)})",
             hint="correct it",
         ) from None
     if loaded is None:
@@ -73,3 +73,11 @@ def load(path: str) -> dict[str, object]:
                 hint=f"did you mean {close[0]!r}?" if close else f"known: {', '.join(IN_FILES)}",
             )
     return {str(key): value for key, value in loaded.items()}
+
+
+def _why(error: Exception) -> str:
+    # Not the whole of it: YAML's errors quote the line, which may hold a password.
+    mark = getattr(error, "problem_mark", None)
+    what = str(getattr(error, "problem", None) or error)
+    where = f"line {mark.line + 1}: " if mark is not None else ""
+    return where + " ".join(what.encode("ascii", "backslashreplace").decode().split())[:200]

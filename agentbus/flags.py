@@ -10,7 +10,7 @@ from agentbus import holds
 from agentbus.errors import NotHolder, UsageError
 from agentbus.record import Record
 from agentbus.store import Command, Run
-from agentbus.stream import text
+from agentbus.stream import is_number, text
 from agentbus.when import parse_rfc3339
 
 TYPE_CHECKING = False
@@ -165,7 +165,7 @@ def _look(scope: Scope, flags: list[str]) -> Op[list[bytes]]:
 
 def _state(flag: str, reply: list[bytes], at: int) -> FlagState:
     value, left, done, token = (text(part) for part in reply[at : at + 4])
-    number = int(token) if token.isdigit() else None
+    number = int(token) if is_number(token) else None
     if value:
         agent, since = split(value)
         return FlagState(flag, "held", agent, since, holds.seconds_left(left), number)

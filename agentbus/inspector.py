@@ -73,7 +73,7 @@ def queues(scope: Scope) -> Op[list[str]]:
     keys = yield from scan(scope, "q")
     prefix = f"{scope.keys.project}:q:"
     for key in keys:
-        found.add(unescape(key[len(prefix) :].partition(":")[0]))
+        found.add(unescape(text(_bytes(key[len(prefix) :])).partition(":")[0]))
     return sorted(found)
 
 
@@ -89,7 +89,7 @@ def clear(scope: Scope, *, dry_run: bool = False) -> Op[dict[str, int]]:
             mine.append(key)
     if not dry_run:
         for at in range(0, len(mine), _AT_ONCE):
-            yield Command("UNLINK", *mine[at : at + _AT_ONCE])
+            yield Command("UNLINK", *map(_bytes, mine[at : at + _AT_ONCE]))
     return dict(sorted(counts.items()))
 
 
@@ -102,18 +102,14 @@ def scan(scope: Scope, kind: str | None) -> Generator[Step, Any, set[str]]:
         cursor, page = yield Command(
             "SCAN", cursor, "MATCH", scope.keys.pattern(kind), "COUNT", 1000
         )
-        # Keys that are no UTF-8 cannot be this project's.
-        found.update(key.decode() for key in page if _is_text(key))
+        found.update(key.decode("utf-8", "surrogateescape") for key in page)
         if int(cursor) == 0:
             return found
 
 
-def _is_text(key: bytes) -> bool:
-    try:
-        key.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
+def _bytes(key: str) -> bytes:
+    # Another program may write its titles in any encoding.
+    return key.encode("utf-8", "surrogateescape")
 
 
 def _entries_added(scope: Scope) -> Op[int]:

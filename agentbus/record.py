@@ -9,7 +9,7 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, dataclass_transform
+    from typing import Any, Self, dataclass_transform
 else:
 
     def dataclass_transform(**_options):
@@ -105,6 +105,12 @@ class Record(metaclass=_RecordType):
     def __repr__(self) -> str:
         inside = ", ".join(f"{name}={getattr(self, name)!r}" for name in self.__match_args__)
         return f"{type(self).__name__}({inside})"
+
+    def __replace__(self, **changes: object) -> Self:
+        """Return a copy with some values changed, as `copy.replace` asks for."""
+        return type(self)(
+            **{**dict(zip(self.__match_args__, self._values(), strict=True)), **changes}
+        )
 
     def __reduce__(self) -> tuple[object, ...]:
         return type(self), self._values()

@@ -17,6 +17,11 @@ def fields(flat: Sequence[bytes]) -> dict[str, str]:
     return {text(flat[i]): text(flat[i + 1]) for i in range(0, len(flat) - 1, 2)}
 
 
+def is_number(value: str) -> bool:
+    """Tell whether another program's text is a number that fits: `isdigit` takes `²` for one."""
+    return value.isascii() and value.isdigit() and len(value) < 16
+
+
 def position(entry_id: str) -> tuple[int, int]:
     """Return an id's two numbers, which compare as the server compares them."""
     milliseconds, _, sequence = entry_id.partition("-")

@@ -87,7 +87,7 @@ def following(parts: tuple[int, int]) -> str:
     milliseconds, sequence = parts
     if sequence < _MAX_PART:
         return f"{milliseconds}-{sequence + 1}"
-    return f"{min(milliseconds + 1, _MAX_PART)}-0"
+    return f"{milliseconds + 1}-0" if milliseconds < _MAX_PART else f"{milliseconds}-{sequence}"
 
 
 def _days(date: str) -> int | None:

@@ -10,7 +10,12 @@ from agentbus.errors import InvalidPayload, UsageError
 def fetched(what: str, argument: str, limit: int) -> str:
     """Return what stdin (`-`) or a file (`@FILE`) holds."""
     if argument == "-":
-        return _decoded(what, _read(0, limit), "stdin", limit)
+        try:
+            return _decoded(what, _read(0, limit), "stdin", limit)
+        except OSError as error:
+            raise UsageError(
+                f"stdin cannot be read ({error.strerror})", hint=f"pipe the {what} into it"
+            ) from None
     path = argument[1:]
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)

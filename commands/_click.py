@@ -28,6 +28,9 @@ def read(argv: Sequence[str], *, json: bool) -> int | tuple[Verb, dict[str, Any]
         return _mistake(error, json)
     except click.exceptions.Exit as end:
         return end.exit_code
+    except SystemExit as end:
+        # Completion ends so, whatever the mode.
+        return end.code if isinstance(end.code, int) else 1
     except (click.Abort, KeyboardInterrupt):
         return _INTERRUPTED
     return found if isinstance(found, tuple) else int(found or 0)

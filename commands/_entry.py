@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from agentbus.clock import rfc3339
-from agentbus.stream import id_time
+from agentbus.stream import id_time, is_number
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def show(out: Out, entry_id: str, named: dict[str, str]) -> None:
             fields["event"] = event
         for key, value in named.items():
             if key not in _OWN:
-                number = key in _NUMBERS and value.isdigit() and len(value) < 16
+                number = key in _NUMBERS and is_number(value)
                 fields[key] = int(value) if number else value
         out.record(fields, "")
         return

@@ -22,6 +22,7 @@ _GLOBAL_FLAGS = ("agent", "project", "url", "log_level", "config", "deadline")
 
 def main() -> NoReturn:
     """Run the command line of this process and end it."""
+    _fill_descriptors()
     try:
         code = run(sys.argv[1:])
     except BaseException as error:  # noqa: BLE001 (the last word to the user)
@@ -32,6 +33,16 @@ def main() -> NoReturn:
     os._exit(code)
 
 
+def _fill_descriptors() -> None:
+    # Were 1 closed, the connection to the server would get that number, and a note that is printed
+    # would be carried out there as commands. What stands in for it cannot be written to.
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDONLY)
+
+
 def run(argv: Sequence[str]) -> int:
     """Run one command line and return its exit code."""
     found = None if "_AGENTBUS_COMPLETE" in os.environ else parse(argv)
@@ -40,7 +51,8 @@ def run(argv: Sequence[str]) -> int:
 
         outcome = read(argv, json=json_wished(argv))
         if isinstance(outcome, int):
-            sys.stdout.flush()
+            if sys.stdout is not None:
+                sys.stdout.flush()
             return outcome
         found = outcome
     return call(*found)

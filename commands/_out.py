@@ -50,6 +50,13 @@ class Out:
                 data = data[os.write(1, data) :]
         except BrokenPipeError:
             raise ReaderGone from None
+        except OSError as error:
+            from agentbus.errors import AgentBusError
+
+            raise AgentBusError(
+                f"stdout cannot be written ({error.strerror})",
+                hint="make room where the output goes; nothing counts as heard",
+            ) from None
 
 
 def to_stderr(text: str) -> None:

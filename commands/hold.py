@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import subprocess
+from typing import Any, Self
 
 from agentbus.commands._declare import Call, Param, Verb, seconds
 from agentbus.errors import AgentBusError, NotHolder, UsageError
@@ -49,22 +50,22 @@ def run(call: Call) -> int:
     if not args.command:
         raise UsageError("the command is missing", hint="write it after --, as in 'hold x -- make'")
     holding = call.bus.hold(args.flag, ttl=args.ttl, wait=args.wait)
-    try:
-        with holding as hold:
-            code = _run(
-                args.command, {"AGENTBUS_TOKEN": str(hold.token), "AGENTBUS_FLAG": hold.flag}
-            )
-            if code:
-                raise _Failed(code)
-    except _Failed as failed:
-        for told in getattr(failed, "__notes__", ()):
-            call.out.warn(told)
-        return failed.code
-    except NotHolder as lost:
-        raise NotHolder(
-            f"the command succeeded, but {lost.message}",
-            hint="another agent may have worked at the same time; use a longer --ttl",
-        ) from None
+    with _Signals() as signals:
+        try:
+            with holding as hold:
+                extra = {"AGENTBUS_TOKEN": str(hold.token), "AGENTBUS_FLAG": hold.flag}
+                code = _run(args.command, extra, signals)
+                if code:
+                    raise _Failed(code)
+        except _Failed as failed:
+            for told in getattr(failed, "__notes__", ()):
+                call.out.warn(told)
+            return failed.code
+        except NotHolder as lost:
+            raise NotHolder(
+                f"the command succeeded, but {lost.message}",
+                hint="another agent may have worked at the same time; use a longer --ttl",
+            ) from None
     return 0
 
 
@@ -74,39 +75,56 @@ class _Failed(Exception):
         self.code = code
 
 
-def _run(command: list[str], extra: dict[str, str]) -> int:
-    process: subprocess.Popen[bytes] | None = None
-    early: list[int] = []
+class _Signals:
+    """Hands signals on to the command, from before the flag is taken until it is free again.
 
-    def forward(number: int, _frame: object) -> None:
-        if process is None:
-            early.append(number)
-        else:
-            process.send_signal(number)
+    So none ends this process while it holds the flag. A terminal sends SIGINT to the command as well,
+    which decides what becomes of both.
+    """
 
-    # Before the command starts, so that no signal ends this process and leaves that one behind. A
-    # terminal sends SIGINT to the command as well, which decides what becomes of both.
-    before = {
-        number: signal.signal(number, handler)
-        for number, handler in (
-            (signal.SIGTERM, forward),
-            (signal.SIGHUP, forward),
-            (signal.SIGINT, lambda *_: None),
-        )
-    }
-    try:
-        try:
-            process = subprocess.Popen(command, env={**environment(), **extra})
-        except FileNotFoundError:
-            raise _missing(command[0], "is not there", _NOT_FOUND) from None
-        except (OSError, ValueError) as error:
-            raise _missing(command[0], f"cannot be run ({error})", _NOT_EXECUTABLE) from None
-        for number in early:
-            process.send_signal(number)
-        code = process.wait()
-    finally:
-        for number, handler in before.items():
+    def __init__(self) -> None:
+        self.starting = False
+        self._process: subprocess.Popen[bytes] | None = None
+        self._early: list[int] = []
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Self:
+        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+            self._before[number] = signal.signal(number, self._take)
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        for number, handler in self._before.items():
             signal.signal(number, handler)
+
+    def forward_to(self, process: subprocess.Popen[bytes]) -> None:
+        """Hand on what comes from now on, and what came while the command started."""
+        self._process = process
+        for number in self._early:
+            process.send_signal(number)
+
+    def _take(self, number: int, _frame: object) -> None:
+        if not self.starting:
+            # Nothing runs yet: give up, and give the flag back.
+            raise _Failed(128 + number)
+        if number == signal.SIGINT:
+            return
+        if self._process is None:
+            self._early.append(number)
+        elif self._process.poll() is None:
+            self._process.send_signal(number)
+
+
+def _run(command: list[str], extra: dict[str, str], signals: _Signals) -> int:
+    signals.starting = True
+    try:
+        process = subprocess.Popen(command, env={**environment(), **extra})
+    except FileNotFoundError:
+        raise _missing(command[0], "is not there", _NOT_FOUND) from None
+    except (OSError, ValueError) as error:
+        raise _missing(command[0], f"cannot be run ({error})", _NOT_EXECUTABLE) from None
+    signals.forward_to(process)
+    code = process.wait()
     return code if code >= 0 else 128 - code
 
 

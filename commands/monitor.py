@@ -68,14 +68,19 @@ def _live(call: Call) -> None:
     messages: deque[Message] = deque(bus.overhear(last=_SHOWN), maxlen=_SHOWN)
     until = None if call.args.timeout is None else time.monotonic() + call.args.timeout
     console = Console(file=sys.stdout)
-    with Live(_view(bus, messages), console=console, screen=True, auto_refresh=False) as live:
+    live = Live(_view(bus, messages), console=console, screen=True, auto_refresh=False)
+    try:
+        # Inside, since an interrupt while it draws its first screen must give the terminal back, too.
+        live.start(refresh=True)
         while until is None or time.monotonic() < until:
             tail = messages[-1].id if messages else "0-0"
             for message in bus.overhear(since=tail, follow=True, timeout=_RENEWED):
                 messages.append(message)
                 break
             live.update(_view(bus, messages), refresh=True)
-    sys.stdout.flush()
+    finally:
+        live.stop()
+        sys.stdout.flush()
 
 
 def _view(bus: Bus, messages: deque[Message]) -> RenderableType:

@@ -24,6 +24,11 @@ for i = 3, #KEYS do
     if not string.find(at, '^%d+%-%d+$') and not string.find(at, '^%d+$') then
       return { 'bad', KEYS[i], at }
     end
+    -- Beyond 64 bits it is no id, whatever it looks like.
+    local ms, seq = parts(at)
+    if longer(ms, '18446744073709551615') or longer(seq, '18446744073709551615') then
+      return { 'bad', KEYS[i], at }
+    end
     if newer(at, last) then return { 'ahead', KEYS[i], at, last } end
     local position
     if at == '0-0' then

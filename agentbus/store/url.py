@@ -65,6 +65,12 @@ def read(text: str) -> Url:
     rest, _, query = rest.partition("?")
     authority, slash, path = rest.partition("/")
     credentials, at, hosts = authority.rpartition("@")
+    if "@" in query or ("@" in path and not at and scheme.lower() != "unix"):
+        # It may be the rest of a password, which would be shown as a host, a port or an option.
+        raise ConfigError(
+            "the server's URL has an '@' after its host",
+            hint="percent-encode '/', '?' and '@' in a password, as in %2F, %3F and %40",
+        )
     username, colon, password = credentials.partition(":")
     options = []
     for item in query.split("&") if query else []:

@@ -30,7 +30,7 @@ DIGESTS = {
     "forget": "3d5d46966b909733666b07bab1dc9cfba16e8282",
     "jot": "8908e507f5875baf48a08d96d4d25082dc44da6e",
     "look": "a849f41aaffaad32d64c31aa426679de747fc0ad",
-    "overhear": "ca01bb5456ed537658364548f737f1ac9a1aef3a",
+    "overhear": "bdbca041d1ca597d38c03d737bbe63bf292aef02",
     "recall": "a1e17b094a2bfd08671d30b93d6e3c8657103710",
     "renew": "2d3f175fec8aef07fad09a0748f6ed8b6ff6a5e0",
     "rewind": "653dfb42203bd7b262a01b171ea1400ee98847af",
