@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import os
 import pathlib
-import subprocess
-import sys
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
@@ -18,6 +16,7 @@ import pytest
 
 import agentbus
 import agentbus.aio
+from tests import profiles
 from tests.servers import Server, Shell, program, scrubbed
 
 
@@ -140,4 +139,4 @@ def checkout() -> pathlib.Path:
     return pathlib.Path(__file__).resolve().parent.parent
 
 
-__all__ = ["Connect", "Server", "Shell", "program", "subprocess", "sys"]
+__all__ = ["Connect", "Server", "Shell", "profiles", "program"]

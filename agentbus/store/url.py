@@ -65,7 +65,7 @@ def read(text: str) -> Url:
     rest, _, query = rest.partition("?")
     authority, slash, path = rest.partition("/")
     credentials, at, hosts = authority.rpartition("@")
-    if "@" in query or ("@" in path and not at and scheme.lower() != "unix"):
+    if "@" in query or ("@" in path and scheme.lower() != "unix"):
         # It may be the rest of a password, which would be shown as a host, a port or an option.
         raise ConfigError(
             "the server's URL has an '@' after its host",
