@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+import signal
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
@@ -18,6 +19,11 @@ import agentbus
 import agentbus.aio
 from tests import profiles
 from tests.servers import Server, Shell, program, scrubbed
+
+# Where the run was started in the background, a shell may have had it ignore interrupts, and all that
+# it starts would ignore them, too.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)
