@@ -7,71 +7,38 @@ if TYPE_CHECKING:
     from agentbus import aio as aio
     from agentbus.aio import AsyncBus as AsyncBus
     from agentbus.awaiting import Completion as Completion
-    from agentbus.bus import Bus as Bus
-    from agentbus.bus import connect as connect
+    from agentbus.bus import Bus as Bus, connect as connect
+    from agentbus.delivery import Delivery as Delivery
     from agentbus.errors import (
         AgentBusError as AgentBusError,
-    )
-    from agentbus.errors import (
         BackendUnavailable as BackendUnavailable,
-    )
-    from agentbus.errors import (
         ConfigError as ConfigError,
-    )
-    from agentbus.errors import (
         EpochMismatch as EpochMismatch,
-    )
-    from agentbus.errors import (
         EventsLost as EventsLost,
-    )
-    from agentbus.errors import (
         FlagHeld as FlagHeld,
-    )
-    from agentbus.errors import (
         InvalidName as InvalidName,
-    )
-    from agentbus.errors import (
         InvalidPayload as InvalidPayload,
-    )
-    from agentbus.errors import (
         NoteExists as NoteExists,
-    )
-    from agentbus.errors import (
         NotFound as NotFound,
-    )
-    from agentbus.errors import (
         NotHolder as NotHolder,
-    )
-    from agentbus.errors import (
         OutcomeUnknown as OutcomeUnknown,
-    )
-    from agentbus.errors import (
         QueueFull as QueueFull,
-    )
-    from agentbus.errors import (
         Refused as Refused,
-    )
-    from agentbus.errors import (
         StaleDelivery as StaleDelivery,
-    )
-    from agentbus.errors import (
         TimedOut as TimedOut,
-    )
-    from agentbus.errors import (
         Unhealthy as Unhealthy,
-    )
-    from agentbus.errors import (
         UnknownBackend as UnknownBackend,
-    )
-    from agentbus.errors import (
         UsageError as UsageError,
     )
-    from agentbus.flags import FlagState as FlagState
-    from agentbus.flags import Hold as Hold
-    from agentbus.inspector import Presence as Presence
-    from agentbus.inspector import Topic as Topic
+    from agentbus.flags import FlagState as FlagState, Hold as Hold
+    from agentbus.inspector import Presence as Presence, Topic as Topic
+    from agentbus.letters import Letter as Letter
     from agentbus.message import Message as Message
     from agentbus.notebook import Note as Note
+    from agentbus.queue import Priority as Priority
+    from agentbus.queues import Queue as Queue
+    from agentbus.retry import Backoff as Backoff, Bury as Bury, Retry as Retry
+    from agentbus.worker import Worker as Worker
 
 __version__ = "0.1.0"
 
@@ -82,13 +49,21 @@ _HOMES = {
     "Bus": "bus",
     "AsyncBus": "aio",
     # Values
+    "Backoff": "retry",
+    "Bury": "retry",
     "Completion": "awaiting",
+    "Delivery": "delivery",
     "FlagState": "flags",
     "Hold": "flags",
     "Message": "message",
     "Note": "notebook",
     "Presence": "inspector",
+    "Retry": "retry",
     "Topic": "inspector",
+    "Letter": "letters",
+    "Priority": "queue",
+    "Queue": "queues",
+    "Worker": "worker",
     # Errors
     "AgentBusError": "errors",
     "BackendUnavailable": "errors",

@@ -13,7 +13,7 @@ from agentbus.verb import Emits, Patient, stream_verb, verb
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from typing import Any, Self, TypeVar
 
     from agentbus.awaiting import Completion
@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     from agentbus.keys import Scope
     from agentbus.message import Message
     from agentbus.notebook import Note
+    from agentbus.queues import Queue
     from agentbus.store import Op
+    from agentbus.worker import Worker
 
     T = TypeVar("T")
 
@@ -249,6 +251,14 @@ class Verbs:
 
         return Holding(self, flag, ttl=ttl, wait=wait)
 
+    # -- work --
+
+    def queue(self, name: str, *, bound: int | None = None) -> Queue:
+        """Return a queue of this project; nothing is made before its first task."""
+        from agentbus.queues import Queue
+
+        return Queue(self, name, bound=bound)
+
     # -- the project --
 
     @verb
@@ -337,6 +347,12 @@ class Bus(Verbs):
     def close(self) -> None:
         """Close the connections; the bus may be used again and opens new ones."""
         self._link.close()
+
+    def subscribe(self, queue: str, handler: Callable[..., Any], **options: Any) -> Worker:
+        """Return a worker that runs a handler for the tasks of a queue; see `Worker`."""
+        from agentbus.worker import Worker
+
+        return Worker(self, queue, handler, **options)
 
     def _run(self, name: str, op: Op[T] | Patient[T]) -> T:
         began = time.monotonic()

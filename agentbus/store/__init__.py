@@ -45,6 +45,8 @@ class Step:
 
     __slots__ = ("sendings", "within")
     writes = False
+    # How long the server may hold its answer back, in seconds.
+    blocks = 0.0
 
     def __init__(self) -> None:
         self.within = 5.0
@@ -117,6 +119,37 @@ class Wait(Step):
         self.after = after
         self.seconds = seconds
         self.count = count
+
+    @property
+    def blocks(self) -> float:  # type: ignore[override]
+        """As long as it waits."""
+        return self.seconds
+
+
+class Take(Step):
+    """Takes new entries of streams for a consumer, waiting for them at most `seconds` (0: not).
+
+    What it takes is pending from then on. Sent again after a lost answer it takes other entries; those
+    of the lost answer are pending still, so the caller looks at what it holds (`sendings` tells).
+    """
+
+    __slots__ = ("consumer", "count", "group", "seconds", "streams")
+    writes = True
+
+    def __init__(
+        self, streams: Sequence[str], group: str, consumer: str, count: int, seconds: float
+    ) -> None:
+        super().__init__()
+        self.streams = streams
+        self.group = group
+        self.consumer = consumer
+        self.count = count
+        self.seconds = seconds
+
+    @property
+    def blocks(self) -> float:  # type: ignore[override]
+        """As long as it waits."""
+        return self.seconds
 
 
 class Pause(Step):
@@ -207,7 +240,7 @@ def attempt(
                         break
                     yield Pause(min(pause, left))
                     pause = min(pause * 2, _LONGEST_PAUSE)
-                    if isinstance(step, Wait):
+                    if isinstance(step, (Wait, Take)):
                         # The time it was to block may be over; the operation looks again.
                         step.seconds = min(step.seconds, 0.05)
                 except Stopped as stop:

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 import fakeredis
 from fakeredis import FakeRedisConnection
 from fakeredis.aioredis import FakeAsyncRedisConnection
-from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import ResponseError
+from redis.exceptions import ConnectionError as RedisConnectionError, ResponseError
 
 from agentbus.errors import BackendUnavailable
 from agentbus.store import LinkDown, Run, ServerReply, Step, Wait

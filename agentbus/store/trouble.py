@@ -5,6 +5,11 @@ from __future__ import annotations
 from agentbus.errors import AgentBusError, BackendUnavailable, ConfigError, OutcomeUnknown
 from agentbus.store import LinkDown, ServerReply, Step
 
+
+class GroupMissing(BackendUnavailable):
+    """Raised when a stream or its group was removed under its consumers."""
+
+
 _ACCESS = frozenset(("NOAUTH", "WRONGPASS", "NOPERM"))
 
 
@@ -38,6 +43,8 @@ def refused(failure: ServerReply, step: Step, where: str) -> AgentBusError:
             f"{where} refused '{step.label}': {said}",
             hint="check the user, the password and the user's ACL rules",
         )
+    if failure.code in ("NOGROUP", "UNBLOCKED") or "XGROUP subcommand requires the key" in said:
+        return GroupMissing(f"{where} has no such group ({said[:120]})")
     if failure.code == "OOM":
         return BackendUnavailable(
             f"{where} is full and refused '{step.label}'",

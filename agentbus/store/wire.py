@@ -9,7 +9,7 @@ import _socket
 import os
 import time
 
-from agentbus.store import Batch, Command, LinkDown, Run, ServerReply, Step, Wait
+from agentbus.store import Batch, Command, LinkDown, Run, ServerReply, Step, Take, Wait
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,17 +24,31 @@ _sources: dict[str, bytes] = {}
 # Script: the SHA1 by which a server knows it, so that a shell verb need not read its text.
 # Written by scripts/link-scripts; a test holds it.
 DIGESTS = {
+    "ack": "53f93f5d6abeda0a447987c91549bf018d618401",
     "advance": "24d45ec759c3f1462253004a521c4e85a159d682",
+    "again": "0966f8ee5967c151992afc17642ed92428d0eeaf",
     "announce": "99f860929d04ef83534a1c03358a457a0a0dc1b4",
+    "begin": "9c2d7501b41488fa007871551f4547c8bf07ccd4",
+    "bury": "1d8c5a5bed753d1faf6efded48423b873c1a1c19",
     "collect": "b2881381fb26b303ad257540c4798d543f74fb30",
+    "fetch": "302b1f2bf0ae88c21a3452426f1381a5586d5c3b",
+    "finish": "8fd6fd5c310457c32d93ba508da3e3afb1bc44e7",
     "forget": "3d5d46966b909733666b07bab1dc9cfba16e8282",
+    "heartbeat": "647758b8c2379f129af1e51d162b9f3c3655235e",
     "jot": "8908e507f5875baf48a08d96d4d25082dc44da6e",
     "look": "a849f41aaffaad32d64c31aa426679de747fc0ad",
     "overhear": "bdbca041d1ca597d38c03d737bbe63bf292aef02",
+    "promote": "3b0a6cf685f7075f372957e9d931b96b20b7fff3",
+    "publish": "a3d6d5f1d7b1f6c432fc071b9c81685f10d87971",
+    "purge": "4d3eeeb977812819a2df872afcb23f4e6563a5d7",
     "recall": "a1e17b094a2bfd08671d30b93d6e3c8657103710",
+    "reclaim": "13a8c773f40e928eba7163361563db382bd941d3",
     "renew": "2d3f175fec8aef07fad09a0748f6ed8b6ff6a5e0",
+    "replay": "0b09d5d1721b6d3a9ce2bb21e0eaf3a581088b44",
+    "retry": "f81352e472da583ebe054e5c0f30b4a053842d45",
     "rewind": "653dfb42203bd7b262a01b171ea1400ee98847af",
     "satisfy": "eb3f233ab6104725670981bafaafeb3851586358",
+    "schedule": "ff640ca3f75d34fe0804260e9cb094654c2950ad",
     "speak": "1061529f17aba879692426445cfb1d236605eaa4",
     "tagged": "5073d1d04265b13e42a4291aace37e8af55fb2e8",
 }
@@ -108,6 +122,12 @@ def commands(step: Step, *, whole: bool = False) -> list[Sequence[Arg]]:
     if isinstance(step, Wait):
         block = max(1, round(step.seconds * 1000))
         return [("XREAD", "COUNT", step.count, "BLOCK", block, "STREAMS", step.stream, step.after)]
+    if isinstance(step, Take):
+        wait: tuple[Arg, ...] = ()
+        if step.seconds:
+            wait = ("BLOCK", max(1, round(step.seconds * 1000)))
+        head = ("XREADGROUP", "GROUP", step.group, step.consumer, "COUNT", step.count, *wait)
+        return [(*head, "STREAMS", *step.streams, *(">" for _ in step.streams))]
     raise TypeError(f"{step!r} is not for a server")
 
 
@@ -125,6 +145,8 @@ def settle(step: Step, replies: list[Any]) -> Any:
         raise reply
     if isinstance(step, Wait):
         return reply[0][1] if reply else []
+    if isinstance(step, Take):
+        return reply or []
     return reply
 
 
@@ -224,8 +246,8 @@ class PlainLink:
             connection, fresh = self._idle.pop(), False
         except IndexError:
             connection, fresh = self._dial(step.within), True
-        if isinstance(step, Wait):
-            until += step.seconds + _GRACE
+        if step.blocks:
+            until += step.blocks + _GRACE
         try:
             replies = connection.exchange(commands(step), until, self._take_meanwhile())
             if forgotten(replies):

@@ -1,0 +1,18 @@
+#!lua flags=allow-oom
+-- Shows that a consumer still works on its tasks, so that nobody takes them over.
+-- KEYS: stream
+-- ARGV: group, consumer, then the ids, ascending
+-- Returns: the ids that were not this consumer's any longer
+local held, mine, gone = {}, {}, {}
+for _, entry in ipairs(redis.call('XPENDING', KEYS[1], ARGV[1], ARGV[3], ARGV[#ARGV], #ARGV - 2, ARGV[2])) do
+  held[entry[1]] = true
+end
+for i = 3, #ARGV do
+  if held[ARGV[i]] then mine[#mine + 1] = ARGV[i] else gone[#gone + 1] = ARGV[i] end
+end
+for from = 1, #mine, 5000 do
+  local words = { unpack(mine, from, math.min(from + 4999, #mine)) }
+  words[#words + 1] = 'JUSTID'
+  redis.call('XCLAIM', KEYS[1], ARGV[1], ARGV[2], 0, unpack(words))
+end
+return gone

@@ -1,0 +1,31 @@
+-- needed(stream): the lowest id that a group may still need, nil where there is no group: what is pending,
+-- else what follows the last delivered.
+local function after(id)
+  local ms, seq = string.match(id, '^(%d+)%-(%d+)$')
+  if #seq < 15 then return ms .. '-' .. string.format('%d', tonumber(seq) + 1) end
+  return id
+end
+local function needed(stream)
+  local lowest
+  for _, group in ipairs(redis.call('XINFO', 'GROUPS', stream)) do
+    local info = {}
+    for i = 1, #group, 2 do info[group[i]] = group[i + 1] end
+    local id
+    if info['pending'] > 0 then
+      id = redis.call('XPENDING', stream, info['name'])[2]
+    else
+      id = after(info['last-delivered-id'])
+    end
+    if not lowest or newer(lowest, id) then lowest = id end
+  end
+  return lowest
+end
+-- room(stream, bound, wanted): whether so many more entries fit, after trimming what no group needs.
+local function room(stream, bound, wanted)
+  local length = redis.call('XLEN', stream)
+  if length + wanted <= bound then return true end
+  if length == 0 then return false end
+  local lowest = needed(stream)
+  if lowest then length = length - redis.call('XTRIM', stream, 'MINID', '=', lowest) end
+  return length + wanted <= bound
+end

@@ -1,0 +1,25 @@
+#!lua flags=allow-oom
+-- Takes over tasks whose holder gave no sign of life; those put aside for a retry are left alone.
+-- KEYS: stream, dead letters, stats, attempts
+-- ARGV: group, consumer, idle time in ms, id to go on from, how many to look at, the consumer that holds what was
+--       put aside, then fields and values of a tombstone
+-- Returns: {id to go on from ('' at the end), entries, how many were lost}
+local page = redis.call('XPENDING', KEYS[1], ARGV[1], 'IDLE', ARGV[3], ARGV[4], '+', ARGV[5])
+local taken, lost, last = {}, 0, ''
+for _, pending in ipairs(page) do
+  last = pending[1]
+  if pending[2] ~= ARGV[6] then
+    local entry = redis.call('XCLAIM', KEYS[1], ARGV[1], ARGV[2], ARGV[3], last)[1]
+    if entry then
+      taken[#taken + 1] = entry
+    else
+      lost = lost + 1
+      redis.call('XACK', KEYS[1], ARGV[1], last)
+      redis.call('HDEL', KEYS[4], last)
+      redis.call('XADD', KEYS[2], '*', 'original_id', last, unpack(ARGV, 7))
+    end
+  end
+end
+if lost > 0 then redis.call('HINCRBY', KEYS[3], 'lost', lost) end
+if #taken > 0 then redis.call('HINCRBY', KEYS[3], 'reclaimed', #taken) end
+return { #page < tonumber(ARGV[5]) and '' or '(' .. last, taken, lost }

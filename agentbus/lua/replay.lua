@@ -1,0 +1,30 @@
+#!lua
+-- Publishes a dead letter's task anew and notes where it went; once.
+-- KEYS: dead letters, stream, queues, stats, replayed
+-- ARGV: letter's id, queue, task id's suffix, then the fields that are the letter's own and not the task's
+-- Returns: the new task's id, or '' if there is no such letter
+local before = redis.call('HGET', KEYS[5], ARGV[1])
+if before then return before end
+local entry = redis.call('XRANGE', KEYS[1], ARGV[1], ARGV[1])[1]
+if not entry then return '' end
+local own, task, payload = {}, {}, false
+for i = 4, #ARGV do own[ARGV[i]] = true end
+-- The letter's own fields come last; before them another program's task may have fields of the same names.
+local last = #entry[2]
+while last > 0 and own[entry[2][last - 1]] do
+  own[entry[2][last - 1]] = nil
+  last = last - 2
+end
+for i = 1, last, 2 do payload = payload or entry[2][i] == 'payload' end
+for i = 1, last, 2 do
+  -- A new task of ours has a new id.
+  if not payload or entry[2][i] ~= 'id' then
+    task[#task + 1] = entry[2][i]
+    task[#task + 1] = entry[2][i + 1]
+  end
+end
+local id = redis.call('XADD', KEYS[2], '*', unpack(task))
+redis.call('ZADD', KEYS[3], 'NX', string.match(id, '^%d+'), ARGV[2])
+redis.call('HINCRBY', KEYS[4], 'replayed', 1)
+redis.call('HSET', KEYS[5], ARGV[1], id .. ARGV[3])
+return id .. ARGV[3]

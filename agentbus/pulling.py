@@ -1,0 +1,91 @@
+"""Taking tasks by hand, without a worker's loop."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import time
+import weakref
+from typing import TYPE_CHECKING, Any
+
+from agentbus.consuming import Consumption, Taken
+from agentbus.delivery import Delivery
+from agentbus.queue import PRIORITIES
+from agentbus.store import Take
+from agentbus.store.trouble import GroupMissing
+from agentbus.stream import text
+from agentbus.verb import Patient
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from agentbus.bus import Bus
+    from agentbus.store import Op
+
+
+_tokens: weakref.WeakKeyDictionary[Any, tuple[int, str]] = weakref.WeakKeyDictionary()
+
+
+def _here(bus: Bus) -> str:
+    if _tokens.get(bus, (0, ""))[0] != os.getpid():
+        _tokens[bus] = (os.getpid(), secrets.token_hex(4))
+    return _tokens[bus][1]
+
+
+def fetch(bus: Bus, queue: str, *, group: str, count: int, block: float | None) -> list[Delivery]:
+    """Take new tasks for a consumer of its own; a malformed one is buried and left out."""
+    # One consumer for a bus and a process, or each call would leave another name behind.
+    name = f"{socket.gethostname()}:{os.getpid()}:{_here(bus)}"
+    consumption = Consumption(bus.scope, queue, group, name)
+
+    def run(op: Op[Any] | Patient[Any]) -> Any:
+        return bus._run("fetch", op)
+
+    run(consumption.prepare())
+    taken = _due(consumption, run, count)
+    until = time.monotonic() + (block or 0.0)
+    while not taken and time.monotonic() < until:
+        # Not for longer than a moment: what was put aside or delayed may fall due meanwhile.
+        block = min(0.1, max(0.001, until - time.monotonic()))
+        step = Take(list(consumption.streams.values()), group, name, count, block)
+        of_stream = {stream: priority for priority, stream in consumption.streams.items()}
+        try:
+            reply = run(Patient(_one(step), block))
+        except GroupMissing:
+            return []
+        taken = [
+            task
+            for stream, entries in reply
+            for task in consumption.decoded(entries, of_stream[text(stream)])
+        ] or _due(consumption, run, count)
+    deliveries = []
+    for task in taken:
+        if task.error is None:
+            deliveries.append(Delivery(consumption, task, run))
+        else:
+            run(consumption.bury(task, f"the entry is malformed: {task.error}"))
+    return deliveries
+
+
+def _due(consumption: Consumption, run: Callable[[Any], Any], count: int) -> list[Taken]:
+    """Take what is to be delivered again, each attempt counted, then new tasks."""
+    run(consumption.promote())
+    taken: list[Taken] = []
+    for priority in PRIORITIES:
+        tasks, _ = (
+            run(consumption.again(priority, count - len(taken)))
+            if len(taken) < count
+            else ([], None)
+        )
+        for task in tasks:
+            task.attempt = run(consumption.begin(task))
+        taken += [task for task in tasks if task.attempt]
+    if len(taken) < count:
+        taken += run(consumption.fetch(count - len(taken)))
+    return taken
+
+
+def _one(step: Take) -> Op[Any]:
+    reply = yield step
+    return reply

@@ -1,0 +1,89 @@
+"""A queue as its users hold it, on a blocking bus or an asynchronous one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from agentbus import letters, names, queue
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+class Queue:
+    """Publishes tasks. On an `AsyncBus` every method returns an awaitable."""
+
+    def __init__(self, bus: Any, name: str, *, bound: int | None = None) -> None:
+        self._bus = bus
+        self.name = names.name("queue", name)
+        self.bound = queue.bound_of(name) if bound is None else bound
+
+    def publish(
+        self,
+        payload: object,
+        *,
+        delay: float | None = None,
+        at: float | None = None,
+        on_full: str = "refuse",
+        **envelope: Any,
+    ) -> Any:
+        """Append one task and return its id. Raises `QueueFull`, `InvalidPayload`."""
+        queue.on_full(on_full)
+        op = queue.publish(
+            self._bus.scope,
+            self.name,
+            payload,
+            queue.Task(**envelope),
+            bound=self.bound,
+            delay=delay,
+            at=at,
+            trim=on_full == "trim",
+        )
+        return self._bus._run("publish", op)
+
+    def publish_many(
+        self, payloads: Iterable[object], *, priority: str = "normal", on_full: str = "refuse"
+    ) -> Any:
+        """Append any number of tasks, a batch at a time, and return their ids."""
+        queue.on_full(on_full)
+        op = queue.publish_many(
+            self._bus.scope,
+            self.name,
+            payloads,
+            priority=priority,
+            bound=self.bound,
+            trim=on_full == "trim",
+        )
+        return self._bus._run("publish", op)
+
+    def result(self, task_id: str, wait: float | None = None) -> Any:
+        """Return a finished task's result. Raises `NotFound`, `TimedOut`."""
+        return self._bus._run("result", queue.result(self._bus.scope, task_id, wait))
+
+    def peek(self, limit: int = 10) -> Any:
+        """Return the oldest tasks without taking them."""
+        return self._bus._run("peek", queue.peek(self._bus.scope, self.name, limit))
+
+    def fetch(self, *, group: str = "default", count: int = 10, block: float | None = None) -> Any:
+        """Take tasks by hand: a list of deliveries, each to be acknowledged, retried or buried.
+
+        Waits at most `block` seconds for the first one. Only on a blocking bus.
+        """
+        from agentbus.pulling import fetch
+
+        return fetch(self._bus, self.name, group=group, count=count, block=block)
+
+    def dead_letters(self, group: str = "default", limit: int = 100) -> Any:
+        """Return the oldest dead letters, with their errors."""
+        names.name("group", group)
+        return self._bus._run("dlq", letters.dead_letters(self._bus.scope, self.name, group, limit))
+
+    def replay(self, letter_id: str, *, group: str = "default", to: str | None = None) -> Any:
+        """Publish a dead letter's task anew, once, and return the new task's id."""
+        return self._bus._run(
+            "replay", letters.replay(self._bus.scope, self.name, group, letter_id, to=to)
+        )
+
+    def purge(self, *ids: str, group: str = "default") -> Any:
+        """Remove dead letters, those named or all; returns how many."""
+        return self._bus._run("purge", letters.purge(self._bus.scope, self.name, group, ids))

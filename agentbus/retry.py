@@ -1,0 +1,34 @@
+"""When a failed task is tried again, and what a handler raises to say so itself."""
+
+from __future__ import annotations
+
+import random
+
+from agentbus.record import Record
+
+ATTEMPTS = 4
+_LONGEST = 300.0
+
+
+class Retry(Exception):
+    """Raised by a handler to have its task tried again, `after` so many seconds."""
+
+    def __init__(self, message: str = "", *, after: float | None = None) -> None:
+        super().__init__(message)
+        self.after = after
+
+
+class Bury(Exception):
+    """Raised by a handler to have its task put among the dead letters at once."""
+
+
+class Backoff(Record):
+    """Exponential backoff with jitter: `first` seconds, doubled for each attempt, at most `longest`."""
+
+    first: float = 1.0
+    longest: float = _LONGEST
+
+    def after(self, attempt: int) -> float:
+        """Return the seconds to wait after so many attempts; half of it is chance."""
+        span = min(self.longest, self.first * 2.0 ** min(attempt - 1, 60))
+        return span * (0.5 + random.random() / 2)  # noqa: S311 (no secret)
