@@ -1,0 +1,289 @@
+"""Runs a program for each task: the payload on its stdin, and its exit code says what became of it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import signal
+import subprocess
+import time
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from agentbus import envelope
+from agentbus.commands.publish import payload
+from agentbus.errors import InvalidPayload
+from agentbus.retry import Bury, Retry
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from agentbus.delivery import Delivery
+
+# What sysexits.h calls EX_DATAERR: the task itself is wrong, and trying again cannot help.
+_REFUSED = 65
+_TAIL = 4_000
+# A program that is told to end has so long before it is killed.
+_LAST_WORDS = 5.0
+# How often a run looks whether its worker was told to stop.
+_GLANCE = 0.5
+_PIECE = 65536
+_FIELDS = ("task_id", "queue", "group", "attempt", "priority")
+VARIABLES = tuple(f"AGENTBUS_{name.upper()}" for name in (*_FIELDS, *envelope.META))
+
+
+class ProgramFailed(Exception):
+    """Raised when a program did not do its task; carries the end of what it wrote to stderr."""
+
+    def __init__(self, message: str, stderr: str = "") -> None:
+        super().__init__(message)
+        if stderr:
+            self.add_note(stderr)
+
+    @property
+    def __traceback__(self) -> None:  # type: ignore[override]
+        # A dead letter keeps the program's last words; our own frames would only push them out.
+        return None
+
+
+class ProgramRefused(ProgramFailed, Bury):
+    """Raised when a program says that its task can never be done."""
+
+
+class ProgramStopped(ProgramFailed, Retry):
+    """Raised when a program was ended because its worker stops; another may take the task at once."""
+
+    def __init__(self, message: str, stderr: str = "") -> None:
+        super().__init__(message, stderr)
+        self.after = 0.0
+
+
+class Program:
+    """A handler that runs a command for each delivery, in a process group of its own."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        environment: Mapping[str, str],
+        timeout: float | None,
+        limit: int,
+        warn: Callable[[str], None],
+    ) -> None:
+        self._command = list(command)
+        self._environment = {k: v for k, v in environment.items() if k not in VARIABLES}
+        self._timeout = timeout
+        self._limit = limit
+        self._warn = warn
+        self._until: float | None = None
+
+    @property
+    def stopping(self) -> bool:
+        """Whether nothing more should be started."""
+        return self._until is not None
+
+    def stop(self, grace: float) -> None:
+        """End what still runs after so many seconds."""
+        self._until = time.monotonic() + grace
+
+    def __call__(self, delivery: Delivery) -> Any:
+        """Run the command for a task, and return its output, or raise what became of it."""
+        try:
+            process = subprocess.Popen(
+                self._command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env={**self._environment, **_fields(delivery)},
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise ProgramFailed(f"{self._command[0]!r} could not be started: {error}") from None
+        with _Run(process, orjson.dumps(delivery.payload) + b"\n", self._limit) as run:
+            ended = self._watch(run)
+        return self._judge(delivery, process.returncode, run, ended)
+
+    def _watch(self, run: _Run) -> str | None:
+        """Go along with a run to its end; returns why it had to be ended, if it had."""
+        over = None if self._timeout is None else time.monotonic() + self._timeout
+        why: str | None = None
+        kill_at = 0.0
+        while True:
+            now = time.monotonic()
+            wait = _GLANCE
+            if why is not None:
+                if now >= kill_at:
+                    run.signal(signal.SIGKILL)
+                wait = max(0.001, min(wait, kill_at - now))
+            elif (over is not None and now >= over) or (
+                self._until is not None and now >= self._until
+            ):
+                late = over is not None and now >= over
+                why = f"took longer than {self._timeout:g} s" if late else "its worker stops"
+                kill_at, wait = now + _LAST_WORDS, 0.0
+                run.signal(signal.SIGTERM)
+            elif over is not None:
+                wait = min(wait, over - now)
+            if run.step(wait):
+                return why
+
+    def _judge(self, delivery: Delivery, code: int, run: _Run, ended: str | None) -> Any:
+        said = run.stderr.decode("utf-8", "replace").strip("\n")
+        if ended is not None:
+            kind = ProgramStopped if ended == "its worker stops" else ProgramFailed
+            raise kind(f"killed: {ended}", said)
+        if code == 0:
+            return self._result(delivery, run)
+        last = said.rstrip().rpartition("\n")[2].strip()
+        how = f"exit {code}" if code > 0 else f"killed by {_signal(-code)}"
+        message = f"{how}: {last}" if last else how
+        raise (ProgramRefused if code == _REFUSED else ProgramFailed)(message, said)
+
+    def _result(self, delivery: Delivery, run: _Run) -> Any:
+        """Return the output as a result; one that cannot be kept is left out, and told."""
+        text = bytes(run.stdout).decode("utf-8", "backslashreplace").rstrip("\n")
+        if not text.strip():
+            return None
+        result = payload(text)
+        try:
+            if run.overflowed:
+                raise InvalidPayload(f"it printed more than {self._limit} bytes")
+            envelope.encode(result, self._limit)
+        except InvalidPayload as error:
+            self._warn(f"task {delivery.id} is done, but its result is not kept: {error.message}")
+            return None
+        return result
+
+
+class _Run:
+    """One process under way: what it is fed, what it says, whether it has ended."""
+
+    def __init__(self, process: subprocess.Popen[bytes], data: bytes, limit: int) -> None:
+        self.stdout = bytearray()
+        self.stderr = bytearray()
+        self.overflowed = False
+        self._process = process
+        self._data = memoryview(data)
+        self._limit = limit
+        self._ended = False
+        self._selector = selectors.DefaultSelector()
+        for stream, event in (
+            (process.stdin, selectors.EVENT_WRITE),
+            (process.stdout, selectors.EVENT_READ),
+            (process.stderr, selectors.EVENT_READ),
+        ):
+            assert stream is not None
+            os.set_blocking(stream.fileno(), False)
+            self._selector.register(stream, event)
+        self._exit = _exit_of(process.pid)
+        if self._exit is not None:
+            self._selector.register(self._exit, selectors.EVENT_READ)
+
+    def __enter__(self) -> _Run:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        # Whatever the program left behind in its group ends with it. While it is not reaped, no other
+        # process can have its number.
+        self.signal(signal.SIGKILL)
+        self._process.wait()
+        self._selector.close()
+        if self._exit is not None:
+            os.close(self._exit)
+        for stream in (self._process.stdin, self._process.stdout, self._process.stderr):
+            assert stream is not None
+            with contextlib.suppress(OSError):
+                stream.close()
+
+    def signal(self, number: int) -> None:
+        """Send a signal to the process and its children."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, number)
+
+    def step(self, wait: float) -> bool:
+        """Feed it, listen to it, for so long at most; tells whether it has ended."""
+        for key, _ in self._selector.select(wait if self._exit is not None else min(wait, 0.02)):
+            if key.fileobj is self._exit:
+                self._ended = True
+            elif key.fileobj is self._process.stdin:
+                self._feed()
+            else:
+                self._hear(key.fileobj)
+        if self._exit is None and self._process.poll() is not None:
+            self._ended = True
+        if self._ended:
+            # A child that it left behind may hold the pipes open: take what is there, and no more.
+            for stream in (self._process.stdout, self._process.stderr):
+                while self._hear(stream):
+                    pass
+        return self._ended
+
+    def _feed(self) -> None:
+        assert self._process.stdin is not None
+        try:
+            self._data = self._data[os.write(self._process.stdin.fileno(), self._data) :]
+        except BlockingIOError:
+            return
+        except OSError:
+            # It does not want to read: that is its own affair.
+            self._data = self._data[:0]
+        if not self._data:
+            self._selector.unregister(self._process.stdin)
+            with contextlib.suppress(OSError):
+                self._process.stdin.close()
+
+    def _hear(self, stream: Any) -> bool:
+        try:
+            piece = os.read(stream.fileno(), _PIECE)
+        except BlockingIOError:
+            return False
+        if not piece:
+            if stream in self._selector.get_map():
+                self._selector.unregister(stream)
+            return False
+        if stream is self._process.stdout:
+            room = self._limit - len(self.stdout)
+            self.overflowed = self.overflowed or len(piece.rstrip(b"\n")) > room
+            self.stdout += piece[: max(0, room)]
+        else:
+            with contextlib.suppress(OSError):
+                os.write(2, piece)
+            self.stderr += piece
+            del self.stderr[:-_TAIL]
+        return True
+
+
+def _exit_of(pid: int) -> int | None:
+    """Return a descriptor that tells when a process has ended, where the system has such."""
+    try:
+        return os.pidfd_open(pid)
+    except (AttributeError, OSError):
+        return None
+
+
+def _fields(delivery: Delivery) -> dict[str, str]:
+    """Return a task's fields as environment variables; what it lacks is left out."""
+    found: dict[str, Any] = {
+        "task_id": delivery.id,
+        "queue": delivery.queue,
+        "group": delivery.group,
+        "attempt": delivery.attempt,
+        "priority": delivery.priority,
+        **{name: getattr(delivery, name) for name in envelope.META},
+    }
+    return {
+        f"AGENTBUS_{name.upper()}": orjson.dumps(value).decode()
+        if isinstance(value, (dict, list))
+        else str(value)
+        for name, value in found.items()
+        if value is not None
+    }
+
+
+def _signal(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

@@ -1,0 +1,177 @@
+"""dlq: the tasks that failed for good."""
+
+from __future__ import annotations
+
+import orjson
+
+from agentbus import letters, names
+from agentbus.commands._declare import Call, Param, Verb, whole
+from agentbus.errors import NotFound, UsageError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from agentbus.commands._out import Out
+    from agentbus.keys import Scope
+    from agentbus.letters import Letter
+
+VERB = Verb(
+    "dlq",
+    "Look at the tasks that failed for good; try them again, or remove them.",
+    Param(
+        "action",
+        metavar="ACTION",
+        required=True,
+        choices=("list", "show", "replay", "purge"),
+        help="list, show, replay or purge.",
+    ),
+    Param("queue", metavar="QUEUE", required=True, help="The queue."),
+    Param("ids", metavar="ID...", many=True, help="The dead letters; none means all."),
+    Param("group", "--group", metavar="G", default="default", help="Whose dead letters (default)."),
+    Param(
+        "limit",
+        "--limit",
+        metavar="N",
+        convert=whole,
+        default=100,
+        help="With list: at most N, the oldest first (100).",
+    ),
+    Param("match", "--match", metavar="TEXT", help="Only those whose error holds this text."),
+    Param("to", "--to", metavar="QUEUE", help="With replay: into this queue instead."),
+    text="'list' prints a line for each, 'show' all there is to know, with the program's last words."
+    " 'replay' publishes the task anew, with its key and headers, once: a letter that was replayed"
+    " says as which task, and is passed over where all are meant. 'purge' removes them for good."
+    " Exit 5 if a letter that was named is not there."
+    " JSON: id, queue, group, task_id, priority, attempts, failed_at, error, replayed, payload;"
+    " and for show original_id, traceback, envelope; for replay id, queue, task_id; for purge queue,"
+    " group, purged.",
+    examples=(
+        "agentbus dlq list mail",
+        "agentbus dlq show mail 1763622000123-0",
+        "agentbus dlq replay mail --match ConnectionError",
+        "agentbus dlq purge mail 1763622000123-0",
+    ),
+    subject="queue",
+)
+_ALL = 1_000_000
+
+
+def run(call: Call) -> None:
+    """Do what was asked with the dead letters of the queue."""
+    args = call.args
+    names.name("queue", args.queue)
+    names.name("group", args.group)
+    if args.action == "show" and not args.ids:
+        raise UsageError("show needs the id of a dead letter", hint=f"see 'dlq list {args.queue}'")
+    if args.to is not None:
+        if args.action != "replay":
+            raise UsageError("--to goes with replay alone", hint="leave it out")
+        names.name("queue", args.to)
+    scope = call.enter()
+    if args.action == "purge" and args.match is None:
+        _purge(call, scope, args.ids)
+        return
+    found = _found(call, scope)
+    if args.action == "purge":
+        if found:
+            _purge(call, scope, [one.id for one in found])
+        return
+    for one in found:
+        if args.action == "replay":
+            _replay(call, scope, one)
+        elif args.action == "show" and not call.out.json:
+            _show(call.out, one)
+        else:
+            _list(call.out, one, whole_of_it=args.action == "show")
+
+
+def _found(call: Call, scope: Scope) -> list[Letter]:
+    args = call.args
+    if args.ids:
+        chosen = [call.run(letters.letter(scope, args.queue, args.group, one)) for one in args.ids]
+    else:
+        most = args.limit if args.action == "list" and args.match is None else _ALL
+        chosen = call.run(letters.dead_letters(scope, args.queue, args.group, most))
+        if args.action == "replay":
+            chosen = [one for one in chosen if one.replayed is None and _holds_a_task(one)]
+    if args.match is not None:
+        chosen = [one for one in chosen if args.match in one.error]
+    return chosen[: args.limit] if args.action == "list" else chosen
+
+
+def _holds_a_task(one: Letter) -> bool:
+    return one.payload is not None or bool((one.fields or {}).get("payload"))
+
+
+def _replay(call: Call, scope: Scope, one: Letter) -> None:
+    args = call.args
+    task_id = call.run(letters.replay(scope, args.queue, args.group, one.id, to=args.to))
+    fields = {"id": one.id, "queue": args.to or args.queue, "task_id": task_id}
+    call.out.record(fields, f"{one.id} replayed as {task_id}")
+
+
+def _purge(call: Call, scope: Scope, ids: list[str]) -> None:
+    args = call.args
+    gone = call.run(letters.purge(scope, args.queue, args.group, ids))
+    fields = {"queue": args.queue, "group": args.group, "purged": gone}
+    call.out.record(fields, f"{args.queue}: {gone} purged")
+    if gone < len(set(ids)):
+        raise NotFound(
+            f"{len(set(ids)) - gone} of the dead letters that were named are not there",
+            hint=f"see 'agentbus dlq list {args.queue}'",
+        )
+
+
+def _list(out: Out, one: Letter, *, whole_of_it: bool) -> None:
+    fields: dict[str, object] = {
+        "id": one.id,
+        "queue": one.queue,
+        "group": one.group,
+        "task_id": one.task_id,
+        "priority": (one.fields or {}).get("priority", "normal"),
+        "attempts": one.attempts,
+        "failed_at": one.failed_at,
+        "error": one.error,
+        "replayed": one.replayed,
+        "payload": one.payload,
+    }
+    if whole_of_it:
+        fields |= {
+            "original_id": one.original_id,
+            "traceback": one.traceback,
+            "envelope": _envelope(one),
+        }
+    tries = "1 attempt" if one.attempts == 1 else f"{one.attempts} attempts"
+    text = f"{one.id} {one.task_id or one.original_id} after {tries}"
+    text += f" at {one.failed_at}" if one.failed_at else ""
+    text += f": {one.error}"
+    out.record(fields, text + (f" (replayed as {one.replayed})" if one.replayed else ""))
+
+
+def _show(out: Out, one: Letter) -> None:
+    rows: dict[str, object] = {
+        "letter": one.id,
+        "task": one.task_id or one.original_id,
+        "queue": f"{one.queue}, group {one.group}",
+        "attempts": one.attempts,
+        "failed": one.failed_at,
+        "replayed": one.replayed,
+        "error": one.error,
+        "payload": orjson.dumps(one.payload).decode(),
+    }
+    rows |= {key.replace("_", " "): value for key, value in _envelope(one).items()}
+    for name, value in rows.items():
+        if value is not None:
+            out.record({}, f"{name:<9} {value}")
+    for line in one.traceback.splitlines():
+        out.record({}, f"    {line}")
+
+
+def _envelope(one: Letter) -> dict[str, Any]:
+    """Return what the task carried beside its payload."""
+    try:
+        found = orjson.loads((one.fields or {}).get("meta", "{}"))
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}

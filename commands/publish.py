@@ -1,0 +1,210 @@
+"""publish: put tasks into a queue."""
+
+from __future__ import annotations
+
+import orjson
+
+from agentbus import envelope, names, queue
+from agentbus.commands._declare import Call, Param, Verb, body, seconds
+from agentbus.errors import AgentBusError, InvalidPayload, UsageError
+from agentbus.settings import environment
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
+    from agentbus.keys import Scope
+
+_PIECE = 65536
+
+
+def header(text: str) -> tuple[str, str]:
+    """Read `name=value`."""
+    name, equals, value = text.partition("=")
+    if not (name and equals):
+        raise ValueError(f"{text!r} is no header: write it as name=value")
+    return name, value
+
+
+VERB = Verb(
+    "publish",
+    "Put a task into a queue.",
+    Param("queue", metavar="QUEUE", required=True, help="The queue."),
+    Param("payload", metavar="PAYLOAD|-|@FILE", help="What is to be done."),
+    Param("lines", "--lines", flag=True, help="One task for each line of stdin."),
+    Param("key", "--key", metavar="K", help="Publish only once within 300 s under this key."),
+    Param(
+        "priority",
+        "--priority",
+        choices=("low", "normal", "high", "critical"),
+        default="normal",
+        help="What is done first (normal).",
+    ),
+    Param("delay", "--delay", metavar="S", convert=seconds, help="Not before so many seconds."),
+    Param("correlation_id", "--correlation-id", metavar="ID", help="What it belongs to."),
+    Param("causation_id", "--causation-id", metavar="ID", help="What brought it about."),
+    Param("reply_to", "--reply-to", metavar="QUEUE", help="Where its result is wanted."),
+    Param("webhook", "--webhook", metavar="URL", help="Who is told its result."),
+    Param(
+        "header",
+        "--header",
+        metavar="K=V",
+        many=True,
+        convert=header,
+        help="A word beside the payload. May be repeated.",
+    ),
+    text="Prints the task's id. A payload that is JSON is sent as JSON, any other as text. The same"
+    " --key within 300 s returns the first task's id and appends nothing. A full queue refuses:"
+    " exit 1. With --lines, blank lines are passed over, and each id is printed as soon as its task"
+    " is in the queue. JSON: id, queue, priority, key.",
+    examples=(
+        'agentbus publish mail \'{"to": "ada@example.org"}\'',
+        "agentbus publish build main --key main --priority high",
+        "agentbus publish reports @report.json --delay 30m",
+        "find . -name '*.png' | agentbus publish thumbnails --lines",
+    ),
+    subject="queue",
+)
+
+
+def run(call: Call) -> None:
+    """Publish, and print the ids."""
+    args = call.args
+    if args.lines and (args.payload not in (None, "-") or args.key is not None):
+        raise UsageError(
+            f"--lines goes with no {'payload' if args.key is None else 'key'}",
+            hint="it reads the payloads from stdin, one a line",
+        )
+    scope = call.enter()
+    names.name("queue", args.queue)
+    task = _task(call)
+    if args.lines:
+        _each_line(call, scope, task)
+        return
+    text = body("payload", args.payload, None, scope.max_body)
+    if not text:
+        raise InvalidPayload("the payload is empty", hint="send at least a word, or null")
+    _show(call, [call.run(_published(call, scope, payload(text), task))])
+
+
+def payload(text: str) -> Any:
+    """Return what a text stands for: JSON if it is JSON, else the text itself."""
+    try:
+        value = orjson.loads(text)
+    except ValueError:
+        return text
+    # An integer of more than 64 bits would lose digits: as text it keeps them.
+    return text if isinstance(value, float) and text.strip().lstrip("-").isdigit() else value
+
+
+def _task(call: Call) -> queue.Task:
+    """Return the envelope; what a program publishes for a task belongs to that task."""
+    args, around = call.args, environment()
+    cause = around.get("AGENTBUS_TASK_ID")
+    return queue.Task(
+        key=args.key,
+        priority=args.priority,
+        correlation_id=args.correlation_id or around.get("AGENTBUS_CORRELATION_ID") or cause,
+        causation_id=args.causation_id or cause,
+        reply_to=args.reply_to,
+        webhook=args.webhook,
+        headers=dict(args.header) or None,
+        traceparent=around.get("AGENTBUS_TRACEPARENT"),
+    )
+
+
+def _published(call: Call, scope: Scope, value: object, task: queue.Task) -> Any:
+    args = call.args
+    bound = queue.bound_of(args.queue)
+    return queue.publish(scope, args.queue, value, task, bound=bound, delay=args.delay)
+
+
+def _each_line(call: Call, scope: Scope, task: queue.Task) -> None:
+    args, bound = call.args, queue.bound_of(call.args.queue)
+    # A batch carries payloads alone; a task that says more goes by itself.
+    alone = args.delay is not None or any(
+        getattr(task, name, None) is not None for name in envelope.META
+    )
+    done = 0
+    try:
+        for batch in _batches(scope.max_body, 1 if alone else queue.BATCH):
+            if alone:
+                ids = [call.run(_published(call, scope, batch[0], task))]
+            else:
+                ids = call.run(
+                    queue.publish_batch(
+                        scope, args.queue, batch, priority=args.priority, bound=bound
+                    )
+                )
+            _show(call, ids)
+            done += len(ids)
+    except AgentBusError as error:
+        # Who goes on later must know where.
+        error.message += f" (in the queue before that: {done})" if done else ""
+        raise
+
+
+def _batches(limit: int, most: int) -> Iterator[list[Any]]:
+    """Yield the payloads of stdin's lines as they come; raises at a bad line, after those before."""
+    batch: list[Any] = []
+    for number, line in _lines(limit):
+        if line is None:
+            # Nothing more is there yet: what was read shall not wait for it.
+            if batch:
+                yield batch
+            batch = []
+            continue
+        try:
+            value = payload(line.decode())
+            envelope.encode(value, limit)
+        except (UnicodeDecodeError, InvalidPayload) as error:
+            if batch:
+                yield batch
+            if isinstance(error, InvalidPayload):
+                error.message = f"line {number}: {error.message}"
+                raise
+            raise InvalidPayload(
+                f"line {number} is not UTF-8", hint="encode it as UTF-8, or as base64"
+            ) from None
+        batch.append(value)
+        if len(batch) == most:
+            yield batch
+            batch = []
+    if batch:
+        yield batch
+
+
+def _lines(limit: int) -> Iterator[tuple[int, bytes | None]]:
+    """Yield stdin's lines that are not blank, with their numbers; None after each piece read."""
+    import os
+
+    number, rest = 0, b""
+    while piece := os.read(0, _PIECE):
+        *lines, rest = (rest + piece).split(b"\n")
+        for line in lines:
+            number += 1
+            if line.strip():
+                yield number, line.removesuffix(b"\r")
+        # Six bytes of JSON may stand for one; what is longer yet cannot fit.
+        if len(rest) > 6 * limit + _PIECE:
+            yield number, None
+            raise InvalidPayload(
+                f"line {number + 1} has more than {6 * limit} bytes, and {limit} fit",
+                hint="store the bulk elsewhere and send where it lies",
+            )
+        yield number, None
+    if rest.strip():
+        yield number + 1, rest
+
+
+def _show(call: Call, ids: list[str]) -> None:
+    args, out = call.args, call.out
+    for task_id in ids:
+        fields = {
+            "id": task_id,
+            "queue": args.queue,
+            "priority": args.priority,
+            "key": args.key,
+        }
+        out.record(fields, task_id)

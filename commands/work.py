@@ -1,0 +1,295 @@
+"""work: run a program, or a Python function, for each task of a queue."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import sys
+import threading
+import time
+from importlib import import_module
+
+from agentbus import names
+from agentbus.commands._declare import Call, Param, Verb, seconds, whole
+from agentbus.commands._out import ReaderGone, to_stderr
+from agentbus.errors import AgentBusError, UsageError
+from agentbus.settings import environment
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from typing import Any
+
+    from agentbus.commands._program import Program
+    from agentbus.delivery import Delivery
+    from agentbus.worker import Worker
+
+_NOT_FOUND = 127
+_NOT_EXECUTABLE = 126
+_INTERRUPTED = 130
+_GRACE = 30.0
+
+
+def at_least_one(text: str) -> int:
+    """Read a number of things of which there is at least one."""
+    number = whole(text)
+    if not number:
+        raise ValueError("0 is too few")
+    return number
+
+
+def some_time(text: str) -> float:
+    """Read a number of seconds that is not 0."""
+    found = seconds(text)
+    if not found:
+        raise ValueError("0 is too short")
+    return found
+
+
+VERB = Verb(
+    "work",
+    "Run a program for each task of a queue.",
+    Param("queue", metavar="QUEUE", required=True, help="The queue."),
+    Param("command", metavar="-- CMD...", many=True, help="The program and its arguments."),
+    Param(
+        "handler",
+        "--handler",
+        metavar="MODULE:FUNCTION",
+        help="Call a Python function with each delivery instead.",
+    ),
+    Param(
+        "group",
+        "--group",
+        metavar="G",
+        default="default",
+        help="Workers of one group share the tasks; each group gets them all (default).",
+    ),
+    Param(
+        "concurrency",
+        "--concurrency",
+        metavar="N",
+        convert=at_least_one,
+        default=1,
+        help="Run so many at once (1).",
+    ),
+    Param(
+        "attempts",
+        "--attempts",
+        metavar="N",
+        convert=at_least_one,
+        default=4,
+        help="How often a task is tried in all before it is buried (4).",
+    ),
+    Param(
+        "visibility",
+        "--visibility",
+        metavar="S",
+        convert=some_time,
+        default=180.0,
+        help="A worker that gives no sign of life for so long loses its tasks (180).",
+    ),
+    Param(
+        "timeout",
+        "--timeout",
+        metavar="S",
+        convert=some_time,
+        help="Kill the program, and its children, after so long; the task is retried.",
+    ),
+    Param(
+        "grace",
+        "--grace",
+        metavar="S",
+        convert=seconds,
+        default=_GRACE,
+        help="When told to stop, give what runs so long to finish (30).",
+    ),
+    Param("drain", "--drain", flag=True, help="Stop when the queue is empty."),
+    Param(
+        "count", "--count", metavar="N", convert=at_least_one, help="Stop after N tasks are done."
+    ),
+    text="The task's payload is on the program's stdin, as JSON; the rest is in its environment:"
+    " AGENTBUS_TASK_ID, AGENTBUS_QUEUE, AGENTBUS_ATTEMPT, AGENTBUS_PRIORITY, AGENTBUS_CORRELATION_ID"
+    " and so on. Exit 0: done, and what it printed is the result. Exit 65: buried at once. Anything"
+    " else: tried again with growing pauses, and buried after the last attempt, with the end of"
+    " what it wrote to stderr. Ctrl-C and SIGTERM: finish what runs, then stop; a second time: stop"
+    " now. Prints a line for each run. JSON: id, attempt, outcome (done, failed, buried, stale),"
+    " error, took_ms.",
+    examples=(
+        "agentbus work mail -- ./send-mail.sh",
+        "agentbus work thumbnails --concurrency 4 --timeout 60 -- python resize.py",
+        "agentbus work build --drain --attempts 1 -- sh -c 'make $(jq -r .)'",
+        "agentbus work mail --handler handlers:send",
+    ),
+    subject="queue",
+)
+
+
+def run(call: Call) -> int:
+    """Work until told to stop, and return the exit code."""
+    args = call.args
+    names.name("queue", args.queue)
+    names.name("group", args.group)
+    if bool(args.command) == (args.handler is not None):
+        raise UsageError(
+            "there is nothing to run" if args.handler is None else "a program and a handler",
+            hint="give a program after --, as in 'work mail -- ./send.sh', or --handler",
+        )
+    if args.handler is not None and args.timeout is not None:
+        raise UsageError("--timeout is for programs", hint="a Python handler has its own ways")
+    program = None if args.handler is not None else _program(call)
+    handling = None if program is None else _Handling(call, program)
+    worker = call.bus.subscribe(
+        args.queue,
+        _handler(args.handler) if handling is None else handling,
+        group=args.group,
+        concurrency=args.concurrency,
+        attempts=args.attempts,
+        visibility=args.visibility,
+        drain=args.drain,
+        count=args.count,
+        prefetch=None if handling is None else args.concurrency,
+    )
+    if handling is not None:
+        handling.worker = worker
+    with _until_told(worker, program, args.grace) as told:
+        done = worker.run()
+    if handling is None:
+        fields = {"queue": args.queue, "group": args.group, "done": done}
+        call.out.record(fields, f"{args.queue}: {done} done")
+    elif handling.reader_gone:
+        raise ReaderGone
+    return _INTERRUPTED if signal.SIGINT in told else 0
+
+
+class _Handling:
+    """Runs the program for a delivery, acknowledges it at once, and prints how it went."""
+
+    def __init__(self, call: Call, program: Program) -> None:
+        self.worker: Worker | None = None
+        self.reader_gone = False
+        self._call = call
+        self._program = program
+
+    def __call__(self, delivery: Delivery) -> None:
+        from agentbus.commands._program import ProgramFailed, ProgramRefused, ProgramStopped
+
+        if self._program.stopping:
+            # It was taken, and has not begun: it waits for its next worker, and nothing is told.
+            delivery.retry(0.0)
+            return
+        began = time.monotonic()
+        try:
+            result = self._program(delivery)
+        except ProgramFailed as error:
+            last = delivery.attempt >= self._call.args.attempts
+            buried = isinstance(error, ProgramRefused) or last
+            self._told(delivery, "buried" if buried else "failed", began, str(error))
+            if isinstance(error, ProgramStopped) and not buried:
+                delivery.retry(0.0)
+                return
+            raise
+        # Here, since a worker acknowledges a whole batch when its last task is done: were it killed
+        # before that, programs that have done their work would run again.
+        ours = delivery.ack(result)
+        self._told(delivery, "done" if ours else "stale", began, None)
+
+    def _told(self, delivery: Delivery, outcome: str, began: float, error: str | None) -> None:
+        took = time.monotonic() - began
+        fields = {
+            "id": delivery.id,
+            "attempt": delivery.attempt,
+            "outcome": outcome,
+            "error": error,
+            "took_ms": round(took * 1000, 3),
+        }
+        text = f"{delivery.id} {outcome}"
+        text += f" (attempt {delivery.attempt})" if delivery.attempt > 1 or error else ""
+        text += f": {error}" if error else ""
+        try:
+            self._call.out.record(fields, text)
+        except ReaderGone:
+            self.reader_gone = True
+            if self.worker is not None:
+                self.worker.stop()
+
+
+@contextlib.contextmanager
+def _until_told(worker: Worker, program: Program | None, grace: float) -> Iterator[list[int]]:
+    """Stop the worker at a signal: what runs may finish, for so long; at a second one, at once."""
+    told: list[int] = []
+
+    def stop(number: int, _frame: object) -> None:
+        again = bool(told)
+        told.append(number)
+        worker.stop()
+        if program is not None:
+            program.stop(0.0 if again else grace)
+        elif again:
+            _leave()
+        else:
+            timer = threading.Timer(grace, _leave)
+            timer.daemon = True
+            timer.start()
+
+    signals = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+    before = {number: signal.signal(number, stop) for number in signals}
+    try:
+        yield told
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _leave() -> None:
+    # A Python function cannot be ended from outside; its task is not acknowledged.
+    to_stderr("agentbus: the handler did not end in time; another worker will take its task\n")
+    os._exit(1)
+
+
+def _program(call: Call) -> Program:
+    from agentbus.commands._program import Program
+
+    args, settings, bus = call.args, call.settings, call.bus
+    name = args.command[0]
+    if not name or shutil.which(name) is None:
+        there = bool(name) and os.path.exists(name)
+        error = AgentBusError(
+            f"the program {name!r} {'cannot be run' if there else 'is not there'}",
+            hint="correct it; no task was taken",
+        )
+        error.exit_code = _NOT_EXECUTABLE if there else _NOT_FOUND
+        raise error
+    # The program's own verbs meet the same bus, whatever flags named it here.
+    same = {"AGENTBUS_PROJECT": settings.project, "AGENTBUS_AGENT": settings.agent}
+    if settings.url is not None:
+        same["AGENTBUS_URL"] = settings.url
+    return Program(
+        args.command,
+        environment={**environment(), **same},
+        timeout=args.timeout,
+        limit=bus.scope.max_body,
+        warn=call.out.warn,
+    )
+
+
+def _handler(path: str) -> Callable[..., Any]:
+    """Return the function that `module:function` names; modules of the current directory count."""
+    module, colon, function = path.partition(":")
+    if not (module and colon and function):
+        raise UsageError(f"{path!r} names no handler", hint="write it as module:function")
+    sys.path.insert(0, os.getcwd())
+    try:
+        found: Any = import_module(module)
+        for part in function.split("."):
+            found = getattr(found, part)
+    except Exception as error:
+        raise UsageError(
+            f"the handler {path!r} cannot be loaded ({type(error).__name__}: {error})",
+            hint="correct it, or start this where its module can be found",
+        ) from error
+    if not callable(found):
+        raise UsageError(f"{path!r} cannot be called", hint="name a function")
+    handler: Callable[..., Any] = found
+    return handler

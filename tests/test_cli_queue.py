@@ -1,0 +1,279 @@
+"""The verbs around work, run as real processes: publish, result, dlq."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import subprocess
+
+import pytest
+
+import agentbus
+from tests.servers import Shell
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture
+def shell(real_shell: Shell) -> Shell:
+    real_shell.environment["PYTHONPATH"] = str(ROOT)
+    return real_shell
+
+
+@pytest.fixture
+def queue(real_url, project):
+    with agentbus.connect(real_url, project=project, agent="ada") as opened:
+        yield opened.queue("mail")
+
+
+def payloads(queue) -> list[object]:
+    return [payload for _, payload in queue.peek(1000)]
+
+
+def work(shell: Shell, script: str, *options: str) -> list[dict]:
+    """Work the queue `mail` off with a shell script, and return how each run went."""
+    done = shell.ok("work", "mail", "--drain", "--json", *options, "--", "sh", "-c", script)
+    return [json.loads(line) for line in done.splitlines()]
+
+
+# -- publish --
+
+
+def test_publish_prints_the_id_of_the_task(shell, queue):
+    task_id = shell.ok("publish", "mail", "hello").rstrip("\n")
+
+    assert queue.peek() == [(task_id, "hello")]
+
+
+def test_publish_as_json(shell):
+    (record,) = shell.records("publish", "mail", "x", "--priority", "high", "--key", "k")
+
+    assert list(record) == ["id", "queue", "priority", "key"]
+    assert record["id"].endswith("@mail:high")
+    assert (record["queue"], record["priority"], record["key"]) == ("mail", "high", "k")
+
+
+@pytest.mark.parametrize(
+    ("typed", "sent"),
+    [
+        ('{"to": ["a"]}', {"to": ["a"]}),
+        ("[1, 2.5]", [1, 2.5]),
+        ("null", None),
+        ("17", 17),
+        ('"17"', "17"),
+        ("hello", "hello"),
+        ("{broken", "{broken"),
+        ("NaN", "NaN"),
+        ("007", "007"),
+        ("12345678901234567890123", "12345678901234567890123"),
+    ],
+)
+def test_what_is_json_is_sent_as_json_and_the_rest_as_text(shell, queue, typed, sent):
+    shell.ok("publish", "mail", typed)
+
+    assert payloads(queue) == [sent]
+
+
+def test_a_payload_comes_from_stdin_or_a_file(shell, queue):
+    (shell.home / "task.json").write_text('{"a": 1}')
+
+    shell.ok("publish", "mail", "@task.json")
+    shell.ok("publish", "mail", "-", stdin="from stdin")
+
+    assert payloads(queue) == [{"a": 1}, "from stdin"]
+
+
+def test_the_same_key_returns_the_first_task_and_appends_nothing(shell, queue):
+    first = shell.ok("publish", "mail", "1", "--key", "k")
+
+    assert shell.ok("publish", "mail", "2", "--key", "k") == first
+    assert payloads(queue) == [1]
+
+
+def test_each_line_becomes_a_task(shell, queue):
+    ids = shell.ok("publish", "mail", "--lines", stdin='1\n\n two \n{"a": 3}\r\nlast').split()
+
+    assert [task_id for task_id, _ in queue.peek()] == ids
+    assert payloads(queue) == [1, " two ", {"a": 3}, "last"]
+
+
+def test_lines_are_published_while_more_may_come(shell):
+    process = shell.start("publish", "mail", "--lines", stdin=subprocess.PIPE)
+    process.stdin.write("one\n")
+    process.stdin.flush()
+
+    assert process.stdout.readline().endswith("@mail\n")
+
+    process.stdin.write("two\n")
+    assert process.communicate()[0].endswith("@mail\n")
+
+
+def test_more_lines_than_one_request_carries_keep_their_order(shell, queue):
+    ids = shell.ok("publish", "mail", "--lines", stdin="\n".join(map(str, range(1200)))).split()
+
+    assert len(set(ids)) == 1200
+    assert [payload for _, payload in queue.peek(1200)] == list(range(1200))
+
+
+def test_a_bad_line_is_named_and_the_lines_before_it_are_published(shell, queue):
+    done = shell.run("publish", "mail", "--lines", stdin=b"one\n\xff\nthree\n")
+
+    assert (done.returncode, len(done.stdout.split())) == (2, 1)
+    assert "line 2" in done.stderr
+    assert payloads(queue) == ["one"]
+
+
+def test_lines_with_headers_carry_them(shell):
+    shell.ok("publish", "mail", "--lines", "--header", "a=b=c", stdin="1\n2\n")
+
+    work(shell, 'echo "$AGENTBUS_HEADERS" >> headers')
+
+    assert (shell.home / "headers").read_text() == '{"a":"b=c"}\n' * 2
+
+
+def test_a_full_queue_refuses_with_exit_1(shell):
+    shell.ok("publish", "agent.x", "--lines", stdin="x\n" * 100)
+
+    done = shell.run("publish", "agent.x", "one more")
+
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "100 fit" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        [],
+        ["mail"],
+        ["mail", ""],
+        ["mail", "a", "b"],
+        ["a\nb", "x"],
+        ["", "x"],
+        ["mail", "x", "--priority", "urgent"],
+        ["mail", "x", "--header", "nothing"],
+        ["mail", "x", "--delay", "soon"],
+        ["mail", "x", "--delay", "401d"],
+        ["mail", "x", "--lines"],
+        ["mail", "--lines", "--key", "k"],
+        ["mail", "@missing"],
+        ["mail", "-"],
+    ],
+)
+def test_a_task_that_will_not_do_is_a_usage_error(shell, queue, args):
+    done = shell.run("publish", *args, stdin="")
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert payloads(queue) == []
+
+
+def test_a_payload_that_is_too_large_is_a_usage_error(shell, queue):
+    done = shell.run("publish", "mail", "-", stdin="y" * 262145)
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert payloads(queue) == []
+
+
+# -- result --
+
+
+def test_result_waits_until_the_task_is_done(shell):
+    task_id = shell.ok("publish", "mail", "x").strip()
+    waiting = shell.start("result", task_id, "--wait", "60")
+
+    work(shell, "echo done")
+
+    assert waiting.communicate()[0] == "done\n"
+    assert waiting.returncode == 0
+
+
+def test_a_result_that_does_not_come_in_time_is_exit_3(shell):
+    task_id = shell.ok("publish", "mail", "x").strip()
+
+    assert shell.run("result", task_id, "--wait", "0.05").returncode == 3
+
+
+@pytest.mark.parametrize("task_id", ["1-1@mail", "nonsense"])
+def test_a_result_that_is_not_there_is_exit_5(shell, task_id):
+    done = shell.run("result", task_id)
+
+    assert (done.returncode, done.stdout) == (5, "")
+
+
+def test_an_id_that_is_no_text_is_refused_in_a_sentence(shell):
+    done = shell.run("result", b"\xff")
+
+    assert done.returncode == 2
+    assert "unexpectedly" not in done.stderr
+
+
+# -- dlq --
+
+
+@pytest.fixture
+def letters(shell):
+    """The dead letters of three tasks, two of which failed alike."""
+    for key, payload in (("a", "timeout"), ("b", "timeout"), ("c", "refused")):
+        shell.ok("publish", "mail", payload, "--key", key, "--correlation-id", key)
+    work(shell, "cat >&2; exit 65")
+    return [letter["id"] for letter in shell.records("dlq", "list", "mail")]
+
+
+def test_dlq_list_prints_a_line_for_each_with_its_error(shell, letters):
+    lines = shell.ok("dlq", "list", "mail").splitlines()
+
+    assert [line.split()[0] for line in lines] == letters
+    assert lines[2].endswith('ProgramRefused: exit 65: "refused"')
+    assert shell.ok("dlq", "list", "mail", "--limit", "1").splitlines() == lines[:1]
+    assert shell.ok("dlq", "list", "mail", "--match", "refused").splitlines() == lines[2:]
+    assert shell.ok("dlq", "list", "mail", "--group", "other") == ""
+
+
+def test_dlq_show_tells_all(shell, letters):
+    (shown,) = shell.records("dlq", "show", "mail", letters[0])
+
+    assert shown["payload"] == "timeout"
+    assert shown["envelope"]["correlation_id"] == "a"
+    assert shown["task_id"].startswith(shown["original_id"])
+    text = shell.ok("dlq", "show", "mail", letters[0])
+    assert "correlation id a\n" in text
+
+
+def test_a_replayed_task_runs_again_with_its_key_and_once(shell, letters):
+    first = shell.records("dlq", "replay", "mail", letters[0])
+    again = shell.records("dlq", "replay", "mail", letters[0])
+
+    (run,) = work(shell, 'echo "$AGENTBUS_KEY"')
+    assert first == again
+    assert first[0]["task_id"] == run["id"]
+    assert shell.ok("result", run["id"]) == "a\n"
+    assert shell.records("dlq", "list", "mail")[0]["replayed"] == run["id"]
+
+
+def test_replay_of_all_leaves_out_what_was_replayed(shell, letters):
+    shell.ok("dlq", "replay", "mail", letters[0])
+
+    assert len(shell.records("dlq", "replay", "mail", "--match", "refused")) == 1
+    assert len(shell.records("dlq", "replay", "mail", "--to", "elsewhere")) == 1
+    assert shell.records("dlq", "replay", "mail") == []
+    assert len(work(shell, "true")) == 2
+
+
+def test_purge_removes_those_named_or_all(shell, letters):
+    assert shell.records("dlq", "purge", "mail", letters[0])[0]["purged"] == 1
+    assert shell.records("dlq", "purge", "mail", "--match", "refused")[0]["purged"] == 1
+    assert shell.records("dlq", "purge", "mail")[0]["purged"] == 1
+    assert shell.ok("dlq", "list", "mail") == ""
+
+
+@pytest.mark.parametrize("action", ["show", "replay", "purge"])
+@pytest.mark.parametrize("letter", ["1-1", "nonsense"])
+def test_a_letter_that_is_not_there_is_exit_5(shell, action, letter):
+    assert shell.run("dlq", action, "mail", letter).returncode == 5
+
+
+@pytest.mark.parametrize(
+    "args",
+    [[], ["list"], ["frob", "mail"], ["show", "mail"], ["list", "mail", "--to", "x"], ["list", ""]],
+)
+def test_what_dlq_cannot_do_is_a_usage_error(shell, args):
+    assert shell.run("dlq", *args).returncode == 2
