@@ -7,8 +7,7 @@ import shlex
 from unittest import mock
 
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 
 from agentbus.commands import _click, _declare, _main
 from agentbus.commands._declare import GLOBAL, VERBS, Param, module, parse

@@ -26,8 +26,7 @@ import yaml
 import agentbus
 import agentbus.aio
 from agentbus import errors, names, schemes, settings
-from agentbus.commands._declare import GLOBAL, VERBS, Param, module
-from agentbus.commands._declare import parse as parse_line
+from agentbus.commands._declare import GLOBAL, VERBS, Param, module, parse as parse_line
 from agentbus.diagnosis import Finding
 from agentbus.keys import Keys
 from agentbus.record import Record

@@ -7,8 +7,7 @@ import os
 import subprocess
 
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 
 from tests import inprocess
 from tests.hostile import World, bodies, check_told, hostile, is_body, is_name, is_text, names, raw

@@ -6,8 +6,7 @@ import fnmatch
 import re
 
 import pytest
-from hypothesis import assume, given
-from hypothesis import strategies as st
+from hypothesis import assume, given, strategies as st
 
 from agentbus.keys import Keys, Once, Scope, cursor_field
 from agentbus.names import KEY_KINDS, MAX_NAME_BYTES, project

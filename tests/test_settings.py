@@ -8,8 +8,7 @@ import pathlib
 import subprocess
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from agentbus import settings
 from agentbus.config import load

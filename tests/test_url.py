@@ -6,8 +6,7 @@ import string
 from urllib.parse import quote
 
 import pytest
-from hypothesis import assume, example, given
-from hypothesis import strategies as st
+from hypothesis import assume, example, given, strategies as st
 
 from agentbus.errors import AgentBusError, ConfigError
 from agentbus.schemes import backend

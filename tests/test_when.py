@@ -6,8 +6,7 @@ import datetime
 import uuid
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from agentbus.clock import rfc3339
 from agentbus.errors import UsageError
