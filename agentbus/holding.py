@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
-from typing import TYPE_CHECKING, Any
 
 from agentbus.errors import AgentBusError, NotHolder
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import asyncio
     from types import TracebackType
+    from typing import Any
 
     from agentbus.flags import Hold
 
@@ -60,6 +61,9 @@ class Holding:
             error.add_note(f"and the flag {self._flag!r} was not released: {failure}")
 
     async def __aenter__(self) -> Hold:
+        # Loaded here: a shell verb that holds has no use for it.
+        import asyncio
+
         self._hold = await self._bus.announce(self._flag, ttl=self._ttl, wait=self._wait)
         self._task = asyncio.ensure_future(self._akeep())
         return self.hold
@@ -70,6 +74,8 @@ class Holding:
         error: BaseException | None,
         at: TracebackType | None,
     ) -> None:
+        import asyncio
+
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
@@ -93,6 +99,8 @@ class Holding:
                 continue
 
     async def _akeep(self) -> None:
+        import asyncio
+
         while True:
             await asyncio.sleep(self._ttl / 3)
             try:

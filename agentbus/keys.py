@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import time
-from itertools import count
 
 from agentbus.names import KEY_KINDS, MAX_BODY_BYTES, escape
 
@@ -164,6 +163,7 @@ def cursor_field(agent: str, topic: str | None = None) -> str:
 
 
 CHANNEL_BOUND = 10_000
+_WITHOUT_END = 2**62
 
 
 class Once:
@@ -202,9 +202,9 @@ class Scope:
         self._process = os.getpid()
         self._client = os.urandom(8).hex()
         self._free: list[int] = []
-        # Counted by C code, so that two threads never get the same number.
-        self._slots = count(1)
-        self._tokens = count(1)
+        # Iterators are counted by C code, so that two threads never get the same number.
+        self._slots = iter(range(1, _WITHOUT_END))
+        self._tokens = iter(range(1, _WITHOUT_END))
 
     def once(self) -> Once:
         """Reserve a slot for one write; it may be sent any number of times."""

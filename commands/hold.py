@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import signal
 import subprocess
-from typing import Any, Self
 
 from agentbus.commands._declare import Call, Param, Verb, seconds
 from agentbus.errors import AgentBusError, NotHolder, UsageError
 from agentbus.settings import environment
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Self
 
 _NOT_FOUND = 127
 _NOT_EXECUTABLE = 126
