@@ -1,0 +1,80 @@
+"""How long a task takes from publish to its handler, against XADD and a blocking XREADGROUP.
+
+Publisher and consumer are two processes; both kinds of consumer are there all the time, and take
+turns. The publisher notes the time before it sends, the handler the time at which it is called, on
+the clock that all processes share. The next task is sent when all readers wait again.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+from multiprocessing.connection import Connection
+from typing import Any
+
+import orjson
+import redis
+
+import agentbus
+from tests.bench.queue_raw import GROUP, payload
+from tests.servers import Server
+
+_WARM = 20
+_STREAM = "raw:latency"
+
+
+def _ours(url: str, pipe: Connection) -> None:
+    bus = agentbus.connect(url, project="latency", agent="worker")
+
+    def handler(delivery: Any) -> None:
+        now = time.monotonic()
+        pipe.send(now - delivery.payload["at"])
+
+    bus.subscribe("latency", handler).run()
+
+
+def _theirs(path: str, pipe: Connection) -> None:
+    server = redis.Redis(unix_socket_path=path, protocol=2, socket_timeout=60)
+    while True:
+        reply: Any = server.xreadgroup(GROUP, "c", {_STREAM: ">"}, count=500, block=30_000)
+        for entry_id, fields in reply[0][1]:
+            at = orjson.loads(fields[b"payload"])["at"]
+            pipe.send(time.monotonic() - at)
+            server.xack(_STREAM, GROUP, entry_id)
+
+
+def measure(server: Server, rounds: int) -> dict[str, list[float]]:
+    """Return the milliseconds that each round took."""
+    server.ask("FLUSHALL")
+    spawn = multiprocessing.get_context("spawn")
+    raw = redis.Redis(unix_socket_path=server.socket, protocol=2)
+    raw.xgroup_create(_STREAM, GROUP, "0", mkstream=True)
+    took: dict[str, list[float]] = {"raw": [], "agentbus": []}
+    pipes, children = {}, []
+    for what, run, where in (("raw", _theirs, server.socket), ("agentbus", _ours, server.url)):
+        pipes[what], theirs = spawn.Pipe()
+        children.append(spawn.Process(target=run, args=(where, theirs), daemon=True))
+        children[-1].start()
+    try:
+        with agentbus.connect(server.url, project="latency", agent="publisher") as bus:
+            queue = bus.queue("latency")
+            for turn in range(2 * (rounds + _WARM)):
+                what = "raw" if turn % 2 else "agentbus"
+                # The raw reader, the worker, and the thread that keeps its tasks.
+                while b"blocked_clients:3" not in server.ask("INFO", "clients"):
+                    time.sleep(0.0005)
+                body = payload(turn)
+                if what == "raw":
+                    body["at"] = time.monotonic()
+                    raw.xadd(_STREAM, {"payload": orjson.dumps(body)})
+                else:
+                    body["at"] = time.monotonic()
+                    queue.publish(body)
+                delay = pipes[what].recv() * 1000
+                if turn >= 2 * _WARM:
+                    took[what].append(delay)
+    finally:
+        for child in children:
+            child.kill()
+            child.join()
+    return took
