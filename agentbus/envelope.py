@@ -26,7 +26,6 @@ META = (
     "headers",
     "traceparent",
     "key",
-    "ordering_key",
     "source",
     "tenant",
     "replayed_from",

@@ -11,7 +11,7 @@ import orjson
 from agentbus import envelope, names
 from agentbus.errors import InvalidPayload, NotFound, QueueFull, TimedOut, UsageError
 from agentbus.record import Record
-from agentbus.store import Batch, Command, Pause, Run
+from agentbus.store import Command, Pause, Run
 from agentbus.stream import text
 
 if TYPE_CHECKING:
@@ -49,7 +49,6 @@ class Task(Record):
     reply_to: str | None = None
     webhook: str | None = None
     headers: Mapping[str, str] | None = None
-    ordering_key: str | None = None
     traceparent: str | None = None
     source: str | None = None
     tenant: str | None = None
@@ -193,12 +192,6 @@ def peek(scope: Scope, queue: str, limit: int = 10) -> Op[list[tuple[str, Any]]]
     return found
 
 
-def lengths(scope: Scope, queue: str) -> Op[dict[str, int]]:
-    """Return how many entries each of a queue's streams holds, acknowledged ones included."""
-    replies = yield Batch([("XLEN", scope.keys.queue(queue, p)) for p in PRIORITIES])
-    return dict(zip(PRIORITIES, replies, strict=True))
-
-
 def split(task_id: str) -> tuple[str, str, str]:
     """Return the entry id, the queue's encoded name and the priority in a task's id."""
     entry_id, separator, rest = task_id.partition("@")
@@ -259,7 +252,7 @@ def _check(task: Task) -> None:
         raise UsageError(
             f"{task.priority!r} is no priority", hint=f"use one of {', '.join(PRIORITIES)}"
         )
-    for what in ("key", "reply_to", "ordering_key"):
+    for what in ("key", "reply_to"):
         value = getattr(task, what)
         if value is not None:
             names.name(what.replace("_", " "), value)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 
 from agentbus.logs import quoted
 
@@ -91,8 +90,3 @@ def to_json(value: object) -> str:
     if isinstance(value, (list, tuple)):
         return "[" + ", ".join(to_json(item) for item in value) + "]"
     raise TypeError(f"{type(value).__name__} has no JSON form")
-
-
-def is_interactive() -> bool:
-    """Tell whether a person sits at stdin."""
-    return sys.stdin is not None and os.isatty(0)

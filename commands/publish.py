@@ -44,8 +44,18 @@ VERB = Verb(
     Param("delay", "--delay", metavar="S", convert=seconds, help="Not before so many seconds."),
     Param("correlation_id", "--correlation-id", metavar="ID", help="What it belongs to."),
     Param("causation_id", "--causation-id", metavar="ID", help="What brought it about."),
-    Param("reply_to", "--reply-to", metavar="QUEUE", help="Where its result is wanted."),
-    Param("webhook", "--webhook", metavar="URL", help="Who is told its result."),
+    Param(
+        "reply_to",
+        "--reply-to",
+        metavar="QUEUE",
+        help="Where its result is wanted; kept in the envelope for the handler.",
+    ),
+    Param(
+        "webhook",
+        "--webhook",
+        metavar="URL",
+        help="Who is to be told; kept in the envelope for the handler.",
+    ),
     Param(
         "header",
         "--header",

@@ -143,7 +143,6 @@ def test_replay_publishes_the_task_anew_with_its_envelope(bus: agentbus.Bus) -> 
         "causation_id": "b",
         "reply_to": "answers",
         "headers": {"h": "v"},
-        "ordering_key": "o",
         "tenant": "t",
         "source": "s",
     }
