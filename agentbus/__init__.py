@@ -7,6 +7,7 @@ if TYPE_CHECKING:
     from agentbus import aio as aio
     from agentbus.aio import AsyncBus as AsyncBus
     from agentbus.awaiting import Completion as Completion
+    from agentbus.aworker import AsyncWorker as AsyncWorker
     from agentbus.bus import Bus as Bus, connect as connect
     from agentbus.delivery import Delivery as Delivery
     from agentbus.errors import (
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from agentbus.letters import Letter as Letter
     from agentbus.message import Message as Message
     from agentbus.notebook import Note as Note
+    from agentbus.publishing import Task as Task
     from agentbus.queue import Priority as Priority
     from agentbus.queues import Queue as Queue
     from agentbus.retry import Backoff as Backoff, Bury as Bury, Retry as Retry
@@ -63,6 +65,8 @@ _HOMES = {
     "Letter": "letters",
     "Priority": "queue",
     "Queue": "queues",
+    "AsyncWorker": "aworker",
+    "Task": "publishing",
     "Worker": "worker",
     # Errors
     "AgentBusError": "errors",

@@ -6,6 +6,7 @@ import time
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from agentbus.bus import Verbs
+from agentbus.crew import AsyncWorking
 from agentbus.errors import AgentBusError
 from agentbus.settings import Settings, resolve
 from agentbus.store import adrive
@@ -19,12 +20,14 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class AsyncBus(Verbs):
+class AsyncBus(AsyncWorking, Verbs):
     """An asynchronous bus: a thousand coroutines may wait on a handful of connections."""
 
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings)
         self._link = self.backend.alink()
+        # For workers, each of which has a thread that asks.
+        self._blocking = self.backend.link()
 
     async def __aenter__(self) -> Self:
         return self
@@ -34,6 +37,7 @@ class AsyncBus(Verbs):
 
     async def aclose(self) -> None:
         """Close the connections; whoever still waits is told so."""
+        self._blocking.close()
         await self._link.aclose()
 
     async def _run(self, name: str, op: Op[T] | Patient[T]) -> T:

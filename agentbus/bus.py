@@ -6,14 +6,15 @@ import sys
 import time
 
 from agentbus.backends import enter
+from agentbus.crew import Working
 from agentbus.errors import AgentBusError
 from agentbus.settings import Settings, resolve
-from agentbus.store import attempt, iterate, run
+from agentbus.store import at_once, attempt, iterate, run
 from agentbus.verb import Emits, Patient, stream_verb, verb
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
     from typing import Any, Self, TypeVar
 
     from agentbus.awaiting import Completion
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from agentbus.notebook import Note
     from agentbus.queues import Queue
     from agentbus.store import Op
-    from agentbus.worker import Worker
 
     T = TypeVar("T")
 
@@ -316,10 +316,13 @@ class Verbs:
     def _record(self, name: str, began: float, error: BaseException | None) -> None:
         # Only for programs that have loaded `logging`; nobody else would see it.
         if "logging" in sys.modules:
-            from agentbus.loggers import emit
-
+            global _loggers  # noqa: PLW0603 (an import for each publish costs more)
+            if _loggers is None:
+                from agentbus import loggers as _loggers
+            if not _loggers.heard("info" if error is None else "warning"):
+                return
             outcome = "ok" if error is None else type(error).__name__
-            emit(
+            _loggers.emit(
                 "info" if error is None else "warning",
                 {
                     "verb": name.strip("_"),
@@ -331,7 +334,10 @@ class Verbs:
             )
 
 
-class Bus(Verbs):
+_loggers: Any = None
+
+
+class Bus(Working, Verbs):
     """A blocking bus; threads may share it."""
 
     def __init__(self, settings: Settings) -> None:
@@ -348,16 +354,13 @@ class Bus(Verbs):
         """Close the connections; the bus may be used again and opens new ones."""
         self._link.close()
 
-    def subscribe(self, queue: str, handler: Callable[..., Any], **options: Any) -> Worker:
-        """Return a worker that runs a handler for the tasks of a queue; see `Worker`."""
-        from agentbus.worker import Worker
-
-        return Worker(self, queue, handler, **options)
-
     def _run(self, name: str, op: Op[T] | Patient[T]) -> T:
         began = time.monotonic()
         try:
-            result = run(self._link, self._attempt(op))
+            if isinstance(op, Patient):
+                result = run(self._link, self._attempt(op))
+            else:
+                result = at_once(self._link, op, self.settings.deadline, self._attempt)
         except AgentBusError as error:
             self._record(name, began, error)
             raise

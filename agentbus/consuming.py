@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import traceback
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -10,40 +9,27 @@ import orjson
 from agentbus import envelope, names
 from agentbus.clock import rfc3339
 from agentbus.queue import PRIORITIES, RESULT_KEPT, task_id
-from agentbus.store import Batch, Command, Run, ServerReply
+from agentbus.store import Batch, Command, Run, ServerReply, Take
 from agentbus.stream import text
+from agentbus.taken import Taken, told
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from agentbus.keys import Scope
+    from agentbus.keys import Once, Scope
     from agentbus.store import Op
+
+    # Ids of tasks by priority.
+    Done = Mapping[str, Sequence[bytes]]
 
 # The consumer that holds what waits for its next attempt; no worker has this name.
 ASIDE = "~aside"
-_TRACEBACK_KEPT = 8_000
 
 
-class Taken:
-    """A task as it was taken: where it lies, its payload, and the rest of its envelope."""
-
-    __slots__ = ("attempt", "entry_id", "error", "meta", "payload", "priority")
-
-    def __init__(
-        self,
-        entry_id: bytes,
-        priority: str,
-        payload: Any,
-        meta: dict[str, Any],
-        attempt: int,
-        error: str | None = None,
-    ) -> None:
-        self.entry_id = entry_id
-        self.priority = priority
-        self.payload = payload
-        self.meta = meta
-        self.attempt = attempt
-        self.error = error
+# Milliseconds after which an ordered task looks again whether it may begin; it is woken before that.
+_LOOK_AGAIN = 5_000
+# Shared by all that have none, and never written to.
+_NO_META: dict[str, Any] = {}
 
 
 class Consumption:
@@ -54,6 +40,10 @@ class Consumption:
         self.queue = names.name("queue", queue)
         self.group = names.name("group", group)
         self.consumer = consumer
+        # Whether the group was found missing; it is to be made again.
+        self.missing = False
+        # Whether a task with an ordering key was ever seen: most queues have none.
+        self.ordered = False
         keys = scope.keys
         self.streams = {priority: keys.queue(queue, priority) for priority in PRIORITIES}
         self.stats = keys.stats(queue)
@@ -88,15 +78,136 @@ class Consumption:
             ]
         )
 
-    def fetch(self, count: int, priorities: Sequence[str] = PRIORITIES) -> Op[list[Taken]]:
-        """Take at most `count` new tasks, the highest priority first, without waiting."""
-        streams = [self.streams[priority] for priority in priorities]
-        reply = yield Run("fetch", streams, (self.group, self.consumer, count), writes=True)
-        return [
-            taken
-            for index, entries in reply
-            for taken in self.decoded(entries, priorities[index - 1])
+    def turn(
+        self, done: Done, took: float, count: int, low: int = 0
+    ) -> Op[tuple[list[bytes], list[Taken], bool]]:
+        """Acknowledge tasks by priority, ids ascending, and take at most `count` new ones, without waiting.
+
+        The highest priority comes first, but for `low` tasks of the lowest that has any. `took` is how
+        many seconds the handlers took. Returns the ids that were no longer this consumer's, the new
+        tasks, and whether the answer to an earlier sending was lost: then this consumer holds tasks that
+        it was not told of. Sets `missing` where the group is not there.
+        """
+        once = self.scope.once() if any(done.values()) else None
+        step = self._turn(once, done, took, count, low)
+        stale, found, missing = yield step
+        if once:
+            self.scope.settled(once, step)
+        self.missing = self.missing or bool(missing)
+        taken = [
+            task
+            for index, entries in found
+            for task in self.decoded(entries, PRIORITIES[index - 1])
         ]
+        return stale, taken, step.sendings > 1 and count > 0
+
+    def turn_ahead(
+        self,
+        done: Done,
+        took: float,
+        count: int,
+        holds: Mapping[str, int] | None,
+        meanwhile: Callable[[], None],
+    ) -> Op[tuple[list[bytes], list[Taken], bool]]:
+        """Do as `turn` does, and something else while the server does it; takes of all priorities alike.
+
+        `holds` is how many tasks of each priority this consumer holds, if it knows for certain.
+        """
+        once = self.scope.once()
+        first = self._turn(once, done, took, 0, 0, holds)
+        step = Take(list(self.streams.values()), self.group, self.consumer, count, 0.0, first)
+        step.meanwhile = meanwhile
+        (stale, _, missing), reply = yield step
+        self.scope.settled(once, step)
+        if isinstance(reply, ServerReply):
+            self.missing = True
+            reply = None
+        self.missing = self.missing or bool(missing)
+        taken = [
+            task
+            for (_, entries), priority in self._by_priority(reply or ())
+            for task in self.decoded(entries, priority)
+        ]
+        return stale, taken, step.sendings > 1
+
+    def _turn(
+        self,
+        once: Once | None,
+        done: Done,
+        took: float,
+        count: int,
+        low: int,
+        holds: Mapping[str, int] | None = None,
+    ) -> Run:
+        argv: list[bytes | str | int] = [
+            *(self.group, self.consumer, once.token if once else "", count, low),
+            round(took * 1000),
+            *(len(done.get(priority, ())) for priority in PRIORITIES),
+            *("" if holds is None else holds.get(priority, 0) for priority in PRIORITIES),
+        ]
+        for priority in PRIORITIES:
+            argv += done.get(priority, ())
+        keys = (self.stats, once.key if once else self.stats, *self.streams.values())
+        return Run("turn", keys, argv, writes=True)
+
+    def _by_priority(self, reply: Sequence[Any]) -> Iterator[tuple[Any, str]]:
+        of_stream = {stream.encode(): priority for priority, stream in self.streams.items()}
+        for item in reply:
+            yield item, of_stream[bytes(item[0])]
+
+    def take(self, count: int, seconds: float) -> Op[tuple[list[Taken], bool]]:
+        """Take new tasks, at most `count` of each priority, waiting for them at most so many seconds.
+
+        Also tells whether the answer to an earlier sending was lost.
+        """
+        step = Take(list(self.streams.values()), self.group, self.consumer, count, seconds)
+        reply = yield step
+        taken = [
+            task
+            for (_, entries), priority in self._by_priority(reply)
+            for task in self.decoded(entries, priority)
+        ]
+        return taken, step.sendings > 1
+
+    def own(self, priority: str, known: Sequence[bytes], count: int = 1000) -> Op[list[Taken]]:
+        """Return what this consumer holds of a stream beside what it knows of, not yet begun."""
+        entries = yield Run(
+            "own", (self.streams[priority],), (self.group, self.consumer, count, *known)
+        )
+        return self.decoded(entries, priority, 0)
+
+    def enter(self, task: Taken) -> Op[int]:
+        """Let an ordered task begin (1), or put it aside until those before it are done (0).
+
+        -1 if it is no longer this consumer's.
+        """
+        answer: int = yield Run(
+            "enter",
+            (
+                *(self.streams[task.priority], self.scope.keys.order(self.queue, task.priority)),
+                *(self.attempts(task.priority), self.retries(task.priority)),
+            ),
+            (
+                *(self.group, self.consumer, task.entry_id, task.meta["ordering_key"]),
+                *(ASIDE, max(0, task.attempt - 1), _LOOK_AGAIN),
+            ),
+            writes=True,
+        )
+        return answer
+
+    def wake(self, task: Taken) -> Op[int]:
+        """Say that an ordered task is done with; returns 1 if the next one with its key was waiting."""
+        keys = self.scope.keys
+        waiting: int = yield Run(
+            "wake",
+            (
+                *(self.streams[task.priority], keys.order(self.queue, task.priority)),
+                *(self.retries(task.priority), keys.bell(self.queue)),
+            ),
+            (task.entry_id, task.meta["ordering_key"]),
+            writes=True,
+        )
+        return waiting
 
     def decoded(self, entries: Sequence[Any], priority: str, attempt: int = 1) -> list[Taken]:
         """Return entries as tasks; a malformed one carries its error."""
@@ -105,7 +216,7 @@ class Consumption:
         for entry_id, flat in entries:
             if flat and len(flat) == 2 and flat[0] == b"payload":
                 try:
-                    append(Taken(entry_id, priority, loads(flat[1]), {}, attempt))
+                    append(Taken(entry_id, priority, loads(flat[1]), _NO_META, attempt))
                     continue
                 except ValueError as error:
                     append(Taken(entry_id, priority, None, {}, attempt, str(error)))
@@ -116,24 +227,18 @@ class Consumption:
                 append(Taken(entry_id, priority, None, {}, attempt, str(error)))
             else:
                 append(Taken(entry_id, priority, payload, meta, attempt))
+                self.ordered = self.ordered or found[-1].ordered
         return found
 
-    def ack(self, priority: str, ids: Sequence[bytes], took: float) -> Op[list[bytes]]:
-        """Acknowledge tasks of one stream, ids ascending; returns those no longer this consumer's."""
-        stale: list[bytes] = yield Run(
-            "ack",
-            (self.streams[priority], self.stats),
-            (self.group, self.consumer, round(took * 1000), *ids),
-            writes=True,
-        )
-        return stale
+    def begin(self, task: Taken, uncounted: int = 1) -> Op[int]:
+        """Count an attempt before it starts; 0 if the task is no longer this consumer's.
 
-    def begin(self, task: Taken) -> Op[int]:
-        """Count an attempt before it starts; 0 if the task is no longer this consumer's."""
+        `uncounted` is how many attempts there were that nobody counted, if none was counted yet.
+        """
         number: int = yield Run(
             "begin",
             (self.streams[task.priority], self.attempts(task.priority)),
-            (self.group, self.consumer, task.entry_id, 1),
+            (self.group, self.consumer, task.entry_id, uncounted),
             writes=True,
         )
         return number
@@ -233,7 +338,14 @@ class Consumption:
         keys = self.scope.keys
         reply = yield Run(
             "promote",
-            (keys.delayed(self.queue), keys.bodies(self.queue), *self.streams.values()),
+            (
+                *(keys.delayed(self.queue), keys.bodies(self.queue)),
+                *(
+                    key
+                    for priority, stream in self.streams.items()
+                    for key in (stream, keys.order(self.queue, priority))
+                ),
+            ),
             (count, *self.streams),
             writes=True,
         )
@@ -249,20 +361,3 @@ class Consumption:
                 named = {consumer[i]: consumer[i + 1] for i in range(0, len(consumer), 2)}
                 if named[b"name"] == self.consumer.encode() and named[b"pending"] == 0:
                     yield Command("XGROUP", "DELCONSUMER", stream, self.group, self.consumer)
-
-
-def told(error: BaseException | str) -> tuple[str, str]:
-    """Return what a dead letter says of an error, and its traceback, each of bounded length."""
-    if isinstance(error, str):
-        return _sendable(error)[:2000], ""
-    try:
-        said = str(error)
-    except Exception:  # noqa: BLE001 (an error's own text may fail)
-        said = "(it has no text)"
-    trace = "".join(traceback.format_exception(error))
-    return _sendable(f"{type(error).__name__}: {said}")[:2000], _sendable(trace[-_TRACEBACK_KEPT:])
-
-
-def _sendable(said: str) -> str:
-    # File names that are no text come as lone surrogates, which no server takes.
-    return said.encode("utf-8", "backslashreplace").decode()

@@ -7,22 +7,26 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from agentbus.consuming import Consumption, Taken
+    from agentbus.consuming import Consumption
+    from agentbus.publishing import Task
+    from agentbus.taken import Taken
 
 
 class Delivery:
     """A task in the hands of a consumer: its payload, and what may become of it.
 
     `ack`, `retry` and `bury` tell whether the task was still this consumer's; one that was taken over by
-    another is refused, and nothing happens.
+    another is refused, and nothing happens. In an asynchronous handler they are awaited.
+    The rest of the envelope are attributes, too: `correlation_id`, `reply_to`, `headers` and so on, as in
+    `Task`; None where nothing was said.
     """
 
     __slots__ = ("_consumption", "_run", "_taken", "acked", "payload", "settled")
 
-    def __init__(self, consumption: Consumption, taken: Taken, run: Callable[[Any], Any]) -> None:
+    def __init__(self, consumption: Consumption, run: Callable[[Any], Any], taken: Taken) -> None:
         self._consumption = consumption
-        self._taken = taken
         self._run = run
+        self._taken = taken
         self.payload = taken.payload
         self.settled = False
         self.acked = False
@@ -52,26 +56,76 @@ class Delivery:
         """critical, high, normal or low."""
         return self._taken.priority
 
+    @property
+    def created_at(self) -> float:
+        """When it was published, in unix seconds of the server's clock (the publisher's, if delayed)."""
+        said = self._taken.meta.get("created_at")
+        if isinstance(said, (int, float)):
+            return said
+        return int(self._taken.entry_id.partition(b"-")[0]) / 1000
+
+    @property
+    def task(self) -> Task:
+        """The whole envelope, as it may be published again."""
+        from agentbus.publishing import Task
+
+        known: dict[str, Any] = {name: self._taken.meta.get(name) for name in Task.__match_args__}
+        known.update(payload=self.payload, priority=self.priority, created_at=self.created_at)
+        return Task(**known)
+
+    @property
+    def correlation_id(self) -> str | None:
+        """What the task belongs to."""
+        said: str | None = self._taken.meta.get("correlation_id")
+        return said
+
+    @property
+    def traceparent(self) -> str | None:
+        """The trace that the task belongs to, as W3C Trace Context writes it."""
+        said: str | None = self._taken.meta.get("traceparent")
+        return said
+
     def __getattr__(self, name: str) -> Any:
-        # The rest of the envelope: correlation_id, reply_to, headers and so on.
         from agentbus.envelope import META
 
         if name in META:
             return self._taken.meta.get(name)
         raise AttributeError(f"a delivery has no {name!r}")
 
-    def ack(self, result: object = None) -> bool:
+    def ack(self, result: object = None) -> Any:
         """Say that the task is done, with a result to keep if there is one."""
         self.settled = True
         self.acked = bool(self._run(self._consumption.finish(self._taken, 0.0, result)))
         return self.acked
 
-    def retry(self, after: float = 0.0) -> bool:
+    def retry(self, after: float = 0.0) -> Any:
         """Have the task delivered again, after so many seconds."""
         self.settled = True
         return bool(self._run(self._consumption.retry(self._taken, after)))
 
-    def bury(self, error: BaseException | str) -> bool:
+    def bury(self, error: BaseException | str) -> Any:
         """Put the task among the dead letters, with the reason."""
         self.settled = True
         return bool(self._run(self._consumption.bury(self._taken, error)))
+
+
+class AsyncDelivery(Delivery):
+    """A delivery in the hands of an asynchronous handler: `ack`, `retry` and `bury` are awaited."""
+
+    __slots__ = ()
+
+    async def ack(self, result: object = None) -> bool:
+        """Say that the task is done, with a result to keep if there is one."""
+        self.settled = True
+        self.acked = bool(await self._run(self._consumption.finish(self._taken, 0.0, result)))
+        return self.acked
+
+    async def retry(self, after: float = 0.0) -> bool:
+        """Have the task delivered again, after so many seconds."""
+        self.settled = True
+        return bool(await self._run(self._consumption.retry(self._taken, after)))
+
+    async def bury(self, error: BaseException | str) -> bool:
+        """Put the task among the dead letters, with the reason."""
+        self.settled = True
+        return bool(await self._run(self._consumption.bury(self._taken, error)))

@@ -19,6 +19,7 @@ _MAX_DEPTH_HINT = "at most 250 levels of nesting fit"
 _PLAIN = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_SUBCLASS
 # What the envelope may carry beside the payload, as it is called in `meta`.
 META = (
+    "topic",
     "correlation_id",
     "causation_id",
     "reply_to",
@@ -26,8 +27,10 @@ META = (
     "headers",
     "traceparent",
     "key",
+    "ordering_key",
     "source",
     "tenant",
+    "created_at",
     "replayed_from",
 )
 

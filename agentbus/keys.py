@@ -129,6 +129,10 @@ class Keys:
         """`<P>:attempts:<queue>:<group>:<priority>`, hash: entry id → attempts started."""
         return f"{self.project}:attempts:{escape(queue)}:{escape(group)}:{priority}"
 
+    def order(self, queue: str, priority: str) -> str:
+        """`<P>:order:<queue>:<priority>`, zset: ordering key and entry id, of equal scores."""
+        return f"{self.project}:order:{escape(queue)}:{priority}"
+
     def seen(self, queue: str, key: str) -> str:
         """`<P>:seen:<queue>:<key>`, string: the id of the task published with this dedup key."""
         return f"{self.project}:seen:{escape(queue)}:{escape(key)}"

@@ -11,13 +11,20 @@ from agentbus.logs import open_file
 from agentbus.settings import log_path
 
 # Without a handler, `logging` would print a program's failures to its stderr unasked.
-logging.getLogger("agentbus").addHandler(logging.NullHandler())
+_logger = logging.getLogger("agentbus")
+_logger.addHandler(logging.NullHandler())
+_LEVELS = {"info": logging.INFO, "warning": logging.WARNING}
 
 
 def emit(level: str, fields: dict[str, object]) -> None:
     """Hand a record to the logger `agentbus`."""
     number = logging.getLevelNamesMapping()[level.upper()]
-    logging.getLogger("agentbus").log(number, "%s", fields.get("verb", ""), extra=fields)
+    _logger.log(number, "%s", fields.get("verb", ""), extra=fields)
+
+
+def heard(level: str) -> bool:
+    """Tell whether the logger `agentbus` would do anything with a record."""
+    return _logger.isEnabledFor(_LEVELS[level])
 
 
 def json_handler(path: str | None = None) -> logging.Handler:

@@ -34,6 +34,7 @@ KEY_KINDS = frozenset(
         "dlq",
         "delayed",
         "attempts",
+        "order",
         "seen",
         "results",
         "queues",

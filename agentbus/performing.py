@@ -1,29 +1,37 @@
-"""Runs handlers: plain or asynchronous, one by one, side by side, or in batches."""
+"""Runs handlers: plain or asynchronous, one by one, side by side, or in batches.
+
+A serial performer is called with tasks and returns what became of each: the task itself where it is
+done and there is nothing else to say, else an `Outcome`. A pool is handed tasks and reports each when it
+has ended, so that a slow one keeps no other waiting.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import functools
 import inspect
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
+from agentbus.context import current
 from agentbus.retry import Bury, Retry
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Awaitable, Callable, Coroutine, Sequence
 
-    from agentbus.consuming import Taken
     from agentbus.delivery import Delivery
+    from agentbus.taken import Taken
 
     Wrap = Callable[[Taken], Delivery]
+    Handler = Callable[[Any], Any]
 
 
 class Outcome:
-    """What became of one task: done with a result, failed with an error, or settled by its handler."""
+    """What became of one task: a result, an error, settled by its handler, or not begun."""
 
-    __slots__ = ("acked", "after", "bury", "error", "result", "settled", "task", "took")
+    __slots__ = ("acked", "after", "begun", "bury", "error", "result", "settled", "task", "took")
 
     def __init__(self, task: Taken, result: object = None) -> None:
         self.task = task
@@ -33,12 +41,14 @@ class Outcome:
         self.bury = False
         self.settled = False
         self.acked = False
+        self.begun = True
+        # Seconds.
         self.took = 0.0
 
     @property
     def plain(self) -> bool:
         """Whether it is done and there is nothing else to say."""
-        return self.error is None and self.result is None and not self.settled
+        return self.error is None and self.result is None and not self.settled and self.begun
 
     def failed(self, error: BaseException | str) -> None:
         """Note an error, and what it asks for."""
@@ -51,167 +61,265 @@ class Outcome:
 class Inline:
     """Runs a handler for each task, one after the other."""
 
-    def __init__(self, handler: Callable[[Delivery], Any], stopping: Callable[[], bool]) -> None:
-        self.handler = handler
-        self.stopping = stopping
+    def __init__(self, handler: Handler, finish: Finish, stopping: Callable[[], bool]) -> None:
+        self._handler = handler
+        self._finish = finish
+        self._stopping = stopping
 
-    def __call__(self, tasks: Sequence[Taken], wrap: Wrap) -> list[Outcome]:
-        """Run the handler for each task and return what became of each."""
-        outcomes = []
-        for task in tasks:
-            if self.stopping():
-                break
-            outcomes.append(self.one(task, wrap))
+    def __call__(self, tasks: Sequence[Taken], wrap: Wrap) -> list[Outcome | Taken]:
+        """Run the handler for each task, until stopped, and return what became of each."""
+        outcomes: list[Outcome | Taken] = []
+        add, stopping, one = outcomes.append, self._stopping, self.one
+        try:
+            for task in tasks:
+                if stopping():
+                    break
+                add(one(task, wrap))
+        finally:
+            current.set(None)
         return outcomes
 
-    def one(self, task: Taken, wrap: Wrap) -> Outcome:
+    def one(self, task: Taken, wrap: Wrap) -> Outcome | Taken:
         """Run the handler for one task."""
         if task.error is not None:
             return _malformed(task)
         delivery = wrap(task)
+        current.set(delivery)
+        began = time.monotonic()
         try:
-            outcome = Outcome(task, _finished(self.handler(delivery)))
+            result = self._handler(delivery)
+            # A plain function may return a coroutine: unless it is run, nothing was done.
+            if result is not None and inspect.isawaitable(result):
+                result = self._finish(result)
         except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 (it is kept)
             outcome = Outcome(task)
             outcome.failed(error)
-        outcome.settled, outcome.acked = delivery.settled, delivery.acked
-        return outcome
+        else:
+            if result is None and not delivery.settled:
+                return task
+            outcome = Outcome(task, result)
+        return _ended(outcome, delivery, began)
 
     def close(self) -> None:
         """Nothing is open."""
 
 
-class Threads(Inline):
-    """Runs a handler for several tasks at once, each in a thread."""
-
-    def __init__(
-        self, handler: Callable[[Delivery], Any], concurrency: int, stopping: Callable[[], bool]
-    ) -> None:
-        super().__init__(handler, stopping)
-        self._pool = ThreadPoolExecutor(concurrency, thread_name_prefix="agentbus-handler")
-
-    def __call__(self, tasks: Sequence[Taken], wrap: Wrap) -> list[Outcome]:
-        """Run the handler for all tasks and return what became of each."""
-
-        def unless_stopped(task: Taken) -> Outcome | None:
-            return None if self.stopping() else self.one(task, wrap)
-
-        return [outcome for outcome in self._pool.map(unless_stopped, tasks) if outcome]
-
-    def close(self) -> None:
-        """Let the threads end."""
-        self._pool.shutdown()
-
-
 class Coroutines:
-    """Runs an asynchronous handler, for so many tasks at once, in a loop of its own."""
+    """Runs an asynchronous handler for each task, one after the other, in an event loop."""
 
-    def __init__(
-        self, handler: Callable[[Delivery], Any], concurrency: int, stopping: Callable[[], bool]
-    ) -> None:
+    def __init__(self, handler: Handler, finish: Finish, stopping: Callable[[], bool]) -> None:
         self._handler = handler
-        self._concurrency = concurrency
+        self._finish = finish
         self._stopping = stopping
-        self._loop = asyncio.new_event_loop()
 
-    def __call__(self, tasks: Sequence[Taken], wrap: Wrap) -> list[Outcome]:
-        """Run the handler for all tasks and return what became of each."""
-        return self._loop.run_until_complete(self._all(tasks, wrap))
+    def __call__(self, tasks: Sequence[Taken], wrap: Wrap) -> list[Outcome | Taken]:
+        """Run the handler for each task, until stopped, and return what became of each."""
 
-    async def _all(self, tasks: Sequence[Taken], wrap: Wrap) -> list[Outcome]:
-        if self._concurrency == 1:
-            return [await self._one(task, wrap) for task in tasks if not self._stopping()]
-        free = asyncio.Semaphore(self._concurrency)
+        async def all_of_them() -> list[Outcome | Taken]:
+            return [await self.one(task, wrap) for task in tasks if not self._stopping()]
 
-        async def guarded(task: Taken) -> Outcome | None:
-            async with free:
-                return None if self._stopping() else await self._one(task, wrap)
+        found: list[Outcome | Taken] = self._finish(all_of_them())
+        return found
 
-        outcomes = await asyncio.gather(*(guarded(task) for task in tasks))
-        return [outcome for outcome in outcomes if outcome]
-
-    async def _one(self, task: Taken, wrap: Wrap) -> Outcome:
+    async def one(self, task: Taken, wrap: Wrap) -> Outcome | Taken:
+        """Run the handler for one task."""
         if task.error is not None:
             return _malformed(task)
         delivery = wrap(task)
+        current.set(delivery)
+        began = time.monotonic()
         try:
-            outcome = Outcome(task, await self._handler(delivery))
+            result = await self._handler(delivery)
         except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 (it is kept)
             outcome = Outcome(task)
             outcome.failed(error)
-        outcome.settled, outcome.acked = delivery.settled, delivery.acked
-        return outcome
+        else:
+            if result is None and not delivery.settled:
+                return task
+            outcome = Outcome(task, result)
+        return _ended(outcome, delivery, began)
 
     def close(self) -> None:
-        """Close the loop."""
-        if not self._loop.is_closed():
-            self._loop.run_until_complete(self._loop.shutdown_asyncgens())
-            self._loop.close()
+        """Close the loop, where it is a private one."""
+        self._finish.close()
 
 
 class Batches:
     """Runs a handler once for a whole list of tasks."""
 
-    def __init__(self, handler: Callable[[list[Delivery]], Any]) -> None:
+    def __init__(self, handler: Handler, finish: Finish) -> None:
         self._handler = handler
+        self._finish = finish
 
-    def __call__(self, tasks: Sequence[Taken], wrap: Wrap) -> list[Outcome]:
+    def __call__(self, tasks: Sequence[Taken], wrap: Wrap) -> list[Outcome | Taken]:
         """Run the handler for the tasks together; if it fails, each of them has failed."""
-        outcomes = [_malformed(task) for task in tasks if task.error is not None]
+        outcomes: list[Outcome | Taken] = [
+            _malformed(task) for task in tasks if task.error is not None
+        ]
         sound = [task for task in tasks if task.error is None]
         deliveries = [wrap(task) for task in sound]
         began, error = time.monotonic(), None
         if deliveries:
             try:
-                _finished(self._handler(deliveries))
+                result = self._handler(deliveries)
+                if inspect.isawaitable(result):
+                    self._finish(result)
             except (Exception, asyncio.CancelledError) as failure:  # noqa: BLE001 (it is kept)
                 error = failure
         for task, delivery in zip(sound, deliveries, strict=True):
-            outcome = Outcome(task)
-            outcome.settled, outcome.acked = delivery.settled, delivery.acked
-            outcome.took = (time.monotonic() - began) / len(sound)
+            outcome = _ended(Outcome(task), delivery, began)
+            outcome.took /= len(sound)
             if error is not None:
                 outcome.failed(error)
             outcomes.append(outcome)
         return outcomes
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Close the loop, where it is a private one."""
+        self._finish.close()
 
 
-def performer(
-    handler: Callable[..., Any],
-    *,
-    concurrency: int,
-    batch: bool,
-    stopping: Callable[[], bool] = lambda: False,
-) -> Inline | Coroutines | Batches:
-    """Return what runs this kind of handler; an object with an asynchronous call counts as such."""
+class Pool:
+    """Runs a handler for several tasks at once; each is reported when it has ended."""
+
+    def __init__(
+        self,
+        runner: Inline | Coroutines,
+        concurrency: int,
+        stopping: Callable[[], bool],
+        report: Callable[[Outcome | Taken], None],
+        loop: asyncio.AbstractEventLoop | None,
+    ) -> None:
+        self._runner = runner
+        self._stopping = stopping
+        self._report = report
+        self._threads: ThreadPoolExecutor | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._running: set[asyncio.Task[None]] = set()
+        self._thread: threading.Thread | None = None
+        if isinstance(runner, Inline):
+            self._threads = ThreadPoolExecutor(concurrency, thread_name_prefix="agentbus-handler")
+            return
+        self._free = asyncio.Semaphore(concurrency)
+        self._loop = loop
+        if loop is None:
+            self._loop = asyncio.new_event_loop()
+            self._thread = threading.Thread(
+                target=self._loop.run_forever, name="agentbus-handlers", daemon=True
+            )
+            self._thread.start()
+
+    def submit(self, tasks: Sequence[Taken], wrap: Wrap) -> None:
+        """Have the handler run for tasks; those that have not begun when it is stopped never do."""
+        if self._threads is not None:
+            for task in tasks:
+                self._threads.submit(self._in_thread, task, wrap)
+        elif self._loop is not None:
+            self._loop.call_soon_threadsafe(self._start, list(tasks), wrap)
+
+    def _in_thread(self, task: Taken, wrap: Wrap) -> None:
+        assert isinstance(self._runner, Inline)
+        self._report(_not_begun(task) if self._stopping() else self._runner.one(task, wrap))
+
+    def _start(self, tasks: Sequence[Taken], wrap: Wrap) -> None:
+        assert self._loop is not None
+        for task in tasks:
+            # The loop itself keeps no task alive.
+            started = self._loop.create_task(self._guarded(task, wrap))
+            self._running.add(started)
+            started.add_done_callback(self._running.discard)
+
+    async def _guarded(self, task: Taken, wrap: Wrap) -> None:
+        assert isinstance(self._runner, Coroutines)
+        async with self._free:
+            self._report(
+                _not_begun(task) if self._stopping() else await self._runner.one(task, wrap)
+            )
+
+    def close(self) -> None:
+        """Let the threads, or a loop of its own, end; nothing may be running."""
+        if self._threads is not None:
+            self._threads.shutdown()
+        if self._thread is not None and self._loop is not None:
+            asyncio.run_coroutine_threadsafe(self._loop.shutdown_asyncgens(), self._loop).result()
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop.close()
+            self._thread = None
+        self._runner.close()
+
+
+class Finish:
+    """Runs an awaitable to its end from a plain thread, in a loop of its own or in one that is running."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop | None, *, keep: bool) -> None:
+        self._shared = loop
+        self._keep = keep
+        self._own: asyncio.AbstractEventLoop | None = None
+
+    def __call__(self, awaitable: Awaitable[Any]) -> Any:
+        """Return what the awaitable comes to."""
+        if self._shared is not None:
+            return asyncio.run_coroutine_threadsafe(_awaited(awaitable), self._shared).result()
+        if not self._keep:
+            # Several threads may come here at once.
+            return asyncio.run(_awaited(awaitable))
+        if self._own is None:
+            self._own = asyncio.new_event_loop()
+        return self._own.run_until_complete(_awaited(awaitable))
+
+    def close(self) -> None:
+        """Close the loop, where it is a private one."""
+        if self._own is not None and not self._own.is_closed():
+            self._own.run_until_complete(self._own.shutdown_asyncgens())
+            self._own.close()
+        self._own = None
+
+
+def is_async(handler: Handler) -> bool:
+    """Tell whether a handler is asynchronous; an object with an asynchronous call counts as such."""
     plain = handler
     while isinstance(plain, functools.partial):
         plain = plain.func
     call = plain if inspect.isroutine(plain) else type(plain).__call__
-    if batch:
-        return Batches(handler)
-    if inspect.iscoroutinefunction(call):
-        return Coroutines(handler, concurrency, stopping)
-    if concurrency == 1:
-        return Inline(handler, stopping)
-    return Threads(handler, concurrency, stopping)
+    return inspect.iscoroutinefunction(call)
 
 
-def _finished(result: Any) -> Any:
-    # A plain function may return a coroutine: unless it is run, nothing was done.
-    if not inspect.isawaitable(result):
-        return result
+def runner(
+    handler: Handler,
+    *,
+    loop: asyncio.AbstractEventLoop | None = None,
+    stopping: Callable[[], bool] = lambda: False,
+) -> Inline | Coroutines:
+    """Return what runs this kind of handler for one task after the other."""
+    if is_async(handler):
+        return Coroutines(handler, Finish(loop, keep=True), stopping)
+    return Inline(handler, Finish(loop, keep=False), stopping)
+
+
+def _awaited(awaitable: Awaitable[Any]) -> Coroutine[Any, Any, Any]:
+    if inspect.iscoroutine(awaitable):
+        return awaitable
 
     async def wait() -> Any:
-        return await result
+        return await awaitable
 
-    return asyncio.run(wait())
+    return wait()
+
+
+def _ended(outcome: Outcome, delivery: Delivery, began: float) -> Outcome:
+    outcome.took = time.monotonic() - began
+    outcome.settled, outcome.acked = delivery.settled, delivery.acked
+    return outcome
 
 
 def _malformed(task: Taken) -> Outcome:
     outcome = Outcome(task)
     outcome.failed(f"the entry is malformed: {task.error}")
+    return outcome
+
+
+def _not_begun(task: Taken) -> Outcome:
+    outcome = Outcome(task)
+    outcome.begun = False
     return outcome

@@ -9,12 +9,13 @@ import time
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from agentbus.consuming import Consumption, Taken
+from agentbus.consuming import Consumption
 from agentbus.delivery import Delivery
 from agentbus.queue import PRIORITIES
 from agentbus.store import Take
 from agentbus.store.trouble import GroupMissing
 from agentbus.stream import text
+from agentbus.taken import Taken
 from agentbus.verb import Patient
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ def fetch(bus: Bus, queue: str, *, group: str, count: int, block: float | None) 
     deliveries = []
     for task in taken:
         if task.error is None:
-            deliveries.append(Delivery(consumption, task, run))
+            deliveries.append(Delivery(consumption, run, task))
         else:
             run(consumption.bury(task, f"the entry is malformed: {task.error}"))
     return deliveries
@@ -82,7 +83,8 @@ def _due(consumption: Consumption, run: Callable[[Any], Any], count: int) -> lis
             task.attempt = run(consumption.begin(task))
         taken += [task for task in tasks if task.attempt]
     if len(taken) < count:
-        taken += run(consumption.fetch(count - len(taken)))
+        _, found, _ = run(consumption.turn({}, 0.0, count - len(taken)))
+        taken += found
     return taken
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from agentbus import letters, names, queue
+from agentbus import letters, names, publishing, queue
+from agentbus.verb import Emits
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -27,13 +28,16 @@ class Queue:
         on_full: str = "refuse",
         **envelope: Any,
     ) -> Any:
-        """Append one task and return its id. Raises `QueueFull`, `InvalidPayload`."""
-        queue.on_full(on_full)
-        op = queue.publish(
+        """Append one task and return its id. Raises `QueueFull`, `InvalidPayload`.
+
+        `delay` is in seconds, `at` in unix seconds. The envelope's fields are those of `Task`; a `Task`
+        may be given instead of a payload.
+        """
+        publishing.on_full(on_full)
+        op = publishing.publish(
             self._bus.scope,
             self.name,
-            payload,
-            queue.Task(**envelope),
+            publishing.Task(payload, **envelope) if envelope else payload,
             bound=self.bound,
             delay=delay,
             at=at,
@@ -44,9 +48,13 @@ class Queue:
     def publish_many(
         self, payloads: Iterable[object], *, priority: str = "normal", on_full: str = "refuse"
     ) -> Any:
-        """Append any number of tasks, a batch at a time, and return their ids."""
-        queue.on_full(on_full)
-        op = queue.publish_many(
+        """Append any number of payloads or `Task`s, a batch at a time, and return their ids.
+
+        A batch of up to 500 tasks of one priority is accepted whole or refused whole, with `QueueFull`;
+        those before it stay accepted.
+        """
+        publishing.on_full(on_full)
+        op = publishing.publish_many(
             self._bus.scope,
             self.name,
             payloads,
@@ -55,6 +63,24 @@ class Queue:
             trim=on_full == "trim",
         )
         return self._bus._run("publish", op)
+
+    def publish_stream(
+        self, payloads: Iterable[object], *, priority: str = "normal", on_full: str = "refuse"
+    ) -> Any:
+        """Append as `publish_many` does, and iterate over the ids as batches are accepted.
+
+        Nothing is kept but the batch in hand and the next, so the stream may have no end.
+        """
+        publishing.on_full(on_full)
+        op = publishing.publish_stream(
+            self._bus.scope,
+            self.name,
+            payloads,
+            priority=priority,
+            bound=self.bound,
+            trim=on_full == "trim",
+        )
+        return self._bus._iterate("publish", Emits(op, 0.0))
 
     def result(self, task_id: str, wait: float | None = None) -> Any:
         """Return a finished task's result. Raises `NotFound`, `TimedOut`."""

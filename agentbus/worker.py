@@ -1,12 +1,13 @@
 """Works off a queue: takes tasks, runs a handler for each, and says what became of them.
 
-First deliveries run fast: taken in batches and acknowledged together. What is delivered again (its
-worker died, or its handler failed) runs alone, one by one, each attempt counted before it starts: so a
-task that kills its worker is buried after its attempts, and its neighbours never are.
+First deliveries run fast: taken in batches and acknowledged together. What is delivered again has each
+attempt counted before it starts; what a dead worker held runs one by one: so a task that kills its worker
+is buried after its attempts, and its neighbours never are.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import secrets
 import socket
@@ -16,42 +17,57 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from agentbus import names
-from agentbus.consuming import Consumption, Taken
-from agentbus.delivery import Delivery
-from agentbus.errors import AgentBusError, InvalidPayload
-from agentbus.performing import Outcome, performer
-from agentbus.queue import PRIORITIES
+from agentbus.asking import Asking
+from agentbus.consuming import Consumption
+from agentbus.delivery import AsyncDelivery, Delivery
+from agentbus.errors import AgentBusError, UsageError
+from agentbus.intake import Intake
+from agentbus.keeping import Chore, Keeper
+from agentbus.performing import Batches, Coroutines, Finish, Inline, Outcome, Pool, is_async, runner
 from agentbus.retry import ATTEMPTS, Backoff
-from agentbus.store import Batch, Command, ServerReply, Step, Take, Wait
-from agentbus.store.trouble import GroupMissing
-from agentbus.stream import text
-from agentbus.verb import Patient
+from agentbus.settling import Settling
+from agentbus.sliding import Window
+from agentbus.taken import Taken
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Callable, Sequence
 
-    from agentbus.bus import Bus
-    from agentbus.store import Op
+    from agentbus.bus import Verbs
+    from agentbus.store import Link, Op
 
 VISIBILITY = 180.0
 _MOST = 500
 # A batch should take about this long: longer ones keep tasks from other workers.
 _BRISK, _SLOW = 0.05, 0.2
+# From so many tasks on, a batch is taken while the one before it runs.
+_AHEAD = 16
 _LONGEST_WAIT = 1.0
-_RECLAIM_EVERY = 30.0
-# Every so many batches one starts at the low end, so that no priority starves.
-_TURN = 10
+# While tasks run, one that was put aside may fall due at any moment.
+_SHORT_WAIT = 0.1
+# Seconds for which a worker that was told to stop tries to say what it has done.
+_GRACE = 30.0
 
 
 class Worker:
-    """Runs a handler for the tasks of one queue, for one group."""
+    """Runs a handler for the tasks of one queue, for one group.
+
+    `concurrency` tasks run at once: in threads, or in an event loop if the handler is asynchronous. With
+    `batch` the handler gets a list of deliveries. `attempts` is the number of runs in all, `visibility`
+    the seconds without a sign of life after which a worker loses its tasks, `backoff` the pause before
+    the next attempt. It ends when nothing is left (`drain`), or when `count` tasks are done. `prefetch`
+    is how many tasks it holds at most.
+    """
 
     def __init__(
         self,
-        bus: Bus,
+        bus: Verbs,
         queue: str,
         handler: Callable[..., Any],
         *,
+        link: Link,
+        loop: asyncio.AbstractEventLoop | None = None,
+        arun: Callable[[Op[Any]], Any] | None = None,
         group: str = "default",
         concurrency: int = 1,
         batch: bool = False,
@@ -62,294 +78,317 @@ class Worker:
         count: int | None = None,
         prefetch: int | None = None,
     ) -> None:
-        names.name("queue", queue)
-        names.name("group", group)
+        _check(concurrency=concurrency, attempts=attempts, count=count, prefetch=prefetch)
+        if not (math.isfinite(visibility) and visibility > 0):
+            raise UsageError(f"the visibility is {visibility!r}", hint="give seconds, above 0")
         self.name = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
-        self.queue = queue
-        self.group = group
-        self.done = 0
-        self._bus = bus
+        self.queue = names.name("queue", queue)
+        self.group = names.name("group", group)
+        self._do = Asking(bus, link)
+        self._stopping = threading.Event()
         self._task = Consumption(bus.scope, queue, group, self.name)
-        self._attempts = attempts
+        self._settling = Settling(
+            self._task, self._do, attempts=attempts, backoff=backoff or Backoff()
+        )
+        self._intake = Intake(
+            self._task, self._settling, self._do, attempts=attempts, visibility=visibility
+        )
         self._visibility = visibility
         self._drain = drain
-        self._backoff = backoff or Backoff()
-        self._left = count
+        self._limit = count
         self._concurrency = concurrency
-        self._stopping = threading.Event()
-        self._perform = performer(
-            handler, concurrency=concurrency, batch=batch, stopping=self._stopping.is_set
-        )
         # Without a second attempt, a task that was taken must be one that runs: were this worker to
         # die, those that only waited in its hands would be buried with it.
         self._most = concurrency if attempts == 1 else prefetch or _MOST
-        self._size = concurrency
-        self._mixed = True
-        self._turn = 0
-        self._next_reclaim = 0.0
-        self._next_retry: dict[str, float] = {}
-        self._held: list[Taken] = []
-        self._unsure = True
-        self._bell = bus.scope.keys.bell(queue)
+        self._size = min(concurrency, self._most)
+        self._brisk = False
+        self._held: Sequence[Taken] = ()
+        # Taken, and not yet begun.
+        self._next: list[Taken] = []
+        # Done, and acknowledged with the next take.
+        self._done: dict[str, list[bytes]] = {}
+        self._took = 0.0
+        stopping = self._stopping.is_set
+        alone = runner(handler, loop=loop, stopping=stopping)
+        awaited = is_async(handler) and not batch
+        self._wrap = (
+            partial(AsyncDelivery, self._task, arun or self._do.later)
+            if awaited
+            else partial(Delivery, self._task, self._do)
+        )
+        self._perform: Inline | Coroutines | Batches = alone
+        self._window: Window | None = None
+        self._suspects: threading.Thread | None = None
+        if batch:
+            self._perform = Batches(handler, Finish(loop, keep=True))
+        elif concurrency > 1:
+            window = self._window = Window(concurrency, self._most, self._settling)
+            window.pool = Pool(alone, concurrency, stopping, window.report, loop)
+            window.start()
+        self.chores: list[Chore] = []
+
+    @property
+    def done(self) -> int:
+        """How many tasks this worker has done and acknowledged."""
+        return self._settling.done
 
     def __enter__(self) -> Worker:
         return self
 
     def __exit__(self, *_exc: object) -> None:
         self.stop()
-        self._perform.close()
+        self.close()
 
     def stop(self) -> None:
         """Stop after what runs now is finished and acknowledged; may be called twice, and by a signal."""
         self._stopping.set()
+        self._do.hurry(_GRACE)
 
     def run(self) -> int:
-        """Work until stopped (or, to drain, until nothing is left); returns how many tasks were done."""
-        keeper = threading.Thread(target=self._keep, daemon=True)
+        """Work until stopped (or, to drain, until nothing is left); returns how many tasks were done.
+
+        Waits for a server that goes away, for as long as it takes; raises `BackendUnavailable` if it was
+        never there.
+        """
+        keeper = Keeper(
+            self._task,
+            self._do,
+            self._in_hand,
+            self.chores,
+            visibility=self._visibility,
+            # What falls due may have changed.
+            rung=self._intake.look_again,
+        )
+        self._intake.prepare()
         keeper.start()
         try:
             while not self._stopping.is_set() and self._left != 0:
                 # Asked first: what becomes due after the pass has looked is still to come.
-                expected = not self._drain or self._expected()
-                if not self.run_once(wait=_LONGEST_WAIT if expected else 0.0) and not expected:
+                expected = not self._drain or self._intake.expected() or bool(self._in_hand())
+                if not self._pass(_LONGEST_WAIT if expected else 0.0) and not expected:
                     break
         finally:
-            self._stopping.set()
-            self._do(_ring(self._bell))
-            keeper.join()
-            self._perform.close()
+            self.stop()
+            self._let_go()
+            self.close()
+            keeper.end()
             self._do(self._task.leave())
         return self.done
 
     def run_once(self, *, wait: float = 0.0) -> int:
-        """Make one pass: what is to be delivered again, then one batch of new tasks."""
-        if self._unsure:
-            self._do(self._task.prepare())
-            self._unsure = False
+        """Make one pass: what is to be delivered again, then one batch of new tasks, to its end."""
+        self._intake.prepare()
         self._do(self._task.promote())
-        handled = self._redeliveries()
-        if self._left != 0 and not self._stopping.is_set():
-            batch = self._take(0.0 if handled else wait)
-            if batch:
-                self._first_runs(batch)
-            handled += len(batch)
+        self._intake.look_again()
+        handled = self._pass(wait)
+        if self._window is not None:
+            self._window.until(lambda: not self._in_hand(), None)
+        while self._next and not self._stopping.is_set():
+            handled += self._batch(self._next, more=False)
         return handled
 
-    # -- new tasks --
+    # -- one pass --
 
-    def _take(self, wait: float) -> list[Taken]:
-        size = self._size if self._left is None else min(self._size, self._left)
-        self._turn += 1
-        if self._mixed:
-            order: Sequence[str] = PRIORITIES
-            if self._turn % _TURN == 0:
-                order, size = PRIORITIES[::-1], 1
-            taken: list[Taken] = self._again_if_missing(lambda: self._task.fetch(size, order))
-            self._mixed = len({task.priority for task in taken}) != 1 or (
-                taken[0].priority != "normal"
-            )
-            if taken or not wait:
-                return taken
-        step = Take(
-            list(self._task.streams.values()), self.group, self.name, size, self._patience(wait)
-        )
-        reply = self._again_if_missing(lambda: _one(step))
-        if step.sendings > 1:
-            # The answer that was lost may have given us tasks: they are ours, and were never run.
-            self._next_reclaim = 0.0
-        of_stream = {stream: priority for priority, stream in self._task.streams.items()}
-        taken = []
-        for stream, entries in reply:
-            taken += self._task.decoded(entries, of_stream[text(stream)])
-        if self._left is not None and len(taken) > self._left:
-            # The server counts for each stream.
-            self._release(taken[self._left :])
-            taken = taken[: self._left]
-        self._mixed = any(task.priority != "normal" for task in taken)
-        return taken
+    def _pass(self, wait: float) -> int:
+        if self._window is not None:
+            return self._slide(self._window, wait)
+        handled = self._again()
+        if self._left == 0 or self._stopping.is_set():
+            return handled
+        batch, self._next = self._next, []
+        if not batch:
+            batch = self._intake.new(self._room())
+        if not batch and wait and not handled:
+            batch = self._within(self._intake.wait(self._room(), wait))
+        return handled + (self._batch(batch) if batch else 0)
 
-    def _first_runs(self, batch: list[Taken]) -> None:
+    def _batch(self, batch: list[Taken], *, more: bool = True) -> int:
+        """Run a batch, acknowledge it, and take the next one in the same step."""
         self._held = batch
+        handled = len(batch)
+        if self._task.ordered:
+            batch = self._without_ordered(batch)
+        if more and self._brisk and len(batch) >= _AHEAD and self._limit is None:
+            self._overlapped(batch)
+            return handled
+        if self._done:
+            # Those before are not to wait for these.
+            self._intake.new(0, self._done, self._took)
+            self._done = {}
+        outcomes, took = self._timed(batch)
+        done = self._settling.plain(outcomes)
+        room = self._room(sum(map(len, done.values()))) if more else 0
+        if done or room:
+            self._next = self._intake.new(room, done, took)
+        self._held = self._next
+        return handled
+
+    def _overlapped(self, batch: list[Taken]) -> None:
+        """Run a batch while the server acknowledges the one before and looks for the one after."""
+        results: list[tuple[list[Outcome | Taken], float]] = []
+
+        def meanwhile() -> None:
+            if not results:
+                results.append(self._timed(batch))
+
+        following = self._intake.ahead(self._size, self._done, self._took, batch, meanwhile)
+        ((outcomes, took),) = results
+        self._done, self._took = self._settling.plain(outcomes), took
+        if following and took > self._visibility / 3:
+            # They gave no sign of life, since we did not know of them.
+            following = self._settling.still_ours(following)
+        if not following and self._done:
+            following = self._intake.new(self._room(), self._done, took)
+            self._done = {}
+        self._next = self._held = following
+
+    def _timed(self, batch: list[Taken]) -> tuple[list[Outcome | Taken], float]:
         began = time.monotonic()
-        outcomes = self._perform(batch, self._delivery)
+        outcomes = self._perform(batch, self._wrap)
         took = time.monotonic() - began
-        if took < _BRISK and len(batch) >= self._size:
+        self._brisk = took < _BRISK and len(batch) >= self._size // 2
+        if self._brisk and len(batch) >= self._size:
             self._size = min(self._most, self._size * 2)
         elif took > _SLOW:
-            self._size = max(self._concurrency, self._size // 2)
+            self._size = max(1, self._size // 2)
         if len(outcomes) < len(batch):
-            begun = {outcome.task for outcome in outcomes}
-            self._release([task for task in batch if task not in begun])
-        plain: dict[str, list[bytes]] = {}
-        for outcome in outcomes:
-            if outcome.plain and outcome.task.attempt == 1:
-                plain.setdefault(outcome.task.priority, []).append(outcome.task.entry_id)
-            else:
-                self._settle(outcome)
-        for priority, ids in plain.items():
-            stale = self._ours(self._task.ack(priority, ids, took), ids)
-            self._count(len(ids) - len(stale))
-        self._held = []
+            # It was told to stop.
+            begun = {id(found if type(found) is Taken else found.task) for found in outcomes}  # type: ignore[union-attr]
+            for task in batch:
+                if id(task) not in begun:
+                    self._settling.release(task)
+        return outcomes, took
 
-    # -- tasks delivered again --
-
-    def _redeliveries(self) -> int:
+    def _again(self) -> int:
+        """Run what is to be delivered again, one by one."""
         handled = 0
-        now = time.monotonic()
-        for priority in PRIORITIES:
-            if self._next_retry.get(priority, 0.0) <= self._bus.scope.now():
-                tasks, due = self._again_if_missing(partial(self._task.again, priority, 10))
-                self._next_retry[priority] = due or self._bus.scope.now() + _LONGEST_WAIT
-                handled += self._one_by_one(tasks)
-        if now >= self._next_reclaim:
-            self._next_reclaim = now + min(_RECLAIM_EVERY, self._visibility / 2)
-            for priority in PRIORITIES:
-                start = "-"
-                while start and not self._stopping.is_set():
-                    start, tasks = self._again_if_missing(
-                        partial(self._task.reclaim, priority, self._visibility, start, 100)
-                    )
-                    handled += self._one_by_one(tasks)
+        for task in self._intake.retries(self._room(most=_AHEAD)):
+            handled += self._alone(task)
+        if self._intake.reclaims:
+            for task in self._intake.reclaimed(self._known):
+                handled += self._alone(task)
         return handled
 
-    def _one_by_one(self, tasks: list[Taken]) -> int:
-        self._held = list(tasks)
+    def _alone(self, task: Taken) -> int:
+        if self._left == 0 or self._stopping.is_set():
+            # It stays pending with its attempts, for whoever takes it over.
+            return 0
+        self._held = [task, *self._next]
+        if self._intake.admitted(task):
+            for outcome in self._perform([task], self._wrap):
+                self._settling.settle(Outcome(task) if isinstance(outcome, Taken) else outcome)
+        self._held = self._next
+        return 1
+
+    def _without_ordered(self, batch: list[Taken]) -> list[Taken]:
+        """Run those with an ordering key, one by one, and return the others."""
+        for task in batch:
+            if task.ordered:
+                self._alone(task)
+        self._held = rest = [task for task in batch if not task.ordered]
+        return rest
+
+    # -- side by side --
+
+    def _slide(self, window: Window, wait: float) -> int:
+        if window.failure is not None:
+            raise window.failure
+        handled = 0
+        for task in self._intake.retries(max(0, window.room)):
+            handled += self._submit(window, [task])
+        if self._intake.reclaims and not (self._suspects and self._suspects.is_alive()):
+            self._suspects = threading.Thread(target=self._one_by_one, args=(window,), daemon=True)
+            self._suspects.start()
+        room = self._room(len(window.held), window.room)
+        if room <= 0:
+            window.until(lambda: self._room(len(window.held), window.room) > 0, _LONGEST_WAIT)
+            return handled + 1
+        batch = self._intake.new(room)
+        if not batch and wait and not handled:
+            wait = min(wait, _SHORT_WAIT) if window.held else wait
+            batch = self._within(self._intake.wait(room, wait), room)
+        if self._task.ordered:
+            for task in batch:
+                if task.ordered:
+                    self._submit(window, [task])
+            batch = [task for task in batch if not task.ordered]
+        window.submit(batch, self._wrap)
+        return handled + len(batch) + len(window.held)
+
+    def _submit(self, window: Window, tasks: list[Taken]) -> int:
         for task in tasks:
-            if self._left == 0 or self._stopping.is_set():
-                # The rest stays pending with its attempts, for whoever takes it over.
-                break
-            task.attempt = self._ours(self._task.begin(task), 0)
-            if not task.attempt:
-                continue
-            if task.attempt > self._attempts:
-                why = f"its worker died, or was stopped, in each of its {self._attempts} attempts"
-                task.attempt = self._attempts
-                self._ours(self._task.bury(task, why), False)
-                continue
-            (outcome,) = self._perform([task], self._delivery)
-            self._settle(outcome)
-            self._held.remove(task)
-        self._held = []
+            if self._intake.admitted(task):
+                window.submit([task], self._wrap)
         return len(tasks)
 
-    # -- what became of them --
-
-    def _settle(self, outcome: Outcome) -> None:
-        task = outcome.task
-        if outcome.settled:
-            self._count(int(outcome.acked))
-            return
-        if outcome.error is None:
-            try:
-                if self._ours(self._task.finish(task, outcome.took, outcome.result), False):
-                    self._count(1)
-                return
-            except InvalidPayload as error:
-                # Nothing was sent: the result is as wrong as any other failure.
-                outcome.failed(error)
-        assert outcome.error is not None
-        if outcome.bury or task.attempt >= self._attempts:
-            self._ours(self._task.bury(task, outcome.error), False)
-        else:
-            after = (
-                outcome.after if outcome.after is not None else self._backoff.after(task.attempt)
-            )
-            if self._ours(self._task.retry(task, after), False):
-                due = self._bus.scope.now() + after
-                known = self._next_retry.get(task.priority, due)
-                self._next_retry[task.priority] = min(known, due)
-
-    def _count(self, number: int) -> None:
-        self.done += number
-        if self._left is not None:
-            self._left = max(0, self._left - number)
-
-    def _delivery(self, task: Taken) -> Delivery:
-        return Delivery(self._task, task, self._do)
-
-    # -- upkeep --
-
-    def _keep(self) -> None:
-        """Move what is due, and show signs of life for what runs, whatever the handler does."""
-        beat = time.monotonic() + self._visibility / 3
-        tail = "0-0"
-        while not self._stopping.is_set():
-            try:
-                _, due = self._do(self._task.promote())
-                wait = min(_LONGEST_WAIT, beat - time.monotonic())
-                if due is not None:
-                    wait = min(wait, due - self._bus.scope.now())
-                rung = self._do(_one(Wait(self._bell, tail, max(wait, 0.001))))
-                tail = text(rung[-1][0]) if rung else tail
-            except AgentBusError:
-                # The server is away; the main loop waits for it, and this one asks again.
-                continue
-            if time.monotonic() >= beat:
-                beat = time.monotonic() + self._visibility / 3
-                self._beat()
-
-    def _beat(self) -> None:
-        held: dict[str, list[bytes]] = {}
-        for task in list(self._held):
-            held.setdefault(task.priority, []).append(task.entry_id)
-        for priority, ids in held.items():
-            self._ours(self._task.heartbeat(priority, sorted(ids, key=_order)), ids)
-
-    def _expected(self) -> bool:
-        """Tell whether anything is still to come: a delayed task, or a retry."""
-        counts = self._do(_waiting(self._task))
-        return any(counts)
-
-    def _patience(self, wait: float) -> float:
-        soonest = min(self._next_retry.values(), default=float("inf")) - self._bus.scope.now()
-        return max(0.001, min(wait, soonest)) if wait else 0.0
-
-    def _again_if_missing(self, make: Callable[[], Op[Any]]) -> Any:
+    def _one_by_one(self, window: Window) -> None:
+        """Run what dead workers held: one at a time, beside first deliveries."""
         try:
-            return self._do(make())
-        except GroupMissing:
-            # Made again at the oldest task: what was acknowledged before has been trimmed or runs again.
-            self._do(self._task.prepare())
-            return self._do(make())
+            for task in self._intake.reclaimed(self._known):
+                if self._left == 0 or self._stopping.is_set():
+                    return
+                self._submit(window, [task])
+                window.until(partial(_gone, window, task), None)
+        except AgentBusError as failure:
+            window.failure = failure
 
-    def _ours(self, op: Op[Any], otherwise: Any) -> Any:
-        """Say what became of a task; where its group was removed meanwhile, it is not ours any longer."""
-        try:
-            return self._do(op)
-        except GroupMissing:
-            self._unsure = True
-            return otherwise
+    # -- how many --
 
-    def _release(self, tasks: Sequence[Taken]) -> None:
-        """Give back tasks that were taken and not begun, due at once for any worker."""
-        for task in tasks:
-            task.attempt = max(0, task.attempt - 1)
-            self._ours(self._task.retry(task, 0.0), False)
+    @property
+    def _left(self) -> float:
+        return math.inf if self._limit is None else max(0, self._limit - self.done)
 
-    def _do(self, op: Op[Any]) -> Any:
-        return self._bus._run("work", Patient(op, float("inf")))
+    def _room(self, settling: int = 0, most: int | None = None) -> int:
+        """Return how many more tasks may be taken, while so many are about to be done."""
+        size = self._size if most is None else most
+        return int(max(0, min(size, self._left - settling)))
+
+    def _within(self, taken: list[Taken], room: int | None = None) -> list[Taken]:
+        """Give back what is too much: where it blocks, the server counts for each priority."""
+        if self._limit is None and self._most > self._concurrency:
+            return taken
+        room = self._room() if room is None else room
+        for task in taken[room:]:
+            self._settling.release(task)
+        return taken[:room]
+
+    # -- what is in hand --
+
+    def _in_hand(self) -> list[Taken]:
+        inside = self._window.held if self._window is not None else []
+        return [*self._held, *inside, *self._intake.page]
+
+    def _known(self, priority: str) -> list[bytes]:
+        return [task.entry_id for task in self._in_hand() if task.priority == priority]
+
+    def _let_go(self) -> None:
+        """Say what was done, and give back what was not begun."""
+        if self._done:
+            self._intake.new(0, self._done, self._took)
+            self._done = {}
+        for task in self._next:
+            self._settling.release(task)
+        self._next = []
+        self._held = ()
+
+    def close(self) -> None:
+        """End the threads of a worker that does not run, or has ended."""
+        if self._suspects is not None and self._suspects is not threading.current_thread():
+            self._suspects.join()
+        if self._window is not None:
+            self._window.close()
+        self._perform.close()
+
+    # -- asking the server --
 
 
-def _one(step: Step) -> Op[Any]:
-    reply = yield step
-    return reply
+def _gone(window: Window, task: Taken) -> bool:
+    return not window.holds(task)
 
 
-def _ring(bell: str) -> Op[None]:
-    yield Command("XADD", bell, "MAXLEN", 1, "*", "stop", "1")
-
-
-def _waiting(consumption: Consumption) -> Op[list[int]]:
-    keys = consumption.scope.keys
-    replies = yield Batch(
-        [
-            ("ZCARD", keys.delayed(consumption.queue)),
-            *(("ZCARD", consumption.retries(priority)) for priority in PRIORITIES),
-        ]
-    )
-    return [0 if isinstance(reply, ServerReply) else int(reply) for reply in replies]
-
-
-def _order(entry_id: bytes) -> tuple[int, int]:
-    milliseconds, _, sequence = entry_id.partition(b"-")
-    return int(milliseconds), int(sequence)
+def _check(**numbers: int | None) -> None:
+    for what, number in numbers.items():
+        if number is None and what in {"count", "prefetch"}:
+            continue
+        if not isinstance(number, int) or number < 1:
+            raise UsageError(f"the {what} is {number!r}", hint="give a number, at least 1")

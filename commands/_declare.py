@@ -156,7 +156,6 @@ class Call:
 
         self._backend, scope = enter(self.settings)
         self._link = self._backend.link()
-        self._link.meanwhile = _prepare
         return scope
 
     def run(self, op: Op[T], *, patience: float = 0.0) -> T:
@@ -182,6 +181,7 @@ class Call:
             deadline=self.settings.deadline,
             patience=patience,
             advice=self._backend.advice,
+            meanwhile=_prepare,
         )
 
 

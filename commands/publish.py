@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import orjson
 
-from agentbus import envelope, names, queue
+from agentbus import envelope, names, publishing, queue
 from agentbus.commands._declare import Call, Param, Verb, body, seconds
 from agentbus.errors import AgentBusError, InvalidPayload, UsageError
 from agentbus.settings import environment
@@ -57,6 +57,12 @@ VERB = Verb(
         help="Who is to be told; kept in the envelope for the handler.",
     ),
     Param(
+        "ordering_key",
+        "--ordering-key",
+        metavar="K",
+        help="Done only after those published before it under this key.",
+    ),
+    Param(
         "header",
         "--header",
         metavar="K=V",
@@ -88,14 +94,13 @@ def run(call: Call) -> None:
         )
     scope = call.enter()
     names.name("queue", args.queue)
-    task = _task(call)
     if args.lines:
-        _each_line(call, scope, task)
+        _each_line(call, scope)
         return
     text = body("payload", args.payload, None, scope.max_body)
     if not text:
         raise InvalidPayload("the payload is empty", hint="send at least a word, or null")
-    _show(call, [call.run(_published(call, scope, payload(text), task))])
+    _show(call, [call.run(_published(call, scope, payload(text)))])
 
 
 def payload(text: str) -> Any:
@@ -108,43 +113,49 @@ def payload(text: str) -> Any:
     return text if isinstance(value, float) and text.strip().lstrip("-").isdigit() else value
 
 
-def _task(call: Call) -> queue.Task:
-    """Return the envelope; what a program publishes for a task belongs to that task."""
+def _task(call: Call, value: object) -> publishing.Task:
+    """Return a payload in its envelope; what a program publishes for a task belongs to that task."""
     args, around = call.args, environment()
     cause = around.get("AGENTBUS_TASK_ID")
-    return queue.Task(
+    return publishing.Task(
+        value,
         key=args.key,
-        priority=args.priority,
         correlation_id=args.correlation_id or around.get("AGENTBUS_CORRELATION_ID") or cause,
         causation_id=args.causation_id or cause,
         reply_to=args.reply_to,
         webhook=args.webhook,
         headers=dict(args.header) or None,
+        ordering_key=args.ordering_key,
         traceparent=around.get("AGENTBUS_TRACEPARENT"),
     )
 
 
-def _published(call: Call, scope: Scope, value: object, task: queue.Task) -> Any:
+def _published(call: Call, scope: Scope, value: object) -> Any:
     args = call.args
     bound = queue.bound_of(args.queue)
-    return queue.publish(scope, args.queue, value, task, bound=bound, delay=args.delay)
-
-
-def _each_line(call: Call, scope: Scope, task: queue.Task) -> None:
-    args, bound = call.args, queue.bound_of(call.args.queue)
-    # A batch carries payloads alone; a task that says more goes by itself.
-    alone = args.delay is not None or any(
-        getattr(task, name, None) is not None for name in envelope.META
+    return publishing.publish(
+        scope,
+        args.queue,
+        _task(call, value),
+        bound=bound,
+        priority=args.priority,
+        delay=args.delay,
     )
+
+
+def _each_line(call: Call, scope: Scope) -> None:
+    args, bound = call.args, queue.bound_of(call.args.queue)
+    plain = _task(call, None) == publishing.Task(None)
     done = 0
     try:
-        for batch in _batches(scope.max_body, 1 if alone else queue.BATCH):
-            if alone:
-                ids = [call.run(_published(call, scope, batch[0], task))]
+        for batch in _batches(scope.max_body, 1 if args.delay is not None else publishing.BATCH):
+            if args.delay is not None:
+                ids = [call.run(_published(call, scope, batch[0]))]
             else:
+                items = batch if plain else [_task(call, value) for value in batch]
                 ids = call.run(
-                    queue.publish_batch(
-                        scope, args.queue, batch, priority=args.priority, bound=bound
+                    publishing.publish_many(
+                        scope, args.queue, items, priority=args.priority, bound=bound
                     )
                 )
             _show(call, ids)

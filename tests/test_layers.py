@@ -16,10 +16,12 @@ from tests.source_tree import MODULES, PACKAGE, files, imports, module_name, scr
 
 LAYERS = {
     0: "errors record names keys clock when message settings checks config worktree logs loggers"
-    " stream envelope retry",
+    " stream envelope retry context taken",
     1: "store backends schemes server",
-    2: "channel hearing notebook reading flags holds awaiting queue consuming letters verb",
-    3: "inspector diagnosis holding delivery performing worker pulling queues",
+    2: "channel hearing notebook reading flags holds awaiting queue publishing consuming letters"
+    " verb",
+    3: "inspector diagnosis holding delivery performing settling intake sliding keeping asking worker"
+    " aworker crew pulling queues",
     4: "bus aio",
     6: "commands",
 }
@@ -98,6 +100,8 @@ def test_a_lower_layer_names_a_higher_one_only_for_type_checkers():
         ("agentbus.keys", "agentbus.store"),
         ("agentbus.verb", "agentbus.bus"),
         ("agentbus.verb", "agentbus.aio"),
+        ("agentbus.asking", "agentbus.bus"),
+        ("agentbus.aworker", "agentbus.aio"),
         ("agentbus.worker", "agentbus.bus"),
         ("agentbus.pulling", "agentbus.bus"),
     }

@@ -118,7 +118,7 @@ def test_nothing_generic_lands_in_site_packages(contents):
 def test_the_wheel_holds_nothing_that_is_not_the_package(contents):
     inside = {name for name in contents if name.startswith("agentbus/")}
 
-    assert {pathlib.PurePath(name).suffix for name in inside} == {".py", ".lua", ".typed"}
+    assert {pathlib.PurePath(name).suffix for name in inside} == {".py", ".lua", ".txt", ".typed"}
     assert not [name for name in inside if "__pycache__" in name or "test" in name]
 
 

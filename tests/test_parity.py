@@ -10,8 +10,8 @@ import agentbus
 from agentbus.bus import Bus
 from agentbus.commands._declare import VERBS, module
 
-# What opens and closes a bus differs; and a worker, whose loop blocks, is a blocking bus's alone.
-OWN = {"close", "aclose", "subscribe"}
+# What opens and closes a bus differs; and workers are run or awaited.
+OWN = {"close", "aclose", "subscribe", "work"}
 # Verbs of the shell and what they are in the library.
 IN_THE_LIBRARY = {
     "await": ["await_"],

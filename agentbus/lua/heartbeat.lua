@@ -3,12 +3,10 @@
 -- KEYS: stream
 -- ARGV: group, consumer, then the ids, ascending
 -- Returns: the ids that were not this consumer's any longer
-local held, mine, gone = {}, {}, {}
-for _, entry in ipairs(redis.call('XPENDING', KEYS[1], ARGV[1], ARGV[3], ARGV[#ARGV], #ARGV - 2, ARGV[2])) do
-  held[entry[1]] = true
-end
+--@include held
+local yet, mine, gone = held(KEYS[1], ARGV[1], ARGV[2], ARGV[3], ARGV[#ARGV]), {}, {}
 for i = 3, #ARGV do
-  if held[ARGV[i]] then mine[#mine + 1] = ARGV[i] else gone[#gone + 1] = ARGV[i] end
+  if yet[ARGV[i]] then mine[#mine + 1] = ARGV[i] else gone[#gone + 1] = ARGV[i] end
 end
 for from = 1, #mine, 5000 do
   local words = { unpack(mine, from, math.min(from + 4999, #mine)) }

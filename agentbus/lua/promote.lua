@@ -1,18 +1,20 @@
 #!lua flags=allow-oom
 -- Moves tasks that are due into their streams.
--- KEYS: delayed, bodies, streams in the order of ARGV's priorities
+-- KEYS: delayed, bodies, then for each of ARGV's priorities its stream and its order
 -- ARGV: how many at most, then the priorities
 -- Returns: {how many moved, when the next one is due in ms or ''}
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
-local streams = {}
-for i = 2, #ARGV do streams[ARGV[i]] = KEYS[i + 1] end
+--@include order
+local streams, orders = {}, {}
+for i = 2, #ARGV do streams[ARGV[i]], orders[ARGV[i]] = KEYS[2 * i - 1], KEYS[2 * i] end
 local due = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now, 'LIMIT', 0, ARGV[1])
 for _, id in ipairs(due) do
   local body = redis.call('HGET', KEYS[2], id)
   if body then
     local task = cjson.decode(body)
-    redis.call('XADD', streams[task[1]], '*', 'id', id, unpack(task, 2))
+    local entry = redis.call('XADD', streams[task[1]], '*', 'id', id, unpack(task, 3))
+    if task[2] ~= '' then redis.call('ZADD', orders[task[1]], 0, place(task[2], entry)) end
     redis.call('HDEL', KEYS[2], id)
   end
   redis.call('ZREM', KEYS[1], id)

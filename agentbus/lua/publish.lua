@@ -1,44 +1,46 @@
 #!lua
--- Appends tasks to a queue, all or none of them.
--- KEYS: stream, queues, stats, once slot, seen (only with a dedup key)
--- ARGV: queue, bound, 'refuse' or 'trim', dedup window in seconds, task id's suffix, token, how many tasks, then
---       for each how many words follow, and its fields and values
--- Returns: {'accepted', first id, number of tasks}: the ids follow each other; {'seen', task id}, or
---          {'full', length}
+-- Appends tasks with their envelopes, all or none of them.
+-- KEYS: stream, queues, stats, once slot, order, then the seen keys of those with a dedup key
+-- ARGV: queue, bound, 'refuse' or 'trim', dedup window in seconds, task id's suffix, token, how many tasks, then for
+--       each how many words follow at the end, which of the seen keys is its own (0: none), its ordering key
+--       ('': none), its fields and values
+-- Returns: {'tasks', id, …}, whole task ids where they were seen before; or {'full', length}
 --@include once
 --@include ids
 --@include needed
+--@include order
 local before = already(KEYS[4], ARGV[6])
 if before then return before end
-if KEYS[5] then
-  local first = redis.call('GET', KEYS[5])
-  if first then return { 'seen', first } end
+local call, stream, bound, count = redis.call, KEYS[1], tonumber(ARGV[2]), tonumber(ARGV[7])
+local seen, fresh = {}, count
+for i = 6, #KEYS do
+  seen[i - 5] = call('GET', KEYS[i])
+  if seen[i - 5] then fresh = fresh - 1 end
 end
-local stream, bound, count = KEYS[1], tonumber(ARGV[2]), tonumber(ARGV[7])
-if not room(stream, bound, count) then
+if fresh > 0 and not room(stream, bound, fresh) then
   if ARGV[3] ~= 'trim' then
-    redis.call('HINCRBY', KEYS[3], 'refused', count)
-    return { 'full', redis.call('XLEN', stream) }
+    call('HINCRBY', KEYS[3], 'refused', fresh)
+    return { 'full', call('XLEN', stream) }
   end
-  redis.call('HINCRBY', KEYS[3], 'dropped',
-    redis.call('XTRIM', stream, 'MAXLEN', '=', math.max(0, bound - count)))
+  call('HINCRBY', KEYS[3], 'dropped', call('XTRIM', stream, 'MAXLEN', '=', math.max(0, bound - fresh)))
 end
-local call, at, first, ms = redis.call, 8, nil, '*'
-for _ = 1, count do
-  local words = tonumber(ARGV[at])
-  local id
-  if words == 2 then
-    id = call('XADD', stream, ms, ARGV[at + 1], ARGV[at + 2])
-  else
-    id = call('XADD', stream, ms, unpack(ARGV, at + 1, at + words))
+local reply, at = { 'tasks' }, 8
+fresh = 0
+for n = 1, count do
+  local words, mark, key = tonumber(ARGV[at]), tonumber(ARGV[at + 1]), ARGV[at + 2]
+  -- One key may stand twice in a batch.
+  local id = mark > 0 and (seen[mark] or call('GET', KEYS[5 + mark])) or nil
+  if not id then
+    id = call('XADD', stream, '*', unpack(ARGV, at + 3, at + 2 + words))
+    fresh = fresh + 1
+    if mark > 0 then call('SET', KEYS[5 + mark], id .. ARGV[5], 'EX', ARGV[4]) end
+    if key ~= '' then call('ZADD', KEYS[5], 0, place(key, id)) end
   end
-  if not first then
-    first = id
-    ms = string.match(id, '^%d+') .. '-*'
-  end
-  at = at + words + 1
+  reply[n + 1] = id
+  at = at + 3 + words
 end
-call('HINCRBY', KEYS[3], 'published', count)
-call('ZADD', KEYS[2], 'NX', string.match(first, '^%d+'), ARGV[1])
-if KEYS[5] then call('SET', KEYS[5], first .. ARGV[5], 'EX', ARGV[4]) end
-return keep(KEYS[4], ARGV[6], { 'accepted', first, tostring(count) })
+if fresh > 0 then
+  call('HINCRBY', KEYS[3], 'published', fresh)
+  call('ZADD', KEYS[2], 'NX', call('TIME')[1] .. '000', ARGV[1])
+end
+return keep(KEYS[4], ARGV[6], reply)

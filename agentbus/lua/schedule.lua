@@ -2,7 +2,7 @@
 -- Keeps a task until it is due.
 -- KEYS: delayed, bodies, queues, stats, once slot, stream (for the bound), bell, seen (only with a dedup key)
 -- ARGV: queue, bound, dedup window in seconds, task id's suffix, token, delay in ms ('' if due at a time), due at
---       in ms ('' if after a delay), priority, then the task's fields and values
+--       in ms ('' if after a delay), priority, ordering key or '', then the task's fields and values
 -- Returns: {'accepted', task id}, {'seen', task id}, or {'full', length}
 --@include once
 --@include ids

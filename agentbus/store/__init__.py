@@ -23,7 +23,6 @@ if TYPE_CHECKING:
         """A blocking connection to the server, or a pool of them."""
 
         name: str
-        meanwhile: Callable[[], None] | None
 
         def execute(self, step: Step) -> Any:
             """Exchange one step; raises `LinkDown` or `ServerReply`."""
@@ -41,9 +40,13 @@ _LONGEST_PAUSE = 0.5
 
 
 class Step:
-    """One exchange with the server. `within` is how long it may take, in seconds."""
+    """One exchange with the server. `within` is how long it may take, in seconds.
 
-    __slots__ = ("sendings", "within")
+    `meanwhile` is called between a request and its reply, in time that would be spent waiting, and again
+    if the request is sent again; a driver that cannot do so calls it before. It must not raise.
+    """
+
+    __slots__ = ("meanwhile", "sendings", "within")
     writes = False
     # How long the server may hold its answer back, in seconds.
     blocks = 0.0
@@ -51,6 +54,7 @@ class Step:
     def __init__(self) -> None:
         self.within = 5.0
         self.sendings = 0
+        self.meanwhile: Callable[[], None] | None = None
 
     @property
     def label(self) -> str:
@@ -91,7 +95,10 @@ class Run(Step):
     def __init__(
         self, script: str, keys: Sequence[str], argv: Sequence[Arg] = (), *, writes: bool = False
     ) -> None:
-        super().__init__()
+        # As in `Step`, which is not called: a publish makes one of these.
+        self.within = 5.0
+        self.sendings = 0
+        self.meanwhile = None
         self.script = script
         self.keys = keys
         self.argv = argv
@@ -129,15 +136,23 @@ class Wait(Step):
 class Take(Step):
     """Takes new entries of streams for a consumer, waiting for them at most `seconds` (0: not).
 
+    With a script `first`, that one runs before, in the same exchange; the reply is then a pair, of which
+    the second may be an error.
     What it takes is pending from then on. Sent again after a lost answer it takes other entries; those
     of the lost answer are pending still, so the caller looks at what it holds (`sendings` tells).
     """
 
-    __slots__ = ("consumer", "count", "group", "seconds", "streams")
+    __slots__ = ("consumer", "count", "first", "group", "seconds", "streams")
     writes = True
 
     def __init__(
-        self, streams: Sequence[str], group: str, consumer: str, count: int, seconds: float
+        self,
+        streams: Sequence[str],
+        group: str,
+        consumer: str,
+        count: int,
+        seconds: float,
+        first: Run | None = None,
     ) -> None:
         super().__init__()
         self.streams = streams
@@ -145,6 +160,7 @@ class Take(Step):
         self.consumer = consumer
         self.count = count
         self.seconds = seconds
+        self.first = first
 
     @property
     def blocks(self) -> float:  # type: ignore[override]
@@ -197,29 +213,37 @@ def attempt(
     *,
     where: str,
     deadline: float,
-    patience: float | None = None,
+    patience: float | Callable[[], float] | None = None,
+    answered: bool = False,
     advice: str | None = None,
     monotonic: Callable[[], float] = time.monotonic,
+    meanwhile: Callable[[], None] | None = None,
 ) -> Op[T]:
     """Wrap `op` so that what fails for a reason that may pass is tried again, within a deadline.
 
-    `deadline` is in seconds and counts while the server does not answer. Once it has answered, what
-    is left of `patience` (seconds from the start) may replace it: a verb that waits for an hour
-    outlives a restart. `advice` is what to do where the server does not serve.
+    `deadline` is in seconds and counts while the server does not answer. Once it has answered (`answered`:
+    before), what is left of `patience` (seconds from the start; or a function that tells how many are
+    left) may replace it: a verb that waits for an hour outlives a restart. `advice` is what to do where
+    the server does not serve. `meanwhile` is what there is to do while the first answer is on its way.
     """
     began = monotonic()
-    answered = False
+
+    def allowed(since: float) -> float:
+        if not answered or patience is None:
+            return deadline
+        if callable(patience):
+            return max(deadline, monotonic() + patience() - since)
+        return max(deadline, began + patience - since)
+
     try:
         step = next(op)
+        step.meanwhile = step.meanwhile or meanwhile
         while True:
             started = monotonic()
-            allowed = deadline
-            if answered and patience is not None:
-                allowed = max(deadline, began + patience - started)
             pause = _FIRST_PAUSE
-            maybe_done = False
+            maybe_done = step.sendings > 0
             while True:
-                left = started + allowed - monotonic()
+                left = started + allowed(started) - monotonic()
                 # Leave room for a second try on a new connection: this one may be half-open.
                 step.within = max(left * 0.6, 0.2) if step.sendings == 0 else max(left, 0.2)
                 step.within = min(step.within, deadline)
@@ -232,10 +256,10 @@ def attempt(
                     elif failure.code not in _PASSING:
                         step = op.throw(_refused(failure, step, where))
                         break
-                    left = started + allowed - monotonic()
+                    left = started + allowed(started) - monotonic()
                     if left <= 0:
                         step = op.throw(
-                            _given_up(failure, step, where, allowed, maybe_done, advice)
+                            _given_up(failure, step, where, allowed(started), maybe_done, advice)
                         )
                         break
                     yield Pause(min(pause, left))
@@ -271,13 +295,62 @@ def _given_up(*failed: Any) -> AgentBusError:
 
 def run(link: Link, op: Op[T]) -> T:
     """Run an operation to its end, blocking, and return its result."""
+    execute, send = link.execute, op.send
     try:
         step = next(op)
         while True:
-            step = _exchange(link, op, step)
+            if isinstance(step, Pause):
+                time.sleep(step.seconds)
+                step = send(None)
+                continue
+            try:
+                reply = execute(step)
+            except (LinkDown, ServerReply) as failure:
+                step = op.throw(failure)
+            else:
+                step = send(reply)
     except StopIteration as result:
         value: T = result.value
         return value
+
+
+def at_once(link: Link, op: Op[T], deadline: float, again: Callable[[Op[T]], Op[T]]) -> T:
+    """Run an operation; only from its first failure on does `again` wrap it, to have it tried again.
+
+    Nearly nothing ever fails, and what waits for failures costs a tenth of a publish.
+    """
+    execute, send = link.execute, op.send
+    try:
+        step = next(op)
+        while not isinstance(step, Pause):
+            step.within = deadline * 0.6
+            step.sendings = 1
+            try:
+                reply = execute(step)
+            except (LinkDown, ServerReply):
+                break
+            step = send(reply)
+    except StopIteration as result:
+        value: T = result.value
+        return value
+    return run(link, again(_from(op, step)))
+
+
+def _from(op: Op[T], step: Step) -> Op[T]:
+    # The step is sent anew: an error is then met again, where it is understood.
+    try:
+        while True:
+            try:
+                reply = yield step
+            except BaseException as failure:  # noqa: BLE001 (all of them are the operation's)
+                step = op.throw(failure)
+            else:
+                step = op.send(reply)
+    except StopIteration as result:
+        value: T = result.value
+        return value
+    finally:
+        op.close()
 
 
 def iterate(link: Link, op: Op[Any]) -> Iterator[Any]:

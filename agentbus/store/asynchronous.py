@@ -44,6 +44,8 @@ class AsyncPlainLink:
         if self._closed:
             raise BackendUnavailable("the bus was closed", hint="open another one")
         self._enter_loop()
+        if step.meanwhile is not None:
+            step.meanwhile()
         if isinstance(step, Wait) and self._tails is not None:
             return await self._tails.wait(step)
         return await self.exchange(step)
@@ -55,7 +57,7 @@ class AsyncPlainLink:
             connection = await self._shared(step.within)
         replies = await connection.request(commands(step), step.within)
         if forgotten(replies):
-            replies = await connection.request(commands(step, whole=True), step.within)
+            replies[:1] = await connection.request(commands(step, whole=True)[:1], step.within)
         if moved(replies):
             connection.close("another server is in charge")
         return settle(step, replies)

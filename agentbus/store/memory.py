@@ -13,7 +13,7 @@ from fakeredis.aioredis import FakeAsyncRedisConnection
 from redis.exceptions import ConnectionError as RedisConnectionError, ResponseError
 
 from agentbus.errors import BackendUnavailable
-from agentbus.store import LinkDown, Run, ServerReply, Step, Wait
+from agentbus.store import LinkDown, Run, ServerReply, Step, Take, Wait
 from agentbus.store.tail import Tails
 from agentbus.store.wire import commands, settle, source
 
@@ -50,10 +50,11 @@ class MemoryLink:
         self.name = f"memory://{name}"
         self._server = server(name)
         self._idle: list[FakeRedisConnection] = []
-        self.meanwhile: Callable[[], None] | None = None
 
     def execute(self, step: Step) -> Any:
         """Exchange one step with the server."""
+        if step.meanwhile is not None:
+            step.meanwhile()
         try:
             connection = self._idle.pop()
         except IndexError:
@@ -85,6 +86,8 @@ class AsyncMemoryLink:
         loop = asyncio.get_running_loop()
         if self._tails is None or loop is not self._loop:
             self._loop, self._tails = loop, Tails(self._exchange, self._block)
+        if step.meanwhile is not None:
+            step.meanwhile()
         if isinstance(step, Wait):
             return await self._tails.wait(step)
         return await self._exchange(step)
@@ -120,6 +123,8 @@ def _requests(step: Step) -> list[tuple[Arg, ...]]:
         # fakeredis knows no script flags, which stand in the first line; it caches by the text.
         body = source(step.script).partition(b"\n")[2]
         return [("EVAL", body, len(step.keys), *step.keys, *step.argv)]
+    if isinstance(step, Take) and step.first is not None:
+        return [*_requests(step.first), tuple(commands(step)[-1])]
     return [tuple(args) for args in commands(step)]
 
 

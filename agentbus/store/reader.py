@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import hiredis
 
 from agentbus.store import LinkDown, ServerReply
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from agentbus.store import Arg
 
 
 def reader() -> hiredis.Reader:
@@ -15,9 +20,16 @@ def reader() -> hiredis.Reader:
     return hiredis.Reader(protocolError=_not_redis, replyError=ServerReply, notEnoughData=False)
 
 
-def receive(sock: Any, source: hiredis.Reader, expected: int, until: float) -> list[Any]:
-    """Return that many replies from a socket; raises `OSError` or `LinkDown`."""
+def pack(args: Sequence[Arg]) -> bytes:
+    """Return a command as RESP2 bytes."""
+    packed: bytes = hiredis.pack_command(args if type(args) is tuple else tuple(args))  # type: ignore[arg-type]
+    return packed
+
+
+def receive(link: Any, source: hiredis.Reader, expected: int, until: float) -> list[Any]:
+    """Return that many replies from a connection; raises `OSError` or `LinkDown`."""
     replies: list[Any] = []
+    sock = link._socket
     while True:
         while len(replies) < expected:
             reply = source.gets()
@@ -29,7 +41,9 @@ def receive(sock: Any, source: hiredis.Reader, expected: int, until: float) -> l
         left = until - time.monotonic()
         if left <= 0:
             raise TimeoutError
-        sock.settimeout(left)
+        if not left - 0.25 <= link._allowed <= left + 0.25:
+            sock.settimeout(left)
+            link._allowed = left
         chunk = sock.recv(262144)
         if not chunk:
             raise LinkDown("the server closed the connection", sent=True)

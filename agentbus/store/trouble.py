@@ -68,3 +68,10 @@ def refused(failure: ServerReply, step: Step, where: str) -> AgentBusError:
     return BackendUnavailable(
         f"{where} refused '{step.label}': {said}", hint="see 'agentbus doctor'"
     )
+
+
+def why(error: OSError, lacking: str) -> str:
+    """Return why a connection failed, in words."""
+    if isinstance(error, TimeoutError):
+        return f"no {lacking} in time"
+    return error.strerror or str(error) or type(error).__name__

@@ -21,40 +21,12 @@ if TYPE_CHECKING:
 
 _HERE = os.path.join(os.path.dirname(os.path.dirname(__file__)), "lua")
 _sources: dict[str, bytes] = {}
-# Script: the SHA1 by which a server knows it, so that a shell verb need not read its text.
-# Written by scripts/link-scripts; a test holds it.
-DIGESTS = {
-    "ack": "53f93f5d6abeda0a447987c91549bf018d618401",
-    "advance": "24d45ec759c3f1462253004a521c4e85a159d682",
-    "again": "0966f8ee5967c151992afc17642ed92428d0eeaf",
-    "announce": "99f860929d04ef83534a1c03358a457a0a0dc1b4",
-    "begin": "9c2d7501b41488fa007871551f4547c8bf07ccd4",
-    "bury": "1d8c5a5bed753d1faf6efded48423b873c1a1c19",
-    "collect": "b2881381fb26b303ad257540c4798d543f74fb30",
-    "fetch": "302b1f2bf0ae88c21a3452426f1381a5586d5c3b",
-    "finish": "8fd6fd5c310457c32d93ba508da3e3afb1bc44e7",
-    "forget": "3d5d46966b909733666b07bab1dc9cfba16e8282",
-    "heartbeat": "647758b8c2379f129af1e51d162b9f3c3655235e",
-    "jot": "8908e507f5875baf48a08d96d4d25082dc44da6e",
-    "look": "a849f41aaffaad32d64c31aa426679de747fc0ad",
-    "overhear": "bdbca041d1ca597d38c03d737bbe63bf292aef02",
-    "promote": "3b0a6cf685f7075f372957e9d931b96b20b7fff3",
-    "publish": "a3d6d5f1d7b1f6c432fc071b9c81685f10d87971",
-    "purge": "4d3eeeb977812819a2df872afcb23f4e6563a5d7",
-    "recall": "a1e17b094a2bfd08671d30b93d6e3c8657103710",
-    "reclaim": "13a8c773f40e928eba7163361563db382bd941d3",
-    "renew": "2d3f175fec8aef07fad09a0748f6ed8b6ff6a5e0",
-    "replay": "0b09d5d1721b6d3a9ce2bb21e0eaf3a581088b44",
-    "retry": "f81352e472da583ebe054e5c0f30b4a053842d45",
-    "rewind": "653dfb42203bd7b262a01b171ea1400ee98847af",
-    "satisfy": "eb3f233ab6104725670981bafaafeb3851586358",
-    "schedule": "ff640ca3f75d34fe0804260e9cb094654c2950ad",
-    "speak": "1061529f17aba879692426445cfb1d236605eaa4",
-    "tagged": "5073d1d04265b13e42a4291aace37e8af55fb2e8",
-}
+_digests: dict[str, str] = {}
 _NO_SIGPIPE = getattr(_socket, "MSG_NOSIGNAL", 0)
 _NO_REDIS = "the server does not speak Redis's protocol"
 _SMALL = 8192
+# From this exchange on a connection is one that lasts.
+_LASTS = 16
 _GRACE = 1.0
 _ELSEWHERE = frozenset(("MOVED", "ASK", "READONLY", "MASTERDOWN", "CLUSTERDOWN"))
 
@@ -113,8 +85,10 @@ def pack(args: Sequence[Arg]) -> bytes:
 def commands(step: Step, *, whole: bool = False) -> list[Sequence[Arg]]:
     """Return the commands that a step consists of; scripts by their digest, or with their `whole` text."""
     if isinstance(step, Run):
-        how = ("EVAL", source(step.script)) if whole else ("EVALSHA", DIGESTS[step.script])
-        return [(*how, len(step.keys), *step.keys, *step.argv)]
+        keys = step.keys
+        if whole:
+            return [("EVAL", source(step.script), len(keys), *keys, *step.argv)]
+        return [("EVALSHA", digest(step.script), len(keys), *keys, *step.argv)]
     if isinstance(step, Command):
         return [step.args]
     if isinstance(step, Batch):
@@ -127,7 +101,8 @@ def commands(step: Step, *, whole: bool = False) -> list[Sequence[Arg]]:
         if step.seconds:
             wait = ("BLOCK", max(1, round(step.seconds * 1000)))
         head = ("XREADGROUP", "GROUP", step.group, step.consumer, "COUNT", step.count, *wait)
-        return [(*head, "STREAMS", *step.streams, *(">" for _ in step.streams))]
+        before = [] if step.first is None else commands(step.first, whole=whole)
+        return [*before, (*head, "STREAMS", *step.streams, *(">" for _ in step.streams))]
     raise TypeError(f"{step!r} is not for a server")
 
 
@@ -143,6 +118,8 @@ def settle(step: Step, replies: list[Any]) -> Any:
     reply = replies[0]
     if isinstance(reply, ServerReply):
         raise reply
+    if len(replies) > 1:
+        return replies
     if isinstance(step, Wait):
         return reply[0][1] if reply else []
     if isinstance(step, Take):
@@ -152,7 +129,10 @@ def settle(step: Step, replies: list[Any]) -> Any:
 
 def moved(replies: Sequence[Any]) -> bool:
     """Tell whether the server said that another one is, or will be, in charge."""
-    return any(isinstance(reply, ServerReply) and reply.code in _ELSEWHERE for reply in replies)
+    for reply in replies:  # noqa: SIM110 (a generator costs more than the loop)
+        if isinstance(reply, ServerReply) and reply.code in _ELSEWHERE:
+            return True
+    return False
 
 
 def _size(line: bytes) -> int:
@@ -193,9 +173,16 @@ def parse(data: bytes, at: int) -> tuple[Any, int]:
         return line, after
     if kind == 45:  # -
         return ServerReply(line.decode("utf-8", "replace")), after
-    raise LinkDown(
-        f"the server does not speak Redis's protocol ({data[at : at + 20]!r})", sent=True
-    )
+    raise LinkDown(f"{_NO_REDIS} ({data[at : at + 20]!r})", sent=True)
+
+
+def digest(name: str) -> str:
+    """Return the SHA1 by which a server knows a script, so that a shell verb need not read its text."""
+    if not _digests:
+        # Written by scripts/link-scripts; a test holds it.
+        words = _read("digests.txt").decode().split()
+        _digests.update(zip(words[::2], words[1::2], strict=True))
+    return _digests[name]
 
 
 def source(name: str) -> bytes:
@@ -233,8 +220,6 @@ class PlainLink:
         self._revive = revive
         self._idle: list[_Connection] = []
         self._process = os.getpid()
-        # Called once, between a request and its reply: time that would be spent waiting.
-        self.meanwhile: Callable[[], None] | None = None
 
     def execute(self, step: Step) -> Any:
         """Exchange one step with the server."""
@@ -249,26 +234,20 @@ class PlainLink:
         if step.blocks:
             until += step.blocks + _GRACE
         try:
-            replies = connection.exchange(commands(step), until, self._take_meanwhile())
+            replies = connection.exchange(commands(step), until, step.meanwhile)
             if forgotten(replies):
-                replies = connection.exchange(commands(step, whole=True), until)
-        except LinkDown:
+                # What follows a script in the same exchange was done.
+                replies[:1] = connection.exchange(commands(step, whole=True)[:1], until)
+        except BaseException as failure:
             connection.close()
-            if not fresh:
+            if isinstance(failure, LinkDown) and not fresh:
                 # It may have been closed long ago, with all that were opened beside it.
                 self.close()
-            raise
-        except BaseException:
-            connection.close()
             raise
         self._idle.append(connection)
         if moved(replies):
             self.close()
         return settle(step, replies)
-
-    def _take_meanwhile(self) -> Callable[[], None] | None:
-        taken, self.meanwhile = self.meanwhile, None
-        return taken
 
     def close(self) -> None:
         """Close the idle connections."""
@@ -300,6 +279,11 @@ class _Connection:
     def __init__(self, target: Target, until: float) -> None:
         self._greeting = target.greeting()
         self._reader: Any = None
+        self._pack = pack
+        self._fast: Any = None
+        self._exchanges = 0
+        # The timeout that the socket has: setting it is a system call.
+        self._allowed = -1.0
         # A TLS socket takes no flags, and its library never raises the signal.
         self._flags = 0 if target.tls else _NO_SIGPIPE
         try:
@@ -315,24 +299,49 @@ class _Connection:
     ) -> list[Any]:
         """Send commands and return their replies; `meanwhile` is called between the two."""
         greeting, self._greeting = self._greeting, []
-        data = b"".join([pack(request) for request in [*greeting, *requests]])
+        self._exchanges += 1
+        if self._exchanges == _LASTS:
+            self._quicken()
+        everything = [*greeting, *requests] if greeting else requests
+        if len(everything) == 1:
+            data = self._pack(everything[0])
+        else:
+            data = b"".join([self._pack(request) for request in everything])
         sent = False
         try:
-            view = memoryview(data)
-            while view:
+            left = until - time.monotonic()
+            if abs(left - self._allowed) > _GRACE / 4:
+                self._socket.settimeout(max(0.001, left))
+                self._allowed = left
+            done = self._socket.send(data, self._flags)
+            sent = True
+            while done < len(data):
+                self._allowed = -1.0
                 self._socket.settimeout(max(0.001, until - time.monotonic()))
-                done = self._socket.send(view, self._flags)
-                sent = True
-                view = view[done:]
+                done += self._socket.send(memoryview(data)[done:], self._flags)
             if meanwhile is not None:
+                began = time.monotonic()
                 meanwhile()
-            replies = self._receive(len(greeting) + len(requests), until)
+                # The answer is there already: what was done meanwhile is no waiting for it.
+                until += time.monotonic() - began
+            if self._fast is not None:
+                replies: list[Any] = self._fast(self, self._reader, len(everything), until)
+            else:
+                replies = self._receive(len(everything), until)
         except OSError as error:
             raise LinkDown(_why(error, "answer"), sent=sent) from None
         for reply in replies[: len(greeting)]:
             if isinstance(reply, ServerReply):
                 raise reply
-        return replies[len(greeting) :]
+        return replies[len(greeting) :] if greeting else replies
+
+    def _quicken(self) -> None:
+        # No shell verb asks this often: the C library costs more to load than it saves on a few.
+        from agentbus.store import reader
+
+        self._reader = self._reader or reader.reader()
+        self._fast = reader.receive
+        self._pack = reader.pack
 
     def _receive(self, expected: int, until: float) -> list[Any]:
         data = b""
@@ -341,6 +350,7 @@ class _Connection:
             if left <= 0:
                 raise TimeoutError
             self._socket.settimeout(left)
+            self._allowed = left
             chunk = self._socket.recv(65536)
             if not chunk:
                 raise LinkDown("the server closed the connection", sent=True)
@@ -350,7 +360,8 @@ class _Connection:
 
                 source = self._reader = self._reader or reader.reader()
                 source.feed(data)
-                return reader.receive(self._socket, source, expected, until)
+                self._allowed = -1.0
+                return reader.receive(self, source, expected, until)
             replies: list[Any] = []
             at = 0
             try:
@@ -382,7 +393,7 @@ def _open(target: Target, until: float) -> Any:
     return sock
 
 
-def _why(error: OSError, lacking: str) -> str:
-    if isinstance(error, TimeoutError):
-        return f"no {lacking} in time"
-    return error.strerror or str(error) or type(error).__name__
+def _why(*failed: Any) -> str:
+    from agentbus.store.trouble import why
+
+    return why(*failed)

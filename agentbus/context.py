@@ -1,0 +1,47 @@
+"""What a handler works on at this moment, so that what it publishes belongs to it."""
+
+from __future__ import annotations
+
+import os
+from contextvars import ContextVar
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from typing import Protocol
+
+    class Origin(Protocol):
+        """What a published task may come from: a delivery."""
+
+        @property
+        def id(self) -> str: ...
+        @property
+        def correlation_id(self) -> str | None: ...
+        @property
+        def traceparent(self) -> str | None: ...
+
+
+# The delivery in hand, in this thread or coroutine.
+current: ContextVar[Origin | None] = ContextVar("agentbus_delivery", default=None)
+
+
+def is_traceparent(text: object) -> bool:
+    """Tell whether a text is a `traceparent` as W3C Trace Context, section 3.2, writes it."""
+    if not isinstance(text, str):
+        return False
+    parts = text.split("-")
+    if len(parts) < 4 or (parts[0] == "00" and len(parts) != 4):
+        return False
+    version, trace, span, flags = parts[:4]
+    return (
+        [len(part) for part in (version, trace, span, flags)] == [2, 32, 16, 2]
+        and all(c in "0123456789abcdef" for c in version + trace + span + flags)
+        and version != "ff"
+        and trace.strip("0") != ""
+        and span.strip("0") != ""
+    )
+
+
+def child(traceparent: str) -> str:
+    """Return a `traceparent` for a span within the one given: the same trace, a new span."""
+    _, trace, _, flags = traceparent.split("-")[:4]
+    return f"00-{trace}-{os.urandom(8).hex()}-{flags}"

@@ -1,0 +1,201 @@
+"""Where a worker's next tasks come from: new ones, those put aside, and those of dead workers."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from agentbus.queue import PRIORITIES
+from agentbus.store import Batch, ServerReply
+from agentbus.store.trouble import GroupMissing
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from agentbus.consuming import Consumption
+    from agentbus.settling import Settling
+    from agentbus.store import Op
+    from agentbus.taken import Taken
+
+T = TypeVar("T")
+
+_RECLAIM_EVERY = 30.0
+_LONGEST_WAIT = 1.0
+# Every so many takes one begins at the low end, so that no priority starves.
+_TURN = 10
+
+
+class Intake:
+    """Takes tasks for one consumer."""
+
+    def __init__(
+        self,
+        consumption: Consumption,
+        settling: Settling,
+        do: Callable[[Op[Any]], Any],
+        *,
+        attempts: int,
+        visibility: float,
+    ) -> None:
+        self._task = consumption
+        self._settling = settling
+        self._do = do
+        self._attempts = attempts
+        self._visibility = visibility
+        self._turn = 0
+        self._next_reclaim = 0.0
+        # Whether an answer that gave us tasks was lost.
+        self._lost = False
+        self._unsure = True
+        # Taken over, and not yet begun.
+        self.page: list[Taken] = []
+
+    def prepare(self) -> None:
+        """Make the group where it is missing."""
+        if self._unsure or self._task.missing:
+            # Made again at the oldest task: what was acknowledged before has been trimmed or runs again.
+            self._do(self._task.prepare())
+            self._unsure = self._task.missing = False
+
+    def new(
+        self, count: int, done: dict[str, list[bytes]] | None = None, took: float = 0.0
+    ) -> list[Taken]:
+        """Take new tasks without waiting; acknowledges those that are done in the same step."""
+        self.prepare()
+        self._turn += 1
+        low = 1 if self._turn % _TURN == 0 else 0
+        return self._noted(done or {}, self._do(self._task.turn(done or {}, took, count, low)))
+
+    def ahead(
+        self,
+        count: int,
+        done: dict[str, list[bytes]],
+        took: float,
+        batch: list[Taken],
+        meanwhile: Callable[[], None],
+    ) -> list[Taken]:
+        """Take as `new` does, and do something meanwhile with a batch that is in hand."""
+        self.prepare()
+        holds: dict[str, int] | None = None
+        if not self._lost:
+            holds = {priority: len(ids) for priority, ids in done.items()}
+            for task in batch:
+                holds[task.priority] = holds.get(task.priority, 0) + 1
+        return self._noted(
+            done, self._do(self._task.turn_ahead(done, took, count, holds, meanwhile))
+        )
+
+    def _noted(
+        self, done: dict[str, list[bytes]], answer: tuple[list[bytes], list[Taken], bool]
+    ) -> list[Taken]:
+        stale, taken, lost = answer
+        if done:
+            self._settling.count(sum(map(len, done.values())) - len(stale))
+        self._lost = self._lost or lost
+        return taken
+
+    def wait(self, count: int, seconds: float) -> list[Taken]:
+        """Take new tasks, waiting for them; the server counts for each priority."""
+        self.prepare()
+        soonest = min(self._settling.due.values()) - self._task.scope.now()
+        try:
+            taken, lost = self._do(self._task.take(count, max(0.001, min(seconds, soonest))))
+        except GroupMissing:
+            self._task.missing = True
+            return []
+        self._lost = self._lost or lost
+        found: list[Taken] = taken
+        return found
+
+    def retries(self, count: int) -> list[Taken]:
+        """Take tasks that were put aside and are due."""
+        found: list[Taken] = []
+        now, due = self._task.scope.now(), self._settling.due
+        for priority in PRIORITIES:
+            if count > len(found) and due[priority] <= now:
+                try:
+                    tasks, next_due = self._do(self._task.again(priority, count - len(found)))
+                except GroupMissing:
+                    self._task.missing = True
+                    continue
+                # Another worker may put one aside meanwhile.
+                due[priority] = min(next_due or now + _LONGEST_WAIT, now + _LONGEST_WAIT)
+                found += tasks
+        return found
+
+    @property
+    def reclaims(self) -> bool:
+        """Whether it is time to look for what is to be taken over."""
+        return self._lost or time.monotonic() >= self._next_reclaim
+
+    def look_again(self) -> None:
+        """Have the next look at what was put aside happen at once."""
+        for priority in PRIORITIES:
+            self._settling.due[priority] = 0.0
+
+    def reclaimed(self, held: Callable[[str], list[bytes]]) -> Iterator[Taken]:
+        """Take over, now and then, what dead workers hold, and what is ours by an answer that was lost.
+
+        `held` tells what this consumer knows that it holds, by priority.
+        """
+        if self._lost:
+            self._lost = False
+            for priority in PRIORITIES:
+                tasks = self._settling.ours(self._task.own(priority, held(priority)), otherwise=[])
+                for task in tasks:
+                    # It was never run: its first attempt is the first.
+                    task.uncounted = 0
+                    yield task
+        now = time.monotonic()
+        if now < self._next_reclaim:
+            return
+        self._next_reclaim = now + min(_RECLAIM_EVERY, self._visibility / 2)
+        for priority in PRIORITIES:
+            start = "-"
+            while start:
+                start, tasks = self._settling.ours(
+                    self._task.reclaim(priority, self._visibility, start, 100), otherwise=("", [])
+                )
+                self.page = list(tasks)
+                for task in tasks:
+                    yield task
+                    self.page.remove(task)
+
+    def admitted(self, task: Taken) -> bool:
+        """Tell whether a task that needs a look first may begin; if not, it was seen to.
+
+        What is delivered again has its attempt counted before it starts. What has an ordering key
+        waits for those before it.
+        """
+        if task.ordered:
+            answer = self._settling.ours(self._task.enter(task), otherwise=-1)
+            if answer != 1:
+                return False
+        if not task.redelivered:
+            return True
+        task.attempt = self._settling.ours(self._task.begin(task, task.uncounted or 0), otherwise=0)
+        if not task.attempt:
+            return False
+        if task.attempt > self._attempts:
+            why = f"its worker died, or was stopped, in each of its {self._attempts} attempts"
+            task.attempt = self._attempts
+            self._settling.ours(self._task.bury(task, why), otherwise=False)
+            if task.ordered:
+                self._settling.pass_on(task)
+            return False
+        return True
+
+    def expected(self) -> bool:
+        """Tell whether anything is still to come: a delayed task, or a retry."""
+        return any(self._do(_waiting(self._task)))
+
+
+def _waiting(consumption: Consumption) -> Op[list[int]]:
+    keys = consumption.scope.keys
+    replies = yield Batch(
+        [
+            ("ZCARD", keys.delayed(consumption.queue)),
+            *(("ZCARD", consumption.retries(priority)) for priority in PRIORITIES),
+        ]
+    )
+    return [0 if isinstance(reply, ServerReply) else int(reply) for reply in replies]

@@ -1,0 +1,111 @@
+"""Upkeep beside a worker's handlers: signs of life, what falls due, and other chores."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING, Any, Protocol
+
+from agentbus.errors import AgentBusError
+from agentbus.settling import order
+from agentbus.store import Command, Wait
+from agentbus.stream import text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from agentbus.consuming import Consumption
+    from agentbus.store import Op
+    from agentbus.taken import Taken
+
+_LONGEST_WAIT = 1.0
+
+
+class Chore(Protocol):
+    """Something that a worker does every so many seconds, and at once when its queue's bell rings."""
+
+    every: float
+
+    def op(self) -> Op[None]:
+        """Return what is to be done."""
+
+
+class Keeper:
+    """A thread that keeps a worker's tasks its own, whatever the handlers do."""
+
+    def __init__(
+        self,
+        consumption: Consumption,
+        do: Callable[[Op[Any]], Any],
+        held: Callable[[], Iterable[Taken]],
+        chores: Sequence[Chore],
+        *,
+        visibility: float,
+        rung: Callable[[], None],
+    ) -> None:
+        self._task = consumption
+        self._do = do
+        self._held = held
+        self._chores = chores
+        self._rung = rung
+        self._next = dict.fromkeys(chores, 0.0)
+        self._pulse = visibility / 3
+        self._next_beat = time.monotonic() + self._pulse
+        self._over = threading.Event()
+        self._bell = consumption.scope.keys.bell(consumption.queue)
+        self._thread = threading.Thread(target=self._keep, name="agentbus-keeper", daemon=True)
+
+    def start(self) -> None:
+        """Begin; every chore is done once before this returns."""
+        self._work(rung=True)
+        self._thread.start()
+
+    def end(self) -> None:
+        """End, when what is being done is done."""
+        self._over.set()
+        self._do(_ring(self._bell))
+        self._thread.join()
+
+    def _keep(self) -> None:
+        tail, rung = "0-0", False
+        while not self._over.is_set():
+            try:
+                _, due = self._do(self._task.promote())
+                self._work(rung=rung)
+                wait = min(_LONGEST_WAIT, self._next_beat - time.monotonic())
+                if due is not None:
+                    wait = min(wait, due - self._task.scope.now())
+                news = self._do(_one(Wait(self._bell, tail, max(wait, 0.001))))
+                rung = bool(news)
+                if rung:
+                    self._rung()
+                tail = text(news[-1][0]) if news else tail
+            except AgentBusError:
+                # Refused for now; the handlers' own requests tell whoever runs the worker.
+                self._over.wait(_LONGEST_WAIT)
+
+    def _work(self, *, rung: bool) -> None:
+        now = time.monotonic()
+        if now >= self._next_beat:
+            self._next_beat = now + self._pulse
+            self._beat()
+        for chore in self._chores:
+            if rung or now >= self._next[chore]:
+                self._next[chore] = now + chore.every
+                self._do(chore.op())
+
+    def _beat(self) -> None:
+        held: dict[str, list[bytes]] = {}
+        for task in self._held():
+            held.setdefault(task.priority, []).append(task.entry_id)
+        for priority, ids in held.items():
+            self._do(self._task.heartbeat(priority, sorted(ids, key=order)))
+
+
+def _one(step: Wait) -> Op[Any]:
+    reply = yield step
+    return reply
+
+
+def _ring(bell: str) -> Op[None]:
+    yield Command("XADD", bell, "MAXLEN", 1, "*", "stop", "1")

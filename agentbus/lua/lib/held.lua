@@ -1,0 +1,11 @@
+-- held(stream, group, consumer, from, to): the ids between the two that this consumer holds, as a set. It may hold
+-- more than it asks about.
+local function held(stream, group, consumer, from, to)
+  local found = {}
+  repeat
+    local page = redis.call('XPENDING', stream, group, from, to, 1000, consumer)
+    for _, entry in ipairs(page) do found[entry[1]] = true end
+    if #page > 0 then from = '(' .. page[#page][1] end
+  until #page < 1000
+  return found
+end

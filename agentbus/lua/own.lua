@@ -1,0 +1,14 @@
+#!lua
+-- Tells what a consumer holds of a stream and does not know of: an answer that gave it tasks was lost. Those that
+-- were trimmed away are left to be reclaimed.
+-- KEYS: stream
+-- ARGV: group, consumer, how many to look at, then the ids that the consumer knows of
+-- Returns: entries
+local known, found = {}, {}
+for i = 4, #ARGV do known[ARGV[i]] = true end
+for _, pending in ipairs(redis.call('XPENDING', KEYS[1], ARGV[1], '-', '+', ARGV[3], ARGV[2])) do
+  if not known[pending[1]] then
+    found[#found + 1] = redis.call('XRANGE', KEYS[1], pending[1], pending[1])[1]
+  end
+end
+return found

@@ -1,0 +1,18 @@
+#!lua flags=allow-oom
+-- Says that a task with an ordering key is done with: the next one, if it was put aside, is due at once.
+-- KEYS: stream, order, retries, bell
+-- ARGV: id, ordering key
+-- Returns: 1 if another one was waiting
+--@include ids
+--@include order
+--@include turns
+local mine = place(ARGV[2], ARGV[1])
+local _, wanted = open(KEYS[1], ARGV[1])
+if not wanted then redis.call('ZREM', KEYS[2], mine) end
+local next = redis.call('ZRANGEBYLEX', KEYS[2], '(' .. mine, '(' .. ARGV[2] .. '\n~', 'LIMIT', 0, 1)[1]
+if not next then return 0 end
+local id = entry(ARGV[2], next)
+if not redis.call('ZSCORE', KEYS[3], id) then return 0 end
+redis.call('ZADD', KEYS[3], 0, id)
+redis.call('XADD', KEYS[4], 'MAXLEN', 1, '*', 'due', '0')
+return 1

@@ -1,0 +1,64 @@
+"""A task as it was taken from its stream, and what is told of one that failed."""
+
+from __future__ import annotations
+
+import traceback
+from typing import Any
+
+_TRACEBACK_KEPT = 8_000
+
+
+class Taken:
+    """A task as it was taken: where it lies, its payload, and the rest of its envelope."""
+
+    __slots__ = ("attempt", "entry_id", "error", "meta", "payload", "priority", "uncounted")
+
+    def __init__(
+        self,
+        entry_id: bytes,
+        priority: str,
+        payload: Any,
+        meta: dict[str, Any],
+        attempt: int,
+        error: str | None = None,
+    ) -> None:
+        self.entry_id = entry_id
+        self.priority = priority
+        self.payload = payload
+        self.meta = meta
+        self.attempt = attempt
+        self.error = error
+        # How many attempts there may have been that nobody counted; None for a first delivery.
+        self.uncounted = None if attempt else 1
+
+    @property
+    def redelivered(self) -> bool:
+        """Whether it was delivered before, so that its attempts are counted."""
+        return self.uncounted is not None
+
+    @property
+    def alone(self) -> bool:
+        """Whether more is to be done than to acknowledge it, so that it is settled by itself."""
+        return self.redelivered or self.ordered
+
+    @property
+    def ordered(self) -> bool:
+        """Whether it has an ordering key."""
+        return isinstance(self.meta.get("ordering_key"), str)
+
+
+def told(error: BaseException | str) -> tuple[str, str]:
+    """Return what a dead letter says of an error, and its traceback, each of bounded length."""
+    if isinstance(error, str):
+        return _sendable(error)[:2000], ""
+    try:
+        said = str(error)
+    except Exception:  # noqa: BLE001 (an error's own text may fail)
+        said = "(it has no text)"
+    trace = "".join(traceback.format_exception(error))
+    return _sendable(f"{type(error).__name__}: {said}")[:2000], _sendable(trace[-_TRACEBACK_KEPT:])
+
+
+def _sendable(said: str) -> str:
+    # File names that are no text come as lone surrogates, which no server takes.
+    return said.encode("utf-8", "backslashreplace").decode()

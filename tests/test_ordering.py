@@ -1,0 +1,161 @@
+"""Tasks with one ordering key are done in the order in which they were published."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+import agentbus
+from agentbus.delivery import Delivery
+from agentbus.keys import Keys
+from agentbus.retry import Backoff
+from tests.conftest import Connect
+from tests.work_harness import ask
+
+SOON = Backoff(first=0.001)
+
+
+def publish(bus: agentbus.Bus, *tasks: tuple[str, int]) -> None:
+    queue = bus.queue("mail")
+    queue.publish_many(agentbus.Task([key, number], ordering_key=key) for key, number in tasks)
+
+
+@pytest.mark.parametrize("concurrency", [1, 4])
+def test_tasks_of_one_key_are_done_in_order(bus: agentbus.Bus, concurrency: int) -> None:
+    publish(bus, *[(key, number) for number in range(8) for key in "ab"])
+    done: dict[str, list[int]] = {"a": [], "b": []}
+
+    def handler(delivery: Delivery) -> None:
+        key, number = delivery.payload
+        done[key].append(number)
+
+    assert bus.subscribe("mail", handler, concurrency=concurrency, drain=True).run() == 16
+    assert done == {"a": list(range(8)), "b": list(range(8))}
+
+
+def test_tasks_of_one_key_never_run_side_by_side(bus: agentbus.Bus) -> None:
+    publish(bus, *[("a", number) for number in range(6)])
+    running = threading.Semaphore(1)
+    overlaps: list[Any] = []
+
+    def handler(delivery: Delivery) -> None:
+        if not running.acquire(blocking=False):
+            overlaps.append(delivery.payload)
+            return
+        running.release()
+
+    bus.subscribe("mail", handler, concurrency=4, drain=True).run()
+
+    assert overlaps == []
+
+
+@pytest.mark.parametrize("concurrency", [1, 3])
+def test_those_behind_a_task_that_failed_wait_for_its_next_attempt(
+    bus: agentbus.Bus, concurrency: int
+) -> None:
+    publish(bus, ("a", 1), ("a", 2), ("b", 1))
+    runs: list[Any] = []
+
+    def handler(delivery: Delivery) -> None:
+        runs.append(tuple(delivery.payload))
+        if delivery.payload == ["a", 1] and delivery.attempt == 1:
+            raise RuntimeError("not yet")
+
+    bus.subscribe("mail", handler, concurrency=concurrency, drain=True, backoff=SOON).run()
+
+    assert [number for key, number in runs if key == "a"] == [1, 1, 2]
+    assert ("b", 1) in runs
+
+
+def test_a_buried_task_lets_the_next_one_begin(bus: agentbus.Bus) -> None:
+    publish(bus, ("a", 1), ("a", 2))
+    done = []
+
+    def handler(delivery: Delivery) -> None:
+        if delivery.payload[1] == 1:
+            raise agentbus.Bury("never")
+        done.append(delivery.payload[1])
+
+    bus.subscribe("mail", handler, drain=True).run()
+
+    assert done == [2]
+
+
+def test_two_workers_keep_the_order_between_them(connect: Connect) -> None:
+    # given the first task of a key in the hands of one worker
+    buses = [connect("ada"), connect("bob")]
+    publish(buses[0], ("a", 1))
+    begun, go_on = threading.Event(), threading.Event()
+    done: list[int] = []
+
+    def slow(delivery: Delivery) -> None:
+        begun.set()
+        assert go_on.wait(20)
+        done.append(delivery.payload[1])
+
+    first = buses[0].subscribe("mail", slow, count=1)
+    thread = threading.Thread(target=first.run)
+    thread.start()
+    assert begun.wait(20)
+
+    # when another worker takes the second one
+    publish(buses[1], ("a", 2))
+    second = buses[1].subscribe("mail", lambda delivery: done.append(delivery.payload[1]))
+    assert second.run_once(wait=1.0) == 1
+
+    # then it waits for the first
+    assert done == []
+    go_on.set()
+    thread.join()
+    buses[1].subscribe("mail", lambda delivery: done.append(delivery.payload[1]), drain=True).run()
+    assert done == [1, 2]
+
+
+def test_each_group_keeps_its_own_order(bus: agentbus.Bus) -> None:
+    publish(bus, *[("a", number) for number in range(3)])
+    done: dict[str, list[int]] = {"one": [], "two": []}
+
+    for group, seen in done.items():
+        # A group reads the oldest task first, however far another one has come.
+        bus.subscribe(
+            "mail",
+            lambda delivery, seen=seen: seen.append(delivery.payload[1]),
+            group=group,
+            drain=True,
+        ).run()
+
+    assert done == {"one": [0, 1, 2], "two": [0, 1, 2]}
+
+
+def test_nothing_is_left_in_the_index_when_all_is_done(bus: agentbus.Bus) -> None:
+    publish(bus, ("a", 1), ("a", 2), ("b", 1))
+
+    bus.subscribe("mail", lambda _: None, drain=True).run()
+
+    assert ask(bus, "EXISTS", Keys(bus.project).order("mail", "normal")) == 0
+
+
+def test_a_delayed_task_takes_its_place_when_it_falls_due(bus: agentbus.Bus) -> None:
+    queue = bus.queue("mail")
+    queue.publish(["a", 2], ordering_key="a", delay=0.01)
+    queue.publish(["a", 1], ordering_key="a")
+    done: list[int] = []
+
+    bus.subscribe("mail", lambda delivery: done.append(delivery.payload[1]), drain=True).run()
+
+    assert done == [1, 2]
+
+
+def test_a_key_that_was_trimmed_away_keeps_nobody_waiting(bus: agentbus.Bus) -> None:
+    # given the first task of a key taken, and then trimmed away by another program
+    publish(bus, ("a", 1), ("a", 2))
+    stream = Keys(bus.project).queue("mail")
+    assert [task.payload for task in bus.queue("mail").fetch(count=1)] == [["a", 1]]
+    ask(bus, "XTRIM", stream, "MAXLEN", 1)
+    done: list[int] = []
+
+    bus.subscribe("mail", lambda delivery: done.append(delivery.payload[1]), drain=True).run()
+
+    assert done == [2]
