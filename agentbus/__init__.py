@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from agentbus.aworker import AsyncWorker as AsyncWorker
     from agentbus.bus import Bus as Bus, connect as connect
     from agentbus.delivery import Delivery as Delivery
+    from agentbus.entries import Entry as Entry
     from agentbus.errors import (
         AgentBusError as AgentBusError,
         BackendUnavailable as BackendUnavailable,
@@ -31,15 +32,23 @@ if TYPE_CHECKING:
         UnknownBackend as UnknownBackend,
         UsageError as UsageError,
     )
+    from agentbus.figures import (
+        Consumer as Consumer,
+        Group as Group,
+        QueueStats as QueueStats,
+        StreamInfo as StreamInfo,
+    )
     from agentbus.flags import FlagState as FlagState, Hold as Hold
     from agentbus.inspector import Presence as Presence, Topic as Topic
     from agentbus.letters import Letter as Letter
     from agentbus.message import Message as Message
+    from agentbus.metrics import Durations as Durations
     from agentbus.notebook import Note as Note
     from agentbus.publishing import Task as Task
     from agentbus.queue import Priority as Priority
     from agentbus.queues import Queue as Queue
     from agentbus.retry import Backoff as Backoff, Bury as Bury, Retry as Retry
+    from agentbus.samples import Metrics as Metrics
     from agentbus.worker import Worker as Worker
 
 __version__ = "0.1.0"
@@ -68,6 +77,14 @@ _HOMES = {
     "AsyncWorker": "aworker",
     "Task": "publishing",
     "Worker": "worker",
+    # Figures
+    "Consumer": "figures",
+    "Durations": "metrics",
+    "Entry": "entries",
+    "Group": "figures",
+    "Metrics": "samples",
+    "QueueStats": "figures",
+    "StreamInfo": "figures",
     # Errors
     "AgentBusError": "errors",
     "BackendUnavailable": "errors",

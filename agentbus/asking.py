@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 from agentbus.store import attempt, run
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from agentbus.bus import Verbs
     from agentbus.store import Link, Op
 
@@ -25,20 +27,27 @@ class Asking:
 
     def __call__(self, op: Op[Any]) -> Any:
         """Run an operation; raises `BackendUnavailable` if the server was never there."""
-        found = run(
+        found = self._run(op, self._patience)
+        self._met = True
+        return found
+
+    def briefly(self, op: Op[Any]) -> Any:
+        """Run an operation that is not worth waiting for a server that is away."""
+        return self._run(op, None)
+
+    def _run(self, op: Op[Any], patience: Callable[[], float] | None) -> Any:
+        return run(
             self._link,
             attempt(
                 op,
                 where=self._bus.backend.name,
                 deadline=self._bus.settings.deadline,
-                patience=self._patience,
+                patience=patience,
                 answered=self._met,
                 advice=self._bus.backend.advice,
                 monotonic=self._bus.scope.monotonic,
             ),
         )
-        self._met = True
-        return found
 
     async def later(self, op: Op[Any]) -> Any:
         """Run an operation without blocking the loop that asks for it."""

@@ -294,8 +294,11 @@ class Consumption:
         )
         return bool(letter)
 
-    def again(self, priority: str, count: int) -> Op[tuple[list[Taken], float | None]]:
-        """Take tasks whose retry is due; also tells when the next one is, in unix seconds."""
+    def again(self, priority: str, count: int) -> Op[tuple[list[Taken], float | None, int]]:
+        """Take tasks whose retry is due.
+
+        Also tells when the next one is, in unix seconds, and how many were trimmed away meanwhile.
+        """
         reply = yield Run(
             "again",
             (
@@ -306,12 +309,15 @@ class Consumption:
             writes=True,
         )
         due = float(reply[1]) / 1000 if reply[1] else None
-        return self.decoded(reply[0], priority, 0), due
+        return self.decoded(reply[0], priority, 0), due, int(reply[2])
 
     def reclaim(
         self, priority: str, idle: float, start: str, count: int
-    ) -> Op[tuple[str, list[Taken]]]:
-        """Take over tasks idle for so many seconds; returns where to go on ('' at the end)."""
+    ) -> Op[tuple[str, list[Taken], int]]:
+        """Take over tasks idle for so many seconds.
+
+        Returns where to go on ('' at the end), the tasks, and how many had been trimmed away.
+        """
         reply = yield Run(
             "reclaim",
             (self.streams[priority], self.letters, self.stats, self.attempts(priority)),
@@ -321,7 +327,7 @@ class Consumption:
             ),
             writes=True,
         )
-        return text(reply[0]), self.decoded(reply[1], priority, 0)
+        return text(reply[0]), self.decoded(reply[1], priority, 0), int(reply[2])
 
     def heartbeat(self, priority: str, ids: Sequence[bytes]) -> Op[list[bytes]]:
         """Show that this consumer still works on tasks, ids ascending; returns those it has lost."""

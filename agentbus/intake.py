@@ -90,8 +90,16 @@ class Intake:
     ) -> list[Taken]:
         stale, taken, lost = answer
         if done:
-            self._settling.count(sum(map(len, done.values())) - len(stale))
+            self._settling.count(sum(map(len, done.values())) - len(stale), len(stale))
         self._lost = self._lost or lost
+        return self._received(taken)
+
+    def _received(self, taken: list[Taken]) -> list[Taken]:
+        if taken:
+            tally = self._settling.tally
+            tally.note("received", len(taken))
+            # The one in the middle stands for all.
+            tally.waited(len(taken), tally.age(taken[len(taken) // 2].entry_id))
         return taken
 
     def wait(self, count: int, seconds: float) -> list[Taken]:
@@ -104,8 +112,7 @@ class Intake:
             self._task.missing = True
             return []
         self._lost = self._lost or lost
-        found: list[Taken] = taken
-        return found
+        return self._received(taken)
 
     def retries(self, count: int) -> list[Taken]:
         """Take tasks that were put aside and are due."""
@@ -114,10 +121,12 @@ class Intake:
         for priority in PRIORITIES:
             if count > len(found) and due[priority] <= now:
                 try:
-                    tasks, next_due = self._do(self._task.again(priority, count - len(found)))
+                    tasks, next_due, lost = self._do(self._task.again(priority, count - len(found)))
                 except GroupMissing:
                     self._task.missing = True
                     continue
+                if lost:
+                    self._settling.tally.note("lost", lost)
                 # Another worker may put one aside meanwhile.
                 due[priority] = min(next_due or now + _LONGEST_WAIT, now + _LONGEST_WAIT)
                 found += tasks
@@ -153,9 +162,14 @@ class Intake:
         for priority in PRIORITIES:
             start = "-"
             while start:
-                start, tasks = self._settling.ours(
-                    self._task.reclaim(priority, self._visibility, start, 100), otherwise=("", [])
+                start, tasks, lost = self._settling.ours(
+                    self._task.reclaim(priority, self._visibility, start, 100),
+                    otherwise=("", [], 0),
                 )
+                if tasks:
+                    self._settling.tally.note("reclaimed", len(tasks))
+                if lost:
+                    self._settling.tally.note("lost", lost)
                 self.page = list(tasks)
                 for task in tasks:
                     yield task
@@ -179,7 +193,7 @@ class Intake:
         if task.attempt > self._attempts:
             why = f"its worker died, or was stopped, in each of its {self._attempts} attempts"
             task.attempt = self._attempts
-            self._settling.ours(self._task.bury(task, why), otherwise=False)
+            self._settling.bury(task, why)
             if task.ordered:
                 self._settling.pass_on(task)
             return False

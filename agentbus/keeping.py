@@ -14,6 +14,7 @@ from agentbus.stream import text
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from agentbus.asking import Asking
     from agentbus.consuming import Consumption
     from agentbus.store import Op
     from agentbus.taken import Taken
@@ -36,7 +37,7 @@ class Keeper:
     def __init__(
         self,
         consumption: Consumption,
-        do: Callable[[Op[Any]], Any],
+        do: Asking,
         held: Callable[[], Iterable[Taken]],
         chores: Sequence[Chore],
         *,
@@ -61,10 +62,11 @@ class Keeper:
         self._thread.start()
 
     def end(self) -> None:
-        """End, when what is being done is done."""
+        """End, when what is being done is done; every chore is done once more."""
         self._over.set()
         self._do(_ring(self._bell))
         self._thread.join()
+        self._work(rung=True)
 
     def _keep(self) -> None:
         tail, rung = "0-0", False
@@ -92,7 +94,11 @@ class Keeper:
         for chore in self._chores:
             if rung or now >= self._next[chore]:
                 self._next[chore] = now + chore.every
-                self._do(chore.op())
+                try:
+                    self._do.briefly(chore.op())
+                except AgentBusError:
+                    # The next time is soon, and no chore is worth a worker.
+                    continue
 
     def _beat(self) -> None:
         held: dict[str, list[bytes]] = {}

@@ -145,6 +145,15 @@ class Keys:
         """`<P>:stats:<queue>`, hash: counters."""
         return f"{self.project}:stats:{escape(queue)}"
 
+    def worked(self, queue: str, group: str) -> str:
+        """`<P>:stats:<queue>:<group>`, hash: counters of what the group's workers did."""
+        return f"{self.stats(queue)}:{escape(group)}"
+
+    @property
+    def metrics(self) -> str:
+        """`<P>:metrics`, stream: what workers and publishers counted, about the newest 100,000."""
+        return f"{self.project}:metrics"
+
     # -- the whole project --
 
     def kind(self, key: str) -> str | None:

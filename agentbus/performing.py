@@ -187,7 +187,7 @@ class Pool:
         runner: Inline | Coroutines,
         concurrency: int,
         stopping: Callable[[], bool],
-        report: Callable[[Outcome | Taken], None],
+        report: Callable[[Outcome | Taken, float], None],
         loop: asyncio.AbstractEventLoop | None,
     ) -> None:
         self._runner = runner
@@ -219,7 +219,9 @@ class Pool:
 
     def _in_thread(self, task: Taken, wrap: Wrap) -> None:
         assert isinstance(self._runner, Inline)
-        self._report(_not_begun(task) if self._stopping() else self._runner.one(task, wrap))
+        began = time.monotonic()
+        outcome = _not_begun(task) if self._stopping() else self._runner.one(task, wrap)
+        self._report(outcome, time.monotonic() - began)
 
     def _start(self, tasks: Sequence[Taken], wrap: Wrap) -> None:
         assert self._loop is not None
@@ -232,9 +234,9 @@ class Pool:
     async def _guarded(self, task: Taken, wrap: Wrap) -> None:
         assert isinstance(self._runner, Coroutines)
         async with self._free:
-            self._report(
-                _not_begun(task) if self._stopping() else await self._runner.one(task, wrap)
-            )
+            began = time.monotonic()
+            outcome = _not_begun(task) if self._stopping() else await self._runner.one(task, wrap)
+        self._report(outcome, time.monotonic() - began)
 
     def close(self) -> None:
         """Let the threads, or a loop of its own, end; nothing may be running."""

@@ -52,13 +52,14 @@ class Task(Record):
 class _Place:
     """The keys that a publish needs, and the suffix of its tasks' ids."""
 
-    __slots__ = ("order", "queues", "stats", "stream", "suffix")
+    __slots__ = ("metrics", "order", "queues", "stats", "stream", "suffix")
 
     def __init__(self, project: str, queue: str, priority: str) -> None:
         keys = Keys(project)
         self.stream = keys.queue(queue, priority)
         self.queues = keys.queues
         self.stats = keys.stats(queue)
+        self.metrics = keys.metrics
         self.order = keys.order(queue, priority)
         self.suffix = suffix(queue, priority)
 
@@ -204,19 +205,19 @@ def _send(
     rich = isinstance(tasks[0], tuple)
     full = "trim" if trim else "refuse"
     if rich:
-        keys = [place.stream, place.queues, place.stats, once.key, place.order]
+        keys = [place.stream, place.queues, place.stats, once.key, place.order, place.metrics]
         argv: list[bytes | str | int] = [
             *(queue, bound, full, round(window), place.suffix, once.token, len(tasks))
         ]
         for words, key, ordering in tasks:
-            argv += (len(words), 0 if key is None else len(keys) - 4, ordering or "", *words)
+            argv += (len(words), 0 if key is None else len(keys) - 5, ordering or "", *words)
             if key is not None:
                 keys.append(scope.keys.seen(queue, key))
         step = Run("publish", keys, argv, writes=True)
     else:
         step = Run(
             "push",
-            (place.stream, once.key, place.stats, place.queues),
+            (place.stream, once.key, place.stats, place.queues, place.metrics),
             (once.token, bound, full, queue, *tasks),
             writes=True,
         )
@@ -259,7 +260,7 @@ def _schedule(
         "schedule",
         (
             *(keys.delayed(queue), keys.bodies(queue), keys.queues, keys.stats(queue)),
-            *(once.key, keys.queue(queue, priority), keys.bell(queue), *seen),
+            *(once.key, keys.queue(queue, priority), keys.bell(queue), keys.metrics, *seen),
         ),
         (
             *(queue, bound, round(window), suffix(queue, "normal"), once.token),

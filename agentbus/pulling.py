@@ -74,10 +74,10 @@ def _due(consumption: Consumption, run: Callable[[Any], Any], count: int) -> lis
     run(consumption.promote())
     taken: list[Taken] = []
     for priority in PRIORITIES:
-        tasks, _ = (
+        tasks, _, _ = (
             run(consumption.again(priority, count - len(taken)))
             if len(taken) < count
-            else ([], None)
+            else ([], None, 0)
         )
         for task in tasks:
             task.attempt = run(consumption.begin(task))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from agentbus import letters, names, publishing, queue
+from agentbus import entries, figures, letters, names, publishing, queue
 from agentbus.verb import Emits
 
 if TYPE_CHECKING:
@@ -113,3 +113,21 @@ class Queue:
     def purge(self, *ids: str, group: str = "default") -> Any:
         """Remove dead letters, those named or all; returns how many."""
         return self._bus._run("purge", letters.purge(self._bus.scope, self.name, group, ids))
+
+    def groups(self) -> Any:
+        """Return the groups of this queue, how far each is, and its consumers. Raises `NotFound`."""
+        return self._bus._run("groups", figures.groups(self._bus.scope, self.name))
+
+    def inspect(
+        self,
+        group: str = "default",
+        *,
+        last: int | None = None,
+        start: str | None = None,
+        limit: int = 20,
+    ) -> Any:
+        """Return entries, decoded, and how a group is with each. Raises `NotFound`."""
+        return self._bus._run(
+            "inspect",
+            entries.inspect(self._bus.scope, self.name, group, last=last, start=start, limit=limit),
+        )

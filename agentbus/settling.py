@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from agentbus.consuming import Consumption
+    from agentbus.metrics import Tally
     from agentbus.retry import Backoff
     from agentbus.store import Op
 
@@ -33,11 +34,13 @@ class Settling:
         *,
         attempts: int,
         backoff: Backoff,
+        tally: Tally,
     ) -> None:
         self._task = consumption
         self._do = do
         self._attempts = attempts
         self._backoff = backoff
+        self.tally = tally
         self.done = 0
         # Several of a worker's threads count.
         self._counting = threading.Lock()
@@ -72,12 +75,16 @@ class Settling:
             ids.sort(key=order)
         number = sum(map(len, done.values()))
         stale, _, _ = self._do(self._task.turn(done, took, 0))
-        self.count(number - len(stale))
+        self.count(number - len(stale), len(stale))
 
-    def count(self, number: int) -> None:
-        """Count tasks that were done."""
+    def count(self, number: int, stale: int) -> None:
+        """Count tasks that were done, and those that were no longer ours when they were."""
         with self._counting:
             self.done += number
+        if number:
+            self.tally.note("processed", number)
+        if stale:
+            self.tally.note("stale", stale)
 
     def settle(self, outcome: Outcome) -> None:
         """Say what became of one task."""
@@ -86,13 +93,13 @@ class Settling:
             self.release(task)
             return
         if outcome.settled:
-            self.count(int(outcome.acked))
+            self.count(int(outcome.acked), 0)
         elif outcome.error is None:
             try:
                 done = self.ours(
                     self._task.finish(task, outcome.took, outcome.result), otherwise=False
                 )
-                self.count(int(done))
+                self.count(int(done), int(not done))
             except InvalidPayload as error:
                 # Nothing was sent: the result is as wrong as any other failure.
                 outcome.failed(error)
@@ -110,11 +117,17 @@ class Settling:
     def _failed(self, outcome: Outcome) -> None:
         task, error = outcome.task, outcome.error
         assert error is not None
+        self.tally.note("failed")
         if outcome.bury or task.attempt >= self._attempts:
-            self.ours(self._task.bury(task, error), otherwise=False)
+            self.bury(task, error)
             return
         after = self._backoff.after(task.attempt) if outcome.after is None else outcome.after
-        self._aside(task, after)
+        self.tally.note("retried" if self._aside(task, after) else "stale")
+
+    def bury(self, task: Taken, error: BaseException | str) -> None:
+        """Move a task to the dead letters."""
+        buried = self.ours(self._task.bury(task, error), otherwise=False)
+        self.tally.note("dead" if buried else "stale")
 
     def release(self, task: Taken) -> None:
         """Give back a task that was taken and not begun, due at once for any worker."""
@@ -122,10 +135,12 @@ class Settling:
             task.attempt = 0
         self._aside(task, 0.0)
 
-    def _aside(self, task: Taken, after: float) -> None:
-        if self.ours(self._task.retry(task, after), otherwise=False):
+    def _aside(self, task: Taken, after: float) -> bool:
+        ours = self.ours(self._task.retry(task, after), otherwise=False)
+        if ours:
             due = self._task.scope.now() + after
             self.due[task.priority] = min(self.due[task.priority], due)
+        return ours
 
     def still_ours(self, tasks: list[Taken]) -> list[Taken]:
         """Show a sign of life for tasks, and return those that were not taken over before it."""

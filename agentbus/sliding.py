@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from agentbus.errors import AgentBusError
@@ -13,9 +14,14 @@ from agentbus.taken import Taken
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from agentbus.duty import Duty
     from agentbus.performing import Outcome, Pool
     from agentbus.settling import Settling
 
+if TYPE_CHECKING:
+    _Ended = tuple[Outcome | Taken, float]
+_LONGEST_WAIT = 1.0
+_SHORT_WAIT = 0.1
 # Tasks for about so many seconds are taken ahead of those that run.
 _AHEAD = 0.05
 
@@ -28,7 +34,7 @@ class Window:
         self._most = max(most, concurrency)
         self._settling = settling
         self._held: dict[bytes, Taken] = {}
-        self._ended: queue.SimpleQueue[Outcome | Taken | None] = queue.SimpleQueue()
+        self._ended: queue.SimpleQueue[_Ended | None] = queue.SimpleQueue()
         self._change = threading.Condition()
         self._rate = 0.0
         self._measured = time.monotonic()
@@ -75,9 +81,9 @@ class Window:
         with self._change:
             self._change.wait_for(lambda: happened() or self.failure is not None, seconds)
 
-    def report(self, outcome: Outcome | Taken) -> None:
-        """Take note that a task has ended; called by the pool, from any thread."""
-        self._ended.put(outcome)
+    def report(self, outcome: Outcome | Taken, took: float) -> None:
+        """Take note that a task has ended, after so many seconds; called by the pool, from any thread."""
+        self._ended.put((outcome, took))
 
     def _settle(self) -> None:
         while (first := self._ended.get()) is not None:
@@ -88,13 +94,17 @@ class Window:
                     self._ended.put(None)
                     break
                 batch.append(more)
+            outcomes = [outcome for outcome, _ in batch]
+            for outcome, took in batch:
+                if isinstance(outcome, Taken) or outcome.begun:
+                    self._settling.tally.ran(1, took)
             try:
-                done = self._settling.plain(batch)
+                done = self._settling.plain(outcomes)
                 if done:
-                    self._settling.ack(done, 0.0)
+                    self._settling.ack(done, sum(took for _, took in batch))
             except AgentBusError as failure:
                 self.failure = failure
-            self._let_go(batch)
+            self._let_go(outcomes)
 
     def _let_go(self, batch: Iterable[Outcome | Taken]) -> None:
         number = 0
@@ -113,3 +123,91 @@ class Window:
 
 def _name(task: Taken) -> bytes:
     return task.priority.encode() + task.entry_id
+
+
+class Sliding:
+    """Runs a handler for several tasks at once."""
+
+    def __init__(self, duty: Duty, window: Window) -> None:
+        self._duty = duty
+        self._window = window
+        self._suspects: threading.Thread | None = None
+        window.start()
+
+    @property
+    def held(self) -> list[Taken]:
+        """What is in hand."""
+        return self._window.held
+
+    def turn(self, wait: float) -> int:
+        """Hand over what is to be delivered again, and new tasks; returns how many are in hand."""
+        duty, window = self._duty, self._window
+        if window.failure is not None:
+            raise window.failure
+        handled = 0
+        for task in duty.intake.retries(max(0, window.room)):
+            self._submit(task)
+            handled += 1
+        if duty.intake.reclaims and not (self._suspects and self._suspects.is_alive()):
+            self._suspects = threading.Thread(target=self._one_by_one, daemon=True)
+            self._suspects.start()
+        room = self._room()
+        if room <= 0:
+            window.until(lambda: self._room() > 0, _LONGEST_WAIT)
+            return handled + 1
+        batch = duty.intake.new(room)
+        if not batch and wait and not handled:
+            # While tasks run, one that was put aside may fall due at any moment.
+            wait = min(wait, _SHORT_WAIT) if window.held else wait
+            batch = duty.within(duty.intake.wait(room, wait), room)
+        if duty.task.ordered:
+            for task in batch:
+                if task.ordered:
+                    self._submit(task)
+            batch = [task for task in batch if not task.ordered]
+        window.submit(batch, duty.wrap)
+        return handled + len(batch) + len(window.held)
+
+    def settle(self) -> int:
+        """Wait until nothing is in hand."""
+        if self._suspects is not None:
+            self._suspects.join()
+        self._window.until(lambda: not self._window.held, None)
+        if self._window.failure is not None:
+            raise self._window.failure
+        return 0
+
+    def let_go(self) -> None:
+        """Wait for what runs; what has not begun is given back by its place in the pool."""
+        if self._suspects is not None:
+            self._suspects.join()
+
+    def close(self) -> None:
+        """End the threads."""
+        self._window.close()
+
+    def _room(self) -> int:
+        return self._duty.room(self._window.room, len(self._window.held))
+
+    def _submit(self, task: Taken) -> None:
+        if self._duty.intake.admitted(task):
+            self._window.submit([task], self._duty.wrap)
+
+    def _one_by_one(self) -> None:
+        """Run what dead workers held: one at a time, beside first deliveries."""
+        window = self._window
+        try:
+            for task in self._duty.intake.reclaimed(self._known):
+                if self._duty.over:
+                    return
+                self._submit(task)
+                window.until(partial(_gone, window, task), None)
+        except AgentBusError as failure:
+            window.failure = failure
+
+    def _known(self, priority: str) -> list[bytes]:
+        return [task.entry_id for task in self.held if task.priority == priority]
+
+
+def _gone(window: Window, task: Taken) -> bool:
+    return not window.holds(task)

@@ -71,12 +71,14 @@ class Program:
         timeout: float | None,
         limit: int,
         warn: Callable[[str], None],
+        pass_on: Callable[[bytes], None] | None = None,
     ) -> None:
         self._command = list(command)
         self._environment = {k: v for k, v in environment.items() if k not in VARIABLES}
         self._timeout = timeout
         self._limit = limit
         self._warn = warn
+        self.pass_on = pass_on or _to_stderr
         self._until: float | None = None
 
     @property
@@ -101,7 +103,9 @@ class Program:
             )
         except OSError as error:
             raise ProgramFailed(f"{self._command[0]!r} could not be started: {error}") from None
-        with _Run(process, orjson.dumps(delivery.payload) + b"\n", self._limit) as run:
+        with _Run(
+            process, orjson.dumps(delivery.payload) + b"\n", self._limit, self.pass_on
+        ) as run:
             ended = self._watch(run)
         return self._judge(delivery, process.returncode, run, ended)
 
@@ -160,7 +164,14 @@ class Program:
 class _Run:
     """One process under way: what it is fed, what it says, whether it has ended."""
 
-    def __init__(self, process: subprocess.Popen[bytes], data: bytes, limit: int) -> None:
+    def __init__(
+        self,
+        process: subprocess.Popen[bytes],
+        data: bytes,
+        limit: int,
+        pass_on: Callable[[bytes], None],
+    ) -> None:
+        self._pass_on = pass_on
         self.stdout = bytearray()
         self.stderr = bytearray()
         self.overflowed = False
@@ -248,11 +259,15 @@ class _Run:
             self.overflowed = self.overflowed or len(piece.rstrip(b"\n")) > room
             self.stdout += piece[: max(0, room)]
         else:
-            with contextlib.suppress(OSError):
-                os.write(2, piece)
+            self._pass_on(piece)
             self.stderr += piece
             del self.stderr[:-_TAIL]
         return True
+
+
+def _to_stderr(piece: bytes) -> None:
+    with contextlib.suppress(OSError):
+        os.write(2, piece)
 
 
 def _exit_of(pid: int) -> int | None:

@@ -11,7 +11,7 @@ import threading
 import time
 from importlib import import_module
 
-from agentbus import names
+from agentbus import figures, names
 from agentbus.commands._declare import Call, Param, Verb, seconds, whole
 from agentbus.commands._out import ReaderGone, to_stderr
 from agentbus.errors import AgentBusError, UsageError
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from agentbus.commands._program import Program
+    from agentbus.commands._progress import Progress
     from agentbus.delivery import Delivery
     from agentbus.worker import Worker
 
@@ -153,7 +154,7 @@ def run(call: Call) -> int:
     )
     if handling is not None:
         handling.worker = worker
-    with _until_told(worker, program, args.grace) as told:
+    with _until_told(worker, program, args.grace) as told, _shown(call, worker, handling):
         done = worker.run()
     if handling is None:
         fields = {"queue": args.queue, "group": args.group, "done": done}
@@ -169,19 +170,20 @@ class _Handling:
     def __init__(self, call: Call, program: Program) -> None:
         self.worker: Worker | None = None
         self.reader_gone = False
+        self.program = program
+        self.progress: Progress | None = None
         self._call = call
-        self._program = program
 
     def __call__(self, delivery: Delivery) -> None:
         from agentbus.commands._program import ProgramFailed, ProgramRefused, ProgramStopped
 
-        if self._program.stopping:
+        if self.program.stopping:
             # It was taken, and has not begun: it waits for its next worker, and nothing is told.
             delivery.retry(0.0)
             return
         began = time.monotonic()
         try:
-            result = self._program(delivery)
+            result = self.program(delivery)
         except ProgramFailed as error:
             last = delivery.attempt >= self._call.args.attempts
             buried = isinstance(error, ProgramRefused) or last
@@ -207,12 +209,35 @@ class _Handling:
         text = f"{delivery.id} {outcome}"
         text += f" (attempt {delivery.attempt})" if delivery.attempt > 1 or error else ""
         text += f": {error}" if error else ""
+        aside = self.progress.aside if self.progress is not None else contextlib.nullcontext
         try:
-            self._call.out.record(fields, text)
+            with aside():
+                self._call.out.record(fields, text)
         except ReaderGone:
             self.reader_gone = True
             if self.worker is not None:
                 self.worker.stop()
+
+
+@contextlib.contextmanager
+def _shown(call: Call, worker: Worker, handling: _Handling | None) -> Iterator[None]:
+    """Show how far a drain is, to whoever sits at the terminal."""
+    from agentbus.commands import _progress
+
+    args, bus = call.args, call.bus
+    term = environment().get("TERM", "")
+    if not args.drain or not _progress.wanted(json=call.out.json, term=term):
+        yield
+        return
+
+    def left() -> int:
+        return bus._run("stats", figures.left(bus.scope, args.queue, args.group))
+
+    with _progress.Progress(args.queue, lambda: worker.done, left) as progress:
+        if handling is not None:
+            handling.progress = progress
+            handling.program.pass_on = progress.pass_on
+        yield
 
 
 @contextlib.contextmanager

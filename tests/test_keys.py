@@ -44,6 +44,9 @@ def every_key(keys: Keys, first: str, second: str) -> dict[tuple[str, ...], str]
         ("flag", first): keys.flag(first),
         ("done", first): keys.done(first),
         ("fence", first): keys.fence(first),
+        ("stats", first): keys.stats(first),
+        ("worked", first, second): keys.worked(first, second),
+        ("metrics",): keys.metrics,
     }
 
 

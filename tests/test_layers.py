@@ -20,9 +20,9 @@ LAYERS = {
     1: "store backends schemes server",
     2: "channel hearing notebook reading flags holds awaiting queue publishing consuming letters"
     " verb",
-    3: "inspector diagnosis holding delivery performing settling intake sliding keeping asking worker"
-    " aworker crew pulling queues",
-    4: "bus aio",
+    3: "inspector diagnosis holding delivery performing settling intake duty serial sliding keeping asking"
+    " worker aworker crew pulling queues metrics samples figures entries",
+    4: "bus aio overview",
     6: "commands",
 }
 LAYER = {f"agentbus.{name}": layer for layer, names in LAYERS.items() for name in names.split()}

@@ -23,6 +23,7 @@ IN_THE_LIBRARY = {
     "result": ["queue"],
     "dlq": ["queue"],
     "work": ["subscribe"],
+    "bus": ["queue", "streams", "stats"],
 }
 # What is about a user's machine rather than about a bus.
 OF_THE_SHELL = {"server", "completion"}

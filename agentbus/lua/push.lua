@@ -1,6 +1,6 @@
 #!lua
 -- Appends tasks of which there is nothing to say but their payloads, all or none of them.
--- KEYS: stream, once slot, stats, queues
+-- KEYS: stream, once slot, stats, queues, metrics
 -- ARGV: token, bound, 'trim' or 'refuse', queue, then the payloads
 -- Returns: the first id, those of the others follow it; or {'full', length}
 local call, token = redis.call, ARGV[1] .. ' '
@@ -13,9 +13,10 @@ local length, count = call('XLEN', stream), last - 4
 if length + count > bound then
 --@include ids
 --@include needed
+--@include refused
   if not room(stream, bound, count) then
     if ARGV[3] ~= 'trim' then
-      call('HINCRBY', KEYS[3], 'refused', count)
+      refused(KEYS[5], KEYS[3], 100000, ARGV[4], count)
       return { 'full', call('XLEN', stream) }
     end
     call('HINCRBY', KEYS[3], 'dropped', call('XTRIM', stream, 'MAXLEN', '=', math.max(0, bound - count)))

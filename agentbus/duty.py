@@ -1,0 +1,71 @@
+"""What the ways in which a worker runs its handlers share."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from agentbus.consuming import Consumption
+    from agentbus.delivery import Delivery
+    from agentbus.intake import Intake
+    from agentbus.metrics import Tally
+    from agentbus.settling import Settling
+    from agentbus.taken import Taken
+
+
+class Duty:
+    """One worker's limits, and whom it turns to.
+
+    `concurrency` is how many tasks run at once, `most` how many it may hold, `limit` after how many that
+    are done it ends. `visibility` is in seconds.
+    """
+
+    def __init__(
+        self,
+        task: Consumption,
+        intake: Intake,
+        settling: Settling,
+        tally: Tally,
+        wrap: Callable[[Taken], Delivery],
+        stopping: Callable[[], bool],
+        *,
+        concurrency: int,
+        most: int,
+        limit: int | None,
+        visibility: float,
+    ) -> None:
+        self.task = task
+        self.intake = intake
+        self.settling = settling
+        self.tally = tally
+        self.wrap = wrap
+        self.stopping = stopping
+        self.concurrency = concurrency
+        self.most = most
+        self.limit = limit
+        self.visibility = visibility
+
+    @property
+    def left(self) -> float:
+        """How many more tasks are to be done."""
+        return math.inf if self.limit is None else max(0, self.limit - self.settling.done)
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing more is to begin."""
+        return self.stopping() or self.left == 0
+
+    def room(self, most: int, settling: int = 0) -> int:
+        """Return how many more tasks may be taken, at most, while so many are about to be done."""
+        return int(max(0, min(most, self.left - settling)))
+
+    def within(self, taken: list[Taken], room: int) -> list[Taken]:
+        """Give back what is too much: where it blocks, the server counts for each priority."""
+        if self.limit is None and self.most > self.concurrency:
+            return taken
+        for task in taken[room:]:
+            self.settling.release(task)
+        return taken[:room]

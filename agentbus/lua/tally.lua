@@ -1,0 +1,24 @@
+#!lua
+-- Writes what a worker counted into the metrics stream, and adds it to the counters; once.
+-- KEYS: metrics, stats, the group's stats, once slot, queues
+-- ARGV: token, bound of the metrics, queue, how many of the queue's counters follow, their names and numbers, how
+--       many of the group's, theirs, then the entry's fields and values
+-- Returns: {entry's id}
+--@include once
+--@include refused
+local before = already(KEYS[4], ARGV[1])
+if before then return before end
+local last = 4
+for _ = 1, 2 do last = last + 2 * tonumber(ARGV[last]) + 1 end
+-- First, since it alone may be refused: counters that another program has spoilt must not make it be told again.
+local id = redis.call('XADD', KEYS[1], 'MAXLEN', '~', ARGV[2], '*', unpack(ARGV, last))
+local at = 4
+for _, counters in ipairs({ KEYS[2], KEYS[3] }) do
+  local count = tonumber(ARGV[at])
+  for i = at + 1, at + 2 * count, 2 do redis.pcall('HINCRBY', counters, ARGV[i], ARGV[i + 1]) end
+  at = at + 2 * count + 1
+end
+redis.pcall('ZADD', KEYS[5], 'NX', string.match(id, '^%d+'), ARGV[3])
+-- What publishers were refused in the last moment, nobody may have told yet.
+tell_refused(KEYS[1], KEYS[2], ARGV[2], ARGV[3], 0)
+return keep(KEYS[4], ARGV[1], { id })

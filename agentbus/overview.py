@@ -1,0 +1,46 @@
+"""What an operator asks a bus about its queues: the verbs that only look."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from agentbus.verb import verb
+
+if TYPE_CHECKING:
+    from agentbus.figures import QueueStats, StreamInfo
+    from agentbus.keys import Scope
+    from agentbus.samples import Metrics
+    from agentbus.store import Op
+
+
+class Overview:
+    """The part of a bus that looks at all its queues, and changes nothing."""
+
+    scope: Scope
+
+    @verb
+    def stats(self, queue: str | None = None) -> Op[list[QueueStats]]:
+        """Return the figures of every queue, or of one, by group: backlog, ages, pending, speed.
+
+        Each queue is looked at in one moment; all of them are not. Raises `NotFound`.
+        """
+        from agentbus import figures
+
+        return figures.stats(self.scope, queue)
+
+    @verb
+    def metrics(self, *, since: str = "5m", queue: str | None = None) -> Op[list[Metrics]]:
+        """Return what the workers of each queue and group counted, with rates and percentiles.
+
+        `since` is how long ago (`30s`, `5m`, `2h`), an RFC 3339 time, or an entry's id.
+        """
+        from agentbus import samples
+
+        return samples.metrics(self.scope, since, queue)
+
+    @verb
+    def streams(self) -> Op[list[StreamInfo]]:
+        """Return the streams of the project: the channel, queues, dead letters, metrics."""
+        from agentbus import figures
+
+        return figures.streams(self.scope)

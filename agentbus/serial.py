@@ -1,0 +1,169 @@
+"""Handlers one after the other: tasks are taken, run and acknowledged in batches."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from agentbus.performing import Outcome
+from agentbus.taken import Taken
+
+if TYPE_CHECKING:
+    from agentbus.duty import Duty
+    from agentbus.performing import Batches, Coroutines, Inline
+
+# A batch should take about this long: longer ones keep tasks from other workers.
+_BRISK, _SLOW = 0.05, 0.2
+# From so many tasks on, a batch is taken while the one before it runs.
+_AHEAD = 16
+
+
+class Serial:
+    """Runs a handler in the caller's thread."""
+
+    def __init__(self, duty: Duty, perform: Inline | Coroutines | Batches) -> None:
+        self._duty = duty
+        self._perform = perform
+        self._size = min(duty.concurrency, duty.most)
+        self._brisk = False
+        # What runs, and what was taken and has not begun.
+        self.held: list[Taken] = []
+        self._next: list[Taken] = []
+        # Done, and acknowledged with the next take.
+        self._done: dict[str, list[bytes]] = {}
+        self._took = 0.0
+
+    def turn(self, wait: float) -> int:
+        """Run what is to be delivered again, then one batch; returns how many tasks were seen to."""
+        duty = self._duty
+        handled = self._again()
+        if duty.over:
+            return handled
+        batch, self._next = self._next, []
+        if not batch:
+            batch = duty.intake.new(duty.room(self._size))
+        if not batch and wait and not handled:
+            room = duty.room(self._size)
+            batch = duty.within(duty.intake.wait(room, wait), room)
+        return handled + (self._batch(batch) if batch else 0)
+
+    def settle(self) -> int:
+        """Run what is in hand to its end, and take nothing more; returns how many tasks there were."""
+        handled = 0
+        while self._next and not self._duty.over:
+            batch, self._next = self._next, []
+            handled += self._batch(batch, more=False)
+        self.let_go()
+        return handled
+
+    def let_go(self) -> None:
+        """Say what was done, and give back what was not begun."""
+        if self._done:
+            self._duty.intake.new(0, self._done, self._took)
+            self._done = {}
+        for task in self._next:
+            self._duty.settling.release(task)
+        self._next, self.held = [], []
+
+    def close(self) -> None:
+        """Close what the handler ran in."""
+        self._perform.close()
+
+    def _batch(self, batch: list[Taken], *, more: bool = True) -> int:
+        """Run a batch, acknowledge it, and take the next one in the same step."""
+        duty = self._duty
+        self.held = batch
+        handled = len(batch)
+        if duty.task.ordered:
+            batch = self._without_ordered(batch)
+        if more and self._brisk and len(batch) >= _AHEAD and duty.limit is None:
+            self._overlapped(batch)
+            return handled
+        if self._done:
+            # Those before are not to wait for these.
+            duty.intake.new(0, self._done, self._took)
+            self._done = {}
+        outcomes, took = self._timed(batch)
+        done = duty.settling.plain(outcomes)
+        room = duty.room(self._size, sum(map(len, done.values()))) if more else 0
+        if done or room:
+            self._next = duty.intake.new(room, done, took)
+        self.held = self._next
+        return handled
+
+    def _overlapped(self, batch: list[Taken]) -> None:
+        """Run a batch while the server acknowledges the one before and looks for the one after."""
+        duty = self._duty
+        results: list[tuple[list[Outcome | Taken], float]] = []
+
+        def meanwhile() -> None:
+            if not results:
+                results.append(self._timed(batch))
+
+        following = duty.intake.ahead(self._size, self._done, self._took, batch, meanwhile)
+        ((outcomes, took),) = results
+        self._done, self._took = duty.settling.plain(outcomes), took
+        if following and took > duty.visibility / 3:
+            # They gave no sign of life, since we did not know of them.
+            following = duty.settling.still_ours(following)
+        if not following and self._done:
+            following = duty.intake.new(duty.room(self._size), self._done, took)
+            self._done = {}
+        self._next = self.held = following
+
+    def _timed(self, batch: list[Taken]) -> tuple[list[Outcome | Taken], float]:
+        duty = self._duty
+        began = time.monotonic()
+        outcomes = self._perform(batch, duty.wrap)
+        took = time.monotonic() - began
+        if outcomes:
+            duty.tally.ran(len(outcomes), took / len(outcomes))
+        self._brisk = took < _BRISK and len(batch) >= self._size // 2
+        if self._brisk and len(batch) >= self._size:
+            self._size = min(duty.most, self._size * 2)
+        elif took > _SLOW:
+            self._size = max(1, self._size // 2)
+        if len(outcomes) < len(batch):
+            # It was told to stop.
+            begun = {id(found if type(found) is Taken else found.task) for found in outcomes}  # type: ignore[union-attr]
+            for task in batch:
+                if id(task) not in begun:
+                    duty.settling.release(task)
+        return outcomes, took
+
+    def _again(self) -> int:
+        """Run what is to be delivered again, one by one."""
+        duty = self._duty
+        handled = 0
+        tasks = duty.intake.retries(duty.room(_AHEAD))
+        self.held = [*tasks, *self._next]
+        for task in tasks:
+            handled += self._alone(task)
+            self.held.remove(task)
+        if duty.intake.reclaims:
+            for task in duty.intake.reclaimed(self._known):
+                handled += self._alone(task)
+        return handled
+
+    def _alone(self, task: Taken) -> int:
+        duty = self._duty
+        if duty.over:
+            # It stays pending with its attempts, for whoever takes it over.
+            return 0
+        if duty.intake.admitted(task):
+            began = time.monotonic()
+            for outcome in self._perform([task], duty.wrap):
+                duty.tally.ran(1, time.monotonic() - began)
+                duty.settling.settle(Outcome(task) if isinstance(outcome, Taken) else outcome)
+        return 1
+
+    def _without_ordered(self, batch: list[Taken]) -> list[Taken]:
+        """Run those with an ordering key, one by one, and return the others."""
+        for task in batch:
+            if task.ordered:
+                self._alone(task)
+        self.held = rest = [task for task in batch if not task.ordered]
+        return rest
+
+    def _known(self, priority: str) -> list[bytes]:
+        return [task.entry_id for task in self.held if task.priority == priority]

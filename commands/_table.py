@@ -1,0 +1,96 @@
+"""Figures for people: tables that fit 100 columns, ages, rates, durations."""
+
+from __future__ import annotations
+
+from agentbus.commands._out import plain
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from agentbus.commands._out import Out
+    from agentbus.metrics import Durations
+
+WIDTH = 100
+_SPANS = ((86_400.0, "d"), (3_600.0, "h"), (60.0, "m"), (1.0, "s"))
+
+
+def show(
+    out: Out,
+    head: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    fields: Sequence[Mapping[str, object]],
+    *,
+    left: int,
+) -> None:
+    """Write a table for people, or each row's fields as JSON; the first `left` columns may be cut."""
+    if out.json:
+        for record in fields:
+            out.record(record, "")
+        return
+    if not rows:
+        return
+    rows = [[plain(cell) for cell in row] for row in rows]
+    widths = [max(len(row[at]) for row in (head, *rows)) for at in range(len(head))]
+    over = sum(widths) + 2 * (len(widths) - 1) - WIDTH
+    while over > 0:
+        at = max(range(left), key=lambda one: widths[one])
+        if widths[at] <= 8:
+            break
+        widths[at] -= 1
+        over -= 1
+    for row in (head, *rows):
+        cells = [
+            cut(cell, width).ljust(width) if at < left else cell.rjust(width)
+            for at, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        out.record({}, "  ".join(cells).rstrip())
+
+
+def cut(text: str, width: int) -> str:
+    """Return text of at most so many characters; what is left out shows as `…`."""
+    return text if len(text) <= width else text[: max(0, width - 1)] + "…"
+
+
+def age(seconds: float | None) -> str:
+    """Write a time span in one or two units, as people read it."""
+    if seconds is None:
+        return "-"
+    if seconds < 1:
+        milliseconds = seconds * 1000
+        return f"{milliseconds:.0f}ms" if milliseconds >= 10 else f"{milliseconds:.1f}ms"
+    if seconds < 10:
+        return f"{seconds:.1f}s"
+    for at, (unit, name) in enumerate(_SPANS):
+        if seconds >= unit:
+            whole, rest = divmod(int(seconds), int(unit))
+            if at == len(_SPANS) - 1:
+                return f"{whole}s"
+            below, small = _SPANS[at + 1]
+            part = rest // int(below)
+            return f"{whole}{name}" + (f"{part}{small}" if part else "")
+    return "-"
+
+
+def number(value: float) -> str:
+    """Write a rate with as many digits as say something."""
+    return (
+        f"{value:.0f}"
+        if value >= 100 or value == 0
+        else f"{value:.1f}"
+        if value >= 1
+        else f"{value:.2f}"
+    )
+
+
+def durations(found: Durations | None) -> str:
+    """Write durations on one line."""
+    if found is None:
+        return "-"
+    parts = (("mean", found.mean), ("p50", found.p50), ("p95", found.p95), ("p99", found.p99))
+    return ", ".join(f"{name} {age(value)}" for name, value in parts)
+
+
+def share(found: Durations | None, name: str) -> str:
+    """Write one of the percentiles."""
+    return age(None if found is None else getattr(found, name))

@@ -1,0 +1,209 @@
+"""bus: look at the streams, queues and groups of a project; nothing is changed."""
+
+from __future__ import annotations
+
+import orjson
+
+from agentbus import entries, figures, names
+from agentbus.clock import rfc3339
+from agentbus.commands import _table
+from agentbus.commands._declare import Call, Param, Verb, whole
+from agentbus.errors import UsageError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from agentbus.commands._out import Out
+    from agentbus.entries import Entry
+    from agentbus.figures import Group, QueueStats, StreamInfo
+
+VERB = Verb(
+    "bus",
+    "Look at streams, queues, groups and their figures; nothing is changed.",
+    Param(
+        "action",
+        metavar="ACTION",
+        required=True,
+        choices=("list", "inspect", "groups", "stats"),
+        help="list, inspect, groups or stats.",
+    ),
+    Param("queue", metavar="QUEUE", help="The queue; 'stats' without one shows all."),
+    Param("group", "--group", metavar="G", help="With inspect: as this group sees it (default)."),
+    Param("last", "--last", metavar="N", convert=whole, help="With inspect: the newest N."),
+    Param(
+        "start",
+        "--from",
+        metavar="ID|TIME|30m",
+        help="With inspect: from this task, time, or so long ago on.",
+    ),
+    Param("limit", "--limit", metavar="N", convert=whole, help="With inspect: at most N (20)."),
+    text="'list' prints the streams, 'stats' a line for each queue and group with what waits, what is"
+    " held, and how fast it goes; of one queue all there is. 'groups' prints who works on a queue,"
+    " 'inspect' its entries and what became of each. Exit 5 if there is no such queue."
+    " JSON: for list key, kind, queue, group, priority, length, first_id, last_id, oldest, newest;"
+    " for inspect id, queue, group, priority, published, state, holder, idle, deliveries, attempts,"
+    " payload, envelope, error;"
+    " for groups queue, group, backlog, exact, by_priority, oldest, pending, oldest_pending,"
+    " retrying, lag, dead, last_ids, consumers;"
+    " for stats queue, group, backlog, exact, by_priority, oldest, pending, oldest_pending,"
+    " retrying, lag, delayed, dead, consumers, rate, attempts, running, waiting, counters, worked.",
+    examples=(
+        "agentbus bus stats",
+        "agentbus bus groups mail",
+        "agentbus bus inspect mail --last 5",
+        "agentbus bus inspect mail --from 30m --group default --json",
+        "agentbus bus list",
+    ),
+    subject="queue",
+)
+_STATS = (
+    *("QUEUE", "GROUP", "BACKLOG", "OLDEST", "HELD", "RETRY", "DELAYED", "DEAD"),
+    *("WORKERS", "RATE/s", "RUN p95", "WAIT p95"),
+)
+
+
+def run(call: Call) -> None:
+    """Show what was asked for."""
+    args = call.args
+    if args.action == "list":
+        _no(args.queue, "list shows all streams", "leave the queue out")
+    elif args.action != "stats" and args.queue is None:
+        raise UsageError(f"{args.action} needs a queue", hint="see 'agentbus bus list'")
+    if args.action != "inspect":
+        given = (args.group, args.last, args.start, args.limit)
+        _no(next((one for one in given if one is not None), None), "that goes with inspect alone")
+    if args.queue is not None:
+        names.name("queue", args.queue)
+    {"list": _list, "inspect": _inspect, "groups": _groups, "stats": _stats}[args.action](call)
+
+
+def _no(value: object, why: str, hint: str = "leave the option out") -> None:
+    if value is not None:
+        raise UsageError(why, hint=hint)
+
+
+def _list(call: Call) -> None:
+    found = call.run(figures.streams(call.enter()))
+    rows = [
+        (
+            *(_what(one), str(one.length), _table.age(one.oldest), _table.age(one.newest)),
+            *(one.first_id or "-", one.last_id or "-"),
+        )
+        for one in found
+    ]
+    head = ("STREAM", "LENGTH", "OLDEST", "NEWEST", "FIRST ID", "LAST ID")
+    _table.show(call.out, head, rows, [_fields(one) for one in found], left=1)
+
+
+def _what(one: StreamInfo) -> str:
+    if one.kind == "queue":
+        return f"{one.queue}" + ("" if one.priority == "normal" else f" ({one.priority})")
+    if one.kind == "dead letters":
+        return f"{one.queue} (dead letters of {one.group})"
+    return one.kind
+
+
+def _stats(call: Call) -> None:
+    found = call.run(figures.stats(call.enter(), call.args.queue))
+    if call.args.queue is not None and not call.out.json:
+        for one in found:
+            _detail(call.out, one)
+        return
+    rows = [
+        (
+            *(one.queue, one.group or "-", _backlog(one), _table.age(one.oldest)),
+            *(str(one.pending), str(one.retrying), str(one.delayed), str(one.dead)),
+            *(str(one.consumers), _table.number(one.rate)),
+            *(
+                _table.share(one.running, "p95"),
+                _table.share(one.waiting, "p95"),
+            ),
+        )
+        for one in found
+    ]
+    _table.show(call.out, _STATS, rows, [_fields(one) for one in found], left=2)
+
+
+def _backlog(one: QueueStats | Group) -> str:
+    return str(one.backlog) if one.exact else f"{one.backlog}+"
+
+
+def _detail(out: Out, one: QueueStats) -> None:
+    """Write all there is to know of a queue and a group, a figure a line."""
+    by_priority = ", ".join(f"{name} {count}" for name, count in one.by_priority.items() if count)
+    oldest = "" if one.oldest is None else f", the oldest for {_table.age(one.oldest)}"
+    held = (
+        "" if one.oldest_pending is None else f", the longest for {_table.age(one.oldest_pending)}"
+    )
+    rows = {
+        "queue": one.queue,
+        "group": one.group or "none yet",
+        "backlog": _backlog(one) + (f" ({by_priority}){oldest}" if one.backlog else ""),
+        "held": f"{one.pending} by {one.consumers} consumers{held}",
+        "retrying": str(one.retrying),
+        "delayed": str(one.delayed),
+        "dead": str(one.dead),
+        "rate": f"{_table.number(one.rate)} done a second",
+        "attempts": "-" if one.attempts is None else f"{one.attempts:.2f} for each task",
+        "running": _table.durations(one.running),
+        "waiting": _table.durations(one.waiting),
+        "counters": ", ".join(f"{name} {value}" for name, value in one.counters.items()) or "-",
+        "worked": ", ".join(f"{name} {value}" for name, value in one.worked.items()) or "-",
+    }
+    for name, value in rows.items():
+        out.record({}, f"{name:<9} {value}")
+
+
+def _groups(call: Call) -> None:
+    out = call.out
+    for one in call.run(figures.groups(call.enter(), call.args.queue)):
+        text = f"{one.group}: {_backlog(one)} waiting, {one.pending} held, {one.retrying} retrying"
+        text += f", {one.dead} dead"
+        text += "" if one.oldest is None else f"; oldest {_table.age(one.oldest)}"
+        last = ", ".join(
+            f"{name} {found}" for name, found in one.last_ids.items() if found != "0-0"
+        )
+        out.record(_fields(one), text + (f"; delivered up to {last}" if last else ""))
+        if not out.json:
+            for consumer in one.consumers:
+                about = f"{consumer.pending} held, silent for {_table.age(consumer.idle)}"
+                out.record({}, f"    {consumer.name}: {about}")
+
+
+def _inspect(call: Call) -> None:
+    args, out = call.args, call.out
+    group = names.name("group", "default" if args.group is None else args.group)
+    scope = call.enter()
+    limit = 20 if args.limit is None else args.limit
+    for one in call.run(
+        entries.inspect(scope, args.queue, group, last=args.last, start=args.start, limit=limit)
+    ):
+        fields = _fields(one)
+        fields["published"] = rfc3339(one.published, milliseconds=True)
+        out.record(fields, _line(one))
+
+
+def _line(one: Entry) -> str:
+    text = f"{one.id} {one.state}"
+    if one.holder is not None and one.idle is not None:
+        text += f" by {one.holder} for {_table.age(one.idle)}"
+    if one.attempts is not None:
+        text += f", attempts {one.attempts}"
+    elif one.deliveries is not None and one.deliveries > 1:
+        text += f", delivered {one.deliveries} times"
+    said = one.error or orjson.dumps(one.payload).decode()
+    return f"{text}: {'malformed: ' if one.error else ''}{_table.cut(said, 200)}"
+
+
+def _fields(record: Any) -> dict[str, Any]:
+    """Return a value's fields as JSON takes them; what is a value itself becomes an object."""
+    found = {}
+    for name in record.__match_args__:
+        value = getattr(record, name)
+        if hasattr(value, "__match_args__"):
+            value = _fields(value)
+        elif isinstance(value, tuple):
+            value = [_fields(one) if hasattr(one, "__match_args__") else one for one in value]
+        found[name] = value
+    return found

@@ -1,0 +1,105 @@
+"""metrics: what workers and publishers counted."""
+
+from __future__ import annotations
+
+from agentbus import names, samples
+from agentbus.clock import rfc3339
+from agentbus.commands import _table
+from agentbus.commands._declare import Call, Param, Verb
+from agentbus.errors import UsageError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from agentbus.metrics import Durations
+    from agentbus.samples import Metrics, Sample
+
+VERB = Verb(
+    "metrics",
+    "Sum up what workers and publishers counted.",
+    Param("queue", "--queue", metavar="Q", help="Only this queue."),
+    Param(
+        "since",
+        "--since",
+        metavar="5m|TIME|ID",
+        default="5m",
+        help="From so long ago, a time, or an entry's id on (5m).",
+    ),
+    Param("raw", "--raw", flag=True, help="The entries themselves, one JSON object a line."),
+    Param("follow", "--follow", flag=True, help="With --raw: go on with those to come."),
+    text="A line for each queue and group: how many tasks its workers received, processed and so on,"
+    " how many were done a second, how long handlers ran and tasks waited. Refusals are the queue's,"
+    " and have a line without a group. Workers tell about once a second. JSON: queue, group, seconds,"
+    " counts, rate, attempts, busy, workers, running, waiting; with --raw id, kind, queue, group,"
+    " worker, agent, start, end, counts, ran, waited, busy_ms, waited_ms.",
+    examples=(
+        "agentbus metrics",
+        "agentbus metrics --queue mail --since 1h --json",
+        "agentbus metrics --raw --follow",
+    ),
+    subject="queue",
+)
+_HEAD = (
+    *("QUEUE", "GROUP", "DONE", "FAILED", "RETRIED", "DEAD", "LOST", "REFUSED"),
+    *("RATE/s", "RUN p50", "p95", "p99", "WAIT p95"),
+)
+
+
+def run(call: Call) -> None:
+    """Print the sums, or the entries."""
+    args, out = call.args, call.out
+    if args.queue is not None:
+        names.name("queue", args.queue)
+    if args.follow and not args.raw:
+        raise UsageError("--follow goes with --raw", hint="use both, or neither")
+    scope = call.enter()
+    if args.raw:
+        # For programs alone: its lines are JSON with and without --json.
+        out.json = True
+        op = samples.each(scope, args.since, args.queue, follow=args.follow)
+        for sample in call.each(op, patience=float("inf") if args.follow else 0.0):
+            out.record(_raw(sample), "")
+        return
+    found = call.run(samples.metrics(scope, args.since, args.queue))
+    rows = [_row(one) for one in found]
+    _table.show(out, _HEAD, rows, [_fields(one) for one in found], left=2)
+
+
+def _row(one: Metrics) -> tuple[str, ...]:
+    events = ("processed", "failed", "retried", "dead", "lost", "refused")
+    return (
+        *(one.queue, one.group or "-"),
+        *(str(one.counts.get(event, 0)) for event in events),
+        _table.number(one.rate),
+        *(_table.share(one.running, name) for name in ("p50", "p95", "p99")),
+        _table.share(one.waiting, "p95"),
+    )
+
+
+def _fields(one: Metrics) -> dict[str, Any]:
+    return {
+        "queue": one.queue,
+        "group": one.group,
+        "seconds": round(one.seconds, 3),
+        "counts": one.counts,
+        "rate": one.rate,
+        "attempts": one.attempts,
+        "busy": one.busy,
+        "workers": one.workers,
+        "running": _durations(one.running),
+        "waiting": _durations(one.waiting),
+    }
+
+
+def _durations(found: Durations | None) -> dict[str, float] | None:
+    if found is None:
+        return None
+    return {name: getattr(found, name) for name in found.__match_args__}
+
+
+def _raw(one: Sample) -> dict[str, Any]:
+    fields: dict[str, Any] = {name: getattr(one, name) for name in one.__match_args__}
+    for name in ("start", "end"):
+        fields[name] = rfc3339(fields[name], milliseconds=True)
+    return fields
