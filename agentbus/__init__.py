@@ -44,6 +44,8 @@ if TYPE_CHECKING:
     from agentbus.message import Message as Message
     from agentbus.metrics import Durations as Durations
     from agentbus.notebook import Note as Note
+    from agentbus.pausing import Dismissal as Dismissal, Order as Order
+    from agentbus.presence import Registered as Registered
     from agentbus.publishing import Task as Task
     from agentbus.queue import Priority as Priority
     from agentbus.queues import Queue as Queue
@@ -85,6 +87,9 @@ _HOMES = {
     "Metrics": "samples",
     "QueueStats": "figures",
     "StreamInfo": "figures",
+    "Dismissal": "pausing",
+    "Order": "pausing",
+    "Registered": "presence",
     # Errors
     "AgentBusError": "errors",
     "BackendUnavailable": "errors",

@@ -8,6 +8,7 @@ import time
 from agentbus.backends import enter
 from agentbus.crew import Working
 from agentbus.errors import AgentBusError
+from agentbus.oversight import Oversight
 from agentbus.overview import Overview
 from agentbus.settings import Settings, resolve
 from agentbus.store import at_once, attempt, iterate, run
@@ -36,7 +37,7 @@ _FOR_EVER = float("inf")
 _READ_AT_ONCE = 100
 
 
-class Verbs(Overview):
+class Verbs(Overview, Oversight):
     """What a bus can do; each method is defined here once, for `Bus` and `AsyncBus`."""
 
     settings: Settings
@@ -44,7 +45,11 @@ class Verbs(Overview):
     backend: Backend
 
     def __init_subclass__(cls) -> None:
-        for name, definition in [*vars(Overview).items(), *vars(Verbs).items()]:
+        for name, definition in [
+            *vars(Overview).items(),
+            *vars(Oversight).items(),
+            *vars(Verbs).items(),
+        ]:
             if isinstance(definition, verb):
                 setattr(cls, name, definition.bind(cls))  # type: ignore[attr-defined]
 

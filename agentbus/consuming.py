@@ -339,6 +339,26 @@ class Consumption:
         )
         return gone
 
+    def give_back(self, tasks: Sequence[Taken]) -> Op[int]:
+        """Let go of tasks that were not begun, due at once for any worker; returns how many were ours."""
+        given = 0
+        for priority, stream in self.streams.items():
+            # What was delivered before had an attempt that nobody may have counted.
+            for uncounted in (0, 1):
+                ids = [
+                    task.entry_id
+                    for task in tasks
+                    if task.priority == priority and (task.attempt == 0) == bool(uncounted)
+                ]
+                if ids:
+                    given += yield Run(
+                        "giveback",
+                        (stream, self.attempts(priority), self.retries(priority)),
+                        (self.group, self.consumer, ASIDE, uncounted, *ids),
+                        writes=True,
+                    )
+        return given
+
     def promote(self, count: int = 1000) -> Op[tuple[int, float | None]]:
         """Move delayed tasks that are due into their streams; also tells when the next one is."""
         keys = self.scope.keys

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 
     from agentbus.consuming import Consumption
     from agentbus.delivery import Delivery
+    from agentbus.gate import Gate
     from agentbus.intake import Intake
     from agentbus.metrics import Tally
     from agentbus.settling import Settling
@@ -30,6 +31,7 @@ class Duty:
         settling: Settling,
         tally: Tally,
         wrap: Callable[[Taken], Delivery],
+        gate: Gate,
         stopping: Callable[[], bool],
         *,
         concurrency: int,
@@ -42,6 +44,7 @@ class Duty:
         self.settling = settling
         self.tally = tally
         self.wrap = wrap
+        self.gate = gate
         self.stopping = stopping
         self.concurrency = concurrency
         self.most = most
@@ -57,6 +60,49 @@ class Duty:
     def over(self) -> bool:
         """Whether nothing more is to begin."""
         return self.stopping() or self.left == 0
+
+    @property
+    def halted(self) -> bool:
+        """Whether nothing more is to begin for now."""
+        return self.over or self.gate.held
+
+    def allowed(self, take: Callable[[], list[Taken]]) -> list[Taken]:
+        """Take tasks if the gate is open; what was taken while it shut is given back."""
+        if not self.gate.enter():
+            return []
+        found: list[Taken] = []
+        free = False
+        try:
+            found = take()
+        finally:
+            free = self.gate.leave()
+        if not free:
+            self.give_back(found)
+            return []
+        return found
+
+    def take(
+        self, count: int, done: dict[str, list[bytes]] | None = None, took: float = 0.0
+    ) -> list[Taken]:
+        """Acknowledge what was done, in any case, and take new tasks, if the gate is open."""
+        if count and self.gate.enter():
+            found: list[Taken] = []
+            free = False
+            try:
+                found = self.intake.new(count, done, took)
+            finally:
+                free = self.gate.leave()
+            if free:
+                return found
+            self.give_back(found)
+        elif done:
+            self.intake.new(0, done, took)
+        return []
+
+    def give_back(self, tasks: list[Taken]) -> None:
+        """Let others have tasks that were taken and not begun, at once; their attempts stay as they are."""
+        if tasks:
+            self.settling.ours(self.task.give_back(tasks), otherwise=0)
 
     def room(self, most: int, settling: int = 0) -> int:
         """Return how many more tasks may be taken, at most, while so many are about to be done."""

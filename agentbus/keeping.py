@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from agentbus.taken import Taken
 
 _LONGEST_WAIT = 1.0
+_SIGN_EVERY = 1.0
 
 
 class Chore(Protocol):
@@ -43,12 +44,15 @@ class Keeper:
         *,
         visibility: float,
         rung: Callable[[], None],
+        beat: Callable[[], object],
     ) -> None:
         self._task = consumption
         self._do = do
         self._held = held
         self._chores = chores
         self._rung = rung
+        self._sign = beat
+        self._next_sign = 0.0
         self._next = dict.fromkeys(chores, 0.0)
         self._pulse = visibility / 3
         self._next_beat = time.monotonic() + self._pulse
@@ -91,6 +95,10 @@ class Keeper:
         if now >= self._next_beat:
             self._next_beat = now + self._pulse
             self._beat()
+        if rung or now >= self._next_sign:
+            # Orders come with it, so that it follows a ring at once.
+            self._next_sign = now + _SIGN_EVERY
+            self._sign()
         for chore in self._chores:
             if rung or now >= self._next[chore]:
                 self._next[chore] = now + chore.every

@@ -154,6 +154,20 @@ class Keys:
         """`<P>:metrics`, stream: what workers and publishers counted, about the newest 100,000."""
         return f"{self.project}:metrics"
 
+    @property
+    def beats(self) -> str:
+        """`<P>:beat`, zset: worker → unix time in ms at which it was last seen."""
+        return f"{self.project}:beat"
+
+    def beat(self, worker: str) -> str:
+        """`<P>:beat:<worker>`, hash: what a worker says of itself, and whether it is to stop."""
+        return f"{self.project}:beat:{escape(worker)}"
+
+    @property
+    def paused(self) -> str:
+        """`<P>:paused`, hash: what is paused → by whom, since when and why, as JSON."""
+        return f"{self.project}:paused"
+
     # -- the whole project --
 
     def kind(self, key: str) -> str | None:
@@ -173,6 +187,11 @@ class Keys:
 def cursor_field(agent: str, topic: str | None = None) -> str:
     """Return the part of a cursor's key that names the reader."""
     return escape(agent) if topic is None else f"{escape(agent)}:{escape(topic)}"
+
+
+def pause_field(kind: str, name: str | None = None) -> str:
+    """Return the field of an order to pause: `queue:<q>`, `agent:<a>`, `worker:<w>`, or `all`."""
+    return "all" if name is None else f"{kind}:{escape(name)}"
 
 
 CHANNEL_BOUND = 10_000

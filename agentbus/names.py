@@ -42,6 +42,7 @@ KEY_KINDS = frozenset(
         "stats",
         "quarantined",
         "beat",
+        "paused",
     ]
 )
 

@@ -9,12 +9,12 @@ import time
 import weakref
 from typing import TYPE_CHECKING, Any
 
+from agentbus import presence
 from agentbus.consuming import Consumption
 from agentbus.delivery import Delivery
 from agentbus.queue import PRIORITIES
-from agentbus.store import Take
+from agentbus.store import Pause
 from agentbus.store.trouble import GroupMissing
-from agentbus.stream import text
 from agentbus.taken import Taken
 from agentbus.verb import Patient
 
@@ -43,23 +43,29 @@ def fetch(bus: Bus, queue: str, *, group: str, count: int, block: float | None) 
     def run(op: Op[Any] | Patient[Any]) -> Any:
         return bus._run("fetch", op)
 
+    def paused() -> bool:
+        return run(presence.held(bus.scope, queue, bus.agent)) is not None
+
     run(consumption.prepare())
-    taken = _due(consumption, run, count)
+    taken = [] if paused() else _due(consumption, run, count)
     until = time.monotonic() + (block or 0.0)
     while not taken and time.monotonic() < until:
+        if paused():
+            run(_rest(min(0.1, max(0.001, until - time.monotonic()))))
+            continue
         # Not for longer than a moment: what was put aside or delayed may fall due meanwhile.
         block = min(0.1, max(0.001, until - time.monotonic()))
-        step = Take(list(consumption.streams.values()), group, name, count, block)
-        of_stream = {stream: priority for priority, stream in consumption.streams.items()}
         try:
-            reply = run(Patient(_one(step), block))
+            taken, _ = run(Patient(consumption.take(count, block), block))
         except GroupMissing:
             return []
-        taken = [
-            task
-            for stream, entries in reply
-            for task in consumption.decoded(entries, of_stream[text(stream)])
-        ] or _due(consumption, run, count)
+        taken = taken or _due(consumption, run, count)
+    if taken and paused():
+        # It was paused meanwhile: what was published after that must not be handed out.
+        for task in taken:
+            task.attempt -= 1
+            run(consumption.retry(task, 0.0))
+        return []
     deliveries = []
     for task in taken:
         if task.error is None:
@@ -88,6 +94,5 @@ def _due(consumption: Consumption, run: Callable[[Any], Any], count: int) -> lis
     return taken
 
 
-def _one(step: Take) -> Op[Any]:
-    reply = yield step
-    return reply
+def _rest(seconds: float) -> Op[None]:
+    yield Pause(seconds)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from agentbus import entries, figures, letters, names, publishing, queue
-from agentbus.verb import Emits
+from agentbus import entries, figures, letters, names, pausing, publishing, queue
+from agentbus.verb import Emits, Patient
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -131,3 +131,16 @@ class Queue:
             "inspect",
             entries.inspect(self._bus.scope, self.name, group, last=last, start=start, limit=limit),
         )
+
+    def pause(self, why: str | None = None, *, wait: float = pausing.CONFIRM) -> Any:
+        """Have nothing new taken from this queue until `resume`; see `bus.pause`."""
+        op = pausing.pause(self._bus.scope, "queue", self.name, why, wait=wait)
+        return self._bus._run("pause", Patient(op, wait))
+
+    def resume(self) -> Any:
+        """Let tasks be taken again; tells whether the queue was paused."""
+        return self._bus._run("resume", pausing.resume(self._bus.scope, "queue", self.name))
+
+    def paused(self) -> Any:
+        """Return the order that pauses this queue, or None."""
+        return self._bus._run("paused", pausing.order_of(self._bus.scope, "queue", self.name))

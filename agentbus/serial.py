@@ -41,10 +41,10 @@ class Serial:
             return handled
         batch, self._next = self._next, []
         if not batch:
-            batch = duty.intake.new(duty.room(self._size))
+            batch = duty.take(duty.room(self._size))
         if not batch and wait and not handled:
             room = duty.room(self._size)
-            batch = duty.within(duty.intake.wait(room, wait), room)
+            batch = duty.within(duty.allowed(lambda: duty.intake.wait(room, wait)), room)
         return handled + (self._batch(batch) if batch else 0)
 
     def settle(self) -> int:
@@ -59,10 +59,9 @@ class Serial:
     def let_go(self) -> None:
         """Say what was done, and give back what was not begun."""
         if self._done:
-            self._duty.intake.new(0, self._done, self._took)
+            self._duty.take(0, self._done, self._took)
             self._done = {}
-        for task in self._next:
-            self._duty.settling.release(task)
+        self._duty.give_back(self._next)
         self._next, self.held = [], []
 
     def close(self) -> None:
@@ -81,13 +80,13 @@ class Serial:
             return handled
         if self._done:
             # Those before are not to wait for these.
-            duty.intake.new(0, self._done, self._took)
+            duty.take(0, self._done, self._took)
             self._done = {}
         outcomes, took = self._timed(batch)
         done = duty.settling.plain(outcomes)
         room = duty.room(self._size, sum(map(len, done.values()))) if more else 0
         if done or room:
-            self._next = duty.intake.new(room, done, took)
+            self._next = duty.take(room, done, took)
         self.held = self._next
         return handled
 
@@ -97,17 +96,25 @@ class Serial:
         results: list[tuple[list[Outcome | Taken], float]] = []
 
         def meanwhile() -> None:
+            duty.gate.sent()
             if not results:
                 results.append(self._timed(batch))
 
-        following = duty.intake.ahead(self._size, self._done, self._took, batch, meanwhile)
+        following = duty.allowed(
+            lambda: duty.intake.ahead(self._size, self._done, self._took, batch, meanwhile)
+        )
+        if not results:
+            # The gate is shut: nothing was asked, and nothing run.
+            self._next = batch
+            self.let_go()
+            return
         ((outcomes, took),) = results
         self._done, self._took = duty.settling.plain(outcomes), took
         if following and took > duty.visibility / 3:
             # They gave no sign of life, since we did not know of them.
             following = duty.settling.still_ours(following)
         if not following and self._done:
-            following = duty.intake.new(duty.room(self._size), self._done, took)
+            following = duty.take(duty.room(self._size), self._done, took)
             self._done = {}
         self._next = self.held = following
 
@@ -125,17 +132,15 @@ class Serial:
             self._size = max(1, self._size // 2)
         if len(outcomes) < len(batch):
             # It was told to stop.
-            begun = {id(found if type(found) is Taken else found.task) for found in outcomes}  # type: ignore[union-attr]
-            for task in batch:
-                if id(task) not in begun:
-                    duty.settling.release(task)
+            begun = {id(one if isinstance(one, Taken) else one.task) for one in outcomes}
+            duty.give_back([task for task in batch if id(task) not in begun])
         return outcomes, took
 
     def _again(self) -> int:
         """Run what is to be delivered again, one by one."""
         duty = self._duty
         handled = 0
-        tasks = duty.intake.retries(duty.room(_AHEAD))
+        tasks = duty.allowed(lambda: duty.intake.retries(duty.room(_AHEAD)))
         self.held = [*tasks, *self._next]
         for task in tasks:
             handled += self._alone(task)
@@ -147,14 +152,18 @@ class Serial:
 
     def _alone(self, task: Taken) -> int:
         duty = self._duty
-        if duty.over:
-            # It stays pending with its attempts, for whoever takes it over.
+        if duty.halted:
+            duty.give_back([task])
             return 0
         if duty.intake.admitted(task):
             began = time.monotonic()
-            for outcome in self._perform([task], duty.wrap):
+            outcomes = self._perform([task], duty.wrap)
+            for outcome in outcomes:
                 duty.tally.ran(1, time.monotonic() - began)
                 duty.settling.settle(Outcome(task) if isinstance(outcome, Taken) else outcome)
+            if not outcomes:
+                # It was told to stop in the same moment; its attempt was counted, and did not begin.
+                duty.settling.release(task)
         return 1
 
     def _without_ordered(self, batch: list[Taken]) -> list[Taken]:

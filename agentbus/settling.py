@@ -42,6 +42,7 @@ class Settling:
         self._backoff = backoff
         self.tally = tally
         self.done = 0
+        self.failed = 0
         # Several of a worker's threads count.
         self._counting = threading.Lock()
         # Priority: when to look for what was put aside, in unix seconds. Never another key, since several
@@ -117,6 +118,8 @@ class Settling:
     def _failed(self, outcome: Outcome) -> None:
         task, error = outcome.task, outcome.error
         assert error is not None
+        with self._counting:
+            self.failed += 1
         self.tally.note("failed")
         if outcome.bury or task.attempt >= self._attempts:
             self.bury(task, error)

@@ -145,7 +145,7 @@ class Sliding:
         if window.failure is not None:
             raise window.failure
         handled = 0
-        for task in duty.intake.retries(max(0, window.room)):
+        for task in duty.allowed(lambda: duty.intake.retries(max(0, window.room))):
             self._submit(task)
             handled += 1
         if duty.intake.reclaims and not (self._suspects and self._suspects.is_alive()):
@@ -155,18 +155,19 @@ class Sliding:
         if room <= 0:
             window.until(lambda: self._room() > 0, _LONGEST_WAIT)
             return handled + 1
-        batch = duty.intake.new(room)
+        batch = duty.take(room)
         if not batch and wait and not handled:
             # While tasks run, one that was put aside may fall due at any moment.
             wait = min(wait, _SHORT_WAIT) if window.held else wait
-            batch = duty.within(duty.intake.wait(room, wait), room)
+            batch = duty.within(duty.allowed(lambda: duty.intake.wait(room, wait)), room)
+        handled += len(batch)
         if duty.task.ordered:
             for task in batch:
                 if task.ordered:
                     self._submit(task)
             batch = [task for task in batch if not task.ordered]
         window.submit(batch, duty.wrap)
-        return handled + len(batch) + len(window.held)
+        return handled + len(window.held)
 
     def settle(self) -> int:
         """Wait until nothing is in hand."""
@@ -198,8 +199,9 @@ class Sliding:
         window = self._window
         try:
             for task in self._duty.intake.reclaimed(self._known):
-                if self._duty.over:
-                    return
+                if self._duty.halted:
+                    self._duty.give_back([task])
+                    continue
                 self._submit(task)
                 window.until(partial(_gone, window, task), None)
         except AgentBusError as failure:

@@ -21,10 +21,12 @@ from agentbus.consuming import Consumption
 from agentbus.delivery import AsyncDelivery, Delivery
 from agentbus.duty import Duty
 from agentbus.errors import UsageError
+from agentbus.gate import Gate
 from agentbus.intake import Intake
 from agentbus.keeping import Chore, Keeper
 from agentbus.metrics import Tally
 from agentbus.performing import Batches, Finish, Pool, is_async, runner
+from agentbus.presence import Registration
 from agentbus.retry import ATTEMPTS, Backoff
 from agentbus.serial import Serial
 from agentbus.settling import Settling
@@ -96,19 +98,27 @@ class Worker:
         )
         self._visibility = visibility
         self._drain = drain
-        alone = runner(handler, loop=loop, stopping=self._stopping.is_set)
+        alone = runner(handler, loop=loop, stopping=self._halted)
         wrap: Callable[[Taken], Delivery] = partial(Delivery, self._task, self._do)
         if is_async(handler) and not batch:
             wrap = partial(AsyncDelivery, self._task, arun or self._do.later)
         # Without a second attempt, a task that was taken must be one that runs: were this worker to
         # die, those that only waited in its hands would be buried with it.
         most = concurrency if attempts == 1 else prefetch or _MOST
+        self._gate = Gate(
+            Registration(bus.scope, self.name, bus.agent, queue, group, concurrency),
+            self._do,
+            stop=self.stop,
+            stopping=self._stopping.is_set,
+            figures=lambda: (self.done, self._settling.failed, len(self._in_hand())),
+        )
         self._duty = Duty(
             self._task,
             self._intake,
             self._settling,
             self.tally,
             wrap,
+            self._gate,
             self._stopping.is_set,
             concurrency=concurrency,
             most=most,
@@ -120,7 +130,7 @@ class Worker:
             self._way = Serial(self._duty, Batches(handler, Finish(loop, keep=True)))
         elif concurrency > 1:
             window = Window(concurrency, most, self._settling)
-            window.pool = Pool(alone, concurrency, self._stopping.is_set, window.report, loop)
+            window.pool = Pool(alone, concurrency, self._halted, window.report, loop)
             self._way = Sliding(self._duty, window)
         else:
             self._way = Serial(self._duty, alone)
@@ -137,11 +147,13 @@ class Worker:
     def __exit__(self, *_exc: object) -> None:
         self.stop()
         self.close()
+        self._gate.withdraw()
 
     def stop(self) -> None:
         """Stop after what runs now is finished and acknowledged; may be called twice, and by a signal."""
         self._stopping.set()
         self._do.hurry(_GRACE)
+        self._gate.wake()
 
     def run(self) -> int:
         """Work until stopped (or, to drain, until nothing is left); returns how many tasks were done.
@@ -157,6 +169,7 @@ class Worker:
             visibility=self._visibility,
             # What falls due may have changed.
             rung=self._intake.look_again,
+            beat=self._gate.beat,
         )
         self._intake.prepare()
         keeper.start()
@@ -164,7 +177,12 @@ class Worker:
             while not self._duty.over:
                 # Asked first: what becomes due after the turn has looked is still to come.
                 expected = not self._drain or self._intake.expected() or bool(self._in_hand())
-                if not self._way.turn(_LONGEST_WAIT if expected else 0.0) and not expected:
+                waits = expected or self._gate.held
+                self._gate.refused = False
+                wait = _LONGEST_WAIT if waits else 0.0
+                handled = self._way.turn(wait) if self._open(wait) else 0
+                # While it is paused it does not know whether anything is left.
+                if not handled and not expected and not self._gate.refused:
                     break
         finally:
             self.stop()
@@ -172,11 +190,14 @@ class Worker:
             self.close()
             keeper.end()
             self._do(self._task.leave())
+            self._gate.withdraw()
         return self.done
 
     def run_once(self, *, wait: float = 0.0) -> int:
         """Make one pass: what is to be delivered again, then one batch of new tasks, to its end."""
         self._intake.prepare()
+        if not self._open(wait):
+            return 0
         self._do(self._task.promote())
         self._intake.look_again()
         return self._way.turn(wait) + self._way.settle()
@@ -184,6 +205,16 @@ class Worker:
     def close(self) -> None:
         """End the threads of a worker that does not run, or has ended."""
         self._way.close()
+
+    def _open(self, wait: float) -> bool:
+        """Tell whether tasks may be taken; if not, let go of what has not begun, and wait a while."""
+        if self._gate.held:
+            self._way.let_go()
+        return self._gate.open(wait)
+
+    def _halted(self) -> bool:
+        """Tell whether what has not begun is not to begin."""
+        return self._stopping.is_set() or self._gate.held
 
     def _in_hand(self) -> list[Taken]:
         return [*self._way.held, *self._intake.page]

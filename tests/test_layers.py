@@ -21,8 +21,9 @@ LAYERS = {
     2: "channel hearing notebook reading flags holds awaiting queue publishing consuming letters"
     " verb",
     3: "inspector diagnosis holding delivery performing settling intake duty serial sliding keeping asking"
-    " worker aworker crew pulling queues metrics samples figures entries",
-    4: "bus aio overview",
+    " worker aworker crew pulling queues metrics samples figures entries presence"
+    " pausing gate",
+    4: "bus aio overview oversight",
     6: "commands",
 }
 LAYER = {f"agentbus.{name}": layer for layer, names in LAYERS.items() for name in names.split()}

@@ -24,6 +24,8 @@ IN_THE_LIBRARY = {
     "dlq": ["queue"],
     "work": ["subscribe"],
     "bus": ["queue", "streams", "stats"],
+    "pause": ["pause", "paused"],
+    "agent": ["workers", "pause", "resume", "delete"],
 }
 # What is about a user's machine rather than about a bus.
 OF_THE_SHELL = {"server", "completion"}

@@ -1,0 +1,18 @@
+#!lua flags=allow-oom
+-- Gives back tasks that were taken and not begun: due at once for any worker, and no attempt is counted.
+-- KEYS: stream, attempts, retries
+-- ARGV: group, consumer, the consumer that holds what was put aside, attempts that nobody counted, then the ids
+-- Returns: how many were still this consumer's
+--@include owner
+local time = redis.call('TIME')
+local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+local given = 0
+for i = 5, #ARGV do
+  if owns(KEYS[1], ARGV[1], ARGV[2], ARGV[i]) then
+    redis.call('HSETNX', KEYS[2], ARGV[i], ARGV[4])
+    redis.call('ZADD', KEYS[3], now, ARGV[i])
+    redis.call('XCLAIM', KEYS[1], ARGV[1], ARGV[3], 0, ARGV[i], 'JUSTID')
+    given = given + 1
+  end
+end
+return given

@@ -1,0 +1,34 @@
+#!lua flags=allow-oom
+-- Puts aside what a dead worker holds, due at once for any other, and deletes its consumer when it holds nothing.
+-- KEYS: beats, stream, retries, dead letters, stats, attempts
+-- ARGV: worker, group, how long it must have been silent in ms, the consumer that holds what was put aside, how many
+--       at most, then fields and values of a tombstone
+-- Returns: {how many were put aside, how many were lost, 1 if it holds more}, or {} if it lives
+local time = redis.call('TIME')
+local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+local seen = redis.call('ZSCORE', KEYS[1], ARGV[1])
+if seen and tonumber(seen) > now - tonumber(ARGV[3]) then return {} end
+if redis.call('EXISTS', KEYS[2]) == 0 then return { 0, 0, 0 } end
+local held = redis.pcall('XPENDING', KEYS[2], ARGV[2], '-', '+', ARGV[5], ARGV[1])
+-- Without its group there is nothing to hold.
+if held.err then return { 0, 0, 0 } end
+local moved, lost = 0, 0
+for _, entry in ipairs(held) do
+  local id = entry[1]
+  if #redis.call('XRANGE', KEYS[2], id, id) == 1 then
+    redis.call('XCLAIM', KEYS[2], ARGV[2], ARGV[4], 0, id, 'JUSTID')
+    redis.call('ZADD', KEYS[3], now, id)
+    moved = moved + 1
+  else
+    redis.call('XACK', KEYS[2], ARGV[2], id)
+    redis.call('HDEL', KEYS[6], id)
+    redis.call('XADD', KEYS[4], '*', 'original_id', id, unpack(ARGV, 6))
+    lost = lost + 1
+  end
+end
+if moved > 0 then redis.call('HINCRBY', KEYS[5], 'reclaimed', moved) end
+if lost > 0 then redis.call('HINCRBY', KEYS[5], 'lost', lost) end
+-- A consumer that is deleted drops what it holds.
+if #redis.call('XPENDING', KEYS[2], ARGV[2], '-', '+', 1, ARGV[1]) > 0 then return { moved, lost, 1 } end
+redis.call('XGROUP', 'DELCONSUMER', KEYS[2], ARGV[2], ARGV[1])
+return { moved, lost, 0 }

@@ -1,0 +1,13 @@
+#!lua flags=allow-oom
+-- Takes a worker off the list, and drops the orders for it alone.
+-- KEYS: beats, the worker's record, paused
+-- ARGV: worker, the field of its orders, how long it must have been silent in ms, 0 if it leaves by itself
+-- Returns: 1, or 0 if it was heard since
+local time = redis.call('TIME')
+local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+local seen, silent = redis.call('ZSCORE', KEYS[1], ARGV[1]), tonumber(ARGV[3])
+if silent > 0 and seen and tonumber(seen) > now - silent then return 0 end
+redis.call('ZREM', KEYS[1], ARGV[1])
+redis.call('DEL', KEYS[2])
+redis.call('HDEL', KEYS[3], ARGV[2])
+return 1

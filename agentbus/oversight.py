@@ -1,0 +1,75 @@
+"""What a bus can do about its workers: see them, pause them, let them go on, have them leave."""
+
+from __future__ import annotations
+
+from agentbus.verb import Patient, verb
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from agentbus.keys import Scope
+    from agentbus.pausing import Dismissal, Order
+    from agentbus.presence import Registered
+    from agentbus.store import Op
+
+
+class Oversight:
+    """The verbs about workers, which every bus has."""
+
+    scope: Scope
+
+    @verb
+    def workers(self) -> Op[list[Registered]]:
+        """Return the registered workers, those that fell silent within the last hour among them."""
+        from agentbus import presence
+
+        return presence.workers(self.scope)
+
+    @verb
+    def pause(
+        self,
+        *,
+        queue: str | None = None,
+        agent: str | None = None,
+        worker: str | None = None,
+        why: str | None = None,
+        wait: float = 5.0,
+    ) -> Patient[Order]:
+        """Have nothing new taken from a queue, or by an agent or a worker, until `resume`.
+
+        What runs goes on. Waits at most `wait` seconds until every live worker concerned stands still:
+        once all are `confirmed`, no task that is published later runs. The order stands in any case,
+        and holds for workers that start later. Raises `NotFound`.
+        """
+        from agentbus import pausing
+
+        kind, name = pausing.subject(queue, agent, worker)
+        return Patient(pausing.pause(self.scope, kind, name, why, wait=wait), wait)
+
+    @verb
+    def resume(
+        self, *, queue: str | None = None, agent: str | None = None, worker: str | None = None
+    ) -> Op[bool]:
+        """Take an order to pause back; tells whether there was one. Raises `NotFound`."""
+        from agentbus import pausing
+
+        return pausing.resume(self.scope, *pausing.subject(queue, agent, worker))
+
+    @verb
+    def paused(self) -> Op[list[Order]]:
+        """Return the orders to pause that are in force."""
+        from agentbus import pausing
+
+        return pausing.orders(self.scope)
+
+    @verb
+    def delete(
+        self, *, agent: str | None = None, worker: str | None = None, wait: float = 30.0
+    ) -> Patient[Dismissal]:
+        """Have a worker, or all of an agent, finish what runs and leave; waits so many seconds.
+
+        What a dead worker holds is handed over to others before it is removed. Raises `NotFound`.
+        """
+        from agentbus import pausing
+
+        kind, name = pausing.subject(None, agent, worker)
+        return Patient(pausing.dismiss(self.scope, kind, name, wait=wait), wait)

@@ -1,0 +1,43 @@
+"""How orders to pause look, and what became of them."""
+
+from __future__ import annotations
+
+from agentbus.errors import TimedOut
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from agentbus.commands._out import Out
+    from agentbus.pausing import Order
+
+
+def show(out: Out, order: Order) -> None:
+    """Write an order."""
+    fields: dict[str, object] = {
+        name: list(value) if isinstance(value := getattr(order, name), tuple) else value
+        for name in order.__match_args__
+    }
+    text = f"{named(order.kind, order.name)} paused"
+    text += f" by {order.by}" if order.by else ""
+    text += f" since {order.at}" if order.at else ""
+    out.record(fields, text + (f": {order.why}" if order.why else ""))
+
+
+def show_confirmed(out: Out, order: Order, wait: float) -> None:
+    """Write an order that was just given; raises `TimedOut` if a live worker has not confirmed it."""
+    show(out, order)
+    if order.unconfirmed:
+        raise TimedOut(
+            f"{' and '.join(order.unconfirmed)} did not confirm within {wait:g} s",
+            hint="the order stands, and they follow it as soon as they can",
+        )
+
+
+def show_resumed(out: Out, kind: str, name: str, *, had: bool) -> None:
+    """Write that an order was taken back."""
+    fields = {"kind": kind, "name": name, "resumed": had}
+    out.record(fields, f"{named(kind, name)} {'resumed' if had else 'was not paused'}")
+
+
+def named(kind: str, name: str | None) -> str:
+    """Return what people call the subject of an order."""
+    return kind if name is None else f"{kind} {name}"

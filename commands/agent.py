@@ -1,0 +1,163 @@
+"""agent: the workers that are registered, and orders to them."""
+
+from __future__ import annotations
+
+from agentbus import pausing
+from agentbus.clock import rfc3339
+from agentbus.commands import _order
+from agentbus.commands._declare import Call, Param, Verb, seconds
+from agentbus.errors import NotFound, TimedOut, UsageError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from agentbus.commands._out import Out
+    from agentbus.inspector import Presence
+    from agentbus.presence import Registered
+
+VERB = Verb(
+    "agent",
+    "List the workers; pause them, let them go on, have them leave.",
+    Param(
+        "action",
+        metavar="ACTION",
+        required=True,
+        choices=("list", "get", "pause", "resume", "delete"),
+        help="list, get, pause, resume or delete.",
+    ),
+    Param("name", metavar="NAME", help="A worker, or an agent: then all of its workers."),
+    Param("all", "--all", flag=True, help="With list: agents that do not work, too."),
+    Param("why", "--why", metavar="TEXT", help="With pause: a reason, which is shown."),
+    Param(
+        "wait",
+        "--wait",
+        metavar="S",
+        convert=seconds,
+        help="How long to wait for the workers: 5 seconds with pause, 30 with delete.",
+    ),
+    text="'list' prints a line for each worker, 'get' all there is to know. 'pause' holds for an"
+    " agent's later workers, too; what runs goes on. 'delete' has workers finish what runs, and"
+    " leave; what a dead one holds is handed over to others. If a live worker did not do so in"
+    " time, the order stands: exit 3. No such worker or agent: exit 5."
+    " JSON: worker, agent_id, queue, group, state, alive, age, seen, started, done, failed, running,"
+    " pending, concurrency, host, pid, version, paused; for agents without workers agent_id,"
+    " last_seen, heard, unheard; for pause kind, name, by, at, why, confirmed, unconfirmed; for"
+    " resume kind, name, resumed; for delete name, gone, unconfirmed, handed_over.",
+    examples=(
+        "agentbus agent list",
+        "agentbus agent get worker-7",
+        "agentbus agent pause worker-7 --why 'out of disk space'",
+        "agentbus agent delete laptop:4711:9f3c2a10",
+    ),
+    subject="name",
+)
+
+
+def run(call: Call) -> None:
+    """Do what was asked."""
+    args, action = call.args, call.args.action
+    if (args.name is None) != (action == "list"):
+        raise UsageError(
+            f"{action} {'takes no name' if action == 'list' else 'needs a name'}",
+            hint="see 'agentbus agent list' for the workers, and 'get' for one of them",
+        )
+    for given, flag, where in (
+        (args.all, "--all", "list"),
+        (args.why is not None, "--why", "pause"),
+        (args.wait is not None, "--wait", "pause delete"),
+    ):
+        if given and action not in where.split():
+            raise UsageError(f"{flag} goes with {where.replace(' ', ' and ')} alone")
+    if action == "list":
+        _list(call)
+    elif action == "get":
+        _get(call, args.name)
+    else:
+        scope = call.enter()
+        kind, name = call.run(pausing.meant(scope, args.name))
+        _order_to(call, {kind: name})
+
+
+def _order_to(call: Call, subject: dict[str, str]) -> None:
+    args, out, bus = call.args, call.out, call.bus
+    ((kind, name),) = subject.items()
+    if args.action == "resume":
+        _order.show_resumed(out, kind, name, had=bus.resume(**subject))
+    elif args.action == "pause":
+        wait = pausing.CONFIRM if args.wait is None else args.wait
+        _order.show_confirmed(out, bus.pause(**subject, why=args.why, wait=wait), wait)
+    else:
+        wait = pausing.GRACE if args.wait is None else args.wait
+        found = bus.delete(**subject, wait=wait)
+        fields: dict[str, object] = {
+            "name": name,
+            "gone": list(found.gone),
+            "unconfirmed": list(found.unconfirmed),
+            "handed_over": found.handed_over,
+        }
+        text = f"{_order.named(kind, name)}: {len(found.gone)} gone"
+        text += f", {found.handed_over} tasks handed over" if found.handed_over else ""
+        out.record(fields, text)
+        if found.unconfirmed:
+            raise TimedOut(
+                f"{' and '.join(found.unconfirmed)} still ran after {wait:g} s",
+                hint="they stop as soon as what runs is finished",
+            )
+
+
+def _list(call: Call) -> None:
+    found = call.bus.workers()
+    for one in found:
+        _show(call.out, one)
+    if call.args.all:
+        working = {one.agent_id for one in found}
+        for seen in call.bus.agents():
+            if seen.agent_id not in working:
+                _show_agent(call.out, seen)
+
+
+def _get(call: Call, name: str) -> None:
+    out, found = call.out, call.bus.workers()
+    chosen = [one for one in found if one.worker == name] or [
+        one for one in found if one.agent_id == name
+    ]
+    if not chosen:
+        raise NotFound(f"there is no worker of {name!r}", hint="see 'agentbus agent list'")
+    for one in chosen:
+        if out.json:
+            _show(out, one)
+            continue
+        for title, value in _fields(one).items():
+            if value is not None:
+                out.record({}, f"{title.replace('_', ' '):<11} {_said(value)}")
+
+
+def _fields(one: Registered) -> dict[str, object]:
+    fields: dict[str, object] = {name: getattr(one, name) for name in one.__match_args__}
+    return fields | {
+        "seen": rfc3339(one.seen),
+        "started": rfc3339(one.started),
+        "age": round(one.age, 3),
+    }
+
+
+def _said(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _show(out: Out, one: Registered) -> None:
+    state = one.state if one.alive else "dead"
+    text = f"{one.worker} {one.agent_id} {one.queue} {one.group} {state}"
+    text += f", seen {one.age:.0f} s ago, {one.done} done, {one.pending} pending"
+    text += f", since {rfc3339(one.started)}"
+    out.record(_fields(one), text + (f", paused {one.paused}" if one.paused else ""))
+
+
+def _show_agent(out: Out, seen: Presence) -> None:
+    at = rfc3339(seen.last_seen)
+    fields = {
+        "agent_id": seen.agent_id,
+        "last_seen": at,
+        "heard": seen.heard,
+        "unheard": seen.unheard,
+    }
+    out.record(fields, f"{seen.agent_id} seen {at}, no worker")
