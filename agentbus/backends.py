@@ -66,7 +66,9 @@ def enter(settings: Settings) -> tuple[Backend, Scope]:
         chosen = backend(settings.url, project)
     if chosen.wraps and not project.startswith("{"):
         project = f"{{{project}}}"
-    return chosen, Scope(project, settings.agent, max_body=settings.max_body)
+    return chosen, Scope(
+        project, settings.agent, max_body=settings.max_body, webhooks=settings.webhooks
+    )
 
 
 def _start(within: float) -> None:

@@ -8,6 +8,7 @@ import time
 from agentbus.backends import enter
 from agentbus.crew import Working
 from agentbus.errors import AgentBusError
+from agentbus.labour import Labour
 from agentbus.oversight import Oversight
 from agentbus.overview import Overview
 from agentbus.settings import Settings, resolve
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from agentbus.keys import Scope
     from agentbus.message import Message
     from agentbus.notebook import Note
-    from agentbus.queues import Queue
     from agentbus.store import Op
 
     T = TypeVar("T")
@@ -37,7 +37,7 @@ _FOR_EVER = float("inf")
 _READ_AT_ONCE = 100
 
 
-class Verbs(Overview, Oversight):
+class Verbs(Labour, Overview, Oversight):
     """What a bus can do; each method is defined here once, for `Bus` and `AsyncBus`."""
 
     settings: Settings
@@ -46,6 +46,7 @@ class Verbs(Overview, Oversight):
 
     def __init_subclass__(cls) -> None:
         for name, definition in [
+            *vars(Labour).items(),
             *vars(Overview).items(),
             *vars(Oversight).items(),
             *vars(Verbs).items(),
@@ -256,14 +257,6 @@ class Verbs(Overview, Oversight):
         from agentbus.holding import Holding
 
         return Holding(self, flag, ttl=ttl, wait=wait)
-
-    # -- work --
-
-    def queue(self, name: str, *, bound: int | None = None) -> Queue:
-        """Return a queue of this project; nothing is made before its first task."""
-        from agentbus.queues import Queue
-
-        return Queue(self, name, bound=bound)
 
     # -- the project --
 

@@ -73,6 +73,31 @@ def size(value: object) -> int:
     return number
 
 
+def secret(value: object) -> str:
+    """Return a secret to sign with; no message says what it was."""
+    if not isinstance(value, str) or not 16 <= len(value) <= 256 or not value.isprintable():
+        raise ConfigError(
+            "the secret is not 16 to 256 printable characters of text",
+            hint="make one, such as with 'openssl rand -hex 32'",
+        )
+    return value
+
+
+def hosts(value: object) -> tuple[str, ...]:
+    """Return names of hosts, given as a list or joined by commas."""
+    parts = value.split(",") if isinstance(value, str) else value
+    if not isinstance(parts, list) or not all(isinstance(part, str) for part in parts):
+        raise ConfigError(f"{value!a} are no names of hosts", hint="join them by commas")
+    found = tuple(part.strip().strip("[]").lower() for part in parts if part.strip())
+    for host in found:
+        if not (host.isascii() and host.isprintable()) or set(host) & set("/@*? "):
+            raise ConfigError(
+                f"{host!a} is no name of a host",
+                hint="write it as it stands in the URL, no pattern",
+            )
+    return found
+
+
 CHECKS: Mapping[str, Callable[[object], Any]] = {
     "agent": agent,
     "project": project,
@@ -81,4 +106,7 @@ CHECKS: Mapping[str, Callable[[object], Any]] = {
     "log_level": level,
     "deadline": seconds,
     "max_body": size,
+    "webhooks": switch,
+    "webhook_secret": secret,
+    "webhook_allow": hosts,
 }

@@ -5,11 +5,15 @@ from __future__ import annotations
 import difflib
 import os
 import stat
+from typing import TYPE_CHECKING
 
 import yaml
 
 from agentbus.errors import ConfigError
-from agentbus.settings import IN_FILES
+from agentbus.settings import IN_FILES, IN_OWN_FILE
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 _MAX_BYTES = 1024 * 1024
 
@@ -35,8 +39,8 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-def load(path: str) -> dict[str, object]:
-    """Return the settings in a config file; an empty file sets nothing."""
+def load(path: str, known: Sequence[str] = IN_FILES) -> dict[str, object]:
+    """Return the settings in a config file, which may set what is `known`; an empty file sets nothing."""
     try:
         # A FIFO would keep us waiting for its writer.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -66,11 +70,16 @@ def load(path: str) -> dict[str, object]:
             hint="write 'setting: value' lines",
         )
     for key in loaded:
-        if key not in IN_FILES:
-            close = difflib.get_close_matches(str(key), IN_FILES, n=1)
+        if key in IN_OWN_FILE and key not in known:
+            raise ConfigError(
+                f"the config file {path!a} sets {key!a}, which a project's file may not",
+                hint="set it in the environment, or in your own config file",
+            )
+        if key not in known:
+            close = difflib.get_close_matches(str(key), known, n=1)
             raise ConfigError(
                 f"the config file {path!a} sets the unknown {key!a}",
-                hint=f"did you mean {close[0]!r}?" if close else f"known: {', '.join(IN_FILES)}",
+                hint=f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known)}",
             )
     return {str(key): value for key, value in loaded.items()}
 

@@ -6,68 +6,28 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from agentbus import envelope, names
-from agentbus.clock import rfc3339
-from agentbus.queue import PRIORITIES, RESULT_KEPT, task_id
+from agentbus import envelope
+from agentbus.ending import ASIDE, Ending
+from agentbus.queue import PRIORITIES
 from agentbus.store import Batch, Command, Run, ServerReply, Take
 from agentbus.stream import text
-from agentbus.taken import Taken, told
+from agentbus.taken import Taken
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from agentbus.keys import Once, Scope
+    from agentbus.keys import Once
     from agentbus.store import Op
 
     # Ids of tasks by priority.
     Done = Mapping[str, Sequence[bytes]]
 
-# The consumer that holds what waits for its next attempt; no worker has this name.
-ASIDE = "~aside"
-
-
-# Milliseconds after which an ordered task looks again whether it may begin; it is woken before that.
-_LOOK_AGAIN = 5_000
 # Shared by all that have none, and never written to.
 _NO_META: dict[str, Any] = {}
 
 
-class Consumption:
-    """One consumer of one group of one queue: the operations on what it takes."""
-
-    def __init__(self, scope: Scope, queue: str, group: str, consumer: str) -> None:
-        self.scope = scope
-        self.queue = names.name("queue", queue)
-        self.group = names.name("group", group)
-        self.consumer = consumer
-        # Whether the group was found missing; it is to be made again.
-        self.missing = False
-        # Whether a task with an ordering key was ever seen: most queues have none.
-        self.ordered = False
-        keys = scope.keys
-        self.streams = {priority: keys.queue(queue, priority) for priority in PRIORITIES}
-        self.stats = keys.stats(queue)
-        self.letters = keys.dead_letters(queue, group)
-        self.tombstone = (
-            "queue",
-            queue,
-            "group",
-            group,
-            "error",
-            "trimmed away before it was done",
-        )
-
-    def attempts(self, priority: str) -> str:
-        """Return the key of the attempts of one stream's tasks."""
-        return self.scope.keys.attempts(self.queue, self.group, priority)
-
-    def retries(self, priority: str) -> str:
-        """Return the key of what waits for its next attempt."""
-        return self.scope.keys.retries(self.queue, self.group, priority)
-
-    def id_of(self, task: Taken) -> str:
-        """Return a task's id; one that was delayed keeps the id it had."""
-        return str(task.meta.get("id") or task_id(text(task.entry_id), self.queue, task.priority))
+class Consumption(Ending):
+    """One consumer of one group of one queue: the operations by which it takes tasks."""
 
     def prepare(self, start: str = "0") -> Op[None]:
         """Make the group where it is missing; it begins at the oldest task."""
@@ -176,39 +136,6 @@ class Consumption:
         )
         return self.decoded(entries, priority, 0)
 
-    def enter(self, task: Taken) -> Op[int]:
-        """Let an ordered task begin (1), or put it aside until those before it are done (0).
-
-        -1 if it is no longer this consumer's.
-        """
-        answer: int = yield Run(
-            "enter",
-            (
-                *(self.streams[task.priority], self.scope.keys.order(self.queue, task.priority)),
-                *(self.attempts(task.priority), self.retries(task.priority)),
-            ),
-            (
-                *(self.group, self.consumer, task.entry_id, task.meta["ordering_key"]),
-                *(ASIDE, max(0, task.attempt - 1), _LOOK_AGAIN),
-            ),
-            writes=True,
-        )
-        return answer
-
-    def wake(self, task: Taken) -> Op[int]:
-        """Say that an ordered task is done with; returns 1 if the next one with its key was waiting."""
-        keys = self.scope.keys
-        waiting: int = yield Run(
-            "wake",
-            (
-                *(self.streams[task.priority], keys.order(self.queue, task.priority)),
-                *(self.retries(task.priority), keys.bell(self.queue)),
-            ),
-            (task.entry_id, task.meta["ordering_key"]),
-            writes=True,
-        )
-        return waiting
-
     def decoded(self, entries: Sequence[Any], priority: str, attempt: int = 1) -> list[Taken]:
         """Return entries as tasks; a malformed one carries its error."""
         found: list[Taken] = []
@@ -229,70 +156,6 @@ class Consumption:
                 append(Taken(entry_id, priority, payload, meta, attempt))
                 self.ordered = self.ordered or found[-1].ordered
         return found
-
-    def begin(self, task: Taken, uncounted: int = 1) -> Op[int]:
-        """Count an attempt before it starts; 0 if the task is no longer this consumer's.
-
-        `uncounted` is how many attempts there were that nobody counted, if none was counted yet.
-        """
-        number: int = yield Run(
-            "begin",
-            (self.streams[task.priority], self.attempts(task.priority)),
-            (self.group, self.consumer, task.entry_id, uncounted),
-            writes=True,
-        )
-        return number
-
-    def finish(self, task: Taken, took: float, result: object = None) -> Op[bool]:
-        """Acknowledge one task, with its result if it has one; tells whether it was still ours."""
-        kept = []
-        data: bytes = b""
-        if result is not None:
-            kept = [self.scope.keys.result(self.id_of(task))]
-            data = envelope.encode(result, self.scope.max_body)
-        done = yield Run(
-            "finish",
-            (self.streams[task.priority], self.stats, self.attempts(task.priority), *kept),
-            (self.group, self.consumer, task.entry_id, round(took * 1000), data, RESULT_KEPT),
-            writes=True,
-        )
-        return bool(done)
-
-    def retry(self, task: Taken, after: float) -> Op[bool]:
-        """Put a task aside for so many seconds; tells whether it was still ours."""
-        due = yield Run(
-            "retry",
-            (
-                *(self.streams[task.priority], self.stats),
-                *(self.attempts(task.priority), self.retries(task.priority)),
-            ),
-            (
-                *(self.group, self.consumer, task.entry_id, round(after * 1000)),
-                *(task.attempt, ASIDE),
-            ),
-            writes=True,
-        )
-        return bool(due)
-
-    def bury(self, task: Taken, error: BaseException | str) -> Op[bool]:
-        """Move a task to the dead letters with the reason; tells whether it was still ours."""
-        why, trace = told(error)
-        letter = yield Run(
-            "bury",
-            (
-                *(self.streams[task.priority], self.letters, self.stats),
-                *(self.attempts(task.priority), self.retries(task.priority)),
-            ),
-            (
-                *(self.group, self.consumer, task.entry_id),
-                *("queue", self.queue, "group", self.group, "priority", task.priority),
-                *("original_id", task.entry_id, "task_id", self.id_of(task)),
-                *("attempts", task.attempt, "error", why, "traceback", trace),
-                *("failed_at", rfc3339(self.scope.now(), milliseconds=True)),
-            ),
-            writes=True,
-        )
-        return bool(letter)
 
     def again(self, priority: str, count: int) -> Op[tuple[list[Taken], float | None, int]]:
         """Take tasks whose retry is due.
@@ -338,26 +201,6 @@ class Consumption:
             writes=True,
         )
         return gone
-
-    def give_back(self, tasks: Sequence[Taken]) -> Op[int]:
-        """Let go of tasks that were not begun, due at once for any worker; returns how many were ours."""
-        given = 0
-        for priority, stream in self.streams.items():
-            # What was delivered before had an attempt that nobody may have counted.
-            for uncounted in (0, 1):
-                ids = [
-                    task.entry_id
-                    for task in tasks
-                    if task.priority == priority and (task.attempt == 0) == bool(uncounted)
-                ]
-                if ids:
-                    given += yield Run(
-                        "giveback",
-                        (stream, self.attempts(priority), self.retries(priority)),
-                        (self.group, self.consumer, ASIDE, uncounted, *ids),
-                        writes=True,
-                    )
-        return given
 
     def promote(self, count: int = 1000) -> Op[tuple[int, float | None]]:
         """Move delayed tasks that are due into their streams; also tells when the next one is."""

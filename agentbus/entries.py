@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from agentbus import envelope, names
-from agentbus.consuming import ASIDE
+from agentbus.ending import ASIDE
 from agentbus.errors import NotFound, UsageError
 from agentbus.queue import PRIORITIES, split, task_id
 from agentbus.record import Record

@@ -32,6 +32,10 @@ class QueueFull(AgentBusError):
     """Raised when a queue is at its bound and nothing in it may be trimmed yet."""
 
 
+class TaskFailed(AgentBusError):
+    """Raised when a task whose result was asked for was buried; the message holds its error."""
+
+
 class OutcomeUnknown(AgentBusError):
     """Raised when a write was sent and no answer came within the deadline: it may have happened."""
 
@@ -98,6 +102,10 @@ class NotFound(AgentBusError):
     """Raised when there is no such note, flag, queue, letter or result."""
 
     exit_code = 5
+
+
+class TaskBuried(NotFound):
+    """Raised when a task has no result and never will have: it lies among the dead letters."""
 
 
 class Unhealthy(AgentBusError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from agentbus import names
-from agentbus.consuming import ASIDE
+from agentbus.ending import ASIDE
 from agentbus.errors import NotFound
 from agentbus.inspector import scan
 from agentbus.metrics import Durations

@@ -14,8 +14,8 @@ from agentbus.stream import text
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from agentbus.asking import Asking
     from agentbus.consuming import Consumption
+    from agentbus.patience import Patience
     from agentbus.store import Op
     from agentbus.taken import Taken
 
@@ -38,7 +38,7 @@ class Keeper:
     def __init__(
         self,
         consumption: Consumption,
-        do: Asking,
+        do: Patience,
         held: Callable[[], Iterable[Taken]],
         chores: Sequence[Chore],
         *,

@@ -137,9 +137,13 @@ class Keys:
         """`<P>:seen:<queue>:<key>`, string: the id of the task published with this dedup key."""
         return f"{self.project}:seen:{escape(queue)}:{escape(key)}"
 
-    def result(self, task_id: str) -> str:
-        """`<P>:results:<task id>`, string: a finished task's result, as JSON."""
-        return f"{self.project}:results:{task_id}"
+    def result(self, task_id: str, group: str = "default") -> str:
+        """`<P>:results:<task id>:<group>`, string: what a task came to, as JSON; `!…` if it was buried."""
+        return f"{self.project}:results:{task_id}:{escape(group)}"
+
+    def replies(self, caller: str) -> str:
+        """`<P>:replies:<caller>`, stream: answers to what one process asks."""
+        return f"{self.project}:replies:{escape(caller)}"
 
     def stats(self, queue: str) -> str:
         """`<P>:stats:<queue>`, hash: counters."""
@@ -219,6 +223,7 @@ class Scope:
         *,
         channel_bound: int = CHANNEL_BOUND,
         max_body: int = MAX_BODY_BYTES,
+        webhooks: bool = False,
         now: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -226,6 +231,7 @@ class Scope:
         self.agent = agent
         self.channel_bound = channel_bound
         self.max_body = max_body
+        self.webhooks = webhooks
         self.now = now
         self.monotonic = monotonic
         self._begin()

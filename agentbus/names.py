@@ -43,6 +43,7 @@ KEY_KINDS = frozenset(
         "quarantined",
         "beat",
         "paused",
+        "replies",
     ]
 )
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from agentbus import names
-from agentbus.consuming import ASIDE, Consumption
+from agentbus.consuming import Consumption
+from agentbus.ending import ASIDE
 from agentbus.errors import NotFound, UsageError
 from agentbus.keys import pause_field
 from agentbus.names import unescape

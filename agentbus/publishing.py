@@ -322,6 +322,10 @@ def _check(task: Task) -> None:
             f"{task.traceparent!a} is no traceparent",
             hint="write it as W3C Trace Context does: 00-<32 hex digits>-<16 hex digits>-01",
         )
+    if task.webhook is not None:
+        from agentbus import weburl
+
+        weburl.target(task.webhook)
     headers = task.headers
     if headers is not None and not all(
         isinstance(part, str) for pair in dict(headers).items() for part in pair

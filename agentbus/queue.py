@@ -5,11 +5,9 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-import orjson
-
 from agentbus import envelope, names
-from agentbus.errors import NotFound, TimedOut, UsageError
-from agentbus.store import Command, Pause
+from agentbus.errors import UsageError
+from agentbus.store import Command
 from agentbus.stream import text
 
 if TYPE_CHECKING:
@@ -37,27 +35,6 @@ def bound_of(queue: str) -> int:
     if queue == "incoming":
         return 1_000
     return 100 if queue.startswith("agent.") else BOUND
-
-
-def result(scope: Scope, task_id: str, wait: float | None = None) -> Op[Any]:
-    """Return a finished task's result, waiting for it so many seconds. Raises `NotFound`, `TimedOut`."""
-    names.name("task id", task_id[:256])
-    if not wait:
-        found = yield Command("GET", scope.keys.result(task_id))
-        if found is None:
-            raise NotFound(f"there is no result of the task {task_id!r}", hint="wait for it")
-        return orjson.loads(found)
-    until = scope.monotonic() + wait
-    pause = 0.005
-    while True:
-        found = yield Command("GET", scope.keys.result(task_id))
-        if found is not None:
-            return orjson.loads(found)
-        left = until - scope.monotonic()
-        if left <= 0:
-            raise TimedOut(f"waited {wait:g} s for the result of {task_id!r}")
-        yield Pause(min(pause, left))
-        pause = min(pause * 1.5, 0.25)
 
 
 def peek(scope: Scope, queue: str, limit: int = 10) -> Op[list[tuple[str, Any]]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from agentbus import entries, figures, letters, names, pausing, publishing, queue
+from agentbus import entries, figures, letters, names, pausing, publishing, queue, results
 from agentbus.verb import Emits, Patient
 
 if TYPE_CHECKING:
@@ -82,9 +82,14 @@ class Queue:
         )
         return self._bus._iterate("publish", Emits(op, 0.0))
 
-    def result(self, task_id: str, wait: float | None = None) -> Any:
-        """Return a finished task's result. Raises `NotFound`, `TimedOut`."""
-        return self._bus._run("result", queue.result(self._bus.scope, task_id, wait))
+    def result(self, task_id: str, wait: float | None = None, *, group: str | None = None) -> Any:
+        """Return what a task came to, None if that was nothing; waits for it so many seconds.
+
+        Where several groups do the task, `group` says whose result is meant: by default that of the group
+        `default`, or of the only one. Raises `TaskBuried`, `NotFound`, `TimedOut`.
+        """
+        op = results.result(self._bus.scope, task_id, wait, group)
+        return self._bus._run("result", Patient(op, wait or 0.0))
 
     def peek(self, limit: int = 10) -> Any:
         """Return the oldest tasks without taking them."""

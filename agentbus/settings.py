@@ -32,16 +32,22 @@ VARIABLES = {
     "deadline": ("AGENTBUS_DEADLINE",),
     "max_body": ("AGENTBUS_MAX_BODY",),
     "server": ("AGENTBUS_SERVER",),
+    "webhooks": ("AGENTBUS_WEBHOOKS",),
+    "webhook_secret": ("AGENTBUS_WEBHOOK_SECRET",),
+    "webhook_allow": ("AGENTBUS_WEBHOOK_ALLOW",),
 }
 # What a config file may set. A file that comes with a repository must not choose where logs go or
 # which program runs as the server.
 IN_FILES = ("agent", "project", "url", "json", "log_level", "deadline", "max_body")
+# What the user's own file may set beside these, or one that was chosen by --config: a repository must
+# not have results sent out, nor into the network that it finds itself in.
+IN_OWN_FILE = ("webhooks", "webhook_secret", "webhook_allow")
 
 
 class Settings:
     """What was resolved, and where each value came from."""
 
-    __slots__ = (*IN_FILES, "sources")
+    __slots__ = (*IN_FILES, *IN_OWN_FILE, "sources")
 
     def __init__(
         self,
@@ -54,6 +60,9 @@ class Settings:
         deadline: float,
         max_body: int,
         sources: Mapping[str, str],
+        webhooks: bool = False,
+        webhook_secret: str | None = None,
+        webhook_allow: Sequence[str] = (),
     ) -> None:
         self.agent = agent
         self.project = project
@@ -63,6 +72,9 @@ class Settings:
         self.deadline = deadline
         self.max_body = max_body
         self.sources = sources
+        self.webhooks = webhooks
+        self.webhook_secret = webhook_secret
+        self.webhook_allow = webhook_allow
 
 
 def resolve(flags: Mapping[str, object] | None = None) -> Settings:
@@ -75,7 +87,8 @@ def resolve(flags: Mapping[str, object] | None = None) -> Settings:
     if paths:
         from agentbus.config import load
 
-        files = [(path, load(path)) for path in paths]
+        own = (*IN_FILES, *IN_OWN_FILE)
+        files = [(path, load(path, IN_FILES if nearby else own)) for path, nearby in paths]
 
     def pick(setting: str, default: object) -> object:
         if setting in given:
@@ -116,6 +129,9 @@ def resolve(flags: Mapping[str, object] | None = None) -> Settings:
         deadline=value("deadline", DEFAULT_DEADLINE),
         max_body=value("max_body", MAX_BODY_BYTES),
         sources=sources,
+        webhooks=value("webhooks", False),
+        webhook_secret=value("webhook_secret", None),
+        webhook_allow=value("webhook_allow", ()),
     )
 
 
@@ -244,8 +260,8 @@ def user_config_path() -> str:
     return os.path.join(base, "agentbus", "config.yaml")
 
 
-def _config_files(chosen: object, root: str | None) -> list[str]:
-    """Return the config files that apply, nearest first."""
+def _config_files(chosen: object, root: str | None) -> list[tuple[str, bool]]:
+    """Return the config files that apply, nearest first; those that lie nearby may set less."""
     explicit = os.environ.get("AGENTBUS_CONFIG") or None if chosen is None else chosen
     if explicit is not None:
         if not os.path.isfile(str(explicit)):
@@ -255,19 +271,19 @@ def _config_files(chosen: object, root: str | None) -> list[str]:
                 f"the config file {explicit!a} is not there",
                 hint="correct --config or AGENTBUS_CONFIG",
             )
-        return [str(explicit)]
-    paths = []
+        return [(str(explicit), False)]
+    paths: list[tuple[str, bool]] = []
     try:
         here = os.getcwd()
     except OSError:
         here = ""
     while here:
-        paths.append(f"{here}/.agentbus.yaml")
+        paths.append((f"{here}/.agentbus.yaml", True))
         if root is None or here == root:
             break
         here = os.path.dirname(here)
-    paths.append(user_config_path())
-    return [path for path in paths if os.path.lexists(path)]
+    paths.append((user_config_path(), False))
+    return [(path, nearby) for path, nearby in paths if os.path.lexists(path)]
 
 
 def _project_from(text: str) -> str:

@@ -39,7 +39,14 @@ class Taken:
     @property
     def alone(self) -> bool:
         """Whether more is to be done than to acknowledge it, so that it is settled by itself."""
-        return self.redelivered or self.ordered
+        return self.redelivered or self.ordered or self.asks
+
+    @property
+    def asks(self) -> bool:
+        """Whether somebody is to be told of its end, or that is kept."""
+        # One that was delayed has an id that says nothing of where it lay: its end is kept under it.
+        meta = self.meta
+        return "reply_to" in meta or "webhook" in meta or "id" in meta
 
     @property
     def ordered(self) -> bool:

@@ -16,7 +16,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from agentbus import names
-from agentbus.asking import Asking
 from agentbus.consuming import Consumption
 from agentbus.delivery import AsyncDelivery, Delivery
 from agentbus.duty import Duty
@@ -25,6 +24,7 @@ from agentbus.gate import Gate
 from agentbus.intake import Intake
 from agentbus.keeping import Chore, Keeper
 from agentbus.metrics import Tally
+from agentbus.patience import Patience
 from agentbus.performing import Batches, Finish, Pool, is_async, runner
 from agentbus.presence import Registration
 from agentbus.retry import ATTEMPTS, Backoff
@@ -82,7 +82,7 @@ class Worker:
         self.name = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
         self.queue = names.name("queue", queue)
         self.group = names.name("group", group)
-        self._do = Asking(bus, link)
+        self._do = Patience(bus, link)
         self._stopping = threading.Event()
         self._task = Consumption(bus.scope, queue, group, self.name)
         self.tally = Tally(bus.scope, queue, group, self.name)

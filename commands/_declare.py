@@ -282,7 +282,18 @@ GROUPS = {
     "Talk": ("speak", "overhear", "monitor"),
     "Notes": ("jot", "recall", "list", "forget"),
     "Flags": ("announce", "await", "satisfy", "release", "hold"),
-    "Work": ("publish", "work", "result", "dlq", "pause", "resume", "agent", "bus", "metrics"),
+    "Work": (
+        "publish",
+        "work",
+        "result",
+        "ask",
+        "dlq",
+        "pause",
+        "resume",
+        "agent",
+        "bus",
+        "metrics",
+    ),
     "Housekeeping": ("whoami", "doctor", "clear", "server", "completion"),
 }
 VERBS = tuple(name for group in GROUPS.values() for name in group)

@@ -31,6 +31,8 @@ _LAST_WORDS = 5.0
 _GLANCE = 0.5
 _PIECE = 65536
 _FIELDS = ("task_id", "queue", "group", "attempt", "priority")
+# What signs webhooks is nothing for a program that does a task.
+_KEPT_BACK = "AGENTBUS_WEBHOOK_SECRET"
 VARIABLES = tuple(f"AGENTBUS_{name.upper()}" for name in (*_FIELDS, *envelope.META))
 
 
@@ -74,7 +76,9 @@ class Program:
         pass_on: Callable[[bytes], None] | None = None,
     ) -> None:
         self._command = list(command)
-        self._environment = {k: v for k, v in environment.items() if k not in VARIABLES}
+        self._environment = {
+            k: v for k, v in environment.items() if k not in (*VARIABLES, _KEPT_BACK)
+        }
         self._timeout = timeout
         self._limit = limit
         self._warn = warn

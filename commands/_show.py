@@ -63,3 +63,15 @@ def completion(out: Out, met: Completion) -> None:
     text = f"{met.flag} {met.state}" + (f" by {met.by}" if met.by else "")
     text += (f" at {at}" if at else "") + (f": {met.note}" if met.note else "")
     out.record(fields, text)
+
+
+def result(out: Out, task_id: str, found: object) -> None:
+    """Write what a task came to: text as it is, anything else as JSON, and of nothing nothing."""
+    if out.json:
+        out.record({"id": task_id, "result": found}, "")
+    elif isinstance(found, str):
+        out.exactly(found.encode() if found.endswith("\n") else found.encode() + b"\n")
+    elif found is not None:
+        import orjson
+
+        out.record({}, orjson.dumps(found).decode())

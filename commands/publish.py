@@ -48,13 +48,13 @@ VERB = Verb(
         "reply_to",
         "--reply-to",
         metavar="QUEUE",
-        help="Where its result is wanted; kept in the envelope for the handler.",
+        help="Put a reply into this queue when the task is done, or buried.",
     ),
     Param(
         "webhook",
         "--webhook",
         metavar="URL",
-        help="Who is to be told; kept in the envelope for the handler.",
+        help="Post the result to this https URL, if the worker has webhooks on.",
     ),
     Param(
         "ordering_key",
@@ -115,19 +115,27 @@ def payload(text: str) -> Any:
 
 def _task(call: Call, value: object) -> publishing.Task:
     """Return a payload in its envelope; what a program publishes for a task belongs to that task."""
-    args, around = call.args, environment()
-    cause = around.get("AGENTBUS_TASK_ID")
+    args = call.args
     return publishing.Task(
         value,
         key=args.key,
-        correlation_id=args.correlation_id or around.get("AGENTBUS_CORRELATION_ID") or cause,
-        causation_id=args.causation_id or cause,
+        **caused(args.correlation_id, args.causation_id),
         reply_to=args.reply_to,
         webhook=args.webhook,
         headers=dict(args.header) or None,
         ordering_key=args.ordering_key,
-        traceparent=around.get("AGENTBUS_TRACEPARENT"),
     )
+
+
+def caused(correlation_id: str | None, causation_id: str | None) -> dict[str, Any]:
+    """Return what a task belongs to and comes from, by default the task that this program does."""
+    around = environment()
+    cause = around.get("AGENTBUS_TASK_ID")
+    return {
+        "correlation_id": correlation_id or around.get("AGENTBUS_CORRELATION_ID") or cause,
+        "causation_id": causation_id or cause,
+        "traceparent": around.get("AGENTBUS_TRACEPARENT"),
+    }
 
 
 def _published(call: Call, scope: Scope, value: object) -> Any:

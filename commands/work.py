@@ -154,7 +154,11 @@ def run(call: Call) -> int:
     )
     if handling is not None:
         handling.worker = worker
-    with _until_told(worker, program, args.grace) as told, _shown(call, worker, handling):
+    with (
+        _until_told(worker, program, args.grace) as told,
+        _shown(call, worker, handling),
+        _webhooks(call, lambda: args.drain and not told),
+    ):
         done = worker.run()
     if handling is None:
         fields = {"queue": args.queue, "group": args.group, "done": done}
@@ -265,6 +269,15 @@ def _until_told(worker: Worker, program: Program | None, grace: float) -> Iterat
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _webhooks(call: Call, drain: Callable[[], bool]) -> contextlib.AbstractContextManager[None]:
+    """Send webhooks meanwhile, if they are on."""
+    if not call.settings.webhooks:
+        return contextlib.nullcontext()
+    from agentbus.webhook import beside
+
+    return beside(call.bus, drain=drain)
 
 
 def _leave() -> None:

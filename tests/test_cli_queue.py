@@ -192,11 +192,45 @@ def test_a_result_that_does_not_come_in_time_is_exit_3(shell):
     assert shell.run("result", task_id, "--wait", "0.05").returncode == 3
 
 
-@pytest.mark.parametrize("task_id", ["1-1@mail", "nonsense"])
-def test_a_result_that_is_not_there_is_exit_5(shell, task_id):
-    done = shell.run("result", task_id)
+def test_a_result_that_is_not_there_is_exit_5(shell):
+    done = shell.run("result", "1-1@mail", "--wait", "60")
 
     assert (done.returncode, done.stdout) == (5, "")
+
+
+def test_a_task_that_came_to_nothing_prints_nothing(shell):
+    task_id = shell.ok("publish", "mail", "x").strip()
+    work(shell, "true")
+
+    assert shell.ok("result", task_id) == ""
+    assert shell.records("result", task_id) == [{"id": task_id, "result": None}]
+
+
+def test_the_result_of_a_buried_task_is_exit_5_with_its_error(shell):
+    task_id = shell.ok("publish", "mail", "x").strip()
+    work(shell, "echo no such address >&2; exit 65")
+
+    done = shell.run("result", task_id, "--wait", "60")
+
+    assert (done.returncode, done.stdout) == (5, "")
+    assert "no such address" in done.stderr
+    assert "dlq show mail" in done.stderr
+
+
+def test_each_group_has_its_result(shell):
+    task_id = shell.ok("publish", "mail", "x").strip()
+    for group in ("one", "two"):
+        work(shell, 'echo "$AGENTBUS_GROUP"', "--group", group)
+
+    assert shell.ok("result", task_id, "--group", "two") == "two\n"
+    assert shell.run("result", task_id).returncode == 2
+
+
+@pytest.mark.parametrize("task_id", ["nonsense", "1-1", "1-1@mail:urgent"])
+def test_what_is_no_task_id_is_exit_2(shell, task_id):
+    done = shell.run("result", task_id, "--wait", "60")
+
+    assert (done.returncode, done.stdout) == (2, "")
 
 
 def test_an_id_that_is_no_text_is_refused_in_a_sentence(shell):

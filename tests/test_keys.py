@@ -47,6 +47,8 @@ def every_key(keys: Keys, first: str, second: str) -> dict[tuple[str, ...], str]
         ("stats", first): keys.stats(first),
         ("worked", first, second): keys.worked(first, second),
         ("metrics",): keys.metrics,
+        ("result", first, second): keys.result(first, second),
+        ("replies", first): keys.replies(first),
     }
 
 

@@ -16,14 +16,14 @@ from tests.source_tree import MODULES, PACKAGE, files, imports, module_name, scr
 
 LAYERS = {
     0: "errors record names keys clock when message settings checks config worktree logs loggers"
-    " stream envelope retry context taken",
+    " stream envelope retry context taken weburl",
     1: "store backends schemes server",
-    2: "channel hearing notebook reading flags holds awaiting queue publishing consuming letters"
-    " verb",
-    3: "inspector diagnosis holding delivery performing settling intake duty serial sliding keeping asking"
-    " worker aworker crew pulling queues metrics samples figures entries presence"
+    2: "channel hearing notebook reading flags holds awaiting queue publishing ending consuming letters"
+    " verb telling results asking",
+    3: "inspector diagnosis holding delivery performing settling intake duty serial sliding keeping"
+    " patience webhook worker aworker crew pulling queues metrics samples figures entries presence"
     " pausing gate",
-    4: "bus aio overview oversight",
+    4: "bus aio overview oversight labour",
     6: "commands",
 }
 LAYER = {f"agentbus.{name}": layer for layer, names in LAYERS.items() for name in names.split()}
@@ -101,10 +101,11 @@ def test_a_lower_layer_names_a_higher_one_only_for_type_checkers():
         ("agentbus.keys", "agentbus.store"),
         ("agentbus.verb", "agentbus.bus"),
         ("agentbus.verb", "agentbus.aio"),
-        ("agentbus.asking", "agentbus.bus"),
+        ("agentbus.patience", "agentbus.bus"),
         ("agentbus.aworker", "agentbus.aio"),
         ("agentbus.worker", "agentbus.bus"),
         ("agentbus.pulling", "agentbus.bus"),
+        ("agentbus.webhook", "agentbus.bus"),
     }
 
 

@@ -108,12 +108,13 @@ def test_every_error_has_its_exit_code():
 
     assert codes == {
         **dict.fromkeys(["AgentBusError", "BackendUnavailable", "QueueFull"], 1),
+        "TaskFailed": 1,
         **dict.fromkeys(["EventsLost", "EpochMismatch"], 1),
         **dict.fromkeys(["UsageError", "InvalidName", "InvalidPayload", "ConfigError"], 2),
         "UnknownBackend": 2,
         "TimedOut": 3,
         **dict.fromkeys(["Refused", "FlagHeld", "NotHolder", "NoteExists", "StaleDelivery"], 4),
-        "NotFound": 5,
+        **dict.fromkeys(["NotFound", "TaskBuried"], 5),
         "Unhealthy": 6,
         "OutcomeUnknown": 7,
     }

@@ -100,7 +100,7 @@ def test_publish_delivers_odd_but_sound_payloads_unchanged(bus: agentbus.Bus, pa
     "envelope",
     [
         *({"headers": {"a": "\0"}}, {"headers": {"a": 1}}, {"correlation_id": "\0"}),
-        *({"correlation_id": "\ud800"}, {"webhook": "\udcff"}, {"tenant": b"x"}),
+        *({"correlation_id": "\ud800"}, {"traceparent": "\udcff"}, {"tenant": b"x"}),
     ],
     ids=repr,
 )

@@ -1,9 +1,11 @@
 #!lua flags=allow-oom
--- Moves a task to the dead letters: append there, acknowledge here.
--- KEYS: stream, dead letters, stats, attempts, retries
--- ARGV: group, consumer, id, then fields and values that say why
+-- Moves a task to the dead letters: append there, acknowledge here; and tells those who asked to be told.
+-- KEYS: stream, dead letters, stats, attempts, retries, result, then three for each who is to be told
+-- ARGV: group, consumer, id, what to keep in the result's place, seconds to keep it, a counter to raise ('' for
+--       none), how many words follow, fields and values that say why, then the words for each who is to be told
 -- Returns: the letter's id, or '' if the task is not this consumer's any longer
 --@include owner
+--@include tell
 if not owns(KEYS[1], ARGV[1], ARGV[2], ARGV[3]) then
   redis.call('HINCRBY', KEYS[3], 'stale', 1)
   return ''
@@ -16,10 +18,15 @@ if #letter > 7000 then
   for i = 1, #letter, 2 do named[letter[i]] = letter[i + 1] end
   letter = { 'payload', cjson.encode(named) }
 end
-for i = 4, #ARGV do letter[#letter + 1] = ARGV[i] end
+local words = tonumber(ARGV[7])
+for i = 8, 7 + words do letter[#letter + 1] = ARGV[i] end
 local id = redis.call('XADD', KEYS[2], '*', unpack(letter))
 redis.call('XACK', KEYS[1], ARGV[1], ARGV[3])
 redis.call('HDEL', KEYS[4], ARGV[3])
 redis.call('ZREM', KEYS[5], ARGV[3])
 redis.call('HINCRBY', KEYS[3], 'dead', 1)
+-- No result is JSON that starts so.
+redis.call('SET', KEYS[6], '!' .. id .. ' ' .. ARGV[4], 'EX', ARGV[5])
+if ARGV[6] ~= '' then redis.call('HINCRBY', KEYS[3], ARGV[6], 1) end
+tell(KEYS[3], 7, 8 + words)
 return id

@@ -1,0 +1,40 @@
+"""What a bus does with work: its queues, and questions."""
+
+from __future__ import annotations
+
+from agentbus.verb import Patient, verb
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from agentbus.keys import Scope
+    from agentbus.queues import Queue
+
+_FOR_EVER = float("inf")
+
+
+class Labour:
+    """The part of a bus that has to do with queues."""
+
+    scope: Scope
+
+    def queue(self, name: str, *, bound: int | None = None) -> Queue:
+        """Return a queue of this project; nothing is made before its first task."""
+        from agentbus.queues import Queue
+
+        return Queue(self, name, bound=bound)
+
+    @verb
+    def ask(
+        self, /, queue: str, payload: object, timeout: float | None = 30, **envelope: Any
+    ) -> Patient[Any]:
+        """Publish a task and block until it is done; returns what its handler returned.
+
+        `timeout` is in seconds, 0 or None for no limit; `envelope` is as for `Queue.publish`, without a
+        key. Raises `TaskFailed` if the task was buried, `TimedOut`, `QueueFull`.
+        """
+        from agentbus import asking
+
+        op = asking.result_of(asking.ask(self.scope, queue, payload, timeout, envelope))
+        return Patient(op, timeout or _FOR_EVER)

@@ -1,0 +1,23 @@
+-- tell(stats, key, at): appends what others are to be told of a task: its reply, its webhook. From KEYS[key] on
+-- three keys for each: stream, queues, stats of the queue there. From ARGV[at] on for each: queue ('' for a
+-- caller's private stream), how many words follow, and its fields and values. What cannot be appended (another
+-- program's key stands there) is counted, and keeps nobody from acknowledging.
+local function tell(stats, key, at)
+  while KEYS[key] do
+    local queue, count = ARGV[at], tonumber(ARGV[at + 1])
+    local words = { unpack(ARGV, at + 2, at + 1 + count) }
+    local sent
+    if queue == '' then
+      sent = redis.pcall('XADD', KEYS[key], 'MAXLEN', '~', 10000, '*', unpack(words))
+      if type(sent) == 'string' then redis.call('EXPIRE', KEYS[key], 3600) end
+    else
+      sent = redis.pcall('XADD', KEYS[key], '*', unpack(words))
+      if type(sent) == 'string' then
+        redis.pcall('ZADD', KEYS[key + 1], 'NX', string.match(sent, '^%d+'), queue)
+        redis.pcall('HINCRBY', KEYS[key + 2], 'published', 1)
+      end
+    end
+    if type(sent) ~= 'string' then redis.call('HINCRBY', stats, 'unanswered', 1) end
+    key, at = key + 3, at + 2 + count
+  end
+end

@@ -1,0 +1,137 @@
+"""What became of a task: its result, or why there is none and never will be."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from agentbus import names
+from agentbus.errors import InvalidName, NotFound, TaskBuried, TimedOut, UsageError
+from agentbus.queue import PRIORITIES, RESULT_KEPT, split, task_id as shown
+from agentbus.store import Command, Pause, Run
+from agentbus.stream import id_time, text
+
+if TYPE_CHECKING:
+    from agentbus.keys import Scope
+    from agentbus.store import Op
+
+_FIRST_LOOK, _LONGEST_PAUSE = 0.005, 0.25
+_LARGEST = 2**64
+
+
+class Address:
+    """A task's id, taken apart: its entry, or its number if it was delayed; queue and priority."""
+
+    __slots__ = ("entry", "id", "number", "priority", "queue")
+
+    def __init__(self, task_id: str) -> None:
+        names.name("task id", task_id[:256])
+        self.id = task_id
+        where, queue, self.priority = split(task_id)
+        self.queue = names.unescape(queue)
+        self.entry, self.number = "", ""
+        milliseconds, dash, sequence = where.partition("-")
+        if where[:1] == "d" and _is_number(where[1:]):
+            self.number = where[1:]
+            sound = True
+        else:
+            self.entry = where
+            sound = bool(dash) and _is_number(milliseconds) and _is_number(sequence)
+        try:
+            names.name("queue", self.queue)
+        except InvalidName:
+            sound = False
+        again = shown(where, self.queue, self.priority)
+        if not sound or again != task_id or self.priority not in PRIORITIES:
+            raise UsageError(
+                f"{task_id[:300]!r} is no task id", hint="give one that 'publish' printed"
+            )
+
+
+def result(
+    scope: Scope, task_id: str, wait: float | None = None, group: str | None = None
+) -> Op[Any]:
+    """Return what a task came to, None if its handler returned nothing.
+
+    Waits so many seconds for it. `group` is needed only where several do the task and none of them is
+    `default`. Raises `TaskBuried`, `NotFound`, `TimedOut`, and `UsageError` for what is no task id.
+    """
+    task = Address(task_id)
+    if group is not None:
+        names.name("group", group)
+    until = scope.monotonic() + (wait or 0.0)
+    pause = _FIRST_LOOK
+    # The server is asked for no more than this where the result is there.
+    kept = yield Command("GET", scope.keys.result(task_id, group or "default"))
+    while True:
+        fate = "kept"
+        if kept is None:
+            fate, kept, group = yield from _fate(scope, task, group)
+        if fate == "kept":
+            return (yield from _read(scope, task, kept, group or "default"))
+        if fate == "done":
+            if task.entry and scope.now() - id_time(task.entry) > RESULT_KEPT:
+                raise NotFound(
+                    f"the task {task_id!r} is done, and no result of it is kept any longer",
+                    hint=f"results are kept for {RESULT_KEPT // 3600} hours",
+                )
+            return None
+        left = until - scope.monotonic()
+        if not wait:
+            raise NotFound(f"there is no result of the task {task_id!r}", hint="wait for it")
+        if left <= 0:
+            raise TimedOut(f"waited {wait:g} s for the result of {task_id!r}")
+        yield Pause(min(pause, left))
+        pause = min(pause * 1.5, _LONGEST_PAUSE)
+
+
+def _fate(scope: Scope, task: Address, group: str | None) -> Op[tuple[str, Any, str | None]]:
+    """Look at the task where it lies; returns what became of it, for which group."""
+    keys = scope.keys
+    while True:
+        reply = yield Run(
+            "fate",
+            (
+                keys.queue(task.queue, task.priority),
+                keys.result(task.id, group or "default"),
+                *(keys.delayed(task.queue), keys.stats(task.queue)),
+            ),
+            (task.entry, task.id, task.number, group or ""),
+        )
+        fate = text(reply[0])
+        if fate == "group":
+            group = text(reply[1])
+            continue
+        if fate == "groups":
+            named = ", ".join(sorted(repr(text(name)) for name in reply[1:]))
+            raise UsageError(
+                f"the task {task.id!r} is done by several groups ({named})", hint="name the group"
+            )
+        if fate == "absent":
+            raise NotFound(
+                f"there is no task {task.id!r}",
+                hint=f"nothing waits in {task.queue!r} under this id",
+            )
+        return fate, reply[1] if fate == "kept" else None, group
+
+
+def _read(scope: Scope, task: Address, kept: bytes, group: str) -> Op[Any]:
+    if not kept.startswith(b"!"):
+        return orjson.loads(kept)
+    letter, _, error = text(kept[1:]).partition(" ")
+    whose = "" if group == "default" else f" --group {group}"
+    again = yield Command("HGET", scope.keys.replayed(task.queue, group), letter)
+    raise TaskBuried(
+        f"the task {task.id!r} was buried: {error}",
+        hint=f"it was replayed as {text(again)!r}"
+        if again is not None
+        else f"see 'agentbus dlq show {task.queue} {letter}{whose}'",
+    )
+
+
+def _is_number(digits: str) -> bool:
+    if not (digits.isascii() and digits.isdigit()) or len(digits) > 20:
+        return False
+    # Written as the server writes it: other spellings would be other keys.
+    return str(int(digits)) == digits and int(digits) < _LARGEST
