@@ -10,7 +10,7 @@ from agentbus import envelope
 from agentbus.ending import ASIDE, Ending
 from agentbus.queue import PRIORITIES
 from agentbus.store import Batch, Command, Run, ServerReply, Take
-from agentbus.stream import text
+from agentbus.stream import position, text
 from agentbus.taken import Taken
 
 if TYPE_CHECKING:
@@ -157,10 +157,17 @@ class Consumption(Ending):
                 self.ordered = self.ordered or found[-1].ordered
         return found
 
-    def again(self, priority: str, count: int) -> Op[tuple[list[Taken], float | None, int]]:
+    def again(
+        self, priority: str, count: int, *, firsts: int = 0
+    ) -> Op[tuple[list[Taken], float | None, int]]:
         """Take tasks whose retry is due.
 
         Also tells when the next one is, in unix seconds, and how many were trimmed away meanwhile.
+
+        With `firsts`, tasks without an attempt so far (replayed, or given back before they began) come
+        so many at most, as attempt 1 and ids ascending: they are run as first deliveries are, uncounted
+        and together. All others come as attempt 0, each attempt to be counted before it starts. What is
+        returned is of one kind.
         """
         reply = yield Run(
             "again",
@@ -168,11 +175,14 @@ class Consumption(Ending):
                 *(self.streams[priority], self.retries(priority), self.letters),
                 *(self.stats, self.attempts(priority)),
             ),
-            (self.group, self.consumer, count, *self.tombstone),
+            (self.group, self.consumer, count, firsts, *self.tombstone),
             writes=True,
         )
         due = float(reply[1]) / 1000 if reply[1] else None
-        return self.decoded(reply[0], priority, 0), due, int(reply[2])
+        tasks = self.decoded(reply[0], priority, int(reply[3]))
+        if reply[3]:
+            tasks.sort(key=lambda task: position(text(task.entry_id)))
+        return tasks, due, int(reply[2])
 
     def reclaim(
         self, priority: str, idle: float, start: str, count: int

@@ -180,15 +180,21 @@ def _identity(settings: Settings) -> Finding:
 def _leftovers(scope: Scope) -> Op[list[Finding]]:
     """Count dead letters, and consumers that hold entries without a sign of life."""
     letters = sorted((yield from scan(scope, "dlq")))
-    dead = yield Batch([("XLEN", key) for key in letters]) if letters else Batch([("PING",)])
-    total = sum(count for count in dead if isinstance(count, int)) if letters else 0
+    total = places = 0
+    if letters:
+        # Of each key the kind that it is not answers with an error; the sets hold what was purged.
+        dead = yield Batch([("XLEN", key) for key in letters])
+        gone = yield Batch([("SCARD", key) for key in letters])
+        total = sum(count for count in dead if isinstance(count, int))
+        total -= sum(count for count in gone if isinstance(count, int))
+        places = sum(1 for count in dead if isinstance(count, int) and count)
     findings = [
         Finding("dead letters", "ok", "none")
         if not total
         else Finding(
             "dead letters",
             "warning",
-            f"{total} in {len(letters)} queues",
+            f"{total} in {places} queues",
             "see 'agentbus dlq list'",
         )
     ]

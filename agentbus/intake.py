@@ -114,14 +114,16 @@ class Intake:
         self._lost = self._lost or lost
         return self._received(taken)
 
-    def retries(self, count: int) -> list[Taken]:
-        """Take tasks that were put aside and are due."""
+    def retries(self, count: int, firsts: int) -> list[Taken]:
+        """Take tasks that were put aside and are due; of those without an attempt so far, `firsts`."""
         found: list[Taken] = []
         now, due = self._task.scope.now(), self._settling.due
         for priority in PRIORITIES:
             if count > len(found) and due[priority] <= now:
                 try:
-                    tasks, next_due, lost = self._do(self._task.again(priority, count - len(found)))
+                    tasks, next_due, lost = self._do(
+                        self._task.again(priority, count - len(found), firsts=firsts)
+                    )
                 except GroupMissing:
                     self._task.missing = True
                     continue

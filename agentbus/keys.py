@@ -172,6 +172,19 @@ class Keys:
         """`<P>:paused`, hash: what is paused → by whom, since when and why, as JSON."""
         return f"{self.project}:paused"
 
+    def purged(self, queue: str, group: str) -> str:
+        """`<P>:dlq:<queue>:<group>:purged`, set: ids of letters that are gone, and not yet trimmed."""
+        return f"{self.dead_letters(queue, group)}:purged"
+
+    def readers(self, queue: str, priority: str = "normal") -> str:
+        """`<P>:readers:<queue>[:<priority>]`, hash: reader → lowest id of the stream it still needs."""
+        suffix = "" if priority == "normal" else f":{priority}"
+        return f"{self.project}:readers:{escape(queue)}{suffix}"
+
+    def tidied(self, duty: str) -> str:
+        """`<P>:tidied:<duty>`, string: who does this duty of the janitor's now; others need not."""
+        return f"{self.project}:tidied:{duty}"
+
     # -- the whole project --
 
     def kind(self, key: str) -> str | None:

@@ -8,8 +8,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from agentbus.janitor import Tidied
     from agentbus.keys import Scope
     from agentbus.queues import Queue
+    from agentbus.store import Op
 
 _FOR_EVER = float("inf")
 
@@ -38,3 +40,14 @@ class Labour:
 
         op = asking.result_of(asking.ask(self.scope, queue, payload, timeout, envelope))
         return Patient(op, timeout or _FOR_EVER)
+
+    @verb
+    def tidy(self, queue: str | None = None, *, dry_run: bool = False) -> Op[list[Tidied]]:
+        """Tidy a queue, or all: trim what is done and old, delete dead consumers, forget leftovers.
+
+        Returns what was removed of each queue, or with `dry_run` would be. Workers do this by
+        themselves, now and then. Raises `NotFound`.
+        """
+        from agentbus import janitor
+
+        return janitor.tidy(self.scope, queue, dry_run=dry_run)

@@ -44,6 +44,8 @@ KEY_KINDS = frozenset(
         "beat",
         "paused",
         "replies",
+        "readers",
+        "tidied",
     ]
 )
 

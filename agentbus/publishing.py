@@ -52,7 +52,7 @@ class Task(Record):
 class _Place:
     """The keys that a publish needs, and the suffix of its tasks' ids."""
 
-    __slots__ = ("metrics", "order", "queues", "stats", "stream", "suffix")
+    __slots__ = ("metrics", "order", "queues", "readers", "stats", "stream", "suffix")
 
     def __init__(self, project: str, queue: str, priority: str) -> None:
         keys = Keys(project)
@@ -60,6 +60,7 @@ class _Place:
         self.queues = keys.queues
         self.stats = keys.stats(queue)
         self.metrics = keys.metrics
+        self.readers = keys.readers(queue, priority)
         self.order = keys.order(queue, priority)
         self.suffix = suffix(queue, priority)
 
@@ -205,19 +206,25 @@ def _send(
     rich = isinstance(tasks[0], tuple)
     full = "trim" if trim else "refuse"
     if rich:
-        keys = [place.stream, place.queues, place.stats, once.key, place.order, place.metrics]
+        keys = [
+            *(place.stream, place.queues, place.stats, once.key),
+            *(place.order, place.metrics, place.readers),
+        ]
         argv: list[bytes | str | int] = [
             *(queue, bound, full, round(window), place.suffix, once.token, len(tasks))
         ]
         for words, key, ordering in tasks:
-            argv += (len(words), 0 if key is None else len(keys) - 5, ordering or "", *words)
+            argv += (len(words), 0 if key is None else len(keys) - 6, ordering or "", *words)
             if key is not None:
                 keys.append(scope.keys.seen(queue, key))
         step = Run("publish", keys, argv, writes=True)
     else:
         step = Run(
             "push",
-            (place.stream, once.key, place.stats, place.queues, place.metrics),
+            (
+                *(place.stream, once.key, place.stats),
+                *(place.queues, place.metrics, place.readers),
+            ),
             (once.token, bound, full, queue, *tasks),
             writes=True,
         )
@@ -260,7 +267,8 @@ def _schedule(
         "schedule",
         (
             *(keys.delayed(queue), keys.bodies(queue), keys.queues, keys.stats(queue)),
-            *(once.key, keys.queue(queue, priority), keys.bell(queue), keys.metrics, *seen),
+            *(once.key, keys.queue(queue, priority), keys.bell(queue)),
+            *(keys.metrics, keys.readers(queue, priority), *seen),
         ),
         (
             *(queue, bound, round(window), suffix(queue, "normal"), once.token),

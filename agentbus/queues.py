@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from agentbus import entries, figures, letters, names, pausing, publishing, queue, results
+from agentbus import (
+    entries,
+    figures,
+    letters,
+    names,
+    pausing,
+    publishing,
+    queue,
+    replaying,
+    results,
+)
 from agentbus.verb import Emits, Patient
 
 if TYPE_CHECKING:
@@ -104,20 +114,73 @@ class Queue:
 
         return fetch(self._bus, self.name, group=group, count=count, block=block)
 
-    def dead_letters(self, group: str = "default", limit: int = 100) -> Any:
-        """Return the oldest dead letters, with their errors."""
+    def replay_from(
+        self,
+        start: str | float,
+        *,
+        group: str = "default",
+        until: str | float | None = None,
+        dry_run: bool = False,
+        limit: int | None = None,
+    ) -> Any:
+        """Deliver what a group acknowledged to it again, from `start` on; returns a `Replayed`.
+
+        `start` and `until` are ids of tasks, times such as `2024-01-20T15:30:00Z`, durations such as
+        `30m` (ago), or unix seconds. Tasks that are pending are left alone. Raises `NotFound`.
+        """
         names.name("group", group)
-        return self._bus._run("dlq", letters.dead_letters(self._bus.scope, self.name, group, limit))
+        op = replaying.replay_from(
+            self._bus.scope, self.name, group, start, until, dry_run=dry_run, limit=limit
+        )
+        return self._bus._run("replay_from", op)
+
+    def dead_letters(
+        self,
+        group: str = "default",
+        limit: int = 100,
+        *,
+        after: str | None = None,
+        match: str | None = None,
+    ) -> Any:
+        """Return the oldest dead letters, with their errors, past the one with the id `after`.
+
+        With `match` only those whose error holds this text.
+        """
+        names.name("group", group)
+        op = letters.dead_letters(self._bus.scope, self.name, group, limit, after, match)
+        return self._bus._run("dlq", op)
+
+    def letter(self, letter_id: str, *, group: str = "default") -> Any:
+        """Return one dead letter. Raises `NotFound`."""
+        names.name("group", group)
+        return self._bus._run("dlq", letters.letter(self._bus.scope, self.name, group, letter_id))
 
     def replay(self, letter_id: str, *, group: str = "default", to: str | None = None) -> Any:
         """Publish a dead letter's task anew, once, and return the new task's id."""
+        names.name("group", group)
         return self._bus._run(
             "replay", letters.replay(self._bus.scope, self.name, group, letter_id, to=to)
         )
 
-    def purge(self, *ids: str, group: str = "default") -> Any:
-        """Remove dead letters, those named or all; returns how many."""
-        return self._bus._run("purge", letters.purge(self._bus.scope, self.name, group, ids))
+    def replay_all(
+        self, *, group: str = "default", match: str | None = None, to: str | None = None
+    ) -> Any:
+        """Publish the tasks of all dead letters anew that were not yet, and return the new ids.
+
+        With `match` only those whose error holds this text.
+        """
+        names.name("group", group)
+        op = letters.replay_all(self._bus.scope, self.name, group, match=match, to=to)
+        return self._bus._run("replay", op)
+
+    def purge(self, *ids: str, group: str = "default", match: str | None = None) -> Any:
+        """Remove dead letters, those named or all; returns how many.
+
+        With `match` only those of them whose error holds this text.
+        """
+        names.name("group", group)
+        op = letters.purge(self._bus.scope, self.name, group, ids, match)
+        return self._bus._run("purge", op)
 
     def groups(self) -> Any:
         """Return the groups of this queue, how far each is, and its consumers. Raises `NotFound`."""

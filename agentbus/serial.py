@@ -140,11 +140,18 @@ class Serial:
         """Run what is to be delivered again, one by one."""
         duty = self._duty
         handled = 0
-        tasks = duty.allowed(lambda: duty.intake.retries(duty.room(_AHEAD)))
+        tasks = duty.allowed(lambda: duty.intake.retries(duty.room(_AHEAD), duty.room(self._size)))
         self.held = [*tasks, *self._next]
+        # Replayed, or given back before they began: they are as good as new.
+        firsts = [task for task in tasks if not (task.redelivered or task.ordered)]
+        if firsts:
+            outcomes, took = self._timed(firsts)
+            duty.take(0, duty.settling.plain(outcomes), took)
+            handled += len(firsts)
         for task in tasks:
-            handled += self._alone(task)
-            self.held.remove(task)
+            if task.redelivered or task.ordered:
+                handled += self._alone(task)
+        self.held = self._next
         if duty.intake.reclaims:
             for task in duty.intake.reclaimed(self._known):
                 handled += self._alone(task)

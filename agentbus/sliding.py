@@ -145,7 +145,8 @@ class Sliding:
         if window.failure is not None:
             raise window.failure
         handled = 0
-        for task in duty.allowed(lambda: duty.intake.retries(max(0, window.room))):
+        room = max(0, window.room)
+        for task in duty.allowed(lambda: duty.intake.retries(room, room)):
             self._submit(task)
             handled += 1
         if duty.intake.reclaims and not (self._suspects and self._suspects.is_alive()):

@@ -22,6 +22,7 @@ from agentbus.duty import Duty
 from agentbus.errors import UsageError
 from agentbus.gate import Gate
 from agentbus.intake import Intake
+from agentbus.janitor import Janitor
 from agentbus.keeping import Chore, Keeper
 from agentbus.metrics import Tally
 from agentbus.patience import Patience
@@ -134,7 +135,7 @@ class Worker:
             self._way = Sliding(self._duty, window)
         else:
             self._way = Serial(self._duty, alone)
-        self.chores: list[Chore] = [self.tally]
+        self.chores: list[Chore] = [self.tally, Janitor(bus.scope)]
 
     @property
     def done(self) -> int:

@@ -293,6 +293,8 @@ GROUPS = {
         "agent",
         "bus",
         "metrics",
+        "rerun",
+        "tidy",
     ),
     "Housekeeping": ("whoami", "doctor", "clear", "server", "completion"),
 }

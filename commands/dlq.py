@@ -10,6 +10,7 @@ from agentbus.errors import NotFound, UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
     from typing import Any
 
     from agentbus.commands._out import Out
@@ -37,9 +38,11 @@ VERB = Verb(
         default=100,
         help="With list: at most N, the oldest first (100).",
     ),
+    Param("after", "--after", metavar="ID", help="With list: only those past this one."),
     Param("match", "--match", metavar="TEXT", help="Only those whose error holds this text."),
     Param("to", "--to", metavar="QUEUE", help="With replay: into this queue instead."),
-    text="'list' prints a line for each, 'show' all there is to know, with the program's last words."
+    text="'list' prints a line for each; go on with --after and the last id. 'show' prints all there"
+    " is to know, with the program's last words."
     " 'replay' publishes the task anew, with its key and headers, once: a letter that was replayed"
     " says as which task, and is passed over where all are meant. 'purge' removes them for good."
     " Exit 5 if a letter that was named is not there."
@@ -49,12 +52,12 @@ VERB = Verb(
     examples=(
         "agentbus dlq list mail",
         "agentbus dlq show mail 1763622000123-0",
+        "agentbus dlq list mail --after 1763622000123-0 --limit 1000 --json",
         "agentbus dlq replay mail --match ConnectionError",
         "agentbus dlq purge mail 1763622000123-0",
     ),
     subject="queue",
 )
-_ALL = 1_000_000
 
 
 def run(call: Call) -> None:
@@ -64,20 +67,17 @@ def run(call: Call) -> None:
     names.name("group", args.group)
     if args.action == "show" and not args.ids:
         raise UsageError("show needs the id of a dead letter", hint=f"see 'dlq list {args.queue}'")
+    if args.after is not None and (args.action != "list" or args.ids):
+        raise UsageError("--after goes with list alone", hint="leave it out")
     if args.to is not None:
         if args.action != "replay":
             raise UsageError("--to goes with replay alone", hint="leave it out")
         names.name("queue", args.to)
     scope = call.enter()
-    if args.action == "purge" and args.match is None:
-        _purge(call, scope, args.ids)
-        return
-    found = _found(call, scope)
     if args.action == "purge":
-        if found:
-            _purge(call, scope, [one.id for one in found])
+        _purge(call, scope)
         return
-    for one in found:
+    for one in _found(call, scope):
         if args.action == "replay":
             _replay(call, scope, one)
         elif args.action == "show" and not call.out.json:
@@ -86,22 +86,25 @@ def run(call: Call) -> None:
             _list(call.out, one, whole_of_it=args.action == "show")
 
 
-def _found(call: Call, scope: Scope) -> list[Letter]:
+def _found(call: Call, scope: Scope) -> Iterator[Letter]:
+    """Yield the letters that are meant, as they are read."""
     args = call.args
     if args.ids:
-        chosen = [call.run(letters.letter(scope, args.queue, args.group, one)) for one in args.ids]
+        # All of them first: nothing is done where one is not there.
+        named = [call.run(letters.letter(scope, args.queue, args.group, one)) for one in args.ids]
+        found: Iterable[Letter] = (
+            one for one in named if args.match is None or args.match in one.error
+        )
     else:
-        most = args.limit if args.action == "list" and args.match is None else _ALL
-        chosen = call.run(letters.dead_letters(scope, args.queue, args.group, most))
+        found = call.each(
+            letters.each(scope, args.queue, args.group, after=args.after, match=args.match)
+        )
         if args.action == "replay":
-            chosen = [one for one in chosen if one.replayed is None and _holds_a_task(one)]
-    if args.match is not None:
-        chosen = [one for one in chosen if args.match in one.error]
-    return chosen[: args.limit] if args.action == "list" else chosen
-
-
-def _holds_a_task(one: Letter) -> bool:
-    return one.payload is not None or bool((one.fields or {}).get("payload"))
+            found = filter(letters.is_to_be_replayed, found)
+    for number, one in enumerate(found):
+        if args.action == "list" and number == args.limit:
+            return
+        yield one
 
 
 def _replay(call: Call, scope: Scope, one: Letter) -> None:
@@ -111,14 +114,15 @@ def _replay(call: Call, scope: Scope, one: Letter) -> None:
     call.out.record(fields, f"{one.id} replayed as {task_id}")
 
 
-def _purge(call: Call, scope: Scope, ids: list[str]) -> None:
+def _purge(call: Call, scope: Scope) -> None:
     args = call.args
-    gone = call.run(letters.purge(scope, args.queue, args.group, ids))
+    ids = list(dict.fromkeys(args.ids))
+    gone = call.run(letters.purge(scope, args.queue, args.group, ids, args.match))
     fields = {"queue": args.queue, "group": args.group, "purged": gone}
     call.out.record(fields, f"{args.queue}: {gone} purged")
-    if gone < len(set(ids)):
+    if args.match is None and gone < len(ids):
         raise NotFound(
-            f"{len(set(ids)) - gone} of the dead letters that were named are not there",
+            f"{len(ids) - gone} of the dead letters that were named are not there",
             hint=f"see 'agentbus dlq list {args.queue}'",
         )
 

@@ -23,6 +23,7 @@ IN_THE_LIBRARY = {
     "result": ["queue"],
     "dlq": ["queue"],
     "work": ["subscribe"],
+    "rerun": ["queue"],
     "bus": ["queue", "streams", "stats"],
     "pause": ["pause", "paused"],
     "agent": ["workers", "pause", "resume", "delete"],

@@ -1,23 +1,34 @@
 #!lua flags=allow-oom
 -- Takes tasks whose retry is due; what was trimmed away meanwhile becomes a tombstone.
 -- KEYS: stream, retries, dead letters, stats, attempts
--- ARGV: group, consumer, how many at most, then fields and values of a tombstone
--- Returns: {entries, when the next one is due in ms or '', how many were lost}
+-- ARGV: group, consumer, how many at most, how many at most of those without an attempt so far (0: they are like
+--       the others), then fields and values of a tombstone
+-- Returns: {entries, when the next one is due in ms or '', how many were lost, 1 if these are without an attempt:
+--          they run as if for the first time, and nothing is noted of them any longer; else 0}
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+local firsts = tonumber(ARGV[4])
+local most, kind = math.max(tonumber(ARGV[3]), firsts), nil
 local taken, lost = {}, 0
-for _, id in ipairs(redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', now, 'LIMIT', 0, ARGV[3])) do
+for _, id in ipairs(redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', now, 'LIMIT', 0, most)) do
+  local first = firsts > 0 and redis.call('HGET', KEYS[5], id) == '0'
+  if kind == nil then
+    kind = first
+    most = first and firsts or tonumber(ARGV[3])
+  end
+  -- Only of one kind at once, since the two are acknowledged in different ways.
+  if kind ~= first or #taken + lost >= most then break end
   redis.call('ZREM', KEYS[2], id)
   local entry = redis.call('XCLAIM', KEYS[1], ARGV[1], ARGV[2], 0, id)[1]
+  if first or not entry then redis.call('HDEL', KEYS[5], id) end
   if entry then
     taken[#taken + 1] = entry
   else
     lost = lost + 1
     redis.call('XACK', KEYS[1], ARGV[1], id)
-    redis.call('HDEL', KEYS[5], id)
-    redis.call('XADD', KEYS[3], '*', 'original_id', id, unpack(ARGV, 4))
+    redis.call('XADD', KEYS[3], '*', 'original_id', id, unpack(ARGV, 5))
   end
 end
 if lost > 0 then redis.call('HINCRBY', KEYS[4], 'lost', lost) end
 local next = redis.call('ZRANGE', KEYS[2], 0, 0, 'WITHSCORES')
-return { taken, next[2] or '', lost }
+return { taken, next[2] or '', lost, kind and 1 or 0 }

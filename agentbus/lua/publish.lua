@@ -1,6 +1,6 @@
 #!lua
 -- Appends tasks with their envelopes, all or none of them.
--- KEYS: stream, queues, stats, once slot, order, metrics, then the seen keys of those with a dedup key
+-- KEYS: stream, queues, stats, once slot, order, metrics, readers, then the seen keys of those with a dedup key
 -- ARGV: queue, bound, 'refuse' or 'trim', dedup window in seconds, task id's suffix, token, how many tasks, then for
 --       each how many words follow at the end, which of the seen keys is its own (0: none), its ordering key
 --       ('': none), its fields and values
@@ -14,11 +14,11 @@ local before = already(KEYS[4], ARGV[6])
 if before then return before end
 local call, stream, bound, count = redis.call, KEYS[1], tonumber(ARGV[2]), tonumber(ARGV[7])
 local seen, fresh = {}, count
-for i = 7, #KEYS do
-  seen[i - 6] = call('GET', KEYS[i])
-  if seen[i - 6] then fresh = fresh - 1 end
+for i = 8, #KEYS do
+  seen[i - 7] = call('GET', KEYS[i])
+  if seen[i - 7] then fresh = fresh - 1 end
 end
-if fresh > 0 and not room(stream, bound, fresh) then
+if fresh > 0 and not room(stream, bound, fresh, KEYS[7]) then
   if ARGV[3] ~= 'trim' then
     refused(KEYS[6], KEYS[3], 100000, ARGV[1], fresh)
     return { 'full', call('XLEN', stream) }
@@ -30,11 +30,11 @@ fresh = 0
 for n = 1, count do
   local words, mark, key = tonumber(ARGV[at]), tonumber(ARGV[at + 1]), ARGV[at + 2]
   -- One key may stand twice in a batch.
-  local id = mark > 0 and (seen[mark] or call('GET', KEYS[6 + mark])) or nil
+  local id = mark > 0 and (seen[mark] or call('GET', KEYS[7 + mark])) or nil
   if not id then
     id = call('XADD', stream, '*', unpack(ARGV, at + 3, at + 2 + words))
     fresh = fresh + 1
-    if mark > 0 then call('SET', KEYS[6 + mark], id .. ARGV[5], 'EX', ARGV[4]) end
+    if mark > 0 then call('SET', KEYS[7 + mark], id .. ARGV[5], 'EX', ARGV[4]) end
     if key ~= '' then call('ZADD', KEYS[5], 0, place(key, id)) end
   end
   reply[n + 1] = id

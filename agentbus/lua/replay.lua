@@ -1,8 +1,9 @@
 #!lua
 -- Publishes a dead letter's task anew and notes where it went; once.
--- KEYS: dead letters, stream, queues, stats, replayed
+-- KEYS: dead letters, stream, queues, stats, replayed, purged
 -- ARGV: letter's id, queue, task id's suffix, then the fields that are the letter's own and not the task's
 -- Returns: the new task's id, or '' if there is no such letter
+if redis.call('SISMEMBER', KEYS[6], ARGV[1]) == 1 then return '' end
 local before = redis.call('HGET', KEYS[5], ARGV[1])
 if before then return before end
 local entry = redis.call('XRANGE', KEYS[1], ARGV[1], ARGV[1])[1]

@@ -1,11 +1,12 @@
--- needed(stream): the lowest id that a group may still need, nil where there is no group: what is pending,
--- else what follows the last delivered.
+-- needed(stream, readers): the lowest id that a group may still need, nil where there is no group: what is
+-- pending, else what follows the last delivered. Never above what a reader in the hash `readers`, if there is
+-- one, still needs.
 local function after(id)
   local ms, seq = string.match(id, '^(%d+)%-(%d+)$')
   if #seq < 15 then return ms .. '-' .. string.format('%d', tonumber(seq) + 1) end
   return id
 end
-local function needed(stream)
+local function needed(stream, readers)
   local lowest
   for _, group in ipairs(redis.call('XINFO', 'GROUPS', stream)) do
     local info = {}
@@ -18,14 +19,21 @@ local function needed(stream)
     end
     if not lowest or newer(lowest, id) then lowest = id end
   end
+  if lowest and readers then
+    for _, id in ipairs(redis.call('HVALS', readers)) do
+      -- What is no id says nothing about what may go.
+      if not string.find(id, '^%d+%-%d+$') then return '0-0' end
+      if newer(lowest, id) then lowest = id end
+    end
+  end
   return lowest
 end
--- room(stream, bound, wanted): whether so many more entries fit, after trimming what no group needs.
-local function room(stream, bound, wanted)
+-- room(stream, bound, wanted, readers): whether so many more entries fit, after trimming what nobody needs.
+local function room(stream, bound, wanted, readers)
   local length = redis.call('XLEN', stream)
   if length + wanted <= bound then return true end
   if length == 0 then return false end
-  local lowest = needed(stream)
+  local lowest = needed(stream, readers)
   if lowest then length = length - redis.call('XTRIM', stream, 'MINID', '=', lowest) end
   return length + wanted <= bound
 end

@@ -1,0 +1,23 @@
+#!lua flags=allow-oom
+-- Removes what was noted of entries that are gone: no longer pending in a group, or no longer in a stream.
+-- KEYS: stream, what was noted by entry id
+-- ARGV: 'hash', 'zset' or 'set', group ('' where the entry needs only be in the stream), cursor, how many to look
+--       at, 1 only to count
+-- Returns: {cursor to go on from ('0' at the end), how many}
+local scan = { hash = 'HSCAN', zset = 'ZSCAN', set = 'SSCAN' }
+local remove = { hash = 'HDEL', zset = 'ZREM', set = 'SREM' }
+local page = redis.call(scan[ARGV[1]], KEYS[2], ARGV[3], 'COUNT', ARGV[4])
+local gone = 0
+for i = 1, #page[2], ARGV[1] == 'set' and 1 or 2 do
+  local id, found = page[2][i], nil
+  if ARGV[2] == '' then
+    found = redis.pcall('XRANGE', KEYS[1], id, id)
+  else
+    found = redis.pcall('XPENDING', KEYS[1], ARGV[2], id, id, 1)
+  end
+  if not found['err'] and #found == 0 then
+    if ARGV[5] ~= '1' then redis.call(remove[ARGV[1]], KEYS[2], id) end
+    gone = gone + 1
+  end
+end
+return { page[1], gone }

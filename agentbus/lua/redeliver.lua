@@ -1,0 +1,46 @@
+#!lua
+-- Has tasks that a group acknowledged delivered to it again, in their order; those pending are left alone.
+-- KEYS: stream, retries, attempts, stats, bell
+-- ARGV: group, id to go on from, last id, how many to look at, how many to deliver at most, the consumer that
+--       holds what was put aside, when the one before is due in ms, 1 only to count
+-- Returns: {id to go on from ('' at the end), how many, the first one's id or '', the last one's or '', how many
+--          are pending, when the last one is due in ms}
+--@include page
+local ids, onwards = page(KEYS[1], ARGV[2], ARGV[3], tonumber(ARGV[4]))
+if #ids == 0 then return { '', 0, '', '', 0, ARGV[7] } end
+local held, from, pending = {}, ids[1], nil
+repeat
+  pending = redis.call('XPENDING', KEYS[1], ARGV[1], from, ids[#ids], #ids)
+  for _, entry in ipairs(pending) do
+    held[entry[1]] = true
+    from = '(' .. entry[1]
+  end
+until #pending < #ids
+local chosen, busy, most = {}, 0, tonumber(ARGV[5])
+for _, id in ipairs(ids) do
+  if held[id] then
+    busy = busy + 1
+  elseif #chosen < most then
+    chosen[#chosen + 1] = id
+  end
+end
+local due = tonumber(ARGV[7])
+if ARGV[8] ~= '1' and #chosen > 0 then
+  local words = { unpack(chosen) }
+  words[#words + 1] = 'FORCE'
+  words[#words + 1] = 'JUSTID'
+  redis.call('XCLAIM', KEYS[1], ARGV[1], ARGV[6], 0, unpack(words))
+  local time = redis.call('TIME')
+  local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+  -- One after the other up to now, so that they come in their order: as text, 1-10 would come before 1-2.
+  due = math.max(now - #chosen * 0.0005, due)
+  for _, id in ipairs(chosen) do
+    due = due + 0.0005
+    redis.call('ZADD', KEYS[2], string.format('%.4f', due), id)
+    -- The next run is the first that counts.
+    redis.call('HSET', KEYS[3], id, 0)
+  end
+  redis.call('HINCRBY', KEYS[4], 'redelivered', #chosen)
+  redis.call('XADD', KEYS[5], 'MAXLEN', 1, '*', 'due', string.format('%d', now))
+end
+return { onwards, #chosen, chosen[1] or '', chosen[#chosen] or '', busy, string.format('%.4f', due) }

@@ -1,0 +1,71 @@
+"""rerun: deliver to a group once more what it has done."""
+
+from __future__ import annotations
+
+from agentbus import names, replaying
+from agentbus.commands._declare import Call, Param, Verb, whole
+from agentbus.errors import UsageError
+
+VERB = Verb(
+    "rerun",
+    "Deliver to a group once more what it has done, from a time or a task on.",
+    Param("queue", metavar="QUEUE", required=True, help="The queue."),
+    Param(
+        "start",
+        "--from",
+        metavar="ID|TIME|30m",
+        help="From this task on, or a time, or so long ago.",
+    ),
+    Param(
+        "until", "--until", metavar="ID|TIME|30m", help="Up to this task, or time; without it all."
+    ),
+    Param("group", "--group", metavar="G", default="default", help="Which group (default)."),
+    Param("limit", "--limit", metavar="N", convert=whole, help="At most N tasks."),
+    Param("dry_run", "--dry-run", flag=True, help="Only count, and change nothing."),
+    text="What the group has acknowledged and is still kept is delivered once more; what is pending is"
+    " left alone, and other groups see nothing. A rerun that was ended halfway can be started again."
+    " Exit 5 if there is no such queue or group. JSON: queue, group, tasks, pending, first, last,"
+    " dry_run.",
+    examples=(
+        "agentbus rerun mail --from 30m --dry-run",
+        "agentbus rerun mail --from 2025-11-20T07:00:00Z --until 2025-11-20T08:00:00Z",
+    ),
+    subject="queue",
+)
+
+
+def run(call: Call) -> None:
+    """Deliver the tasks again, and say how many."""
+    args = call.args
+    names.name("queue", args.queue)
+    names.name("group", args.group)
+    if args.start is None:
+        raise UsageError(
+            "rerun needs --from", hint="give a task's id, a time, or a duration such as 30m"
+        )
+    scope = call.enter()
+    done = call.run(
+        replaying.replay_from(
+            scope,
+            args.queue,
+            args.group,
+            args.start,
+            args.until,
+            dry_run=args.dry_run,
+            limit=args.limit,
+        )
+    )
+    fields = {
+        "queue": done.queue,
+        "group": done.group,
+        "tasks": done.tasks,
+        "pending": done.pending,
+        "first": done.first,
+        "last": done.last,
+        "dry_run": done.dry_run,
+    }
+    text = f"{done.queue}: {done.tasks} {'would be' if done.dry_run else 'are'} delivered again"
+    text += f" to {done.group}"
+    text += f", {done.first} to {done.last}" if done.first else ""
+    text += f"; {done.pending} are pending and left alone" if done.pending else ""
+    call.out.record(fields, text)
