@@ -139,7 +139,8 @@ def _only_options(url: Url, *known: str) -> None:
 def _needs_fakeredis() -> None:
     try:
         import fakeredis  # noqa: F401
-    except ImportError:
+        import lupa  # noqa: F401
+    except ImportError as error:
         raise ConfigError(
-            "memory:// needs the package fakeredis", hint="install agentbus-toolkit[memory]"
+            f"memory:// needs the package {error.name}", hint="install agentbus-toolkit[memory]"
         ) from None

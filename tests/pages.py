@@ -28,7 +28,7 @@ class Block:
         for line in self.text.splitlines():
             if line.startswith("$ "):
                 found.append((line[2:], ""))
-            elif line.startswith("> ") and found and not found[-1][1]:
+            elif (line == ">" or line.startswith("> ")) and found and not found[-1][1]:
                 found[-1] = (f"{found[-1][0]}\n{line[2:]}", "")
             else:
                 assert found, f"line {self.line}: output before the first command"

@@ -76,6 +76,72 @@ def events(shell: Shell) -> list[tuple[str, str]]:
     return [(entry["agent_id"], entry["message"]) for entry in said(shell)]
 
 
+# -- the words --
+
+
+@pytest.fixture
+def words(examples: pathlib.Path, tmp_path: pathlib.Path) -> pathlib.Path:
+    return shutil.copytree(examples / "words", tmp_path / "words")
+
+
+def test_the_program_counts_the_words_of_each_file_and_buries_what_is_no_text(
+    words, real_shell, tmp_path
+):
+    (tmp_path / "a.txt").write_text("to be or not to be")
+    (tmp_path / "b.jpg").write_bytes(b"\xff\xd8\xff")
+    tasks = real_shell.ok(
+        *("publish", "words", "--lines"), stdin=f"{tmp_path}/a.txt\n{tmp_path}/b.jpg\n"
+    ).split()
+
+    real_shell.run(
+        *("work", "words", "--drain", "--", sys.executable, str(words / "words.py")),
+    )
+
+    assert '"words":6' in real_shell.ok("result", tasks[0]).replace(" ", "")
+    (letter,) = real_shell.records("dlq", "list", "words")
+    assert letter["task_id"] == tasks[1]
+    assert "is no text" in letter["error"]
+
+
+@pytest.mark.parametrize(
+    ("working", "broken", "outcome"),
+    [
+        ("", "", "4 passed"),
+        ('"words": len(words)', '"words": 0', "2 failed, 2 passed"),
+        ("except UnicodeDecodeError as", "except KeyError as", "1 failed, 3 passed"),
+    ],
+    ids=["as they are", "no word is counted", "what is no text is not known"],
+)
+def test_the_tests_of_the_words_pass_unless_the_handler_is_broken(
+    words, tmp_path, working, broken, outcome
+):
+    program = words / "words.py"
+    program.write_text(program.read_text().replace(working, broken, bool(working)))
+
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-W",
+            "error",
+            "-m",
+            "pytest",
+            "-q",
+            "-p",
+            "no:valkey",
+            "-p",
+            "no:asyncio",
+        ],
+        env=environment(tmp_path),
+        cwd=words,
+        capture_output=True,
+        text=True,
+        timeout=_ENDS_WITHIN,
+        check=False,
+    )
+
+    assert outcome in done.stdout, done.stdout + done.stderr
+
+
 # -- the build --
 
 

@@ -23,7 +23,7 @@ LAYERS = {
     3: "inspector diagnosis holding delivery performing settling intake duty serial sliding keeping"
     " patience webhook worker aworker crew pulling queues metrics samples figures entries presence"
     " pausing gate janitor",
-    4: "bus aio overview oversight labour",
+    4: "bus aio overview oversight labour testing",
     6: "commands",
 }
 LAYER = {f"agentbus.{name}": layer for layer, names in LAYERS.items() for name in names.split()}

@@ -1,0 +1,25 @@
+"""A blocking bus for a test, whichever kind of bus it has."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+from agentbus.bus import Bus
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from agentbus.bus import Verbs
+
+
+@contextlib.contextmanager
+def blocking(bus: Verbs) -> Iterator[Bus]:
+    """Give the bus itself, or a blocking one of the same agent, project, server and clock."""
+    if isinstance(bus, Bus):
+        yield bus
+        return
+    with Bus(bus.settings) as opened:
+        opened.scope.now = bus.scope.now
+        opened.scope.monotonic = bus.scope.monotonic
+        yield opened

@@ -1,0 +1,264 @@
+"""Runs a worker until nothing is left, over delays and backoffs, and says what became of each task."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from agentbus.consuming import Consumption
+from agentbus.errors import UsageError
+from agentbus.queue import PRIORITIES
+from agentbus.record import Record
+from agentbus.store import Batch
+from agentbus.testing.blocking import blocking
+from agentbus.testing.clock import FakeClock
+from agentbus.testing.journal import Journal, is_asynchronous
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from concurrent.futures import Future
+
+    from agentbus.bus import Bus, Verbs
+    from agentbus.letters import Letter
+    from agentbus.store import Op
+
+_MOST = 10_000
+_ALL = 1_000_000
+# How long a worker may take to look again at what another has put aside.
+_GLANCE = 1.0
+
+
+class Drained(Record):
+    """What became of the tasks that a drain ran.
+
+    `done`: the payloads of those that are done, in that order; `results`: task id → what its handler
+    returned, as it was kept; `runs`: task id → how often its handler ran; `dead`: the letters of those that
+    were buried.
+    """
+
+    done: list[Any]
+    results: dict[str, Any]
+    runs: dict[str, int]
+    dead: list[Letter]
+
+
+class Buried(AssertionError):
+    """Raised by a drain after which a task lies among the dead letters; from the handler's last error.
+
+    `drained` is what the drain would have returned.
+    """
+
+    def __init__(self, message: str, drained: Drained) -> None:
+        super().__init__(message)
+        self.drained = drained
+
+
+def drain(
+    bus: Verbs,
+    queue: str,
+    handler: Callable[..., Any],
+    *,
+    group: str = "default",
+    due_only: bool = False,
+    raises: bool = True,
+    most: int = _MOST,
+    **options: Any,
+) -> Drained:
+    """Run a worker until the queue has nothing left for the group, and say what became of its tasks.
+
+    Delayed tasks and retries are waited for: the clock of the bus is advanced if it has a fake one, else
+    the time passes; with `due_only` they are left. `options` are those of `Bus.subscribe`. Tasks in the
+    hands of other consumers are not waited for. Raises `Buried` if a task was buried, unless told not to,
+    and `AssertionError` after more than `most` runs: a handler may publish to its own queue for ever.
+    """
+    __tracebackhide__ = True
+    if is_asynchronous(handler) and _inside_a_loop():
+        raise UsageError(
+            "an asynchronous handler cannot be drained here: this thread's loop is running",
+            hint="use 'await adrain(…)'",
+        )
+    with blocking(bus) as opened:
+        work = _Drain(opened, queue, handler, group, most, options)
+        return work.told(raises, work.run(due_only))
+
+
+async def adrain(
+    bus: Verbs,
+    queue: str,
+    handler: Callable[..., Any],
+    *,
+    group: str = "default",
+    due_only: bool = False,
+    raises: bool = True,
+    most: int = _MOST,
+    **options: Any,
+) -> Drained:
+    """Do as `drain` does, in a thread; an asynchronous handler runs in the loop of the caller.
+
+    So it may use what the test has opened there.
+    """
+    __tracebackhide__ = True
+    loop = asyncio.get_running_loop()
+    running: set[Future[Any]] = set()
+
+    async def finish(result: Any) -> Any:
+        return await result
+
+    def here(given: Any) -> Any:
+        result = handler(given)
+        if not inspect.isawaitable(result):
+            return result
+        future = asyncio.run_coroutine_threadsafe(finish(result), loop)
+        running.add(future)
+        if work.stopped:
+            # Whoever stopped it may not have seen this one.
+            future.cancel()
+        try:
+            return future.result()
+        finally:
+            running.discard(future)
+
+    with blocking(bus) as opened:
+        work = _Drain(opened, queue, functools.wraps(handler)(here), group, most, options)
+        thread = asyncio.ensure_future(asyncio.to_thread(work.run, due_only))
+        try:
+            return work.told(raises, await asyncio.shield(thread))
+        except asyncio.CancelledError:
+            # The thread must not outlive the loop, for which its handlers wait.
+            work.stop()
+            for future in list(running):
+                future.cancel()
+            await asyncio.wait([thread])
+            raise
+
+
+class _Drain:
+    """One drain of a queue."""
+
+    def __init__(
+        self,
+        bus: Bus,
+        queue: str,
+        handler: Callable[..., Any],
+        group: str,
+        most: int,
+        options: dict[str, Any],
+    ) -> None:
+        self._bus = bus
+        self._queue = bus.queue(queue)
+        self._look = Consumption(bus.scope, queue, group, "-")
+        self._clock = FakeClock.of(bus.scope.now)
+        self._most = most
+        self._journal = Journal()
+        self.stopped = False
+        self._before = {letter.id for letter in self._letters()}
+        self._results: dict[str, Any] = {}
+        self._collected: dict[str, int] = {}
+        self._worker = bus.subscribe(
+            queue, self._journal.keep(handler), group=group, drain=True, **options
+        )
+
+    def stop(self) -> None:
+        """End as soon as what runs is finished."""
+        self.stopped = True
+        self._worker.stop()
+
+    def run(self, due_only: bool) -> Drained:
+        """Make passes until nothing is left, or nothing that is due."""
+        wait = 0.0
+        with self._worker as worker:
+            while not self.stopped:
+                handled = worker.run_once(wait=wait)
+                wait = 0.0
+                self._collect()
+                self._bounded()
+                if handled:
+                    continue
+                due = self._bus._run("drain", _soonest(self._look))
+                now = self._bus.scope.now()
+                if due is None or (due_only and due > now):
+                    break
+                if self._clock is None or due_only:
+                    wait = max(0.001, min(_GLANCE, due - now))
+                else:
+                    self._clock.advance(due - now if due > now else _GLANCE)
+        dead = [letter for letter in self._letters() if letter.id not in self._before]
+        buried = {letter.task_id for letter in dead}
+        done = [task for task in self._journal.done if task not in buried]
+        payloads = self._journal.done
+        return Drained(
+            done=[payloads[task] for task in done],
+            results={task: self._results[task] for task in done if task in self._results},
+            runs=dict(self._journal.runs),
+            dead=dead,
+        )
+
+    def told(self, raises: bool, drained: Drained) -> Drained:
+        """Return what became of the tasks, or raise `Buried`."""
+        # A test's report then ends in its own line.
+        __tracebackhide__ = True
+        if not raises or not drained.dead:
+            return drained
+        lines = [
+            f"{letter.task_id} after {letter.attempts} attempts: {letter.error}"
+            for letter in drained.dead
+        ]
+        name = self._queue.name
+        what = (
+            f"1 task of {name!r} was" if len(lines) == 1 else f"{len(lines)} tasks of {name!r} were"
+        )
+        message = "\n  ".join([f"{what} buried:", *lines])
+        errors = (self._journal.errors.get(str(letter.task_id)) for letter in drained.dead)
+        raise Buried(message, drained) from next((error for error in errors if error), None)
+
+    def _letters(self) -> list[Letter]:
+        found: list[Letter] = self._queue.dead_letters(self._look.group, limit=_ALL)
+        return found
+
+    def _collect(self) -> None:
+        """Read the results of what was just done, before the clock is moved beyond their end."""
+        runs = self._journal.runs
+        fresh = [task for task in self._journal.done if self._collected.get(task) != runs[task]]
+        if fresh:
+            # A task may be done in a later run than the one that it was looked at after.
+            self._collected.update({task: runs[task] for task in fresh})
+            self._results.update(self._bus._run("drain", _results(self._look, fresh)))
+
+    def _bounded(self) -> None:
+        runs = sum(self._journal.runs.values())
+        if runs > self._most:
+            raise AssertionError(
+                f"{runs} runs, and the queue {self._queue.name!r} is not empty: does its handler"
+                " publish to it?"
+            )
+
+
+def _soonest(look: Consumption) -> Op[float | None]:
+    keys = look.scope.keys
+    waiting = (keys.delayed(look.queue), *(look.retries(priority) for priority in PRIORITIES))
+    replies = yield Batch([("ZRANGE", key, 0, 0, "WITHSCORES") for key in waiting])
+    return min((float(reply[1]) / 1000 for reply in replies if reply), default=None)
+
+
+def _results(look: Consumption, tasks: list[str]) -> Op[dict[str, Any]]:
+    replies = yield Batch([("GET", look.scope.keys.result(task, look.group)) for task in tasks])
+    kept = zip(tasks, replies, strict=True)
+    # What was buried has its error there, and what came to nothing may have a null.
+    found = {
+        task: orjson.loads(reply)
+        for task, reply in kept
+        if isinstance(reply, bytes) and reply[:1] != b"!"
+    }
+    return {task: result for task, result in found.items() if result is not None}
+
+
+def _inside_a_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True

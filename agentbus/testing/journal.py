@@ -1,0 +1,74 @@
+"""Keeps a book of what a handler did with each task, and does not change what it does."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import threading
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from agentbus.delivery import Delivery
+
+
+class Journal:
+    """Task id → how often it ran, the last error, and the payload of what is done, in that order."""
+
+    def __init__(self) -> None:
+        self.runs: dict[str, int] = {}
+        self.errors: dict[str, BaseException] = {}
+        self.done: dict[str, Any] = {}
+        # Handlers may run side by side, in threads.
+        self._guard = threading.Lock()
+
+    def keep(self, handler: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a handler of the same kind that is written down."""
+
+        @functools.wraps(handler)
+        def plain(given: Any) -> Any:
+            with self._run(given):
+                result = handler(given)
+                if not inspect.isawaitable(result):
+                    return result
+            return finish(given, result)
+
+        async def finish(given: Any, result: Any) -> Any:
+            with self._run(given, counted=True):
+                return await result
+
+        @functools.wraps(handler)
+        async def asynchronous(given: Any) -> Any:
+            with self._run(given):
+                return await handler(given)
+
+        return asynchronous if is_asynchronous(handler) else plain
+
+    @contextlib.contextmanager
+    def _run(self, given: Any, *, counted: bool = False) -> Iterator[None]:
+        deliveries: list[Delivery] = given if isinstance(given, list) else [given]
+        tasks = [delivery.id for delivery in deliveries]
+        with self._guard:
+            for task in tasks:
+                self.done.pop(task, None)
+                self.runs[task] = self.runs.get(task, 0) + (not counted)
+        try:
+            yield
+        except BaseException as error:
+            with self._guard:
+                self.errors.update(dict.fromkeys(tasks, error))
+            raise
+        with self._guard:
+            for task, delivery in zip(tasks, deliveries, strict=True):
+                if delivery.acked or not delivery.settled:
+                    self.done[task] = delivery.payload
+
+
+def is_asynchronous(handler: Callable[..., Any]) -> bool:
+    """Tell whether a worker runs this handler in a loop of its own."""
+    while isinstance(handler, functools.partial):
+        handler = handler.func
+    call = handler if inspect.isroutine(handler) else type(handler).__call__
+    return inspect.iscoroutinefunction(call)

@@ -1,0 +1,102 @@
+"""What a program under test has said and published, without taking any of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from agentbus import envelope
+from agentbus.consuming import Consumption
+from agentbus.queue import PRIORITIES
+from agentbus.record import Record
+from agentbus.store import Batch, ServerReply
+from agentbus.stream import position, text
+from agentbus.testing.blocking import blocking
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from agentbus.bus import Verbs
+    from agentbus.message import Message
+    from agentbus.store import Op
+
+
+class Published(Record):
+    """A task that waits in a queue.
+
+    `due` is the unix time before which it is not delivered, None if it may be at once; `envelope` is what
+    was published beside its payload (`key`, `correlation_id`, `headers`, …).
+    """
+
+    id: str
+    payload: Any
+    priority: str
+    due: float | None
+    envelope: Mapping[str, Any]
+
+
+def published(bus: Verbs, queue: str, *, group: str = "default") -> list[Published]:
+    """Return the tasks that wait for a group: in the order of their delivery, then by when they are due.
+
+    Delayed tasks and those put aside for a retry are among them; what was done, buried, or is in a
+    consumer's hands is not.
+    """
+    with blocking(bus) as opened:
+        found = opened._run("published", _published(Consumption(opened.scope, queue, group, "-")))
+    return sorted(found, key=lambda task: (task.due is not None, task.due or 0.0))
+
+
+def spoken(bus: Verbs, topic: str | None = None) -> list[Message]:
+    """Return what any agent has said on the channel, oldest first; what the bus itself said is left out."""
+    with blocking(bus) as opened:
+        heard = list(opened.overhear(topic, since="0-0", limit=None, peek=True))
+    return [message for message in heard if message.event is None]
+
+
+def _published(look: Consumption) -> Op[list[Published]]:
+    found: list[Published] = []
+    for priority in PRIORITIES:
+        found += yield from _in_stream(look, priority)
+    keys = look.scope.keys
+    due, bodies = yield Batch(
+        [
+            ("ZRANGE", keys.delayed(look.queue), 0, -1, "WITHSCORES"),
+            ("HGETALL", keys.bodies(look.queue)),
+        ]
+    )
+    kept = dict(zip(bodies[::2], bodies[1::2], strict=True))
+    for task_id, score in zip(due[::2], due[1::2], strict=True):
+        priority, _, *flat = orjson.loads(kept[task_id])
+        payload, meta = envelope.decode([word.encode() for word in flat])
+        found.append(Published(text(task_id), payload, priority, float(score) / 1000, meta))
+    return found
+
+
+def _in_stream(look: Consumption, priority: str) -> Op[list[Published]]:
+    stream = look.streams[priority]
+    entries, groups, aside = yield Batch(
+        [
+            ("XRANGE", stream, "-", "+"),
+            ("XINFO", "GROUPS", stream),
+            ("ZRANGE", look.retries(priority), 0, -1, "WITHSCORES"),
+        ]
+    )
+    taken = (0, 0)
+    # Nobody has published or worked with this priority.
+    for group in [] if isinstance(groups, ServerReply) else groups:
+        named = dict(zip(group[::2], group[1::2], strict=True))
+        if text(named[b"name"]) == look.group:
+            taken = position(text(named[b"last-delivered-id"]))
+    due = dict(zip(aside[::2], aside[1::2], strict=True))
+    waiting = [entry for entry in entries if entry[0] in due or position(text(entry[0])) > taken]
+    return [
+        Published(
+            look.id_of(task),
+            task.payload if task.error is None else {"malformed": task.error},
+            priority,
+            float(due[task.entry_id]) / 1000 if task.entry_id in due else None,
+            {name: value for name, value in task.meta.items() if name != "id"},
+        )
+        for task in look.decoded(waiting, priority)
+    ]

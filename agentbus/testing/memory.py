@@ -1,0 +1,107 @@
+"""A server inside this process for the length of a test, and the buses on it."""
+
+from __future__ import annotations
+
+import uuid
+from typing import TYPE_CHECKING, Self, TypeVar
+
+from agentbus import aio, bus
+from agentbus.schemes import backend
+from agentbus.testing.clock import FakeClock
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from agentbus.aio import AsyncBus
+    from agentbus.bus import Bus, Verbs
+    from agentbus.store.clocked import ServerTime
+
+    AnyBus = TypeVar("AnyBus", bound=Verbs)
+
+
+class MemoryServer:
+    """A server in memory with nothing on it, a project, and every bus that is opened through it.
+
+    Used in a `with` block, or closed: its buses are closed then, and what it held is forgotten. Agents of
+    one test talk by way of one of these; two know nothing of each other.
+    """
+
+    def __init__(self, project: str = "test") -> None:
+        """Raises `ConfigError` without the extra `memory`."""
+        self.project = project
+        self._name = uuid.uuid4().hex
+        self.url = f"memory://{self._name}"
+        self._clock: FakeClock | None = None
+        self._time: ServerTime | None = None
+        self._buses: list[Bus] = []
+        self._async_buses: list[AsyncBus] = []
+        # Made at once, so that what is not installed is missed here.
+        backend(self.url, project).link()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self.close()
+
+    @property
+    def clock(self) -> FakeClock:
+        """The clock of this server and of all its buses; they have the machine's until it is asked for."""
+        if self._clock is None:
+            from agentbus.store.clocked import ServerTime
+
+            clock = FakeClock()
+            self._time = ServerTime(self._name, clock.server_time)
+            clock.on_advance(self._time.wake)
+            self._clock = clock
+            for opened in (*self._buses, *self._async_buses):
+                self._set(opened)
+        return self._clock
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """The environment in which `agentbus.connect()` without arguments leads here."""
+        return {"AGENTBUS_URL": self.url, "AGENTBUS_PROJECT": self.project}
+
+    def connect(self, agent: str = "tester", **settings: Any) -> Bus:
+        """Open a bus for an agent; `settings` are those of `agentbus.connect`."""
+        opened = bus.connect(self.url, agent=agent, **{"project": self.project, **settings})
+        self._buses.append(opened)
+        return self._set(opened)
+
+    def aconnect(self, agent: str = "tester", **settings: Any) -> AsyncBus:
+        """Open an asynchronous bus for an agent, to be used by the coroutines of one loop."""
+        opened = aio.connect(self.url, agent=agent, **{"project": self.project, **settings})
+        self._async_buses.append(opened)
+        return self._set(opened)
+
+    def close(self) -> None:
+        """Close the buses and forget what the server held; may be called twice."""
+        for opened in self._buses:
+            opened.close()
+        for waiting in self._async_buses:
+            _close(waiting)
+        self._buses, self._async_buses = [], []
+        if self._time is not None:
+            self._time.close()
+        from agentbus.store import memory
+
+        memory.forget(self._name)
+
+    def _set(self, opened: AnyBus) -> AnyBus:
+        if self._clock is not None:
+            opened.scope.now = self._clock.time
+            opened.scope.monotonic = self._clock.monotonic
+        return opened
+
+
+def _close(opened: AsyncBus) -> None:
+    """Close an asynchronous bus from outside its loop, if it was used in one that still lives."""
+    loop = getattr(opened._link, "_loop", None)
+    if loop is None or loop.is_closed():
+        return
+    if loop.is_running():
+        # Kept by the loop: closing only cancels reads.
+        loop.create_task(opened.aclose())
+    else:
+        loop.run_until_complete(opened.aclose())

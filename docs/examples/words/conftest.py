@@ -1,0 +1,3 @@
+"""Brings the fixtures `agentbus_bus` and `agentbus_clock`."""
+
+pytest_plugins = ["agentbus.testing"]
