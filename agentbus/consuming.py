@@ -9,7 +9,7 @@ import orjson
 from agentbus import envelope
 from agentbus.ending import ASIDE, Ending
 from agentbus.queue import PRIORITIES
-from agentbus.store import Batch, Command, Run, ServerReply, Take
+from agentbus.store import Batch, Run, ServerReply, Take
 from agentbus.stream import position, text
 from agentbus.taken import Taken
 
@@ -232,11 +232,4 @@ class Consumption(Ending):
 
     def leave(self) -> Op[None]:
         """Delete this consumer from the groups in which it holds nothing."""
-        for stream in self.streams.values():
-            (reply,) = yield Batch([("XINFO", "CONSUMERS", stream, self.group)])
-            if isinstance(reply, ServerReply):
-                continue
-            for consumer in reply:
-                named = {consumer[i]: consumer[i + 1] for i in range(0, len(consumer), 2)}
-                if named[b"name"] == self.consumer.encode() and named[b"pending"] == 0:
-                    yield Command("XGROUP", "DELCONSUMER", stream, self.group, self.consumer)
+        yield Run("leave", list(self.streams.values()), (self.group, self.consumer), writes=True)

@@ -40,6 +40,8 @@ class Ending:
         self.streams = {priority: keys.queue(queue, priority) for priority in PRIORITIES}
         self.stats = keys.stats(queue)
         self.letters = keys.dead_letters(queue, group)
+        # Counted by C code, so that two threads never get the same number.
+        self._begun = iter(range(1, 2**62))
         self.tombstone = (
             "queue",
             queue,
@@ -102,7 +104,10 @@ class Ending:
         number: int = yield Run(
             "begin",
             (self.streams[task.priority], self.attempts(task.priority)),
-            (self.group, self.consumer, task.entry_id, uncounted),
+            (
+                *(self.group, self.consumer, task.entry_id, uncounted),
+                f"{self.consumer}/{next(self._begun)}",
+            ),
             writes=True,
         )
         return number

@@ -129,7 +129,7 @@ def _states(
             state = "retrying" if text(one[1]) == ASIDE else "pending"
         else:
             state = "done" if position(entry_id) <= position(delivered) else "waiting"
-        number = text(attempt or b"")
+        number = text(attempt or b"").partition(" ")[0]
         entries.append(
             Entry(
                 task_id(entry_id, queue, priority),

@@ -53,9 +53,9 @@ class Patience:
         """Run an operation without blocking the loop that asks for it."""
         return await asyncio.to_thread(self, op)
 
-    def hurry(self, seconds: float) -> None:
-        """Wait for a server that is away no longer than so many seconds from now."""
-        self._until = min(self._until, time.monotonic() + seconds)
+    def hurry(self) -> None:
+        """Wait for a server that is away no longer than the deadline, from now on."""
+        self._until = min(self._until, time.monotonic() + self._bus.settings.deadline)
 
     def _patience(self) -> float:
         return max(0.0, self._until - time.monotonic())

@@ -7,6 +7,7 @@ is buried after its attempts, and its neighbours never are.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import secrets
@@ -19,7 +20,7 @@ from agentbus import names
 from agentbus.consuming import Consumption
 from agentbus.delivery import AsyncDelivery, Delivery
 from agentbus.duty import Duty
-from agentbus.errors import UsageError
+from agentbus.errors import AgentBusError, UsageError
 from agentbus.gate import Gate
 from agentbus.intake import Intake
 from agentbus.janitor import Janitor
@@ -44,8 +45,6 @@ if TYPE_CHECKING:
 VISIBILITY = 180.0
 _MOST = 500
 _LONGEST_WAIT = 1.0
-# Seconds for which a worker that was told to stop tries to say what it has done.
-_GRACE = 30.0
 
 
 class Worker:
@@ -153,7 +152,7 @@ class Worker:
     def stop(self) -> None:
         """Stop after what runs now is finished and acknowledged; may be called twice, and by a signal."""
         self._stopping.set()
-        self._do.hurry(_GRACE)
+        self._do.hurry()
         self._gate.wake()
 
     def run(self) -> int:
@@ -187,12 +186,20 @@ class Worker:
                     break
         finally:
             self.stop()
-            self._way.let_go()
-            self.close()
-            keeper.end()
-            self._do(self._task.leave())
-            self._gate.withdraw()
+            self._end(keeper)
         return self.done
+
+    def _end(self, keeper: Keeper) -> None:
+        # What cannot be told to a server that is away is delivered again, and another error matters more.
+        for step in (
+            self._way.let_go,
+            self.close,
+            keeper.end,
+            lambda: self._do(self._task.leave()),
+            self._gate.withdraw,
+        ):
+            with contextlib.suppress(AgentBusError):
+                step()
 
     def run_once(self, *, wait: float = 0.0) -> int:
         """Make one pass: what is to be delivered again, then one batch of new tasks, to its end."""

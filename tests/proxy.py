@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 import ssl
+import struct
 import threading
+from collections.abc import Callable
 from typing import Self
 
 _CHUNK = 65536
@@ -18,7 +21,7 @@ class Listener:
         self._tls = tls
         self._began = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._main()))
-        self._connections: set[asyncio.Task[None]] = set()
+        self._connections: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
         self.port = 0
 
     @property
@@ -35,21 +38,34 @@ class Listener:
         self._loop.call_soon_threadsafe(self._ending.set)
         self._thread.join()
 
-    def cut(self) -> None:
-        """Cut every connection that is open now."""
-        done = threading.Event()
+    def cut(self, *, reset: bool = False) -> int:
+        """Cut every connection that is open now, with a RST if asked to; returns how many."""
 
         def _cut() -> None:
-            for task in self._connections:
+            for task, writer in self._connections.items():
+                if reset:
+                    sock = writer.get_extra_info("socket")
+                    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
                 task.cancel()
-            done.set()
 
-        self._loop.call_soon_threadsafe(_cut)
-        done.wait()
+        found = len(self._connections)
+        self._inside(_cut)
+        return found
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serve one connection; it is cut when this ends."""
         raise NotImplementedError
+
+    def _inside(self, act: Callable[[], None]) -> None:
+        """Do something in the loop's thread, and return when it is done."""
+        done = threading.Event()
+
+        def _act() -> None:
+            act()
+            done.set()
+
+        self._loop.call_soon_threadsafe(_act)
+        done.wait()
 
     async def _main(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -69,13 +85,13 @@ class Listener:
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
-        self._connections.add(task)
+        self._connections[task] = writer
         try:
             await self.serve(reader, writer)
         except (OSError, asyncio.CancelledError):
             pass
         finally:
-            self._connections.discard(task)
+            self._connections.pop(task, None)
             writer.transport.abort()
 
 
@@ -95,6 +111,7 @@ class Proxy(Listener):
         self.delay = 0.0  # Seconds by which each batch of replies is late.
         self.batches = 0
         self.lost = 0
+        self._lines: set[_Line] = set()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Pass on what comes, both ways, until one side has enough."""
@@ -104,19 +121,53 @@ class Proxy(Listener):
             from_server, to_server = await asyncio.open_connection(*self._upstream)
         else:
             from_server, to_server = await asyncio.open_unix_connection(self._upstream)
+        line = _Line()
+        self._lines.add(line)
+        over = asyncio.ensure_future(line.over.wait())
         ways = (
-            asyncio.ensure_future(_pass(reader, to_server)),
-            asyncio.ensure_future(self._reply(from_server, writer)),
+            over,
+            asyncio.ensure_future(_pass(reader, to_server, line)),
+            asyncio.ensure_future(self._reply(from_server, writer, line)),
         )
         try:
             await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+            if line.half_open:
+                # Neither side learns that the other has gone.
+                await over
         finally:
+            self._lines.discard(line)
             to_server.transport.abort()
             for way in ways:
                 way.cancel()
             await asyncio.gather(*ways, return_exceptions=True)
 
-    async def _reply(self, server: asyncio.StreamReader, client: asyncio.StreamWriter) -> None:
+    def half_open(self, *, deaf: bool, mute: bool) -> int:
+        """Lose what is sent from now on over the connections that are open; returns how many.
+
+        A `deaf` one passes no requests on, a `mute` one no replies. New connections are sound.
+        """
+
+        def _spoil() -> None:
+            for line in self._lines:
+                line.half_open, line.deaf, line.mute = True, deaf, mute
+
+        found = len(self._lines)
+        self._inside(_spoil)
+        return found
+
+    def forget(self) -> None:
+        """End the half-open connections at last, on both sides."""
+
+        def _end() -> None:
+            for line in self._lines:
+                if line.half_open:
+                    line.over.set()
+
+        self._inside(_end)
+
+    async def _reply(
+        self, server: asyncio.StreamReader, client: asyncio.StreamWriter, line: _Line
+    ) -> None:
         while chunk := await server.read(_CHUNK):
             self.batches += 1
             if self.loses_every and self.batches % self.loses_every == 0:
@@ -124,9 +175,17 @@ class Proxy(Listener):
                 return
             if self.delay:
                 await asyncio.sleep(self.delay)
-            if not self.swallow:
+            if not self.swallow and not line.mute:
                 client.write(chunk)
                 await client.drain()
+
+
+class _Line:
+    """What is wrong with one connection."""
+
+    def __init__(self) -> None:
+        self.half_open = self.deaf = self.mute = False
+        self.over = asyncio.Event()
 
 
 class Impostor(Listener):
@@ -149,7 +208,8 @@ class Impostor(Listener):
                 return
 
 
-async def _pass(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+async def _pass(source: asyncio.StreamReader, sink: asyncio.StreamWriter, line: _Line) -> None:
     while chunk := await source.read(_CHUNK):
-        sink.write(chunk)
-        await sink.drain()
+        if not line.deaf:
+            sink.write(chunk)
+            await sink.drain()

@@ -12,7 +12,7 @@ import agentbus
 from agentbus.consuming import Consumption
 from agentbus.gate import Gate
 from agentbus.presence import BEAT, Orders, Registration
-from agentbus.store import Command, Take, Wait
+from agentbus.store import Command, Wait
 from agentbus.verb import Patient
 
 PATIENCE = 30.0
@@ -93,9 +93,10 @@ class SmallWorker:
         while not self._ending:
             if not self.gate.enter(BEAT):
                 continue
-            streams = list(self._of.streams.values())
-            reply = self._do(_one(Take(streams, self._of.group, self.name, 1, _BRIEF)))
-            tasks = [task for _, entries in reply for task in self._of.decoded(entries, "normal")]
+            # What was given back comes first.
+            tasks, _, _ = self._do(self._of.again("normal", 1, firsts=1))
+            if not tasks:
+                tasks, _ = self._do(self._of.take(1, _BRIEF))
             if not self.gate.leave():
                 self._do(self._of.give_back(tasks))
                 continue

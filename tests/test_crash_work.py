@@ -1,53 +1,74 @@
-"""Workers that are killed at any moment lose no task, and bury the poison alone."""
+"""Workers that are killed, frozen and cut off, and a server that dies: no task is lost, none wronged.
+
+`scripts/soak` runs the same with more of everything.
+"""
 
 from __future__ import annotations
 
+import pathlib
 import sys
 
 import pytest
 
+from tests import history
+from tests.history import Story
 from tests.servers import Server
-from tests.work_harness import Site
+from tests.work_harness import Plan, Site
+
+
+def run(server: Server, project: str, place: pathlib.Path, plan: Plan, seed: int) -> Story:
+    """Run a plan, say what happened, and return its story; the histories stay where they are."""
+    with Site(server, project, place / "site", plan, seed) as site:
+        story = site.run()
+        sys.stdout.write(f"{site.figures(story)}\n{place}\n")
+        assert site.too_few() == {}, site.figures(story)
+    return story
 
 
 @pytest.mark.parametrize("seed", [7])
-def test_killed_workers_lose_nothing_and_bury_only_the_poison(
-    own_server: Server, project: str, seed: int
+def test_no_task_is_lost_or_wronged_whatever_dies(
+    own_server: Server, project: str, tmp_path: pathlib.Path, seed: int
 ) -> None:
-    # given tasks, some of which kill whoever runs them, published before the first worker exists
-    with Site(own_server.url, project, "agentbus", seed) as site:
-        site.publish(2000, poison=5)
+    # given tasks of every priority, some late, some failing at first, and some that kill their worker
+    plan = Plan(tasks=2000, poison=5, kills=30, server_kills=3, stops=3, cuts=6, seconds=60)
 
-        # when six processes share them and are killed again and again
-        site.suffer(workers=6, kills=30, seconds=60)
-        sys.stdout.write(site.figures() + "\n")
+    # when six processes share them while workers, the server and connections die or freeze
+    story = run(own_server, project, tmp_path, plan, seed)
 
-        # then everything is done or buried, and only poison is buried, once
-        assert site.kills == 30
-        assert site.lost == set(), site.figures()
-        assert site.buried == sorted(site.poison), site.figures()
-        assert set(site.runs) == set(range(2000)) - site.poison
+    # then all is done or buried, only poison is buried, once, and no stale acknowledgement counted
+    assert history.violations(story) == {}
+    assert len(story.accepted) == 2000
+    assert story.unsure == frozenset()
 
 
-def test_the_same_deaths_show_the_losses_of_a_consumer_that_acknowledges_first(
-    own_server: Server, project: str
+# -- the same checks find what other consumers do wrong --
+
+
+def test_a_consumer_that_acknowledges_first_is_found_to_lose_tasks(
+    own_server: Server, project: str, tmp_path: pathlib.Path
 ) -> None:
-    with Site(own_server.url, project, "ack_first") as site:
-        site.publish(600, poison=3)
+    plan = Plan(tasks=600, poison=3, workers=3, kills=10, kind="ack_first", seconds=30)
 
-        site.suffer(workers=3, kills=10, seconds=30)
-        sys.stdout.write(site.figures() + "\n")
+    story = run(own_server, project, tmp_path, plan, seed=7)
 
-        assert site.lost - site.poison
+    assert history.lost(story) - story.poison
 
 
-def test_the_same_deaths_show_the_innocents_that_a_delivery_count_buries(
-    own_server: Server, project: str
+def test_a_consumer_that_counts_deliveries_is_found_to_bury_innocents(
+    own_server: Server, project: str, tmp_path: pathlib.Path
 ) -> None:
-    with Site(own_server.url, project, "count_deliveries") as site:
-        site.publish(600, poison=3)
+    plan = Plan(tasks=600, poison=3, workers=3, kills=10, kind="count_deliveries", seconds=45)
 
-        site.suffer(workers=3, kills=10, seconds=45)
-        sys.stdout.write(site.figures() + "\n")
+    story = run(own_server, project, tmp_path, plan, seed=7)
 
-        assert site.innocents_buried
+    assert history.innocents_buried(story)
+
+
+def test_a_consumer_that_never_asks_whose_a_task_is_is_found_to_accept_stale_acknowledgements(
+    own_server: Server, project: str, tmp_path: pathlib.Path
+) -> None:
+    plan = Plan(tasks=600, workers=3, stops=2, kind="ack_after", seconds=45)
+
+    story = run(own_server, project, tmp_path, plan, seed=7)
+
+    assert history.stale_accepted(story)

@@ -95,7 +95,7 @@ def test_a_worker_is_listed_while_it_runs(
     one = running(group="g", concurrency=3)
     for delivery in queue.fetch(group="g"):
         delivery.ack()
-    queue.result(queue.publish(1), wait=PATIENCE)
+    queue.result(queue.publish(1), wait=PATIENCE, group="g")
 
     wait_for(bus, lambda: bus.workers()[0].done == 1 + (one.ran[0] == "first"))
     (found,) = bus.workers()

@@ -371,6 +371,29 @@ def test_run_once_does_what_is_due_and_returns(bus: agentbus.Bus) -> None:
     assert sorted(got) == ["delayed", "now"]
 
 
+def test_a_retry_of_a_worker_that_is_gone_is_not_late_because_another_retry_is_far(
+    bus: agentbus.Bus, connect: Connect
+) -> None:
+    # given a worker that knows of a task put aside for a long time, and has nothing else to do
+    queue = bus.queue("mail")
+    queue.publish("far")
+    (delivery,) = queue.fetch()
+    assert delivery.retry(after=300)
+    worker = connect("bob").subscribe("mail", lambda d: "done")
+    worker.run_once()
+
+    # when another one puts a task aside for a moment, and ends
+    near = queue.publish("near")
+    (delivery,) = queue.fetch()
+    assert delivery.retry(after=0.1)
+    thread = background(worker)
+
+    # then the first does it as soon as it is due
+    assert queue.result(near, wait=PATIENCE) == "done"
+    worker.stop()
+    thread.join(PATIENCE)
+
+
 # -- what others do to the streams --
 
 

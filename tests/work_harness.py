@@ -1,31 +1,39 @@
-"""Worker processes that are killed while they work, and what became of every task."""
+"""A queue, its publisher and its worker processes, all that may happen to them, and what came of it."""
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import json
 import os
 import pathlib
 import random
-import signal
 import subprocess
 import sys
+import threading
 import time
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import redis
 
 import agentbus
+from agentbus.errors import OutcomeUnknown
 from agentbus.keys import Keys
-from agentbus.retry import Backoff
+from agentbus.queue import PRIORITIES
 from agentbus.store import Command
+from tests import history
+from tests.history import Letter, Story
+from tests.nemesis import CUT, HALF_OPEN, KILL, SERVER_KILL, STOP, Hand, Nemesis
+from tests.proxy import Proxy
+from tests.servers import Server
+from tests.work_hands import ATTEMPTS, GROUP, QUEUE
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-QUEUE = "work"
-VISIBILITY = 1.0
-ATTEMPTS = 4
-# What one task costs, so that a kill meets workers that are busy.
-_TOIL = 0.002
+_GLANCE = 0.01
+_LOOK_AT_SERVER = 0.2
+_CHUNK = 25
+_SHARE = 0.7
+_AWAY = "BackendUnavailable"
 
 
 def client(url: str) -> redis.Redis:
@@ -43,192 +51,292 @@ def ask(bus: agentbus.Bus, *words: str | bytes | int) -> Any:
     return bus._run("ask", op())
 
 
-class Site:
-    """A queue full of tasks, some of them poison, and worker processes that are killed at random."""
+class Plan(NamedTuple):
+    """What is to be done, by whom, and what is to go wrong meanwhile."""
 
-    def __init__(self, url: str, project: str, kind: str, seed: int = 7) -> None:
-        self.url, self.project, self.kind = url, project, kind
-        self.raw = client(url)
-        self.stream = Keys(project).queue(QUEUE, "normal")
-        self.letters = Keys(project).dead_letters(QUEUE, "default")
-        self.chance = random.Random(seed)
-        self.poison: set[int] = set()
-        self.workers: list[subprocess.Popen[bytes]] = []
-        self.runs: dict[int, int] = {}
-        self.kills = self.deaths = 0
-        self._tail: bytes | str = "0"
+    tasks: int
+    poison: int = 0
+    workers: int = 6
+    kills: int = 0
+    server_kills: int = 0
+    stops: int = 0
+    cuts: int = 0  # Half of them with a RST, half of them half-open.
+    kind: str = "library"
+    toil: float = 0.01
+    visibility: float = 1.0
+    gap: float = 0.2  # Seconds from one fault to the next, about.
+    seconds: float = 60.0
+
+    def faults(self) -> dict[str, int]:
+        """Return how many there are to be of each kind."""
+        return {
+            KILL: self.kills,
+            SERVER_KILL: self.server_kills,
+            STOP: self.stops,
+            CUT: self.cuts - self.cuts // 2,
+            HALF_OPEN: self.cuts // 2,
+        }
+
+
+class Site:
+    """Runs a plan once."""
+
+    def __init__(
+        self, server: Server, project: str, place: pathlib.Path, plan: Plan, seed: int
+    ) -> None:
+        self.server, self.project, self.place, self.plan, self.seed = (
+            *(server, project, place, plan),
+            seed,
+        )
+        for name in ("hands", "holds", "errors"):
+            (place / name).mkdir(parents=True)
+        self._chance = random.Random(seed)
+        self.poison = frozenset(self._chance.sample(range(plan.tasks), plan.poison))
+        self.accepted: set[int] = set()
+        self.unsure: set[int] = set()
+        self.ended: list[str] = []
+        self.deaths = self.false_starts = 0
+        self.took = 0.0
+        self._hands: list[Hand] = []
+        self._serial = 0
+        self._reader = history.Reader(place / "hands")
+        self._published = threading.Event()
+        self._open = contextlib.ExitStack()
+        # How far the publisher may go: it waits for the faults, so that they meet work.
+        self._pace = threading.Condition()
+        self._ended = False
+        self._nemesis: Nemesis | None = None
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_exc: object) -> None:
-        for worker in self.workers:
-            worker.kill()
-            worker.wait()
-        self.raw.close()
+        self._ended = True
+        with self._pace:
+            self._pace.notify_all()
+        for hand in self._hands:
+            hand.process.kill()
+            hand.process.communicate()
+        self._open.close()
 
-    def publish(self, tasks: int, poison: int) -> None:
-        """Publish all tasks before the first worker exists."""
-        self.tasks = tasks
-        self.poison = set(self.chance.sample(range(tasks), poison))
-        with agentbus.connect(self.url, project=self.project, agent="ada") as bus:
-            queue = bus.queue(QUEUE, bound=tasks)
-            queue.publish_many({"i": i, "poison": i in self.poison} for i in range(tasks))
+    # -- the run --
 
-    def suffer(self, *, workers: int, kills: int, seconds: float) -> None:
-        """Run workers, kill some each time that work has gone on, until all is settled or time is up."""
-        deadline = time.monotonic() + seconds
-        self.workers = [self._start() for _ in range(workers)]
-        share = (self.tasks - len(self.poison)) // (kills + 1)
+    def run(self) -> Story:
+        """Publish, work and suffer until everything is settled or the time is up."""
+        began = time.monotonic()
+        deadline = began + self.plan.seconds
+        proxies = [
+            self._open.enter_context(Proxy(self.server.socket))
+            for _ in range(self.plan.workers + 1)
+        ]
+        publisher = threading.Thread(target=self._publish, args=(proxies[0],))
+        self._nemesis = nemesis = Nemesis(
+            self.plan, self.server, self._hands, self.place / "holds", self.seed
+        )
+        publisher.start()
+        self._open.callback(publisher.join)
+        self._wait_for_first_tasks()
+        self._hands += [self._start(proxy) for proxy in proxies[1:]]
+        look = 0.0
         while time.monotonic() < deadline:
-            news = self.raw.xread({self._progress: self._tail}, block=50, count=100)
-            for _, entries in news or ():
-                for self._tail, fields in entries:
-                    self.runs[int(fields[b"i"])] = self.runs.get(int(fields[b"i"]), 0) + 1
-            if self.kills < kills and len(self.runs) >= share * (self.kills + 1):
-                self.chance.choice(self.workers).kill()
-                self.kills += 1
-            for place, worker in enumerate(self.workers):
-                if worker.poll() is not None:
-                    self.deaths += 1
-                    self.workers[place] = self._start()
-            if not news and self._settled():
-                return
+            for event in self._reader.news():
+                self._saw(event)
+            self._replace_dead()
+            nemesis.tick()
+            with self._pace:
+                self._pace.notify_all()
+            if nemesis.serves and self._published.is_set() and time.monotonic() > look:
+                look = time.monotonic() + _LOOK_AT_SERVER
+                if not any(self._waiting().values()) and (nemesis.finished or nemesis.idle):
+                    break
+            time.sleep(_GLANCE)
+        nemesis.end()
+        self.took = time.monotonic() - began
+        return self._story()
 
-    @property
-    def buried(self) -> list[int]:
-        """The numbers of the tasks among the dead letters; one without its task is -1."""
-        found = self.raw.xrange(self.letters)
-        return sorted(json.loads(entry.get(b"payload", b'{"i":-1}'))["i"] for _, entry in found)
-
-    @property
-    def lost(self) -> set[int]:
-        """Tasks that were neither done nor buried."""
-        return set(range(self.tasks)) - set(self.runs) - set(self.buried)
-
-    @property
-    def innocents_buried(self) -> set[int]:
-        """Tasks among the dead letters that were no poison."""
-        return set(self.buried) - self.poison
-
-    def figures(self) -> str:
-        """Say in a line what happened."""
-        again = sum(runs - 1 for runs in self.runs.values())
+    def figures(self, story: Story) -> str:
+        """Say what happened."""
+        assert self._nemesis is not None
+        done = history.of_tasks(story.events, history.DONE)
+        faults = ", ".join(f"{kind} {number}" for kind, number in self._nemesis.counts.items())
+        answers = collections.Counter(event.what for event in story.events)
         return (
-            f"{self.kind}: {self.tasks} tasks, {len(self.poison)} of them poison, {self.kills} kills, "
-            f"{self.deaths} deaths: {len(self.runs)} done, {again} runs more than once, "
-            f"{len(self.lost)} lost, {len(self.buried)} buried, "
-            f"{len(self.innocents_buried)} innocents buried"
+            f"{self.plan.kind}, seed {self.seed}, {self.took:.1f} s: {len(story.accepted)} accepted "
+            f"of {self.plan.tasks} ({len(self.poison)} poison), {len(story.unsure)} unsure; "
+            f"faults: {faults} ({self._nemesis.at_work} killed at work); worker deaths {self.deaths} "
+            f"({self.false_starts} started while the server was away); "
+            f"{len(done)} done, {len(story.letters)} buried, "
+            f"{history.runs_more_than_once(story)} runs more than once "
+            f"({history.runs_at_once(story)} at once), "
+            f"acknowledgements seen: {answers[history.ACCEPTED]} accepted, "
+            f"{answers[history.REFUSED]} refused ({self._nemesis.refused} of them by a successor's "
+            f"takeover, as arranged), {answers[history.UNSURE]} unsure"
+        )
+
+    def too_few(self) -> dict[str, int]:
+        """Return the kinds of faults of which there were fewer than planned, with how many."""
+        assert self._nemesis is not None
+        counts = self._nemesis.counts
+        return {
+            kind: counts[kind]
+            for kind, number in self.plan.faults().items()
+            if counts[kind] < number
+        }
+
+    # -- the publisher --
+
+    def _publish(self, proxy: Proxy) -> None:
+        chunks = [
+            range(start, min(start + _CHUNK, self.plan.tasks))
+            for start in range(0, self.plan.tasks, _CHUNK)
+        ]
+        with agentbus.connect(proxy.url, project=self.project, agent="ada", deadline=60.0) as bus:
+            queue = bus.queue(QUEUE, bound=self.plan.tasks + 1)
+            for number, chunk in enumerate(chunks):
+                with self._pace:
+                    self._pace.wait_for(lambda n=number: self._ended or self._may(n, len(chunks)))
+                if self._ended:
+                    return
+                try:
+                    self._publish_chunk(queue, chunk)
+                except OutcomeUnknown:
+                    self.unsure.update(chunk)
+                else:
+                    self.accepted.update(chunk)
+        self._published.set()
+
+    def _may(self, number: int, chunks: int) -> bool:
+        nemesis = self._nemesis
+        assert nemesis is not None
+        if nemesis.done == nemesis.total:
+            return True
+        # The rest is for when a fault finds nobody at work.
+        share = _SHARE * (nemesis.done + 1) / (nemesis.total + 1)
+        return number < max(2, chunks * share) + nemesis.hunger
+
+    def _publish_chunk(self, queue: Any, chunk: range) -> None:
+        payloads = [self._payload(task) for task in chunk]
+        if self.plan.kind != "library":
+            queue.publish_many(payloads)
+            return
+        # Most of them at once, at any priority; the last one alone, with a key, and some of those late.
+        queue.publish_many(payloads[:-1], priority=self._chance.choice(PRIORITIES))
+        late = self._chance.random() < 0.5
+        queue.publish(
+            payloads[-1], key=f"task {chunk[-1]}", delay=self._chance.random() if late else None
+        )
+
+    def _payload(self, task: int) -> dict[str, int]:
+        found = {"i": task}
+        if task in self.poison:
+            found["poison"] = 1
+        elif self.plan.kind == "library" and self._chance.random() < 0.03:
+            found["flaky"] = self._chance.choice((1, 1, 2))
+        return found
+
+    def _wait_for_first_tasks(self) -> None:
+        """Have tasks published before the first worker exists."""
+        with self._pace:
+            self._pace.notify_all()
+        while not self.accepted and not self.unsure:
+            time.sleep(_GLANCE)
+
+    # -- the workers --
+
+    def _start(self, proxy: Proxy) -> Hand:
+        self._serial += 1
+        name = f"{self._serial:04}"
+        words = [
+            *(sys.executable, "-m", "tests.work_hands", self.plan.kind, proxy.url, self.project),
+            *(str(self.place), name, str(self.plan.toil), str(self.plan.visibility)),
+        ]
+        with (self.place / "errors" / name).open("wb") as errors:
+            process = subprocess.Popen(
+                words,
+                cwd=ROOT,
+                env={**os.environ, "PYTHONPATH": str(ROOT)},
+                stdin=subprocess.PIPE,
+                stderr=errors,
+            )
+        self._reader.follow(name)
+        return Hand(name, process, proxy)
+
+    def _saw(self, event: history.Event) -> None:
+        assert self._nemesis is not None
+        self._nemesis.saw(event)
+        for hand in self._hands:
+            if hand.name == event.worker:
+                hand.saw(event)
+
+    def _replace_dead(self) -> None:
+        for place, hand in enumerate(self._hands):
+            code = hand.process.poll()
+            if code is None:
+                continue
+            hand.process.communicate()
+            for event in self._reader.leave(hand.name):
+                self._saw(event)
+            self.deaths += 1
+            by_poison = code == 9 and hand.inside and hand.inside.task in self.poison
+            if not hand.killed and not by_poison:
+                said = (self.place / "errors" / hand.name).read_text(errors="replace")
+                if not hand.worked and said.rpartition("agentbus.errors.")[2].startswith(_AWAY):
+                    # It was started while the server was away: whoever starts it tries again.
+                    self.false_starts += 1
+                else:
+                    self.ended.append(f"{hand.name} exited {code}: {said[-1500:]}")
+            self._hands[place] = self._start(hand.proxy)
+
+    # -- the end --
+
+    def _waiting(self) -> dict[str, int]:
+        """Return what the server still keeps: all zero when the work is done."""
+        keys = Keys(self.project)
+        found: dict[str, int] = {}
+        with client(self.server.url) as raw:
+            for priority in PRIORITIES:
+                stream = keys.queue(QUEUE, priority)
+                if not raw.exists(stream):
+                    continue
+                try:
+                    (group,) = raw.xinfo_groups(stream)
+                except ValueError:
+                    # No worker has come as far as making the group.
+                    found[f"{priority}: not taken"] = raw.xlen(stream)
+                    continue
+                after = b"(" + group["last-delivered-id"]
+                found[f"{priority}: not taken"] = len(raw.xrange(stream, after, "+"))
+                found[f"{priority}: pending"] = group["pending"]
+                found[f"{priority}: aside"] = raw.zcard(keys.retries(QUEUE, GROUP, priority))
+                found[f"{priority}: attempts"] = raw.hlen(keys.attempts(QUEUE, GROUP, priority))
+            found["delayed"] = raw.zcard(keys.delayed(QUEUE))
+        return found
+
+    def _story(self) -> Story:
+        for event in self._reader.news():
+            self._saw(event)
+        with client(self.server.url) as raw:
+            letters = [_letter(fields) for _, fields in raw.xrange(self._letters)]
+        return Story(
+            frozenset(self.accepted),
+            frozenset(self.unsure),
+            self.poison,
+            ATTEMPTS,
+            sorted(self._reader.events),
+            letters,
+            self._waiting(),
+            self.ended,
         )
 
     @property
-    def _progress(self) -> str:
-        return f"{self.project}:progress"
-
-    def _start(self) -> subprocess.Popen[bytes]:
-        words = [sys.executable, "-m", "tests.work_harness", self.kind, self.url, self.project]
-        return subprocess.Popen(words, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)})
-
-    def _settled(self) -> bool:
-        try:
-            (group,) = self.raw.xinfo_groups(self.stream)
-        except (redis.ResponseError, ValueError):
-            # No worker has come as far as making the group.
-            return False
-        last = self.raw.xinfo_stream(self.stream)["last-generated-id"]
-        return group["pending"] == 0 and group["last-delivered-id"] == last
+    def _letters(self) -> str:
+        return Keys(self.project).dead_letters(QUEUE, GROUP)
 
 
-class Toil:
-    """What a task does: a little work, and a note that it was done. Poison ends the process."""
-
-    def __init__(self, url: str, project: str) -> None:
-        self.raw = client(url)
-        self.progress = f"{project}:progress"
-
-    def __call__(self, payload: Any) -> None:
-        if payload["poison"]:
-            os._exit(9)
-        time.sleep(_TOIL)
-        self.raw.xadd(self.progress, {"i": payload["i"]})
-
-
-def agentbus_worker(url: str, project: str) -> None:
-    """Work as the library does."""
-    toil = Toil(url, project)
-    with agentbus.connect(url, project=project, agent="worker") as bus:
-        worker = bus.subscribe(
-            QUEUE,
-            lambda delivery: toil(delivery.payload),
-            visibility=VISIBILITY,
-            attempts=ATTEMPTS,
-            backoff=Backoff(first=0.05),
-        )
-        signal.signal(signal.SIGTERM, lambda *_: worker.stop())
-        worker.run()
-
-
-class Naive:
-    """Works as many programs do: batches, and whatever goes wrong between two commands goes wrong."""
-
-    def __init__(self, url: str, project: str) -> None:
-        self.toil = Toil(url, project)
-        self.raw = self.toil.raw
-        self.me = f"naive-{os.getpid()}"
-        self.stream = Keys(project).queue(QUEUE, "normal")
-        self.letters = Keys(project).dead_letters(QUEUE, "default")
-        with contextlib.suppress(redis.ResponseError):
-            # Another worker has made it.
-            self.raw.xgroup_create(self.stream, "default", "0", mkstream=True)
-
-    def new(self) -> list[Any]:
-        """Take a batch of tasks that nobody had."""
-        streams = {self.stream: ">"}
-        reply = self.raw.xreadgroup("default", self.me, streams, count=50, block=100)
-        return reply[0][1] if reply else []
-
-    def do(self, fields: dict[bytes, bytes]) -> None:
-        """Handle one task."""
-        self.toil(json.loads(fields[b"payload"]))
-
-    def ack(self, *ids: bytes) -> None:
-        """Acknowledge tasks, whoever holds them."""
-        self.raw.xack(self.stream, "default", *ids)
-
-    def ack_first(self) -> None:
-        """Acknowledge a batch, then handle it."""
-        while True:
-            entries = self.new()
-            if entries:
-                self.ack(*(entry_id for entry_id, _ in entries))
-            for _, fields in entries:
-                self.do(fields)
-
-    def count_deliveries(self) -> None:
-        """Acknowledge after the handler, but take the delivery count for the number of attempts."""
-        while True:
-            idle = round(VISIBILITY * 1000)
-            old = self.raw.xautoclaim(self.stream, "default", self.me, idle, "0-0", count=50)[1]
-            counts = {
-                entry["message_id"]: entry["times_delivered"]
-                for entry in self.raw.xpending_range(
-                    self.stream, "default", "-", "+", 1000, consumername=self.me
-                )
-            }
-            for entry_id, fields in old:
-                if counts.get(entry_id, 0) > ATTEMPTS:
-                    self.raw.xadd(self.letters, fields)
-                else:
-                    self.do(fields)
-                self.ack(entry_id)
-            for entry_id, fields in self.new():
-                self.do(fields)
-                self.ack(entry_id)
-
-
-if __name__ == "__main__":
-    KIND, URL, PROJECT = sys.argv[1:]
-    if KIND == "agentbus":
-        agentbus_worker(URL, PROJECT)
-    else:
-        getattr(Naive(URL, PROJECT), KIND)()
+def _letter(fields: dict[bytes, bytes]) -> Letter:
+    return Letter(
+        json.loads(fields.get(b"payload", b'{"i":-1}'))["i"],
+        fields.get(b"task_id", b"").decode(),
+        int(fields.get(b"attempts", 0)),
+        fields.get(b"error", b"").decode(),
+    )

@@ -23,6 +23,9 @@ for _, id in ipairs(redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', now, 'LIMIT', 0
   if first or not entry then redis.call('HDEL', KEYS[5], id) end
   if entry then
     taken[#taken + 1] = entry
+  elseif #redis.call('XRANGE', KEYS[1], id, id) == 1 then
+    -- Its group was made anew, which delivers it from the beginning.
+    redis.call('HDEL', KEYS[5], id)
   else
     lost = lost + 1
     redis.call('XACK', KEYS[1], ARGV[1], id)

@@ -4,9 +4,14 @@
 -- ARGV: group, consumer, then the ids, ascending
 -- Returns: the ids that were not this consumer's any longer
 --@include held
-local yet, mine, gone = held(KEYS[1], ARGV[1], ARGV[2], ARGV[3], ARGV[#ARGV]), {}, {}
+local ours, mine, gone = held(KEYS[1], ARGV[1], ARGV[2], ARGV[3], ARGV[#ARGV]), {}, {}
 for i = 3, #ARGV do
-  if yet[ARGV[i]] then mine[#mine + 1] = ARGV[i] else gone[#gone + 1] = ARGV[i] end
+  if not ours[ARGV[i]] then
+    gone[#gone + 1] = ARGV[i]
+  elseif #redis.call('XRANGE', KEYS[1], ARGV[i], ARGV[i]) == 1 then
+    -- Claiming one that was trimmed away would drop it from what is pending, and nobody would know.
+    mine[#mine + 1] = ARGV[i]
+  end
 end
 for from = 1, #mine, 5000 do
   local words = { unpack(mine, from, math.min(from + 4999, #mine)) }

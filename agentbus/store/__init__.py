@@ -232,7 +232,7 @@ def attempt(
         if not answered or patience is None:
             return deadline
         if callable(patience):
-            return max(deadline, monotonic() + patience() - since)
+            return monotonic() + patience() - since
         return max(deadline, began + patience - since)
 
     try:

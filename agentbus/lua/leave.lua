@@ -1,0 +1,18 @@
+#!lua flags=allow-oom
+-- Deletes a consumer from the groups in which it holds nothing: what it held would be lost with it.
+-- KEYS: streams
+-- ARGV: group, consumer
+-- Returns: from how many groups it was deleted
+local left = 0
+for _, stream in ipairs(KEYS) do
+  local consumers = redis.pcall('XINFO', 'CONSUMERS', stream, ARGV[1])
+  for _, consumer in ipairs(consumers.err and {} or consumers) do
+    local named = {}
+    for i = 1, #consumer, 2 do named[consumer[i]] = consumer[i + 1] end
+    if named['name'] == ARGV[2] and named['pending'] == 0 then
+      redis.call('XGROUP', 'DELCONSUMER', stream, ARGV[1], ARGV[2])
+      left = left + 1
+    end
+  end
+end
+return left

@@ -1,0 +1,145 @@
+"""What a consumer says of its tasks counts while they are its own, whatever others do to the streams."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import agentbus
+from agentbus.consuming import Consumption, Taken
+from agentbus.keys import Keys
+from agentbus.queue import PRIORITIES
+from tests.conftest import Connect
+from tests.work_harness import ask
+
+
+def consumer(bus: agentbus.Bus, name: str = "me") -> Consumption:
+    """Return a consumer of the queue `mail`, with its group made."""
+    made = Consumption(bus.scope, "mail", "default", name)
+    bus._run("work", made.prepare())
+    return made
+
+
+def do(bus: agentbus.Bus, op: Any) -> Any:
+    return bus._run("work", op)
+
+
+def taken(bus: agentbus.Bus, by: Consumption, number: int) -> list[Taken]:
+    """Publish so many tasks and take them."""
+    bus.queue("mail").publish_many(range(number))
+    return fetched(bus, by, number)
+
+
+def fetched(bus: agentbus.Bus, by: Consumption, number: int) -> list[Taken]:
+    """Take new tasks."""
+    _, found, _ = do(bus, by.turn({}, 0.0, number))
+    return list(found)
+
+
+def acknowledged(
+    bus: agentbus.Bus, by: Consumption, priority: str, ids: list[bytes]
+) -> list[bytes]:
+    """Acknowledge tasks; returns those that were no longer the consumer's."""
+    stale, _, _ = do(bus, by.turn({priority: ids}, 0.0, 0))
+    return list(stale)
+
+
+def pending(bus: agentbus.Bus, project: str) -> list[tuple[bytes, bytes]]:
+    """Return the ids of the pending entries of `mail`, each with its holder."""
+    found = ask(bus, "XPENDING", Keys(project).queue("mail"), "default", "-", "+", 100)
+    return [(entry[0], entry[1]) for entry in found]
+
+
+def test_tasks_that_another_took_over_are_not_acknowledged_with_the_rest_of_a_batch(
+    bus: agentbus.Bus, connect: Connect, project: str
+) -> None:
+    # given five tasks, of which another consumer took two over meanwhile
+    mine = consumer(bus)
+    ids = [task.entry_id for task in taken(bus, mine, 5)]
+    ask(bus, "XCLAIM", Keys(project).queue("mail"), "default", "thief", 0, ids[1], ids[4])
+
+    # when the first one acknowledges them all
+    stale = acknowledged(bus, mine, "normal", ids)
+
+    # then only its own count, and those of the other are the other's still
+    assert stale == [ids[1], ids[4]]
+    assert pending(bus, project) == [(ids[1], b"thief"), (ids[4], b"thief")]
+
+
+def test_tasks_around_one_that_still_runs_are_acknowledged(bus: agentbus.Bus, project: str) -> None:
+    mine = consumer(bus)
+    ids = [task.entry_id for task in taken(bus, mine, 6)]
+
+    assert acknowledged(bus, mine, "normal", [ids[0], ids[3], ids[5]]) == []
+
+    assert [one for one, _ in pending(bus, project)] == [ids[1], ids[2], ids[4]]
+
+
+def test_a_sign_of_life_for_some_tasks_reaches_them_past_others_that_are_held(
+    bus: agentbus.Bus,
+) -> None:
+    mine = consumer(bus)
+    ids = [task.entry_id for task in taken(bus, mine, 6)]
+
+    assert do(bus, mine.heartbeat("normal", [ids[0], ids[5]])) == []
+    assert do(bus, mine.heartbeat("normal", [ids[0], b"1-1", ids[5]])) == [b"1-1"]
+
+
+def test_a_sign_of_life_does_not_hide_that_a_task_was_trimmed_away(
+    bus: agentbus.Bus, project: str
+) -> None:
+    # given tasks that were taken long ago, of which another program trims all but the last away
+    mine, keys = consumer(bus), Keys(project)
+    stream, ids = keys.queue("mail"), [task.entry_id for task in taken(bus, mine, 3)]
+    ask(bus, "XCLAIM", stream, "default", "me", 0, *ids, "IDLE", 60_000, "JUSTID")
+    ask(bus, "XTRIM", stream, "MAXLEN", 1)
+
+    # when their consumer says that it works on them, and another one looks for what was abandoned
+    assert do(bus, mine.heartbeat("normal", ids)) == []
+    _, found, _ = do(bus, consumer(bus, "heir").reclaim("normal", 30.0, "-", 10))
+
+    # then the one that is there is still its own, and of each of the others there is a letter
+    assert found == []
+    assert pending(bus, project) == [(ids[2], b"me")]
+    letters = bus.queue("mail").dead_letters()
+    assert [letter.original_id for letter in letters] == [i.decode() for i in ids[:2]]
+    assert ask(bus, "HGET", keys.stats("mail"), "lost") == b"2"
+
+
+def test_a_retry_that_waits_while_its_group_is_made_anew_is_delivered_and_not_called_lost(
+    bus: agentbus.Bus, project: str
+) -> None:
+    # given a task that waits for its next attempt
+    mine, keys = consumer(bus), Keys(project)
+    (task,) = taken(bus, mine, 1)
+    assert do(bus, mine.retry(task, 0.0))
+
+    # when somebody removes the group, and it is made again
+    ask(bus, "XGROUP", "DESTROY", keys.queue("mail"), "default")
+    do(bus, mine.prepare())
+
+    # then the task is delivered from the stream, and there is no letter
+    assert do(bus, mine.again("normal", 10)) == ([], None, 0)
+    assert [found.payload for found in fetched(bus, mine, 10)] == [0]
+    assert bus.queue("mail").dead_letters() == []
+    assert ask(bus, "HGET", keys.stats("mail"), "lost") is None
+
+
+def test_a_consumer_leaves_only_the_groups_in_which_it_holds_nothing(
+    bus: agentbus.Bus, project: str
+) -> None:
+    # given a consumer that still holds a task of one priority, and is known for another
+    mine, keys = consumer(bus), Keys(project)
+    queue = bus.queue("mail")
+    queue.publish("held")
+    queue.publish("done", priority="high")
+    done, held = fetched(bus, mine, 2)
+    acknowledged(bus, mine, "high", [done.entry_id])
+
+    do(bus, mine.leave())
+
+    assert pending(bus, project) == [(held.entry_id, b"me")]
+    assert ask(bus, "XINFO", "CONSUMERS", keys.queue("mail", "high"), "default") == []
+    # and where there is no group any longer, there is nothing to leave
+    for priority in PRIORITIES:
+        ask(bus, "DEL", keys.queue("mail", priority))
+    do(bus, mine.leave())

@@ -1,0 +1,146 @@
+"""What other programs do to a queue's streams: it is reported, and never in the way of sound tasks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import agentbus
+from agentbus.delivery import Delivery
+from agentbus.keys import Keys
+from agentbus.queue import PRIORITIES
+from agentbus.retry import Backoff
+from tests.work_harness import ask
+
+SOON = Backoff(first=0.01)
+UNREADABLE: list[tuple[str | bytes, ...]] = [
+    (b"\xff", "a name that is no text"),
+    ("name", b"a value that is no text \xff"),
+    ("payload", b"\xff\xfe"),
+    ("payload", "{"),
+    ("payload", "1", "meta", b"\xff"),
+    ("payload", "1", "meta", "[]"),
+]
+
+
+def work(bus: agentbus.Bus, **options: Any) -> list[Any]:
+    """Work the queue `mail` until nothing is left, and return what was done."""
+    got: list[Any] = []
+    bus.subscribe(
+        "mail", lambda d: got.append(d.payload), drain=True, backoff=SOON, **options
+    ).run()
+    return got
+
+
+@pytest.mark.parametrize("priority", PRIORITIES)
+@pytest.mark.parametrize("words", UNREADABLE, ids=repr)
+def test_an_unreadable_entry_is_buried_alone_at_any_priority(
+    bus: agentbus.Bus, project: str, words: tuple[str | bytes, ...], priority: str
+) -> None:
+    queue, stream = bus.queue("mail"), Keys(project).queue("mail", priority)
+    queue.publish("before", priority=priority)
+    ask(bus, "XADD", stream, "*", *words)
+    queue.publish("after", priority=priority)
+
+    assert work(bus) == ["before", "after"]
+
+    (letter,) = queue.dead_letters()
+    assert letter.error.startswith("the entry is malformed")
+    assert letter.original_id == ask(bus, "XRANGE", stream, "-", "+")[1][0].decode()
+
+
+def test_who_takes_tasks_by_hand_never_sees_an_unreadable_entry(
+    bus: agentbus.Bus, project: str
+) -> None:
+    queue = bus.queue("mail")
+    for words in UNREADABLE:
+        ask(bus, "XADD", Keys(project).queue("mail"), "*", *words)
+    queue.publish("sound")
+
+    assert [delivery.payload for delivery in queue.fetch(count=10)] == ["sound"]
+    assert len(queue.dead_letters()) == len(UNREADABLE)
+
+
+def test_an_entry_whose_fields_are_any_text_is_delivered_as_they_are(
+    bus: agentbus.Bus, project: str
+) -> None:
+    stream = Keys(project).queue("mail")
+    ask(bus, "XADD", stream, "*", "", "", "naïve", "☃", "n", "1\r\n$5\r\n")
+
+    assert work(bus) == [{"": "", "naïve": "☃", "n": "1\r\n$5\r\n"}]
+
+
+@pytest.mark.parametrize("how", ["XTRIM", "XDEL"])
+def test_a_task_that_another_program_removes_while_it_runs_is_done_and_no_letter_says_otherwise(
+    bus: agentbus.Bus, project: str, how: str
+) -> None:
+    queue, keys = bus.queue("mail"), Keys(project)
+    queue.publish_many([1, 2])
+    done: list[int] = []
+
+    def handler(delivery: Delivery) -> None:
+        entry_id = delivery.id.partition("@")[0]
+        words = ("MINID", "99999999999999") if how == "XTRIM" else (entry_id,)
+        ask(bus, how, keys.queue("mail"), *words)
+        done.append(delivery.payload)
+
+    bus.subscribe("mail", handler, drain=True, prefetch=1).run()
+
+    # One that was removed before anybody took it, nobody can know of.
+    assert done == ([1] if how == "XTRIM" else [1, 2])
+    assert queue.dead_letters() == []
+    assert ask(bus, "XPENDING", keys.queue("mail"), "default")[0] == 0
+
+
+def test_a_task_that_is_removed_while_its_attempt_fails_leaves_a_letter(
+    bus: agentbus.Bus, project: str
+) -> None:
+    queue, keys = bus.queue("mail"), Keys(project)
+    queue.publish("gone")
+    queue.publish("stays", priority="low")
+
+    def handler(delivery: Delivery) -> None:
+        if delivery.payload == "gone":
+            ask(bus, "XTRIM", keys.queue("mail"), "MAXLEN", 0)
+            raise ValueError("the first attempt fails")
+
+    worker = bus.subscribe("mail", handler, drain=True, backoff=SOON)
+    worker.run()
+
+    assert worker.done == 1
+    (letter,) = queue.dead_letters()
+    assert "trimmed away" in letter.error
+    assert ask(bus, "HGET", keys.stats("mail"), "lost") == b"1"
+
+
+def test_work_goes_on_after_another_program_trimmed_what_nobody_had_taken(
+    bus: agentbus.Bus, project: str
+) -> None:
+    queue = bus.queue("mail", bound=5)
+    queue.publish_many(range(5))
+    assert work(bus, count=1) == [0]
+    ask(bus, "XTRIM", Keys(project).queue("mail"), "MAXLEN", 1)
+
+    queue.publish_many([5, 6, 7])
+
+    assert work(bus) == [4, 5, 6, 7]
+
+
+def test_acknowledging_by_another_program_ends_a_task_for_us(
+    bus: agentbus.Bus, project: str
+) -> None:
+    # given a task that waits for its next attempt, and one that is held
+    queue, stream = bus.queue("mail"), Keys(project).queue("mail")
+    queue.publish_many([1, 2])
+    first, second = queue.fetch()
+    first.retry()
+
+    # when another program acknowledges both
+    for entry in ask(bus, "XRANGE", stream, "-", "+"):
+        ask(bus, "XACK", stream, "default", entry[0])
+
+    # then there is nothing more to do, and nothing was lost
+    assert work(bus) == []
+    assert second.ack() is False
+    assert queue.dead_letters() == []
