@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from agentbus import envelope
+from agentbus import envelope, names
 from agentbus.ending import ASIDE, Ending
 from agentbus.queue import PRIORITIES
-from agentbus.store import Batch, Run, ServerReply, Take
+from agentbus.store import Run, ServerReply, Take
 from agentbus.stream import position, text
 from agentbus.taken import Taken
 
@@ -29,14 +29,18 @@ _NO_META: dict[str, Any] = {}
 class Consumption(Ending):
     """One consumer of one group of one queue: the operations by which it takes tasks."""
 
-    def prepare(self, start: str = "0") -> Op[None]:
-        """Make the group where it is missing; it begins at the oldest task."""
-        yield Batch(
-            [
-                ("XGROUP", "CREATE", stream, self.group, start, "MKSTREAM")
-                for stream in self.streams.values()
-            ]
-        )
+    def prepare(self) -> Op[None]:
+        """Make the group where it is missing, at its last known position or else at the oldest task."""
+        yield Run("prepare", *self._positions(), writes=True)
+
+    def bookmark(self) -> Op[None]:
+        """Note how far the group is, so that it can be made again there."""
+        yield Run("bookmark", *self._positions(), writes=True)
+
+    def _positions(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        keys = (self.scope.keys.positions(self.queue), *self.streams.values())
+        fields = (f"{names.escape(self.group)}:{priority}" for priority in PRIORITIES)
+        return keys, (self.group, *fields)
 
     def turn(
         self, done: Done, took: float, count: int, low: int = 0

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from agentbus.retry import pause
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -100,8 +102,9 @@ class Delivery:
 
     def retry(self, after: float = 0.0) -> Any:
         """Have the task delivered again, after so many seconds."""
+        op = self._consumption.retry(self._taken, pause(after))
         self.settled = True
-        return bool(self._run(self._consumption.retry(self._taken, after)))
+        return bool(self._run(op))
 
     def bury(self, error: BaseException | str) -> Any:
         """Put the task among the dead letters, with the reason."""
@@ -122,8 +125,9 @@ class AsyncDelivery(Delivery):
 
     async def retry(self, after: float = 0.0) -> bool:
         """Have the task delivered again, after so many seconds."""
+        op = self._consumption.retry(self._taken, pause(after))
         self.settled = True
-        return bool(await self._run(self._consumption.retry(self._taken, after)))
+        return bool(await self._run(op))
 
     async def bury(self, error: BaseException | str) -> bool:
         """Put the task among the dead letters, with the reason."""

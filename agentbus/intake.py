@@ -53,7 +53,6 @@ class Intake:
     def prepare(self) -> None:
         """Make the group where it is missing."""
         if self._unsure or self._task.missing:
-            # Made again at the oldest task: what was acknowledged before has been trimmed or runs again.
             self._do(self._task.prepare())
             self._unsure = self._task.missing = False
 

@@ -24,12 +24,25 @@ _SIGN_EVERY = 1.0
 
 
 class Chore(Protocol):
-    """Something that a worker does every so many seconds, and at once when its queue's bell rings."""
+    """Something that a worker does every so many seconds, and at its beginning and end."""
 
     every: float
 
     def op(self) -> Op[None]:
         """Return what is to be done."""
+
+
+class Bookmark:
+    """Notes how far a worker's group is."""
+
+    every = 1.0
+
+    def __init__(self, consumption: Consumption) -> None:
+        self._task = consumption
+
+    def op(self) -> Op[None]:
+        """Note it."""
+        return self._task.bookmark()
 
 
 class Keeper:
@@ -62,7 +75,7 @@ class Keeper:
 
     def start(self) -> None:
         """Begin; every chore is done once before this returns."""
-        self._work(rung=True)
+        self._work(first=True)
         self._thread.start()
 
     def end(self) -> None:
@@ -70,37 +83,38 @@ class Keeper:
         self._over.set()
         self._do(_ring(self._bell))
         self._thread.join()
-        self._work(rung=True)
+        self._work(first=True)
 
     def _keep(self) -> None:
-        tail, rung = "0-0", False
+        tail, ordered = "0-0", False
         while not self._over.is_set():
             try:
                 _, due = self._do(self._task.promote())
-                self._work(rung=rung)
+                self._work(ordered=ordered)
                 wait = min(_LONGEST_WAIT, self._next_beat - time.monotonic())
                 if due is not None:
                     wait = min(wait, due - self._task.scope.now())
                 news = self._do(_one(Wait(self._bell, tail, max(wait, 0.001))))
-                rung = bool(news)
-                if rung:
+                ordered = False
+                for entry_id, fields in news:
+                    tail = text(entry_id)
+                    ordered = fields[0] == b"order"
                     self._rung()
-                tail = text(news[-1][0]) if news else tail
             except AgentBusError:
                 # Refused for now; the handlers' own requests tell whoever runs the worker.
                 self._over.wait(_LONGEST_WAIT)
 
-    def _work(self, *, rung: bool) -> None:
+    def _work(self, *, first: bool = False, ordered: bool = False) -> None:
         now = time.monotonic()
         if now >= self._next_beat:
             self._next_beat = now + self._pulse
             self._beat()
-        if rung or now >= self._next_sign:
-            # Orders come with it, so that it follows a ring at once.
+        if first or ordered or now >= self._next_sign:
+            # Orders come with it.
             self._next_sign = now + _SIGN_EVERY
             self._sign()
         for chore in self._chores:
-            if rung or now >= self._next[chore]:
+            if first or now >= self._next[chore]:
                 self._next[chore] = now + chore.every
                 try:
                     self._do.briefly(chore.op())

@@ -133,6 +133,10 @@ class Keys:
         """`<P>:order:<queue>:<priority>`, zset: ordering key and entry id, of equal scores."""
         return f"{self.project}:order:{escape(queue)}:{priority}"
 
+    def positions(self, queue: str) -> str:
+        """`<P>:positions:<queue>`, hash: group and priority → id up to which the group is done."""
+        return f"{self.project}:positions:{escape(queue)}"
+
     def seen(self, queue: str, key: str) -> str:
         """`<P>:seen:<queue>:<key>`, string: the id of the task published with this dedup key."""
         return f"{self.project}:seen:{escape(queue)}:{escape(key)}"

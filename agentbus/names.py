@@ -35,6 +35,7 @@ KEY_KINDS = frozenset(
         "delayed",
         "attempts",
         "order",
+        "positions",
         "seen",
         "results",
         "queues",

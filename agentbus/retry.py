@@ -4,10 +4,21 @@ from __future__ import annotations
 
 import random
 
+from agentbus.errors import UsageError
 from agentbus.record import Record
 
 ATTEMPTS = 4
 _LONGEST = 300.0
+_FAR = 400 * 86_400.0
+
+
+def pause(seconds: float) -> float:
+    """Return `seconds` if that can be a pause before the next attempt."""
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
+        raise UsageError(f"the pause is a {type(seconds).__name__}", hint="give seconds")
+    if not 0 <= seconds <= _FAR:
+        raise UsageError(f"the pause is {seconds!r} s", hint="give seconds, at most 400 days")
+    return seconds
 
 
 class Retry(Exception):
@@ -15,7 +26,7 @@ class Retry(Exception):
 
     def __init__(self, message: str = "", *, after: float | None = None) -> None:
         super().__init__(message)
-        self.after = after
+        self.after = None if after is None else pause(after)
 
 
 class Bury(Exception):

@@ -24,6 +24,7 @@ _LONGEST_WAIT = 1.0
 _SHORT_WAIT = 0.1
 # Tasks for about so many seconds are taken ahead of those that run.
 _AHEAD = 0.05
+_MEASURE_EVERY = 0.25
 
 
 class Window:
@@ -36,6 +37,8 @@ class Window:
         self._held: dict[bytes, Taken] = {}
         self._ended: queue.SimpleQueue[_Ended | None] = queue.SimpleQueue()
         self._change = threading.Condition()
+        self._counting = threading.Lock()
+        self._count = 0
         self._rate = 0.0
         self._measured = time.monotonic()
         self.failure: AgentBusError | None = None
@@ -62,6 +65,8 @@ class Window:
     @property
     def room(self) -> int:
         """How many more tasks may be taken: those that run, and a moment's work ahead."""
+        # Measured anew, since no task may have ended for a while.
+        self._measure(0)
         ahead = int(self._rate * _AHEAD)
         return min(self._concurrency + ahead, self._most) - len(self._held)
 
@@ -114,11 +119,17 @@ class Window:
                 self._held.pop(_name(task), None)
                 number += 1
             self._change.notify_all()
-        now = time.monotonic()
-        rate = number / max(now - self._measured, 1e-6)
-        self._measured = now
-        # Half of the past: quick to grow, and quick to give up where handlers turn slow.
-        self._rate = (self._rate + rate) / 2
+        self._measure(number)
+
+    def _measure(self, number: int) -> None:
+        """Count tasks that ended, and every so often how many do in a second."""
+        with self._counting:
+            self._count += number
+            spent = time.monotonic() - self._measured
+            if spent >= _MEASURE_EVERY:
+                self._rate = self._count / spent
+                self._count = 0
+                self._measured += spent
 
 
 def _name(task: Taken) -> bytes:

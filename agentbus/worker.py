@@ -24,7 +24,7 @@ from agentbus.errors import AgentBusError, UsageError
 from agentbus.gate import Gate
 from agentbus.intake import Intake
 from agentbus.janitor import Janitor
-from agentbus.keeping import Chore, Keeper
+from agentbus.keeping import Bookmark, Chore, Keeper
 from agentbus.metrics import Tally
 from agentbus.patience import Patience
 from agentbus.performing import Batches, Finish, Pool, is_async, runner
@@ -134,7 +134,11 @@ class Worker:
             self._way = Sliding(self._duty, window)
         else:
             self._way = Serial(self._duty, alone)
-        self.chores: list[Chore] = [self.tally, Janitor(bus.scope)]
+        self.chores: list[Chore] = [
+            self.tally,
+            Bookmark(self._task),
+            Janitor(bus.scope),
+        ]
 
     @property
     def done(self) -> int:
