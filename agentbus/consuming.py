@@ -166,7 +166,8 @@ class Consumption(Ending):
     ) -> Op[tuple[list[Taken], float | None, int]]:
         """Take tasks whose retry is due.
 
-        Also tells when the next one is, in unix seconds, and how many were trimmed away meanwhile.
+        Also tells in how many seconds the next one is, by the server's clock, and how many were trimmed
+        away meanwhile.
 
         With `firsts`, tasks without an attempt so far (replayed, or given back before they began) come
         so many at most, as attempt 1 and ids ascending: they are run as first deliveries are, uncounted
@@ -217,7 +218,10 @@ class Consumption(Ending):
         return gone
 
     def promote(self, count: int = 1000) -> Op[tuple[int, float | None]]:
-        """Move delayed tasks that are due into their streams; also tells when the next one is."""
+        """Move delayed tasks that are due into their streams; returns how many.
+
+        Also tells in how many seconds the next one is due, by the server's clock.
+        """
         keys = self.scope.keys
         reply = yield Run(
             "promote",

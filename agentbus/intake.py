@@ -129,7 +129,8 @@ class Intake:
                 if lost:
                     self._settling.tally.note("lost", lost)
                 # Another worker may put one aside meanwhile.
-                due[priority] = min(next_due or now + _LONGEST_WAIT, now + _LONGEST_WAIT)
+                left = _LONGEST_WAIT if next_due is None else next_due
+                due[priority] = now + min(max(left, 0.0), _LONGEST_WAIT)
                 found += tasks
         return found
 

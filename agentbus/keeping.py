@@ -71,38 +71,59 @@ class Keeper:
         self._next_beat = time.monotonic() + self._pulse
         self._over = threading.Event()
         self._bell = consumption.scope.keys.bell(consumption.queue)
-        self._thread = threading.Thread(target=self._keep, name="agentbus-keeper", daemon=True)
+        # A server at rest ends a blocked read up to 0.1 s late, so what is due is waited for here.
+        self._wake = threading.Event()
+        self._ordered = False
+        self._threads = [
+            threading.Thread(target=work, name=f"agentbus-{name}", daemon=True)
+            for name, work in (("keeper", self._keep), ("listener", self._listen))
+        ]
 
     def start(self) -> None:
         """Begin; every chore is done once before this returns."""
         self._work(first=True)
-        self._thread.start()
+        for thread in self._threads:
+            thread.start()
 
     def end(self) -> None:
         """End, when what is being done is done; every chore is done once more."""
         self._over.set()
+        self._wake.set()
         self._do(_ring(self._bell))
-        self._thread.join()
+        for thread in self._threads:
+            thread.join()
         self._work(first=True)
 
-    def _keep(self) -> None:
-        tail, ordered = "0-0", False
+    def _listen(self) -> None:
+        """Wait for the bell."""
+        tail = "0-0"
         while not self._over.is_set():
             try:
-                _, due = self._do(self._task.promote())
-                self._work(ordered=ordered)
-                wait = min(_LONGEST_WAIT, self._next_beat - time.monotonic())
-                if due is not None:
-                    wait = min(wait, due - self._task.scope.now())
-                news = self._do(_one(Wait(self._bell, tail, max(wait, 0.001))))
-                ordered = False
-                for entry_id, fields in news:
-                    tail = text(entry_id)
-                    ordered = fields[0] == b"order"
-                    self._rung()
+                news = self._do(_one(Wait(self._bell, tail, _LONGEST_WAIT)))
             except AgentBusError:
                 # Refused for now; the handlers' own requests tell whoever runs the worker.
                 self._over.wait(_LONGEST_WAIT)
+                continue
+            for entry_id, fields in news:
+                tail = text(entry_id)
+                self._ordered = self._ordered or fields[0] == b"order"
+                self._rung()
+                self._wake.set()
+
+    def _keep(self) -> None:
+        """Do what is due."""
+        while not self._over.is_set():
+            wait = _LONGEST_WAIT
+            self._wake.clear()
+            ordered, self._ordered = self._ordered, False
+            try:
+                _, due = self._do(self._task.promote())
+                self._work(ordered=ordered)
+                if due is not None:
+                    wait = min(wait, due)
+            except AgentBusError:
+                self._over.wait(_LONGEST_WAIT)
+            self._wake.wait(max(0.001, min(wait, self._next_beat - time.monotonic())))
 
     def _work(self, *, first: bool = False, ordered: bool = False) -> None:
         now = time.monotonic()

@@ -3,7 +3,7 @@
 -- KEYS: stream, retries, dead letters, stats, attempts
 -- ARGV: group, consumer, how many at most, how many at most of those without an attempt so far (0: they are like
 --       the others), then fields and values of a tombstone
--- Returns: {entries, when the next one is due in ms or '', how many were lost, 1 if these are without an attempt:
+-- Returns: {entries, in how many ms the next one is due or '', how many were lost, 1 if these are without an attempt:
 --          they run as if for the first time, and nothing is noted of them any longer; else 0}
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
@@ -34,4 +34,5 @@ for _, id in ipairs(redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', now, 'LIMIT', 0
 end
 if lost > 0 then redis.call('HINCRBY', KEYS[4], 'lost', lost) end
 local next = redis.call('ZRANGE', KEYS[2], 0, 0, 'WITHSCORES')
-return { taken, next[2] or '', lost, kind and 1 or 0 }
+local left = next[2] and string.format('%d', math.ceil(tonumber(next[2]) - now)) or ''
+return { taken, left, lost, kind and 1 or 0 }

@@ -2,7 +2,7 @@
 -- Moves tasks that are due into their streams.
 -- KEYS: delayed, bodies, then for each of ARGV's priorities its stream and its order
 -- ARGV: how many at most, then the priorities
--- Returns: {how many moved, when the next one is due in ms or ''}
+-- Returns: {how many moved, in how many ms the next one is due or ''}
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 --@include order
@@ -20,4 +20,4 @@ for _, id in ipairs(due) do
   redis.call('ZREM', KEYS[1], id)
 end
 local next = redis.call('ZRANGE', KEYS[1], 0, 0, 'WITHSCORES')
-return { #due, next[2] or '' }
+return { #due, next[2] and string.format('%d', tonumber(next[2]) - now) or '' }

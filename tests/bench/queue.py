@@ -171,6 +171,13 @@ def main() -> None:
                 )
             head = ["", "agentbus ms", "raw ms", "ratio", "wanted"]
             table("from publish to the handler, 1,000 tasks", head, lines)
+            late = queue_latency.lateness(server, 200)
+            found = [f"{percentile(late, part):.2f}" for part in (50, 99, 100)]
+            table(
+                "milliseconds by which 200 delayed tasks were late",
+                ["p50", "p99", "max", "wanted"],
+                [[*found, "<= 50"]],
+            )
         if "memory" in parts:
             head = ["agentbus", "raw stream", "ratio", "wanted"]
             table("bytes a task in the server", head, [memory(server, chosen.tasks)])

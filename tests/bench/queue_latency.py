@@ -33,6 +33,11 @@ def _ours(url: str, pipe: Connection) -> None:
     bus.subscribe("latency", handler).run()
 
 
+def _late(url: str, pipe: Connection) -> None:
+    bus = agentbus.connect(url, project="late", agent="worker")
+    bus.subscribe("late", lambda d: pipe.send(time.monotonic() - d.payload["due"])).run()
+
+
 def _theirs(path: str, pipe: Connection) -> None:
     server = redis.Redis(unix_socket_path=path, protocol=2, socket_timeout=60)
     while True:
@@ -78,3 +83,26 @@ def measure(server: Server, rounds: int) -> dict[str, list[float]]:
             child.kill()
             child.join()
     return took
+
+
+def lateness(server: Server, rounds: int) -> list[float]:
+    """Return by how many milliseconds delayed tasks came late, to a worker that had nothing else to do."""
+    server.ask("FLUSHALL")
+    spawn = multiprocessing.get_context("spawn")
+    pipe, theirs = spawn.Pipe()
+    child = spawn.Process(target=_late, args=(server.url, theirs), daemon=True)
+    child.start()
+    late = []
+    try:
+        with agentbus.connect(server.url, project="late", agent="publisher") as bus:
+            queue = bus.queue("late")
+            for turn in range(rounds + _WARM):
+                delay = 0.02 + turn % 7 / 100
+                queue.publish({"due": time.monotonic() + delay}, delay=delay)
+                found = pipe.recv() * 1000
+                if turn >= _WARM:
+                    late.append(found)
+    finally:
+        child.kill()
+        child.join()
+    return late
