@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from agentbus.metrics import Durations as Durations
     from agentbus.notebook import Note as Note
     from agentbus.pausing import Dismissal as Dismissal, Order as Order
+    from agentbus.policy import Policy as Policy
     from agentbus.presence import Registered as Registered
     from agentbus.publishing import Task as Task
     from agentbus.queue import Priority as Priority
@@ -76,6 +77,7 @@ _HOMES = {
     "Retry": "retry",
     "Topic": "inspector",
     "Letter": "letters",
+    "Policy": "policy",
     "Priority": "queue",
     "Queue": "queues",
     "AsyncWorker": "aworker",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from agentbus import names, publishing, queue
+from agentbus import names, publishing
 from agentbus.errors import TaskFailed, TimedOut, UsageError
 from agentbus.store import Command, Pause, Wait
 from agentbus.stream import position, text
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from agentbus.keys import Scope
+    from agentbus.policy import Policy
     from agentbus.store import Op
 
 # A connection that died unnoticed is found out after so long.
@@ -97,6 +98,7 @@ def ask(
     payload: object,
     timeout: float | None,
     envelope: Mapping[str, Any],
+    policy: Policy,
 ) -> Op[tuple[str, Any]]:
     """Publish a task and wait for what it comes to; returns its id and its result.
 
@@ -116,7 +118,14 @@ def ask(
     inbox.enter(asker)
     try:
         task = publishing.Task(payload, **{**envelope, "reply_to": f"{PRIVATE}{inbox.caller}"})
-        task_id = yield from publishing.publish(scope, name, task, bound=queue.bound_of(name))
+        task_id = yield from publishing.publish(
+            scope,
+            name,
+            task,
+            bound=policy.bound,
+            priority=policy.tier,
+            trim=policy.on_full == "trim",
+        )
         found = yield from _answer(scope, inbox, task_id, until)
         if found is None:
             raise TimedOut(

@@ -98,6 +98,17 @@ def hosts(value: object) -> tuple[str, ...]:
     return found
 
 
+def queues(value: object) -> dict[object, object]:
+    """Return the mapping of queues to policies; what it holds is read when a queue is used."""
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise ConfigError(
+            f"'queues' is a {type(value).__name__}", hint="write a line for each queue below it"
+        )
+    return value
+
+
 CHECKS: Mapping[str, Callable[[object], Any]] = {
     "agent": agent,
     "project": project,
@@ -109,4 +120,5 @@ CHECKS: Mapping[str, Callable[[object], Any]] = {
     "webhooks": switch,
     "webhook_secret": secret,
     "webhook_allow": hosts,
+    "queues": queues,
 }

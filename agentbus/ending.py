@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from agentbus import envelope, names
@@ -25,9 +26,22 @@ _LOOK_AGAIN = 5_000
 
 
 class Ending:
-    """One consumer of one group of one queue: the operations on what it holds."""
+    """One consumer of one group of one queue: the operations on what it holds.
 
-    def __init__(self, scope: Scope, queue: str, group: str, consumer: str) -> None:
+    Results, and notes that a task was buried, are `kept` so many seconds, 0 for never; dead letters lie
+    under the name `letters_of`, by default the queue's.
+    """
+
+    def __init__(
+        self,
+        scope: Scope,
+        queue: str,
+        group: str,
+        consumer: str,
+        *,
+        kept: float = RESULT_KEPT,
+        letters_of: str | None = None,
+    ) -> None:
         self.scope = scope
         self.queue = names.name("queue", queue)
         self.group = names.name("group", group)
@@ -39,7 +53,8 @@ class Ending:
         keys = scope.keys
         self.streams = {priority: keys.queue(queue, priority) for priority in PRIORITIES}
         self.stats = keys.stats(queue)
-        self.letters = keys.dead_letters(queue, group)
+        self.kept = math.ceil(kept)
+        self.letters = keys.dead_letters(letters_of or queue, group)
         # Counted by C code, so that two threads never get the same number.
         self._begun = iter(range(1, 2**62))
         self.tombstone = (
@@ -133,7 +148,7 @@ class Ending:
             ),
             (
                 *(self.group, self.consumer, task.entry_id, round(took * 1000)),
-                *(data, RESULT_KEPT, told.counter, *told.argv),
+                *(data if self.kept else b"", self.kept, told.counter, *told.argv),
             ),
             writes=True,
         )
@@ -177,7 +192,7 @@ class Ending:
                 *(self.scope.keys.result(name, self.group), *others.keys),
             ),
             (
-                *(self.group, self.consumer, task.entry_id, why, RESULT_KEPT),
+                *(self.group, self.consumer, task.entry_id, why, self.kept),
                 *(others.counter, len(words), *words, *others.argv),
             ),
             writes=True,

@@ -17,7 +17,7 @@ from agentbus.store import Batch, Command, Run
 from agentbus.stream import id_time, is_number, text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from agentbus.keys import Scope
     from agentbus.store import Op
@@ -158,8 +158,13 @@ class _Survey:
         )
 
 
-def stats(scope: Scope, queue: str | None = None) -> Op[list[QueueStats]]:
-    """Return the figures of every queue, or of one, by group. Raises `NotFound`."""
+def stats(
+    scope: Scope, queue: str | None = None, *, letters_of: Callable[[str], str] = str
+) -> Op[list[QueueStats]]:
+    """Return the figures of every queue, or of one, by group. Raises `NotFound`.
+
+    `letters_of` says for a queue under which name its dead letters lie.
+    """
     if queue is None:
         known = yield from _known(scope)
     else:
@@ -172,21 +177,22 @@ def stats(scope: Scope, queue: str | None = None) -> Op[list[QueueStats]]:
             start = f"{max(0, round((surveys[0].now - _MINUTE) * 1000))}-0"
             samples = yield from recent(scope, start, _SAMPLES)
             speeds = {(s.queue, s.group): s for s in summed(samples, _MINUTE, queue)}
-        page = yield from _stats_of(scope, surveys, speeds)
+        page = yield from _stats_of(scope, surveys, speeds, letters_of)
         found += page
     if queue is not None and not found:
         raise _missing(queue)
     return found
 
 
-def groups(scope: Scope, queue: str) -> Op[list[Group]]:
+def groups(scope: Scope, queue: str, *, letters_of: str | None = None) -> Op[list[Group]]:
     """Return the groups of a queue with their consumers. Raises `NotFound`."""
     (survey,) = yield from _surveyed(scope, [names.name("queue", queue)])
     if not survey.exists:
         raise _missing(queue)
     known = sorted(survey.groups)
     dead = yield Batch(
-        [("XLEN", scope.keys.dead_letters(queue, name)) for name in known] or [("PING",)]
+        [("XLEN", scope.keys.dead_letters(letters_of or queue, name)) for name in known]
+        or [("PING",)]
     )
     return [survey.group(name, _count(letters)) for name, letters in zip(known, dead, strict=False)]
 
@@ -273,13 +279,14 @@ def _stats_of(
     scope: Scope,
     surveys: Sequence[_Survey],
     speeds: Mapping[tuple[str, str | None], Metrics],
+    letters_of: Callable[[str], str],
 ) -> Op[list[QueueStats]]:
     keys = scope.keys
     wanted: list[tuple[str, ...]] = []
     for survey in surveys:
         wanted += [("ZCARD", keys.delayed(survey.queue)), ("HGETALL", keys.stats(survey.queue))]
         for name in survey.groups:
-            wanted.append(("XLEN", keys.dead_letters(survey.queue, name)))
+            wanted.append(("XLEN", keys.dead_letters(letters_of(survey.queue), name)))
             wanted.append(("HGETALL", keys.worked(survey.queue, name)))
     replies = iter((yield Batch(wanted)))
     found = []

@@ -47,12 +47,13 @@ def tidy(
     *,
     dry_run: bool = False,
     retention: Callable[[str], float] = lambda _queue: RETENTION,
+    letters_of: Callable[[str], str] = str,
     dead_after: float = DEAD_AFTER,
 ) -> Op[list[Tidied]]:
     """Tidy a queue, or all of them, and return what was removed. Raises `NotFound`.
 
-    `retention` says for a queue how many seconds are kept, `dead_after` how long a consumer may be
-    silent.
+    `retention` says for a queue how many seconds are kept, `letters_of` under which name its dead letters
+    lie, `dead_after` how long a consumer may be silent.
     """
     if queue is not None:
         names.name("queue", queue)
@@ -63,9 +64,10 @@ def tidy(
     else:
         found = sorted({*(yield from inspector.queues(scope)), *(yield from _registered(scope))})
     done = []
+    boxes = _Boxes(letters_of)
     for name in found:
         one = yield from _tidy(
-            scope, name, retention(name), dead_after, leftovers=True, dry_run=dry_run
+            scope, name, retention(name), dead_after, boxes, leftovers=True, dry_run=dry_run
         )
         done.append(one)
     return done
@@ -77,10 +79,15 @@ class Janitor:
     every = 1.0
 
     def __init__(
-        self, scope: Scope, *, retention: Callable[[str], float] = lambda _queue: RETENTION
+        self,
+        scope: Scope,
+        *,
+        retention: Callable[[str], float] = lambda _queue: RETENTION,
+        letters_of: Callable[[str], str] = str,
     ) -> None:
         self._scope = scope
         self._retention = retention
+        self._letters_of = letters_of
         self._next = 0.0
         self._work: Op[None] | None = None
         self._reply: Any = None
@@ -107,8 +114,25 @@ class Janitor:
         if not (yield _lease(scope, "trim", _EVERY)):
             return
         leftovers = bool((yield _lease(scope, "leftovers", _LEFTOVERS_EVERY)))
+        boxes = _Boxes(self._letters_of)
         for queue in (yield from _registered(scope)):
-            yield from _tidy(scope, queue, self._retention(queue), DEAD_AFTER, leftovers=leftovers)
+            kept = self._retention(queue)
+            yield from _tidy(scope, queue, kept, DEAD_AFTER, boxes, leftovers=leftovers)
+
+
+class _Boxes:
+    """Where the dead letters of queues lie; several may share a place, which is tidied once."""
+
+    def __init__(self, letters_of: Callable[[str], str]) -> None:
+        self._letters_of = letters_of
+        self._seen: set[tuple[str, str]] = set()
+
+    def new(self, queue: str, groups: set[str]) -> list[tuple[str, str]]:
+        """Return the names and groups that were not returned before."""
+        name = self._letters_of(queue)
+        found = [(name, group) for group in sorted(groups) if (name, group) not in self._seen]
+        self._seen.update(found)
+        return found
 
 
 def keep(scope: Scope, reader: str, queue: str, priority: str, entry_id: str | None) -> Op[None]:
@@ -155,13 +179,14 @@ def _tidy(
     queue: str,
     retention: float,
     dead_after: float,
+    boxes: _Boxes,
     *,
     leftovers: bool,
     dry_run: bool = False,
 ) -> Op[Tidied]:
     streams = yield from _streams(scope, queue)
     trimmed = consumers = forgotten = 0
-    known = set()
+    known: set[str] = set()
     for priority, groups in streams.items():
         trimmed += yield from _trim(scope, queue, priority, retention, dry_run=dry_run)
         for raw in groups:
@@ -171,8 +196,8 @@ def _tidy(
             if leftovers and group.encode() == raw:
                 known.add(group)
                 forgotten += yield from _of_tasks(scope, queue, group, priority, dry_run=dry_run)
-    for group in sorted(known):
-        forgotten += yield from _of_letters(scope, queue, group, dry_run=dry_run)
+    for name, group in boxes.new(queue, known):
+        forgotten += yield from _of_letters(scope, name, group, dry_run=dry_run)
     if not streams and not dry_run:
         yield _unregister(scope, queue)
     return Tidied(queue, trimmed, consumers, forgotten)

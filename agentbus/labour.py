@@ -10,7 +10,9 @@ if TYPE_CHECKING:
 
     from agentbus.janitor import Tidied
     from agentbus.keys import Scope
+    from agentbus.policy import Policies, Policy
     from agentbus.queues import Queue
+    from agentbus.settings import Settings
     from agentbus.store import Op
 
 _FOR_EVER = float("inf")
@@ -20,12 +22,30 @@ class Labour:
     """The part of a bus that has to do with queues."""
 
     scope: Scope
+    settings: Settings
+    _read: Policies | None = None
 
     def queue(self, name: str, *, bound: int | None = None) -> Queue:
         """Return a queue of this project; nothing is made before its first task."""
         from agentbus.queues import Queue
 
         return Queue(self, name, bound=bound)
+
+    def policy(self, queue: str) -> Policy:
+        """Return what the config says of a queue, with the defaults; nothing is asked of the server.
+
+        Raises `ConfigError` if there is a mistake in any policy of the config.
+        """
+        from agentbus import names
+
+        return self._policies().policy_of(names.name("queue", queue))
+
+    def _policies(self) -> Policies:
+        if self._read is None:
+            from agentbus import policy
+
+            self._read = policy.read(self.settings)
+        return self._read
 
     @verb
     def ask(
@@ -38,8 +58,9 @@ class Labour:
         """
         from agentbus import asking
 
-        op = asking.result_of(asking.ask(self.scope, queue, payload, timeout, envelope))
-        return Patient(op, timeout or _FOR_EVER)
+        found = self.policy(queue)
+        op = asking.ask(self.scope, queue, payload, timeout, envelope, found)
+        return Patient(asking.result_of(op), timeout or _FOR_EVER)
 
     @verb
     def tidy(self, queue: str | None = None, *, dry_run: bool = False) -> Op[list[Tidied]]:
@@ -50,4 +71,11 @@ class Labour:
         """
         from agentbus import janitor
 
-        return janitor.tidy(self.scope, queue, dry_run=dry_run)
+        found = self._policies()
+        return janitor.tidy(
+            self.scope,
+            queue,
+            dry_run=dry_run,
+            retention=found.retention_of,
+            letters_of=found.letters_of,
+        )

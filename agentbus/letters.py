@@ -52,116 +52,151 @@ def dead_letters(
     limit: int = 100,
     after: str | None = None,
     match: str | None = None,
+    *,
+    letters_of: str | None = None,
 ) -> Op[list[Letter]]:
     """Return the oldest dead letters of a group, past the one with the id `after`.
 
-    With `match` only those whose error holds this text.
+    With `match` only those whose error holds this text. They lie under the name `letters_of`, by
+    default the queue's. Under another name, where those of other queues may lie, too, only the
+    queue's own are meant, here and below.
     """
+    box = _Box(scope, queue, group, letters_of)
     found: list[Letter] = []
-    at, last = yield from _span(scope, queue, group, after)
+    at, last = yield from _span(box, after)
     while at and len(found) < limit:
-        page, at = yield from _page(scope, queue, group, at, last)
+        page, at = yield from _page(box, at, last)
         found += [one for one in page if match is None or match in one.error]
     return found[:limit]
 
 
 def each(
-    scope: Scope, queue: str, group: str, after: str | None = None, match: str | None = None
+    scope: Scope,
+    queue: str,
+    group: str,
+    after: str | None = None,
+    match: str | None = None,
+    *,
+    letters_of: str | None = None,
 ) -> Op[None]:
     """Emit the dead letters that there are now, the oldest first, a page in memory at a time."""
-    at, last = yield from _span(scope, queue, group, after)
+    box = _Box(scope, queue, group, letters_of)
+    at, last = yield from _span(box, after)
     while at:
-        page, at = yield from _page(scope, queue, group, at, last)
+        page, at = yield from _page(box, at, last)
         for one in page:
             if match is None or match in one.error:
                 yield Emit(one)
 
 
-def letter(scope: Scope, queue: str, group: str, letter_id: str) -> Op[Letter]:
+def letter(
+    scope: Scope, queue: str, group: str, letter_id: str, *, letters_of: str | None = None
+) -> Op[Letter]:
     """Return one dead letter. Raises `NotFound`."""
     found: list[Letter] = []
     if _is_id(letter_id):
-        found, _ = yield from _page(scope, queue, group, letter_id, letter_id)
+        box = _Box(scope, queue, group, letters_of)
+        found, _ = yield from _page(box, letter_id, letter_id)
     if not found:
-        raise NotFound(
-            f"there is no dead letter {letter_id!r} of {queue!r} for the group {group!r}",
-            hint=f"see 'agentbus dlq list {queue}'",
-        )
+        raise _missing(_Box(scope, queue, group, letters_of), letter_id)
     return found[0]
 
 
 def replay(
-    scope: Scope, queue: str, group: str, letter_id: str, *, to: str | None = None
+    scope: Scope,
+    queue: str,
+    group: str,
+    letter_id: str,
+    *,
+    to: str | None = None,
+    letters_of: str | None = None,
 ) -> Op[str]:
     """Publish a letter's task anew, with its key and envelope, and note where it went; returns its id.
 
-    A letter is replayed once: asked again, it returns the same id.
+    It goes into the queue that it came from, or `to`. A letter is replayed once: asked again, it
+    returns the same id.
     """
-    found = yield from letter(scope, queue, group, letter_id)
+    found = yield from letter(scope, queue, group, letter_id, letters_of=letters_of)
     if not holds_a_task(found):
         raise UsageError(
             f"the dead letter {letter_id!r} holds no task: {found.error}",
             hint="there is nothing to publish",
         )
-    reply = yield _replaying(scope, found, to)
+    reply = yield _replaying(_Box(scope, queue, group, letters_of), found, to)
     if not reply:
         raise NotFound(f"the dead letter {letter_id!r} is gone", hint="another may have purged it")
     return text(reply)
 
 
 def replay_all(
-    scope: Scope, queue: str, group: str, *, match: str | None = None, to: str | None = None
+    scope: Scope,
+    queue: str,
+    group: str,
+    *,
+    match: str | None = None,
+    to: str | None = None,
+    letters_of: str | None = None,
 ) -> Op[list[str]]:
     """Publish anew the tasks of all letters there are now that were not replayed; returns their ids."""
+    box = _Box(scope, queue, group, letters_of)
     ids: list[str] = []
-    at, last = yield from _span(scope, queue, group, None)
+    at, last = yield from _span(box, None)
     while at:
-        page, at = yield from _page(scope, queue, group, at, last)
+        page, at = yield from _page(box, at, last)
         for one in page:
             if (match is None or match in one.error) and is_to_be_replayed(one):
-                reply = yield _replaying(scope, one, to)
+                reply = yield _replaying(box, one, to)
                 # Another may have purged it since the page was read.
                 ids += [text(reply)] if reply else []
     return ids
 
 
 def purge(
-    scope: Scope, queue: str, group: str, ids: Sequence[str] = (), match: str | None = None
+    scope: Scope,
+    queue: str,
+    group: str,
+    ids: Sequence[str] = (),
+    match: str | None = None,
+    *,
+    letters_of: str | None = None,
 ) -> Op[int]:
     """Remove dead letters, all of a group or those named; returns how many.
 
     With `match` only those of them whose error holds this text.
     """
-    gone = 0
-    if match is None and not ids:
-        gone = yield _purging(scope, queue, group, "all", ())
-    elif match is None:
+    box, gone = _Box(scope, queue, group, letters_of), 0
+    if match is None and not ids and box.only is None:
+        gone = yield _purging(box, "all", ())
+    elif match is None and ids and box.only is None:
         # What is no id is not there.
         named = [one for one in ids if _is_id(one)]
         for start in range(0, len(named), _PAGE):
             page = named[start : start + _PAGE]
-            gone += yield _purging(scope, queue, group, "named", page)
+            gone += yield _purging(box, "named", page)
     elif ids:
         for one in ids:
-            found = yield from letter(scope, queue, group, one)
-            if match in found.error:
-                gone += yield _purging(scope, queue, group, "named", (one,))
+            some, _ = (yield from _page(box, one, one)) if _is_id(one) else ([], "")
+            if match is not None and not some:
+                raise _missing(box, one)
+            if some and (match is None or match in some[0].error):
+                gone += yield _purging(box, "named", (one,))
     else:
-        at, last = yield from _span(scope, queue, group, None)
+        at, last = yield from _span(box, None)
         while at:
-            some, at = yield from _page(scope, queue, group, at, last)
-            doomed = [one.id for one in some if match in one.error]
+            some, at = yield from _page(box, at, last)
+            doomed = [one.id for one in some if match is None or match in one.error]
             if doomed:
-                gone += yield _purging(scope, queue, group, "named", doomed)
+                gone += yield _purging(box, "named", doomed)
     return gone
 
 
-def compact(scope: Scope, queue: str, group: str) -> Op[None]:
+def compact(scope: Scope, name: str, group: str) -> Op[None]:
     """Give back the memory of purged letters that have come to be the oldest."""
-    hidden = yield Command("SCARD", scope.keys.purged(queue, group))
+    box = _Box(scope, name, group, None)
+    hidden = yield Command("SCARD", box.purged)
     while hidden:
-        yield _purging(scope, queue, group, "named", ())
-        before, hidden = hidden, (yield Command("SCARD", scope.keys.purged(queue, group)))
+        yield _purging(box, "named", ())
+        before, hidden = hidden, (yield Command("SCARD", box.purged))
         if hidden >= before:
             return
 
@@ -176,64 +211,81 @@ def is_to_be_replayed(one: Letter) -> bool:
     return one.replayed is None and holds_a_task(one)
 
 
+class _Box:
+    """Where the dead letters of a queue and a group lie; `only` is the queue, if others' lie there, too."""
+
+    __slots__ = ("group", "letters", "only", "purged", "queue", "replayed", "scope")
+
+    def __init__(self, scope: Scope, queue: str, group: str, letters_of: str | None) -> None:
+        name, keys = letters_of or queue, scope.keys
+        self.scope = scope
+        self.queue = queue
+        self.group = group
+        self.only = None if name == queue else queue
+        self.letters = keys.dead_letters(name, group)
+        self.replayed = keys.replayed(name, group)
+        self.purged = keys.purged(name, group)
+
+
+def _missing(box: _Box, letter_id: str) -> NotFound:
+    return NotFound(
+        f"there is no dead letter {letter_id!r} of {box.queue!r} for the group {box.group!r}",
+        hint=f"see 'agentbus dlq list {box.queue}'",
+    )
+
+
 def _is_id(letter_id: str) -> bool:
     return "-" in letter_id and stream_id(letter_id) is not None
 
 
-def _span(
-    scope: Scope, queue: str, group: str, after: str | None
-) -> Generator[Step, Any, tuple[str, str]]:
+def _span(box: _Box, after: str | None) -> Generator[Step, Any, tuple[str, str]]:
     """Return where to begin ('' if there is nothing) and where to end: later letters are not meant."""
     if after is not None and not _is_id(after):
         raise UsageError(f"{after[:60]!a} is no dead letter's id", hint="see 'agentbus dlq list'")
-    newest = yield Command("XREVRANGE", scope.keys.dead_letters(queue, group), "+", "-", "COUNT", 1)
+    newest = yield Command("XREVRANGE", box.letters, "+", "-", "COUNT", 1)
     if not newest:
         return "", ""
     return "-" if after is None else f"({after}", text(newest[0][0])
 
 
-def _page(
-    scope: Scope, queue: str, group: str, start: str, last: str
-) -> Generator[Step, Any, tuple[list[Letter], str]]:
+def _page(box: _Box, start: str, last: str) -> Generator[Step, Any, tuple[list[Letter], str]]:
     """Return some letters, without those that were purged, and where to go on ('' at the end)."""
-    keys = scope.keys
-    key = keys.dead_letters(queue, group)
-    entries = yield Command("XRANGE", key, start, last, "COUNT", _PAGE)
+    entries = yield Command("XRANGE", box.letters, start, last, "COUNT", _PAGE)
     if not entries:
         return [], ""
     ids = [text(entry[0]) for entry in entries]
-    marks = yield Command("HMGET", keys.replayed(queue, group), *ids)
-    hidden = yield Command("SMISMEMBER", keys.purged(queue, group), *ids)
+    marks = yield Command("HMGET", box.replayed, *ids)
+    hidden = yield Command("SMISMEMBER", box.purged, *ids)
     where = {one: text(mark) for one, mark in zip(ids, marks, strict=True) if mark is not None}
     found = [
-        _letter(entry, queue, group, where)
+        _letter(entry, box.queue if box.only is None else "", box.group, where)
         for entry, gone in zip(entries, hidden, strict=True)
         if not gone
     ]
+    if box.only is not None:
+        found = [one for one in found if one.queue == box.only]
     return found, f"({ids[-1]}" if len(ids) == _PAGE else ""
 
 
-def _replaying(scope: Scope, one: Letter, to: str | None) -> Run:
-    keys = scope.keys
+def _replaying(box: _Box, one: Letter, to: str | None) -> Run:
+    keys = box.scope.keys
     target = one.queue if to is None else names.name("queue", to)
     priority = (one.fields or {}).get("priority", "normal")
     return Run(
         "replay",
         (
-            *(keys.dead_letters(one.queue, one.group), keys.queue(target, priority), keys.queues),
-            *(keys.stats(target), keys.replayed(one.queue, one.group)),
-            keys.purged(one.queue, one.group),
+            *(box.letters, keys.queue(target, priority), keys.queues),
+            *(keys.stats(target), box.replayed, box.purged),
         ),
         (one.id, target, task_id("", target, priority), *_OWN),
         writes=True,
     )
 
 
-def _purging(scope: Scope, queue: str, group: str, what: str, ids: Sequence[str]) -> Run:
-    keys = scope.keys
+def _purging(box: _Box, what: str, ids: Sequence[str]) -> Run:
     return Run(
         "purge",
-        (keys.dead_letters(queue, group), keys.replayed(queue, group), keys.purged(queue, group)),
+        (box.letters, box.replayed, box.purged),
         (what, _REWRITTEN, _REWRITTEN_BYTES, *ids),
         writes=True,
     )
@@ -265,7 +317,7 @@ def _letter(entry: Any, queue: str, group: str, where: Mapping[str, str]) -> Let
     attempts = own.get("attempts", "0")
     return Letter(
         letter_id,
-        queue,
+        own.get("queue", queue),
         group,
         payload,
         own.get("error", ""),

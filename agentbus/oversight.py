@@ -6,8 +6,11 @@ from agentbus.verb import Patient, verb
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from agentbus.keys import Scope
     from agentbus.pausing import Dismissal, Order
+    from agentbus.policy import Policies
     from agentbus.presence import Registered
     from agentbus.store import Op
 
@@ -16,6 +19,7 @@ class Oversight:
     """The verbs about workers, which every bus has."""
 
     scope: Scope
+    _policies: Callable[[], Policies]
 
     @verb
     def workers(self) -> Op[list[Registered]]:
@@ -72,4 +76,7 @@ class Oversight:
         from agentbus import pausing
 
         kind, name = pausing.subject(None, agent, worker)
-        return Patient(pausing.dismiss(self.scope, kind, name, wait=wait), wait)
+        letters_of = self._policies().letters_of
+        return Patient(
+            pausing.dismiss(self.scope, kind, name, wait=wait, letters_of=letters_of), wait
+        )

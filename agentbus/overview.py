@@ -7,8 +7,11 @@ from typing import TYPE_CHECKING
 from agentbus.verb import verb
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from agentbus.figures import QueueStats, StreamInfo
     from agentbus.keys import Scope
+    from agentbus.policy import Policies
     from agentbus.samples import Metrics
     from agentbus.store import Op
 
@@ -17,6 +20,7 @@ class Overview:
     """The part of a bus that looks at all its queues, and changes nothing."""
 
     scope: Scope
+    _policies: Callable[[], Policies]
 
     @verb
     def stats(self, queue: str | None = None) -> Op[list[QueueStats]]:
@@ -26,7 +30,7 @@ class Overview:
         """
         from agentbus import figures
 
-        return figures.stats(self.scope, queue)
+        return figures.stats(self.scope, queue, letters_of=self._policies().letters_of)
 
     @verb
     def metrics(self, *, since: str = "5m", queue: str | None = None) -> Op[list[Metrics]]:

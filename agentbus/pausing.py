@@ -134,7 +134,14 @@ def order_of(scope: Scope, kind: str, name: str | None) -> Op[Order | None]:
     return None if found is None else _order(field, found)
 
 
-def dismiss(scope: Scope, kind: str, name: str, *, wait: float = GRACE) -> Op[Dismissal]:
+def dismiss(
+    scope: Scope,
+    kind: str,
+    name: str,
+    *,
+    wait: float = GRACE,
+    letters_of: Callable[[str], str] = str,
+) -> Op[Dismissal]:
     """Have a worker, or an agent's workers, finish what runs and leave; waits for that so long.
 
     What a dead one holds is handed over before it is removed. Raises `NotFound`.
@@ -148,7 +155,8 @@ def dismiss(scope: Scope, kind: str, name: str, *, wait: float = GRACE) -> Op[Di
     _, running, dead = yield from _until(scope, set(chosen), _never, wait)
     handed, alive = 0, set(running)
     for worker in sorted(dead):
-        moved = yield from _hand_over(scope, chosen[worker])
+        one = chosen[worker]
+        moved = yield from _hand_over(scope, one, letters_of(one.queue))
         if moved is None or not (yield from withdraw(scope, worker, silent=ALIVE)):
             alive.add(worker)
         handed += moved or 0
@@ -257,9 +265,9 @@ def _seen(scope: Scope, listed: list[str]) -> Op[Mapping[str, tuple[float | None
     return found
 
 
-def _hand_over(scope: Scope, one: Registered) -> Op[int | None]:
+def _hand_over(scope: Scope, one: Registered, letters_of: str) -> Op[int | None]:
     """Give what a dead worker holds to others; returns how many tasks, or None if it lives."""
-    of = Consumption(scope, one.queue, one.group, one.worker)
+    of = Consumption(scope, one.queue, one.group, one.worker, letters_of=letters_of)
     moved = 0
     for priority, stream in of.streams.items():
         more = 1

@@ -38,7 +38,10 @@ def fetch(bus: Bus, queue: str, *, group: str, count: int, block: float | None) 
     """Take new tasks for a consumer of its own; a malformed one is buried and left out."""
     # One consumer for a bus and a process, or each call would leave another name behind.
     name = f"{socket.gethostname()}:{os.getpid()}:{_here(bus)}"
-    consumption = Consumption(bus.scope, queue, group, name)
+    policy = bus.policy(queue)
+    consumption = Consumption(
+        bus.scope, queue, group, name, kept=policy.results, letters_of=policy.dead_letters
+    )
 
     def run(op: Op[Any] | Patient[Any]) -> Any:
         return bus._run("fetch", op)

@@ -20,14 +20,22 @@ from agentbus.verb import Emits, Patient
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from agentbus.keys import Scope
+
 
 class Queue:
-    """Publishes tasks. On an `AsyncBus` every method returns an awaitable."""
+    """Publishes tasks. On an `AsyncBus` every method returns an awaitable.
+
+    What is not given is as the queue's policy says.
+    """
 
     def __init__(self, bus: Any, name: str, *, bound: int | None = None) -> None:
         self._bus = bus
         self.name = names.name("queue", name)
-        self.bound = queue.bound_of(name) if bound is None else bound
+        self.policy = bus.policy(name)
+        self.bound = self.policy.bound if bound is None else bound
+        # Each publish needs them.
+        self._usual = self._options(None, None)
 
     def publish(
         self,
@@ -35,7 +43,7 @@ class Queue:
         *,
         delay: float | None = None,
         at: float | None = None,
-        on_full: str = "refuse",
+        on_full: str | None = None,
         **envelope: Any,
     ) -> Any:
         """Append one task and return its id. Raises `QueueFull`, `InvalidPayload`.
@@ -43,52 +51,53 @@ class Queue:
         `delay` is in seconds, `at` in unix seconds. The envelope's fields are those of `Task`; a `Task`
         may be given instead of a payload.
         """
-        publishing.on_full(on_full)
+        item = publishing.Task(payload, **envelope) if envelope else payload
         op = publishing.publish(
             self._bus.scope,
             self.name,
-            publishing.Task(payload, **envelope) if envelope else payload,
-            bound=self.bound,
+            self.policy.keyed(item),
             delay=delay,
             at=at,
-            trim=on_full == "trim",
+            **(self._usual if on_full is None else self._options(None, on_full)),
         )
         return self._bus._run("publish", op)
 
     def publish_many(
-        self, payloads: Iterable[object], *, priority: str = "normal", on_full: str = "refuse"
+        self,
+        payloads: Iterable[object],
+        *,
+        priority: str | None = None,
+        on_full: str | None = None,
     ) -> Any:
         """Append any number of payloads or `Task`s, a batch at a time, and return their ids.
 
         A batch of up to 500 tasks of one priority is accepted whole or refused whole, with `QueueFull`;
         those before it stay accepted.
         """
-        publishing.on_full(on_full)
         op = publishing.publish_many(
             self._bus.scope,
             self.name,
-            payloads,
-            priority=priority,
-            bound=self.bound,
-            trim=on_full == "trim",
+            self.policy.each_keyed(payloads),
+            **self._options(priority, on_full),
         )
         return self._bus._run("publish", op)
 
     def publish_stream(
-        self, payloads: Iterable[object], *, priority: str = "normal", on_full: str = "refuse"
+        self,
+        payloads: Iterable[object],
+        *,
+        priority: str | None = None,
+        on_full: str | None = None,
     ) -> Any:
         """Append as `publish_many` does, and iterate over the ids as batches are accepted.
 
         Nothing is kept but the batch in hand and the next, so the stream may have no end.
         """
-        publishing.on_full(on_full)
         op = publishing.publish_stream(
             self._bus.scope,
             self.name,
-            payloads,
-            priority=priority,
-            bound=self.bound,
-            trim=on_full == "trim",
+            self.policy.each_keyed(payloads),
+            **self._options(priority, on_full),
         )
         return self._bus._iterate("publish", Emits(op, 0.0))
 
@@ -98,7 +107,15 @@ class Queue:
         Where several groups do the task, `group` says whose result is meant: by default that of the group
         `default`, or of the only one. Raises `TaskBuried`, `NotFound`, `TimedOut`.
         """
-        op = results.result(self._bus.scope, task_id, wait, group)
+        said = self._bus._policies()
+        op = results.result(
+            self._bus.scope,
+            task_id,
+            wait,
+            group,
+            kept_for=said.results_of,
+            letters_of=said.letters_of,
+        )
         return self._bus._run("result", Patient(op, wait or 0.0))
 
     def peek(self, limit: int = 10) -> Any:
@@ -146,21 +163,22 @@ class Queue:
 
         With `match` only those whose error holds this text.
         """
-        names.name("group", group)
-        op = letters.dead_letters(self._bus.scope, self.name, group, limit, after, match)
+        op = letters.dead_letters(
+            *self._box(group), limit, after, match, letters_of=self.policy.dead_letters
+        )
         return self._bus._run("dlq", op)
 
     def letter(self, letter_id: str, *, group: str = "default") -> Any:
         """Return one dead letter. Raises `NotFound`."""
-        names.name("group", group)
-        return self._bus._run("dlq", letters.letter(self._bus.scope, self.name, group, letter_id))
+        where = self.policy.dead_letters
+        op = letters.letter(*self._box(group), letter_id, letters_of=where)
+        return self._bus._run("dlq", op)
 
     def replay(self, letter_id: str, *, group: str = "default", to: str | None = None) -> Any:
         """Publish a dead letter's task anew, once, and return the new task's id."""
-        names.name("group", group)
-        return self._bus._run(
-            "replay", letters.replay(self._bus.scope, self.name, group, letter_id, to=to)
-        )
+        where = self.policy.dead_letters
+        op = letters.replay(*self._box(group), letter_id, to=to, letters_of=where)
+        return self._bus._run("replay", op)
 
     def replay_all(
         self, *, group: str = "default", match: str | None = None, to: str | None = None
@@ -169,8 +187,8 @@ class Queue:
 
         With `match` only those whose error holds this text.
         """
-        names.name("group", group)
-        op = letters.replay_all(self._bus.scope, self.name, group, match=match, to=to)
+        where = self.policy.dead_letters
+        op = letters.replay_all(*self._box(group), match=match, to=to, letters_of=where)
         return self._bus._run("replay", op)
 
     def purge(self, *ids: str, group: str = "default", match: str | None = None) -> Any:
@@ -178,13 +196,15 @@ class Queue:
 
         With `match` only those of them whose error holds this text.
         """
-        names.name("group", group)
-        op = letters.purge(self._bus.scope, self.name, group, ids, match)
+        where = self.policy.dead_letters
+        op = letters.purge(*self._box(group), ids, match, letters_of=where)
         return self._bus._run("purge", op)
 
     def groups(self) -> Any:
         """Return the groups of this queue, how far each is, and its consumers. Raises `NotFound`."""
-        return self._bus._run("groups", figures.groups(self._bus.scope, self.name))
+        where = self.policy.dead_letters
+        op = figures.groups(self._bus.scope, self.name, letters_of=where)
+        return self._bus._run("groups", op)
 
     def inspect(
         self,
@@ -212,3 +232,17 @@ class Queue:
     def paused(self) -> Any:
         """Return the order that pauses this queue, or None."""
         return self._bus._run("paused", pausing.order_of(self._bus.scope, "queue", self.name))
+
+    def _options(self, priority: str | None, on_full: str | None) -> dict[str, Any]:
+        """Return how to publish: as the call says, or else the policy."""
+        full = self.policy.on_full if on_full is None else on_full
+        publishing.on_full(full)
+        return {
+            "bound": self.bound,
+            "priority": self.policy.tier if priority is None else priority,
+            "window": self.policy.window,
+            "trim": full == "trim",
+        }
+
+    def _box(self, group: str) -> tuple[Scope, str, str]:
+        return self._bus.scope, self.name, names.name("group", group)

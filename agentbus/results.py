@@ -13,6 +13,8 @@ from agentbus.store import Command, Pause, Run
 from agentbus.stream import id_time, text
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from agentbus.keys import Scope
     from agentbus.store import Op
 
@@ -50,18 +52,26 @@ class Address:
 
 
 def result(
-    scope: Scope, task_id: str, wait: float | None = None, group: str | None = None
+    scope: Scope,
+    task_id: str,
+    wait: float | None = None,
+    group: str | None = None,
+    *,
+    kept_for: Callable[[str], float] = lambda _queue: RESULT_KEPT,
+    letters_of: Callable[[str], str] = str,
 ) -> Op[Any]:
     """Return what a task came to, None if its handler returned nothing.
 
     Waits so many seconds for it. `group` is needed only where several do the task and none of them is
-    `default`. Raises `TaskBuried`, `NotFound`, `TimedOut`, and `UsageError` for what is no task id.
+    `default`. `kept_for` says for a queue how many seconds its results are kept, `letters_of` under which
+    name its dead letters lie. Raises `TaskBuried`, `NotFound`, `TimedOut`, and `UsageError` for what is
+    no task id.
     """
     task = Address(task_id)
     if group is not None:
         names.name("group", group)
     until = scope.monotonic() + (wait or 0.0)
-    pause = _FIRST_LOOK
+    pause, running = _FIRST_LOOK, False
     # The server is asked for no more than this where the result is there.
     kept = yield Command("GET", scope.keys.result(task_id, group or "default"))
     while True:
@@ -69,15 +79,19 @@ def result(
         if kept is None:
             fate, kept, group = yield from _fate(scope, task, group)
         if fate == "kept":
-            return (yield from _read(scope, task, kept, group or "default"))
+            lie_at = letters_of(task.queue)
+            return (yield from _read(scope, task, kept, group or "default", lie_at))
         if fate == "done":
-            if task.entry and scope.now() - id_time(task.entry) > RESULT_KEPT:
+            seconds = kept_for(task.queue)
+            age = scope.now() - id_time(task.entry) if task.entry else 0.0
+            # One that ran at the last look has left what it came to, however old it is.
+            if not seconds or (age > seconds and not running):
                 raise NotFound(
                     f"the task {task_id!r} is done, and no result of it is kept any longer",
-                    hint=f"results are kept for {RESULT_KEPT // 3600} hours",
+                    hint=f"results of {task.queue!r} are {_kept(seconds)}",
                 )
             return None
-        left = until - scope.monotonic()
+        running, left = True, until - scope.monotonic()
         if not wait:
             raise NotFound(f"there is no result of the task {task_id!r}", hint="wait for it")
         if left <= 0:
@@ -116,18 +130,25 @@ def _fate(scope: Scope, task: Address, group: str | None) -> Op[tuple[str, Any, 
         return fate, reply[1] if fate == "kept" else None, group
 
 
-def _read(scope: Scope, task: Address, kept: bytes, group: str) -> Op[Any]:
+def _read(scope: Scope, task: Address, kept: bytes, group: str, letters_of: str) -> Op[Any]:
     if not kept.startswith(b"!"):
         return orjson.loads(kept)
     letter, _, error = text(kept[1:]).partition(" ")
     whose = "" if group == "default" else f" --group {group}"
-    again = yield Command("HGET", scope.keys.replayed(task.queue, group), letter)
+    again = yield Command("HGET", scope.keys.replayed(letters_of, group), letter)
     raise TaskBuried(
         f"the task {task.id!r} was buried: {error}",
         hint=f"it was replayed as {text(again)!r}"
         if again is not None
         else f"see 'agentbus dlq show {task.queue} {letter}{whose}'",
     )
+
+
+def _kept(seconds: float) -> str:
+    if not seconds:
+        return "not kept"
+    span = f"{seconds:g} seconds" if seconds % 3600 else f"{seconds / 3600:g} hours"
+    return f"kept for {span}"
 
 
 def _is_number(digits: str) -> bool:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import random
-
 from agentbus.errors import UsageError
 from agentbus.record import Record
 
@@ -41,5 +39,8 @@ class Backoff(Record):
 
     def after(self, attempt: int) -> float:
         """Return the seconds to wait after so many attempts; half of it is chance."""
+        # Loaded here: it takes longer than publishing a task, which reads backoffs, too.
+        from random import random
+
         span = min(self.longest, self.first * 2.0 ** min(attempt - 1, 60))
-        return span * (0.5 + random.random() / 2)  # noqa: S311 (no secret)
+        return span * (0.5 + random() / 2)  # noqa: S311 (no secret)

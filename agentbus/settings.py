@@ -35,10 +35,11 @@ VARIABLES = {
     "webhooks": ("AGENTBUS_WEBHOOKS",),
     "webhook_secret": ("AGENTBUS_WEBHOOK_SECRET",),
     "webhook_allow": ("AGENTBUS_WEBHOOK_ALLOW",),
+    "queues": (),
 }
 # What a config file may set. A file that comes with a repository must not choose where logs go or
 # which program runs as the server.
-IN_FILES = ("agent", "project", "url", "json", "log_level", "deadline", "max_body")
+IN_FILES = ("agent", "project", "url", "json", "log_level", "deadline", "max_body", "queues")
 # What the user's own file may set beside these, or one that was chosen by --config: a repository must
 # not have results sent out, nor into the network that it finds itself in.
 IN_OWN_FILE = ("webhooks", "webhook_secret", "webhook_allow")
@@ -63,6 +64,7 @@ class Settings:
         webhooks: bool = False,
         webhook_secret: str | None = None,
         webhook_allow: Sequence[str] = (),
+        queues: Mapping[object, object] | None = None,
     ) -> None:
         self.agent = agent
         self.project = project
@@ -75,6 +77,8 @@ class Settings:
         self.webhooks = webhooks
         self.webhook_secret = webhook_secret
         self.webhook_allow = webhook_allow
+        # As they stand in the file: read by `agentbus.policy`, and only for verbs of queues.
+        self.queues = queues or {}
 
 
 def resolve(flags: Mapping[str, object] | None = None) -> Settings:
@@ -132,6 +136,7 @@ def resolve(flags: Mapping[str, object] | None = None) -> Settings:
         webhooks=value("webhooks", False),
         webhook_secret=value("webhook_secret", None),
         webhook_allow=value("webhook_allow", ()),
+        queues=value("queues", None),
     )
 
 

@@ -29,7 +29,6 @@ from agentbus.metrics import Tally
 from agentbus.patience import Patience
 from agentbus.performing import Batches, Finish, Pool, is_async, runner
 from agentbus.presence import Registration
-from agentbus.retry import ATTEMPTS, Backoff
 from agentbus.serial import Serial
 from agentbus.settling import Settling
 from agentbus.sliding import Sliding, Window
@@ -40,9 +39,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from agentbus.bus import Verbs
+    from agentbus.retry import Backoff
     from agentbus.store import Link, Op
 
-VISIBILITY = 180.0
 _MOST = 500
 _LONGEST_WAIT = 1.0
 
@@ -53,8 +52,8 @@ class Worker:
     `concurrency` tasks run at once: in threads, or in an event loop if the handler is asynchronous. With
     `batch` the handler gets a list of deliveries. `attempts` is the number of runs in all, `visibility`
     the seconds without a sign of life after which a worker loses its tasks, `backoff` the pause before
-    the next attempt. It ends when nothing is left (`drain`), or when `count` tasks are done. `prefetch`
-    is how many tasks it holds at most.
+    the next attempt; None is what the queue's policy says. It ends when nothing is left (`drain`), or
+    when `count` tasks are done. `prefetch` is how many tasks it holds at most.
     """
 
     def __init__(
@@ -69,13 +68,16 @@ class Worker:
         group: str = "default",
         concurrency: int = 1,
         batch: bool = False,
-        attempts: int = ATTEMPTS,
-        visibility: float = VISIBILITY,
+        attempts: int | None = None,
+        visibility: float | None = None,
         drain: bool = False,
         backoff: Backoff | None = None,
         count: int | None = None,
         prefetch: int | None = None,
     ) -> None:
+        policy = bus.policy(queue)
+        attempts = policy.attempts if attempts is None else attempts
+        visibility = policy.visibility if visibility is None else visibility
         _check(concurrency=concurrency, attempts=attempts, count=count, prefetch=prefetch)
         if not (math.isfinite(visibility) and visibility > 0):
             raise UsageError(f"the visibility is {visibility!r}", hint="give seconds, above 0")
@@ -84,13 +86,15 @@ class Worker:
         self.group = names.name("group", group)
         self._do = Patience(bus, link)
         self._stopping = threading.Event()
-        self._task = Consumption(bus.scope, queue, group, self.name)
+        self._task = Consumption(
+            bus.scope, queue, group, self.name, kept=policy.results, letters_of=policy.dead_letters
+        )
         self.tally = Tally(bus.scope, queue, group, self.name)
         self._settling = Settling(
             self._task,
             self._do,
             attempts=attempts,
-            backoff=backoff or Backoff(),
+            backoff=backoff or policy.backoff,
             tally=self.tally,
         )
         self._intake = Intake(
@@ -134,11 +138,9 @@ class Worker:
             self._way = Sliding(self._duty, window)
         else:
             self._way = Serial(self._duty, alone)
-        self.chores: list[Chore] = [
-            self.tally,
-            Bookmark(self._task),
-            Janitor(bus.scope),
-        ]
+        found = bus._policies()
+        janitor = Janitor(bus.scope, retention=found.retention_of, letters_of=found.letters_of)
+        self.chores: list[Chore] = [self.tally, Bookmark(self._task), janitor]
 
     @property
     def done(self) -> int:

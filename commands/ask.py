@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agentbus import asking
+from agentbus import asking, names, policy
 from agentbus.commands import _show
 from agentbus.commands._declare import Call, Param, Verb, body, seconds
 from agentbus.commands.publish import caused, header, payload
@@ -25,8 +25,7 @@ VERB = Verb(
         "priority",
         "--priority",
         choices=("low", "normal", "high", "critical"),
-        default="normal",
-        help="What is done first (normal).",
+        help="What is done first (normal, unless the queue's policy says otherwise).",
     ),
     Param("correlation_id", "--correlation-id", metavar="ID", help="What it belongs to."),
     Param(
@@ -60,6 +59,7 @@ def run(call: Call) -> None:
         "priority": args.priority,
         "headers": dict(args.header) or None,
     }
-    op = asking.ask(scope, args.queue, payload(text), args.timeout, envelope)
+    found = policy.read(call.settings).policy_of(names.name("queue", args.queue))
+    op = asking.ask(scope, args.queue, payload(text), args.timeout, envelope, found)
     task_id, found = call.run(op, patience=args.timeout or float("inf"))
     _show.result(call.out, task_id, found)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import orjson
 
-from agentbus import entries, figures, names
+from agentbus import entries, figures, names, policy
 from agentbus.clock import rfc3339
 from agentbus.commands import _table
 from agentbus.commands._declare import Call, Param, Verb, whole
@@ -105,7 +105,8 @@ def _what(one: StreamInfo) -> str:
 
 
 def _stats(call: Call) -> None:
-    found = call.run(figures.stats(call.enter(), call.args.queue))
+    where = policy.read(call.settings).letters_of
+    found = call.run(figures.stats(call.enter(), call.args.queue, letters_of=where))
     if call.args.queue is not None and not call.out.json:
         for one in found:
             _detail(call.out, one)
@@ -157,7 +158,8 @@ def _detail(out: Out, one: QueueStats) -> None:
 
 def _groups(call: Call) -> None:
     out = call.out
-    for one in call.run(figures.groups(call.enter(), call.args.queue)):
+    where = policy.read(call.settings).letters_of(call.args.queue)
+    for one in call.run(figures.groups(call.enter(), call.args.queue, letters_of=where)):
         text = f"{one.group}: {_backlog(one)} waiting, {one.pending} held, {one.retrying} retrying"
         text += f", {one.dead} dead"
         text += "" if one.oldest is None else f"; oldest {_table.age(one.oldest)}"

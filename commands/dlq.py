@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import orjson
 
-from agentbus import letters, names
+from agentbus import letters, names, policy
 from agentbus.commands._declare import Call, Param, Verb, whole
 from agentbus.errors import NotFound, UsageError
 
@@ -73,6 +73,7 @@ def run(call: Call) -> None:
         if args.action != "replay":
             raise UsageError("--to goes with replay alone", hint="leave it out")
         names.name("queue", args.to)
+    args.letters_of = policy.read(call.settings).policy_of(args.queue).dead_letters
     scope = call.enter()
     if args.action == "purge":
         _purge(call, scope)
@@ -91,13 +92,23 @@ def _found(call: Call, scope: Scope) -> Iterator[Letter]:
     args = call.args
     if args.ids:
         # All of them first: nothing is done where one is not there.
-        named = [call.run(letters.letter(scope, args.queue, args.group, one)) for one in args.ids]
+        named = [
+            call.run(letters.letter(scope, args.queue, args.group, one, letters_of=args.letters_of))
+            for one in args.ids
+        ]
         found: Iterable[Letter] = (
             one for one in named if args.match is None or args.match in one.error
         )
     else:
         found = call.each(
-            letters.each(scope, args.queue, args.group, after=args.after, match=args.match)
+            letters.each(
+                scope,
+                args.queue,
+                args.group,
+                after=args.after,
+                match=args.match,
+                letters_of=args.letters_of,
+            )
         )
         if args.action == "replay":
             found = filter(letters.is_to_be_replayed, found)
@@ -109,15 +120,19 @@ def _found(call: Call, scope: Scope) -> Iterator[Letter]:
 
 def _replay(call: Call, scope: Scope, one: Letter) -> None:
     args = call.args
-    task_id = call.run(letters.replay(scope, args.queue, args.group, one.id, to=args.to))
-    fields = {"id": one.id, "queue": args.to or args.queue, "task_id": task_id}
+    op = letters.replay(
+        scope, args.queue, args.group, one.id, to=args.to, letters_of=args.letters_of
+    )
+    task_id = call.run(op)
+    fields = {"id": one.id, "queue": args.to or one.queue, "task_id": task_id}
     call.out.record(fields, f"{one.id} replayed as {task_id}")
 
 
 def _purge(call: Call, scope: Scope) -> None:
     args = call.args
     ids = list(dict.fromkeys(args.ids))
-    gone = call.run(letters.purge(scope, args.queue, args.group, ids, args.match))
+    op = letters.purge(scope, args.queue, args.group, ids, args.match, letters_of=args.letters_of)
+    gone = call.run(op)
     fields = {"queue": args.queue, "group": args.group, "purged": gone}
     call.out.record(fields, f"{args.queue}: {gone} purged")
     if args.match is None and gone < len(ids):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import orjson
 
-from agentbus import envelope, names, publishing, queue
+from agentbus import envelope, names, policy, publishing
 from agentbus.commands._declare import Call, Param, Verb, body, seconds
 from agentbus.errors import AgentBusError, InvalidPayload, UsageError
 from agentbus.settings import environment
@@ -33,13 +33,17 @@ VERB = Verb(
     Param("queue", metavar="QUEUE", required=True, help="The queue."),
     Param("payload", metavar="PAYLOAD|-|@FILE", help="What is to be done."),
     Param("lines", "--lines", flag=True, help="One task for each line of stdin."),
-    Param("key", "--key", metavar="K", help="Publish only once within 300 s under this key."),
+    Param(
+        "key",
+        "--key",
+        metavar="K",
+        help="Publish only once within 300 s under this key; the queue's policy may say otherwise.",
+    ),
     Param(
         "priority",
         "--priority",
         choices=("low", "normal", "high", "critical"),
-        default="normal",
-        help="What is done first (normal).",
+        help="What is done first (normal, unless the queue's policy says otherwise).",
     ),
     Param("delay", "--delay", metavar="S", convert=seconds, help="Not before so many seconds."),
     Param("correlation_id", "--correlation-id", metavar="ID", help="What it belongs to."),
@@ -72,8 +76,9 @@ VERB = Verb(
     ),
     text="Prints the task's id. A payload that is JSON is sent as JSON, any other as text. The same"
     " --key within 300 s returns the first task's id and appends nothing. A full queue refuses:"
-    " exit 1. With --lines, blank lines are passed over, and each id is printed as soon as its task"
-    " is in the queue. JSON: id, queue, priority, key.",
+    " exit 1. The config file's policy for the queue may set the time, the bound, and a field of the"
+    " payload that is the key where none is given. With --lines, blank lines are passed over, and"
+    " each id is printed as soon as its task is in the queue. JSON: id, queue, priority, key.",
     examples=(
         'agentbus publish mail \'{"to": "ada@example.org"}\'',
         "agentbus publish build main --key main --priority high",
@@ -94,13 +99,16 @@ def run(call: Call) -> None:
         )
     scope = call.enter()
     names.name("queue", args.queue)
+    found = policy.read(call.settings).policy_of(args.queue)
+    args.priority = args.priority or found.tier
     if args.lines:
-        _each_line(call, scope)
+        _each_line(call, scope, found)
         return
     text = body("payload", args.payload, None, scope.max_body)
     if not text:
         raise InvalidPayload("the payload is empty", hint="send at least a word, or null")
-    _show(call, [call.run(_published(call, scope, payload(text)))])
+    item = found.keyed(_task(call, payload(text)))
+    _show(call, [call.run(_published(call, scope, item, found))], [item])
 
 
 def payload(text: str) -> Any:
@@ -138,35 +146,34 @@ def caused(correlation_id: str | None, causation_id: str | None) -> dict[str, An
     }
 
 
-def _published(call: Call, scope: Scope, value: object) -> Any:
+def _published(call: Call, scope: Scope, item: object, by: policy.Policy) -> Any:
     args = call.args
-    bound = queue.bound_of(args.queue)
-    return publishing.publish(
-        scope,
-        args.queue,
-        _task(call, value),
-        bound=bound,
-        priority=args.priority,
-        delay=args.delay,
-    )
+    return publishing.publish(scope, args.queue, item, delay=args.delay, **_options(call, by))
 
 
-def _each_line(call: Call, scope: Scope) -> None:
-    args, bound = call.args, queue.bound_of(call.args.queue)
+def _options(call: Call, by: policy.Policy) -> dict[str, Any]:
+    return {
+        "bound": by.bound,
+        "priority": call.args.priority,
+        "window": by.window,
+        "trim": by.on_full == "trim",
+    }
+
+
+def _each_line(call: Call, scope: Scope, by: policy.Policy) -> None:
+    args = call.args
     plain = _task(call, None) == publishing.Task(None)
     done = 0
     try:
         for batch in _batches(scope.max_body, 1 if args.delay is not None else publishing.BATCH):
+            tasks = batch if plain else [_task(call, value) for value in batch]
+            items = list(by.each_keyed(tasks))
             if args.delay is not None:
-                ids = [call.run(_published(call, scope, batch[0]))]
+                ids = [call.run(_published(call, scope, items[0], by))]
             else:
-                items = batch if plain else [_task(call, value) for value in batch]
-                ids = call.run(
-                    publishing.publish_many(
-                        scope, args.queue, items, priority=args.priority, bound=bound
-                    )
-                )
-            _show(call, ids)
+                op = publishing.publish_many(scope, args.queue, items, **_options(call, by))
+                ids = call.run(op)
+            _show(call, ids, items)
             done += len(ids)
     except AgentBusError as error:
         # Who goes on later must know where.
@@ -227,13 +234,13 @@ def _lines(limit: int) -> Iterator[tuple[int, bytes | None]]:
         yield number + 1, rest
 
 
-def _show(call: Call, ids: list[str]) -> None:
+def _show(call: Call, ids: list[str], items: list[Any]) -> None:
     args, out = call.args, call.out
-    for task_id in ids:
+    for task_id, item in zip(ids, items, strict=True):
         fields = {
             "id": task_id,
             "queue": args.queue,
             "priority": args.priority,
-            "key": args.key,
+            "key": item.key if isinstance(item, publishing.Task) else None,
         }
         out.record(fields, task_id)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agentbus import results
+from agentbus import policy, results
 from agentbus.commands import _show
 from agentbus.commands._declare import Call, Param, Verb, seconds
 
@@ -18,8 +18,9 @@ VERB = Verb(
         help="Whose result, where several groups do the task (default, or the only one).",
     ),
     text="Text is printed as it is, anything else as one line of JSON, and nothing where it is done and"
-    " came to nothing. Results are kept for 24 hours. Not finished, buried, or no such task: exit 5;"
-    " with --wait, exit 3 when the time is over. JSON: id, result.",
+    " came to nothing. Results are kept for 24 hours, unless the queue's policy says otherwise. Not"
+    " finished, buried, or no such task: exit 5; with --wait, exit 3 when the time is over."
+    " JSON: id, result.",
     examples=(
         "agentbus result 1763622000123-0@build --wait 60",
         "agentbus result 1763622000123-0@build --json",
@@ -31,5 +32,13 @@ VERB = Verb(
 def run(call: Call) -> None:
     """Print the result."""
     args = call.args
-    op = results.result(call.enter(), args.id, args.wait or None, args.group)
+    said = policy.read(call.settings)
+    op = results.result(
+        call.enter(),
+        args.id,
+        args.wait or None,
+        args.group,
+        kept_for=said.results_of,
+        letters_of=said.letters_of,
+    )
     _show.result(call.out, args.id, call.run(op, patience=args.wait or 0.0))

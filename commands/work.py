@@ -80,16 +80,16 @@ VERB = Verb(
         "--attempts",
         metavar="N",
         convert=at_least_one,
-        default=4,
-        help="How often a task is tried in all before it is buried (4).",
+        help="How often a task is tried in all before it is buried (4, unless the queue's policy"
+        " says otherwise).",
     ),
     Param(
         "visibility",
         "--visibility",
         metavar="S",
         convert=some_time,
-        default=180.0,
-        help="A worker that gives no sign of life for so long loses its tasks (180).",
+        help="A worker that gives no sign of life for so long loses its tasks (180, unless the"
+        " queue's policy says otherwise).",
     ),
     Param(
         "timeout",
@@ -139,6 +139,8 @@ def run(call: Call) -> int:
         )
     if args.handler is not None and args.timeout is not None:
         raise UsageError("--timeout is for programs", hint="a Python handler has its own ways")
+    if args.attempts is None:
+        args.attempts = call.bus.policy(args.queue).attempts
     program = None if args.handler is not None else _program(call)
     handling = None if program is None else _Handling(call, program)
     worker = call.bus.subscribe(

@@ -19,7 +19,7 @@ LAYERS = {
     " stream envelope retry context taken weburl",
     1: "store backends schemes server",
     2: "channel hearing notebook reading flags holds awaiting queue publishing ending consuming letters"
-    " verb telling results asking replaying",
+    " verb telling results asking replaying policy",
     3: "inspector diagnosis holding delivery performing settling intake duty serial sliding keeping"
     " patience webhook worker aworker crew pulling queues metrics samples figures entries presence"
     " pausing gate janitor",

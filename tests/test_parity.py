@@ -19,7 +19,7 @@ IN_THE_LIBRARY = {
     "recall": ["recall", "notes"],
     "monitor": ["overhear", "flags", "list_", "queues"],
     "whoami": ["settings"],
-    "publish": ["queue"],
+    "publish": ["queue", "policy"],
     "result": ["queue"],
     "dlq": ["queue"],
     "work": ["subscribe"],

@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- Moves a task to the dead letters: append there, acknowledge here; and tells those who asked to be told.
 -- KEYS: stream, dead letters, stats, attempts, retries, result, then three for each who is to be told
--- ARGV: group, consumer, id, what to keep in the result's place, seconds to keep it, a counter to raise ('' for
+-- ARGV: group, consumer, id, what to keep in the result's place, seconds to keep it (0: never), a counter to raise ('' for
 --       none), how many words follow, fields and values that say why, then the words for each who is to be told
 -- Returns: the letter's id, or '' if the task is not this consumer's any longer
 --@include owner
@@ -26,7 +26,7 @@ redis.call('HDEL', KEYS[4], ARGV[3])
 redis.call('ZREM', KEYS[5], ARGV[3])
 redis.call('HINCRBY', KEYS[3], 'dead', 1)
 -- No result is JSON that starts so.
-redis.call('SET', KEYS[6], '!' .. id .. ' ' .. ARGV[4], 'EX', ARGV[5])
+if ARGV[5] ~= '0' then redis.call('SET', KEYS[6], '!' .. id .. ' ' .. ARGV[4], 'EX', ARGV[5]) end
 if ARGV[6] ~= '' then redis.call('HINCRBY', KEYS[3], ARGV[6], 1) end
 tell(KEYS[3], 7, 8 + words)
 return id
