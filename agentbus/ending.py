@@ -55,8 +55,6 @@ class Ending:
         self.stats = keys.stats(queue)
         self.kept = math.ceil(kept)
         self.letters = keys.dead_letters(letters_of or queue, group)
-        # Counted by C code, so that two threads never get the same number.
-        self._begun = iter(range(1, 2**62))
         self.tombstone = (
             "queue",
             queue,
@@ -121,7 +119,7 @@ class Ending:
             (self.streams[task.priority], self.attempts(task.priority)),
             (
                 *(self.group, self.consumer, task.entry_id, uncounted),
-                f"{self.consumer}/{next(self._begun)}",
+                self.scope.token(),
             ),
             writes=True,
         )

@@ -272,6 +272,12 @@ class Scope:
             slot = next(self._slots)
         return Once(self.keys.once(f"{self._client}.{slot}"), slot, str(next(self._tokens)))
 
+    def token(self) -> str:
+        """Return a word that no other request of this project's programs carries."""
+        if self._process != os.getpid():
+            self._begin()
+        return f"{self._client}.{next(self._tokens)}"
+
     def settled(self, once: Once, step: Step) -> None:
         """Free the slot of a write that was sent once and answered.
 

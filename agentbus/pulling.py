@@ -19,82 +19,140 @@ from agentbus.taken import Taken
 from agentbus.verb import Patient
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from agentbus.bus import Bus
     from agentbus.store import Op
 
 
-_tokens: weakref.WeakKeyDictionary[Any, tuple[int, str]] = weakref.WeakKeyDictionary()
+_RECLAIM_EVERY = 30.0
 
 
-def _here(bus: Bus) -> str:
-    if _tokens.get(bus, (0, ""))[0] != os.getpid():
-        _tokens[bus] = (os.getpid(), secrets.token_hex(4))
-    return _tokens[bus][1]
+class _Place:
+    """Who fetches by hand in this process, and when it next looks for what others left."""
+
+    def __init__(self) -> None:
+        self.process = os.getpid()
+        # One consumer for a bus and a process, or each call would leave another name behind.
+        self.consumer = f"{socket.gethostname()}:{self.process}:{secrets.token_hex(4)}"
+        self.reclaims: dict[tuple[str, str], float] = {}
 
 
-def fetch(bus: Bus, queue: str, *, group: str, count: int, block: float | None) -> list[Delivery]:
-    """Take new tasks for a consumer of its own; a malformed one is buried and left out."""
-    # One consumer for a bus and a process, or each call would leave another name behind.
-    name = f"{socket.gethostname()}:{os.getpid()}:{_here(bus)}"
-    policy = bus.policy(queue)
-    consumption = Consumption(
-        bus.scope, queue, group, name, kept=policy.results, letters_of=policy.dead_letters
-    )
+_places: weakref.WeakKeyDictionary[Any, _Place] = weakref.WeakKeyDictionary()
 
-    def run(op: Op[Any] | Patient[Any]) -> Any:
-        return bus._run("fetch", op)
 
-    def paused() -> bool:
-        return run(presence.held(bus.scope, queue, bus.agent)) is not None
+def _here(bus: Bus) -> _Place:
+    place = _places.get(bus)
+    if place is None or place.process != os.getpid():
+        place = _places[bus] = _Place()
+    return place
 
-    run(consumption.prepare())
-    taken = [] if paused() else _due(consumption, run, count)
+
+def fetch(
+    bus: Bus,
+    queue: str,
+    *,
+    group: str,
+    count: int,
+    block: float | None,
+    visibility: float | None = None,
+) -> list[Delivery]:
+    """Take tasks for a consumer of its own; a malformed one is buried and left out."""
+    puller = _Puller(bus, queue, group, visibility)
+    puller.run(puller.task.prepare())
+    taken = [] if puller.paused() else puller.due(count)
     until = time.monotonic() + (block or 0.0)
     while not taken and time.monotonic() < until:
-        if paused():
-            run(_rest(min(0.1, max(0.001, until - time.monotonic()))))
-            continue
         # Not for longer than a moment: what was put aside or delayed may fall due meanwhile.
-        block = min(0.1, max(0.001, until - time.monotonic()))
+        moment = min(0.1, max(0.001, until - time.monotonic()))
+        if puller.paused():
+            puller.run(_rest(moment))
+            continue
         try:
-            taken, _ = run(Patient(consumption.take(count, block), block))
+            taken, _ = puller.run(Patient(puller.task.take(count, moment), moment))
         except GroupMissing:
             return []
-        taken = taken or _due(consumption, run, count)
-    if taken and paused():
+        taken = taken or puller.due(count)
+    if taken and puller.paused():
         # It was paused meanwhile: what was published after that must not be handed out.
-        for task in taken:
-            task.attempt -= 1
-            run(consumption.retry(task, 0.0))
+        puller.run(puller.task.give_back(taken))
         return []
-    deliveries = []
-    for task in taken:
-        if task.error is None:
-            deliveries.append(Delivery(consumption, run, task))
-        else:
-            run(consumption.bury(task, f"the entry is malformed: {task.error}"))
-    return deliveries
+    return [Delivery(puller.task, puller.run, task) for task in taken if puller.is_sound(task)]
 
 
-def _due(consumption: Consumption, run: Callable[[Any], Any], count: int) -> list[Taken]:
-    """Take what is to be delivered again, each attempt counted, then new tasks."""
-    run(consumption.promote())
-    taken: list[Taken] = []
-    for priority in PRIORITIES:
-        tasks, _, _ = (
-            run(consumption.again(priority, count - len(taken)))
-            if len(taken) < count
-            else ([], None, 0)
+class _Puller:
+    """One call that fetches by hand."""
+
+    def __init__(self, bus: Bus, queue: str, group: str, visibility: float | None) -> None:
+        policy = bus.policy(queue)
+        self._bus = bus
+        self._place = _here(bus)
+        self._where = (queue, group)
+        self._attempts = policy.attempts
+        self._visibility = policy.visibility if visibility is None else visibility
+        self.task = Consumption(
+            bus.scope,
+            queue,
+            group,
+            self._place.consumer,
+            kept=policy.results,
+            letters_of=policy.dead_letters,
         )
-        for task in tasks:
-            task.attempt = run(consumption.begin(task))
-        taken += [task for task in tasks if task.attempt]
-    if len(taken) < count:
-        _, found, _ = run(consumption.turn({}, 0.0, count - len(taken)))
-        taken += found
-    return taken
+
+    def run(self, op: Op[Any] | Patient[Any]) -> Any:
+        """Run an operation."""
+        return self._bus._run("fetch", op)
+
+    def paused(self) -> bool:
+        """Tell whether nothing may be taken."""
+        return (
+            self.run(presence.held(self._bus.scope, self.task.queue, self._bus.agent)) is not None
+        )
+
+    def is_sound(self, task: Taken) -> bool:
+        """Tell whether a task can be read; one that cannot is buried."""
+        if task.error is not None:
+            self.run(self.task.bury(task, f"the entry is malformed: {task.error}"))
+        return task.error is None
+
+    def due(self, count: int) -> list[Taken]:
+        """Take what is to be delivered again, each attempt counted, then new tasks."""
+        self.run(self.task.promote())
+        taken: list[Taken] = []
+        for priority in PRIORITIES:
+            if len(taken) < count:
+                tasks, _, _ = self.run(self.task.again(priority, count - len(taken)))
+                taken += [task for task in tasks if self._begun(task)]
+        taken += self._abandoned(count - len(taken))
+        if len(taken) < count:
+            _, found, _ = self.run(self.task.turn({}, 0.0, count - len(taken)))
+            taken += found
+        # Now and then would do, but a program that fetches has nobody who would do it then.
+        self.run(self.task.bookmark())
+        return taken
+
+    def _abandoned(self, count: int) -> list[Taken]:
+        """Take over, now and then, what nobody has acknowledged within the visibility."""
+        now = time.monotonic()
+        if count <= 0 or now < self._place.reclaims.get(self._where, 0.0):
+            return []
+        self._place.reclaims[self._where] = now + min(_RECLAIM_EVERY, self._visibility / 2)
+        taken: list[Taken] = []
+        for priority in PRIORITIES:
+            start = "-"
+            while start and len(taken) < count:
+                start, tasks, _ = self.run(
+                    self.task.reclaim(priority, self._visibility, start, count - len(taken))
+                )
+                taken += [task for task in tasks if self._begun(task)]
+        return taken
+
+    def _begun(self, task: Taken) -> bool:
+        task.attempt = self.run(self.task.begin(task))
+        if task.attempt <= self._attempts:
+            return task.attempt > 0
+        why = f"it was not acknowledged in any of its {self._attempts} attempts"
+        task.attempt = self._attempts
+        self.run(self.task.bury(task, why))
+        return False
 
 
 def _rest(seconds: float) -> Op[None]:

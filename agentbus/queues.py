@@ -122,14 +122,24 @@ class Queue:
         """Return the oldest tasks without taking them."""
         return self._bus._run("peek", queue.peek(self._bus.scope, self.name, limit))
 
-    def fetch(self, *, group: str = "default", count: int = 10, block: float | None = None) -> Any:
+    def fetch(
+        self,
+        *,
+        group: str = "default",
+        count: int = 10,
+        block: float | None = None,
+        visibility: float | None = None,
+    ) -> Any:
         """Take tasks by hand: a list of deliveries, each to be acknowledged, retried or buried.
 
-        Waits at most `block` seconds for the first one. Only on a blocking bus.
+        Waits at most `block` seconds for the first one. What is none of these within the `visibility` (in
+        seconds, by default the policy's) is handed out again, as the next attempt. Only on a blocking bus.
         """
         from agentbus.pulling import fetch
 
-        return fetch(self._bus, self.name, group=group, count=count, block=block)
+        return fetch(
+            self._bus, self.name, group=group, count=count, block=block, visibility=visibility
+        )
 
     def replay_from(
         self,

@@ -387,3 +387,32 @@ async def test_an_asynchronous_bus_publishes_the_same(abus: agentbus.AsyncBus) -
     assert [found for found, _ in await queue.peek()] == ids
     with pytest.raises(QueueFull):
         await queue.publish(3)
+
+
+def test_what_a_dead_fetcher_held_is_handed_out_again(connect: Connect) -> None:
+    # given a task in the hands of a program that is gone, or has forgotten it
+    queue = connect("ada").queue("mail")
+    task = queue.publish(1)
+    assert [one.attempt for one in queue.fetch()] == [1]
+
+    # when another one fetches after the visibility
+    other = connect("bob").queue("mail")
+    found: list[Any] = []
+    while not found:
+        found = other.fetch(visibility=0.01, block=0.02)
+
+    # then it gets the task, as the next attempt
+    assert [(one.id, one.attempt) for one in found] == [(task, 2)]
+    assert found[0].ack()
+
+
+def test_a_task_that_nobody_ever_acknowledges_is_buried(bus: agentbus.Bus) -> None:
+    queue = bus.queue("mail")
+    queue.publish("poison")
+    attempts: list[int] = []
+
+    while not queue.dead_letters():
+        attempts += [one.attempt for one in queue.fetch(visibility=0.001, block=0.01)]
+
+    assert attempts == [1, 2, 3, 4]
+    assert queue.fetch(visibility=0.001) == []
