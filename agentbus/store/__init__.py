@@ -327,7 +327,10 @@ def at_once(link: Link, op: Op[T], deadline: float, again: Callable[[Op[T]], Op[
             step.sendings = 1
             try:
                 reply = execute(step)
-            except (LinkDown, ServerReply):
+            except (LinkDown, ServerReply) as failure:
+                if not (isinstance(failure, LinkDown) and failure.sent):
+                    # It did not get there, or was not executed.
+                    step.sendings = 0
                 break
             step = send(reply)
     except StopIteration as result:

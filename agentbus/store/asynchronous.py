@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from agentbus.errors import BackendUnavailable
 from agentbus.store import LinkDown, ServerReply, Step, Wait
-from agentbus.store.reader import reader
+from agentbus.store.reader import buffer, reader
 from agentbus.store.tail import Tails
 from agentbus.store.wire import Target, commands, forgotten, moved, pack, settle
 
@@ -125,13 +125,14 @@ class AsyncPlainLink:
             connection.close("nobody waits any longer")
 
 
-class _Connection(asyncio.Protocol):
+class _Connection(asyncio.BufferedProtocol):
     """A pipelined connection: requests leave together at the end of a loop's turn."""
 
     def __init__(self, greeting: list[tuple[Arg, ...]]) -> None:
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._reader = reader()
+        self._place = buffer()
         self._waiting: deque[_Request] = deque()
         self._outgoing: list[bytes] = []
         self._flushing = False
@@ -148,8 +149,11 @@ class _Connection(asyncio.Protocol):
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
 
-    def data_received(self, data: bytes) -> None:
-        self._reader.feed(data)
+    def get_buffer(self, sizehint: int) -> bytearray:
+        return self._place
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._reader.feed(self._place, 0, nbytes)  # type: ignore[arg-type]
         try:
             while self._waiting:
                 reply = self._reader.gets()

@@ -279,6 +279,7 @@ class _Connection:
     def __init__(self, target: Target, until: float) -> None:
         self._greeting = target.greeting()
         self._reader: Any = None
+        self._place: Any = None
         self._pack = pack
         self._fast: Any = None
         self._exchanges = 0
@@ -340,28 +341,28 @@ class _Connection:
         from agentbus.store import reader
 
         self._reader = self._reader or reader.reader()
+        self._place = self._place or reader.buffer()
         self._fast = reader.receive
         self._pack = reader.pack
 
     def _receive(self, expected: int, until: float) -> list[Any]:
         data = b""
         while True:
-            left = until - time.monotonic()
+            left = self._allowed = until - time.monotonic()
             if left <= 0:
                 raise TimeoutError
             self._socket.settimeout(left)
-            self._allowed = left
-            chunk = self._socket.recv(65536)
+            chunk = self._socket.recv(16384)
             if not chunk:
                 raise LinkDown("the server closed the connection", sent=True)
             data += chunk
             if len(data) > _SMALL:
                 from agentbus.store import reader
 
-                source = self._reader = self._reader or reader.reader()
-                source.feed(data)
-                self._allowed = -1.0
-                return reader.receive(self, source, expected, until)
+                self._reader = self._reader or reader.reader()
+                self._place = self._place or reader.buffer()
+                self._reader.feed(data)
+                return reader.receive(self, self._reader, expected, until)
             replies: list[Any] = []
             at = 0
             try:
