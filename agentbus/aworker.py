@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -81,7 +82,8 @@ class AsyncWorker:
         return handled
 
     async def _until_it_ends(self, work: Callable[[], Any]) -> Any:
-        working = asyncio.ensure_future(_in_thread(work))
+        # No task of the loop's: it is not to be cancelled with all of them when a program ends.
+        working = _in_thread(work)
         try:
             return await asyncio.shield(working)
         except asyncio.CancelledError:
@@ -90,7 +92,7 @@ class AsyncWorker:
             raise
 
 
-async def _in_thread(work: Callable[[], Any]) -> Any:
+def _in_thread(work: Callable[[], Any]) -> asyncio.Future[Any]:
     """Run something that lasts in a thread of its own; the loop's own threads are few."""
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[Any] = loop.create_future()
@@ -104,12 +106,14 @@ async def _in_thread(work: Callable[[], Any]) -> Any:
             ended.set_exception(error)
 
     def run() -> None:
+        result, failure = None, None
         try:
             result = work()
         except BaseException as error:  # noqa: BLE001 (it is handed over)
-            loop.call_soon_threadsafe(give, None, error)
-        else:
-            loop.call_soon_threadsafe(give, result, None)
+            failure = error
+        # A loop that was closed has nobody who waits.
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon_threadsafe(give, result, failure)
 
     threading.Thread(target=run, name="agentbus-worker", daemon=True).start()
-    return await ended
+    return ended

@@ -44,13 +44,12 @@ class Consumption(Ending):
 
     def turn(
         self, done: Done, took: float, count: int, low: int = 0
-    ) -> Op[tuple[list[bytes], list[Taken], bool]]:
+    ) -> Op[tuple[list[bytes], list[Taken]]]:
         """Acknowledge tasks by priority, ids ascending, and take at most `count` new ones, without waiting.
 
         The highest priority comes first, but for `low` tasks of the lowest that has any. `took` is how
         many seconds the handlers took. Returns the ids that were no longer this consumer's, the new
-        tasks, and whether the answer to an earlier sending was lost: then this consumer holds tasks that
-        it was not told of. Sets `missing` where the group is not there.
+        tasks. Sets `missing` where the group is not there.
         """
         once = self.scope.once() if any(done.values()) else None
         step = self._turn(once, done, took, count, low)
@@ -63,7 +62,8 @@ class Consumption(Ending):
             for index, entries in found
             for task in self.decoded(entries, PRIORITIES[index - 1])
         ]
-        return stale, taken, step.sendings > 1 and count > 0
+        self.doubtful = self.doubtful or (step.sendings > 1 and count > 0)
+        return stale, taken
 
     def turn_ahead(
         self,
@@ -72,7 +72,7 @@ class Consumption(Ending):
         count: int,
         holds: Mapping[str, int] | None,
         meanwhile: Callable[[], None],
-    ) -> Op[tuple[list[bytes], list[Taken], bool]]:
+    ) -> Op[tuple[list[bytes], list[Taken]]]:
         """Do as `turn` does, and something else while the server does it; takes of all priorities alike.
 
         `holds` is how many tasks of each priority this consumer holds, if it knows for certain.
@@ -92,7 +92,8 @@ class Consumption(Ending):
             for (_, entries), priority in self._by_priority(reply or ())
             for task in self.decoded(entries, priority)
         ]
-        return stale, taken, step.sendings > 1
+        self.doubtful = self.doubtful or step.sendings > 1
+        return stale, taken
 
     def _turn(
         self,
@@ -119,11 +120,8 @@ class Consumption(Ending):
         for item in reply:
             yield item, of_stream[bytes(item[0])]
 
-    def take(self, count: int, seconds: float) -> Op[tuple[list[Taken], bool]]:
-        """Take new tasks, at most `count` of each priority, waiting for them at most so many seconds.
-
-        Also tells whether the answer to an earlier sending was lost.
-        """
+    def take(self, count: int, seconds: float) -> Op[list[Taken]]:
+        """Take new tasks, at most `count` of each priority, waiting for them at most so many seconds."""
         step = Take(list(self.streams.values()), self.group, self.consumer, count, seconds)
         reply = yield step
         taken = [
@@ -131,7 +129,8 @@ class Consumption(Ending):
             for (_, entries), priority in self._by_priority(reply)
             for task in self.decoded(entries, priority)
         ]
-        return taken, step.sendings > 1
+        self.doubtful = self.doubtful or step.sendings > 1
+        return taken
 
     def own(self, priority: str, known: Sequence[bytes], count: int = 1000) -> Op[list[Taken]]:
         """Return what this consumer holds of a stream beside what it knows of, not yet begun."""
@@ -174,7 +173,7 @@ class Consumption(Ending):
         and together. All others come as attempt 0, each attempt to be counted before it starts. What is
         returned is of one kind.
         """
-        reply = yield Run(
+        step = Run(
             "again",
             (
                 *(self.streams[priority], self.retries(priority), self.letters),
@@ -183,6 +182,8 @@ class Consumption(Ending):
             (self.group, self.consumer, count, firsts, *self.tombstone),
             writes=True,
         )
+        reply = yield step
+        self.doubtful = self.doubtful or step.sendings > 1
         due = float(reply[1]) / 1000 if reply[1] else None
         tasks = self.decoded(reply[0], priority, int(reply[3]))
         if reply[3]:
@@ -196,7 +197,7 @@ class Consumption(Ending):
 
         Returns where to go on ('' at the end), the tasks, and how many had been trimmed away.
         """
-        reply = yield Run(
+        step = Run(
             "reclaim",
             (self.streams[priority], self.letters, self.stats, self.attempts(priority)),
             (
@@ -205,6 +206,8 @@ class Consumption(Ending):
             ),
             writes=True,
         )
+        reply = yield step
+        self.doubtful = self.doubtful or step.sendings > 1
         return text(reply[0]), self.decoded(reply[1], priority, 0), int(reply[2])
 
     def heartbeat(self, priority: str, ids: Sequence[bytes]) -> Op[list[bytes]]:

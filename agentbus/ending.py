@@ -48,6 +48,9 @@ class Ending:
         self.consumer = consumer
         # Whether the group was found missing; it is to be made again.
         self.missing = False
+        # Whether an answer that gave it tasks may have been lost, so that it holds some that it does not
+        # know of.
+        self.doubtful = False
         # Whether a task with an ordering key was ever seen: most queues have none.
         self.ordered = False
         keys = scope.keys
@@ -206,7 +209,7 @@ class Ending:
                 ids = [
                     task.entry_id
                     for task in tasks
-                    if task.priority == priority and (task.attempt == 0) == bool(uncounted)
+                    if task.priority == priority and _uncounted(task) == uncounted
                 ]
                 if ids:
                     given += yield Run(
@@ -216,3 +219,10 @@ class Ending:
                         writes=True,
                     )
         return given
+
+
+def _uncounted(task: Taken) -> int:
+    """Return how many attempts at a task there may have been that nobody counted."""
+    if task.attempt:
+        return 0
+    return 1 if task.uncounted is None else task.uncounted

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -21,6 +22,8 @@ T = TypeVar("T")
 
 _RECLAIM_EVERY = 30.0
 _LONGEST_WAIT = 1.0
+# How many seconds late a network may deliver a request that was given up.
+_LATE = 300.0
 # Every so many takes one begins at the low end, so that no priority starves.
 _TURN = 10
 
@@ -44,11 +47,14 @@ class Intake:
         self._visibility = visibility
         self._turn = 0
         self._next_reclaim = 0.0
-        # Whether an answer that gave us tasks was lost.
-        self._lost = False
+        # Until when tasks that we do not know of may come to be ours, by `time.monotonic`.
+        self._doubtful_until = 0.0
         self._unsure = True
-        # Taken over, and not yet begun.
+        # Taken over, and not yet begun; and what is ours by an answer that was lost.
         self.page: list[Taken] = []
+        self.strays: list[Taken] = []
+        # Held while tasks are taken over, until they stand in `page`: two threads may be at it.
+        self._taking_over = threading.Lock()
 
     def prepare(self) -> None:
         """Make the group where it is missing."""
@@ -76,7 +82,7 @@ class Intake:
         """Take as `new` does, and do something meanwhile with a batch that is in hand."""
         self.prepare()
         holds: dict[str, int] | None = None
-        if not self._lost:
+        if self._certain():
             holds = {priority: len(ids) for priority, ids in done.items()}
             for task in batch:
                 holds[task.priority] = holds.get(task.priority, 0) + 1
@@ -85,13 +91,20 @@ class Intake:
         )
 
     def _noted(
-        self, done: dict[str, list[bytes]], answer: tuple[list[bytes], list[Taken], bool]
+        self, done: dict[str, list[bytes]], answer: tuple[list[bytes], list[Taken]]
     ) -> list[Taken]:
-        stale, taken, lost = answer
+        stale, taken = answer
         if done:
             self._settling.count(sum(map(len, done.values())) - len(stale), len(stale))
-        self._lost = self._lost or lost
         return self._received(taken)
+
+    def _certain(self) -> bool:
+        """Tell whether this consumer surely holds nothing that it does not know of."""
+        now = time.monotonic()
+        if self._task.doubtful:
+            # The lost request's first copy may be on its way still, though another one was answered.
+            self._doubtful_until = now + _LATE
+        return now >= self._doubtful_until
 
     def _received(self, taken: list[Taken]) -> list[Taken]:
         if taken:
@@ -106,11 +119,10 @@ class Intake:
         self.prepare()
         soonest = min(self._settling.due.values()) - self._task.scope.now()
         try:
-            taken, lost = self._do(self._task.take(count, max(0.001, min(seconds, soonest))))
+            taken = self._do(self._task.take(count, max(0.001, min(seconds, soonest))))
         except GroupMissing:
             self._task.missing = True
             return []
-        self._lost = self._lost or lost
         return self._received(taken)
 
     def retries(self, count: int, firsts: int) -> list[Taken]:
@@ -135,28 +147,45 @@ class Intake:
         return found
 
     @property
+    def unsettled(self) -> bool:
+        """Whether an answer that gave us tasks was lost, and not all of them have been run."""
+        return self._task.doubtful or bool(self.strays)
+
+    @property
     def reclaims(self) -> bool:
         """Whether it is time to look for what is to be taken over."""
-        return self._lost or time.monotonic() >= self._next_reclaim
+        return bool(self.strays) or time.monotonic() >= self._next_reclaim
 
     def look_again(self) -> None:
         """Have the next look at what was put aside happen at once."""
         for priority in PRIORITIES:
             self._settling.due[priority] = 0.0
 
-    def reclaimed(self, held: Callable[[str], list[bytes]]) -> Iterator[Taken]:
-        """Take over, now and then, what dead workers hold, and what is ours by an answer that was lost.
+    def recover(self, held: Callable[[str], list[bytes]]) -> None:
+        """Find what is ours by an answer that was lost; to be called between two takes.
 
         `held` tells what this consumer knows that it holds, by priority.
         """
-        if self._lost:
-            self._lost = False
+        if self._certain() or not self._task.doubtful:
+            return
+        self._task.doubtful = False
+        with self._taking_over:
+            known = [*self.page, *self.strays]
             for priority in PRIORITIES:
-                tasks = self._settling.ours(self._task.own(priority, held(priority)), otherwise=[])
+                ids = [task.entry_id for task in known if task.priority == priority]
+                tasks = self._settling.ours(
+                    self._task.own(priority, [*held(priority), *ids]), otherwise=[]
+                )
                 for task in tasks:
-                    # It was never run: its first attempt is the first.
+                    # It was never run: its first attempt is the first, unless one was counted.
                     task.uncounted = 0
-                    yield task
+                self.strays += tasks
+
+    def reclaimed(self) -> Iterator[Taken]:
+        """Give what was recovered; then take over, now and then, what dead workers hold."""
+        while self.strays:
+            yield self.strays[0]
+            del self.strays[0]
         now = time.monotonic()
         if now < self._next_reclaim:
             return
@@ -164,15 +193,16 @@ class Intake:
         for priority in PRIORITIES:
             start = "-"
             while start:
-                start, tasks, lost = self._settling.ours(
-                    self._task.reclaim(priority, self._visibility, start, 100),
-                    otherwise=("", [], 0),
-                )
+                with self._taking_over:
+                    start, tasks, lost = self._settling.ours(
+                        self._task.reclaim(priority, self._visibility, start, 100),
+                        otherwise=("", [], 0),
+                    )
+                    self.page = list(tasks)
                 if tasks:
                     self._settling.tally.note("reclaimed", len(tasks))
                 if lost:
                     self._settling.tally.note("lost", lost)
-                self.page = list(tasks)
                 for task in tasks:
                     yield task
                     self.page.remove(task)

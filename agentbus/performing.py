@@ -8,6 +8,7 @@ has ended, so that a slow one keeps no other waiting.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import inspect
 import threading
@@ -65,6 +66,8 @@ class Inline:
         self._handler = handler
         self._finish = finish
         self._stopping = stopping
+        # What ended a handler and is no failure of its task: an interrupt, an exit.
+        self.interrupted: BaseException | None = None
 
     def __call__(self, tasks: Sequence[Taken], wrap: Wrap) -> list[Outcome | Taken]:
         """Run the handler for each task, until stopped, and return what became of each."""
@@ -72,7 +75,7 @@ class Inline:
         add, stopping, one = outcomes.append, self._stopping, self.one
         try:
             for task in tasks:
-                if stopping():
+                if stopping() or self.interrupted is not None:
                     break
                 add(one(task, wrap))
         finally:
@@ -91,9 +94,10 @@ class Inline:
             # A plain function may return a coroutine: unless it is run, nothing was done.
             if result is not None and inspect.isawaitable(result):
                 result = self._finish(result)
-        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 (it is kept)
+        except BaseException as error:  # noqa: BLE001 (it is kept)
             outcome = Outcome(task)
             outcome.failed(error)
+            self.interrupted = _interrupt(error)
         else:
             if result is None and not delivery.settled:
                 return task
@@ -111,15 +115,24 @@ class Coroutines:
         self._handler = handler
         self._finish = finish
         self._stopping = stopping
+        # What ended a handler and is no failure of its task: an interrupt, an exit.
+        self.interrupted: BaseException | None = None
 
     def __call__(self, tasks: Sequence[Taken], wrap: Wrap) -> list[Outcome | Taken]:
         """Run the handler for each task, until stopped, and return what became of each."""
 
         async def all_of_them() -> list[Outcome | Taken]:
-            return [await self.one(task, wrap) for task in tasks if not self._stopping()]
+            return [
+                await self.one(task, wrap)
+                for task in tasks
+                if not self._stopping() and self.interrupted is None
+            ]
 
-        found: list[Outcome | Taken] = self._finish(all_of_them())
+        found: list[Outcome | Taken] = self._finish(all_of_them(), self._interrupt)
         return found
+
+    def _interrupt(self, error: BaseException) -> None:
+        self.interrupted = error
 
     async def one(self, task: Taken, wrap: Wrap) -> Outcome | Taken:
         """Run the handler for one task."""
@@ -130,9 +143,10 @@ class Coroutines:
         began = time.monotonic()
         try:
             result = await self._handler(delivery)
-        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 (it is kept)
+        except BaseException as error:  # noqa: BLE001 (it is kept)
             outcome = Outcome(task)
             outcome.failed(error)
+            self.interrupted = self.interrupted or _interrupt(error)
         else:
             if result is None and not delivery.settled:
                 return task
@@ -150,6 +164,8 @@ class Batches:
     def __init__(self, handler: Handler, finish: Finish) -> None:
         self._handler = handler
         self._finish = finish
+        # What ended a handler and is no failure of its tasks: an interrupt, an exit.
+        self.interrupted: BaseException | None = None
 
     def __call__(self, tasks: Sequence[Taken], wrap: Wrap) -> list[Outcome | Taken]:
         """Run the handler for the tasks together; if it fails, each of them has failed."""
@@ -164,8 +180,9 @@ class Batches:
                 result = self._handler(deliveries)
                 if inspect.isawaitable(result):
                     self._finish(result)
-            except (Exception, asyncio.CancelledError) as failure:  # noqa: BLE001 (it is kept)
+            except BaseException as failure:  # noqa: BLE001 (it is kept)
                 error = failure
+                self.interrupted = _interrupt(failure)
         for task, delivery in zip(sound, deliveries, strict=True):
             outcome = _ended(Outcome(task), delivery, began)
             outcome.took /= len(sound)
@@ -215,7 +232,13 @@ class Pool:
             for task in tasks:
                 self._threads.submit(self._in_thread, task, wrap)
         elif self._loop is not None:
-            self._loop.call_soon_threadsafe(self._start, list(tasks), wrap)
+            try:
+                self._loop.call_soon_threadsafe(self._start, list(tasks), wrap)
+            except RuntimeError:
+                # The caller has closed its loop.
+                for task in tasks:
+                    self._report(_not_begun(task), 0.0)
+                raise
 
     def _in_thread(self, task: Taken, wrap: Wrap) -> None:
         assert isinstance(self._runner, Inline)
@@ -233,10 +256,18 @@ class Pool:
 
     async def _guarded(self, task: Taken, wrap: Wrap) -> None:
         assert isinstance(self._runner, Coroutines)
-        async with self._free:
-            began = time.monotonic()
-            outcome = _not_begun(task) if self._stopping() else await self._runner.one(task, wrap)
+        began = time.monotonic()
+        outcome: Outcome | Taken = _not_begun(task)
+        # Whatever ends it: what is not reported would be in hand for good.
+        with contextlib.suppress(asyncio.CancelledError):
+            async with self._free:
+                began = time.monotonic()
+                if not self._stopping():
+                    outcome = await self._runner.one(task, wrap)
         self._report(outcome, time.monotonic() - began)
+        if self._thread is None and self._runner.interrupted is not None:
+            # The loop is the caller's, and so is an interrupt.
+            raise self._runner.interrupted
 
     def close(self) -> None:
         """Let the threads, or a loop of its own, end; nothing may be running."""
@@ -259,8 +290,10 @@ class Finish:
         self._keep = keep
         self._own: asyncio.AbstractEventLoop | None = None
 
-    def __call__(self, awaitable: Awaitable[Any]) -> Any:
-        """Return what the awaitable comes to."""
+    def __call__(
+        self, awaitable: Awaitable[Any], interrupted: Callable[[BaseException], None] | None = None
+    ) -> Any:
+        """Return what the awaitable comes to; it is cancelled when an interrupt comes, which is told."""
         if self._shared is not None:
             return asyncio.run_coroutine_threadsafe(_awaited(awaitable), self._shared).result()
         if not self._keep:
@@ -268,7 +301,15 @@ class Finish:
             return asyncio.run(_awaited(awaitable))
         if self._own is None:
             self._own = asyncio.new_event_loop()
-        return self._own.run_until_complete(_awaited(awaitable))
+        running = self._own.create_task(_awaited(awaitable))
+        try:
+            return self._own.run_until_complete(running)
+        except BaseException as error:
+            if running.done() or interrupted is None:
+                raise
+            interrupted(error)
+            running.cancel()
+            return self._own.run_until_complete(running)
 
     def close(self) -> None:
         """Close the loop, where it is a private one."""
@@ -313,6 +354,11 @@ def _ended(outcome: Outcome, delivery: Delivery, began: float) -> Outcome:
     outcome.took = time.monotonic() - began
     outcome.settled, outcome.acked = delivery.settled, delivery.acked
     return outcome
+
+
+def _interrupt(error: BaseException) -> BaseException | None:
+    """Return an error that is more than its task's."""
+    return None if isinstance(error, (Exception, asyncio.CancelledError)) else error
 
 
 def _malformed(task: Taken) -> Outcome:

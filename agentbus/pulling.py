@@ -67,7 +67,7 @@ def fetch(
             puller.run(_rest(moment))
             continue
         try:
-            taken, _ = puller.run(Patient(puller.task.take(count, moment), moment))
+            taken = puller.run(Patient(puller.task.take(count, moment), moment))
         except GroupMissing:
             return []
         taken = taken or puller.due(count)
@@ -123,7 +123,7 @@ class _Puller:
                 taken += [task for task in tasks if self._begun(task)]
         taken += self._abandoned(count - len(taken))
         if len(taken) < count:
-            _, found, _ = self.run(self.task.turn({}, 0.0, count - len(taken)))
+            _, found = self.run(self.task.turn({}, 0.0, count - len(taken)))
             taken += found
         # Now and then would do, but a program that fetches has nobody who would do it then.
         self.run(self.task.bookmark())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from agentbus.performing import Outcome
 from agentbus.taken import Taken
@@ -16,6 +16,14 @@ if TYPE_CHECKING:
 _BRISK, _SLOW = 0.05, 0.2
 # From so many tasks on, a batch is taken while the one before it runs.
 _AHEAD = 16
+
+
+class _Run(NamedTuple):
+    """What became of a batch: outcomes, how many seconds they took, and the tasks that did not begin."""
+
+    outcomes: list[Outcome | Taken]
+    took: float
+    rest: list[Taken]
 
 
 class Serial:
@@ -40,6 +48,9 @@ class Serial:
         if duty.over:
             return handled
         batch, self._next = self._next, []
+        if duty.limit is not None:
+            # What was delivered again may have used the room that these were taken for.
+            batch = duty.within(batch, duty.room(len(batch)))
         if not batch:
             batch = duty.take(duty.room(self._size))
         if not batch and wait and not handled:
@@ -58,9 +69,7 @@ class Serial:
 
     def let_go(self) -> None:
         """Say what was done, and give back what was not begun."""
-        if self._done:
-            self._duty.take(0, self._done, self._took)
-            self._done = {}
+        self._flush()
         self._duty.give_back(self._next)
         self._next, self.held = [], []
 
@@ -78,38 +87,51 @@ class Serial:
         if more and self._brisk and len(batch) >= _AHEAD and duty.limit is None:
             self._overlapped(batch)
             return handled
-        if self._done:
-            # Those before are not to wait for these.
-            duty.take(0, self._done, self._took)
-            self._done = {}
-        outcomes, took = self._timed(batch)
+        # Those before are not to wait for these.
+        self._flush()
+        outcomes, took, rest = self._timed(batch)
         done = duty.settling.plain(outcomes)
+        more = more and self._perform.interrupted is None
         room = duty.room(self._size, sum(map(len, done.values()))) if more else 0
         if done or room:
             self._next = duty.take(room, done, took)
+        duty.give_back(rest)
         self.held = self._next
+        self._pass_on_interrupt()
         return handled
 
     def _overlapped(self, batch: list[Taken]) -> None:
         """Run a batch while the server acknowledges the one before and looks for the one after."""
         duty = self._duty
-        results: list[tuple[list[Outcome | Taken], float]] = []
+        results: list[_Run] = []
 
         def meanwhile() -> None:
             duty.gate.sent()
             if not results:
                 results.append(self._timed(batch))
 
-        following = duty.allowed(
-            lambda: duty.intake.ahead(self._size, self._done, self._took, batch, meanwhile)
-        )
+        try:
+            following = duty.allowed(
+                lambda: duty.intake.ahead(self._size, self._done, self._took, batch, meanwhile)
+            )
+        except BaseException:
+            # Interrupted while it waited for the answer: what was done is done.
+            for ran in results:
+                for priority, ids in duty.settling.plain(ran.outcomes).items():
+                    self._done[priority] = [*self._done.get(priority, ()), *ids]
+            raise
         if not results:
             # The gate is shut: nothing was asked, and nothing run.
             self._next = batch
             self.let_go()
             return
-        ((outcomes, took),) = results
+        ((outcomes, took, rest),) = results
         self._done, self._took = duty.settling.plain(outcomes), took
+        duty.give_back(rest)
+        if self._perform.interrupted is not None:
+            self._next = following
+            self.let_go()
+            self._pass_on_interrupt()
         if following and took > duty.visibility / 3:
             # They gave no sign of life, since we did not know of them.
             following = duty.settling.still_ours(following)
@@ -118,7 +140,8 @@ class Serial:
             self._done = {}
         self._next = self.held = following
 
-    def _timed(self, batch: list[Taken]) -> tuple[list[Outcome | Taken], float]:
+    def _timed(self, batch: list[Taken]) -> _Run:
+        """Run a batch, and ask nothing of the server; to be followed by `_pass_on_interrupt`."""
         duty = self._duty
         began = time.monotonic()
         outcomes = self._perform(batch, duty.wrap)
@@ -130,11 +153,24 @@ class Serial:
             self._size = min(duty.most, self._size * 2)
         elif took > _SLOW:
             self._size = max(1, self._size // 2)
+        rest = []
         if len(outcomes) < len(batch):
             # It was told to stop.
             begun = {id(one if isinstance(one, Taken) else one.task) for one in outcomes}
-            duty.give_back([task for task in batch if id(task) not in begun])
-        return outcomes, took
+            rest = [task for task in batch if id(task) not in begun]
+        return _Run(outcomes, took, rest)
+
+    def _flush(self) -> None:
+        """Acknowledge what is done."""
+        if self._done:
+            self._duty.take(0, self._done, self._took)
+            self._done = {}
+
+    def _pass_on_interrupt(self) -> None:
+        """Raise what interrupted a handler, now that what was done is settled."""
+        interrupt, self._perform.interrupted = self._perform.interrupted, None
+        if interrupt is not None:
+            raise interrupt
 
     def _again(self) -> int:
         """Run what is to be delivered again, one by one."""
@@ -145,15 +181,19 @@ class Serial:
         # Replayed, or given back before they began: they are as good as new.
         firsts = [task for task in tasks if not (task.redelivered or task.ordered)]
         if firsts:
-            outcomes, took = self._timed(firsts)
+            self._flush()
+            outcomes, took, rest = self._timed(firsts)
             duty.take(0, duty.settling.plain(outcomes), took)
+            duty.give_back(rest)
+            self._pass_on_interrupt()
             handled += len(firsts)
         for task in tasks:
             if task.redelivered or task.ordered:
                 handled += self._alone(task)
         self.held = self._next
+        duty.intake.recover(self._known)
         if duty.intake.reclaims:
-            for task in duty.intake.reclaimed(self._known):
+            for task in duty.intake.reclaimed():
                 handled += self._alone(task)
         return handled
 
@@ -162,6 +202,8 @@ class Serial:
         if duty.halted:
             duty.give_back([task])
             return 0
+        # Nobody gives a sign of life for what is done.
+        self._flush()
         if duty.intake.admitted(task):
             began = time.monotonic()
             outcomes = self._perform([task], duty.wrap)
@@ -171,6 +213,7 @@ class Serial:
             if not outcomes:
                 # It was told to stop in the same moment; its attempt was counted, and did not begin.
                 duty.settling.release(task)
+            self._pass_on_interrupt()
         return 1
 
     def _without_ordered(self, batch: list[Taken]) -> list[Taken]:

@@ -75,7 +75,7 @@ class Settling:
         for ids in done.values():
             ids.sort(key=order)
         number = sum(map(len, done.values()))
-        stale, _, _ = self._do(self._task.turn(done, took, 0))
+        stale, _ = self._do(self._task.turn(done, took, 0))
         self.count(number - len(stale), len(stale))
 
     def count(self, number: int, stale: int) -> None:
@@ -134,8 +134,8 @@ class Settling:
 
     def release(self, task: Taken) -> None:
         """Give back a task that was taken and not begun, due at once for any worker."""
-        if not task.redelivered:
-            task.attempt = 0
+        # Its attempt was counted ahead, if it was delivered before.
+        task.attempt = max(0, task.attempt - 1) if task.redelivered else 0
         self._aside(task, 0.0)
 
     def _aside(self, task: Taken, after: float) -> bool:

@@ -41,7 +41,7 @@ class Window:
         self._count = 0
         self._rate = 0.0
         self._measured = time.monotonic()
-        self.failure: AgentBusError | None = None
+        self.failure: Exception | None = None
         self.pool: Pool | None = None
         self._thread = threading.Thread(target=self._settle, name="agentbus-settler", daemon=True)
 
@@ -107,7 +107,7 @@ class Window:
                 done = self._settling.plain(outcomes)
                 if done:
                     self._settling.ack(done, sum(took for _, took in batch))
-            except AgentBusError as failure:
+            except Exception as failure:  # noqa: BLE001 (the worker's own thread raises it)
                 self.failure = failure
             self._let_go(outcomes)
 
@@ -156,13 +156,17 @@ class Sliding:
         if window.failure is not None:
             raise window.failure
         handled = 0
-        room = max(0, window.room)
+        room = self._room()
         for task in duty.allowed(lambda: duty.intake.retries(room, room)):
             self._submit(task)
             handled += 1
+        duty.intake.recover(self._known)
         if duty.intake.reclaims and not (self._suspects and self._suspects.is_alive()):
             self._suspects = threading.Thread(target=self._one_by_one, daemon=True)
             self._suspects.start()
+            if duty.limit is not None:
+                # Two threads that take tasks would take too many.
+                self._suspects.join()
         room = self._room()
         if room <= 0:
             window.until(lambda: self._room() > 0, _LONGEST_WAIT)
@@ -210,7 +214,10 @@ class Sliding:
         """Run what dead workers held: one at a time, beside first deliveries."""
         window = self._window
         try:
-            for task in self._duty.intake.reclaimed(self._known):
+            for task in self._duty.intake.reclaimed():
+                if self._duty.limit is not None:
+                    # What runs may be all that is left to do.
+                    window.until(self._free, None)
                 if self._duty.halted:
                     self._duty.give_back([task])
                     continue
@@ -218,6 +225,9 @@ class Sliding:
                 window.until(partial(_gone, window, task), None)
         except AgentBusError as failure:
             window.failure = failure
+
+    def _free(self) -> bool:
+        return self._duty.halted or self._room() > 0
 
     def _known(self, priority: str) -> list[bytes]:
         return [task.entry_id for task in self.held if task.priority == priority]

@@ -188,8 +188,13 @@ class Worker:
                 wait = _LONGEST_WAIT if waits else 0.0
                 handled = self._way.turn(wait) if self._open(wait) else 0
                 # While it is paused it does not know whether anything is left.
-                if not handled and not expected and not self._gate.refused:
+                over = not (handled or expected or self._intake.unsettled)
+                if over and not self._gate.refused:
                     break
+        except BaseException:
+            # A request may have been interrupted between its sending and its answer.
+            self._task.doubtful = True
+            raise
         finally:
             self.stop()
             self._end(keeper)
@@ -200,12 +205,19 @@ class Worker:
         for step in (
             self._way.let_go,
             self.close,
+            self._give_back_strays,
             keeper.end,
             lambda: self._do(self._task.leave()),
             self._gate.withdraw,
         ):
             with contextlib.suppress(AgentBusError):
                 step()
+
+    def _give_back_strays(self) -> None:
+        """Let others have what is this worker's by an answer that was lost; all else is settled."""
+        self._intake.recover(lambda _priority: [])
+        self._duty.give_back(self._intake.strays)
+        self._intake.strays = []
 
     def run_once(self, *, wait: float = 0.0) -> int:
         """Make one pass: what is to be delivered again, then one batch of new tasks, to its end."""
@@ -231,7 +243,7 @@ class Worker:
         return self._stopping.is_set() or self._gate.held
 
     def _in_hand(self) -> list[Taken]:
-        return [*self._way.held, *self._intake.page]
+        return [*self._way.held, *self._intake.page, *self._intake.strays]
 
 
 def _check(**numbers: int | None) -> None:

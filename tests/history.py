@@ -7,6 +7,7 @@ anything away. The checks are pure: they know nothing of Redis, and judge any co
 from __future__ import annotations
 
 import collections
+import itertools
 import os
 import pathlib
 import time
@@ -99,6 +100,7 @@ class Story(NamedTuple):
     letters: Sequence[Letter]
     waiting: Mapping[str, int]  # What the server still keeps: all zero when the work is done.
     ended: Sequence[str] = ()  # Workers that ended without being made to, with what they said.
+    ordered: Mapping[str, Sequence[int]] = {}  # Tasks by ordering key, as they were published.
 
 
 def of_tasks(events: Iterable[Event], *kinds: str) -> dict[int, list[Event]]:
@@ -176,6 +178,21 @@ def invented(story: Story) -> set[int]:
     return (set(of_tasks(story.events, BEGIN)) | _buried(story).keys()) - known - {-1}
 
 
+def out_of_order(story: Story) -> set[int]:
+    """Tasks that were begun before the one before them with the same ordering key was done.
+
+    Of poison it is not known when it was buried.
+    """
+    begun, done = of_tasks(story.events, BEGIN), of_tasks(story.events, DONE)
+    return {
+        task
+        for tasks in story.ordered.values()
+        for before, task in itertools.pairwise(tasks)
+        if task in begun and before not in story.poison
+        if before not in done or done[before][0].at > begun[task][0].at
+    }
+
+
 def stuck(story: Story) -> dict[str, int]:
     """What the server still keeps although all work has had its time."""
     return {name: number for name, number in story.waiting.items() if number}
@@ -195,6 +212,7 @@ CHECKS = (
     accepted_twice,
     published_twice,
     invented,
+    out_of_order,
     stuck,
     ended_by_themselves,
 )

@@ -33,21 +33,24 @@ class Hand:
         self.process = process
         self.proxy = proxy
         self.killed = self.worked = False
-        self.inside: Event | None = None
-        self.asking: Event | None = None
+        # By task: several run at once in some.
+        self.inside: dict[int, Event] = {}
+        self.asking: dict[int, Event] = {}
         self.answers: dict[int, str] = {}
 
     def saw(self, event: Event) -> None:
         """Follow its history."""
         self.worked = True
         if event.what == BEGIN:
-            self.inside = event
+            self.inside[event.task] = event
         elif event.what == DONE:
-            self.inside, self.asking = None, event
+            self.inside.pop(event.task, None)
+            if by_hand(event.task):
+                self.asking[event.task] = event
         elif event.what == FAILED:
-            self.inside = None
+            self.inside.pop(event.task, None)
         elif event.what in (ACCEPTED, REFUSED, UNSURE):
-            self.asking = None
+            self.asking.pop(event.task, None)
             self.answers[event.task] = event.what
 
 
@@ -159,7 +162,7 @@ class Nemesis:
             for hand in self._hands
             if hand.process.poll() is None
             and hand.name not in watched
-            and not (hand.inside and hand.inside.task == holder)
+            and holder not in hand.inside
         ]
 
     def _kill(self) -> bool:
@@ -198,25 +201,25 @@ class Nemesis:
         if self._stop is not None:
             return False
         victims = [
-            hand
+            (hand, event)
             for hand in self._victims()
-            if hand.inside and hand.inside.attempt == 1 and by_hand(hand.inside.task)
+            for event in hand.inside.values()
+            if event.attempt == 1 and by_hand(event.task)
         ]
         if not victims:
             return False
-        hand = self._chance.choice(victims)
-        assert hand.inside is not None
-        hold = self._holds / str(hand.inside.task)
+        hand, event = self._chance.choice(victims)
+        hold = self._holds / str(event.task)
         hold.touch()
         hand.process.send_signal(signal.SIGSTOP)
-        self._stop = _Stop(hand, hand.inside, hold)
+        self._stop = _Stop(hand, event, hold)
         return False
 
     def _go_on(self, stop: _Stop) -> None:
         task = stop.event.task
         late = time.monotonic() > stop.began + _LONGEST_STOP
         if not stop.resumed:
-            if stop.hand.inside is not stop.event or late:
+            if stop.hand.inside.get(task) is not stop.event or late:
                 # It had left the task when it was frozen: nothing can be learned from it.
                 self._release(stop)
                 return

@@ -108,6 +108,9 @@ class Proxy(Listener):
         self.swallow = False  # Requests reach the server, and no reply comes back.
         self.hang_up = False  # A connection is closed as soon as it is made.
         self.loses_every = 0  # Of so many batches of replies one is lost, with its connection.
+        self.loses = (
+            b""  # The reply to the next request that holds this is lost, with its connection.
+        )
         self.delay = 0.0  # Seconds by which each batch of replies is late.
         self.batches = 0
         self.lost = 0
@@ -126,7 +129,7 @@ class Proxy(Listener):
         over = asyncio.ensure_future(line.over.wait())
         ways = (
             over,
-            asyncio.ensure_future(_pass(reader, to_server, line)),
+            asyncio.ensure_future(self._request(reader, to_server, line)),
             asyncio.ensure_future(self._reply(from_server, writer, line)),
         )
         try:
@@ -165,12 +168,22 @@ class Proxy(Listener):
 
         self._inside(_end)
 
+    async def _request(
+        self, client: asyncio.StreamReader, server: asyncio.StreamWriter, line: _Line
+    ) -> None:
+        while chunk := await client.read(_CHUNK):
+            if self.loses and self.loses in chunk:
+                self.loses, line.loses = b"", True
+            if not line.deaf:
+                server.write(chunk)
+                await server.drain()
+
     async def _reply(
         self, server: asyncio.StreamReader, client: asyncio.StreamWriter, line: _Line
     ) -> None:
         while chunk := await server.read(_CHUNK):
             self.batches += 1
-            if self.loses_every and self.batches % self.loses_every == 0:
+            if line.loses or (self.loses_every and self.batches % self.loses_every == 0):
                 self.lost += 1
                 return
             if self.delay:
@@ -184,7 +197,7 @@ class _Line:
     """What is wrong with one connection."""
 
     def __init__(self) -> None:
-        self.half_open = self.deaf = self.mute = False
+        self.half_open = self.deaf = self.mute = self.loses = False
         self.over = asyncio.Event()
 
 
@@ -206,10 +219,3 @@ class Impostor(Listener):
                 with contextlib.suppress(OSError):
                     await writer.wait_closed()
                 return
-
-
-async def _pass(source: asyncio.StreamReader, sink: asyncio.StreamWriter, line: _Line) -> None:
-    while chunk := await source.read(_CHUNK):
-        if not line.deaf:
-            sink.write(chunk)
-            await sink.drain()

@@ -96,7 +96,7 @@ class SmallWorker:
             # What was given back comes first.
             tasks, _, _ = self._do(self._of.again("normal", 1, firsts=1))
             if not tasks:
-                tasks, _ = self._do(self._of.take(1, _BRIEF))
+                tasks = self._do(self._of.take(1, _BRIEF))
             if not self.gate.leave():
                 self._do(self._of.give_back(tasks))
                 continue

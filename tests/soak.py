@@ -12,6 +12,7 @@ import time
 
 from tests.history import violations
 from tests.servers import Server
+from tests.work_hands import OURS
 from tests.work_harness import Plan, Site
 
 _SHOWN = 2000
@@ -22,7 +23,7 @@ def main(argv: list[str]) -> int:
     options = _options(argv)
     plan = Plan(
         tasks=options.tasks,
-        poison=max(1, options.tasks // 400) if options.kind == "library" else options.poison,
+        poison=max(1, options.tasks // 400) if options.kind in OURS else options.poison,
         workers=options.workers,
         kills=options.kills,
         server_kills=options.server_kills,
@@ -87,9 +88,9 @@ def _options(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--keep", action="store_true", help="keep the histories of sound rounds")
     parser.add_argument(
         "--kind",
-        choices=("library", "ack_first", "ack_after", "count_deliveries"),
+        choices=(*OURS, "ack_first", "ack_after", "count_deliveries"),
         default="library",
-        help="who works; all but the library's worker must fail",
+        help="who works; all but the library's workers (the first four) must fail",
     )
     parser.add_argument("--poison", type=int, default=0, help="for those others")
     return parser.parse_args(argv)

@@ -31,7 +31,7 @@ def taken(bus: agentbus.Bus, by: Consumption, number: int) -> list[Taken]:
 
 def fetched(bus: agentbus.Bus, by: Consumption, number: int) -> list[Taken]:
     """Take new tasks."""
-    _, found, _ = do(bus, by.turn({}, 0.0, number))
+    _, found = do(bus, by.turn({}, 0.0, number))
     return list(found)
 
 
@@ -39,7 +39,7 @@ def acknowledged(
     bus: agentbus.Bus, by: Consumption, priority: str, ids: list[bytes]
 ) -> list[bytes]:
     """Acknowledge tasks; returns those that were no longer the consumer's."""
-    stale, _, _ = do(bus, by.turn({priority: ids}, 0.0, 0))
+    stale, _ = do(bus, by.turn({priority: ids}, 0.0, 0))
     return list(stale)
 
 

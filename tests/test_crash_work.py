@@ -41,6 +41,19 @@ def test_no_task_is_lost_or_wronged_whatever_dies(
     assert story.unsure == frozenset()
 
 
+def test_no_task_is_lost_or_wronged_by_workers_that_run_several_at_once(
+    own_server: Server, project: str, tmp_path: pathlib.Path
+) -> None:
+    plan = Plan(
+        tasks=600, poison=2, workers=4, kills=8, server_kills=1, stops=1, cuts=4, kind="threads"
+    )
+
+    story = run(own_server, project, tmp_path, plan, seed=7)
+
+    assert history.violations(story) == {}
+    assert len(story.accepted) == 600
+
+
 # -- the same checks find what other consumers do wrong --
 
 

@@ -40,6 +40,7 @@ def test_a_sound_history_has_no_violation() -> None:
     )
 
     assert history.violations(story(told(*BY_A))) == {}
+    assert history.violations(story(told(*BY_A, (4, "b", BEGIN, 2)), ordered={"key": [1, 2]})) == {}
     assert history.violations(story(taken_over)) == {}
     assert history.violations(story(former_owner_late)) == {}
     assert history.runs_more_than_once(story(taken_over)) == 1
@@ -62,6 +63,9 @@ def test_a_sound_history_has_no_violation() -> None:
         ([*BY_A, (4, "b", BEGIN, 1), (5, "b", ACCEPTED, 1)], {}, {"accepted_twice"}),
         (BY_A, {"letters": [BURIED, BURIED._replace(name="id 3")]}, {"published_twice"}),
         ([*BY_A, (9, "a", BEGIN, 3)], {}, {"invented"}),
+        ([*BY_A, (1, "b", BEGIN, 3)], {"ordered": {"key": [1, 2, 3]}}, {"invented"}),
+        ([*BY_A, (1, "b", BEGIN, 2)], {"ordered": {"key": [1, 2]}}, {"out_of_order"}),
+        ([(9, "b", BEGIN, 2)], {"ordered": {"key": [1, 2]}}, {"out_of_order", "lost"}),
         (BY_A, {"waiting": {"pending": 1}}, {"stuck"}),
         (BY_A, {"ended": ["0001 exited 1"]}, {"ended_by_themselves"}),
     ],

@@ -523,7 +523,7 @@ def test_what_was_taken_and_not_begun_is_given_back_without_an_attempt(
     queue.publish_many(["new", "failed", "abandoned"])
     new = Consumption(bus.scope, "mail", "default", "one")
     bus._run("prepare", new.prepare())
-    _, (fresh, failed, abandoned), _ = bus._run("take", new.turn({}, 0.0, 3))
+    _, (fresh, failed, abandoned) = bus._run("take", new.turn({}, 0.0, 3))
     failed.attempt = 3
     bus._run("retry", new.retry(failed, 0.0))
     other = Consumption(bus.scope, "mail", "default", "two")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
@@ -10,9 +11,11 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import agentbus
+import agentbus.aio
 from agentbus.keys import Keys
 from agentbus.retry import Backoff
 from tests.history import ACCEPTED, BEGIN, DONE, FAILED, REFUSED, UNSURE, Scribe
@@ -20,6 +23,9 @@ from tests.history import ACCEPTED, BEGIN, DONE, FAILED, REFUSED, UNSURE, Scribe
 QUEUE = "work"
 GROUP = "default"
 ATTEMPTS = 4
+# The library's worker in each of its modes: one after the other, in threads, in an event loop of its
+# own, in that of an asynchronous bus.
+OURS = ("library", "threads", "coroutines", "asyncbus")
 # How long the nemesis may hold a task, and how often one looks whether it still does.
 _LONGEST_HOLD = 30.0
 _GLANCE = 0.002
@@ -34,6 +40,12 @@ class Toil:
         self._toil = toil
 
     def __call__(self, payload: Any, attempt: int, name: str) -> None:
+        """Do a task, and keep a thread busy with it."""
+        for seconds in self.pauses(payload, attempt, name):
+            time.sleep(seconds)
+
+    def pauses(self, payload: Any, attempt: int, name: str) -> Iterator[float]:
+        """Do a task; yields how long it takes, bit by bit."""
         task = payload["i"]
         self._scribe.note(BEGIN, task, attempt, name)
         if payload.get("poison"):
@@ -41,23 +53,29 @@ class Toil:
         if payload.get("flaky", 0) >= attempt:
             self._scribe.note(FAILED, task, attempt, name)
             raise ValueError(f"attempt {attempt} fails")
-        time.sleep(self._toil)
+        yield self._toil
         if attempt > 1:
             # The nemesis keeps a task in its second worker's hands until the first one has answered.
             until = time.monotonic() + _LONGEST_HOLD
             while (self._holds / str(task)).exists() and time.monotonic() < until:
-                time.sleep(_GLANCE)
+                yield _GLANCE
         self._scribe.note(DONE, task, attempt, name)
 
     def settle(self, payload: Any, attempt: int, name: str, ack: Any) -> None:
         """Acknowledge, and write down when it was asked and what the answer was."""
-        asked = time.monotonic_ns()
+        with self.asking(payload, attempt, name) as answers:
+            answers.append(ack())
+
+    @contextlib.contextmanager
+    def asking(self, payload: Any, attempt: int, name: str) -> Iterator[list[Any]]:
+        """Write down when an acknowledgement was asked for, and the answer that is put into the list."""
+        asked, answers = time.monotonic_ns(), list[Any]()
         try:
-            answer = ACCEPTED if ack() else REFUSED
+            yield answers
         except agentbus.AgentBusError:
             self._scribe.note(UNSURE, payload["i"], attempt, name, asked)
             raise
-        self._scribe.note(answer, payload["i"], attempt, name, asked)
+        self._scribe.note(ACCEPTED if answers[0] else REFUSED, payload["i"], attempt, name, asked)
 
 
 def by_hand(task: int) -> bool:
@@ -65,23 +83,40 @@ def by_hand(task: int) -> bool:
     return task % 2 == 1
 
 
-def library(url: str, project: str, toil: Toil, visibility: float) -> None:
+def library(kind: str, url: str, project: str, toil: Toil, visibility: float) -> None:
     """Work as the library does: half the tasks are acknowledged in batches, half by their handler."""
 
     def handle(delivery: agentbus.Delivery) -> None:
-        task = delivery.payload["i"]
         toil(delivery.payload, delivery.attempt, delivery.id)
-        if by_hand(task):
+        if by_hand(delivery.payload["i"]):
             toil.settle(delivery.payload, delivery.attempt, delivery.id, delivery.ack)
 
-    with agentbus.connect(url, project=project, agent="worker", deadline=1.0) as bus:
-        worker = bus.subscribe(
-            QUEUE,
-            handle,
-            visibility=visibility,
-            attempts=ATTEMPTS,
-            backoff=Backoff(first=0.05, longest=0.2),
-        )
+    async def handle_async(delivery: agentbus.AsyncDelivery) -> None:
+        payload, attempt, name = delivery.payload, delivery.attempt, delivery.id
+        for seconds in toil.pauses(payload, attempt, name):
+            await asyncio.sleep(seconds)
+        if by_hand(payload["i"]):
+            with toil.asking(payload, attempt, name) as answers:
+                answers.append(await delivery.ack())
+
+    options: dict[str, Any] = {
+        "visibility": visibility,
+        "attempts": ATTEMPTS,
+        "backoff": Backoff(first=0.05, longest=0.2),
+        "concurrency": {"library": 1, "threads": 4}.get(kind, 8),
+    }
+    connection: dict[str, Any] = {"project": project, "agent": "worker", "deadline": 1.0}
+
+    async def on_an_asynchronous_bus() -> None:
+        async with agentbus.aio.connect(url, **connection) as bus:
+            await bus.subscribe(QUEUE, handle_async, **options).run()
+
+    if kind == "asyncbus":
+        asyncio.run(on_an_asynchronous_bus())
+        return
+    with agentbus.connect(url, **connection) as bus:
+        handler = handle_async if kind == "coroutines" else handle
+        worker = bus.subscribe(QUEUE, handler, **options)
         signal.signal(signal.SIGTERM, lambda *_: worker.stop())
         worker.run()
 
@@ -175,8 +210,8 @@ def main(kind: str, url: str, project: str, place: str, worker: str, toil: str, 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     work = Toil(pathlib.Path(place), worker, float(toil))
-    if kind == "library":
-        library(url, project, work, float(seen))
+    if kind in OURS:
+        library(kind, url, project, work, float(seen))
     else:
         Naive(url, project, work, float(seen)).run(kind)
 

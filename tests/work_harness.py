@@ -26,7 +26,7 @@ from tests.history import Letter, Story
 from tests.nemesis import CUT, HALF_OPEN, KILL, SERVER_KILL, STOP, Hand, Nemesis
 from tests.proxy import Proxy
 from tests.servers import Server
-from tests.work_hands import ATTEMPTS, GROUP, QUEUE
+from tests.work_hands import ATTEMPTS, GROUP, OURS, QUEUE
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 _GLANCE = 0.01
@@ -94,6 +94,7 @@ class Site:
         self.poison = frozenset(self._chance.sample(range(plan.tasks), plan.poison))
         self.accepted: set[int] = set()
         self.unsure: set[int] = set()
+        self._ordered: dict[str, list[int]] = collections.defaultdict(list)
         self.ended: list[str] = []
         self.deaths = self.false_starts = 0
         self.took = 0.0
@@ -216,21 +217,25 @@ class Site:
 
     def _publish_chunk(self, queue: Any, chunk: range) -> None:
         payloads = [self._payload(task) for task in chunk]
-        if self.plan.kind != "library":
+        if self.plan.kind not in OURS:
             queue.publish_many(payloads)
             return
-        # Most of them at once, at any priority; the last one alone, with a key, and some of those late.
+        # Most of them at once, at any priority; the last one alone, with a key, and some of those late, the
+        # others in an order.
         queue.publish_many(payloads[:-1], priority=self._chance.choice(PRIORITIES))
-        late = self._chance.random() < 0.5
-        queue.publish(
-            payloads[-1], key=f"task {chunk[-1]}", delay=self._chance.random() if late else None
-        )
+        key = f"task {chunk[-1]}"
+        if self._chance.random() < 0.5:
+            queue.publish(payloads[-1], key=key, delay=self._chance.random())
+        else:
+            order = self._chance.choice("abc")
+            self._ordered[order].append(chunk[-1])
+            queue.publish(payloads[-1], key=key, ordering_key=order)
 
     def _payload(self, task: int) -> dict[str, int]:
         found = {"i": task}
         if task in self.poison:
             found["poison"] = 1
-        elif self.plan.kind == "library" and self._chance.random() < 0.03:
+        elif self.plan.kind in OURS and self._chance.random() < 0.03:
             found["flaky"] = self._chance.choice((1, 1, 2))
         return found
 
@@ -277,7 +282,7 @@ class Site:
             for event in self._reader.leave(hand.name):
                 self._saw(event)
             self.deaths += 1
-            by_poison = code == 9 and hand.inside and hand.inside.task in self.poison
+            by_poison = code == 9 and not self.poison.isdisjoint(hand.inside)
             if not hand.killed and not by_poison:
                 said = (self.place / "errors" / hand.name).read_text(errors="replace")
                 if not hand.worked and said.rpartition("agentbus.errors.")[2].startswith(_AWAY):
@@ -326,6 +331,7 @@ class Site:
             letters,
             self._waiting(),
             self.ended,
+            self._ordered,
         )
 
     @property

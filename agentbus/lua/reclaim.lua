@@ -11,6 +11,8 @@ for _, pending in ipairs(page) do
   if pending[2] ~= ARGV[6] then
     local entry = redis.call('XCLAIM', KEYS[1], ARGV[1], ARGV[2], ARGV[3], last)[1]
     if entry then
+      -- Kept, since the answer that tells of it may be lost: its first attempt was counted by nobody.
+      redis.call('HSETNX', KEYS[4], last, 1)
       taken[#taken + 1] = entry
     else
       lost = lost + 1
