@@ -57,6 +57,11 @@ class AsyncWorker:
         """How many tasks this worker has done and acknowledged."""
         return self._worker.done
 
+    @property
+    def failed(self) -> int:
+        """How many runs of a handler have failed; their tasks are tried again, or were buried."""
+        return self._worker.failed
+
     async def __aenter__(self) -> AsyncWorker:
         return self
 

@@ -335,6 +335,8 @@ def _check(task: Task) -> None:
 
         weburl.target(task.webhook)
     headers = task.headers
+    if headers is not None and not hasattr(headers, "items"):
+        raise InvalidPayload(f"the headers are a {type(headers).__name__}", hint="give a dict")
     if headers is not None and not all(
         isinstance(part, str) for pair in dict(headers).items() for part in pair
     ):

@@ -15,6 +15,7 @@ from agentbus import (
     replaying,
     results,
 )
+from agentbus.errors import UsageError
 from agentbus.verb import Emits, Patient
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ class Queue:
         op = publishing.publish_many(
             self._bus.scope,
             self.name,
-            self.policy.each_keyed(payloads),
+            self.policy.each_keyed(_several(payloads)),
             **self._options(priority, on_full),
         )
         return self._bus._run("publish", op)
@@ -96,7 +97,7 @@ class Queue:
         op = publishing.publish_stream(
             self._bus.scope,
             self.name,
-            self.policy.each_keyed(payloads),
+            self.policy.each_keyed(_several(payloads)),
             **self._options(priority, on_full),
         )
         return self._bus._iterate("publish", Emits(op, 0.0))
@@ -137,6 +138,8 @@ class Queue:
         """
         from agentbus.pulling import fetch
 
+        if hasattr(self._bus, "__aenter__"):
+            raise UsageError("fetch is for a blocking bus", hint="use 'subscribe' on this one")
         return fetch(
             self._bus, self.name, group=group, count=count, block=block, visibility=visibility
         )
@@ -256,3 +259,13 @@ class Queue:
 
     def _box(self, group: str) -> tuple[Scope, str, str]:
         return self._bus.scope, self.name, names.name("group", group)
+
+
+def _several(payloads: Iterable[object]) -> Iterable[object]:
+    # Their letters, or names, would be published one by one: never what was meant.
+    if isinstance(payloads, (str, bytes, dict)):
+        raise UsageError(
+            f"the payloads are one {type(payloads).__name__}",
+            hint="give a list of them, or publish",
+        )
+    return payloads

@@ -90,7 +90,7 @@ def point(given: str | float, queue: str, now: float, *, last: bool = False) -> 
     """
     if isinstance(given, (int, float)):
         given = f"{max(0, round(given * 1000))}"
-    if "@" in given:
+    if isinstance(given, str) and "@" in given:
         entry, name, _ = split(given)
         if name != names.escape(queue) or when.stream_id(entry) is None:
             raise UsageError(
@@ -98,7 +98,7 @@ def point(given: str | float, queue: str, now: float, *, last: bool = False) -> 
                 hint="give the id of a task of this queue that was not delayed, or a time",
             )
         given = entry
-    parts = when.stream_id(given)
+    parts = when.stream_id(given) if isinstance(given, str) else None
     if parts is not None and "-" in given:
         return f"{parts[0]}-{parts[1]}"
     milliseconds = when.since(given, now).partition("-")[0]

@@ -87,7 +87,7 @@ def result(
             # One that ran at the last look has left what it came to, however old it is.
             if not seconds or (age > seconds and not running):
                 raise NotFound(
-                    f"the task {task_id!r} is done, and no result of it is kept any longer",
+                    f"the task {task_id!r} is done or gone, and no result of it is kept any longer",
                     hint=f"results of {task.queue!r} are {_kept(seconds)}",
                 )
             return None

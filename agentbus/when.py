@@ -67,6 +67,10 @@ def since(text: str, now: float) -> str:
 
     A full id means the entries after it, as a cursor does; a time includes its own moment.
     """
+    if not isinstance(text, str):
+        raise UsageError(
+            f"{text!r} is no point to start from", hint="give it as text, such as '30m'"
+        )
     parsed = parse_rfc3339(text)
     if parsed is None and text[-1:] in ("s", "m", "h", "d", "w"):
         back = duration(text)

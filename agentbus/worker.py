@@ -78,6 +78,10 @@ class Worker:
         policy = bus.policy(queue)
         attempts = policy.attempts if attempts is None else attempts
         visibility = policy.visibility if visibility is None else visibility
+        if not callable(handler):
+            raise UsageError(f"the handler is {handler!r}", hint="give a function")
+        if backoff is not None and not callable(getattr(backoff, "after", None)):
+            raise UsageError(f"the backoff is {backoff!r}", hint="give a Backoff")
         _check(concurrency=concurrency, attempts=attempts, count=count, prefetch=prefetch)
         if not (math.isfinite(visibility) and visibility > 0):
             raise UsageError(f"the visibility is {visibility!r}", hint="give seconds, above 0")
@@ -114,7 +118,7 @@ class Worker:
             self._do,
             stop=self.stop,
             stopping=self._stopping.is_set,
-            figures=lambda: (self.done, self._settling.failed, len(self._in_hand())),
+            figures=lambda: (self.done, self.failed, len(self._in_hand())),
         )
         self._duty = Duty(
             self._task,
@@ -146,6 +150,11 @@ class Worker:
     def done(self) -> int:
         """How many tasks this worker has done and acknowledged."""
         return self._settling.done
+
+    @property
+    def failed(self) -> int:
+        """How many runs of a handler have failed; their tasks are tried again, or were buried."""
+        return self._settling.failed
 
     def __enter__(self) -> Worker:
         return self

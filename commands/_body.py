@@ -7,7 +7,7 @@ import os
 from agentbus.errors import InvalidPayload, UsageError
 
 
-def fetched(what: str, argument: str, limit: int) -> str:
+def fetched(what: str, argument: str, limit: int, option: str | None) -> str:
     """Return what stdin (`-`) or a file (`@FILE`) holds."""
     if argument == "-":
         try:
@@ -23,7 +23,8 @@ def fetched(what: str, argument: str, limit: int) -> str:
         raise UsageError(
             f"the file {path!a} cannot be read"
             f" ({getattr(error, 'strerror', None) or 'no such name'})",
-            hint=f"correct it; a {what} that starts with '@' is given by its option",
+            hint=f"correct it; a {what} that starts with '@' is given "
+            + (f"by {option}" if option else "as a JSON text: '\"@…\"'"),
         ) from None
     try:
         return _decoded(what, _read(descriptor, limit), ascii(path), limit)

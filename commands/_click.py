@@ -147,13 +147,13 @@ def _command(name: str) -> click.Command:
 def _parameter(param: Param) -> click.Parameter:
     if param.names:
         return _option(param)
+    metavar = param.metavar or param.dest.upper()
     return click.Argument(
         [param.dest],
         type=_Type(param),
         nargs=-1 if param.many else 1,
-        required=param.required,
-        default=None if param.many else param.default,
-        metavar=param.metavar or param.dest.upper(),
+        metavar=metavar if param.required else f"[{metavar}]",
+        **_presence(param),
     )
 
 
@@ -165,11 +165,17 @@ def _option(param: Param) -> click.Option:
         names,
         type=_Type(param),
         multiple=param.many,
-        default=None if param.many else param.default,
         metavar="|".join(param.choices) or param.metavar,
         help=param.help,
-        required=param.required,
+        **_presence(param),
     )
+
+
+def _presence(param: Param) -> dict[str, Any]:
+    # A default, even None, would stand for what is required: nobody would be told that it is missing.
+    if param.required:
+        return {"required": True}
+    return {"required": False, "default": None if param.many else param.default}
 
 
 def _mistake(error: click.ClickException, json: bool) -> int:

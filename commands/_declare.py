@@ -191,21 +191,24 @@ def _prepare() -> None:
     import agentbus.logs  # noqa: F401
 
 
-def body(what: str, argument: str | None, literal: str | None, limit: int) -> str:
+def body(
+    what: str, argument: str | None, literal: str | None, limit: int, option: str | None = None
+) -> str:
     """Return a body given once: as an argument, `-` for stdin, `@FILE`, or literally by an option."""
     if (argument is None) == (literal is None):
         from agentbus.errors import UsageError
 
         raise UsageError(
             f"the {what} is {'missing' if argument is None else 'given twice'}",
-            hint="give it as an argument, as - for stdin, as @FILE, or by its option",
+            hint="give it as an argument, as - for stdin, or as @FILE"
+            + (f", or by {option}" if option else ""),
         )
     if argument is None:
         return literal or ""
     if argument == "-" or argument[:1] == "@":
         from agentbus.commands._body import fetched
 
-        return fetched(what, argument, limit)
+        return fetched(what, argument, limit, option)
     return argument
 
 

@@ -83,6 +83,11 @@ def number(value: float) -> str:
     )
 
 
+def count(number: int, thing: str) -> str:
+    """Write so many of a thing."""
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
+
+
 def durations(found: Durations | None) -> str:
     """Write durations on one line."""
     if found is None:

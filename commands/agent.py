@@ -6,6 +6,7 @@ from agentbus import pausing
 from agentbus.clock import rfc3339
 from agentbus.commands import _order
 from agentbus.commands._declare import Call, Param, Verb, seconds
+from agentbus.commands._table import count
 from agentbus.errors import NotFound, TimedOut, UsageError
 
 TYPE_CHECKING = False
@@ -95,7 +96,7 @@ def _order_to(call: Call, subject: dict[str, str]) -> None:
             "handed_over": found.handed_over,
         }
         text = f"{_order.named(kind, name)}: {len(found.gone)} gone"
-        text += f", {found.handed_over} tasks handed over" if found.handed_over else ""
+        text += f", {count(found.handed_over, 'task')} handed over" if found.handed_over else ""
         out.record(fields, text)
         if found.unconfirmed:
             raise TimedOut(

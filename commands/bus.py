@@ -12,6 +12,7 @@ from agentbus.errors import UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from typing import Any
 
     from agentbus.commands._out import Out
@@ -71,8 +72,16 @@ def run(call: Call) -> None:
     elif args.action != "stats" and args.queue is None:
         raise UsageError(f"{args.action} needs a queue", hint="see 'agentbus bus list'")
     if args.action != "inspect":
-        given = (args.group, args.last, args.start, args.limit)
-        _no(next((one for one in given if one is not None), None), "that goes with inspect alone")
+        given = {
+            "--group": args.group,
+            "--last": args.last,
+            "--from": args.start,
+            "--limit": args.limit,
+        }
+        for option, value in given.items():
+            _no(value, f"{option} goes with inspect alone")
+    elif args.last is not None:
+        _no(args.start, "--last and --from do not go together")
     if args.queue is not None:
         names.name("queue", args.queue)
     {"list": _list, "inspect": _inspect, "groups": _groups, "stats": _stats}[args.action](call)
@@ -141,7 +150,7 @@ def _detail(out: Out, one: QueueStats) -> None:
         "queue": one.queue,
         "group": one.group or "none yet",
         "backlog": _backlog(one) + (f" ({by_priority}){oldest}" if one.backlog else ""),
-        "held": f"{one.pending} by {one.consumers} consumers{held}",
+        "held": f"{one.pending} by {_table.count(one.consumers, 'consumer')}{held}",
         "retrying": str(one.retrying),
         "delayed": str(one.delayed),
         "dead": str(one.dead),
@@ -149,11 +158,15 @@ def _detail(out: Out, one: QueueStats) -> None:
         "attempts": "-" if one.attempts is None else f"{one.attempts:.2f} for each task",
         "running": _table.durations(one.running),
         "waiting": _table.durations(one.waiting),
-        "counters": ", ".join(f"{name} {value}" for name, value in one.counters.items()) or "-",
-        "worked": ", ".join(f"{name} {value}" for name, value in one.worked.items()) or "-",
+        "counters": _counts(one.counters),
+        "worked": _counts(one.worked),
     }
     for name, value in rows.items():
         out.record({}, f"{name:<9} {value}")
+
+
+def _counts(counters: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in counters.items() if value) or "-"
 
 
 def _groups(call: Call) -> None:

@@ -66,7 +66,9 @@ def run(call: Call) -> None:
     names.name("queue", args.queue)
     names.name("group", args.group)
     if args.action == "show" and not args.ids:
-        raise UsageError("show needs the id of a dead letter", hint=f"see 'dlq list {args.queue}'")
+        raise UsageError(
+            "show needs the id of a dead letter", hint=f"see 'agentbus dlq list {args.queue}'"
+        )
     if args.after is not None and (args.action != "list" or args.ids):
         raise UsageError("--after goes with list alone", hint="leave it out")
     if args.to is not None:

@@ -47,7 +47,7 @@ def run(call: Call) -> None:
         raise UsageError("the key is missing", hint="give it as an argument or by --key")
     args.key = key
     labels = [tag for group in args.tag for tag in group]
-    value = body("note", text, args.value, call.settings.max_body)
+    value = body("note", text, args.value, call.settings.max_body, "--value")
     noted = call.run(notebook.jot(call.enter(), key, value, labels, if_absent=args.if_absent))
     if call.out.json:
         _show.note(call.out, noted, value=True)

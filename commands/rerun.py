@@ -64,8 +64,10 @@ def run(call: Call) -> None:
         "last": done.last,
         "dry_run": done.dry_run,
     }
-    text = f"{done.queue}: {done.tasks} {'would be' if done.dry_run else 'are'} delivered again"
+    verb = "would be" if done.dry_run else "is" if done.tasks == 1 else "are"
+    text = f"{done.queue}: {done.tasks} {verb} delivered again"
     text += f" to {done.group}"
     text += f", {done.first} to {done.last}" if done.first else ""
-    text += f"; {done.pending} are pending and left alone" if done.pending else ""
+    are = "is" if done.pending == 1 else "are"
+    text += f"; {done.pending} {are} pending and left alone" if done.pending else ""
     call.out.record(fields, text)

@@ -25,7 +25,7 @@ def run(call: Call) -> None:
     """Speak, and print the entry's id."""
     args = call.args
     scope = call.enter()
-    text = body("message", args.text, args.msg, scope.max_body)
+    text = body("message", args.text, args.msg, scope.max_body, "--msg")
     entry_id = call.run(channel.append(scope, text, args.topic))
     if not call.out.json:
         call.out.record({}, entry_id)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from agentbus.commands._declare import Call, Param, Verb
+from agentbus.commands._table import count
 
 VERB = Verb(
     "tidy",
@@ -30,5 +31,5 @@ def run(call: Call) -> None:
             "dry_run": args.dry_run,
         }
         text = f"{done.queue}: {would}trimmed by {done.trimmed}"
-        text += f", {done.consumers} dead consumers, {done.leftovers} leftovers"
+        text += f", {count(done.consumers, 'dead consumer')}, {count(done.leftovers, 'leftover')}"
         call.out.record(fields, text)

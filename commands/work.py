@@ -12,8 +12,10 @@ import time
 from importlib import import_module
 
 from agentbus import figures, names
+from agentbus.commands import _order
 from agentbus.commands._declare import Call, Param, Verb, seconds, whole
 from agentbus.commands._out import ReaderGone, to_stderr
+from agentbus.commands._table import count
 from agentbus.errors import AgentBusError, UsageError
 from agentbus.settings import environment
 
@@ -133,8 +135,10 @@ def run(call: Call) -> int:
     names.name("queue", args.queue)
     names.name("group", args.group)
     if bool(args.command) == (args.handler is not None):
+        if args.handler is not None:
+            raise UsageError("there are both a program and a handler", hint="give one of them")
         raise UsageError(
-            "there is nothing to run" if args.handler is None else "a program and a handler",
+            "there is nothing to run",
             hint="give a program after --, as in 'work mail -- ./send.sh', or --handler",
         )
     if args.handler is not None and args.timeout is not None:
@@ -156,6 +160,7 @@ def run(call: Call) -> int:
     )
     if handling is not None:
         handling.worker = worker
+    _tell_of_pauses(call)
     with (
         _until_told(worker, program, args.grace) as told,
         _shown(call, worker, handling),
@@ -163,8 +168,15 @@ def run(call: Call) -> int:
     ):
         done = worker.run()
     if handling is None:
-        fields = {"queue": args.queue, "group": args.group, "done": done}
-        call.out.record(fields, f"{args.queue}: {done} done")
+        fields = {
+            "queue": args.queue,
+            "group": args.group,
+            "done": done,
+            "failed": worker.failed,
+        }
+        text = f"{args.queue}: {done} done"
+        text += f", {count(worker.failed, 'run')} failed" if worker.failed else ""
+        call.out.record(fields, text)
     elif handling.reader_gone:
         raise ReaderGone
     return _INTERRUPTED if signal.SIGINT in told else 0
@@ -271,6 +283,15 @@ def _until_told(worker: Worker, program: Program | None, grace: float) -> Iterat
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _tell_of_pauses(call: Call) -> None:
+    """Warn whoever starts a worker that will take nothing yet: it looks as if there was nothing to do."""
+    for order in call.bus.paused():
+        if (order.kind, order.name) in (("queue", call.args.queue), ("agent", call.bus.agent)):
+            by = f" by {order.by}" if order.by else ""
+            why = f": {order.why}" if order.why else ""
+            call.out.warn(f"{_order.named(order.kind, order.name)} is paused{by}{why}; it waits")
 
 
 def _webhooks(call: Call, drain: Callable[[], bool]) -> contextlib.AbstractContextManager[None]:

@@ -83,7 +83,7 @@ def test_stats_of_one_queue_tells_all_there_is(shell, filled):
     shown = shell.ok("bus", "stats", "mail")
 
     assert "backlog   1 (normal 1), the oldest for " in shown
-    assert "held      1 by 1 consumers" in shown
+    assert "held      1 by 1 consumer," in shown
     assert "running   mean 3.0ms, p50 " in shown
     assert "processed 1" in shown
 

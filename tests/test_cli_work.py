@@ -292,7 +292,7 @@ def test_a_python_function_may_be_the_handler(shell, handler, result):
 
     (told,) = shell.records("work", "mail", "--drain", "--handler", f"handlers:{handler}")
 
-    assert told == {"queue": "mail", "group": "default", "done": 1}
+    assert told == {"queue": "mail", "group": "default", "done": 1, "failed": 0}
     assert shell.records("result", task_id)[0]["result"] == result
 
 
