@@ -31,11 +31,12 @@ class Consumption(Ending):
 
     def prepare(self) -> Op[None]:
         """Make the group where it is missing, at its last known position or else at the oldest task."""
-        yield Run("prepare", *self._positions(), writes=True)
+        # Whether it was made is of no interest to anybody: it is looked for again.
+        yield Run("prepare", *self._positions())
 
     def bookmark(self) -> Op[None]:
         """Note how far the group is, so that it can be made again there."""
-        yield Run("bookmark", *self._positions(), writes=True)
+        yield Run("bookmark", *self._positions())
 
     def _positions(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         keys = (self.scope.keys.positions(self.queue), *self.streams.values())

@@ -34,6 +34,10 @@ class Queue:
         self._bus = bus
         self.name = names.name("queue", name)
         self.policy = bus.policy(name)
+        if bound is not None and (
+            isinstance(bound, bool) or not isinstance(bound, int) or bound < 1
+        ):
+            raise UsageError(f"the bound is {bound!r}", hint="give a number of tasks, at least 1")
         self.bound = self.policy.bound if bound is None else bound
         # Each publish needs them.
         self._usual = self._options(None, None)

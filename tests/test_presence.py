@@ -277,6 +277,8 @@ def test_what_runs_goes_on_while_its_worker_is_paused(
         order = queue.pause()
         queue.publish("next")
         go_on.set()
+        while not worker.done:
+            worker.beats(1)
         worker.beats()
 
         assert order.confirmed == (worker.name,)
