@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import _socket
+import struct
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -10,12 +12,13 @@ import hiredis
 from agentbus.store import LinkDown, ServerReply
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from agentbus.store import Arg
 
 
 _AT_ONCE = 262_144
+_TIMEVAL = struct.Struct("ll")
 
 
 def reader() -> hiredis.Reader:
@@ -27,6 +30,24 @@ def pack(args: Sequence[Arg]) -> bytes:
     """Return a command as RESP2 bytes."""
     packed: bytes = hiredis.pack_command(args if type(args) is tuple else tuple(args))  # type: ignore[arg-type]
     return packed
+
+
+def kernel_limit(link: Any) -> Callable[[float], None]:
+    """Return what sets for how long the kernel lets a connection wait.
+
+    Python's own timeouts ask the kernel twice for each send and receive.
+    """
+    sock = link._socket
+    sock.settimeout(None)
+
+    def limit(seconds: float) -> None:
+        # Nothing would mean without end.
+        data = _TIMEVAL.pack(*divmod(max(1000, int(seconds * 1_000_000)), 1_000_000))
+        sock.setsockopt(_socket.SOL_SOCKET, _socket.SO_RCVTIMEO, data)
+        sock.setsockopt(_socket.SOL_SOCKET, _socket.SO_SNDTIMEO, data)
+        link._allowed = seconds
+
+    return limit
 
 
 def buffer() -> bytearray:
@@ -50,8 +71,7 @@ def receive(link: Any, source: hiredis.Reader, expected: int, until: float) -> l
         if left <= 0:
             raise TimeoutError
         if not left - 0.25 <= link._allowed <= left + 0.25:
-            sock.settimeout(left)
-            link._allowed = left
+            link._limit(left)
         got = sock.recv_into(place)
         if not got:
             raise LinkDown("the server closed the connection", sent=True)

@@ -72,6 +72,7 @@ def refused(failure: ServerReply, step: Step, where: str) -> AgentBusError:
 
 def why(error: OSError, lacking: str) -> str:
     """Return why a connection failed, in words."""
-    if isinstance(error, TimeoutError):
+    # The kernel says so in its own way where it keeps the time.
+    if isinstance(error, (TimeoutError, BlockingIOError)):
         return f"no {lacking} in time"
     return error.strerror or str(error) or type(error).__name__

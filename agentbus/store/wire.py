@@ -301,24 +301,20 @@ class _Connection:
         """Send commands and return their replies; `meanwhile` is called between the two."""
         greeting, self._greeting = self._greeting, []
         self._exchanges += 1
-        if self._exchanges == _LASTS:
+        if self._exchanges >= _LASTS and self._fast is None:
             self._quicken()
         everything = [*greeting, *requests] if greeting else requests
-        if len(everything) == 1:
-            data = self._pack(everything[0])
-        else:
-            data = b"".join([self._pack(request) for request in everything])
+        pack = self._pack
+        data = pack(everything[0]) if len(everything) == 1 else b"".join(map(pack, everything))
         sent = False
         try:
             left = until - time.monotonic()
             if abs(left - self._allowed) > _GRACE / 4:
-                self._socket.settimeout(max(0.001, left))
-                self._allowed = left
+                self._limit(left)
             done = self._socket.send(data, self._flags)
             sent = True
             while done < len(data):
-                self._allowed = -1.0
-                self._socket.settimeout(max(0.001, until - time.monotonic()))
+                self._limit(until - time.monotonic())
                 done += self._socket.send(memoryview(data)[done:], self._flags)
             if meanwhile is not None:
                 began = time.monotonic()
@@ -340,29 +336,33 @@ class _Connection:
         # No shell verb asks this often: the C library costs more to load than it saves on a few.
         from agentbus.store import reader
 
-        self._reader = self._reader or reader.reader()
-        self._place = self._place or reader.buffer()
+        self._reader, self._place = reader.reader(), reader.buffer()
         self._fast = reader.receive
         self._pack = reader.pack
+        if self._flags:
+            self._limit = reader.kernel_limit(self)  # type: ignore[method-assign,assignment]
+            self._allowed = -1.0
+
+    def _limit(self, seconds: float) -> None:
+        """Set for how long a send or a receive may wait."""
+        self._socket.settimeout(max(0.001, seconds))
+        self._allowed = seconds
 
     def _receive(self, expected: int, until: float) -> list[Any]:
         data = b""
         while True:
-            left = self._allowed = until - time.monotonic()
+            left = until - time.monotonic()
             if left <= 0:
                 raise TimeoutError
-            self._socket.settimeout(left)
+            self._limit(left)
             chunk = self._socket.recv(16384)
             if not chunk:
                 raise LinkDown("the server closed the connection", sent=True)
             data += chunk
             if len(data) > _SMALL:
-                from agentbus.store import reader
-
-                self._reader = self._reader or reader.reader()
-                self._place = self._place or reader.buffer()
+                self._quicken()
                 self._reader.feed(data)
-                return reader.receive(self, self._reader, expected, until)
+                return list(self._fast(self, self._reader, expected, until))
             replies: list[Any] = []
             at = 0
             try:
