@@ -192,9 +192,9 @@ class Consumption(Ending):
         return tasks, due, int(reply[2])
 
     def reclaim(
-        self, priority: str, idle: float, start: str, count: int
+        self, priority: str, idle: float, start: str, count: int, *, own: bool = False
     ) -> Op[tuple[str, list[Taken], int]]:
-        """Take over tasks idle for so many seconds.
+        """Take over tasks idle for so many seconds; this consumer's own only with `own`.
 
         Returns where to go on ('' at the end), the tasks, and how many had been trimmed away.
         """
@@ -203,6 +203,7 @@ class Consumption(Ending):
             (self.streams[priority], self.letters, self.stats, self.attempts(priority)),
             (
                 *(self.group, self.consumer, round(idle * 1000), start, count, ASIDE),
+                ASIDE if own else self.consumer,
                 *self.tombstone,
             ),
             writes=True,

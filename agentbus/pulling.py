@@ -140,7 +140,9 @@ class _Puller:
             start = "-"
             while start and len(taken) < count:
                 start, tasks, _ = self.run(
-                    self.task.reclaim(priority, self._visibility, start, count - len(taken))
+                    self.task.reclaim(
+                        priority, self._visibility, start, count - len(taken), own=True
+                    )
                 )
                 taken += [task for task in tasks if self._begun(task)]
         return taken

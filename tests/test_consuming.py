@@ -105,6 +105,22 @@ def test_a_sign_of_life_does_not_hide_that_a_task_was_trimmed_away(
     assert ask(bus, "HGET", keys.stats("mail"), "lost") == b"2"
 
 
+def test_a_worker_that_was_frozen_does_not_take_over_what_it_still_runs(
+    bus: agentbus.Bus, project: str
+) -> None:
+    # given a task that its consumer holds, and has given no sign of life for, for a minute
+    mine, stream = consumer(bus), Keys(project).queue("mail")
+    (task,) = taken(bus, mine, 1)
+    ask(bus, "XCLAIM", stream, "default", "me", 0, task.entry_id, "IDLE", 60_000, "JUSTID")
+
+    # when it looks for what was abandoned, then it finds nothing, and notes no attempt
+    assert do(bus, mine.reclaim("normal", 1.0, "-", 10))[1] == []
+    assert ask(bus, "EXISTS", Keys(project).attempts("mail", "default", "normal")) == 0
+    # and another consumer does
+    heir = consumer(bus, "heir")
+    assert [one.payload for one in do(bus, heir.reclaim("normal", 1.0, "-", 10))[1]] == [0]
+
+
 def test_a_retry_that_waits_while_its_group_is_made_anew_is_delivered_and_not_called_lost(
     bus: agentbus.Bus, project: str
 ) -> None:

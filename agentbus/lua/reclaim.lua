@@ -2,13 +2,14 @@
 -- Takes over tasks whose holder gave no sign of life; those put aside for a retry are left alone.
 -- KEYS: stream, dead letters, stats, attempts
 -- ARGV: group, consumer, idle time in ms, id to go on from, how many to look at, the consumer that holds what was
---       put aside, then fields and values of a tombstone
+--       put aside, another one that is left alone (a worker knows what it holds: it may have been frozen for
+--       long, and still run it), then fields and values of a tombstone
 -- Returns: {id to go on from ('' at the end), entries, how many were lost}
 local page = redis.call('XPENDING', KEYS[1], ARGV[1], 'IDLE', ARGV[3], ARGV[4], '+', ARGV[5])
 local taken, lost, last = {}, 0, ''
 for _, pending in ipairs(page) do
   last = pending[1]
-  if pending[2] ~= ARGV[6] then
+  if pending[2] ~= ARGV[6] and pending[2] ~= ARGV[7] then
     local entry = redis.call('XCLAIM', KEYS[1], ARGV[1], ARGV[2], ARGV[3], last)[1]
     if entry then
       -- Kept, since the answer that tells of it may be lost: its first attempt was counted by nobody.
@@ -18,7 +19,7 @@ for _, pending in ipairs(page) do
       lost = lost + 1
       redis.call('XACK', KEYS[1], ARGV[1], last)
       redis.call('HDEL', KEYS[4], last)
-      redis.call('XADD', KEYS[2], '*', 'original_id', last, unpack(ARGV, 7))
+      redis.call('XADD', KEYS[2], '*', 'original_id', last, unpack(ARGV, 8))
     end
   end
 end
