@@ -12,9 +12,24 @@ if TYPE_CHECKING:
 
 
 class _Registering:
-    """Keeps handlers and what they are for, in the order in which they were registered."""
+    """Makes workers, and keeps handlers and what they are for in the order of their registration."""
 
     _registered: list[tuple[str, Callable[..., Any], dict[str, Any]]] | None = None
+    if TYPE_CHECKING:
+        # Each kind of bus makes its own.
+        _worker: Callable[[str, Callable[..., Any], dict[str, Any]], Any]
+
+    def subscribe(
+        self, queue: str, handler: Callable[..., Any] | None = None, **options: Any
+    ) -> Any:
+        """Return a worker that runs a handler for the tasks of a queue; see `Worker` for the options.
+
+        Without a handler it is a decorator: `@bus.subscribe("mail")` registers a function, and `work`
+        runs all that were registered.
+        """
+        if handler is None:
+            return self._register(queue, options)
+        return self._worker(queue, handler, options)
 
     def _register(self, queue: str, options: dict[str, Any]) -> Callable[[Any], Any]:
         def decorate(handler: Any) -> Any:
@@ -39,18 +54,9 @@ class _Registering:
 class Working(_Registering):
     """What a blocking bus does with workers."""
 
-    def subscribe(
-        self, queue: str, handler: Callable[..., Any] | None = None, **options: Any
-    ) -> Any:
-        """Return a worker that runs a handler for the tasks of a queue; see `Worker` for the options.
-
-        Without a handler it is a decorator: `@bus.subscribe("mail")` registers a function, and `work`
-        runs all that were registered.
-        """
+    def _worker(self, queue: str, handler: Callable[..., Any], options: dict[str, Any]) -> Worker:
         from agentbus.worker import Worker
 
-        if handler is None:
-            return self._register(queue, options)
         bus: Any = self
         return Worker(bus, queue, handler, link=bus._link, **options)
 
@@ -66,18 +72,11 @@ class Working(_Registering):
 class AsyncWorking(_Registering):
     """What an asynchronous bus does with workers."""
 
-    def subscribe(
-        self, queue: str, handler: Callable[..., Any] | None = None, **options: Any
-    ) -> Any:
-        """Return a worker that runs a handler for the tasks of a queue; see `Worker` for the options.
-
-        Without a handler it is a decorator: `@bus.subscribe("mail")` registers a function, and `work`
-        runs all that were registered.
-        """
+    def _worker(
+        self, queue: str, handler: Callable[..., Any], options: dict[str, Any]
+    ) -> AsyncWorker:
         from agentbus.aworker import AsyncWorker
 
-        if handler is None:
-            return self._register(queue, options)
         bus: Any = self
         return AsyncWorker(bus, queue, handler, **options)
 

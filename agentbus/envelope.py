@@ -14,7 +14,6 @@ import orjson
 
 from agentbus.errors import InvalidPayload
 
-_MAX_DEPTH_HINT = "at most 250 levels of nesting fit"
 # A dataclass or a subclass of text could hide what is looked for below.
 _PLAIN = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_SUBCLASS
 # What the envelope may carry beside the payload, as it is called in `meta`.

@@ -17,9 +17,8 @@ if TYPE_CHECKING:
     from agentbus.keys import Once, Scope
     from agentbus.store import Arg, Op
 
-# What workers count. The scripts count all of these but the first two in the queue's counters
-# themselves, since they alone know whether a task was still this worker's.
-EVENTS = ("received", "failed", "processed", "retried", "reclaimed", "dead", "lost", "stale")
+# What a flush adds to the queue's counters. The scripts count all other events there themselves, since
+# they alone know whether a task was still this worker's.
 _COUNTED_HERE = ("received", "failed")
 # The upper bounds of the buckets in seconds: 1 ms, doubled up to the first one beyond an hour. What
 # took longer falls into one more bucket.
