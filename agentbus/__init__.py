@@ -6,6 +6,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from agentbus import aio as aio
     from agentbus.aio import AsyncBus as AsyncBus
+    from agentbus.attendance import Attendee as Attendee
     from agentbus.awaiting import Completion as Completion
     from agentbus.aworker import AsyncWorker as AsyncWorker
     from agentbus.bus import Bus as Bus, connect as connect
@@ -14,10 +15,12 @@ if TYPE_CHECKING:
     from agentbus.errors import (
         AgentBusError as AgentBusError,
         BackendUnavailable as BackendUnavailable,
+        CommitInTransactionError as CommitInTransactionError,
         ConfigError as ConfigError,
         EpochMismatch as EpochMismatch,
         EventsLost as EventsLost,
         FlagHeld as FlagHeld,
+        HandlerFailed as HandlerFailed,
         InvalidName as InvalidName,
         InvalidPayload as InvalidPayload,
         NoteExists as NoteExists,
@@ -26,7 +29,9 @@ if TYPE_CHECKING:
         OutcomeUnknown as OutcomeUnknown,
         QueueFull as QueueFull,
         Refused as Refused,
+        ReplayTooOld as ReplayTooOld,
         StaleDelivery as StaleDelivery,
+        StaleLease as StaleLease,
         TaskBuried as TaskBuried,
         TaskFailed as TaskFailed,
         TimedOut as TimedOut,
@@ -41,6 +46,7 @@ if TYPE_CHECKING:
         StreamInfo as StreamInfo,
     )
     from agentbus.flags import FlagState as FlagState, Hold as Hold
+    from agentbus.health.findings import Health as Health, HealthFinding as HealthFinding
     from agentbus.inspector import Presence as Presence, Topic as Topic
     from agentbus.letters import Letter as Letter
     from agentbus.message import Message as Message
@@ -88,19 +94,24 @@ _HOMES = {
     "Durations": "metrics",
     "Entry": "entries",
     "Group": "figures",
+    "Health": "health.findings",
+    "HealthFinding": "health.findings",
     "Metrics": "samples",
     "QueueStats": "figures",
     "StreamInfo": "figures",
     "Dismissal": "pausing",
     "Order": "pausing",
+    "Attendee": "attendance",
     "Registered": "presence",
     # Errors
     "AgentBusError": "errors",
     "BackendUnavailable": "errors",
+    "CommitInTransactionError": "errors",
     "ConfigError": "errors",
     "EpochMismatch": "errors",
     "EventsLost": "errors",
     "FlagHeld": "errors",
+    "HandlerFailed": "errors",
     "InvalidName": "errors",
     "InvalidPayload": "errors",
     "NoteExists": "errors",
@@ -110,6 +121,8 @@ _HOMES = {
     "QueueFull": "errors",
     "Refused": "errors",
     "StaleDelivery": "errors",
+    "ReplayTooOld": "errors",
+    "StaleLease": "errors",
     "TaskBuried": "errors",
     "TaskFailed": "errors",
     "TimedOut": "errors",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from agentbus import names, publishing
+from agentbus import names, publishing, traced
 from agentbus.errors import TaskFailed, TimedOut, UsageError
 from agentbus.store import Command, Pause, Wait
 from agentbus.stream import position, text
@@ -118,7 +118,7 @@ def ask(
     inbox.enter(asker)
     try:
         task = publishing.Task(payload, **{**envelope, "reply_to": f"{PRIVATE}{inbox.caller}"})
-        task_id = yield from publishing.publish(
+        task_id = yield from traced.publisher().publish(
             scope,
             name,
             task,
@@ -139,7 +139,8 @@ def ask(
     if not answer["ok"]:
         raise TaskFailed(
             f"the task {task_id!r} failed: {answer['error']}",
-            hint=f"see 'agentbus dlq list {name} --group {answer['group']}'",
+            hint=f"see 'agentbus dlq list {names.shell_word(name)}"
+            f" --group {names.shell_word(str(answer['group']))}'",
         )
     return task_id, answer["result"]
 

@@ -21,8 +21,8 @@ def speak(scope: Scope, body: str, topic: str | None = None) -> Op[Message]:
     return Message(entry_id, scope.agent, body, topic, id_time(entry_id))
 
 
-def append(scope: Scope, body: str, topic: str | None = None) -> Op[str]:
-    """Append a message to the channel and return the entry's id."""
+def append(scope: Scope, body: str, topic: str | None = None, *fields: str) -> Op[str]:
+    """Append a message to the channel, with further fields and values, and return the entry's id."""
     said = names.body("message", body, scope.max_body)
     if topic is not None:
         names.name("topic", topic)
@@ -30,7 +30,7 @@ def append(scope: Scope, body: str, topic: str | None = None) -> Op[str]:
     step = Run(
         "speak",
         (keys.channel, keys.agents, keys.topics, once.key),
-        (scope.agent, said, topic or "", scope.channel_bound, once.token),
+        (scope.agent, said, topic or "", scope.channel_bound, once.token, *fields),
         writes=True,
     )
     reply = yield step

@@ -28,6 +28,16 @@ def url(value: object) -> str:
     return value
 
 
+def database(value: object) -> str:
+    """Return the URL of a database; it is read when it is used, and never shown."""
+    if not isinstance(value, str) or not value:
+        raise ConfigError(
+            "the database is no text",
+            hint="give its URL, or leave it out to use a file of your own",
+        )
+    return value
+
+
 def switch(value: object) -> bool:
     """Return whether something is switched on."""
     if isinstance(value, bool):
@@ -109,6 +119,18 @@ def queues(value: object) -> dict[object, object]:
     return value
 
 
+def health(value: object) -> dict[object, object]:
+    """Return the mapping of checks to thresholds; what it holds is read when health is asked for."""
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise ConfigError(
+            f"'health' is a {type(value).__name__}",
+            hint="write 'check: [warning, critical]' lines below it",
+        )
+    return value
+
+
 CHECKS: Mapping[str, Callable[[object], Any]] = {
     "agent": agent,
     "project": project,
@@ -117,8 +139,10 @@ CHECKS: Mapping[str, Callable[[object], Any]] = {
     "log_level": level,
     "deadline": seconds,
     "max_body": size,
+    "database": database,
     "webhooks": switch,
     "webhook_secret": secret,
     "webhook_allow": hosts,
     "queues": queues,
+    "health": health,
 }

@@ -39,8 +39,8 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-def load(path: str, known: Sequence[str] = IN_FILES) -> dict[str, object]:
-    """Return the settings in a config file, which may set what is `known`; an empty file sets nothing."""
+def contents(path: str, kind: str = "config file", *, hint: str) -> bytes:
+    """Return what is in a file of at most 1 MiB. Raises `ConfigError` where it cannot be read."""
     try:
         # A FIFO would keep us waiting for its writer.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -48,13 +48,22 @@ def load(path: str, known: Sequence[str] = IN_FILES) -> dict[str, object]:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                 raise OSError(0, "it is no file")
             data = file.read(_MAX_BYTES + 1)
-    except OSError as error:
-        raise ConfigError(
-            f"the config file {path!a} cannot be read ({error.strerror})",
-            hint="correct its permissions or --config",
-        ) from None
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or "its path is none"
+        raise ConfigError(f"the {kind} {path!a} cannot be read ({why})", hint=hint) from None
     if len(data) > _MAX_BYTES:
-        raise ConfigError(f"the config file {path!a} is over {_MAX_BYTES} bytes")
+        raise ConfigError(f"the {kind} {path!a} is over {_MAX_BYTES} bytes")
+    return data
+
+
+def load(path: str, known: Sequence[str] = IN_FILES, *, nearby: bool = False) -> dict[str, object]:
+    """Return the settings in a config file, which may set what is `known`; an empty file sets nothing.
+
+    One that was found `nearby` must not be another user's who put it where everybody may write.
+    """
+    if nearby:
+        _not_planted(path)
+    data = contents(path, hint="correct its permissions or --config")
     try:
         loaded = yaml.load(data.decode(), Loader=_Loader)  # noqa: S506 (a SafeLoader)
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError) as error:
@@ -82,6 +91,20 @@ def load(path: str, known: Sequence[str] = IN_FILES) -> dict[str, object]:
                 hint=f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known)}",
             )
     return {str(key): value for key, value in loaded.items()}
+
+
+def _not_planted(path: str) -> None:
+    # In /tmp, anybody could have us speak to a server of theirs.
+    try:
+        owner, around = os.lstat(path).st_uid, os.stat(os.path.dirname(path) or "/").st_mode
+    except OSError:
+        # Gone, or out of reach: reading it tells.
+        return
+    if around & stat.S_IWOTH and owner not in (0, os.getuid()):
+        raise ConfigError(
+            f"the config file {path!a} is another user's, where everybody may write",
+            hint="remove it, go elsewhere, or name the config that you want by --config",
+        )
 
 
 def _why(error: Exception) -> str:

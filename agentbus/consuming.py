@@ -8,7 +8,8 @@ import orjson
 
 from agentbus import envelope, names
 from agentbus.ending import ASIDE, Ending
-from agentbus.queue import PRIORITIES
+from agentbus.following import passed_on
+from agentbus.queue import PRIORITIES, suffix
 from agentbus.store import Run, ServerReply, Take
 from agentbus.stream import position, text
 from agentbus.taken import Taken
@@ -28,6 +29,9 @@ _NO_META: dict[str, Any] = {}
 
 class Consumption(Ending):
     """One consumer of one group of one queue: the operations by which it takes tasks."""
+
+    # Whether a task of another program that names its work is done only if no other has done it.
+    claiming = True
 
     def prepare(self) -> Op[None]:
         """Make the group where it is missing, at its last known position or else at the oldest task."""
@@ -54,7 +58,7 @@ class Consumption(Ending):
         """
         once = self.scope.once() if any(done.values()) else None
         step = self._turn(once, done, took, count, low)
-        stale, found, missing = yield step
+        stale, found, missing, awaited = yield step
         if once:
             self.scope.settled(once, step)
         self.missing = self.missing or bool(missing)
@@ -64,6 +68,8 @@ class Consumption(Ending):
             for task in self.decoded(entries, PRIORITIES[index - 1])
         ]
         self.doubtful = self.doubtful or (step.sendings > 1 and count > 0)
+        if awaited:
+            yield from passed_on(self.scope)
         return stale, taken
 
     def turn_ahead(
@@ -82,7 +88,7 @@ class Consumption(Ending):
         first = self._turn(once, done, took, 0, 0, holds)
         step = Take(list(self.streams.values()), self.group, self.consumer, count, 0.0, first)
         step.meanwhile = meanwhile
-        (stale, _, missing), reply = yield step
+        (stale, _, missing, awaited), reply = yield step
         self.scope.settled(once, step)
         if isinstance(reply, ServerReply):
             self.missing = True
@@ -94,6 +100,8 @@ class Consumption(Ending):
             for task in self.decoded(entries, priority)
         ]
         self.doubtful = self.doubtful or step.sendings > 1
+        if awaited:
+            yield from passed_on(self.scope)
         return stale, taken
 
     def _turn(
@@ -107,13 +115,16 @@ class Consumption(Ending):
     ) -> Run:
         argv: list[bytes | str | int] = [
             *(self.group, self.consumer, once.token if once else "", count, low),
-            round(took * 1000),
+            *(round(took * 1000), self.suffixes),
             *(len(done.get(priority, ())) for priority in PRIORITIES),
             *("" if holds is None else holds.get(priority, 0) for priority in PRIORITIES),
         ]
         for priority in PRIORITIES:
             argv += done.get(priority, ())
-        keys = (self.stats, once.key if once else self.stats, *self.streams.values())
+        keys = (
+            *(self.stats, once.key if once else self.stats),
+            *(self.awaited, self.scope.keys.settled, *self.streams.values()),
+        )
         return Run("turn", keys, argv, writes=True)
 
     def _by_priority(self, reply: Sequence[Any]) -> Iterator[tuple[Any, str]]:
@@ -157,8 +168,10 @@ class Consumption(Ending):
             except (ValueError, UnicodeDecodeError) as error:
                 append(Taken(entry_id, priority, None, {}, attempt, str(error)))
             else:
+                if not self.claiming:
+                    meta.pop(envelope.WORK_ITEM, None)
                 append(Taken(entry_id, priority, payload, meta, attempt))
-                self.ordered = self.ordered or found[-1].ordered
+                self.asks_first = self.asks_first or found[-1].asked_first
         return found
 
     def again(
@@ -178,13 +191,18 @@ class Consumption(Ending):
             "again",
             (
                 *(self.streams[priority], self.retries(priority), self.letters),
-                *(self.stats, self.attempts(priority)),
+                *(self.stats, self.attempts(priority), self.awaited, self.scope.keys.settled),
             ),
-            (self.group, self.consumer, count, firsts, *self.tombstone),
+            (
+                *(self.group, self.consumer, count, firsts),
+                *(suffix(self.queue, priority), *self.tombstone),
+            ),
             writes=True,
         )
         reply = yield step
         self.doubtful = self.doubtful or step.sendings > 1
+        if reply[2]:
+            yield from passed_on(self.scope)
         due = float(reply[1]) / 1000 if reply[1] else None
         tasks = self.decoded(reply[0], priority, int(reply[3]))
         if reply[3]:
@@ -200,16 +218,21 @@ class Consumption(Ending):
         """
         step = Run(
             "reclaim",
-            (self.streams[priority], self.letters, self.stats, self.attempts(priority)),
+            (
+                *(self.streams[priority], self.letters, self.stats, self.attempts(priority)),
+                *(self.awaited, self.scope.keys.settled),
+            ),
             (
                 *(self.group, self.consumer, round(idle * 1000), start, count, ASIDE),
                 ASIDE if own else self.consumer,
-                *self.tombstone,
+                *(suffix(self.queue, priority), *self.tombstone),
             ),
             writes=True,
         )
         reply = yield step
         self.doubtful = self.doubtful or step.sendings > 1
+        if reply[2]:
+            yield from passed_on(self.scope)
         return text(reply[0]), self.decoded(reply[1], priority, 0), int(reply[2])
 
     def heartbeat(self, priority: str, ids: Sequence[bytes]) -> Op[list[bytes]]:

@@ -7,7 +7,8 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from typing import Protocol
+    from collections.abc import Sequence
+    from typing import Any, Protocol
 
     class Origin(Protocol):
         """What a published task may come from: a delivery."""
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
         def correlation_id(self) -> str | None: ...
         @property
         def traceparent(self) -> str | None: ...
+        @property
+        def trail(self) -> Sequence[Any] | None: ...
 
 
 # The delivery in hand, in this thread or coroutine.

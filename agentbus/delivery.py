@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from agentbus.envelope import trail_of
 from agentbus.retry import pause
 
 if TYPE_CHECKING:
@@ -86,6 +87,11 @@ class Delivery:
         """The trace that the task belongs to, as W3C Trace Context writes it."""
         said: str | None = self._taken.meta.get("traceparent")
         return said
+
+    @property
+    def trail(self) -> Any:
+        """The agents that the task passed, as a router noted, each with the time in unix ms."""
+        return trail_of(self._taken.meta, self.payload)
 
     def __getattr__(self, name: str) -> Any:
         from agentbus.envelope import META

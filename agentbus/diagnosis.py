@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import os
+
+from agentbus import vitals
+from agentbus.health.thresholds import Thresholds
 from agentbus.inspector import scan
 from agentbus.record import Record
 from agentbus.store import Batch, Command
+from agentbus.store.url import read
 from agentbus.stream import text
 
 TYPE_CHECKING = False
@@ -14,12 +19,17 @@ if TYPE_CHECKING:
     from agentbus.keys import Scope
     from agentbus.settings import Settings
     from agentbus.store import Op
+    from agentbus.vitals import Vital
 
 _FLOOR = (7, 0)
 _PINGS = 5
 _SLOW_MS = 50.0
-_CLOCK_WARNS, _CLOCK_FAILS = 1.0, 30.0
-_NEARLY_FULL = 0.9
+# What is said to these hosts leaves no machine.
+_HERE = ("localhost", "127.0.0.1", "::1", "")
+# As `health` has them where no config says otherwise.
+_USUAL = Thresholds({}, "default")
+_SERVER = ("memory", "replication", "clock")
+_STATUS = {None: "ok", "warning": "warning", "critical": "failed"}
 _STALE_MS = 15 * 60 * 1000
 
 
@@ -35,36 +45,23 @@ class Finding(Record):
 def diagnose(scope: Scope, settings: Settings, where: str) -> Op[list[Finding]]:
     """Examine connection, version, persistence, eviction, memory, clock, identity and leftovers."""
     findings = [(yield from _connection(scope, where))]
-    (reply,) = yield Batch([("INFO",)])
-    if isinstance(reply, bytes):
-        named = _named(reply)
-        findings += [
-            _version(named),
-            *_persistence(named),
-            _eviction(named),
-            _memory(named),
-            _role(named),
-        ]
-    elif "unknown command" in str(reply):
-        findings.append(
-            Finding(
-                "persistence",
-                "warning",
-                "this server lives in this process and keeps nothing",
-                "use another URL for anything but tests",
-            )
-        )
-    else:
-        findings.append(
-            Finding("server", "warning", f"INFO is refused ({reply})", "allow +info to this user")
-        )
+    said = yield from vitals.ask()
+    if said.refusal is None:
+        findings.append(_version(said.named))
+    memory, replication, clock = (_USUAL.levels(check) for check in _SERVER)
+    findings += [_found(vital) for vital in vitals.examine(said, memory, replication)]
     if any(finding.check == "version" and finding.status == "failed" for finding in findings):
         # Nothing else can be asked of it.
         return findings
-    findings.append((yield from _clock(scope)))
+    findings.append(_found((yield from vitals.clock(scope, clock))))
     findings.append(_identity(settings))
+    findings += secrets(settings)
     findings += yield from _leftovers(scope)
     return findings
+
+
+def _found(vital: Vital) -> Finding:
+    return Finding(vital.check, _STATUS[vital.severity], vital.found, vital.remedy)
 
 
 def _connection(scope: Scope, where: str) -> Op[Finding]:
@@ -90,82 +87,6 @@ def _version(named: dict[str, str]) -> Finding:
     return Finding("version", "ok", f"Redis {version}")
 
 
-def _persistence(named: dict[str, str]) -> list[Finding]:
-    findings = []
-    if named.get("aof_enabled") == "1":
-        delayed = int(named.get("aof_delayed_fsync", "0"))
-        level = "an append-only file is kept"
-        if delayed:
-            level += f"; {delayed} writes waited for a slow disk"
-        if named.get("aof_last_write_status", "ok") == "ok":
-            findings.append(Finding("persistence", "ok", level))
-        else:
-            findings.append(
-                Finding("persistence", "failed", "the last write to disk failed", "free disk space")
-            )
-    elif int(named.get("rdb_last_save_time", "0")) and named.get("rdb_saves", "0") != "0":
-        findings.append(
-            Finding(
-                "persistence",
-                "warning",
-                "only snapshots are kept: a crash loses what came after the last one",
-                "set appendonly yes",
-            )
-        )
-    else:
-        findings.append(
-            Finding("persistence", "failed", "nothing is kept on disk", "set appendonly yes")
-        )
-    if named.get("rdb_last_bgsave_status", "ok") != "ok":
-        findings.append(
-            Finding("snapshot", "warning", "the last snapshot failed", "see the server's log")
-        )
-    return findings
-
-
-def _eviction(named: dict[str, str]) -> Finding:
-    policy = named.get("maxmemory_policy", "noeviction")
-    if policy == "noeviction":
-        return Finding("eviction", "ok", policy)
-    return Finding(
-        "eviction",
-        "failed",
-        f"{policy}: a full server drops flags, cursors and streams",
-        "set maxmemory-policy noeviction",
-    )
-
-
-def _memory(named: dict[str, str]) -> Finding:
-    used, limit = int(named.get("used_memory", "0")), int(named.get("maxmemory", "0"))
-    shown = f"{used / 1048576:.1f} MiB used"
-    if not limit:
-        return Finding("memory", "ok", shown)
-    shown += f" of {limit / 1048576:.1f} MiB"
-    if used > _NEARLY_FULL * limit:
-        return Finding("memory", "failed", shown, "raise maxmemory, or remove what is not needed")
-    return Finding("memory", "ok", shown)
-
-
-def _role(named: dict[str, str]) -> Finding:
-    if named.get("role", "master") == "master":
-        return Finding("role", "ok", "takes writes")
-    return Finding("role", "failed", "a read-only replica", "give the URL of the primary")
-
-
-def _clock(scope: Scope) -> Op[Finding]:
-    before = scope.now()
-    seconds, micros = yield Command("TIME")
-    after = scope.now()
-    off = int(seconds) + int(micros) / 1e6 - (before + after) / 2
-    off = 0.0 if abs(off) < (after - before) / 2 else off
-    found = f"{abs(off):.3f} s {'ahead of' if off >= 0 else 'behind'} this host's"
-    if abs(off) > _CLOCK_FAILS:
-        return Finding("clock", "failed", found, "set both clocks by NTP")
-    if abs(off) > _CLOCK_WARNS:
-        return Finding("clock", "warning", found, "set both clocks by NTP")
-    return Finding("clock", "ok", found)
-
-
 def _identity(settings: Settings) -> Finding:
     found = f"{settings.agent} in {settings.project}"
     if settings.sources.get("agent") == "default":
@@ -175,6 +96,29 @@ def _identity(settings: Settings) -> Finding:
             f"{found} (by default: every shell of this user is the same agent)",
         )
     return Finding("identity", "ok", f"{found} (from {settings.sources.get('agent')})")
+
+
+def secrets(settings: Settings) -> list[Finding]:
+    """Tell of passwords that others can read: on the way to the server, or in a file."""
+    findings = []
+    url = None if settings.url is None else read(settings.url)
+    guarded = url is not None and url.password is not None
+    if url is not None and guarded and url.scheme not in ("unix", "rediss", "memory"):
+        hosts = [host for host, _ in url.hosts if host not in _HERE]
+        if hosts and dict(url.options).get("tls", "").lower() not in ("1", "true", "yes"):
+            found = (
+                f"the password goes to {', '.join(hosts)} as it is, and so does all that is said"
+            )
+            findings.append(
+                Finding("secrets", "warning", found, "use TLS: rediss://, or ?tls=true")
+            )
+    held = {"url": guarded, "webhook_secret": True, "database": settings.database is not None}
+    files = {settings.sources.get(name, "") for name, held_there in held.items() if held_there}
+    for path in sorted(path for path in files if path.startswith("/")):
+        if os.path.exists(path) and os.stat(path).st_mode & 0o077:
+            found = f"{path} holds a password, and others may read it"
+            findings.append(Finding("secrets", "warning", found, f"chmod 600 {path}"))
+    return findings
 
 
 def _leftovers(scope: Scope) -> Op[list[Finding]]:
@@ -228,12 +172,3 @@ def _stale(queue: str) -> Op[int]:
 
 def _pairs(flat: list[Any]) -> dict[str, Any]:
     return {text(flat[i]): flat[i + 1] for i in range(0, len(flat), 2)}
-
-
-def _named(reply: bytes) -> dict[str, str]:
-    named = {}
-    for line in text(reply).splitlines():
-        key, separator, value = line.partition(":")
-        if separator:
-            named[key] = value
-    return named

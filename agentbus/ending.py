@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from agentbus import envelope, names
 from agentbus.clock import rfc3339
-from agentbus.queue import PRIORITIES, RESULT_KEPT, task_id
+from agentbus.following import passed_on, queue_of
+from agentbus.queue import DEDUP_WINDOW, PRIORITIES, RESULT_KEPT, suffix, task_id
 from agentbus.store import Run
 from agentbus.stream import text
 from agentbus.taken import Taken, told
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 ASIDE = "~aside"
 # Milliseconds after which an ordered task looks again whether it may begin; it is woken before that.
 _LOOK_AGAIN = 5_000
+# What a script says that has settled a task for which others wait.
+_AWAITED = 2
 
 
 class Ending:
@@ -51,11 +54,14 @@ class Ending:
         # Whether an answer that gave it tasks may have been lost, so that it holds some that it does not
         # know of.
         self.doubtful = False
-        # Whether a task with an ordering key was ever seen: most queues have none.
-        self.ordered = False
+        # Whether a task was ever seen that the server is asked about before it begins.
+        self.asks_first = False
         keys = scope.keys
         self.streams = {priority: keys.queue(queue, priority) for priority in PRIORITIES}
         self.stats = keys.stats(queue)
+        self.awaited = keys.awaited(queue)
+        # What follows the entry's id in the ids of each stream's tasks.
+        self.suffixes = "\n".join(suffix(queue, priority) for priority in PRIORITIES)
         self.kept = math.ceil(kept)
         self.letters = keys.dead_letters(letters_of or queue, group)
         self.tombstone = (
@@ -112,6 +118,20 @@ class Ending:
         )
         return waiting
 
+    def claim(self, task: Taken, *, keep: bool = True) -> Op[int]:
+        """Take a piece of work for a task; 0 if another task took it within the dedup window.
+
+        Whoever is given the same task again has it already. With `keep` False it is let go.
+        """
+        item = str(task.meta[envelope.WORK_ITEM])
+        mine: int = yield Run(
+            "claim",
+            (self.scope.keys.seen(self.queue, item),),
+            (self.id_of(task), DEDUP_WINDOW if keep else 0),
+            writes=True,
+        )
+        return mine
+
     def begin(self, task: Taken, uncounted: int = 1) -> Op[int]:
         """Count an attempt before it starts; 0 if the task is no longer this consumer's.
 
@@ -145,14 +165,16 @@ class Ending:
             "finish",
             (
                 *(self.streams[task.priority], self.stats, self.attempts(task.priority)),
-                *(self.scope.keys.result(name, self.group), *told.keys),
+                *(self.scope.keys.result(name, self.group), *self._noting(name), *told.keys),
             ),
             (
                 *(self.group, self.consumer, task.entry_id, round(took * 1000)),
-                *(data if self.kept else b"", self.kept, told.counter, *told.argv),
+                *(data if self.kept else b"", self.kept, told.counter, name, *told.argv),
             ),
             writes=True,
         )
+        if done == _AWAITED:
+            yield from passed_on(self.scope)
         return bool(done)
 
     def retry(self, task: Taken, after: float) -> Op[bool]:
@@ -185,20 +207,37 @@ class Ending:
             *("attempts", task.attempt, "error", why, "traceback", trace),
             *("failed_at", rfc3339(self.scope.now(), milliseconds=True)),
         )
-        letter = yield Run(
+        buried = yield Run(
             "bury",
             (
                 *(self.streams[task.priority], self.letters, self.stats),
                 *(self.attempts(task.priority), self.retries(task.priority)),
-                *(self.scope.keys.result(name, self.group), *others.keys),
+                *(self.scope.keys.result(name, self.group), *self._noting(name), *others.keys),
             ),
             (
-                *(self.group, self.consumer, task.entry_id, why, self.kept),
-                *(others.counter, len(words), *words, *others.argv),
+                *(self.group, self.consumer, task.entry_id, why, self._kept(name)),
+                *(others.counter, name, len(words), *words, *others.argv),
             ),
             writes=True,
         )
-        return bool(letter)
+        if buried == _AWAITED:
+            yield from passed_on(self.scope)
+        if buried and task.claims:
+            # It was not done: its letter may be replayed, or the work be asked for anew.
+            yield from self.claim(task, keep=False)
+        return bool(buried)
+
+    def _kept(self, name: str) -> str:
+        """Return for how long a burial is kept, and for a task that was routed where its letter lies."""
+        if queue_of(name) == self.queue:
+            return str(self.kept)
+        return f"{self.kept}@{names.escape(self.queue).replace(' ', '%20')}"
+
+    def _noting(self, name: str) -> tuple[str, str]:
+        """Return where the tasks are that wait for this one, and where its end is noted for them."""
+        # Of the queue that its id names: it may have been moved into this one.
+        keys = self.scope.keys
+        return keys.awaited(queue_of(name)), keys.settled
 
     def give_back(self, tasks: Sequence[Taken]) -> Op[int]:
         """Let go of tasks that were not begun, due at once for any worker; returns how many were ours."""

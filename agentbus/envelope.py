@@ -16,6 +16,10 @@ from agentbus.errors import InvalidPayload
 
 # A dataclass or a subclass of text could hide what is looked for below.
 _PLAIN = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_SUBCLASS
+# The field in which a router notes, in an entry of another program, which agents it passed.
+TRAIL = "agentbus_trail"
+# The field by which other programs' entries for the same piece of work are known.
+WORK_ITEM = "work_item_id"
 # What the envelope may carry beside the payload, as it is called in `meta`.
 META = (
     "topic",
@@ -31,6 +35,7 @@ META = (
     "tenant",
     "created_at",
     "replayed_from",
+    "trail",
 )
 
 
@@ -65,13 +70,31 @@ def decode(flat: list[bytes]) -> tuple[Any, dict[str, Any]]:
     payload = named.pop(b"payload", None)
     if payload is None:
         # Another program's entry: bytes that are no text make it malformed.
-        return {key.decode(): value.decode() for key, value in named.items()}, {}
+        found = {key.decode(): value.decode() for key, value in named.items()}
+        item = found.get(WORK_ITEM)
+        return found, {WORK_ITEM: item} if item else {}
     rest = orjson.loads(named[b"meta"]) if b"meta" in named else {}
     if not isinstance(rest, dict):
         raise ValueError("the field 'meta' holds no object")  # noqa: TRY004 (malformed data)
     if b"id" in named:
         rest["id"] = named[b"id"].decode()
     return orjson.loads(payload), rest
+
+
+def trail_of(meta: dict[str, Any], payload: object) -> Any:
+    """Return the agents that a task passed, as it carries them, None if it carries nothing.
+
+    In an entry of another program they are a field, as JSON. Raises nothing: what is no JSON is returned.
+    """
+    found = meta.get("trail")
+    if found is None and isinstance(payload, dict):
+        found = payload.get(TRAIL)
+        if isinstance(found, str):
+            try:
+                return orjson.loads(found)
+            except ValueError:
+                return found
+    return found
 
 
 def _holds(value: object, test: Any) -> bool:

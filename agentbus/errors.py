@@ -122,6 +122,22 @@ class EpochMismatch(AgentBusError):
     """Raised when a cursor lies beyond the server's last entry: the server went back in time."""
 
 
+class CommitInTransactionError(UsageError):
+    """Raised when a handler tried to end the transaction that its consumer acts in."""
+
+
+class StaleLease(Refused):
+    """Raised when a relay or a consumer was overtaken: another one has its lease now."""
+
+
+class ReplayTooOld(Refused):
+    """Raised when an event came again after it was forgotten whether a consumer had handled it."""
+
+
+class HandlerFailed(UsageError):
+    """Raised when a handler returned as if all were well, in a transaction that cannot be committed."""
+
+
 EXIT_CODES = {
     0: "done",
     1: "failed for a reason that may pass: server unreachable, queue full",
@@ -129,7 +145,7 @@ EXIT_CODES = {
     3: "waited, and it did not happen in time",
     4: "refused: held by another agent, already exists, not the holder",
     5: "not there: no such note, flag, queue, letter, result",
-    6: "unhealthy (health, doctor)",
+    6: "unhealthy (health, doctor), or not compatible (events check)",
     7: "the outcome is unknown: it was sent, no answer came, and it may have happened",
     130: "interrupted",
 }

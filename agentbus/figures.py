@@ -17,7 +17,7 @@ from agentbus.store import Batch, Command, Run
 from agentbus.stream import id_time, is_number, text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from agentbus.keys import Scope
     from agentbus.store import Op
@@ -70,7 +70,8 @@ class Group(Record):
 class QueueStats(Record):
     """The figures of a queue for one group (None: there is no group yet).
 
-    As in `Group`; `delayed` counts tasks that are not due yet; `consumers` counts the names. The
+    As in `Group`; `delayed` counts tasks that are not due yet, `dependent` those that wait for others to
+    be done; `consumers` counts the names. The
     figures of speed are of the last minute: `rate` is tasks done a second, `attempts` is runs for each
     task that was finished. `counters` are the queue's since it was made, `worked` the group's.
     """
@@ -86,6 +87,7 @@ class QueueStats(Record):
     retrying: int
     lag: int
     delayed: int
+    dependent: int
     dead: int
     consumers: int
     rate: float
@@ -111,7 +113,7 @@ class StreamInfo(Record):
     newest: float | None
 
 
-class _Survey:
+class Survey:
     """What the script said of one queue."""
 
     def __init__(self, queue: str, now: float, streams: Sequence[Any]) -> None:
@@ -159,20 +161,27 @@ class _Survey:
 
 
 def stats(
-    scope: Scope, queue: str | None = None, *, letters_of: Callable[[str], str] = str
+    scope: Scope,
+    queue: str | None = None,
+    *,
+    letters_of: Callable[[str], str] = str,
+    most: int | None = None,
+    speed: bool = True,
 ) -> Op[list[QueueStats]]:
-    """Return the figures of every queue, or of one, by group. Raises `NotFound`.
+    """Return the figures of every queue (or of `most`), or of one, by group. Raises `NotFound`.
 
-    `letters_of` says for a queue under which name its dead letters lie.
+    `letters_of` says for a queue under which name its dead letters lie. Without `speed` the metrics are
+    not read, and the figures of speed are those of a queue at rest.
     """
     if queue is None:
-        known = yield from _known(scope)
+        known = yield from known_queues(scope)
     else:
         known = [names.name("queue", queue)]
+    known = known[:most]
     found: list[QueueStats] = []
-    speeds: dict[tuple[str, str | None], Metrics] | None = None
+    speeds: dict[tuple[str, str | None], Metrics] | None = None if speed else {}
     for at in range(0, len(known), _PAGE):
-        surveys = yield from _surveyed(scope, known[at : at + _PAGE])
+        surveys = yield from surveyed(scope, known[at : at + _PAGE])
         if speeds is None:
             start = f"{max(0, round((surveys[0].now - _MINUTE) * 1000))}-0"
             samples = yield from recent(scope, start, _SAMPLES)
@@ -186,7 +195,7 @@ def stats(
 
 def groups(scope: Scope, queue: str, *, letters_of: str | None = None) -> Op[list[Group]]:
     """Return the groups of a queue with their consumers. Raises `NotFound`."""
-    (survey,) = yield from _surveyed(scope, [names.name("queue", queue)])
+    (survey,) = yield from surveyed(scope, [names.name("queue", queue)])
     if not survey.exists:
         raise _missing(queue)
     known = sorted(survey.groups)
@@ -197,9 +206,19 @@ def groups(scope: Scope, queue: str, *, letters_of: str | None = None) -> Op[lis
     return [survey.group(name, _count(letters)) for name, letters in zip(known, dead, strict=False)]
 
 
+def lags(scope: Scope, groups: Collection[tuple[str, str]]) -> Op[dict[tuple[str, str], int]]:
+    """Return by queue and group how much is to be done of what is due; where nothing is known, nothing."""
+    known = sorted({queue for queue, _ in groups})
+    found: dict[str, Survey] = {}
+    for at in range(0, len(known), _PAGE):
+        page = yield from surveyed(scope, known[at : at + _PAGE])
+        found |= {survey.queue: survey for survey in page if survey.exists}
+    return {(queue, name): found[queue].group(name).lag for queue, name in groups if queue in found}
+
+
 def left(scope: Scope, queue: str, group: str) -> Op[int]:
     """Return how many tasks a group has yet to finish, those included that are not due."""
-    (survey,) = yield from _surveyed(scope, [queue])
+    (survey,) = yield from surveyed(scope, [queue])
     delayed = yield Command("ZCARD", scope.keys.delayed(queue))
     return survey.group(group).lag + int(delayed)
 
@@ -214,7 +233,7 @@ def streams(scope: Scope) -> Op[list[StreamInfo]]:
         for key in sorted((yield from scan(scope, kind))):
             parts = key[len(f"{keys.project}:{kind}:") :].split(":")
             # Keys that are no text are another program's; more parts are no stream of ours.
-            if len(parts) > 2 or not _is_text(key):
+            if len(parts) > 2 or not is_text(key):
                 continue
             queue = unescape(parts[0])
             last = unescape(parts[1]) if len(parts) == 2 else None
@@ -253,47 +272,51 @@ def _info(
     )
 
 
-def _known(scope: Scope) -> Op[list[str]]:
+def known_queues(scope: Scope) -> Op[list[str]]:
     """Return the queues; those that only other programs fill, too, unless that takes too long."""
     listed, size = yield Batch([("ZRANGE", scope.keys.queues, 0, -1), ("DBSIZE",)])
     found = {text(name) for name in listed} if isinstance(listed, list) else set()
     if isinstance(size, int) and size <= _MANY_KEYS:
         prefix = f"{scope.keys.project}:q:"
         for key in (yield from scan(scope, "q")):
-            if _is_text(key):
+            if is_text(key):
                 found.add(unescape(key[len(prefix) :].partition(":")[0]))
     return sorted(found)
 
 
-def _surveyed(scope: Scope, queues: Sequence[str]) -> Op[list[_Survey]]:
+def surveyed(scope: Scope, queues: Sequence[str]) -> Op[list[Survey]]:
+    """Survey queues in one moment."""
     keys = [scope.keys.queue(queue, priority) for queue in queues for priority in PRIORITIES]
     now, *found = yield Run("survey", keys, (ASIDE, _LOOKED_AT, _COUNTED, _READ))
     size = len(PRIORITIES)
     return [
-        _Survey(queue, now / 1000, found[at * size : (at + 1) * size])
+        Survey(queue, now / 1000, found[at * size : (at + 1) * size])
         for at, queue in enumerate(queues)
     ]
 
 
 def _stats_of(
     scope: Scope,
-    surveys: Sequence[_Survey],
+    surveys: Sequence[Survey],
     speeds: Mapping[tuple[str, str | None], Metrics],
     letters_of: Callable[[str], str],
 ) -> Op[list[QueueStats]]:
     keys = scope.keys
     wanted: list[tuple[str, ...]] = []
     for survey in surveys:
-        wanted += [("ZCARD", keys.delayed(survey.queue)), ("HGETALL", keys.stats(survey.queue))]
+        wanted.append(("ZCARD", keys.delayed(survey.queue)))
+        wanted.append(("ZCARD", keys.after(survey.queue)))
+        wanted.append(("HGETALL", keys.stats(survey.queue)))
         for name in survey.groups:
             wanted.append(("XLEN", keys.dead_letters(letters_of(survey.queue), name)))
             wanted.append(("HGETALL", keys.worked(survey.queue, name)))
     replies = iter((yield Batch(wanted)))
     found = []
     for survey in surveys:
-        delayed, counters = _count(next(replies)), _counters(next(replies))
+        waiting = _count(next(replies)), _count(next(replies))
+        counters = _counters(next(replies))
         about = {name: (_count(next(replies)), _counters(next(replies))) for name in survey.groups}
-        if not (survey.exists or delayed or counters):
+        if not (survey.exists or any(waiting) or counters):
             continue
         rows: list[str | None] = [*sorted(about)]
         for row in rows or [None]:
@@ -301,7 +324,7 @@ def _stats_of(
             found.append(
                 _stats(
                     survey.group(row, dead),
-                    delayed,
+                    waiting,
                     speeds.get((survey.queue, row)),
                     counters,
                     worked,
@@ -312,7 +335,7 @@ def _stats_of(
 
 def _stats(
     group: Group,
-    delayed: int,
+    waiting: tuple[int, int],
     speed: Metrics | None,
     counters: Mapping[str, int],
     worked: Mapping[str, int],
@@ -328,7 +351,7 @@ def _stats(
         group.oldest_pending,
         group.retrying,
         group.lag,
-        delayed,
+        *waiting,
         group.dead,
         len(group.consumers),
         0.0 if speed is None else speed.rate,
@@ -370,6 +393,7 @@ def _missing(queue: str) -> NotFound:
     return NotFound(f"there is no queue {queue!r}", hint="see 'agentbus bus list'")
 
 
-def _is_text(key: str) -> bool:
+def is_text(key: str) -> bool:
+    """Tell whether a key that SCAN found is text."""
     # Bytes that are no UTF-8 come as lone surrogates: another program's key.
     return not any("\ud800" <= character <= "\udfff" for character in key)

@@ -146,7 +146,7 @@ def _held(name: str, value: str) -> AgentBusError:
 
     return FlagHeld(
         f"the flag {name!r} is {whose(value)}",
-        hint=f"wait with 'agentbus await {name}', or take it with 'announce --force'",
+        hint=f"wait with 'agentbus await {names.shell_word(name)}', or take it with 'announce --force'",
     )
 
 

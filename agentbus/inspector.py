@@ -93,14 +93,20 @@ def clear(scope: Scope, *, dry_run: bool = False) -> Op[dict[str, int]]:
     return dict(sorted(counts.items()))
 
 
-def scan(scope: Scope, kind: str | None) -> Generator[Step, Any, set[str]]:
-    """Return the keys that start like this project's (of one kind, if given), by SCAN."""
+def scan(
+    scope: Scope, kind: str | None, *, of: str | None = None, count: int = 1000
+) -> Generator[Step, Any, set[str]]:
+    """Return the keys that start like this project's (of one kind, if given), by SCAN.
+
+    `of` says of which type of Redis's, `count` how many keys are looked at in one request.
+    """
     yield floor()
     found: set[str] = set()
     cursor: bytes | int = 0
     while True:
         cursor, page = yield Command(
-            "SCAN", cursor, "MATCH", scope.keys.pattern(kind), "COUNT", 1000
+            *("SCAN", cursor, "MATCH", scope.keys.pattern(kind), "COUNT", count),
+            *(() if of is None else ("TYPE", of)),
         )
         found.update(key.decode("utf-8", "surrogateescape") for key in page)
         if int(cursor) == 0:

@@ -211,8 +211,12 @@ class Intake:
         """Tell whether a task that needs a look first may begin; if not, it was seen to.
 
         What is delivered again has its attempt counted before it starts. What has an ordering key
-        waits for those before it.
+        waits for those before it. What another program asked for twice is done once.
         """
+        if task.claims and not self._settling.ours(self._task.claim(task), otherwise=1):
+            self._settling.ours(self._task.finish(task, 0.0), otherwise=False)
+            self._settling.tally.note("duplicates")
+            return False
         if task.ordered:
             answer = self._settling.ours(self._task.enter(task), otherwise=-1)
             if answer != 1:
@@ -233,7 +237,9 @@ class Intake:
 
     def expected(self) -> bool:
         """Tell whether anything is still to come: a delayed task, or a retry."""
-        return any(self._do(_waiting(self._task)))
+        *soon, dependent, notes = self._do(_waiting(self._task))
+        # What waits for others may never come, unless it is about to be told that they are done.
+        return any(soon) or bool(dependent and notes)
 
 
 def _waiting(consumption: Consumption) -> Op[list[int]]:
@@ -242,6 +248,8 @@ def _waiting(consumption: Consumption) -> Op[list[int]]:
         [
             ("ZCARD", keys.delayed(consumption.queue)),
             *(("ZCARD", consumption.retries(priority)) for priority in PRIORITIES),
+            ("ZCARD", keys.after(consumption.queue)),
+            ("EXISTS", keys.settled),
         ]
     )
     return [0 if isinstance(reply, ServerReply) else int(reply) for reply in replies]

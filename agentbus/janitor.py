@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from agentbus import inspector, letters, names
+from agentbus import depending, following, inspector, letters, names
 from agentbus.ending import ASIDE
 from agentbus.errors import NotFound, UsageError
 from agentbus.queue import PRIORITIES
@@ -70,6 +70,8 @@ def tidy(
             scope, name, retention(name), dead_after, boxes, leftovers=True, dry_run=dry_run
         )
         done.append(one)
+    if not dry_run:
+        yield from following.follow(scope)
     return done
 
 
@@ -145,10 +147,25 @@ def keep(scope: Scope, reader: str, queue: str, priority: str, entry_id: str | N
     if entry_id is None:
         yield Command("HDEL", key, reader)
         return
+    yield Command("HSET", key, reader, _id(entry_id))
+
+
+def keep_events(scope: Scope, reader: str, stream: str, entry_id: str | None) -> Op[None]:
+    """Note the lowest id of a stream of events that a reader which is no consumer still needs.
+
+    Nothing from it on is removed, neither from the stream nor from the outbox. None lets everything go:
+    the relay forgets the reader when it hears of it. Where a server lost the note, the ledger still has it.
+    """
+    names.name("reader", reader)
+    key = scope.keys.event_readers(names.name("stream", stream))
+    yield Command("HSET", key, reader, "none" if entry_id is None else _id(entry_id))
+
+
+def _id(entry_id: str) -> str:
     if stream_id(entry_id) is None:
         raise UsageError(f"{entry_id[:60]!a} is no id", hint="give the id of an entry")
     milliseconds, sequence = position(entry_id)
-    yield Command("HSET", key, reader, f"{milliseconds}-{sequence}")
+    return f"{milliseconds}-{sequence}"
 
 
 def _lease(scope: Scope, duty: str, seconds: float) -> Command:
@@ -198,8 +215,10 @@ def _tidy(
                 forgotten += yield from _of_tasks(scope, queue, group, priority, dry_run=dry_run)
     for name, group in boxes.new(queue, known):
         forgotten += yield from _of_letters(scope, name, group, dry_run=dry_run)
-    if not streams and not dry_run:
-        yield _unregister(scope, queue)
+    if not dry_run:
+        yield from depending.review(scope, queue, thorough=leftovers)
+        if not streams:
+            yield _unregister(scope, queue)
     return Tidied(queue, trimmed, consumers, forgotten)
 
 
@@ -273,5 +292,6 @@ def _leftovers(stream: str, kind: str, key: str, group: str, *, dry_run: bool) -
 
 def _unregister(scope: Scope, queue: str) -> Run:
     keys = scope.keys
-    parts = (*(keys.queue(queue, priority) for priority in PRIORITIES), keys.delayed(queue))
+    streams = (keys.queue(queue, priority) for priority in PRIORITIES)
+    parts = (*streams, keys.delayed(queue), keys.after(queue), keys.awaited(queue))
     return Run("unregister", (keys.queues, *parts), (queue,), writes=True)

@@ -121,6 +121,23 @@ class Keys:
         """`<P>:delayed:<queue>:bell`, stream of one entry: wakes those who wait for what is due."""
         return f"{self.project}:delayed:{escape(queue)}:bell"
 
+    @property
+    def settled(self) -> str:
+        """`<P>:after`, hash: task and group → how it ended, until those that wait for it are told."""
+        return f"{self.project}:after"
+
+    def after(self, queue: str) -> str:
+        """`<P>:after:<queue>`, zset: task that waits for others → how many of them are still open."""
+        return f"{self.project}:after:{escape(queue)}"
+
+    def after_bodies(self, queue: str) -> str:
+        """`<P>:after:<queue>:bodies`, hash: task that waits for others → what it is, as JSON."""
+        return f"{self.after(queue)}:bodies"
+
+    def awaited(self, queue: str) -> str:
+        """`<P>:after:<queue>:of`, zset of equal scores: task, group, and each task that waits for it."""
+        return f"{self.after(queue)}:of"
+
     def retries(self, queue: str, group: str, priority: str) -> str:
         """`<P>:attempts:<queue>:<group>:<priority>:due`, zset: entry id → unix time in ms."""
         return f"{self.attempts(queue, group, priority)}:due"
@@ -185,11 +202,47 @@ class Keys:
         suffix = "" if priority == "normal" else f":{priority}"
         return f"{self.project}:readers:{escape(queue)}{suffix}"
 
+    def replay(self, replay_id: str) -> str:
+        """`<P>:replays:<replay>`, hash: what a replay of an archive was asked for, and its cursors."""
+        return f"{self.project}:replays:{escape(replay_id)}"
+
     def tidied(self, duty: str) -> str:
         """`<P>:tidied:<duty>`, string: who does this duty of the janitor's now; others need not."""
         return f"{self.project}:tidied:{duty}"
 
+    @property
+    def triggers(self) -> str:
+        """`<P>:triggers`, zset: agent, newline, agent that it triggered → unix time in ms."""
+        return f"{self.project}:triggers"
+
+    def rate(self, kind: str, name: str) -> str:
+        """`<P>:rate:<kind>:<name>`, zset: task of an agent or a work type → when it was routed, in ms."""
+        return f"{self.project}:rate:{kind}:{escape(name)}"
+
+    # -- events --
+
+    def events(self, stream: str) -> str:
+        """`<P>:ev:<stream>`, stream: events that a relay published."""
+        return f"{self.project}:ev:{escape(stream)}"
+
+    def relay(self, stream: str) -> str:
+        """`<P>:ev:<stream>:relay`, hash: the token of the stream's relay, and how much it trimmed."""
+        return f"{self.events(stream)}:relay"
+
+    def event_readers(self, stream: str) -> str:
+        """`<P>:ev:<stream>:readers`, hash: reader → lowest id that it still needs, `none` to let go."""
+        return f"{self.events(stream)}:readers"
+
+    @property
+    def quarantined(self) -> str:
+        """`<P>:quarantined`, hash: consumer that its supervisor gave up → why and since when, as JSON."""
+        return f"{self.project}:quarantined"
+
     # -- the whole project --
+
+    def stream(self, name: str) -> str:
+        """Return the key of a stream that is named as the pipeline does: by its key less the project."""
+        return f"{self.project}:{name}"
 
     def kind(self, key: str) -> str | None:
         """Return the kind of `key` if it belongs to this project, else None."""
@@ -201,8 +254,16 @@ class Keys:
 
     def pattern(self, kind: str | None = None) -> str:
         """Return a SCAN pattern for the project's keys; nothing in it but the last `*` is one."""
-        head = f"{self.project}:{kind}:" if kind else f"{self.project}:"
-        return "".join("\\" + c if c in "*?[]\\^" else c for c in head) + "*"
+        return _literal(f"{self.project}:{kind}:" if kind else f"{self.project}:") + "*"
+
+    def patterns(self) -> list[str]:
+        """Return patterns that match this project's keys, and none of a longer-named one."""
+        heads = (_literal(f"{self.project}:{kind}") for kind in sorted(KEY_KINDS))
+        return [pattern for head in heads for pattern in (head, f"{head}:*")]
+
+
+def _literal(text: str) -> str:
+    return "".join("\\" + c if c in "*?[]\\^" else c for c in text)
 
 
 def cursor_field(agent: str, topic: str | None = None) -> str:

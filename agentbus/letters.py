@@ -230,7 +230,7 @@ class _Box:
 def _missing(box: _Box, letter_id: str) -> NotFound:
     return NotFound(
         f"there is no dead letter {letter_id!r} of {box.queue!r} for the group {box.group!r}",
-        hint=f"see 'agentbus dlq list {box.queue}'",
+        hint=f"see 'agentbus dlq list {names.shell_word(box.queue)}'",
     )
 
 
@@ -277,7 +277,7 @@ def _replaying(box: _Box, one: Letter, to: str | None) -> Run:
             *(box.letters, keys.queue(target, priority), keys.queues),
             *(keys.stats(target), box.replayed, box.purged),
         ),
-        (one.id, target, task_id("", target, priority), *_OWN),
+        (one.id, target, task_id("", target, priority), *OWN),
         writes=True,
     )
 
@@ -292,7 +292,7 @@ def _purging(box: _Box, what: str, ids: Sequence[str]) -> Run:
 
 
 # What a letter has beside the task's own fields.
-_OWN = (
+OWN = (
     *("queue", "group", "priority", "original_id", "task_id", "attempts"),
     *("error", "traceback", "failed_at"),
 )
@@ -301,9 +301,9 @@ _OWN = (
 def _letter(entry: Any, queue: str, group: str, where: Mapping[str, str]) -> Letter:
     letter_id, flat = text(entry[0]), entry[1] or []
     named = fields(flat)
-    own = {key: named[key] for key in _OWN if key in named}
+    own = {key: named[key] for key in OWN if key in named}
     # The letter's own fields come last; a task of another program's may have fields of the same names.
-    last, names_left = len(flat), set(_OWN)
+    last, names_left = len(flat), set(OWN)
     while last and text(flat[last - 2]) in names_left:
         names_left.remove(text(flat[last - 2]))
         last -= 2

@@ -46,11 +46,17 @@ KEY_KINDS = frozenset(
         "paused",
         "replies",
         "readers",
+        "replays",
         "tidied",
+        "ev",
+        "triggers",
+        "rate",
+        "after",
     ]
 )
 
 _PROJECT_CHARACTERS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-")
+_PLAIN_TO_SHELLS = _PROJECT_CHARACTERS | frozenset("@%+:,/")
 
 
 def name(kind: str, value: object) -> str:
@@ -139,6 +145,13 @@ def escape(part: str) -> str:
 def unescape(part: str) -> str:
     """Undo `escape`."""
     return part.replace("%3A", ":").replace("%25", "%")
+
+
+def shell_word(text: str) -> str:
+    """Return text as one word of a shell's, for a command that a message tells the user to run."""
+    if text and _PLAIN_TO_SHELLS.issuperset(text):
+        return text
+    return "'" + text.replace("'", "'\\''") + "'"
 
 
 def _text(kind: str, value: object) -> str:

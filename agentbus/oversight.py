@@ -8,6 +8,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from agentbus.attendance import Attendee
     from agentbus.keys import Scope
     from agentbus.pausing import Dismissal, Order
     from agentbus.policy import Policies
@@ -27,6 +28,17 @@ class Oversight:
         from agentbus import presence
 
         return presence.workers(self.scope)
+
+    @verb
+    def who(self, *, all: bool = False) -> Op[list[Attendee]]:
+        """Return who is there, by name: agents with their workers, and those that only talk.
+
+        Those that were last seen more than an hour ago are left out, unless `all` is asked for or they
+        hold a flag.
+        """
+        from agentbus import attendance
+
+        return attendance.who(self.scope, every=all)
 
     @verb
     def pause(
@@ -50,13 +62,28 @@ class Oversight:
         return Patient(pausing.pause(self.scope, kind, name, why, wait=wait), wait)
 
     @verb
+    def halt(self, *, why: str | None = None, wait: float = 5.0) -> Patient[Order]:
+        """Have no worker of the project take a new task, and nobody fetch one, until `resume()`.
+
+        What runs goes on and is acknowledged; what was taken and not begun is given back. Waits at most
+        `wait` seconds until every live worker stands still, as `pause` does: once all are `confirmed`,
+        no task begins. The order stands in any case, and holds for workers that start later.
+        """
+        from agentbus import pausing
+
+        return Patient(pausing.pause(self.scope, pausing.PROJECT, None, why, wait=wait), wait)
+
+    @verb
     def resume(
         self, *, queue: str | None = None, agent: str | None = None, worker: str | None = None
     ) -> Op[bool]:
-        """Take an order to pause back; tells whether there was one. Raises `NotFound`."""
+        """Take an order to pause back, or without a name that to halt; tells whether there was one.
+
+        Each order stands by itself: what is paused by another stays so. Raises `NotFound`.
+        """
         from agentbus import pausing
 
-        return pausing.resume(self.scope, *pausing.subject(queue, agent, worker))
+        return pausing.resume(self.scope, *pausing.resumed(queue, agent, worker))
 
     @verb
     def paused(self) -> Op[list[Order]]:

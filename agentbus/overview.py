@@ -10,9 +10,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from agentbus.figures import QueueStats, StreamInfo
+    from agentbus.health import Health
     from agentbus.keys import Scope
     from agentbus.policy import Policies
     from agentbus.samples import Metrics
+    from agentbus.settings import Settings
     from agentbus.store import Op
 
 
@@ -20,6 +22,7 @@ class Overview:
     """The part of a bus that looks at all its queues, and changes nothing."""
 
     scope: Scope
+    settings: Settings
     _policies: Callable[[], Policies]
 
     @verb
@@ -48,3 +51,13 @@ class Overview:
         from agentbus import figures
 
         return figures.streams(self.scope)
+
+    @verb
+    def health(self) -> Op[Health]:
+        """Hold queues, workers, events and the server against the thresholds of the config.
+
+        It changes nothing. Raises `ConfigError`.
+        """
+        from agentbus import health
+
+        return health.examine(self.scope, self.settings)

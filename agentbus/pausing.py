@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 # Longer than a worker may be silent: what is not confirmed by then is alive, and takes no notice.
 CONFIRM = 5.0
 GRACE = 30.0
+# What an order concerns that holds for every worker there is.
+PROJECT = "project"
 _SOON, _LATER = 0.01, 0.1
 _AT_ONCE = 500
 
@@ -55,6 +57,15 @@ class Dismissal(Record):
     gone: tuple[str, ...]
     unconfirmed: tuple[str, ...]
     handed_over: int
+
+
+def resumed(
+    queue: str | None, agent: str | None, worker: str | None
+) -> tuple[str, str] | tuple[str, None]:
+    """Return the kind and name of the one thing that was named, or of the project; raises `UsageError`."""
+    if queue is None and agent is None and worker is None:
+        return PROJECT, None
+    return subject(queue, agent, worker)
 
 
 def subject(queue: str | None, agent: str | None, worker: str | None) -> tuple[str, str]:
@@ -165,17 +176,20 @@ def dismiss(
 
 def _concerned(one: Registered, kind: str, name: str | None) -> bool:
     of = {"queue": one.queue, "agent": one.agent_id, "worker": one.worker}
-    return kind == "project" or of[kind] == name
+    return kind == PROJECT or of[kind] == name
 
 
 def _known(scope: Scope, kind: str, name: str | None) -> Op[None]:
     """Raise `NotFound` for a name that nobody has used: an order for it would be a mistake."""
     keys = scope.keys
-    if kind == "project" or name is None:
+    if kind == PROJECT or name is None:
         return
     if kind == "queue":
         asked: list[tuple[str | int, ...]] = [
-            ("EXISTS", *(keys.queue(name, priority) for priority in PRIORITIES), keys.delayed(name))
+            (
+                *("EXISTS", *(keys.queue(name, priority) for priority in PRIORITIES)),
+                *(keys.delayed(name), keys.after(name)),
+            )
         ]
         asked.append(("ZSCORE", keys.queues, name))
     elif kind == "agent":
@@ -195,7 +209,7 @@ def _order(field: str, told: bytes) -> Order:
     kind, _, name = field.partition(":")
     parts = parsed(told)
     return Order(
-        "project" if kind == "all" else kind,
+        PROJECT if kind == "all" else kind,
         unescape(name) or None,
         *(parts.get("by"), parts.get("at"), parts.get("why")),
     )

@@ -16,6 +16,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
+from agentbus import tracing
 from agentbus.context import current
 from agentbus.retry import Bury, Retry
 
@@ -59,7 +60,17 @@ class Outcome:
         self.bury = isinstance(error, (Bury, str))
 
 
-class Inline:
+class _Watched:
+    """Knows whether there is anybody to tell of the runs to come."""
+
+    _traced = False
+
+    def look(self) -> None:
+        """See whether there is; asked once for a whole batch."""
+        self._traced = tracing.tracer() is not None
+
+
+class Inline(_Watched):
     """Runs a handler for each task, one after the other."""
 
     def __init__(self, handler: Handler, finish: Finish, stopping: Callable[[], bool]) -> None:
@@ -72,6 +83,7 @@ class Inline:
     def __call__(self, tasks: Sequence[Taken], wrap: Wrap) -> list[Outcome | Taken]:
         """Run the handler for each task, until stopped, and return what became of each."""
         outcomes: list[Outcome | Taken] = []
+        self.look()
         add, stopping, one = outcomes.append, self._stopping, self.one
         try:
             for task in tasks:
@@ -90,10 +102,12 @@ class Inline:
         current.set(delivery)
         began = time.monotonic()
         try:
-            result = self._handler(delivery)
-            # A plain function may return a coroutine: unless it is run, nothing was done.
-            if result is not None and inspect.isawaitable(result):
-                result = self._finish(result)
+            if self._traced:
+                result = tracing.handle(self._run, delivery)
+            else:
+                result = self._handler(delivery)
+                if result is not None and inspect.isawaitable(result):
+                    result = self._finish(result)
         except BaseException as error:  # noqa: BLE001 (it is kept)
             outcome = Outcome(task)
             outcome.failed(error)
@@ -104,11 +118,16 @@ class Inline:
             outcome = Outcome(task, result)
         return _ended(outcome, delivery, began)
 
+    def _run(self, delivery: Delivery) -> object:
+        # A plain function may return a coroutine: unless it is run, nothing was done.
+        result = self._handler(delivery)
+        return self._finish(result) if inspect.isawaitable(result) else result
+
     def close(self) -> None:
         """Nothing is open."""
 
 
-class Coroutines:
+class Coroutines(_Watched):
     """Runs an asynchronous handler for each task, one after the other, in an event loop."""
 
     def __init__(self, handler: Handler, finish: Finish, stopping: Callable[[], bool]) -> None:
@@ -120,6 +139,7 @@ class Coroutines:
 
     def __call__(self, tasks: Sequence[Taken], wrap: Wrap) -> list[Outcome | Taken]:
         """Run the handler for each task, until stopped, and return what became of each."""
+        self.look()
 
         async def all_of_them() -> list[Outcome | Taken]:
             return [
@@ -142,7 +162,10 @@ class Coroutines:
         current.set(delivery)
         began = time.monotonic()
         try:
-            result = await self._handler(delivery)
+            if self._traced:
+                result = await tracing.ahandle(self._handler, delivery)
+            else:
+                result = await self._handler(delivery)
         except BaseException as error:  # noqa: BLE001 (it is kept)
             outcome = Outcome(task)
             outcome.failed(error)
@@ -177,9 +200,7 @@ class Batches:
         began, error = time.monotonic(), None
         if deliveries:
             try:
-                result = self._handler(deliveries)
-                if inspect.isawaitable(result):
-                    self._finish(result)
+                tracing.handle_all(self._run, deliveries)
             except BaseException as failure:  # noqa: BLE001 (it is kept)
                 error = failure
                 self.interrupted = _interrupt(failure)
@@ -190,6 +211,11 @@ class Batches:
                 outcome.failed(error)
             outcomes.append(outcome)
         return outcomes
+
+    def _run(self, deliveries: list[Delivery]) -> None:
+        result = self._handler(deliveries)
+        if inspect.isawaitable(result):
+            self._finish(result)
 
     def close(self) -> None:
         """Close the loop, where it is a private one."""
@@ -228,6 +254,7 @@ class Pool:
 
     def submit(self, tasks: Sequence[Taken], wrap: Wrap) -> None:
         """Have the handler run for tasks; those that have not begun when it is stopped never do."""
+        self._runner.look()
         if self._threads is not None:
             for task in tasks:
                 self._threads.submit(self._in_thread, task, wrap)

@@ -85,7 +85,7 @@ class Policies:
         self._source = source
         self._given: dict[str, dict[str, Any]] = {}
         for prefix, settings in given.items():
-            where = _Place(_prefix(prefix, source), source)
+            where = _Place(queue_prefix(prefix, source), source)
             self._given[where.prefix] = _settings(where, settings)
         for prefix in self._given:
             self._check_backoff(prefix)
@@ -214,7 +214,8 @@ def _letters_of(queue: str, merged: Mapping[str, Any]) -> str:
     return template.replace(_PLACEHOLDER, queue)
 
 
-def _prefix(prefix: object, source: str) -> str:
+def queue_prefix(prefix: object, source: str) -> str:
+    """Return the prefix of queues that a config names. Raises `ConfigError`."""
     if not isinstance(prefix, str):
         raise ConfigError(
             f"'queues' names the queue {prefix!a:.60}, which is no text (from {source})",

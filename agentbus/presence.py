@@ -47,6 +47,7 @@ class Registered(Record):
     """A worker as it is listed. `age` is how many seconds ago it was last seen, by the server's clock.
 
     `pending` counts the tasks that it has taken and not yet settled; `paused` says why it takes none.
+    `lag` is what its group has yet to do of what is due; only `who` asks for it.
     """
 
     worker: str
@@ -67,6 +68,7 @@ class Registered(Record):
     pid: int
     version: str
     paused: str | None = None
+    lag: int | None = None
 
 
 class Registration:
@@ -166,26 +168,13 @@ def parsed(order: bytes) -> dict[str, str]:
 
 def workers(scope: Scope) -> Op[list[Registered]]:
     """Return the registered workers by queue and agent, those that fell silent among them."""
-    keys = scope.keys
-    time, seen = yield Batch([("TIME",), ("ZRANGE", keys.beats, 0, -1, "WITHSCORES")])
-    if isinstance(seen, Exception):
-        raise seen
-    last = {text(seen[i]): float(seen[i + 1]) / 1000 for i in range(0, len(seen), 2)}
-    records: dict[str, dict[str, str]] = {}
-    listed = list(last)
-    for at in range(0, len(listed), _AT_ONCE):
-        page = listed[at : at + _AT_ONCE]
-        replies = yield Batch([("HGETALL", keys.beat(worker)) for worker in page])
-        for worker, flat in zip(page, replies, strict=True):
-            if flat and not isinstance(flat, Exception):
-                records[worker] = {text(flat[i]): text(flat[i + 1]) for i in range(0, len(flat), 2)}
+    now, last, records = yield from listed(scope)
     if not records:
         return []
-    orders = yield from _orders(scope)
+    orders = yield from orders_by_field(scope)
     pending = yield from _pending(
         scope, sorted({(one.get("queue", ""), one.get("group", "")) for one in records.values()})
     )
-    now = int(time[0]) + int(time[1]) / 1e6
     found = []
     for worker, record in records.items():
         queue, group, agent = (record.get(name, "") for name in ("queue", "group", "agent"))
@@ -218,7 +207,26 @@ def workers(scope: Scope) -> Op[list[Registered]]:
     return sorted(found, key=lambda one: (one.queue, one.agent_id, one.started, one.worker))
 
 
-def _orders(scope: Scope) -> Op[dict[str, str]]:
+def listed(scope: Scope) -> Op[tuple[float, dict[str, float], dict[str, dict[str, str]]]]:
+    """Return the server's time, when each worker was last seen, and what those say that are listed."""
+    keys = scope.keys
+    time, seen = yield Batch([("TIME",), ("ZRANGE", keys.beats, 0, -1, "WITHSCORES")])
+    if isinstance(seen, Exception):
+        raise seen
+    last = {text(seen[i]): float(seen[i + 1]) / 1000 for i in range(0, len(seen), 2)}
+    records: dict[str, dict[str, str]] = {}
+    everybody = list(last)
+    for at in range(0, len(everybody), _AT_ONCE):
+        page = everybody[at : at + _AT_ONCE]
+        replies = yield Batch([("HGETALL", keys.beat(worker)) for worker in page])
+        for worker, flat in zip(page, replies, strict=True):
+            if flat and not isinstance(flat, Exception):
+                records[worker] = {text(flat[i]): text(flat[i + 1]) for i in range(0, len(flat), 2)}
+    return int(time[0]) + int(time[1]) / 1e6, last, records
+
+
+def orders_by_field(scope: Scope) -> Op[dict[str, str]]:
+    """Return why what is paused is, by the field of the order."""
     flat = yield Command("HGETALL", scope.keys.paused)
     return {text(flat[i]): reason(flat[i + 1]) or "" for i in range(0, len(flat), 2)}
 

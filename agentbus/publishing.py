@@ -30,7 +30,8 @@ class Task(Record):
 
     `key` is for dedup, `ordering_key` keeps tasks of one key in order, `reply_to` names the queue that is
     told of the outcome, `webhook` the URL. `traceparent` is W3C Trace Context's; `headers` are the
-    user's own, text to text; `created_at` is in unix seconds.
+    user's own, text to text; `created_at` is in unix seconds. `trail` are the agents that it passed, as a
+    router noted.
     """
 
     payload: Any
@@ -47,6 +48,7 @@ class Task(Record):
     source: str | None = None
     tenant: str | None = None
     created_at: float | None = None
+    trail: Sequence[Any] | None = None
 
 
 class _Place:
@@ -283,7 +285,7 @@ def _schedule(
         (
             *(keys.delayed(queue), keys.bodies(queue), keys.queues, keys.stats(queue)),
             *(once.key, keys.queue(queue, priority), keys.bell(queue)),
-            *(keys.metrics, keys.readers(queue, priority), *seen),
+            *(keys.metrics, keys.readers(queue, priority), keys.after(queue), *seen),
         ),
         (
             *(queue, bound, round(window), suffix(queue, "normal"), once.token),
@@ -313,6 +315,8 @@ def _words(scope: Scope, item: object) -> Any:
         # What a handler publishes belongs to the task that it works on.
         meta.setdefault("correlation_id", origin.correlation_id or origin.id)
         meta.setdefault("causation_id", origin.id)
+        if origin.trail:
+            meta.setdefault("trail", origin.trail)
         if origin.traceparent and context.is_traceparent(origin.traceparent):
             meta.setdefault("traceparent", context.child(origin.traceparent))
     if meta:
@@ -349,6 +353,8 @@ def _check(task: Task) -> None:
         from agentbus import weburl
 
         weburl.target(task.webhook)
+    if task.trail is not None and not isinstance(task.trail, (list, tuple)):
+        raise InvalidPayload(f"the trail is a {type(task.trail).__name__}", hint="give a list")
     headers = task.headers
     if headers is not None and not hasattr(headers, "items"):
         raise InvalidPayload(f"the headers are a {type(headers).__name__}", hint="give a dict")

@@ -108,10 +108,14 @@ class _Puller:
         )
 
     def is_sound(self, task: Taken) -> bool:
-        """Tell whether a task can be read; one that cannot is buried."""
+        """Tell whether a task is to be handed out; one that cannot be read is buried, a duplicate done."""
         if task.error is not None:
             self.run(self.task.bury(task, f"the entry is malformed: {task.error}"))
-        return task.error is None
+            return False
+        if task.claims and not self.run(self.task.claim(task)):
+            self.run(self.task.finish(task, 0.0))
+            return False
+        return True
 
     def due(self, count: int) -> list[Taken]:
         """Take what is to be delivered again, each attempt counted, then new tasks."""

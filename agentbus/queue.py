@@ -28,6 +28,8 @@ PRIORITIES = tuple(priority.value for priority in Priority)
 BOUND = 10_000
 DEDUP_WINDOW = 300
 RESULT_KEPT = 86_400
+# The group of routers, which move tasks and do none.
+ROUTER = "router"
 
 
 def bound_of(queue: str) -> int:

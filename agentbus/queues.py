@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from agentbus import (
+    depending,
     entries,
     figures,
     letters,
@@ -14,6 +15,7 @@ from agentbus import (
     queue,
     replaying,
     results,
+    traced,
 )
 from agentbus.errors import UsageError
 from agentbus.verb import Emits, Patient
@@ -48,16 +50,34 @@ class Queue:
         *,
         delay: float | None = None,
         at: float | None = None,
+        after: str | Iterable[str] | None = None,
+        after_group: str | None = None,
         on_full: str | None = None,
         **envelope: Any,
     ) -> Any:
         """Append one task and return its id. Raises `QueueFull`, `InvalidPayload`.
 
         `delay` is in seconds, `at` in unix seconds. The envelope's fields are those of `Task`; a `Task`
-        may be given instead of a payload.
+        may be given instead of a payload. `after` are the ids of tasks that are to be done first, by the
+        group `after_group` (`default`); if one of them is buried, this one is, too. Raises `NotFound` for
+        one of which nothing is known, and `Refused` for one that was buried.
         """
         item = publishing.Task(payload, **envelope) if envelope else payload
-        op = publishing.publish(
+        if after_group is not None and after is None:
+            raise UsageError("after_group goes with after", hint="leave it out")
+        if after is not None and (ids := [after] if isinstance(after, str) else [*after]):
+            op = depending.publish(
+                self._bus.scope,
+                self.name,
+                self.policy.keyed(item),
+                ids,
+                after_group=after_group,
+                delay=delay,
+                at=at,
+                **self._waiting(on_full),
+            )
+            return self._bus._run("publish", op)
+        op = traced.publisher().publish(
             self._bus.scope,
             self.name,
             self.policy.keyed(item),
@@ -79,7 +99,7 @@ class Queue:
         A batch of up to 500 tasks of one priority is accepted whole or refused whole, with `QueueFull`;
         those before it stay accepted.
         """
-        op = publishing.publish_many(
+        op = traced.publisher().publish_many(
             self._bus.scope,
             self.name,
             self.policy.each_keyed(_several(payloads)),
@@ -98,7 +118,7 @@ class Queue:
 
         Nothing is kept but the batch in hand and the next, so the stream may have no end.
         """
-        op = publishing.publish_stream(
+        op = traced.publisher().publish_stream(
             self._bus.scope,
             self.name,
             self.policy.each_keyed(_several(payloads)),
@@ -259,6 +279,17 @@ class Queue:
             "priority": self.policy.tier if priority is None else priority,
             "window": self.policy.window,
             "trim": full == "trim",
+        }
+
+    def _waiting(self, on_full: str | None) -> dict[str, Any]:
+        """Return how to publish what waits for others; it is refused at the bound in any case."""
+        options = self._options(None, on_full)
+        del options["trim"]
+        return {
+            **options,
+            "letters": self.policy.dead_letters,
+            "kept": self.policy.results,
+            "kept_for": self._bus._policies().results_of,
         }
 
     def _box(self, group: str) -> tuple[Scope, str, str]:

@@ -8,7 +8,7 @@ import orjson
 
 from agentbus import names
 from agentbus.errors import InvalidName, NotFound, TaskBuried, TimedOut, UsageError
-from agentbus.queue import PRIORITIES, RESULT_KEPT, split, task_id as shown
+from agentbus.queue import PRIORITIES, RESULT_KEPT, ROUTER, split, task_id as shown
 from agentbus.store import Command, Pause, Run
 from agentbus.stream import id_time, text
 
@@ -127,6 +127,11 @@ def _fate(scope: Scope, task: Address, group: str | None) -> Op[tuple[str, Any, 
                 f"there is no task {task.id!r}",
                 hint=f"nothing waits in {task.queue!r} under this id",
             )
+        if fate == "waiting" and group is None:
+            # One that no rule routes is done by nobody: its router has buried it.
+            kept = yield Command("GET", keys.result(task.id, ROUTER))
+            if kept is not None:
+                return "kept", kept, ROUTER
         return fate, reply[1] if fate == "kept" else None, group
 
 
@@ -134,13 +139,18 @@ def _read(scope: Scope, task: Address, kept: bytes, group: str, letters_of: str)
     if not kept.startswith(b"!"):
         return orjson.loads(kept)
     letter, _, error = text(kept[1:]).partition(" ")
-    whose = "" if group == "default" else f" --group {group}"
+    letter, _, elsewhere = letter.partition("@")
+    queue = names.unescape(elsewhere.replace("%20", " ")) or task.queue
+    if elsewhere and letters_of == task.queue:
+        # It was routed, and buried where it was done.
+        letters_of = queue
+    whose = "" if group == "default" else f" --group {names.shell_word(group)}"
     again = yield Command("HGET", scope.keys.replayed(letters_of, group), letter)
     raise TaskBuried(
         f"the task {task.id!r} was buried: {error}",
         hint=f"it was replayed as {text(again)!r}"
         if again is not None
-        else f"see 'agentbus dlq show {task.queue} {letter}{whose}'",
+        else f"see 'agentbus dlq show {names.shell_word(queue)} {letter}{whose}'",
     )
 
 

@@ -159,28 +159,30 @@ def _sample(entry: Any) -> Sample | None:
         named.get("group") or None,
         named.get("worker") or None,
         named.get("agent") or None,
-        _number(named.get("from")) / 1000,
-        _number(named.get("to")) / 1000,
+        decimal(named.get("from")) / 1000,
+        decimal(named.get("to")) / 1000,
         {
             name: int(value)
             for name, value in named.items()
             if name not in _OWN and is_number(value)
         },
-        _buckets(named.get("ran")),
-        _buckets(named.get("waited")),
-        _number(named.get("busy_ms")),
-        _number(named.get("waited_ms")),
+        by_bucket(named.get("ran")),
+        by_bucket(named.get("waited")),
+        decimal(named.get("busy_ms")),
+        decimal(named.get("waited_ms")),
     )
 
 
-def _number(value: str | None) -> float:
+def decimal(value: str | None) -> float:
+    """Return a number as it lies in a field; 0 for what is none."""
     whole, _, fraction = (value or "").partition(".")
     if not is_number(whole) or (fraction and not is_number(fraction)):
         return 0.0
     return float(f"{whole}.{fraction or 0}")
 
 
-def _buckets(value: str | None) -> tuple[int, ...]:
+def by_bucket(value: str | None) -> tuple[int, ...]:
+    """Return counts by bucket as they lie in a field; none for what is no list of counts."""
     try:
         found = orjson.loads(value or "[]")
     except ValueError:

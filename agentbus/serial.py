@@ -3,19 +3,36 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from agentbus.performing import Outcome
 from agentbus.taken import Taken
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from agentbus.delivery import Delivery
     from agentbus.duty import Duty
-    from agentbus.performing import Batches, Coroutines, Inline
 
 # A batch should take about this long: longer ones keep tasks from other workers.
 _BRISK, _SLOW = 0.05, 0.2
 # From so many tasks on, a batch is taken while the one before it runs.
 _AHEAD = 16
+
+
+class Performer(Protocol):
+    """Does tasks one batch after the other, and says what became of each."""
+
+    # What ended a handler and is no failure of its task: an interrupt, an exit.
+    interrupted: BaseException | None
+
+    def __call__(
+        self, tasks: Sequence[Taken], wrap: Callable[[Taken], Delivery]
+    ) -> list[Outcome | Taken]:
+        """Do tasks, until stopped, and return what became of each that was begun."""
+
+    def close(self) -> None:
+        """Close what it ran in."""
 
 
 class _Run(NamedTuple):
@@ -29,7 +46,7 @@ class _Run(NamedTuple):
 class Serial:
     """Runs a handler in the caller's thread."""
 
-    def __init__(self, duty: Duty, perform: Inline | Coroutines | Batches) -> None:
+    def __init__(self, duty: Duty, perform: Performer) -> None:
         self._duty = duty
         self._perform = perform
         self._size = min(duty.concurrency, duty.most)
@@ -82,8 +99,8 @@ class Serial:
         duty = self._duty
         self.held = batch
         handled = len(batch)
-        if duty.task.ordered:
-            batch = self._without_ordered(batch)
+        if duty.task.asks_first:
+            batch = self._without_single(batch)
         if more and self._brisk and len(batch) >= _AHEAD and duty.limit is None:
             self._overlapped(batch)
             return handled
@@ -179,7 +196,7 @@ class Serial:
         tasks = duty.allowed(lambda: duty.intake.retries(duty.room(_AHEAD), duty.room(self._size)))
         self.held = [*tasks, *self._next]
         # Replayed, or given back before they began: they are as good as new.
-        firsts = [task for task in tasks if not (task.redelivered or task.ordered)]
+        firsts = [task for task in tasks if not (task.redelivered or task.asked_first)]
         if firsts:
             self._flush()
             outcomes, took, rest = self._timed(firsts)
@@ -188,7 +205,7 @@ class Serial:
             self._pass_on_interrupt()
             handled += len(firsts)
         for task in tasks:
-            if task.redelivered or task.ordered:
+            if task.redelivered or task.asked_first:
                 handled += self._alone(task)
         self.held = self._next
         duty.intake.recover(self._known)
@@ -216,12 +233,12 @@ class Serial:
             self._pass_on_interrupt()
         return 1
 
-    def _without_ordered(self, batch: list[Taken]) -> list[Taken]:
-        """Run those with an ordering key, one by one, and return the others."""
+    def _without_single(self, batch: list[Taken]) -> list[Taken]:
+        """Run those that the server is asked about first, one by one, and return the others."""
         for task in batch:
-            if task.ordered:
+            if task.asked_first:
                 self._alone(task)
-        self.held = rest = [task for task in batch if not task.ordered]
+        self.held = rest = [task for task in batch if not task.asked_first]
         return rest
 
     def _known(self, priority: str) -> list[bytes]:

@@ -32,17 +32,22 @@ VARIABLES = {
     "deadline": ("AGENTBUS_DEADLINE",),
     "max_body": ("AGENTBUS_MAX_BODY",),
     "server": ("AGENTBUS_SERVER",),
+    "database": ("AGENTBUS_DATABASE",),
     "webhooks": ("AGENTBUS_WEBHOOKS",),
     "webhook_secret": ("AGENTBUS_WEBHOOK_SECRET",),
     "webhook_allow": ("AGENTBUS_WEBHOOK_ALLOW",),
     "queues": (),
+    "health": (),
 }
 # What a config file may set. A file that comes with a repository must not choose where logs go or
 # which program runs as the server.
-IN_FILES = ("agent", "project", "url", "json", "log_level", "deadline", "max_body", "queues")
+IN_FILES = (
+    *("agent", "project", "url", "json", "log_level", "deadline", "max_body"),
+    *("queues", "health"),
+)
 # What the user's own file may set beside these, or one that was chosen by --config: a repository must
-# not have results sent out, nor into the network that it finds itself in.
-IN_OWN_FILE = ("webhooks", "webhook_secret", "webhook_allow")
+# not have results sent out, nor into the network that it finds itself in, nor name a file to write to.
+IN_OWN_FILE = ("database", "webhooks", "webhook_secret", "webhook_allow")
 
 
 class Settings:
@@ -61,10 +66,12 @@ class Settings:
         deadline: float,
         max_body: int,
         sources: Mapping[str, str],
+        database: str | None = None,
         webhooks: bool = False,
         webhook_secret: str | None = None,
         webhook_allow: Sequence[str] = (),
         queues: Mapping[object, object] | None = None,
+        health: Mapping[object, object] | None = None,
     ) -> None:
         self.agent = agent
         self.project = project
@@ -74,11 +81,15 @@ class Settings:
         self.deadline = deadline
         self.max_body = max_body
         self.sources = sources
+        # Read by the verbs of events alone. It may hold a password.
+        self.database = database
         self.webhooks = webhooks
         self.webhook_secret = webhook_secret
         self.webhook_allow = webhook_allow
         # As they stand in the file: read by `agentbus.policy`, and only for verbs of queues.
         self.queues = queues or {}
+        # Read by `agentbus.health.thresholds`, and only for that verb.
+        self.health = health or {}
 
 
 def resolve(flags: Mapping[str, object] | None = None) -> Settings:
@@ -92,7 +103,9 @@ def resolve(flags: Mapping[str, object] | None = None) -> Settings:
         from agentbus.config import load
 
         own = (*IN_FILES, *IN_OWN_FILE)
-        files = [(path, load(path, IN_FILES if nearby else own)) for path, nearby in paths]
+        files = [
+            (path, load(path, IN_FILES if nearby else own, nearby=nearby)) for path, nearby in paths
+        ]
 
     def pick(setting: str, default: object) -> object:
         if setting in given:
@@ -133,10 +146,12 @@ def resolve(flags: Mapping[str, object] | None = None) -> Settings:
         deadline=value("deadline", DEFAULT_DEADLINE),
         max_body=value("max_body", MAX_BODY_BYTES),
         sources=sources,
+        database=value("database", None),
         webhooks=value("webhooks", False),
         webhook_secret=value("webhook_secret", None),
         webhook_allow=value("webhook_allow", ()),
         queues=value("queues", None),
+        health=value("health", None),
     )
 
 
@@ -194,9 +209,36 @@ def repository() -> str | None:
         here = above
 
 
+def s3() -> dict[str, str]:
+    """Return how S3 is reached, of `endpoint`, `region` and credentials those that are set."""
+    wanted = {
+        "access_key": ("AWS_ACCESS_KEY_ID",),
+        "secret_key": ("AWS_SECRET_ACCESS_KEY",),
+        "session_token": ("AWS_SESSION_TOKEN",),
+        "region": ("AWS_REGION", "AWS_DEFAULT_REGION"),
+        "endpoint": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"),
+    }
+    found = {name: next(filter(None, map(os.environ.get, v)), None) for name, v in wanted.items()}
+    return {name: value for name, value in found.items() if value}
+
+
 def environment() -> dict[str, str]:
     """Return the environment that a command started by us inherits."""
     return dict(os.environ)
+
+
+def variable(name: str) -> str | None:
+    """Return a variable that belongs to another program, such as JAVA_HOME, if it is set."""
+    return os.environ.get(name) or None
+
+
+def hand_down(**variables: str | None) -> None:
+    """Set variables for this process's libraries and children; None takes one away."""
+    for each, value in variables.items():
+        if value is None:
+            os.environ.pop(each, None)
+        else:
+            os.environ[each] = value
 
 
 def home() -> str:
@@ -209,6 +251,14 @@ def state_directory() -> str:
     base = os.environ.get("XDG_STATE_HOME") or ""
     if not os.path.isabs(base):
         base = os.path.join(home(), ".local", "state")
+    return os.path.join(base, "agentbus")
+
+
+def cache_directory() -> str:
+    """Return where this user's files lie that can be made again at any time."""
+    base = os.environ.get("XDG_CACHE_HOME") or ""
+    if not os.path.isabs(base):
+        base = os.path.join(home(), ".cache")
     return os.path.join(base, "agentbus")
 
 
@@ -255,6 +305,18 @@ def log_path() -> str:
 def server_program() -> str | None:
     """Return the server program that the user prefers, if any."""
     return os.environ.get("AGENTBUS_SERVER") or None
+
+
+def test_kill() -> str | None:
+    """Return the step of a relay or a consumer at which a test wants its process killed, if any."""
+    return os.environ.get("AGENTBUS_TEST_KILL") or None
+
+
+def events_path(project: str) -> str:
+    """Return the path of the database that a project's events lie in where no other is named."""
+    from urllib.parse import quote
+
+    return os.path.join(state_directory(), "events", f"{quote(project, safe='')}.db")
 
 
 def user_config_path() -> str:

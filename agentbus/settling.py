@@ -52,6 +52,7 @@ class Settling:
     def plain(self, outcomes: Iterable[Outcome | Taken]) -> Done:
         """Settle what has more to say than that it is done; return the ids of the rest, by priority."""
         ids: Done = {}
+        acked = 0
         for outcome in outcomes:
             # Most are done and say nothing.
             if isinstance(outcome, Taken):
@@ -61,6 +62,9 @@ class Settling:
                     continue
             else:
                 task = outcome.task
+                if outcome.settled and not task.ordered:
+                    acked += outcome.acked
+                    continue
                 if task.alone or not outcome.plain:
                     self.settle(outcome)
                     continue
@@ -68,6 +72,8 @@ class Settling:
                 ids[task.priority].append(task.entry_id)
             except KeyError:
                 ids[task.priority] = [task.entry_id]
+        if acked:
+            self.count(acked, 0)
         return ids
 
     def ack(self, done: Done, took: float) -> None:
@@ -141,9 +147,12 @@ class Settling:
     def _aside(self, task: Taken, after: float) -> bool:
         ours = self.ours(self._task.retry(task, after), otherwise=False)
         if ours:
-            due = self._task.scope.now() + after
-            self.due[task.priority] = min(self.due[task.priority], due)
+            self.aside_until(task.priority, self._task.scope.now() + after)
         return ours
+
+    def aside_until(self, priority: str, due: float) -> None:
+        """Look for what was put aside at this unix time at the latest."""
+        self.due[priority] = min(self.due[priority], due)
 
     def still_ours(self, tasks: list[Taken]) -> list[Taken]:
         """Show a sign of life for tasks, and return those that were not taken over before it."""

@@ -177,11 +177,11 @@ class Sliding:
             wait = min(wait, _SHORT_WAIT) if window.held else wait
             batch = duty.within(duty.allowed(lambda: duty.intake.wait(room, wait)), room)
         handled += len(batch)
-        if duty.task.ordered:
+        if duty.task.asks_first:
             for task in batch:
-                if task.ordered:
+                if task.asked_first:
                     self._submit(task)
-            batch = [task for task in batch if not task.ordered]
+            batch = [task for task in batch if not task.asked_first]
         window.submit(batch, duty.wrap)
         return handled + len(window.held)
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import traceback
 from typing import Any
 
+from agentbus.envelope import WORK_ITEM
+
 _TRACEBACK_KEPT = 8_000
 
 
@@ -39,7 +41,7 @@ class Taken:
     @property
     def alone(self) -> bool:
         """Whether more is to be done than to acknowledge it, so that it is settled by itself."""
-        return self.redelivered or self.ordered or self.asks
+        return self.redelivered or self.asked_first or self.asks
 
     @property
     def asks(self) -> bool:
@@ -47,6 +49,16 @@ class Taken:
         # One that was delayed has an id that says nothing of where it lay: its end is kept under it.
         meta = self.meta
         return "reply_to" in meta or "webhook" in meta or "id" in meta
+
+    @property
+    def asked_first(self) -> bool:
+        """Whether the server is asked before it begins: it has an ordering key, or names its work."""
+        return self.ordered or self.claims
+
+    @property
+    def claims(self) -> bool:
+        """Whether another program wrote it, and said which piece of work it is."""
+        return WORK_ITEM in self.meta
 
     @property
     def ordered(self) -> bool:

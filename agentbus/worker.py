@@ -21,6 +21,7 @@ from agentbus.consuming import Consumption
 from agentbus.delivery import AsyncDelivery, Delivery
 from agentbus.duty import Duty
 from agentbus.errors import AgentBusError, UsageError
+from agentbus.following import Follower
 from agentbus.gate import Gate
 from agentbus.intake import Intake
 from agentbus.janitor import Janitor
@@ -40,10 +41,13 @@ if TYPE_CHECKING:
 
     from agentbus.bus import Verbs
     from agentbus.retry import Backoff
+    from agentbus.serial import Performer
     from agentbus.store import Link, Op
 
 _MOST = 500
-_LONGEST_WAIT = 1.0
+# A worker that waits for tasks confirms an order to pause only when it has looked up: half a second, so
+# that all of a project stand still within one.
+_LONGEST_WAIT = 0.5
 
 
 class Worker:
@@ -144,7 +148,14 @@ class Worker:
             self._way = Serial(self._duty, alone)
         found = bus._policies()
         janitor = Janitor(bus.scope, retention=found.retention_of, letters_of=found.letters_of)
-        self.chores: list[Chore] = [self.tally, Bookmark(self._task), janitor]
+        self.chores: list[Chore] = [
+            *(self.tally, Bookmark(self._task), Follower(bus.scope)),
+            janitor,
+        ]
+
+    def perform(self, performer: Performer) -> None:
+        """Have tasks done otherwise than by the handler; to be said before it runs."""
+        self._way = Serial(self._duty, performer)
 
     @property
     def done(self) -> int:
@@ -190,8 +201,9 @@ class Worker:
         keeper.start()
         try:
             while not self._duty.over:
-                # Asked first: what becomes due after the turn has looked is still to come.
-                expected = not self._drain or self._intake.expected() or bool(self._in_hand())
+                # Asked first: what becomes due after the turn has looked is still to come. And first what
+                # is in hand, since a task that fails is out of it only when its retry is to come.
+                expected = not self._drain or bool(self._in_hand()) or self._intake.expected()
                 waits = expected or self._gate.held
                 self._gate.refused = False
                 wait = _LONGEST_WAIT if waits else 0.0

@@ -289,9 +289,11 @@ GROUPS = {
         "publish",
         "work",
         "result",
+        "route",
         "ask",
         "dlq",
         "pause",
+        "halt",
         "resume",
         "agent",
         "bus",
@@ -299,7 +301,9 @@ GROUPS = {
         "rerun",
         "tidy",
     ),
-    "Housekeeping": ("whoami", "doctor", "clear", "server", "completion"),
+    "Pipeline": ("archive", "replay", "report"),
+    "Events": ("events", "outbox", "consume", "supervise", "quarantine"),
+    "Housekeeping": ("whoami", "doctor", "health", "acl", "clear", "server", "completion"),
 }
 VERBS = tuple(name for group in GROUPS.values() for name in group)
 # Verbs whose names are words of Python, or of its builtins.

@@ -29,7 +29,10 @@ def main() -> NoReturn:
         from agentbus.commands._trouble import told
 
         code, _ = told(error, "agentbus", json=json_wished(sys.argv[1:]))
-    # The interpreter's own farewell takes longer than a verb; nothing is left to flush.
+    # The interpreter's own farewell takes longer than a verb; nothing is left to flush. Only Spark has
+    # a directory of temporary files, if it ran.
+    if scratch := sys.modules.get("agentbus.pipeline.scratch"):
+        scratch.clear()
     os._exit(code)
 
 

@@ -16,7 +16,7 @@ def show(out: Out, order: Order) -> None:
         name: list(value) if isinstance(value := getattr(order, name), tuple) else value
         for name in order.__match_args__
     }
-    text = f"{named(order.kind, order.name)} paused"
+    text = f"{named(order.kind, order.name)} {_paused(order.kind)}"
     text += f" by {order.by}" if order.by else ""
     text += f" since {order.at}" if order.at else ""
     out.record(fields, text + (f": {order.why}" if order.why else ""))
@@ -32,12 +32,16 @@ def show_confirmed(out: Out, order: Order, wait: float) -> None:
         )
 
 
-def show_resumed(out: Out, kind: str, name: str, *, had: bool) -> None:
+def show_resumed(out: Out, kind: str, name: str | None, *, had: bool) -> None:
     """Write that an order was taken back."""
     fields = {"kind": kind, "name": name, "resumed": had}
-    out.record(fields, f"{named(kind, name)} {'resumed' if had else 'was not paused'}")
+    out.record(fields, f"{named(kind, name)} {'resumed' if had else f'was not {_paused(kind)}'}")
 
 
 def named(kind: str, name: str | None) -> str:
     """Return what people call the subject of an order."""
     return kind if name is None else f"{kind} {name}"
+
+
+def _paused(kind: str) -> str:
+    return "halted" if kind == "project" else "paused"

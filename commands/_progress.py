@@ -31,6 +31,37 @@ def wanted(*, json: bool, term: str) -> bool:
     return not json and term != "dumb" and os.isatty(2)
 
 
+class Line:
+    """A line on a terminal's stderr that is drawn over, and taken away at the end of a `with` block."""
+
+    def __init__(self) -> None:
+        self._shown = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self.clear()
+
+    def show(self, text: str) -> None:
+        """Draw a text in place of the one before."""
+        try:
+            columns = os.get_terminal_size(2).columns or _COLUMNS
+        except OSError:
+            return
+        # The last column stays empty: some terminals begin a new line after it.
+        text = _narrow(plain(text), max(1, columns - 1))
+        size = _width(text)
+        to_stderr(f"\r{text}{' ' * (self._shown - size)}")
+        self._shown = size
+
+    def clear(self) -> None:
+        """Take the line away."""
+        if self._shown:
+            to_stderr(f"\r{' ' * self._shown}\r")
+            self._shown = 0
+
+
 class Progress:
     """Shows done, left, speed and the time it may take, while a `with` block runs.
 
@@ -43,7 +74,7 @@ class Progress:
         self._left = left
         self._lock = threading.RLock()
         self._over = threading.Event()
-        self._shown = 0
+        self._line = Line()
         self._open_line = False
         # When it was asked, how many were done, how many left.
         self._known: deque[tuple[float, int, int]] = deque(maxlen=_REMEMBERED)
@@ -56,13 +87,13 @@ class Progress:
         with self._lock:
             # Whoever draws holds the lock, so nothing comes after this.
             self._over.set()
-            self._clear()
+            self._line.clear()
 
     @contextlib.contextmanager
     def aside(self) -> Iterator[None]:
         """Take the line away while something else is written."""
         with self._lock:
-            self._clear()
+            self._line.clear()
             yield
 
     def pass_on(self, data: bytes) -> None:
@@ -98,23 +129,33 @@ class Progress:
                     self._known.append((now, self._done(), self._left()))
             with self._lock:
                 if not self._over.is_set() and not self._open_line:
-                    self._draw(self.line(time.monotonic()))
+                    self._line.show(self.line(time.monotonic()))
 
-    def _draw(self, text: str) -> None:
-        try:
-            columns = os.get_terminal_size(2).columns or _COLUMNS
-        except OSError:
-            return
-        # The last column stays empty: some terminals begin a new line after it.
-        text = _narrow(plain(text), max(1, columns - 1))
-        size = _width(text)
-        to_stderr(f"\r{text}{' ' * (self._shown - size)}")
-        self._shown = size
 
-    def _clear(self) -> None:
-        if self._shown:
-            to_stderr(f"\r{' ' * self._shown}\r")
-            self._shown = 0
+class Share(Progress):
+    """Shows how much of a known number is done, in percent too, while a `with` block runs."""
+
+    def __init__(self, what: str, done: Callable[[], int], rows: int) -> None:
+        # Asked once a second, not whenever the line is drawn.
+        self._last = 0
+
+        def left() -> int:
+            self._last = done()
+            return rows - self._last
+
+        super().__init__(what, lambda: self._last, left)
+        self._rows = rows
+
+    def line(self, now: float) -> str:
+        """Return what is shown."""
+        done = self._last
+        text = f"{self._what}: {done} of {self._rows} rows, {100 * done // max(self._rows, 1)} %"
+        if len(self._known) < 2:
+            return text
+        (then, _, before), (asked, _, rest) = self._known[0], self._known[-1]
+        speed = (before - rest) / (asked - then)
+        text += f", {number(max(0.0, speed))}/s"
+        return text + (f", about {age(rest / speed)}" if speed > 0 and rest > 0 else "")
 
 
 def _width(text: str) -> int:

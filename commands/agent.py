@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from agentbus import pausing
 from agentbus.clock import rfc3339
-from agentbus.commands import _order
+from agentbus.commands import _order, _table
 from agentbus.commands._declare import Call, Param, Verb, seconds
+from agentbus.commands._out import plain
 from agentbus.commands._table import count
 from agentbus.errors import NotFound, TimedOut, UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from agentbus.attendance import Attendee
     from agentbus.commands._out import Out
-    from agentbus.inspector import Presence
     from agentbus.presence import Registered
 
 VERB = Verb(
     "agent",
-    "List the workers; pause them, let them go on, have them leave.",
+    "List agents and workers; pause them, let them go on, have them leave.",
     Param(
         "action",
         metavar="ACTION",
@@ -26,7 +27,7 @@ VERB = Verb(
         help="list, get, pause, resume or delete.",
     ),
     Param("name", metavar="NAME", help="A worker, or an agent: then all of its workers."),
-    Param("all", "--all", flag=True, help="With list: agents that do not work, too."),
+    Param("all", "--all", flag=True, help="With list: those last seen over an hour ago, too."),
     Param("why", "--why", metavar="TEXT", help="With pause: a reason, which is shown."),
     Param(
         "wait",
@@ -35,14 +36,16 @@ VERB = Verb(
         convert=seconds,
         help="How long to wait for the workers: 5 seconds with pause, 30 with delete.",
     ),
-    text="'list' prints a line for each worker, 'get' all there is to know. 'pause' holds for an"
+    text="'list' prints who is there: each agent, what it holds and has not heard, and a line for each of"
+    " its workers; 'get' prints all there is to know of a worker. 'pause' holds for an"
     " agent's later workers, too; what runs goes on. 'delete' has workers finish what runs, and"
     " leave; what a dead one holds is handed over to others. If a live worker did not do so in"
     " time, the order stands: exit 3. No such worker or agent: exit 5."
     " JSON: worker, agent_id, queue, group, state, alive, age, seen, started, done, failed, running,"
-    " pending, concurrency, host, pid, version, paused; for agents without workers agent_id,"
-    " last_seen, heard, unheard; for pause kind, name, by, at, why, confirmed, unconfirmed; for"
-    " resume kind, name, resumed; for delete name, gone, unconfirmed, handed_over.",
+    " pending, concurrency, host, pid, version, paused, lag, and with list heard, unheard, flags; for"
+    " agents without workers agent_id, last_seen, heard, unheard, flags; for pause kind, name, by, at,"
+    " why, confirmed, unconfirmed; for resume kind, name, resumed; for delete name, gone, unconfirmed,"
+    " handed_over.",
     examples=(
         "agentbus agent list",
         "agentbus agent get worker-7",
@@ -106,14 +109,8 @@ def _order_to(call: Call, subject: dict[str, str]) -> None:
 
 
 def _list(call: Call) -> None:
-    found = call.bus.workers()
-    for one in found:
-        _show(call.out, one)
-    if call.args.all:
-        working = {one.agent_id for one in found}
-        for seen in call.bus.agents():
-            if seen.agent_id not in working:
-                _show_agent(call.out, seen)
+    for one in call.bus.who(all=call.args.all):
+        _show_agent(call.out, one)
 
 
 def _get(call: Call, name: str) -> None:
@@ -125,7 +122,7 @@ def _get(call: Call, name: str) -> None:
         raise NotFound(f"there is no worker of {name!r}", hint="see 'agentbus agent list'")
     for one in chosen:
         if out.json:
-            _show(out, one)
+            out.record(_fields(one), "")
             continue
         for title, value in _fields(one).items():
             if value is not None:
@@ -145,20 +142,31 @@ def _said(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _show(out: Out, one: Registered) -> None:
+def _show_agent(out: Out, one: Attendee) -> None:
+    flags = None if one.flags is None else list(one.flags)
+    talk: dict[str, object] = {"heard": one.heard, "unheard": one.unheard, "flags": flags}
+    if out.json:
+        for worker in one.workers:
+            out.record(_fields(worker) | talk, "")
+        if not one.workers:
+            at = None if one.seen is None else rfc3339(one.seen)
+            out.record({"agent_id": one.agent_id, "last_seen": at} | talk, "")
+        return
+    known = [plain(one.agent_id), one.state or "no worker"]
+    known += [] if one.age is None else [f"seen {_table.age(one.age)} ago"]
+    known += [f"{one.unheard} unheard"] if one.unheard else []
+    known += [f"holds {' '.join(map(plain, flags))}"] if flags else []
+    out.record({}, ", ".join(known))
+    for worker in one.workers:
+        out.record({}, f"    {_line(worker)}")
+
+
+def _line(one: Registered) -> str:
+    """Write a worker on a line: what people ask first comes first, and its name last, to be copied."""
     state = one.state if one.alive else "dead"
-    text = f"{one.worker} {one.agent_id} {one.queue} {one.group} {state}"
-    text += f", seen {one.age:.0f} s ago, {one.done} done, {one.pending} pending"
-    text += f", since {rfc3339(one.started)}"
-    out.record(_fields(one), text + (f", paused {one.paused}" if one.paused else ""))
-
-
-def _show_agent(out: Out, seen: Presence) -> None:
-    at = rfc3339(seen.last_seen)
-    fields = {
-        "agent_id": seen.agent_id,
-        "last_seen": at,
-        "heard": seen.heard,
-        "unheard": seen.unheard,
-    }
-    out.record(fields, f"{seen.agent_id} seen {at}, no worker")
+    figures = f"{one.running} running, {one.done} done, {one.failed} failed"
+    figures += "" if one.lag is None else f", {one.lag} to do"
+    span = f"since {_table.age(one.age + one.seen - one.started)}" if one.started else "since -"
+    text = f"{plain(one.queue)} {plain(one.group)} {state}, {figures}, {span}"
+    text += "" if one.alive else f", silent {_table.age(one.age)}"
+    return f"{text}: {plain(one.worker)}" + (f", paused {plain(one.paused)}" if one.paused else "")

@@ -48,7 +48,8 @@ VERB = Verb(
     " for groups queue, group, backlog, exact, by_priority, oldest, pending, oldest_pending,"
     " retrying, lag, dead, last_ids, consumers;"
     " for stats queue, group, backlog, exact, by_priority, oldest, pending, oldest_pending,"
-    " retrying, lag, delayed, dead, consumers, rate, attempts, running, waiting, counters, worked.",
+    " retrying, lag, delayed, dependent, dead, consumers, rate, attempts, running,"
+    " waiting, counters, worked.",
     examples=(
         "agentbus bus stats",
         "agentbus bus groups mail",
@@ -59,7 +60,7 @@ VERB = Verb(
     subject="queue",
 )
 _STATS = (
-    *("QUEUE", "GROUP", "BACKLOG", "OLDEST", "HELD", "RETRY", "DELAYED", "DEAD"),
+    *("QUEUE", "GROUP", "BACKLOG", "OLDEST", "HELD", "RETRY", "DELAYED", "AFTER", "DEAD"),
     *("WORKERS", "RATE/s", "RUN p95", "WAIT p95"),
 )
 
@@ -123,7 +124,8 @@ def _stats(call: Call) -> None:
     rows = [
         (
             *(one.queue, one.group or "-", _backlog(one), _table.age(one.oldest)),
-            *(str(one.pending), str(one.retrying), str(one.delayed), str(one.dead)),
+            *(str(one.pending), str(one.retrying), str(one.delayed)),
+            *(str(one.dependent), str(one.dead)),
             *(str(one.consumers), _table.number(one.rate)),
             *(
                 _table.share(one.running, "p95"),
@@ -153,6 +155,7 @@ def _detail(out: Out, one: QueueStats) -> None:
         "held": f"{one.pending} by {_table.count(one.consumers, 'consumer')}{held}",
         "retrying": str(one.retrying),
         "delayed": str(one.delayed),
+        "waits for others": str(one.dependent),
         "dead": str(one.dead),
         "rate": f"{_table.number(one.rate)} done a second",
         "attempts": "-" if one.attempts is None else f"{one.attempts:.2f} for each task",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from agentbus import names, samples
 from agentbus.clock import rfc3339
 from agentbus.commands import _table
-from agentbus.commands._declare import Call, Param, Verb
+from agentbus.commands._declare import Call, Param, Verb, whole
 from agentbus.errors import UsageError
 
 TYPE_CHECKING = False
@@ -15,28 +15,47 @@ if TYPE_CHECKING:
     from agentbus.metrics import Durations
     from agentbus.samples import Metrics, Sample
 
+_SINCE = "5m"
+# A scrape that is not answered by then is given up by Prometheus, too, or soon.
+_PATIENCE = 5.0
+_GLANCE = 0.2
 VERB = Verb(
     "metrics",
-    "Sum up what workers and publishers counted.",
+    "Sum up what workers and publishers counted, or tell it to Prometheus.",
     Param("queue", "--queue", metavar="Q", help="Only this queue."),
     Param(
         "since",
         "--since",
         metavar="5m|TIME|ID",
-        default="5m",
+        default=_SINCE,
         help="From so long ago, a time, or an entry's id on (5m).",
     ),
     Param("raw", "--raw", flag=True, help="The entries themselves, one JSON object a line."),
     Param("follow", "--follow", flag=True, help="With --raw: go on with those to come."),
+    Param(
+        "serve",
+        "--serve",
+        metavar="PORT",
+        convert=whole,
+        help="Answer Prometheus' scrapes on this port, until ended (0: any that is free).",
+    ),
+    Param(
+        "host",
+        "--host",
+        metavar="ADDRESS",
+        help="With --serve: the address to listen on (127.0.0.1: this machine alone).",
+    ),
     text="A line for each queue and group: how many tasks its workers received, processed and so on,"
     " how many were done a second, how long handlers ran and tasks waited. Refusals are the queue's,"
     " and have a line without a group. Workers tell about once a second. JSON: queue, group, seconds,"
     " counts, rate, attempts, busy, workers, running, waiting; with --raw id, kind, queue, group,"
-    " worker, agent, start, end, counts, ran, waited, busy_ms, waited_ms.",
+    " worker, agent, start, end, counts, ran, waited, busy_ms, waited_ms; with --serve url."
+    " --serve needs the extra prometheus; Ctrl-C and SIGTERM end it, with 0.",
     examples=(
         "agentbus metrics",
         "agentbus metrics --queue mail --since 1h --json",
         "agentbus metrics --raw --follow",
+        "agentbus metrics --serve 9464",
     ),
     subject="queue",
 )
@@ -53,6 +72,15 @@ def run(call: Call) -> None:
         names.name("queue", args.queue)
     if args.follow and not args.raw:
         raise UsageError("--follow goes with --raw", hint="use both, or neither")
+    if args.host is not None and args.serve is None:
+        raise UsageError("--host goes with --serve", hint="use both, or neither")
+    if args.serve is not None:
+        if args.raw or args.queue is not None or args.since != _SINCE:
+            raise UsageError(
+                "--serve goes with --host alone", hint="leave the other options out: all is served"
+            )
+        _serve(call)
+        return
     scope = call.enter()
     if args.raw:
         # For programs alone: its lines are JSON with and without --json.
@@ -64,6 +92,32 @@ def run(call: Call) -> None:
     found = call.run(samples.metrics(scope, args.since, args.queue))
     rows = [_row(one) for one in found]
     _table.show(out, _HEAD, rows, [_fields(one) for one in found], left=2)
+
+
+def _serve(call: Call) -> None:
+    """Answer scrapes until told to stop."""
+    import copy
+    import signal
+    import threading
+
+    from agentbus.bus import Bus
+    from agentbus.prometheus import serve
+
+    settings = copy.copy(call.settings)
+    settings.deadline = min(settings.deadline, _PATIENCE)
+    told = threading.Event()
+    ends = (signal.SIGINT, signal.SIGTERM)
+    before = {number: signal.signal(number, lambda *_: told.set()) for number in ends}
+    host = "127.0.0.1" if call.args.host is None else call.args.host
+    try:
+        with Bus(settings) as bus, serve(bus, call.args.serve, host) as exporter:
+            call.out.record({"url": exporter.url}, exporter.url)
+            # Python acts on a signal only when the main thread runs.
+            while not told.wait(_GLANCE):
+                pass
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _row(one: Metrics) -> tuple[str, ...]:

@@ -46,6 +46,19 @@ VERB = Verb(
         help="What is done first (normal, unless the queue's policy says otherwise).",
     ),
     Param("delay", "--delay", metavar="S", convert=seconds, help="Not before so many seconds."),
+    Param(
+        "after",
+        "--after",
+        metavar="ID",
+        many=True,
+        help="Not before the task with this id is done. May be repeated.",
+    ),
+    Param(
+        "after_group",
+        "--after-group",
+        metavar="G",
+        help="With --after: done is what this group has acknowledged (default).",
+    ),
     Param("correlation_id", "--correlation-id", metavar="ID", help="What it belongs to."),
     Param("causation_id", "--causation-id", metavar="ID", help="What brought it about."),
     Param(
@@ -77,12 +90,15 @@ VERB = Verb(
     text="Prints the task's id. A payload that is JSON is sent as JSON, any other as text. The same"
     " --key within 300 s returns the first task's id and appends nothing. A full queue refuses:"
     " exit 1. The config file's policy for the queue may set the time, the bound, and a field of the"
-    " payload that is the key where none is given. With --lines, blank lines are passed over, and"
-    " each id is printed as soon as its task is in the queue. JSON: id, queue, priority, key.",
+    " payload that is the key where none is given. A task that waits for one that is buried is buried,"
+    " too; --after exits 4 if that one was buried before, 5 if nothing is known of it. With --lines,"
+    " blank lines are passed over, and each id is printed as soon as its task is in the queue. JSON:"
+    " id, queue, priority, key.",
     examples=(
         'agentbus publish mail \'{"to": "ada@example.org"}\'',
         "agentbus publish build main --key main --priority high",
         "agentbus publish reports @report.json --delay 30m",
+        "agentbus publish deploy main --after 1705764600000-0@build",
         "find . -name '*.png' | agentbus publish thumbnails --lines",
     ),
     subject="queue",
@@ -97,6 +113,8 @@ def run(call: Call) -> None:
             f"--lines goes with no {'payload' if args.key is None else 'key'}",
             hint="it reads the payloads from stdin, one a line",
         )
+    if args.after_group is not None and not args.after:
+        raise UsageError("--after-group goes with --after", hint="name a task to wait for")
     scope = call.enter()
     names.name("queue", args.queue)
     found = policy.read(call.settings).policy_of(args.queue)
@@ -143,11 +161,41 @@ def caused(correlation_id: str | None, causation_id: str | None) -> dict[str, An
         "correlation_id": correlation_id or around.get("AGENTBUS_CORRELATION_ID") or cause,
         "causation_id": causation_id or cause,
         "traceparent": around.get("AGENTBUS_TRACEPARENT"),
+        "trail": _trail(around.get("AGENTBUS_TRAIL")),
     }
+
+
+def _trail(text: str | None) -> Any:
+    """Return the agents that the task in hand passed; what is no JSON says nothing."""
+    if not text:
+        return None
+    try:
+        found = orjson.loads(text)
+    except ValueError:
+        return None
+    return found if isinstance(found, list) else None
 
 
 def _published(call: Call, scope: Scope, item: object, by: policy.Policy) -> Any:
     args = call.args
+    if args.after:
+        from agentbus import depending
+
+        options = _options(call, by)
+        # At the bound it is refused in any case.
+        del options["trim"]
+        return depending.publish(
+            scope,
+            args.queue,
+            item,
+            args.after,
+            after_group=args.after_group,
+            delay=args.delay,
+            letters=by.dead_letters,
+            kept=by.results,
+            kept_for=policy.read(call.settings).results_of,
+            **options,
+        )
     return publishing.publish(scope, args.queue, item, delay=args.delay, **_options(call, by))
 
 
@@ -165,10 +213,11 @@ def _each_line(call: Call, scope: Scope, by: policy.Policy) -> None:
     plain = _task(call, None) == publishing.Task(None)
     done = 0
     try:
-        for batch in _batches(scope.max_body, 1 if args.delay is not None else publishing.BATCH):
+        alone = args.delay is not None or bool(args.after)
+        for batch in _batches(scope.max_body, 1 if alone else publishing.BATCH):
             tasks = batch if plain else [_task(call, value) for value in batch]
             items = list(by.each_keyed(tasks))
-            if args.delay is not None:
+            if alone:
                 ids = [call.run(_published(call, scope, items[0], by))]
             else:
                 op = publishing.publish_many(scope, args.queue, items, **_options(call, by))

@@ -1,23 +1,25 @@
-"""resume: tasks of a paused queue are taken again."""
+"""resume: tasks of a paused queue, or of a project that was halted, are taken again."""
 
 from __future__ import annotations
 
+from agentbus import pausing
 from agentbus.commands import _order
 from agentbus.commands._declare import Call, Param, Verb
 
 VERB = Verb(
     "resume",
-    "Let tasks of a paused queue be taken again.",
-    Param("queue", metavar="QUEUE", required=True, help="The queue."),
-    text="Its workers go on at once. An order for their agent, or for one of them alone, stands. A"
-    " queue that was not paused: nothing happens, exit 0. No such queue: exit 5."
-    " JSON: kind, name, resumed.",
-    examples=("agentbus resume mail",),
+    "Let tasks of a paused queue be taken again; without one, lift a halt.",
+    Param("queue", metavar="QUEUE", help="The queue. Without it: the whole project."),
+    text="Workers go on at once. Each order stands by itself: one for a queue, an agent or a worker"
+    " outlasts the end of a halt, and the other way round. What was not paused: nothing happens,"
+    " exit 0. No such queue: exit 5. JSON: kind, name, resumed.",
+    examples=("agentbus resume mail", "agentbus resume"),
     subject="queue",
 )
 
 
 def run(call: Call) -> None:
-    """Resume the queue."""
+    """Resume the queue, or the project."""
     queue = call.args.queue
-    _order.show_resumed(call.out, "queue", queue, had=call.bus.resume(queue=queue))
+    kind = pausing.PROJECT if queue is None else "queue"
+    _order.show_resumed(call.out, kind, queue, had=call.bus.resume(queue=queue))

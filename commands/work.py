@@ -122,7 +122,7 @@ VERB = Verb(
     examples=(
         "agentbus work mail -- ./send-mail.sh",
         "agentbus work thumbnails --concurrency 4 --timeout 60 -- python resize.py",
-        "agentbus work build --drain --attempts 1 -- sh -c 'make $(jq -r .)'",
+        "agentbus work build --drain --attempts 1 -- ./build.sh",
         "agentbus work mail --handler handlers:send",
     ),
     subject="queue",

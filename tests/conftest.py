@@ -26,6 +26,17 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Keep together what shares a session, in a run of `--dist loadgroup`."""
+    if config.getoption("dist") != "loadgroup":
+        return None
+    # By a scheduler of our own: xdist's marks a group in test ids, which pytest 9.2 lets nobody change.
+    from tests.spreading import Spreading
+
+    return Spreading(config, log)
+
+
 @pytest.fixture(autouse=True)
 def clean_environment(
     monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory

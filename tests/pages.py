@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pathlib
 import re
+import signal
 import subprocess
 import sys
 
@@ -59,6 +60,8 @@ class Terminal:
             stderr=subprocess.STDOUT,
             env=environment,
             cwd=place,
+            # So that what it started in the background ends with it.
+            start_new_session=True,
         )
         self._expected: list[tuple[str, str]] = []
         self._read = b""
@@ -83,7 +86,7 @@ class Terminal:
             assert_printed(expected, printed.decode(), command)
 
     def close(self) -> None:
-        self._process.kill()
+        os.killpg(self._process.pid, signal.SIGKILL)
         self._process.communicate()
 
 

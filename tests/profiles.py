@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 
 _ALWAYS = {
     "deadline": None,
@@ -24,3 +24,23 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or "ci")
 def times(factor: float) -> settings:
     """Return settings with so many times the profile's examples."""
     return settings(max_examples=max(10, round(settings.default.max_examples * factor)))
+
+
+# To explain a find takes longer than to make it small, and says little of a machine.
+_PHASES = tuple(phase for phase in Phase if phase is not Phase.explain)
+
+
+def runs() -> settings:
+    """Return settings for state machines: 50 runs in CI, 1,000 at night."""
+    nightly = settings.default.max_examples >= 1000
+    return settings(
+        max_examples=1000 if nightly else 50,
+        stateful_step_count=50 if nightly else 30,
+        phases=_PHASES,
+    )
+
+
+def few() -> settings:
+    """Return settings for what is dear and comes in dozens: 12 examples in CI, all of them at night."""
+    nightly = settings.default.max_examples >= 1000
+    return settings(max_examples=settings.default.max_examples if nightly else 12)

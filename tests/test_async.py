@@ -208,3 +208,17 @@ async def test_many_writers_at_once_are_all_heard(abus):
     await asyncio.gather(*(abus.speak(f"{number}") for number in range(500)))
 
     assert sorted(map(int, await heard(abus, limit=None))) == list(range(500))
+
+
+async def test_who_is_closed_after_the_bus_has_nobody_to_tell(url: str, project: str) -> None:
+    async with agentbus.aio.connect(url, project=project, agent="ada") as bus:
+        await bus.speak("one")
+        await bus.speak("two")
+        hearing = bus.overhear(follow=True)
+        assert (await anext(hearing)).text == "one"
+        assert (await anext(hearing)).text == "two"
+
+    await hearing.aclose()
+
+    async with agentbus.aio.connect(url, project=project, agent="ada") as bus:
+        assert [m.text async for m in bus.overhear()][-1] == "two"

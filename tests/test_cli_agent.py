@@ -11,6 +11,7 @@ import agentbus
 from tests.servers import Shell
 from tests.small_worker import PATIENCE, Registry, SmallWorker
 from tests.test_presence import age
+from tests.work_harness import ask
 
 
 @pytest.fixture
@@ -42,7 +43,12 @@ def test_list_and_get_show_the_workers(shell: Shell, bob: agentbus.Bus) -> None:
 
     assert (listed["worker"], listed["agent_id"], listed["queue"]) == ("host:1:a", "bob", "mail")
     assert (listed["state"], listed["alive"], listed["done"]) == ("working", True, 3)
-    assert shell.ok("agent", "list").startswith("host:1:a bob mail default working, seen ")
+    first, second = shell.ok("agent", "list").splitlines()
+    assert first.startswith("bob, working, seen ")
+    assert second.startswith(
+        "    mail default working, 0 running, 3 done, 0 failed, 0 to do, since "
+    )
+    assert second.endswith(": host:1:a")
     for name in ("host:1:a", "bob"):
         (got,) = shell.records("agent", "get", name)
         assert got["worker"] == "host:1:a"
@@ -53,18 +59,34 @@ def test_a_worker_that_fell_silent_is_shown_as_dead(shell: Shell, bob: agentbus.
     Registry(bob, "mail", "host:1:a").beat()
     age(bob, "host:1:a", 60)
 
-    assert shell.ok("agent", "list").startswith("host:1:a bob mail default dead, seen 6")
+    first, second = shell.ok("agent", "list").splitlines()
+    assert first.startswith("bob, dead, seen 1m")
+    assert second.startswith("    mail default dead, ")
+    assert ", silent 1m" in second
     assert shell.records("agent", "list")[0]["alive"] is False
 
 
-def test_list_all_shows_those_who_only_talk_too(shell: Shell, bob: agentbus.Bus) -> None:
+def test_list_shows_those_who_only_talk_too(shell: Shell, bob: agentbus.Bus) -> None:
     Registry(bob).beat()
-    shell.ok("speak", "hi")
+    shell.ok("overhear")
     bob.speak("hi")
+    shell.ok("announce", "building")
 
-    assert [one["agent_id"] for one in shell.records("agent", "list")] == ["bob"]
-    assert [one["agent_id"] for one in shell.records("agent", "list", "--all")] == ["bob", "ada"]
-    assert "no worker" in shell.ok("agent", "list", "--all")
+    ada, worker = shell.records("agent", "list")
+
+    assert (worker["agent_id"], worker["lag"], worker["flags"]) == ("bob", 0, [])
+    assert (ada["agent_id"], ada["flags"]) == ("ada", ["building"])
+    first, *_ = shell.ok("agent", "list").splitlines()
+    assert first.startswith("ada, no worker, seen ")
+    assert first.endswith(" ago, holds building")
+
+
+def test_list_leaves_out_those_last_seen_long_ago(shell: Shell, bob: agentbus.Bus) -> None:
+    bob.speak("hi")
+    ask(bob, "ZINCRBY", bob.scope.keys.agents, -7200, "bob")
+
+    assert shell.ok("agent", "list") == ""
+    assert [one["agent_id"] for one in shell.records("agent", "list", "--all")] == ["bob"]
 
 
 def test_pause_and_resume_of_a_queue(shell: Shell, bob: agentbus.Bus) -> None:
@@ -93,7 +115,7 @@ def test_pause_resume_and_delete_of_an_agent_or_a_worker(
         (order,) = shell.records("agent", "pause", name)
         assert (order["kind"], order["name"]) == ("agent" if whole else "worker", name)
         assert order["confirmed"] == [worker.name]
-        assert " paused, seen " in shell.ok("agent", "list")
+        assert "bob, paused, seen " in shell.ok("agent", "list")
         assert shell.records("agent", "resume", name)[0]["resumed"] is True
 
         (left,) = shell.records("agent", "delete", name)
@@ -145,7 +167,7 @@ def test_an_unknown_name_is_exit_5(shell: Shell, words: list[str]) -> None:
         *(["agent"], ["agent", "frob"], ["agent", "get"], ["agent", "list", "bob"]),
         *(["agent", "get", "bob", "--why", "x"], ["agent", "get", "bob", "--all"]),
         *(["agent", "list", "--wait", "1"], ["agent", "pause", "a\nb"], ["pause", "a\nb"]),
-        *(["resume"], ["pause", "mail", "--why", ""]),
+        ["pause", "mail", "--why", ""],
     ],
     ids=repr,
 )

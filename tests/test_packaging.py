@@ -93,14 +93,17 @@ def run(program: pathlib.Path, *words: str, home: pathlib.Path) -> str:
 
 
 def test_the_wheel_holds_every_module_and_script(contents):
+    elsewhere = {"agentbus.pipeline.registered.pyspark_agentbus"}
     modules = {
-        f"{name.replace('.', '/')}{'/__init__' if _is_package(name) else ''}.py" for name in MODULES
+        f"{name.replace('.', '/')}{'/__init__' if _is_package(name) else ''}.py"
+        for name in MODULES - elsewhere
     }
     scripts = {str(path.relative_to(ROOT)) for path in (PACKAGE / "lua").rglob("*.lua")}
 
     assert modules - contents == set()
     assert scripts - contents == set()
     assert scripts
+    assert "pyspark_agentbus.py" in contents
     assert "agentbus/py.typed" in contents
 
 
@@ -112,13 +115,19 @@ def test_nothing_generic_lands_in_site_packages(contents):
     tops = {name.split("/")[0] for name in contents}
 
     assert "commands" not in tops
-    assert all(top == "agentbus" or top.startswith("agentbus_toolkit-") for top in tops), tops
+    # Spark looks for data sources among top-level modules whose names begin with `pyspark_`.
+    assert all(
+        top in ("agentbus", "pyspark_agentbus.py") or top.startswith("agentbus_toolkit-")
+        for top in tops
+    ), tops
 
 
 def test_the_wheel_holds_nothing_that_is_not_the_package(contents):
     inside = {name for name in contents if name.startswith("agentbus/")}
 
-    assert {pathlib.PurePath(name).suffix for name in inside} == {".py", ".lua", ".txt", ".typed"}
+    assert {pathlib.PurePath(name).suffix for name in inside} == {
+        *(".py", ".lua", ".txt", ".typed", ".properties", ".css", ".js"),
+    }
     # agentbus.testing is for users' own tests.
     assert not [
         name

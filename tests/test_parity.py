@@ -7,6 +7,8 @@ import inspect
 import pytest
 
 import agentbus
+import agentbus.events
+import agentbus.pipeline
 from agentbus.bus import Bus
 from agentbus.commands._declare import VERBS, module
 
@@ -26,10 +28,25 @@ IN_THE_LIBRARY = {
     "rerun": ["queue"],
     "bus": ["queue", "streams", "stats"],
     "pause": ["pause", "paused"],
-    "agent": ["workers", "pause", "resume", "delete"],
+    "halt": ["halt", "resume"],
+    "agent": ["workers", "who", "pause", "resume", "delete"],
 }
-# What is about a user's machine rather than about a bus.
-OF_THE_SHELL = {"server", "completion"}
+# What is about a user's machine or an archive rather than about a bus.
+OF_THE_SHELL = {"server", "completion", "report"}
+# What needs Spark.
+OF_THE_PIPELINE = {"archive", "replay"}
+# What needs a database, and what does it in the library.
+OF_THE_EVENTS = {
+    "events": "send_event",
+    "outbox": "Relay",
+    "consume": "Consumer",
+    "supervise": "Supervisor",
+    "quarantine": "quarantined",
+}
+OF_THE_ROUTING = {"route"}
+# What is about users of a server.
+OF_THE_USERS = {"acl"}
+NOT_OF_A_BUS = OF_THE_SHELL | OF_THE_PIPELINE | OF_THE_ROUTING | OF_THE_USERS | {*OF_THE_EVENTS}
 
 
 def public(bus: type) -> dict[str, object]:
@@ -63,10 +80,34 @@ def test_both_are_connected_to_in_the_same_way():
     assert list(parameters[0])[:3] == ["url", "project", "agent"]
 
 
-@pytest.mark.parametrize("verb", sorted(set(VERBS) - OF_THE_SHELL))
+@pytest.mark.parametrize("verb", sorted(set(VERBS) - NOT_OF_A_BUS))
 def test_every_verb_of_the_shell_is_in_the_library(verb, bus):
     for name in IN_THE_LIBRARY.get(verb, [verb]):
         assert hasattr(bus, name)
+
+
+@pytest.mark.parametrize("verb", sorted(OF_THE_PIPELINE))
+def test_every_verb_of_the_pipeline_is_a_function_there(verb):
+    assert inspect.getdoc(getattr(agentbus.pipeline, verb))
+
+
+@pytest.mark.parametrize("verb", sorted(OF_THE_EVENTS))
+def test_every_verb_of_the_events_has_its_twin_there(verb):
+    assert inspect.getdoc(getattr(agentbus.events, OF_THE_EVENTS[verb]))
+
+
+def test_the_verb_of_the_routing_has_its_twin_there():
+    from agentbus.routing import Router
+
+    assert inspect.getdoc(Router)
+
+
+def test_the_verb_about_users_has_its_twin_there():
+    from agentbus.acl import rule
+
+    options = {p.dest for p in module("acl").VERB.params} - {"file", "password_stdin"}
+    assert inspect.getdoc(rule)
+    assert options <= set(inspect.signature(rule).parameters)
 
 
 def test_every_method_of_the_library_is_a_verb_of_the_shell():
@@ -112,9 +153,11 @@ def test_every_error_has_its_exit_code():
         "TaskFailed": 1,
         **dict.fromkeys(["EventsLost", "EpochMismatch"], 1),
         **dict.fromkeys(["UsageError", "InvalidName", "InvalidPayload", "ConfigError"], 2),
-        "UnknownBackend": 2,
+        **dict.fromkeys(["UnknownBackend", "CommitInTransactionError", "HandlerFailed"], 2),
         "TimedOut": 3,
         **dict.fromkeys(["Refused", "FlagHeld", "NotHolder", "NoteExists", "StaleDelivery"], 4),
+        "ReplayTooOld": 4,
+        "StaleLease": 4,
         **dict.fromkeys(["NotFound", "TaskBuried"], 5),
         "Unhealthy": 6,
         "OutcomeUnknown": 7,

@@ -107,6 +107,24 @@ def test_the_nearest_file_wins_setting_by_setting(repository, user_file):
     assert (found.agent, found.project, found.deadline) == ("inner", "outer", 9)
 
 
+def test_a_file_that_another_user_left_where_everybody_may_write_is_refused(
+    repository, monkeypatch
+):
+    file = repository / ".agentbus.yaml"
+    file.write_text("url: redis://theirs\n")
+    if os.getuid() == 0:
+        os.chown(file, 4242, -1)
+    else:
+        monkeypatch.setattr(os, "getuid", lambda: 4242)
+    assert settings.resolve().url == "redis://theirs"
+
+    repository.chmod(0o1777)
+
+    with pytest.raises(ConfigError, match="another user's"):
+        settings.resolve()
+    assert settings.resolve({"config": str(file)}).url == "redis://theirs"
+
+
 def test_no_file_above_the_repository_is_read(repository):
     (repository.parent / ".agentbus.yaml").write_text("agent: stranger\n")
 

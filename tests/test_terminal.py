@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import unicodedata
 
 import pytest
@@ -15,6 +17,11 @@ pytestmark = pytest.mark.filterwarnings(
 )
 
 BIDI = set("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+ABOUT_WORK = (
+    *("id", "agent_id", "host", "pid", "queue", "group", "state", "started", "doing", "worker"),
+    *("by", "why", "at", "since", "reason", "stream", "error", "traceback", "attempts"),
+    *("correlation_id", "causation_id", "reply_to", "key", "original_id", "took_ms"),
+)
 SPOILT = "a\x1b[2J\u202eb\x07\x9b31m\x7f\r\u2028"
 
 
@@ -107,6 +114,52 @@ def test_what_other_programs_wrote_is_shown_harmlessly(parts, world):
         check(world, "list", *what)
         check(world, "list", *what, "--json")
     check(world, "clear", codes=(2,))
+
+
+def test_what_other_programs_wrote_about_work_is_shown_harmlessly(world):
+    world.renew()
+    plant_work(world.client)
+
+    for argv in (
+        *(("bus", "list"), ("bus", "stats"), ("bus", "stats", "mail"), ("bus", "groups", "mail")),
+        *(("bus", "inspect", "mail"), ("dlq", "list", "mail"), ("agent", "list", "--all")),
+        *(("agent", "get", "w"), ("metrics",), ("metrics", "--raw"), ("quarantine", "list")),
+        *(("pause",), ("list", "--queues"), ("clear", "--dry-run"), ("tidy",), ("doctor",)),
+    ):
+        check(world, *argv)
+        check(world, *argv, "--json")
+    check(world, "health", codes=(6,))
+    check(world, "dlq", "replay", "mail")
+    # A live view moves the cursor about, and that is all: nothing of theirs is among it.
+    for argv in (("monitor",), ("health", "--watch")):
+        # Long enough for a first look on a machine that is busy.
+        with inprocess.environment({"TERM": "xterm"}):
+            done = inprocess.on_terminal(*argv, "--timeout", "2", *world.where())
+        shown = re.sub("\x1b\\[[0-9;?]*[A-Za-z]", "", done.out.decode())
+        assert not set(shown) & (BIDI | set("\x1b\x07\x9b\x7f\u2028")), shown
+        assert "31m" in shown
+
+
+def plant_work(client) -> None:
+    """Leave words that a terminal would obey wherever the verbs of work look."""
+    bad, fields = SPOILT.encode(), dict.fromkeys(ABOUT_WORK, SPOILT)
+    told, now = json.dumps(fields), int(client.time()[0]) * 1000
+    for queue in (b"mail", bad):
+        client.zadd("app:queues", {queue: now})
+        client.xadd(b"app:q:" + queue, {**fields, "payload": told, "headers": told})
+        client.xadd(b"app:q:" + queue, {bad: bad})
+        client.xgroup_create(b"app:q:" + queue, bad, "0")
+        client.xreadgroup(bad, bad, {b"app:q:" + queue: ">"}, 1)
+        client.xadd(b"app:dlq:" + queue + b":default", {**fields, "payload": told})
+        client.hset(b"app:stats:" + queue + b":default", mapping={bad: 1, "done": bad})
+    for worker in (b"w", bad):
+        client.zadd("app:beat", {worker: now})
+        client.hset(b"app:beat:" + worker, mapping={**fields, "queue": "mail"})
+    client.hset("app:paused", mapping={"all": told, b"queue:" + bad: told, bad: told})
+    client.hset("app:quarantined", mapping={bad: told})
+    for entry in ({**fields, "event": "failed"}, {"event": "done", "queue": "mail", "group": bad}):
+        client.xadd("app:metrics", entry)
+    client.xadd("app:ch:main", {"agent_id": bad, "message": bad, "topic": bad, "event": bad})
 
 
 @given(words=st.lists(hostile, min_size=1, max_size=3))

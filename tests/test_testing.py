@@ -250,6 +250,7 @@ async def test_a_plain_drain_of_an_asynchronous_handler_in_a_loop_is_refused(abu
 
 
 async def test_an_asynchronous_drain_that_is_cancelled_leaves_no_thread_behind(server):
+    before = set(threading.enumerate())
     bus = server.aconnect()
     await bus.queue("mail").publish("ada")
     begun = asyncio.Event()
@@ -264,7 +265,8 @@ async def test_an_asynchronous_drain_that_is_cancelled_leaves_no_thread_behind(s
 
     with pytest.raises(asyncio.CancelledError):
         await work
-    assert not [t for t in threading.enumerate() if t.name.startswith("agentbus-")]
+    left = set(threading.enumerate()) - before
+    assert not [thread for thread in left if thread.name.startswith("agentbus-")]
 
 
 # -- what was published and said ----------------------------------------------------------------

@@ -21,7 +21,6 @@ from tests.servers import Shell, program
         ("ask", "QUEUE"),
         ("dlq", "ACTION"),
         ("dlq list", "QUEUE"),
-        ("resume", "QUEUE"),
         ("agent", "ACTION"),
         ("bus", "ACTION"),
         ("rerun", "QUEUE"),

@@ -349,13 +349,14 @@ def test_a_worker_that_never_ran_leaves_nothing_open(
 ) -> None:
     async def handler(delivery: Delivery) -> None: ...
 
+    before = set(threading.enumerate())
     with bus.subscribe("mail", handler, **options) as worker:
         pass
 
     assert worker.done == 0
     del worker
     gc.collect()  # An open loop would warn, and warnings are errors here.
-    assert [one.name for one in threading.enumerate() if one.name.startswith("agentbus")] == []
+    assert set(threading.enumerate()) <= before
 
 
 def test_run_once_does_what_is_due_and_returns(bus: agentbus.Bus) -> None:
@@ -450,5 +451,6 @@ def test_everything_accepted_from_a_fast_publisher_is_done(
     thread.join(PATIENCE)
     drain(bus, lambda d: got.append(d.payload))
 
-    assert got == accepted
+    # Those that the first worker gave back unbegun may come after some that it never took.
+    assert sorted(got) == accepted
     assert len(accepted) + refused == 2000

@@ -1,10 +1,11 @@
 #!lua flags=allow-oom
 -- Takes tasks whose retry is due; what was trimmed away meanwhile becomes a tombstone.
--- KEYS: stream, retries, dead letters, stats, attempts
+-- KEYS: stream, retries, dead letters, stats, attempts, awaited, notes of what is settled
 -- ARGV: group, consumer, how many at most, how many at most of those without an attempt so far (0: they are like
---       the others), then fields and values of a tombstone
+--       the others), what follows an id in a task's id, then fields and values of a tombstone
 -- Returns: {entries, in how many ms the next one is due or '', how many were lost, 1 if these are without an attempt:
 --          they run as if for the first time, and nothing is noted of them any longer; else 0}
+--@include settled
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 local firsts = tonumber(ARGV[4])
@@ -29,7 +30,8 @@ for _, id in ipairs(redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', now, 'LIMIT', 0
   else
     lost = lost + 1
     redis.call('XACK', KEYS[1], ARGV[1], id)
-    redis.call('XADD', KEYS[3], '*', 'original_id', id, unpack(ARGV, 5))
+    redis.call('XADD', KEYS[3], '*', 'original_id', id, unpack(ARGV, 6))
+    settled(KEYS[6], KEYS[7], id .. ARGV[5], ARGV[1], '!it was trimmed away before it was done')
   end
 end
 if lost > 0 then redis.call('HINCRBY', KEYS[4], 'lost', lost) end

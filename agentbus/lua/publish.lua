@@ -7,6 +7,7 @@
 -- Returns: {'tasks', id, …}, whole task ids where they were seen before; or {'full', length}
 --@include once
 --@include ids
+--@include least
 --@include needed
 --@include order
 --@include refused

@@ -1,10 +1,11 @@
 #!lua flags=allow-oom
 -- Takes over tasks whose holder gave no sign of life; those put aside for a retry are left alone.
--- KEYS: stream, dead letters, stats, attempts
+-- KEYS: stream, dead letters, stats, attempts, awaited, notes of what is settled
 -- ARGV: group, consumer, idle time in ms, id to go on from, how many to look at, the consumer that holds what was
 --       put aside, another one that is left alone (a worker knows what it holds: it may have been frozen for
---       long, and still run it), then fields and values of a tombstone
+--       long, and still run it), what follows an id in a task's id, then fields and values of a tombstone
 -- Returns: {id to go on from ('' at the end), entries, how many were lost}
+--@include settled
 local page = redis.call('XPENDING', KEYS[1], ARGV[1], 'IDLE', ARGV[3], ARGV[4], '+', ARGV[5])
 local taken, lost, last = {}, 0, ''
 for _, pending in ipairs(page) do
@@ -19,7 +20,8 @@ for _, pending in ipairs(page) do
       lost = lost + 1
       redis.call('XACK', KEYS[1], ARGV[1], last)
       redis.call('HDEL', KEYS[4], last)
-      redis.call('XADD', KEYS[2], '*', 'original_id', last, unpack(ARGV, 8))
+      redis.call('XADD', KEYS[2], '*', 'original_id', last, unpack(ARGV, 9))
+      settled(KEYS[5], KEYS[6], last .. ARGV[8], ARGV[1], '!it was trimmed away before it was done')
     end
   end
 end

@@ -4,6 +4,7 @@
 -- ARGV: how long they are kept in ms, how many to remove at most, 1 only to count, id to count from
 -- Returns: {how many, id to go on from ('' at the end)}
 --@include ids
+--@include least
 --@include needed
 --@include page
 if redis.call('EXISTS', KEYS[1]) == 0 then return { 0, '' } end

@@ -1,40 +1,60 @@
 #!lua flags=allow-oom
 -- Acknowledges the tasks that this consumer has done and still holds, and takes the next ones.
--- KEYS: stats, once slot (not used without a token), then the streams, in the order in which they are read
+-- KEYS: stats, once slot (not used without a token), awaited, notes of what is settled, then the streams, in the order
+--       in which they are read
 -- ARGV: group, consumer, token ('' if nothing is acknowledged), how many to take at most, how many of these from the
---       last stream that has any, milliseconds that the handlers took, then for each stream how many ids are its
---       own, then for each how many of its entries the consumer holds if none was taken from it ('' if it does not
---       know), then all the ids, ascending within a stream
+--       last stream that has any, milliseconds that the handlers took, what follows an id in a task's id for each
+--       stream, as lines, then for each stream how many ids are its own, then for each how many of its entries the
+--       consumer holds if none was taken from it ('' if it does not know), then all the ids, ascending within a stream
 -- Returns: {the ids that were not this consumer's any longer, {{index of the stream, entries}, …}, 1 where the
---          group is missing from a stream}
+--          group is missing from a stream, 1 if other tasks wait for what is done}
 --@include held
 local call, group, consumer, left = redis.call, ARGV[1], ARGV[2], tonumber(ARGV[4])
-local streams = #KEYS - 2
+local streams = #KEYS - 4
 local stale, taken, missing = {}, {}, 0
+-- Most queues hold nothing that others wait for: then this is all that is asked.
+local awaited = ARGV[3] ~= '' and call('EXISTS', KEYS[3]) == 1
+-- Notes of the ids, which are done, those that others wait for.
+local function pass_on(i, ids)
+  local suffixes = {}
+  for line in string.gmatch(ARGV[7], '[^\n]+') do suffixes[#suffixes + 1] = line end
+  local tail = suffixes[i] .. '\n' .. group
+  for at = 1, #ids, 1000 do
+    local fields = {}
+    for n = at, math.min(at + 999, #ids) do fields[#fields + 1] = ids[n] .. tail end
+    local marks = redis.pcall('ZMSCORE', KEYS[3], unpack(fields))
+    for n, field in ipairs(fields) do
+      if marks[n] then redis.pcall('HSETNX', KEYS[4], field, '+') end
+    end
+  end
+end
 if ARGV[3] ~= '' then
   local token = ARGV[3] .. ' '
   local kept = call('GET', KEYS[2])
   if kept and string.sub(kept, 1, #token) == token then
     stale = cjson.decode(string.sub(kept, #token + 1))
   else
-    local from, done = 7 + 2 * streams, 0
+    local from, done = 8 + 2 * streams, 0
     for i = 1, streams do
-      local number = tonumber(ARGV[6 + i])
+      local number = tonumber(ARGV[7 + i])
       if number > 0 then
-        local stream, to = KEYS[i + 2], from + number - 1
-        local mine, pending = 0, redis.pcall('XPENDING', stream, group)
+        local stream, to = KEYS[i + 4], from + number - 1
+        local mine, ids, pending = 0, {}, redis.pcall('XPENDING', stream, group)
         -- Only a consumer's own reads add to what is pending for it. If it has been told of all of them, and as
         -- many are pending as it knows of, it holds them all: this needs no look at each.
         local all = false
         for _, of in ipairs(pending[4] or {}) do
-          all = all or of[1] == consumer and tostring(of[2]) == ARGV[6 + streams + i]
+          all = all or of[1] == consumer and tostring(of[2]) == ARGV[7 + streams + i]
         end
         if all then
           for at = from, to, 5000 do
             mine = mine + call('XACK', stream, group, unpack(ARGV, at, math.min(at + 4999, to)))
           end
+          if awaited then
+            for at = from, to do ids[#ids + 1] = ARGV[at] end
+          end
         elseif not pending.err then
-          local mine_yet, ids = held(stream, group, consumer, ARGV[from], ARGV[to]), {}
+          local mine_yet = held(stream, group, consumer, ARGV[from], ARGV[to])
           for at = from, to do
             if mine_yet[ARGV[at]] then ids[#ids + 1] = ARGV[at] else stale[#stale + 1] = ARGV[at] end
           end
@@ -45,6 +65,7 @@ if ARGV[3] ~= '' then
           missing = 1
           for at = from, to do stale[#stale + 1] = ARGV[at] end
         end
+        if awaited then pass_on(i, ids) end
         done, from = done + mine, to + 1
       end
     end
@@ -57,8 +78,8 @@ if ARGV[3] ~= '' then
   end
 end
 local function take(i, most)
-  if most <= 0 or call('EXISTS', KEYS[i + 2]) == 0 then return 0 end
-  local reply = redis.pcall('XREADGROUP', 'GROUP', group, consumer, 'COUNT', most, 'STREAMS', KEYS[i + 2], '>')
+  if most <= 0 or call('EXISTS', KEYS[i + 4]) == 0 then return 0 end
+  local reply = redis.pcall('XREADGROUP', 'GROUP', group, consumer, 'COUNT', most, 'STREAMS', KEYS[i + 4], '>')
   if not reply then return 0 end
   if reply.err then
     missing = 1
@@ -73,4 +94,4 @@ for i = streams, 1, -1 do
   if low > 0 then low = low - take(i, low) end
 end
 for i = 1, streams do take(i, left) end
-return { stale, taken, missing }
+return { stale, taken, missing, awaited and call('EXISTS', KEYS[4]) or 0 }

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from agentbus.errors import BackendUnavailable
 from agentbus.store import Emit, LinkDown, Pause, ServerReply, Step, Stopped
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ async def run(link: AsyncLink, op: Op[T]) -> T:
 
 async def iterate(link: AsyncLink, op: Op[Any]) -> AsyncIterator[Any]:
     """Run an operation and yield what it emits."""
+    left = False
     try:
         step = next(op)
         while True:
@@ -48,6 +50,7 @@ async def iterate(link: AsyncLink, op: Op[Any]) -> AsyncIterator[Any]:
                     yield step.value
                 except GeneratorExit:
                     # Let it keep its books (a cursor moves past what was consumed), then end.
+                    left = True
                     step = op.throw(Stopped())
                 else:
                     step = op.send(None)
@@ -56,6 +59,11 @@ async def iterate(link: AsyncLink, op: Op[Any]) -> AsyncIterator[Any]:
                 step = op.send(reply) if failure is None else op.throw(failure)
     except (StopIteration, Stopped):
         return
+    except BackendUnavailable:
+        # An event loop closes what nobody iterates over any longer, maybe after the bus: nobody is there
+        # to be told, and what the books lack is heard again.
+        if not left:
+            raise
 
 
 async def _exchange(link: AsyncLink, step: Step) -> tuple[Any, LinkDown | ServerReply | None]:

@@ -112,6 +112,8 @@ class ClusterFinder:
                 socket_connect_timeout=within / len(nodes),
                 require_full_coverage=False,
                 protocol=2,
+                # What the library says of itself, a confined user may not say.
+                driver_info=None,
                 **options,
             )
             try:

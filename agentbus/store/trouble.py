@@ -11,6 +11,8 @@ class GroupMissing(BackendUnavailable):
 
 
 _ACCESS = frozenset(("NOAUTH", "WRONGPASS", "NOPERM"))
+# What scripts may not do is told as any error of a script's; in words of their own before Redis 7.2.
+_ACCESS_IN_WORDS = ("unauthenticated", "ACL failure in script", "user executing the script can't")
 
 
 def given_up(
@@ -38,7 +40,7 @@ def given_up(
 def refused(failure: ServerReply, step: Step, where: str) -> AgentBusError:
     """Return the error for a step that the server will not do."""
     said = str(failure)
-    if failure.code in _ACCESS or "unauthenticated" in said:
+    if failure.code in _ACCESS or any(words in said for words in _ACCESS_IN_WORDS):
         return ConfigError(
             f"{where} refused '{step.label}': {said}",
             hint="check the user, the password and the user's ACL rules",

@@ -200,8 +200,8 @@ def source(name: str) -> bytes:
 
 
 def _read(path: str) -> bytes:
-    with open(os.path.join(_HERE, path), "rb") as file:
-        return file.read()
+    # By the loader, since Spark's executors load this package from a zip.
+    return __spec__.loader.get_data(os.path.join(_HERE, path))  # type: ignore[no-any-return,union-attr]
 
 
 class PlainLink:

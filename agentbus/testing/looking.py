@@ -39,8 +39,8 @@ class Published(Record):
 def published(bus: Verbs, queue: str, *, group: str = "default") -> list[Published]:
     """Return the tasks that wait for a group: in the order of their delivery, then by when they are due.
 
-    Delayed tasks and those put aside for a retry are among them; what was done, buried, or is in a
-    consumer's hands is not.
+    Delayed tasks, those that wait for others, and those put aside for a retry are among them; what was
+    done, buried, or is in a consumer's hands is not.
     """
     with blocking(bus) as opened:
         found = opened._run("published", _published(Consumption(opened.scope, queue, group, "-")))
@@ -59,10 +59,11 @@ def _published(look: Consumption) -> Op[list[Published]]:
     for priority in PRIORITIES:
         found += yield from _in_stream(look, priority)
     keys = look.scope.keys
-    due, bodies = yield Batch(
+    due, bodies, dependent = yield Batch(
         [
             ("ZRANGE", keys.delayed(look.queue), 0, -1, "WITHSCORES"),
             ("HGETALL", keys.bodies(look.queue)),
+            ("HGETALL", keys.after_bodies(look.queue)),
         ]
     )
     kept = dict(zip(bodies[::2], bodies[1::2], strict=True))
@@ -70,6 +71,11 @@ def _published(look: Consumption) -> Op[list[Published]]:
         priority, _, *flat = orjson.loads(kept[task_id])
         payload, meta = envelope.decode([word.encode() for word in flat])
         found.append(Published(text(task_id), payload, priority, float(score) / 1000, meta))
+    for task_id, body in zip(dependent[::2], dependent[1::2], strict=True):
+        priority, _, at, _, _, *flat = orjson.loads(body)
+        payload, meta = envelope.decode([word.encode() for word in flat])
+        due_at = float(at) / 1000 if at else None
+        found.append(Published(text(task_id), payload, priority, due_at, meta))
     return found
 
 

@@ -19,13 +19,7 @@ local function needed(stream, readers)
     end
     if not lowest or newer(lowest, id) then lowest = id end
   end
-  if lowest and readers then
-    for _, id in ipairs(redis.call('HVALS', readers)) do
-      -- What is no id says nothing about what may go.
-      if not string.find(id, '^%d+%-%d+$') then return '0-0' end
-      if newer(lowest, id) then lowest = id end
-    end
-  end
+  if lowest and readers then lowest = least(readers, lowest) end
   return lowest
 end
 -- room(stream, bound, wanted, readers): whether so many more entries fit, after trimming what nobody needs.

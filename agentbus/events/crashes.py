@@ -1,0 +1,81 @@
+"""When a worker that crashes again and again is given up: two rolling windows, and pauses between."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from agentbus.errors import ConfigError
+from agentbus.retry import Backoff
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+# A run of so many seconds ends a series of crashes.
+HEALTHY = 60.0
+BACKOFF = Backoff(first=0.5, longest=30.0)
+_FEW, _FEW_WITHIN = 5, 60.0
+_MANY, _MANY_WITHIN = 10, 1800.0
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """So many crashes within so many seconds are too many."""
+
+    crashes: int
+    seconds: float
+
+
+def windows(healthy: float = HEALTHY, silence: float = 0.0, longest: float = 30.0) -> list[Window]:
+    """Return the two windows: 5 crashes within 60 s, and 10 within 30 min, or longer where that is needed.
+
+    From one crash to the next it may take a run just short of `healthy` seconds, `silence` until a worker
+    that says nothing is killed, and the `longest` pause: so many must fit, or some would crash for ever.
+    """
+    at_most = (healthy + silence + longest) * _MANY
+    return [Window(_FEW, _FEW_WITHIN), Window(_MANY, max(_MANY_WITHIN, at_most))]
+
+
+class Crashes:
+    """The crashes of one consumer's workers, by a clock of the caller's that only goes forward."""
+
+    def __init__(
+        self,
+        within: Sequence[Window],
+        *,
+        healthy: float = HEALTHY,
+        backoff: Backoff = BACKOFF,
+    ) -> None:
+        if not within or any(one.crashes < 1 or one.seconds <= 0 for one in within):
+            raise ConfigError(
+                f"the windows of crashes are {within!r}",
+                hint="give at least one crash, and seconds",
+            )
+        self._within = tuple(within)
+        self._healthy = healthy
+        self._backoff = backoff
+        self._at: deque[float] = deque(maxlen=max(one.crashes for one in within))
+
+    @property
+    def count(self) -> int:
+        """How many crashes there were in this series, as far as they matter."""
+        return len(self._at)
+
+    def add(self, now: float, lived: float) -> Window | None:
+        """Note a crash of a worker that ran well for `lived` seconds; returns the window that is full."""
+        if lived >= self._healthy:
+            self._at.clear()
+        self._at.append(now)
+        for window in self._within:
+            if self.count >= window.crashes and now - self._at[-window.crashes] <= window.seconds:
+                return window
+        return None
+
+    def pause(self) -> float:
+        """Return the seconds to wait before the next start."""
+        return self._backoff.after(max(1, self.count))
+
+    def clear(self) -> None:
+        """Forget all crashes."""
+        self._at.clear()

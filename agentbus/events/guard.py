@@ -1,0 +1,358 @@
+"""Keeps a handler from ending the transaction that its consumer acts in.
+
+What a handler does must be committed with the row by which its event is known as processed, and with the
+checkpoint, or not at all. So whatever would end the transaction is refused before the database hears of
+it; and nothing that slips through all of this can be committed, since the ledger's own trigger
+(PostgreSQL) or a savepoint (SQLite) tells at the end.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import sqlite3
+import weakref
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import sqlalchemy as sa
+from sqlalchemy import event
+from sqlalchemy.orm import Session
+
+from agentbus.errors import CommitInTransactionError, HandlerFailed
+from agentbus.events.databases import POSTGRESQL
+from agentbus.events.tables import UNSEALED
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Self
+
+_SAVEPOINT = "agentbus_guard"
+_INFO = "agentbus_guard"
+_ENDS = re.compile(
+    r"\s*(?:COMMIT|END|ABORT|BEGIN|START\s+TRANSACTION|PREPARE\s+TRANSACTION|ROLLBACK(?!\s+(?:WORK\s+|"
+    r"TRANSACTION\s+)?TO\b))\b",
+    re.IGNORECASE,
+)
+_SUSPECT = re.compile(r"\b(?:COMMIT|END|ABORT|BEGIN|START|PREPARE|ROLLBACK)\b", re.IGNORECASE)
+# Text, quoted names, bodies of functions and comments: in these a word means nothing.
+_QUOTED = re.compile(
+    r"'(?:[^'\\]|\\.|'')*'|\"[^\"]*\"|\$(\w*)\$.*?\$\1\$|--[^\n]*|/\*.*?\*/", re.DOTALL
+)
+
+
+class HandlerSession(Session):
+    """The session that a handler gets: it is in the consumer's transaction, and cannot end it."""
+
+    guard: Guard
+
+    def commit(self) -> NoReturn:
+        """Refuse. Raises `CommitInTransactionError`."""
+        self.guard.refuse("session.commit()")
+
+    def rollback(self) -> NoReturn:
+        """Refuse. Raises `CommitInTransactionError`."""
+        self.guard.refuse("session.rollback()")
+
+    def close(self) -> NoReturn:
+        """Refuse. Raises `CommitInTransactionError`."""
+        self.guard.refuse("session.close()")
+
+    def invalidate(self) -> NoReturn:
+        """Refuse. Raises `CommitInTransactionError`."""
+        self.guard.refuse("session.invalidate()")
+
+    def reset(self) -> NoReturn:
+        """Refuse. Raises `CommitInTransactionError`."""
+        self.guard.refuse("session.reset()")
+
+    def prepare(self) -> NoReturn:
+        """Refuse. Raises `CommitInTransactionError`."""
+        self.guard.refuse("session.prepare()")
+
+
+@event.listens_for(HandlerSession, "before_commit")
+def _before_commit(session: HandlerSession) -> None:
+    # `with session.begin():` ends here, and a nested one, which is the handler's own, too.
+    if not session.in_nested_transaction() and not session.guard.done:
+        session.guard.refuse("session.begin()")
+
+
+class Guard:
+    """Watches over one transaction while a handler runs: `with Guard(connection) as session`.
+
+    At the end it raises `CommitInTransactionError` if anything was refused, and `HandlerFailed` if an
+    SQL error was swallowed, whatever the handler made of it.
+    """
+
+    def __init__(self, connection: sa.Connection) -> None:
+        self._connection = connection
+        self._pooled: Any = connection.connection
+        self._raw: Any = self._pooled.driver_connection
+        self._postgres = connection.dialect.name == POSTGRESQL
+        self._refused: str | None = None
+        self._swallowed: BaseException | None = None
+        self._base: Any = None
+        self.done = False
+
+    def __enter__(self) -> Self:
+        connection = self._connection
+        mode: Any = "rollback_only"
+        if self._postgres:
+            _take(self._raw, self)
+        else:
+            # There a failed statement leaves the transaction as it was, so that a flush that fails may
+            # take back what is the session's own.
+            mode = "create_savepoint"
+            connection.exec_driver_sql(f"SAVEPOINT {_SAVEPOINT}")
+        self.session = HandlerSession(bind=connection, join_transaction_mode=mode)
+        self.session.guard = self
+        if not self._postgres:
+            self.session.connection()
+            self._base = connection.get_nested_transaction()
+            _watch(connection.engine)
+            connection.info[_INFO] = self
+            self._raw.set_authorizer(self._authorize)
+        self._keep(let_go=False)
+        for name in _CONNECTIONS:
+            vars(connection)[name] = functools.partial(self._unless_gone, connection, name)
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        try:
+            if error is None:
+                self._finish()
+        except CommitInTransactionError:
+            raise
+        except Exception as failure:
+            self._judge(failure)
+            raise
+        finally:
+            self.done = True
+            self._release()
+        if error is not None and not isinstance(error, CommitInTransactionError):
+            self._judge(error)
+        if error is None:
+            self._judge(None)
+            self._intact()
+
+    def refuse(self, what: str) -> NoReturn:
+        """Note that a handler tried to end the transaction, and raise `CommitInTransactionError`."""
+        self._refused = self._refused or what
+        raise _refusal(what)
+
+    def _unless_gone(self, of: Any, name: str, *args: Any, **options: Any) -> Any:
+        """Refuse, unless the server has gone: then SQLAlchemy puts away what is left of the connection."""
+        if not self._gone:
+            self.refuse(f"the connection's {name}()")
+        return getattr(type(of), name)(of, *args, **options)
+
+    @property
+    def _gone(self) -> bool:
+        return self._postgres and self._refused is None and self._raw.closed
+
+    def note(self, error: BaseException) -> None:
+        """Note an SQL error; it counts unless a savepoint of the handler's own takes it back."""
+        nested = self._connection.get_nested_transaction()
+        if nested is None or nested is self._base:
+            self._swallowed = self._swallowed or error
+
+    def _finish(self) -> None:
+        """Write what the session still holds back."""
+        if self._refused is None and self.session.is_active:
+            self.session.flush()
+
+    def _judge(self, error: BaseException | None) -> None:
+        if self._gone:
+            # Whatever the handler made of it, it is not at fault.
+            raise sa.exc.OperationalError(
+                "(in a handler)", None, ConnectionResetError(_LOST), connection_invalidated=True
+            ) from error
+        if getattr(getattr(error, "orig", error), "sqlstate", None) == UNSEALED:
+            self._refused = self._refused or "COMMIT"
+        if self._refused is not None:
+            raise _refusal(self._refused) from error
+        if error is None and (self._swallowed is not None or not self.session.is_active):
+            raise _swallowed(self._swallowed) from self._swallowed
+
+    def _intact(self) -> None:
+        """Raise unless the transaction is still the one that the handler was given."""
+        if self._postgres:
+            if self._raw.info.transaction_status.name == "INERROR":
+                raise _swallowed(None)
+            if self._raw.info.transaction_status.name != "INTRANS":
+                raise ended()
+            return
+        try:
+            self._connection.exec_driver_sql(f"RELEASE SAVEPOINT {_SAVEPOINT}")
+        except sa.exc.DBAPIError as error:
+            raise ended() from error
+
+    def _release(self) -> None:
+        for name in _CONNECTIONS:
+            vars(self._connection).pop(name, None)
+        self._keep(let_go=True)
+        if self._postgres:
+            _give_back(self._raw)
+        else:
+            self._connection.info.pop(_INFO, None)
+            try:
+                self._raw.set_authorizer(None)
+            except sqlite3.Error:
+                # It was closed: nothing of it can be committed any more.
+                self._refused = self._refused or "the connection's close()"
+
+    def _keep(self, *, let_go: bool) -> None:
+        """Keep the connection out of the pool: given back there, others would find our transaction in it.
+
+        SQLAlchemy counts who has it; a handler's `close()` is one less of many, and is seen at the end.
+        """
+        if not hasattr(self._pooled, "_counter"):
+            return
+        if not let_go:
+            self._pooled._counter += _MANY
+            return
+        self._pooled._counter -= _MANY
+        if self._pooled._counter < 1:
+            self._pooled._counter = 1
+            self._refused = self._refused or "the pooled connection's close()"
+
+    def _authorize(self, action: int, first: Any, second: Any, *_rest: Any) -> int:
+        """Say what SQLite may do, when a statement is prepared. Nothing may be raised here."""
+        if action == sqlite3.SQLITE_TRANSACTION:
+            self._refused = self._refused or first
+            return sqlite3.SQLITE_DENY
+        if action == sqlite3.SQLITE_SAVEPOINT and second == _SAVEPOINT:
+            self._refused = self._refused or f"{first} {second}"
+            return sqlite3.SQLITE_DENY
+        if action in _WRITES and not self._raw.in_transaction:
+            # An INSERT OR ROLLBACK ended it: what follows would be committed at once.
+            self._refused = self._refused or "OR ROLLBACK"
+            return sqlite3.SQLITE_DENY
+        return sqlite3.SQLITE_OK
+
+
+_MANY = 1_000_000
+_LOST = "the connection was lost while a handler ran"
+_CONNECTIONS = ("commit", "rollback", "close", "invalidate", "detach")
+_WRITES = (sqlite3.SQLITE_INSERT, sqlite3.SQLITE_UPDATE, sqlite3.SQLITE_DELETE)
+
+
+def ends(statement: str) -> bool:
+    """Tell whether a statement, or one of several, would end a transaction or begin another."""
+    if not _SUSPECT.search(statement):
+        return False
+    return any(_ENDS.match(part) for part in _QUOTED.sub(" ", statement).split(";"))
+
+
+# -- PostgreSQL: the driver's connection is taken over for as long as the handler runs ----------
+
+
+@functools.cache
+def _guarded(kind: Any) -> Any:
+    """Return a kind of cursor that sends no command by which a transaction ends."""
+
+    class Cursor(kind):  # type: ignore[misc]
+        def execute(self, query: Any, *args: Any, **options: Any) -> Any:
+            _look(query, self.connection)
+            return super().execute(query, *args, **options)
+
+        def executemany(self, query: Any, *args: Any, **options: Any) -> Any:
+            _look(query, self.connection)
+            return super().executemany(query, *args, **options)
+
+        def stream(self, query: Any, *args: Any, **options: Any) -> Any:
+            _look(query, self.connection)
+            return super().stream(query, *args, **options)
+
+    return Cursor
+
+
+def _take(raw: Any, guard: Guard) -> None:
+    def no(what: str) -> Callable[..., NoReturn]:
+        return lambda *_args, **_options: guard.refuse(what)
+
+    def forget() -> None:
+        # SQLAlchemy rolls back where a flush fails. The transaction cannot be committed then, and it is
+        # for the consumer to end it: a handler that goes on must not find itself in a new one.
+        guard.note(RuntimeError("the transaction was rolled back"))
+
+    kind = raw.cursor_factory
+    vars(raw).update(
+        cursor_factory=_guarded(kind),
+        commit=no("the connection's commit()"),
+        rollback=forget,
+        close=functools.partial(guard._unless_gone, raw, "close"),
+        tpc_begin=no("the connection's tpc_begin()"),
+        tpc_commit=no("the connection's tpc_commit()"),
+        tpc_prepare=no("the connection's tpc_prepare()"),
+        tpc_rollback=no("the connection's tpc_rollback()"),
+        agentbus_guard=(guard, kind),
+    )
+
+
+_TAKEN = (
+    *("commit", "rollback", "close"),
+    *("tpc_begin", "tpc_commit", "tpc_prepare", "tpc_rollback"),
+)
+
+
+def _give_back(raw: Any) -> None:
+    mine = vars(raw)
+    for name in _TAKEN:
+        mine.pop(name, None)
+    taken = mine.pop("agentbus_guard", None)
+    if taken is not None:
+        raw.cursor_factory = taken[1]
+
+
+def _look(query: Any, raw: Any) -> None:
+    taken = vars(raw).get("agentbus_guard")
+    if taken is None:
+        # A cursor that was kept beyond its handler.
+        return
+    if hasattr(query, "as_string"):
+        query = query.as_string(raw)
+    if isinstance(query, bytes):
+        query = query.decode("utf-8", "replace")
+    if isinstance(query, str) and ends(query):
+        taken[0].refuse(query.strip()[:40])
+
+
+# -- SQLite: an error leaves a transaction as it was, so that nobody but us would notice --------
+
+
+_WATCHED: weakref.WeakSet[sa.Engine] = weakref.WeakSet()
+
+
+def _watch(engine: sa.Engine) -> None:
+    if engine not in _WATCHED:
+        event.listen(engine, "handle_error", _failed)
+        _WATCHED.add(engine)
+
+
+def _failed(context: Any) -> None:
+    if context.connection is not None:
+        guard = context.connection.info.get(_INFO)
+        if guard is not None:
+            guard.note(context.original_exception)
+
+
+def _refusal(what: str) -> CommitInTransactionError:
+    return CommitInTransactionError(
+        f"a handler must not end its consumer's transaction, and tried to ({what})",
+        hint="return, and the consumer commits; raise, and it rolls back. For a part that may fail use"
+        " 'with session.begin_nested():'; for a handler that commits by itself Guarantee.AT_LEAST_ONCE",
+    )
+
+
+def _swallowed(error: BaseException | None) -> HandlerFailed:
+    said = "" if error is None else f" ({str(error).strip().partition(chr(10))[0]})"
+    return HandlerFailed(
+        f"the handler returned, though the database had refused a statement of its{said}",
+        hint="let the error out; for a part that may fail use 'with session.begin_nested():'",
+    )
+
+
+def ended() -> CommitInTransactionError:
+    """Return the error for a transaction that turns out to be another one than it was."""
+    return _refusal("a command to the connection itself")

@@ -1,0 +1,205 @@
+"""One stream under its relay: publishes what waits, and again what the server lost."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from agentbus.events import leases, outbox, readers
+from agentbus.events.event import words
+from agentbus.events.server import LEDGER, foreign, info
+from agentbus.store import Command, Run
+from agentbus.stream import position, text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from agentbus.events.leases import Held
+    from agentbus.events.ledger import Ledger
+    from agentbus.events.outbox import Marks, Position
+    from agentbus.events.server import Server
+
+# A script's arguments must fit the server's stack of 8,000.
+_ROWS_AT_ONCE = 500
+_BYTES_AT_ONCE = 4 * 1024 * 1024
+_LOOK_AT_ONCE = 500
+_PURGES_A_TURN = 20
+_START = (0, 0)
+
+
+class Lane:
+    """What a relay knows of a stream whose lease it holds."""
+
+    def __init__(
+        self, ledger: Ledger, server: Server, held: Held, bound: int, at: Callable[[str], None]
+    ) -> None:
+        self.held = held
+        self._ledger = ledger
+        self._server = server
+        self._bound = bound
+        self._at = at
+        self._keys = (server.keys.events(held.stream), server.keys.relay(held.stream))
+        self._readers = server.keys.event_readers(held.stream)
+        # What readers say that they need, as the ledger has it; and those of them that let everything go.
+        self._needs: dict[bytes, bytes] = {}
+        self._over: tuple[bytes, ...] = ()
+        # The last id on the server as of the last look or write; None before there was one.
+        self._last: Position | None = None
+        self._floor = _START
+        self._cut = False
+
+    def publish(self, count: int = _ROWS_AT_ONCE) -> int:
+        """Publish up to so many rows; returns how many. Raises `StaleLease`, `BackendUnavailable`."""
+        if self._last is None:
+            self.reconcile()
+        with self._ledger.engine.connect() as connection:
+            rows = outbox.waiting(
+                connection, self._ledger.tables, self.held.stream, min(count, _ROWS_AT_ONCE)
+            )
+        if not rows:
+            return 0
+        self._at("relay.read")
+        ids = self._add(rows)
+        if not ids:
+            return 0
+        self._at("relay.added")
+        places = [position(each) for each in ids]
+        with self._ledger.transaction() as connection:
+            pairs = [(row.id, at) for row, at in zip(rows, places, strict=False)]
+            outbox.mark(connection, self._ledger.tables, self.held, pairs)
+        self._at("relay.marked")
+        return len(ids)
+
+    def _add(self, rows: Sequence[Any]) -> list[str]:
+        argv: list[str | bytes | int] = []
+        size = 0
+        for row in rows:
+            entry = words(row)
+            argv += [len(entry), *entry]
+            size += len(row.payload)
+            if size > _BYTES_AT_ONCE:
+                break
+        assert self._last is not None
+        head = (self.held.token, _id(self._last), _id(self._floor), int(self._cut), self._bound)
+        reply = self._server.ask(Run("emit", self._keys, (*head, *argv)))
+        state = text(reply[0])
+        if state == "stale":
+            raise leases.stale(self.held)
+        if state == "moved":
+            # Another relay wrote, or the server went back in time: look before anything is added.
+            self._last = None
+            return []
+        self._cut = False
+        ids = [text(each) for each in reply[1:]]
+        if ids:
+            self._last = position(ids[-1])
+        return ids
+
+    def reconcile(self) -> int:
+        """Have published again what the server has not any more; returns how many rows that are.
+
+        An entry that is missing tells that all after it are missing, too: a server loses its tail, or
+        everything. Where the oldest one is missing, somebody trimmed: then all are published again, in
+        place of those that are left. Raises `EpochMismatch` where what lies there is another ledger's.
+        """
+        stream, made = self.held.stream, self._ledger.tables
+        with self._ledger.engine.connect() as connection:
+            found = outbox.marks(connection, made, stream)
+        about, low, top = self._look(found)
+        self._floor = max(self._floor, found.floor)
+        lost = 0
+        if found.low is not None and not (low and top):
+            passed = found.passed or _START
+            beyond = passed if not low else self._kept(_of(found.top), _of(found.low))
+            with self._ledger.transaction() as connection:
+                lost = outbox.unmark(connection, made, self.held, beyond)
+            self._cut = not low
+        self._last = position(text(about["last-generated-id"])) if about else _START
+        return lost
+
+    def tidy(self, keep_processed: float) -> None:
+        """Remove what all consumers and readers of the stream have passed; nothing without a consumer."""
+        made = self._ledger.tables
+        with self._ledger.engine.connect() as connection:
+            passed = outbox.marks(connection, made, self.held.stream).passed
+        head = (self.held.token, _id(passed or _START))
+        gone, *told = self._server.ask(
+            Run("pare", (*self._keys, self._readers), (*head, *self._over))
+        )
+        if gone < 0:
+            raise leases.stale(self.held)
+        needs = dict(zip(told[::2], told[1::2], strict=True))
+        if needs != self._needs:
+            with self._ledger.transaction() as connection:
+                last = max(self._last or _START, self._floor)
+                readers.note(connection, made, self.held, needs, passed or _START, last)
+            self._needs, self._over = needs, readers.over(needs)
+        if passed is None:
+            return
+        for _ in range(_PURGES_A_TURN):
+            with self._ledger.transaction() as connection:
+                removed = outbox.purge(connection, made, self.held, passed)
+            if not removed:
+                break
+        for _ in range(_PURGES_A_TURN):
+            with self._ledger.transaction() as connection:
+                removed = outbox.purge_processed(
+                    connection, made, self.held.stream, passed, keep_processed
+                )
+            if not removed:
+                break
+
+    def _look(self, found: Marks) -> tuple[dict[str, Any], bool, bool]:
+        """Return what the server says of the stream, and whether it has the first and the last row."""
+        key = self._keys[0]
+        rows = [found.low, found.top]
+        asked: list[tuple[str | bytes | int, ...]] = [("XINFO", "STREAM", key)]
+        asked += [("XRANGE", key, *(2 * (_id(_of(row)),))) for row in rows if row is not None]
+        asked.append(("HGET", self._keys[1], LEDGER))
+        about, *ranges, whose = self._server.batch(asked)
+        mine = str(self._ledger.identity())
+        if whose is None or not int(info(about).get("length", 0)):
+            self._server.ask(Command("HSET", self._keys[1], LEDGER, mine))
+        elif text(whose) != mine:
+            raise foreign(self.held.stream, self._ledger)
+        if found.low is None:
+            return info(about), True, True
+        low, top = (
+            _holds(entries, row.id) for entries, row in zip(ranges, rows, strict=True) if row
+        )
+        return info(about), low, top
+
+    def _kept(self, top: Position, low: Position) -> Position:
+        """Return the highest position at which the server still has what was published there."""
+        before, key = top, self._keys[0]
+        while True:
+            with self._ledger.engine.connect() as connection:
+                rows = outbox.published(
+                    connection, self._ledger.tables, self.held.stream, before, low, _LOOK_AT_ONCE
+                )
+            if not rows:
+                return low
+            asked: list[tuple[str | bytes | int, ...]] = [
+                ("XRANGE", key, *(2 * (_id(_of(row)),))) for row in rows
+            ]
+            for row, entries in zip(rows, self._server.batch(asked), strict=True):
+                if _holds(entries, row.id):
+                    return _of(row)
+            before = _of(rows[-1])
+
+
+def _holds(entries: Any, outbox_id: int) -> bool:
+    if isinstance(entries, Exception):
+        raise entries
+    if not entries:
+        return False
+    flat = entries[0][1]
+    named = {flat[i]: flat[i + 1] for i in range(0, len(flat) - 1, 2)}
+    return bool(named.get(b"outbox_id") == str(outbox_id).encode())
+
+
+def _of(row: Any) -> Position:
+    return row.position_ms, row.position_seq
+
+
+def _id(at: Position) -> str:
+    return f"{at[0]}-{at[1]}"

@@ -1,0 +1,206 @@
+"""The ledger: tables in the application's own database, and transactions on them."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import sqlalchemy as sa
+from sqlalchemy.orm import Session, scoped_session
+
+from agentbus.errors import ConfigError
+from agentbus.events import databases, leases
+from agentbus.events.databases import now_ms
+from agentbus.events.tables import sealed, statements, tables
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from contextlib import AbstractContextManager
+
+    from agentbus.events.tables import Tables
+
+
+class Ledger:
+    """What an application and its consumers know of events, beside the application's own rows.
+
+    It is made from an engine, or from a connection or a session that the application already has: then
+    `create` and `check` take part in its transaction, and all else goes through its engine. `schema` is
+    PostgreSQL's. Raises `ConfigError` for another database than PostgreSQL and SQLite.
+    """
+
+    def __init__(
+        self,
+        bind: sa.Engine | sa.Connection | Session,
+        prefix: str = "agentbus_",
+        schema: str | None = None,
+    ) -> None:
+        found: Any = bind
+        self._joined: sa.Connection | Session | None = None
+        if isinstance(found, scoped_session):
+            found = found()
+        if isinstance(found, Session):
+            self._joined, found = found, found.get_bind()
+        if isinstance(found, sa.Connection):
+            self._joined, found = self._joined or found, found.engine
+        if not isinstance(found, sa.Engine):
+            raise ConfigError(
+                f"a ledger cannot be made from a {type(bind).__name__}",
+                hint="give it an Engine, a Connection or a Session of SQLAlchemy, not an asynchronous one",
+            )
+        self.engine: sa.Engine = found
+        self.dialect = databases.known(found.dialect.name)
+        self.prefix = prefix
+        self.tables: Tables = tables(prefix, schema)
+        self._identity: int | None = None
+
+    @property
+    def metadata(self) -> sa.MetaData:
+        """The tables as SQLAlchemy's metadata, for migrations."""
+        return self.tables.metadata
+
+    def transaction(self) -> AbstractContextManager[sa.Connection]:
+        """Run a block in a transaction of its own, committed at its end, rolled back where it raises.
+
+        In SQLite it holds the write lock from its beginning; in PostgreSQL it is READ COMMITTED.
+        """
+        return databases.transaction(self.engine)
+
+    @property
+    def place(self) -> str:
+        """Where its database is, without its user and password: a path, or host:port/name."""
+        url = self.engine.url
+        if self.dialect == databases.SQLITE:
+            return url.database or ":memory:"
+        return f"{url.host or 'localhost'}:{url.port or 5432}/{url.database}"
+
+    @contextmanager
+    def committing(self, doing: str) -> Iterator[sa.Connection]:
+        """Do as `transaction`, and raise what the database says as errors of ours."""
+        with databases.told(self.engine, doing), self.transaction() as connection:
+            yield connection
+
+    def create(self) -> None:
+        """Make the tables that are not there; those that are stay as they are.
+
+        Raises `BackendUnavailable`.
+        """
+        with databases.told(self.engine, "its tables were made"):
+            if self._joined is not None:
+                self.metadata.create_all(_connection(self._joined))
+                return
+            with self.transaction() as connection:
+                if self.dialect == databases.POSTGRESQL:
+                    # Two that start at once would both find nothing, and one of them fail.
+                    connection.execute(
+                        sa.select(
+                            sa.func.pg_advisory_xact_lock(sa.func.hashtext(self.tables.channel))
+                        )
+                    ).all()
+                self.metadata.create_all(connection)
+
+    def statements(self) -> list[str]:
+        """Return the SQL by which `create` makes everything in an empty database, for migrations.
+
+        Nothing is asked of the database.
+        """
+        return statements(self.tables, self.prefix, self.engine.dialect)
+
+    def missing(self) -> list[str]:
+        """Return the names of the tables that are not there."""
+        with databases.told(self.engine, "its tables were looked at"), self.engine.connect() as one:
+            look = sa.inspect(one)
+            return [
+                table.name
+                for table in self.metadata.sorted_tables
+                if not look.has_table(table.name, schema=table.schema)
+            ]
+
+    def check(self) -> None:
+        """Raise `ConfigError`, which names what differs, unless the tables are as they should be."""
+        with databases.told(self.engine, "its tables were looked at"):
+            if self._joined is not None:
+                wrong = self._differences(_connection(self._joined))
+            else:
+                with self.engine.connect() as connection:
+                    wrong = self._differences(connection)
+        if wrong:
+            raise ConfigError(
+                f"the ledger in {databases.where(self.engine)} is not as it should be: "
+                + "; ".join(wrong),
+                hint="migrate it, or call Ledger.create() where tables are missing",
+            )
+
+    def identity(self) -> int:
+        """Return the number by which this ledger is told from others; it is made when first asked for."""
+        if self._identity is None:
+            with self.committing("it was asked which one it is") as connection:
+                self._identity = leases.identity(connection, self.tables)
+        return self._identity
+
+    def now(self) -> int:
+        """Return the time by the database's clock, in ms since 1970."""
+        with (
+            databases.told(self.engine, "it was asked for the time"),
+            self.engine.connect() as connection,
+        ):
+            found: int = connection.execute(sa.select(now_ms())).scalar_one()
+        return found
+
+    def _differences(self, connection: sa.Connection) -> list[str]:
+        look = sa.inspect(connection)
+        wrong = []
+        for table in self.metadata.sorted_tables:
+            if not look.has_table(table.name, schema=table.schema):
+                wrong.append(f"the table {table.name!r} is missing")
+                continue
+            there = {
+                column["name"]: column for column in look.get_columns(table.name, table.schema)
+            }
+            for column in table.columns:
+                found = there.get(column.name)
+                if found is None:
+                    wrong.append(f"the column {table.name}.{column.name} is missing")
+                elif not _fits(column.type, found["type"]):
+                    wrong.append(f"the column {table.name}.{column.name} is {found['type']}")
+            keys = look.get_pk_constraint(table.name, table.schema)["constrained_columns"]
+            if list(keys) != [column.name for column in table.primary_key.columns]:
+                wrong.append(f"the primary key of {table.name!r} is {', '.join(keys) or 'missing'}")
+            wrong += [
+                f"the columns {', '.join(group)} of {table.name!r} are not unique"
+                for group in _unique(table) - _uniquely(look, table)
+            ]
+        if wrong or self.dialect != databases.POSTGRESQL:
+            return wrong
+        if sealed(connection, self.tables, self.prefix):
+            return []
+        return [f"the trigger {self.prefix}sealed is missing"]
+
+
+def _connection(joined: sa.Connection | Session) -> sa.Connection:
+    return joined.connection() if isinstance(joined, Session) else joined
+
+
+def _fits(wanted: sa.types.TypeEngine[Any], found: sa.types.TypeEngine[Any]) -> bool:
+    if isinstance(wanted, sa.Integer):
+        # SQLite's INTEGER holds 64 bits; in PostgreSQL only BIGINT does.
+        return isinstance(found, sa.Integer)
+    return isinstance(found, sa.String)
+
+
+def _unique(table: sa.Table) -> set[tuple[str, ...]]:
+    return {
+        tuple(column.name for column in each.columns)
+        for each in table.constraints
+        if isinstance(each, sa.UniqueConstraint)
+    }
+
+
+def _uniquely(look: sa.Inspector, table: sa.Table) -> set[tuple[str, ...]]:
+    found = {
+        tuple(each["column_names"])
+        for each in look.get_unique_constraints(table.name, table.schema)
+    }
+    for index in look.get_indexes(table.name, table.schema):
+        if index["unique"]:
+            found.add(tuple(name or "" for name in index["column_names"]))
+    return found

@@ -1,0 +1,99 @@
+"""Opens a ledger by the URL of its database, as the command line names one."""
+
+from __future__ import annotations
+
+import math
+import os
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy import exc
+
+from agentbus.errors import ConfigError
+from agentbus.events.databases import SQLITE
+from agentbus.events.ledger import Ledger
+
+_EXTRA = "pip install 'agentbus-toolkit[events]'"
+# How a URL may begin, and the driver by which that database is spoken to.
+_DRIVERS = {
+    "sqlite": "sqlite+pysqlite",
+    "sqlite+pysqlite": "sqlite+pysqlite",
+    "postgres": "postgresql+psycopg",
+    "postgresql": "postgresql+psycopg",
+    "postgresql+psycopg": "postgresql+psycopg",
+}
+# A handler of another process may hold SQLite's only write lock for so long, in seconds.
+_SQLITE_PATIENCE = 30.0
+# A server that vanished without a word is noticed in 25 s, and not in hours as systems have it: somebody
+# else may have nothing to do until then, as the lease goes on being renewed over another connection.
+_ALIVE = {
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 25_000,
+}
+
+
+def open_ledger(
+    url: str,
+    prefix: str = "agentbus_",
+    schema: str | None = None,
+    *,
+    deadline: float = 5.0,
+    make: bool = False,
+    patience: float = _SQLITE_PATIENCE,
+) -> Ledger:
+    """Return the ledger in a database, with an engine of its own; nothing is asked of it yet.
+
+    `deadline` is how many seconds a connection to PostgreSQL may take, `patience` how many to wait for
+    SQLite's lock. A file of SQLite's that is not there is made only if `make` is true.
+    Raises `ConfigError`, in which no part of the URL that may be secret is.
+    """
+    found = _read(url)
+    options: dict[str, Any] = {"timeout": patience}
+    if found.get_backend_name() == SQLITE:
+        if schema is not None:
+            raise ConfigError("SQLite has no schemas", hint="leave out the schema, or use a prefix")
+        _look(found.database, make=make)
+    else:
+        options = {name: value for name, value in _ALIVE.items() if name not in found.query}
+        if "connect_timeout" not in found.query:
+            options["connect_timeout"] = max(2, math.ceil(deadline))
+    try:
+        # As many connections as consumers need, each of which runs in a thread of its own.
+        engine = sa.create_engine(found, connect_args=options, max_overflow=-1)
+    except ImportError as error:
+        raise ConfigError(
+            f"this database needs the package {error.name}, which is not installed", hint=_EXTRA
+        ) from error
+    except (exc.SQLAlchemyError, TypeError, ValueError):
+        # What it says may hold what the URL holds.
+        raise ConfigError("the database's URL cannot be used", hint="correct its options") from None
+    return Ledger(engine, prefix, schema)
+
+
+def _read(url: str) -> sa.URL:
+    try:
+        found = sa.make_url(url)
+    except (exc.ArgumentError, ValueError):
+        raise ConfigError(
+            "the database's URL cannot be read",
+            hint="write it as postgresql://user:password@host/name, or sqlite:///path",
+        ) from None
+    driver = _DRIVERS.get(found.drivername)
+    if driver is None:
+        raise ConfigError(
+            f"a ledger cannot be opened by {found.drivername!a}",
+            hint="use postgresql:// or sqlite://",
+        )
+    return found.set(drivername=driver)
+
+
+def _look(path: str | None, *, make: bool) -> None:
+    if path in (None, "", ":memory:"):
+        raise ConfigError(
+            "a database in memory is gone when its process ends", hint="name a file: sqlite:///path"
+        )
+    assert path is not None
+    if not (make or os.path.exists(path) or path.startswith("file:")):
+        raise ConfigError(f"the database {path!a} is not there", hint="make it")

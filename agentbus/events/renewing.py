@@ -1,0 +1,55 @@
+"""Keeps a lease while a handler takes longer than it lasts."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from typing import TYPE_CHECKING
+
+import sqlalchemy as sa
+
+from agentbus.errors import StaleLease
+from agentbus.events import leases
+from agentbus.events.databases import POSTGRESQL
+
+if TYPE_CHECKING:
+    from agentbus.events.leases import Held
+    from agentbus.events.ledger import Ledger
+
+
+class Renewing:
+    """Renews a lease from a thread and a connection of its own, until it is stopped or the lease is lost.
+
+    Not for SQLite: there a handler holds the write lock, so that nobody can take its lease, nor renew it.
+    A process that is frozen renews nothing.
+    """
+
+    def __init__(self, ledger: Ledger, held: Held, seconds: float, every: float) -> None:
+        self._ledger = ledger
+        self._held = held
+        self._seconds = seconds
+        self._every = every
+        self._over = threading.Event()
+        self._thread: threading.Thread | None = None
+        if ledger.dialect == POSTGRESQL:
+            name = f"lease-{held.role}"
+            self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+            self._thread.start()
+
+    def stop(self) -> None:
+        """End it, and return when it has ended."""
+        self._over.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        while not self._over.wait(self._every):
+            try:
+                # What fails now is tried again, long before the lease runs out.
+                with (
+                    contextlib.suppress(sa.exc.SQLAlchemyError),
+                    self._ledger.transaction() as connection,
+                ):
+                    leases.renew(connection, self._ledger.tables, self._held, self._seconds)
+            except StaleLease:
+                return

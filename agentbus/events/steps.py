@@ -1,0 +1,48 @@
+"""The named steps of relays and consumers, at which tests kill a process."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import TYPE_CHECKING
+
+from agentbus import settings
+from agentbus.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+RELAY = ("relay.leased", "relay.read", "relay.added", "relay.marked")
+CONSUMER = (
+    *("consumer.leased", "consumer.read", "consumer.deduped", "consumer.handled"),
+    *("consumer.checkpointed", "consumer.committed", "consumer.parked"),
+)
+
+
+def hook() -> Callable[[str], None]:
+    """Return what relays and consumers call at each step: nothing, unless a test wants one killed.
+
+    AGENTBUS_TEST_KILL names the step, and after a colon which time it is to be reached.
+    """
+    wanted = settings.test_kill()
+    if wanted is None:
+        return _pass
+    step, _, nth = wanted.partition(":")
+    left = int(nth) if nth.isdigit() else 1
+    if step not in (*RELAY, *CONSUMER):
+        raise ConfigError(
+            f"AGENTBUS_TEST_KILL names no step ({step!a})", hint="it is for tests: unset it"
+        )
+
+    def reach(reached: str) -> None:
+        nonlocal left
+        if reached == step:
+            left -= 1
+            if left == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    return reach
+
+
+def _pass(_step: str) -> None:
+    pass

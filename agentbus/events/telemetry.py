@@ -1,0 +1,87 @@
+"""Tells the project's metrics stream what relays and consumers did, and how far behind they are."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from agentbus.errors import AgentBusError
+from agentbus.events import standings
+from agentbus.loggers import emit
+from agentbus.metrics import BOUND, VERSION, Histogram
+from agentbus.store import Command
+
+if TYPE_CHECKING:
+    from agentbus.bus import Bus
+    from agentbus.events.ledger import Ledger
+    from agentbus.events.server import Server
+
+# In seconds: how often counts are told where there are any, how often the lag whatever happens, for how
+# long nothing is tried after it failed, and how long one that ends waits for a server.
+_EVERY = 1.0
+_LAG_EVERY = 10.0
+_REST = 10.0
+_PATIENCE = 0.5
+_NAMES = {"failed": "handler_failed", "unknown": "unknown_event_type"}
+
+
+class Telemetry:
+    """What one relay or consumer tells: counts since it last told, durations of its handler, its lag.
+
+    An entry whose answer was lost is written again: then its counts stand twice. What fails is kept for the
+    next time, and stops nobody's work.
+    """
+
+    def __init__(self, ledger: Ledger, server: Server, role: str, owner: str, bus: Bus) -> None:
+        self._ledger = ledger
+        self._server = server
+        self._role = role
+        self._words = {"kind": "events", "version": str(VERSION), "role": role}
+        self._words |= {"worker": owner, "agent": bus.scope.agent}
+        self._ran = Histogram()
+        self._told: dict[str, Counter[str]] = {}
+        self._next = 0.0
+        self._next_lag = 0.0
+
+    def ran(self, seconds: float) -> None:
+        """Count a run of the handler."""
+        self._ran.add(1, seconds)
+
+    def tell(self, counts: dict[str, Counter[str]], *, at_last: bool = False) -> None:
+        """Tell what was counted by stream, if it is time to."""
+        now = time.monotonic()
+        if now < self._next and not at_last:
+            return
+        with_lag = now >= self._next_lag
+        try:
+            for stream, all_of_it in counts.items():
+                self._entry(stream, all_of_it, with_lag=with_lag, at_last=at_last)
+        except AgentBusError as error:
+            emit("warning", {"verb": "metrics", "consumer": self._role, "error": str(error)})
+            self._next = now + _REST
+            return
+        self._next = now + _EVERY
+        if with_lag and counts:
+            self._next_lag = now + _LAG_EVERY
+
+    def _entry(self, stream: str, counts: Counter[str], *, with_lag: bool, at_last: bool) -> None:
+        fresh = counts - self._told.get(stream, Counter())
+        if not fresh and not with_lag:
+            return
+        words = {**self._words, "stream": stream}
+        words |= {_NAMES.get(name, name): str(number) for name, number in fresh.items()}
+        if any(self._ran.buckets):
+            words["handler_ran"] = f"[{','.join(map(str, self._ran.trimmed()))}]"
+            words["handler_ms"] = f"{self._ran.total * 1000:.3f}"
+        if with_lag:
+            events, age = standings.lag(self._ledger, stream, self._role)
+            words |= {"lag_events_count": str(events), "lag_ms": str(age)}
+        pairs = [word for pair in words.items() for word in pair]
+        key = self._server.keys.metrics
+        self._server.ask(
+            Command("XADD", key, "MAXLEN", "~", BOUND, "*", *pairs),
+            deadline=_PATIENCE if at_last else None,
+        )
+        self._told[stream] = Counter(counts)
+        self._ran = Histogram()

@@ -1,0 +1,84 @@
+#!lua
+-- Keeps a task until those that it waits for are done; if they are, it is ready at once.
+-- KEYS: after, its bodies, queues, stats, once slot, stream, order, metrics, readers, notes of what is settled, delayed,
+--       bodies of what is delayed, bell, then for each task that it waits for its stream, result, delayed, stats,
+--       awaited, after; and at last seen (only with a dedup key)
+-- ARGV: queue, bound, dedup window in seconds, task id's suffix, token, delay in ms ('' for none), due at in ms ('' for
+--       no time), priority, ordering key or '', name of its dead letters, seconds that its end is noted, how many it
+--       waits for, then for each of these its id, its entry ('' if that is not known), its number if it was delayed,
+--       the group, for how many ms an end is noted; then the task's fields and values
+-- Returns: {'accepted', task id}, {'seen', task id}, {'full', length}; or of one that it cannot wait for, by number:
+--          {'buried', number, why}, {'absent', number}, or {'unclear', number} where its entry must be looked for
+--@include once
+--@include ids
+--@include stream
+--@include needed
+--@include refused
+--@include order
+--@include fate
+--@include ready
+local before = already(KEYS[5], ARGV[5])
+if before then return before end
+local call, number = redis.call, tonumber(ARGV[12])
+local seen = KEYS[14 + 6 * number]
+if seen then
+  local first = call('GET', seen)
+  if first then return { 'seen', first } end
+end
+local time = call('TIME')
+local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+
+-- '+' if it is done, '' if it is not, else what is to be returned.
+local function look(n)
+  local key, at = 8 + 6 * n, 8 + 5 * n
+  local id, entry, group = ARGV[at], ARGV[at + 1], ARGV[at + 3]
+  -- One that ended may be noted here alone, until those that wait are told.
+  local note = call('HGET', KEYS[10], id .. '\n' .. group) or call('HGET', KEYS[10], id .. '\n')
+  if note then return note == '+' and '+' or { 'buried', n, string.sub(note, 2) } end
+  if call('ZSCORE', KEYS[key + 5], id) then return '' end
+  local found = fate(KEYS[key], KEYS[key + 1], KEYS[key + 2], KEYS[key + 3], entry, id, ARGV[at + 2], group)
+  if found[1] == 'kept' then
+    local why = string.match(found[2], '^!%S* ?(.*)$')
+    return why and { 'buried', n, why } or '+'
+  elseif found[1] == 'done' then
+    -- That one was buried is noted for a while: past that nobody knows how it ended.
+    local since = now - tonumber(string.match(entry, '^%d+'))
+    return since <= tonumber(ARGV[at + 4]) and '+' or { 'absent', n }
+  elseif found[1] == 'waiting' then
+    if entry ~= '' or call('ZSCORE', KEYS[key + 2], id) then return '' end
+    return { 'unclear', n }
+  end
+  return { 'absent', n }
+end
+
+local open = {}
+for n = 1, number do
+  local found = look(n)
+  if type(found) == 'table' then return found end
+  if found == '' then open[#open + 1] = n end
+end
+local kept = call('ZCARD', KEYS[1]) + call('ZCARD', KEYS[11])
+if not room(KEYS[6], tonumber(ARGV[2]) - kept, 1, KEYS[9]) then
+  refused(KEYS[8], KEYS[4], 100000, ARGV[1], 1)
+  return { 'full', kept + call('XLEN', KEYS[6]) }
+end
+local due = ARGV[7]
+if ARGV[6] ~= '' then due = string.format('%d', now + tonumber(ARGV[6])) end
+local id = 'd' .. call('HINCRBY', KEYS[4], 'scheduled', 1) .. ARGV[4]
+local task = { ARGV[8], ARGV[9], due, ARGV[10], ARGV[11] }
+for i = 13 + 5 * number, #ARGV do task[#task + 1] = ARGV[i] end
+call('ZADD', KEYS[3], 'NX', time[1] .. '000', ARGV[1])
+if #open == 0 then
+  ready(id, task, { KEYS[6], KEYS[7], KEYS[11], KEYS[12], KEYS[13] }, now)
+else
+  call('HSET', KEYS[2], id, cjson.encode(task))
+  call('ZADD', KEYS[1], #open, id)
+  -- With how many digits its number has, so that those that wait for one are in the order of their numbers.
+  local last = string.format('\n%02d', #string.match(id, '%d+')) .. id
+  for _, n in ipairs(open) do
+    local mark = ARGV[8 + 5 * n] .. '\n' .. ARGV[11 + 5 * n]
+    call('ZADD', KEYS[12 + 6 * n], 0, mark, 0, mark .. last)
+  end
+end
+if seen then call('SET', seen, id, 'EX', ARGV[3]) end
+return keep(KEYS[5], ARGV[5], { 'accepted', id })

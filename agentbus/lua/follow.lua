@@ -1,0 +1,33 @@
+#!lua flags=allow-oom
+-- Tells tasks of one queue that others for which they waited are done: those that wait for no other are ready.
+-- KEYS: notes of what is settled, awaited (where those that are done lay), after, its bodies, delayed, bodies of what is
+--       delayed, bell, then for each of ARGV's priorities its stream and its order
+-- ARGV: how many priorities, the priorities, then the members of awaited, which are the note's field, a newline, two
+--       digits, and the one that waits
+-- Returns: how many tasks are ready
+--@include order
+--@include ready
+--@include over
+local time = redis.call('TIME')
+local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+local number, places, freed, fields = tonumber(ARGV[1]), {}, 0, {}
+for i = 1, number do places[ARGV[1 + i]] = 6 + 2 * i end
+for i = 2 + number, #ARGV do
+  local field, id = string.match(ARGV[i], '^(.*)\n%d%d([^\n]*)$')
+  if fields[#fields] ~= field then fields[#fields + 1] = field end
+  -- Each member counts once, whoever tells it, and however often.
+  if redis.call('ZREM', KEYS[2], ARGV[i]) == 1 and redis.call('ZSCORE', KEYS[3], id)
+    and tonumber(redis.call('ZINCRBY', KEYS[3], -1, id)) < 1 then
+    local body = redis.call('HGET', KEYS[4], id)
+    if body then
+      local task = cjson.decode(body)
+      local at = places[task[1]]
+      ready(id, task, { KEYS[at], KEYS[at + 1], KEYS[5], KEYS[6], KEYS[7] }, now)
+    end
+    redis.call('ZREM', KEYS[3], id)
+    redis.call('HDEL', KEYS[4], id)
+    freed = freed + 1
+  end
+end
+for _, field in ipairs(fields) do over(KEYS[1], KEYS[2], field, field .. '\n') end
+return freed

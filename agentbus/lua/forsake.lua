@@ -1,0 +1,27 @@
+#!lua flags=allow-oom
+-- Buries a task for which one that it waited for was buried; those that wait for it in turn are told later.
+-- KEYS: notes of what is settled, awaited (where the buried one lay), after, its bodies, dead letters, result, stats,
+--       awaited (of its own queue), then three for each who is to be told
+-- ARGV: the note's field, how the members begin that wait for it, the member, what to note for those that wait for
+--       this one, the error, seconds to keep it (0: never), a counter to raise ('' for none), how many words follow,
+--       fields and values that say why, then the words for each who is to be told
+-- Returns: the letter's id, or '' if it waits no longer
+--@include tell
+--@include over
+local id, letter = string.match(ARGV[3], '\n%d%d([^\n]*)$'), ''
+if redis.call('ZREM', KEYS[2], ARGV[3]) == 1 and redis.call('ZREM', KEYS[3], id) == 1 then
+  local task = cjson.decode(redis.call('HGET', KEYS[4], id) or '[]')
+  redis.call('HDEL', KEYS[4], id)
+  local words, count = { 'id', id }, tonumber(ARGV[8])
+  for i = 6, #task do words[#words + 1] = task[i] end
+  for i = 9, 8 + count do words[#words + 1] = ARGV[i] end
+  letter = redis.call('XADD', KEYS[5], '*', unpack(words))
+  redis.call('HINCRBY', KEYS[7], 'dead', 1)
+  if ARGV[6] ~= '0' then redis.call('SET', KEYS[6], '!' .. letter .. ' ' .. ARGV[5], 'EX', ARGV[6]) end
+  if ARGV[7] ~= '' then redis.call('HINCRBY', KEYS[7], ARGV[7], 1) end
+  local others = redis.call('ZRANGEBYLEX', KEYS[8], '[' .. id .. '\n', '(' .. id .. '\11', 'LIMIT', 0, 1)
+  if #others > 0 then redis.call('HSETNX', KEYS[1], id .. '\n', ARGV[4]) end
+  tell(KEYS[7], 9, 9 + count)
+end
+over(KEYS[1], KEYS[2], ARGV[1], ARGV[2])
+return letter

@@ -1,0 +1,37 @@
+-- fate(key, result, delayed, stats, entry, id, number, group): what became of a task for a group, as the file fate
+-- returns it; `key` is its stream.
+local function fate(key, result, delayed, stats, entry, id, number, group)
+  local kept = redis.call('GET', result)
+  if kept then return { 'kept', kept } end
+  local last = stream(key)['last-generated-id']
+  if entry == '' then
+    if redis.call('ZSCORE', delayed, id) then return { 'waiting' } end
+    local made = redis.call('HGET', stats, 'scheduled') or '0'
+    if longer(number, made) then return { 'absent' } end
+  elseif newer(entry, last) then
+    return { 'absent' }
+  end
+  if redis.call('EXISTS', key) == 0 then return { 'waiting' } end
+  local wanted = group == '' and 'default' or group
+  local names, reached = {}, nil
+  for _, flat in ipairs(redis.call('XINFO', 'GROUPS', key)) do
+    local info = {}
+    for j = 1, #flat, 2 do info[flat[j]] = flat[j + 1] end
+    -- A router does nothing but move tasks, each under the id that it has here.
+    if info['name'] ~= 'router' or group == 'router' then names[#names + 1] = info['name'] end
+    if info['name'] == wanted then reached = info['last-delivered-id'] end
+  end
+  if not reached then
+    if group ~= '' or #names == 0 then return { 'waiting' } end
+    if #names == 1 then return { 'group', names[1] } end
+    return { 'groups', unpack(names, 1, math.min(#names, 100)) }
+  end
+  -- One that was delayed got an id of its own when it fell due, which nobody kept.
+  if entry == '' then return { 'waiting' } end
+  local there = #redis.call('XRANGE', key, entry, entry) == 1
+  if newer(entry, reached) then return { there and 'waiting' or 'absent' } end
+  if #redis.call('XPENDING', key, wanted, entry, entry, 1) == 1 then return { 'waiting' } end
+  local oldest = redis.call('XRANGE', key, '-', '+', 'COUNT', 1)[1]
+  if not there and oldest and newer(entry, oldest[1]) then return { 'absent' } end
+  return { 'done' }
+end

@@ -1,0 +1,11 @@
+-- over(notes, index, field, prefix): forgets how a task ended once nobody is left who waits for it. The members of
+-- the index are `task\ngroup`, and `task\ngroup\n` with two digits and the one that waits beside each.
+local function over(notes, index, field, prefix)
+  local page = redis.call('ZRANGEBYLEX', index, '[' .. prefix, '(' .. string.sub(prefix, 1, -2) .. '\11', 'LIMIT', 0, 20)
+  for _, member in ipairs(page) do
+    if string.find(member, '\n.*\n') then return end
+    redis.call('ZREM', index, member)
+  end
+  redis.call('ZREM', index, field)
+  redis.call('HDEL', notes, field)
+end

@@ -1,0 +1,215 @@
+"""An archive in a bucket of S3, or of a server that speaks its language."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from agentbus import settings
+from agentbus.errors import AgentBusError, BackendUnavailable, ConfigError, NotFound
+from agentbus.pipeline.places import Entry, Place, Target
+
+# A server may ask to try a conditional put again while another one is under way.
+_ATTEMPTS = 20
+_THREADS = 16
+_MISSING = ("NoSuchKey", "404", "NotFound")
+_FORBIDDEN = ("AccessDenied", "403", "Forbidden", "AllAccessDisabled")
+_UNKNOWN_KEY = (
+    *("InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "InvalidToken"),
+    *("AuthorizationHeaderMalformed", "RequestExpired"),
+)
+
+
+class Bucket(Place):
+    """A part of a bucket: files come into being whole, and a put with a condition is exclusive."""
+
+    def __init__(self, bucket: str, prefix: str) -> None:
+        try:
+            import botocore  # noqa: F401
+        except ImportError as error:
+            raise ConfigError(
+                f"an archive in the bucket {bucket!a} needs the extra s3",
+                hint="pip install 'agentbus-toolkit[pipeline,s3]'",
+            ) from error
+        self.bucket = bucket
+        self.prefix = f"{prefix}/" if prefix else ""
+        self.target = Target("s3", f"{bucket}/{prefix}" if prefix else bucket)
+
+    def uri(self, name: str) -> str:
+        return f"s3a://{self.bucket}/{self.prefix}{name}"
+
+    def create(self, name: str, data: bytes) -> bool:
+        from botocore.exceptions import ClientError
+
+        for attempt in range(_ATTEMPTS):
+            try:
+                self._put(name, data, IfNoneMatch="*")
+            except ClientError as error:
+                code = _code(error)
+                if code in ("PreconditionFailed", "412"):
+                    return False
+                if code != "ConditionalRequestConflict" or attempt == _ATTEMPTS - 1:
+                    raise self._trouble("write", name, error) from error
+            else:
+                return True
+        return False
+
+    def replace(self, name: str, data: bytes) -> None:
+        with self._told("write", name):
+            self._put(name, data)
+
+    def read(self, name: str) -> bytes | None:
+        from botocore.exceptions import ClientError
+
+        with self._told("read", name):
+            try:
+                answer = self._client.get_object(Bucket=self.bucket, Key=self.prefix + name)
+            except ClientError as error:
+                if _code(error) in _MISSING:
+                    return None
+                raise
+            body: bytes = answer["Body"].read()
+            return body
+
+    def read_all(self, names: list[str]) -> list[bytes | None]:
+        if len(names) < 2:
+            return super().read_all(names)
+        _ = self._client
+        with ThreadPoolExecutor(min(_THREADS, len(names))) as pool:
+            return list(pool.map(self.read, names))
+
+    def listing(self, folder: str) -> Iterator[Entry]:
+        prefix = self.prefix + (f"{folder}/" if folder else "")
+        with self._told("list", folder):
+            pages = self._client.get_paginator("list_objects_v2")
+            for page in pages.paginate(Bucket=self.bucket, Prefix=prefix):
+                for found in page.get("Contents", ()):
+                    name = found["Key"][len(self.prefix) :]
+                    # Spark and consoles leave markers of empty folders behind.
+                    if not name.endswith("/"):
+                        yield Entry(name, found["Size"], found["LastModified"].timestamp())
+
+    def delete(self, name: str) -> None:
+        with self._told("delete", name):
+            self._client.delete_object(Bucket=self.bucket, Key=self.prefix + name)
+
+    def sync(self, name: str) -> int | None:
+        from botocore.exceptions import ClientError
+
+        with self._told("read", name):
+            try:
+                found = self._client.head_object(Bucket=self.bucket, Key=self.prefix + name)
+            except ClientError as error:
+                if _code(error) in _MISSING:
+                    return None
+                raise
+            size: int = found["ContentLength"]
+            return size
+
+    def copy(self, source: str, name: str) -> None:
+        origin = {"Bucket": self.bucket, "Key": self.prefix + source}
+        with self._told("write", name):
+            # In several requests where the file is too large for one.
+            self._client.copy(origin, self.bucket, self.prefix + name)
+
+    @contextlib.contextmanager
+    def turn(self) -> Iterator[bool]:
+        """There is no view to keep here, so that nobody needs to wait."""
+        yield True
+
+    def show(self, paths: Iterable[str]) -> None:
+        """Do nothing: data files lie where every reader looks."""
+
+    def hide(self, paths: Iterable[str]) -> None:
+        """Do nothing: data files lie where every reader looks."""
+
+    def shown(self) -> None:
+        return None
+
+    def tidy(self, before: float) -> None:
+        """Do nothing: what was not put whole was not put."""
+
+    @functools.cached_property
+    def _client(self) -> Any:
+        import boto3
+        from botocore.config import Config
+
+        found = settings.s3()
+        patient = Config(
+            retries={"max_attempts": 5, "mode": "standard"},
+            connect_timeout=10,
+            read_timeout=60,
+            max_pool_connections=_THREADS,
+            # Servers other than AWS's do not know the newer checksums.
+            request_checksum_calculation="when_required",
+            response_checksum_validation="when_required",
+        )
+        with self._told("open", ""):
+            # Profiles and roles are found by boto3 itself; its session that all share would remember
+            # credentials that were set before.
+            return boto3.session.Session().client(
+                "s3",
+                config=patient,
+                endpoint_url=found.get("endpoint"),
+                region_name=found.get("region") or ("us-east-1" if "endpoint" in found else None),
+            )
+
+    def _put(self, name: str, data: bytes, **conditions: str) -> None:
+        self._client.put_object(Bucket=self.bucket, Key=self.prefix + name, Body=data, **conditions)
+
+    @contextlib.contextmanager
+    def _told(self, doing: str, name: str) -> Iterator[None]:
+        """Turn an error of the server, or of the way there, into a sentence."""
+        from botocore.exceptions import BotoCoreError, ClientError
+
+        try:
+            yield
+        except (BotoCoreError, ClientError) as error:
+            raise self._trouble(doing, name, error) from error
+        except Exception as error:
+            # boto3's own copying has errors of its own, without a common base.
+            if type(error).__module__.partition(".")[0] not in ("boto3", "s3transfer", "botocore"):
+                raise
+            raise AgentBusError(f"cannot {doing} {self.uri(name)}") from error
+
+    def _trouble(self, doing: str, name: str, error: Exception) -> AgentBusError:
+        from botocore import exceptions as theirs
+
+        said = f"cannot {doing} {self.uri(name)}"
+        if isinstance(error, theirs.ClientError):
+            # The server's own words may hold the key that was used; its code does not.
+            code = _code(error)
+            if code == "NoSuchBucket":
+                return NotFound(f"{said}: there is no such bucket", hint="create it first")
+            if code in _FORBIDDEN:
+                return ConfigError(
+                    f"{said}: permission denied", hint="allow it to these credentials"
+                )
+            if code in _UNKNOWN_KEY:
+                return ConfigError(
+                    f"{said}: the server refuses the credentials ({code})",
+                    hint="check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_REGION",
+                )
+            if code in _MISSING:
+                return NotFound(f"{said}: not there", hint="check the path")
+            return AgentBusError(f"{said}: the server answered {code}")
+        if isinstance(error, (theirs.NoCredentialsError, theirs.PartialCredentialsError)):
+            return ConfigError(
+                f"{said}: there are no credentials",
+                hint="set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
+            )
+        if isinstance(error, (theirs.HTTPClientError, theirs.ConnectionError)):
+            return BackendUnavailable(
+                f"{said}: the server cannot be reached",
+                hint="check the network and AWS_ENDPOINT_URL",
+            )
+        return ConfigError(
+            f"{said}: {type(error).__name__}", hint="check the bucket and AWS_REGION"
+        )
+
+
+def _code(error: Any) -> str:
+    return str(error.response.get("Error", {}).get("Code", "nothing known"))

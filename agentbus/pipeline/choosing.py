@@ -1,0 +1,227 @@
+"""Chooses the rows of an archive that are to be replayed, and says where each of them goes."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyspark.errors import PySparkException
+from pyspark.sql import functions as F  # noqa: N812 (as all of Spark's users call it)
+
+from agentbus import names, when
+from agentbus.errors import UsageError
+from agentbus.letters import OWN
+from agentbus.pipeline import schema, streams
+from agentbus.pipeline.schema import CHANNEL, DEAD_LETTER, EVENT, QUEUE
+from agentbus.pipeline.telling import sentence
+from agentbus.queue import PRIORITIES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from pyspark.sql import Column, DataFrame
+
+_MAX = 2**64 - 1
+# As far as Spark's times and numbers go.
+LAST_MS, LAST_SEQ = (2**63 - 1) // 1000, 2**63 - 1
+# Text and comments in SQL, and names in backquotes: what stands in them is no word of SQL.
+_QUOTED = re.compile(
+    r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|`[^`]*`|--[^\n]*|/\*.*?\*/", re.DOTALL
+)
+_QUERIES = re.compile(r"\b(?:select|using)\b|\(\s*(?:from|with|table|values)\b", re.IGNORECASE)
+# What gives another answer at another time, so that a replay could not go on where it stopped; and what
+# runs code of its own.
+_FICKLE = re.compile(
+    r"\b(current_timestamp|current_date|current_time|localtimestamp)\b"
+    r"|\b(now|curdate|rand|randn|random|randstr|uniform|uuid|shuffle|unix_timestamp"
+    r"|monotonically_increasing_id|spark_partition_id|input_file_name"
+    r"|reflect|try_reflect|java_method)\s*\(",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is to be replayed, and where to.
+
+    `start` and `end` are the first and the last id, as their two numbers. Without `streams` all queues are
+    meant; with `channel` and without a `queue`, the channel. Without a `queue` each task goes to the queue
+    that it came from.
+    """
+
+    start: tuple[int, int] | None = None
+    end: tuple[int, int] | None = None
+    streams: tuple[str, ...] = ()
+    where: str | None = None
+    queue: str | None = None
+    channel: bool = False
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The kinds of rows that may be meant."""
+        if self.streams:
+            return tuple(sorted({kind for each in self.streams if (kind := kind_of(each))}))
+        return (CHANNEL,) if self.channel else (QUEUE,)
+
+
+def check(wanted: Wanted) -> None:
+    """Raise `UsageError` for what cannot be replayed so."""
+    if wanted.queue is not None:
+        names.name("queue", wanted.queue)
+        if wanted.channel:
+            raise UsageError("a queue and the channel were given", hint="replay to one of them")
+    for stream in wanted.streams:
+        kind = kind_of(stream)
+        if kind is None and streams.kind(stream) == EVENT:
+            raise UsageError(
+                f"{stream[:80]!a} holds events, which their relay alone publishes",
+                hint="send them again: 'agentbus events send', or send_event",
+            )
+        if kind is None:
+            raise UsageError(
+                f"{stream[:80]!a} is no stream that can be replayed",
+                hint="give it as in the archive: q:mail, q:mail:high, dlq:mail:default, ch:main",
+            )
+        if wanted.channel and kind != CHANNEL:
+            raise UsageError(
+                f"{stream[:80]!a} holds tasks, and the channel takes messages",
+                hint="replay it to a queue",
+            )
+        if kind == CHANNEL and not wanted.channel and wanted.queue is None:
+            raise UsageError(
+                "the channel's messages came from no queue",
+                hint="say where they go: --to-channel, or --to-queue Q",
+            )
+    if wanted.start is not None and wanted.end is not None and wanted.start > wanted.end:
+        raise UsageError("the replay ends before it starts", hint="give an earlier start")
+
+
+def kind_of(stream: str) -> str | None:
+    """Return the kind of a stream that can be replayed, by its name; None for any other."""
+    head, _, rest = stream.partition(":")
+    parts = rest.split(":")
+    if stream == "ch:main":
+        return CHANNEL
+    if (
+        head == "q"
+        and parts[0]
+        and (len(parts) == 1 or (len(parts) == 2 and parts[1] in PRIORITIES))
+    ):
+        return QUEUE
+    return DEAD_LETTER if head == "dlq" and len(parts) == 2 and all(parts) else None
+
+
+def point(given: str, now: float, *, last: bool = False) -> tuple[int, int]:
+    """Turn an id, a time or a duration before `now` into the first id that is meant, or the last."""
+    if not isinstance(given, str):
+        raise UsageError(f"{given!r} is no point in time", hint="give it as text, such as '30m'")
+    given = given.partition("@")[0]
+    parts = when.stream_id(given)
+    if parts is not None and "-" in given:
+        return parts
+    milliseconds = int(when.since(given, now).partition("-")[0])
+    return milliseconds, _MAX if last else 0
+
+
+def choose(frame: DataFrame, wanted: Wanted) -> DataFrame:
+    """Return the wanted rows with `target` (a queue; null: the channel) and `priority` in addition.
+
+    Raises `UsageError` if the condition is none.
+    """
+    found = frame.select(*schema.COLUMNS)
+    if wanted.where is not None:
+        found = filtered(found, wanted.where)
+    found = found.filter(F.col("kind").isin(*wanted.kinds))
+    if wanted.streams:
+        found = found.filter(F.col("stream").isin(*wanted.streams))
+    if wanted.start is not None:
+        found = found.filter(~_before(wanted.start))
+    if wanted.end is not None:
+        found = found.filter(_before(wanted.end) | _at(wanted.end))
+    dead, parts = F.col("kind") == DEAD_LETTER, F.split("stream", ":")
+    if DEAD_LETTER in wanted.kinds:
+        # A tombstone holds no task: there is nothing to publish.
+        task = F.map_filter("fields", lambda name, _: ~name.isin(*OWN))
+        found = found.filter(~dead | F.col("payload").isNotNull() | (F.size(task) > 0))
+    said = F.when(dead, F.col("fields")["priority"]).otherwise(F.try_element_at(parts, F.lit(3)))
+    ours = F.when(said.isin(*PRIORITIES) & (F.col("kind") != CHANNEL), said)
+    # By its name, where an entry does not say.
+    queue = F.coalesce(
+        F.col("queue"),
+        F.replace(
+            F.replace(F.try_element_at(parts, F.lit(2)), F.lit("%3A"), F.lit(":")),
+            F.lit("%25"),
+            F.lit("%"),
+        ),
+    )
+    target = F.lit(None).cast("string") if wanted.channel else queue
+    return found.withColumns(
+        {
+            "target": target if wanted.queue is None else F.lit(wanted.queue),
+            "priority": F.coalesce(ours, F.lit("normal")),
+        }
+    )
+
+
+def until(frame: DataFrame, time: str, seq: str) -> DataFrame:
+    """Return the rows up to the id that two columns of theirs hold."""
+    at = F.col("time") == F.col(time)
+    return frame.filter((F.col("time") < F.col(time)) | (at & (F.col("seq") <= F.col(seq))))
+
+
+def filtered(frame: DataFrame, where: str) -> DataFrame:
+    """Return the rows for which a condition in SQL holds. Raises `UsageError` if it is none."""
+    bare = _QUOTED.sub(" '' ", where)
+    if _QUERIES.search(bare):
+        raise UsageError(
+            f"the condition {_shown(where)} holds a query",
+            hint="give a condition on the columns of a row only",
+        )
+    if fickle := _FICKLE.search(bare):
+        raise UsageError(
+            f"the condition {_shown(where)} asks {fickle[0].rstrip('( ')},"
+            " which gives another answer each time",
+            hint="write what is meant as a value, such as timestamp '2026-11-20 08:00:00'",
+        )
+    try:
+        found = frame.filter(F.expr(where))
+        # Through Spark Connect nothing is looked at before it must be.
+        _ = found.schema
+    except PySparkException as error:
+        raise UsageError(
+            f"the condition {_shown(where)} cannot be used: {sentence(str(error))}",
+            hint=f"give a condition on {', '.join(schema.COLUMNS)}",
+        ) from error
+    return found
+
+
+def packed(rows: Iterable[tuple[str, int]], most: int) -> dict[str, int]:
+    """Return for each stream one of at most so many parts, so that all have about as many rows."""
+    ordered: Sequence[tuple[str, int]] = sorted(rows, key=lambda one: (-one[1], one[0]))
+    sizes = [0] * max(1, min(most, len(ordered)))
+    found = {}
+    for stream, number in ordered:
+        part = min(range(len(sizes)), key=sizes.__getitem__)
+        found[stream] = part
+        sizes[part] += number
+    return found
+
+
+def _before(point: tuple[int, int]) -> Column:
+    time, seq = _columns(point)
+    return (F.col("time") < time) | ((F.col("time") == time) & (F.col("seq") < seq))
+
+
+def _at(point: tuple[int, int]) -> Column:
+    time, seq = _columns(point)
+    return (F.col("time") == time) & (F.col("seq") == seq)
+
+
+def _columns(point: tuple[int, int]) -> tuple[Column, Column]:
+    milliseconds, sequence = min(point[0], LAST_MS), min(point[1], LAST_SEQ)
+    return F.timestamp_millis(F.lit(milliseconds)), F.lit(sequence).cast("bigint")
+
+
+def _shown(text: str) -> str:
+    return ascii(text if len(text) <= 200 else text[:197] + "...")

@@ -1,0 +1,312 @@
+"""Turns the many files of closed days into few sorted, typed ones, without a reader noticing."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from agentbus.clock import rfc3339
+from agentbus.errors import Refused, Unhealthy, UsageError
+from agentbus.pipeline import schema
+from agentbus.pipeline.archived import check_schema, literal, read_files
+from agentbus.pipeline.commits import (
+    COMPACT,
+    GRACE,
+    Change,
+    CommitConflict,
+    File,
+    Log,
+    Span,
+    State,
+    file_path,
+    new_batch,
+)
+from agentbus.pipeline.places import Place, place
+from agentbus.pipeline.typed import TYPED, typed
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+FILE_BYTES = 128 << 20
+# Where Spark writes before the files get their names: plain readers skip what begins with "_".
+_WORK = "_compacting"
+_WORKER = re.compile(rf"{_WORK}/(\d+)-([0-9a-f]{{8}})@([^/]+)/")
+_ABANDONED = 86_400.0
+_ATTEMPTS = 100
+# A partition is often one task's work: with two, one sorts while the other writes.
+_AT_ONCE = 2
+# Spark's own names for temporary columns must not meet a column of the schema.
+_FILE = "agentbus_file"
+
+
+@dataclass(frozen=True, slots=True)
+class Compacted:
+    """What was compacted, or would be: partitions (kind and date), files, rows and bytes.
+
+    With `dry_run` what comes after is unknown, and None.
+    """
+
+    partitions: int
+    files_before: int
+    files_after: int | None
+    rows: int
+    bytes_before: int
+    bytes_after: int | None
+
+
+def compact(
+    spark: SparkSession,
+    path: str | os.PathLike[str] | Place,
+    *,
+    before: str | None = None,
+    dry_run: bool = False,
+    grace: float = GRACE,
+) -> Compacted:
+    """Write each closed day of each kind anew: sorted, with its typed columns, in few files.
+
+    `before` is the date (`2026-11-20`) whose earlier days are closed; today in UTC unless given.
+    Each partition is one commit: killed at any moment, the archive is as before or as after it.
+    Rows are counted by stream before the commit; `Unhealthy`, and no change, if they differ.
+    Replaced files are deleted `grace` seconds later, so that who reads them comes to the end.
+    """
+    limit = rfc3339(time.time())[:10] if before is None else date(before)
+    at = place(path) if not isinstance(path, Place) else path
+    log = Log(at)
+    state = log.open()
+    check_schema(at, state)
+    todo = list(_todo(state, limit))
+    every = [file for _, files in todo for file in files]
+    planned = Compacted(
+        len(todo), len(every), None, _rows(every), sum(file.bytes for file in every), None
+    )
+    if dry_run:
+        return planned
+    _clean(at)
+    done = Compacted(0, 0, 0, 0, 0, 0)
+    for files, made in _each(spark, at, todo):
+        done = Compacted(
+            done.partitions + 1,
+            done.files_before + len(files),
+            (done.files_after or 0) + len(made),
+            done.rows + _rows(files),
+            done.bytes_before + sum(file.bytes for file in files),
+            (done.bytes_after or 0) + sum(file.bytes for file in made),
+        )
+    log.settle(log.open(), grace=grace, sweep=True)
+    return done
+
+
+def _todo(state: State, limit: str) -> Iterator[tuple[str, list[File]]]:
+    """Yield the closed partitions that are worth it: several files, or columns that are missing."""
+    found: dict[tuple[str, str], list[File]] = defaultdict(list)
+    for file in state.files.values():
+        if file.date < limit:
+            found[file.date, file.kind].append(file)
+    for (_, kind), files in sorted(found.items()):
+        wanted = set(TYPED.get(kind, ()))
+        untyped = any(wanted - set(file.typed) for file in files)
+        # Not again and again what came out a little smaller than a file may be.
+        if untyped or len(files) > _pieces(files, FILE_BYTES // 2):
+            yield kind, sorted(files, key=lambda file: file.path)
+
+
+def _each(
+    spark: SparkSession, at: Place, todo: list[tuple[str, list[File]]]
+) -> Iterator[tuple[list[File], list[File]]]:
+    """Compact partitions, some at once; yield the files of each, and what became of them.
+
+    What another compaction was faster with is passed over.
+    """
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        work = {
+            pool.submit(_compact_one, spark, Log(at), kind, files): files for kind, files in todo
+        }
+        try:
+            for one in as_completed(work):
+                if (made := one.result()) is not None:
+                    yield work[one], made
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            spark.interruptAll()
+            raise
+
+
+def _compact_one(spark: SparkSession, log: Log, kind: str, files: list[File]) -> list[File] | None:
+    """Compact one partition; None if its files were replaced by somebody else meanwhile."""
+    at, batch = log.place, new_batch()
+    work = f"{_WORK}/{os.getpid()}-{batch}@{platform.node()}"
+    raw = [name for name in schema.COLUMNS if name != "kind"]
+    try:
+        # So that it is found if this process is killed before Spark writes anything.
+        at.replace(f"{work}/_begun", b"")
+        df = _ordered(read_files(spark, at, files), _pieces(files, FILE_BYTES))
+        # What is read from columns costs more than from the rows that are in order by now.
+        df = typed(df, kind).select(*raw, *TYPED.get(kind, ()))
+        _write(df, at.uri(f"{work}/files"))
+        written = _measured(df, at, f"{work}/files", files[0])
+        _check(files, [file for _, file in written])
+        return _commit(log, batch, files, written)
+    finally:
+        at.remove_tree(work)
+
+
+def _ordered(df: DataFrame, pieces: int) -> DataFrame:
+    order = ["stream", "time", "seq"]
+    spread = df.repartition(1) if pieces == 1 else df.repartitionByRange(pieces, *order)
+    return spread.sortWithinPartitions(*order)
+
+
+def _write(df: DataFrame, uri: str) -> None:
+    df.write.options(
+        compression="zstd",
+        # The default has no statistics, and readers other than Spark refuse it.
+        outputTimestampType="TIMESTAMP_MICROS",
+    ).parquet(uri)
+
+
+def _measured(compacted: DataFrame, at: Place, work: str, like: File) -> list[tuple[str, File]]:
+    """Return the files that were written with what they hold, as read from them again."""
+    from pyspark.sql import functions as f
+
+    sizes = {e.name: e.size for e in at.listing(work) if e.name.endswith(".parquet")}
+    if not sizes:
+        return []
+    reader = compacted.sparkSession.read.schema(compacted.schema)
+    df = reader.parquet(*literal(at, [at.uri(work)]))
+    place_in_order = f.struct("time", "seq")
+    found = (
+        df.withColumn(_FILE, f.col("_metadata.file_name"))
+        .groupBy(_FILE, "stream")
+        .agg(
+            f.count("*").alias("rows"),
+            f.min_by("id", place_in_order).alias("first"),
+            f.max_by("id", place_in_order).alias("last"),
+            f.unix_millis(f.min("time")).alias("from_ms"),
+            f.unix_millis(f.max("time")).alias("to_ms"),
+        )
+        .collect()
+    )
+    by_name = defaultdict(list)
+    for row in found:
+        by_name[row[_FILE]].append(row)
+    measured = []
+    for name, size in sorted(sizes.items()):
+        rows = sorted(by_name.get(name.rpartition("/")[2], ()), key=lambda row: row["stream"])
+        if rows:
+            streams = {row["stream"]: Span(row["rows"], row["first"], row["last"]) for row in rows}
+            file = replace(
+                like,
+                path="",
+                rows=sum(row["rows"] for row in rows),
+                bytes=size,
+                streams=streams,
+                from_ms=min(row["from_ms"] for row in rows),
+                to_ms=max(row["to_ms"] for row in rows),
+                typed=tuple(sorted(TYPED.get(like.kind, ()))),
+            )
+            measured.append((name, file))
+    return measured
+
+
+def _commit(
+    log: Log, batch: str, files: list[File], written: list[tuple[str, File]]
+) -> list[File] | None:
+    at = log.place
+    for _ in range(_ATTEMPTS):
+        state = log.open()
+        # An append in between changes nothing of what was read; another compaction does.
+        if any(file.path not in state.files for file in files):
+            return None
+        made = []
+        for part, (name, file) in enumerate(written):
+            path = file_path(file.kind, file.date, state.version + 1, batch, part)
+            at.copy(name, at.data(path))
+            made.append(replace(file, path=path))
+        removed = tuple(file.path for file in files)
+        try:
+            log.commit(state, Change(COMPACT, batch, tuple(made), removed))
+        except CommitConflict:
+            for file in made:
+                at.delete(at.data(file.path))
+        else:
+            return made
+    raise Refused(f"others commit to {at} all the time", hint="try again when less is going on")
+
+
+def _check(files: list[File], made: list[File]) -> None:
+    """Raise `Unhealthy` unless what was written holds each stream's rows, from first to last."""
+    before, after = _sums(files), _sums(made)
+    for stream in sorted(before.keys() | after.keys()):
+        if before.get(stream) != after.get(stream):
+            raise Unhealthy(
+                f"the files of {files[0].kind} of {files[0].date} do not hold what the log says of"
+                f" {stream}: {_said(before.get(stream))}, and read were {_said(after.get(stream))}",
+                hint="nothing was changed; agentbus archive verify",
+            )
+
+
+def _sums(files: list[File]) -> Mapping[str, Span]:
+    found: dict[str, Span] = {}
+    for file in files:
+        for stream, span in file.streams.items():
+            old = found.get(stream, Span(0, span.first, span.last))
+            found[stream] = Span(
+                old.rows + span.rows,
+                min(old.first, span.first, key=_order),
+                max(old.last, span.last, key=_order),
+            )
+    return found
+
+
+def _order(id: str) -> tuple[int, int]:
+    ms, _, seq = id.partition("-")
+    return int(ms), int(seq)
+
+
+def _said(span: Span | None) -> str:
+    return f"{span.rows} from {span.first} to {span.last}" if span else "none"
+
+
+def _pieces(files: list[File], size: int) -> int:
+    return max(1, -(-sum(file.bytes for file in files) // size))
+
+
+def _rows(files: list[File]) -> int:
+    return sum(file.rows for file in files)
+
+
+def date(text: str) -> str:
+    """Return a date as it was given; `UsageError` if it is none."""
+    if not re.fullmatch(r"\d{4}-\d\d-\d\d", text):
+        raise UsageError(f"{text[:40]!a} is no date", hint="give one such as 2026-11-20")
+    return text
+
+
+def _clean(at: Place) -> None:
+    """Delete what compactions left that were killed: here, or anywhere a day ago."""
+    oldest = time.time() - _ABANDONED
+    newest: dict[str, float] = defaultdict(float)
+    for entry in at.listing(_WORK):
+        if found := _WORKER.match(entry.name):
+            newest[found[0]] = max(newest[found[0]], entry.modified)
+    for folder, modified in newest.items():
+        pid, host = folder.partition("/")[2].partition("-")[0], folder.partition("@")[2]
+        if modified < oldest or (host == f"{platform.node()}/" and not _alive(int(pid))):
+            at.remove_tree(folder.rstrip("/"))
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

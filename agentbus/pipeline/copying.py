@@ -1,0 +1,208 @@
+"""What one task of an archive does: read ranges of streams, write them as Parquet, say what it wrote.
+
+The rows do not pass through the JVM: a task is Spark's, which schedules it, spreads it, and tries it
+again; but Arrow's own writer writes the rows where they were decoded: Spark's writer takes rows one at a
+time, out of a process of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from agentbus.pipeline import schema
+from agentbus.pipeline.commits import file_path
+from agentbus.pipeline.decoding import gap
+from agentbus.pipeline.directories import trouble
+from agentbus.pipeline.pages import Reader
+from agentbus.pipeline.places import Target
+from agentbus.pipeline.planning import Gap, Range
+from agentbus.pipeline.versions import File, Span
+from agentbus.settings import Settings
+
+# The kind is in the path.
+_KEPT = [field for field in schema.ARROW if field.name != "kind"]
+_FILE = pa.schema(_KEPT, metadata={"agentbus.schema": str(schema.VERSION)})
+# Smaller groups of rows compress worse, larger ones take more memory.
+_GROUP = 65_536
+# What repeats is worth a dictionary; to try one for payloads costs more than it saves.
+_REPEATED = [
+    *("version", "stream", "agent", "topic", "event", "queue"),
+    *("fields.key_value.key", "fields.key_value.value"),
+]
+_DAY_MS = 86_400_000
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What all tasks of one batch share."""
+
+    settings: Settings
+    target: Target
+    version: int
+    batch: str
+    page: int
+
+
+def copy(job: Job, ranges: Sequence[Range]) -> list[File]:
+    """Write the entries of ranges into files of their kind and day, and return these."""
+    with Writer(job) as writer, Reader(job.settings, page=job.page) as reader:
+        for rows in reader.read(ranges):
+            writer.add(rows)
+        return writer.finish()
+
+
+def write_gaps(job: Job, gaps: Iterable[Gap]) -> list[File]:
+    """Write the rows that stand for entries that are gone, and return the files."""
+    with Writer(job) as writer:
+        for found in gaps:
+            writer.add(gap(found))
+        return writer.finish()
+
+
+class Writer:
+    """Writes rows into one file for each kind and day; leaves none behind unless it finishes."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._filesystem, self._root = job.target.filesystem()
+        # Tried again, a task must not meet the files of its first try.
+        self._part = uuid.uuid4().hex[:12]
+        self._open: dict[tuple[str, int], _Output] = {}
+        self._finished = False
+
+    def __enter__(self) -> Writer:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        if not self._finished:
+            for output in self._open.values():
+                output.abandon()
+
+    def add(self, rows: pa.RecordBatch) -> None:
+        """Add rows of one kind."""
+        with _told(self._root):
+            self._add(rows)
+
+    def _add(self, rows: pa.RecordBatch) -> None:
+        kind = rows.column("kind")[0].as_py()
+        days = rows.column("time").cast(pa.int64())
+        days = pc.divide(days, _DAY_MS * 1000)
+        ends = pc.min_max(days).as_py()
+        for day in pc.unique(days).to_pylist() if ends["min"] != ends["max"] else [ends["min"]]:
+            part = rows if ends["min"] == ends["max"] else rows.filter(pc.equal(days, day))
+            self._output(kind, day).add(part)
+
+    def finish(self) -> list[File]:
+        """Close the files and return them."""
+        with _told(self._root):
+            files = [output.close() for output in self._open.values()]
+        self._finished = True
+        return files
+
+    def _output(self, kind: str, day: int) -> _Output:
+        output = self._open.get((kind, day))
+        if output is None:
+            date = str(pa.scalar(day, pa.int32()).cast(pa.date32()))
+            job = self._job
+            path = file_path(kind, date, job.version, job.batch, self._part)
+            name = f"{self._root}/{job.target.data(path)}"
+            if job.target.scheme == "file":
+                self._filesystem.create_dir(name.rpartition("/")[0], recursive=True)
+            output = self._open[(kind, day)] = _Output(self._filesystem, name, path, kind, date)
+        return output
+
+
+@contextlib.contextmanager
+def _told(root: str) -> Iterator[None]:
+    """Turn what the file system refuses into a sentence."""
+    try:
+        yield
+    except OSError as error:
+        # Arrow puts pages of its own around the operating system's few words; S3 has no number.
+        said = os.strerror(error.errno) if error.errno else str(error).partition("\n")[0]
+        raise trouble("write to", root, OSError(error.errno or 0, said)) from error
+
+
+@dataclass(slots=True)
+class _Output:
+    filesystem: Any
+    name: str
+    path: str
+    kind: str
+    date: str
+    rows: int = 0
+    from_ms: int = 2**63 - 1
+    to_ms: int = 0
+    spans: dict[str, Span] = field(default_factory=dict)
+    _waiting: list[pa.RecordBatch] = field(default_factory=list)
+    _number: int = 0
+    _writer: Any = None
+    _sink: Any = None
+
+    def add(self, rows: pa.RecordBatch) -> None:
+        self._count(rows)
+        self._waiting.append(rows)
+        self._number += rows.num_rows
+        if self._number >= _GROUP:
+            self._write()
+
+    def close(self) -> File:
+        if self._waiting:
+            self._write()
+        self._writer.close()
+        self._sink.close()
+        size = self.filesystem.get_file_info(self.name).size
+        return File(
+            self.path,
+            self.kind,
+            self.date,
+            self.rows,
+            size,
+            self.spans,
+            self.from_ms,
+            self.to_ms,
+        )
+
+    def abandon(self) -> None:
+        if self._sink is not None:
+            # On a full disk neither can be closed as it should, and one may not even have begun.
+            for part in (self._writer, self._sink):
+                with contextlib.suppress(OSError):
+                    if part is not None:
+                        part.close()
+            with contextlib.suppress(OSError):
+                self.filesystem.delete_file(self.name)
+
+    def _write(self) -> None:
+        if self._writer is None:
+            self._sink = self.filesystem.open_output_stream(self.name)
+            self._writer = pq.ParquetWriter(
+                self._sink, _FILE, compression="zstd", use_dictionary=_REPEATED
+            )
+        table = pa.Table.from_batches(self._waiting).drop_columns("kind")
+        self._writer.write_table(table.cast(_FILE), row_group_size=self._number)
+        self._waiting, self._number = [], 0
+
+    def _count(self, rows: pa.RecordBatch) -> None:
+        self.rows += rows.num_rows
+        moments = pc.min_max(rows.column("time").cast(pa.int64())).as_py()
+        self.from_ms = min(self.from_ms, moments["min"] // 1000)
+        self.to_ms = max(self.to_ms, moments["max"] // 1000)
+        ids = rows.column("id")
+        runs = pc.run_end_encode(rows.column("stream"))
+        start = 0
+        for end, stream in zip(runs.run_ends.to_pylist(), runs.values.to_pylist(), strict=True):
+            before = self.spans.get(stream)
+            first = before.first if before else ids[start].as_py()
+            number = end - start + (before.rows if before else 0)
+            self.spans[stream] = Span(number, first, ids[end - 1].as_py())
+            start = end

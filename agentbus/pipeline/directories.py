@@ -1,0 +1,232 @@
+"""An archive in a directory of a local or shared file system."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import secrets
+import shutil
+import time
+from collections.abc import Iterable, Iterator
+
+from agentbus.errors import AgentBusError, ConfigError, NotFound, UsageError
+from agentbus.pipeline.places import Entry, Place, Target
+
+_NOT_LINKABLE = (errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.EXDEV, errno.EACCES)
+
+
+class Directory(Place):
+    """A directory, with hard links of the data files as what plain readers see."""
+
+    def __init__(self, path: str) -> None:
+        self.root = os.path.abspath(path)
+        self.target = Target("file", self.root)
+
+    def uri(self, name: str) -> str:
+        """Return a `file://` URI as Hadoop reads it: nothing in it is percent-encoded."""
+        return f"file://{self._path(name)}"
+
+    def create(self, name: str, data: bytes) -> bool:
+        path = self._path(name)
+        with self._told("write", path):
+            temporary = self._temporary(path, data)
+            try:
+                # Unlike a rename, a link never replaces: of all who try, one gets the name.
+                os.link(temporary, path)
+            except FileExistsError:
+                return False
+            except OSError as error:
+                if error.errno in _NOT_LINKABLE and os.access(os.path.dirname(path), os.W_OK):
+                    raise ConfigError(
+                        f"{self} lies on a file system without hard links",
+                        hint="keep the archive on another one, or on S3",
+                    ) from error
+                raise
+            finally:
+                os.unlink(temporary)
+            _sync_directory(os.path.dirname(path))
+        return True
+
+    def replace(self, name: str, data: bytes) -> None:
+        path = self._path(name)
+        with self._told("write", path):
+            os.replace(self._temporary(path, data), path)
+
+    def read(self, name: str) -> bytes | None:
+        path = self._path(name)
+        with self._told("read", path):
+            try:
+                with open(path, "rb") as file:
+                    return file.read()
+            except (FileNotFoundError, NotADirectoryError):
+                return None
+
+    def listing(self, folder: str) -> Iterator[Entry]:
+        with self._told("list", self._path(folder)):
+            yield from self._walk(folder)
+
+    def _walk(self, folder: str) -> Iterator[Entry]:
+        try:
+            found = os.scandir(self._path(folder))
+        except FileNotFoundError:
+            return
+        inner = []
+        with found:
+            for entry in found:
+                name = f"{folder}/{entry.name}" if folder else entry.name
+                if entry.name.startswith("."):
+                    continue
+                if entry.is_dir():
+                    inner.append(name)
+                    continue
+                # It may be deleted while others are being listed.
+                with contextlib.suppress(FileNotFoundError):
+                    stat = entry.stat()
+                    yield Entry(name, stat.st_size, stat.st_mtime)
+        for name in inner:
+            yield from self._walk(name)
+
+    def delete(self, name: str) -> None:
+        path = self._path(name)
+        with self._told("delete", path), contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+
+    def remove_tree(self, folder: str) -> None:
+        path = self._path(folder)
+        with self._told("delete", path):
+            shutil.rmtree(path, ignore_errors=True)
+
+    def sync(self, name: str) -> int | None:
+        path = self._path(name)
+        with self._told("read", path):
+            try:
+                file = os.open(path, os.O_RDONLY)
+            except FileNotFoundError:
+                return None
+            try:
+                os.fsync(file)
+                size = os.fstat(file).st_size
+            finally:
+                os.close(file)
+            _sync_directory(os.path.dirname(path))
+            return size
+
+    def copy(self, source: str, name: str) -> None:
+        origin, path = self._path(source), self._path(name)
+        with self._told("write", path):
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            _link(origin, path)
+
+    def show(self, paths: Iterable[str]) -> None:
+        for path in paths:
+            name = self._path(path)
+            with self._told("write", name):
+                os.makedirs(os.path.dirname(name), exist_ok=True)
+                # It is there already, or compaction removed it and a sweep deleted it meanwhile.
+                with contextlib.suppress(FileExistsError, FileNotFoundError):
+                    _link(self._path(self.data(path)), name)
+
+    def hide(self, paths: Iterable[str]) -> None:
+        for path in paths:
+            self.delete(path)
+
+    def shown(self) -> set[str]:
+        with self._told("list", self.root):
+            folders = [e.name for e in os.scandir(self.root) if e.name.startswith("kind=")]
+            return {entry.name for folder in folders for entry in self._walk(folder)}
+
+    def tidy(self, before: float) -> None:
+        folder = self._path("_log")
+        with self._told("list", folder):
+            for entry in list(os.scandir(folder)):
+                if entry.name.startswith(".") and entry.name.endswith(".tmp"):
+                    with contextlib.suppress(FileNotFoundError):
+                        if entry.stat().st_mtime < before:
+                            os.unlink(entry.path)
+
+    @contextlib.contextmanager
+    def turn(self) -> Iterator[bool]:
+        """Hold a lock, which ends with this process; give up after 10 seconds."""
+        path = self._path("_log/.turn")
+        with self._told("write", path):
+            file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            patience = time.monotonic() + 10
+            while True:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    if time.monotonic() > patience:
+                        yield False
+                        return
+                    time.sleep(0.02)
+                else:
+                    break
+            yield True
+        finally:
+            os.close(file)
+
+    def _path(self, name: str) -> str:
+        return os.path.join(self.root, name) if name else self.root
+
+    def _temporary(self, path: str, data: bytes) -> str:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        temporary = _beside(path)
+        try:
+            with open(temporary, "xb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+            raise
+        return temporary
+
+    @contextlib.contextmanager
+    def _told(self, doing: str, path: str) -> Iterator[None]:
+        """Turn an error of the operating system into a sentence."""
+        try:
+            yield
+        except OSError as error:
+            raise trouble(doing, path, error) from error
+
+
+def trouble(doing: str, path: str, error: OSError) -> AgentBusError:
+    """Return the error that says what the operating system refused, and what may help."""
+    said = f"cannot {doing} {path}: {(error.strerror or 'failed').lower()}"
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return AgentBusError(said, hint="free some space; what was archived is whole")
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return ConfigError(said, hint="choose a path that this user may use")
+    if error.errno in (errno.EEXIST, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP):
+        return UsageError(said, hint="choose another path")
+    if error.errno == errno.ENOENT:
+        return NotFound(said, hint="check the path")
+    return AgentBusError(said)
+
+
+def _link(origin: str, path: str) -> None:
+    try:
+        os.link(origin, path)
+    except OSError as error:
+        if error.errno not in _NOT_LINKABLE:
+            raise
+        beside = _beside(path)
+        shutil.copyfile(origin, beside)
+        os.replace(beside, path)
+
+
+def _beside(path: str) -> str:
+    folder, name = os.path.split(path)
+    return os.path.join(folder, f".{name}.{secrets.token_hex(6)}.tmp")
+
+
+def _sync_directory(path: str) -> None:
+    file = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(file)
+    finally:
+        os.close(file)

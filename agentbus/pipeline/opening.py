@@ -1,0 +1,297 @@
+"""Opens Spark: on this machine, on a cluster, or through Spark Connect, with what the pipeline needs."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import pathlib
+import re
+import socket
+import sys
+import urllib.parse
+from collections.abc import Mapping
+
+import pyspark
+from pyspark import SparkConf, SparkContext
+from pyspark.errors import PySparkException, PySparkRuntimeError
+from pyspark.sql import SparkSession
+
+from agentbus import settings
+from agentbus.errors import AgentBusError, BackendUnavailable, ConfigError, UsageError
+from agentbus.pipeline import java, launching, quiet, scratch
+from agentbus.pipeline.telling import sentence, told
+
+# Every core of this machine, and four attempts at a task, as on a cluster: locally Spark tries once.
+LOCAL = "local[*,4]"
+LOG_LEVELS = ("off", "error", "warn", "info", "debug")
+_OLDEST_SPARK = (4, 2)
+_LOOPBACK = "127.0.0.1"
+_MASTER_PORT, _CONNECT_PORT = 7077, 15002
+_ANSWERS_WITHIN = 5.0
+
+_CONNECT_NEEDS = ("pandas", "grpc", "grpc_status", "zstandard")
+
+# How lines begin that stand around the one that says why a JVM did not start.
+_NO_REASON = ("at ", "WARNING", "Error: Could not create", "Error: A fatal exception")
+
+# What the pipeline's own code relies on, wherever it runs.
+_NEEDED = {
+    "spark.sql.session.timeZone": "UTC",
+    # INT96, the default, has no statistics, and other readers refuse it.
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    "spark.sql.parquet.compression.codec": "zstd",
+    # Without it a Python source that takes filters fails outright.
+    "spark.sql.python.filterPushdown.enabled": "true",
+    # Wants pandas, and warns where it is not.
+    "spark.sql.execution.pythonUDF.arrow.enabled": "false",
+}
+# What suits one machine; on a cluster its administrator's settings hold.
+_LOCALLY = {
+    "spark.driver.memory": "2g",
+    "spark.sql.shuffle.partitions": "4",
+    # Percentiles by a few hundred names need not be sorted first.
+    "spark.sql.objectHashAggregate.sortBased.fallbackThreshold": "2000",
+}
+# What suits a JVM that lives for a minute. HotSpot's own figures are those of servers: of a run of all
+# reports more than a third of the CPU's time went into compiling. And code of more than 8,000 bytes, which
+# Spark generates for wide rows, it does not compile at all.
+_SHORT_LIVED = (
+    "-XX:+IgnoreUnrecognizedVMOptions",
+    "-XX:-DontCompileHugeMethods",
+    "-XX:Tier4InvocationThreshold=50000",
+    "-XX:Tier4MinInvocationThreshold=10000",
+    "-XX:Tier4CompileThreshold=150000",
+    "-XX:Tier4BackEdgeThreshold=1000000",
+)
+_COLLECTOR = "-XX:+UseParallelGC"
+
+
+def session(
+    master: str | None = None,
+    *,
+    remote: str | None = None,
+    conf: Mapping[str, str] | None = None,
+    log_level: str = "off",
+    name: str = "agentbus",
+) -> SparkSession:
+    """Open Spark, or return the session that this process has open already.
+
+    Without `master` and `remote` it runs in a JVM beside this process, on all its cores. `master` is
+    a cluster's URL (`spark://…`, `yarn`, `k8s://…`), to which the package is shipped; `remote` a
+    Spark Connect server's (`sc://…`). `conf` has the last word on every setting. What Spark logs goes
+    to stderr from `log_level` on (`off`, `error`, `warn`, `info`, `debug`).
+
+    Raises `ConfigError` if there is no Java, Spark does not start, or Connect lacks its packages, and
+    `BackendUnavailable` if the cluster does not answer.
+    """
+    if master is not None and remote is not None:
+        raise UsageError("both a master and a Connect server are given", hint="give one of them")
+    if log_level not in LOG_LEVELS:
+        raise UsageError(
+            f"no such log level: {log_level!a}", hint=f"one of {', '.join(LOG_LEVELS)}"
+        )
+    _check_version()
+    _check_reach(master, remote)
+    given = dict(conf or {})
+    try:
+        if remote is not None:
+            return _connect(remote, given)
+        opened = _open(master or LOCAL, given, log_level, name)
+    except AgentBusError:
+        raise
+    except Exception as error:
+        raise told(error) from error
+    if not is_local(master):
+        from agentbus.pipeline.shipping import ship
+
+        ship(opened)
+    return opened
+
+
+def is_local(master: str | None) -> bool:
+    """Tell whether a master is this very process's JVM, whose Python workers see what it sees."""
+    return master is None or master == "local" or master.startswith("local[")
+
+
+def _connect(remote: str, given: dict[str, str]) -> SparkSession:
+    """Open a session on a Spark Connect server."""
+    if not remote.startswith("sc://"):
+        raise UsageError(f"{remote!a} is no Spark Connect server", hint="its URL is sc://HOST:PORT")
+    # Looked for first, since PySpark ends the process where it misses one in a program of `python -c`.
+    missing = [each for each in _CONNECT_NEEDS if importlib.util.find_spec(each) is None]
+    hint = "pip install 'pyspark[connect]'"
+    if missing:
+        raise ConfigError(
+            f"Spark Connect needs packages that are not installed: {', '.join(missing)}", hint=hint
+        )
+    try:
+        from pyspark.sql.connect.session import SparkSession as Remote
+    except (ImportError, PySparkException) as error:
+        raise ConfigError(
+            f"Spark Connect cannot use what is installed: {sentence(str(error))}", hint=hint
+        ) from error
+    settings.hand_down(SPARK_CONNECT_MODE_ENABLED="1", SPARK_LOCAL_REMOTE=None)
+    builder = Remote.builder.remote(remote)
+    # The server's own settings cannot be changed from here; these are the session's.
+    for key, value in {**_NEEDED, **given}.items():
+        builder = builder.config(key, value)
+    opened = builder.getOrCreate()
+    from agentbus.pipeline.shipping import send
+
+    send(opened)  # type: ignore[arg-type]
+    return opened  # type: ignore[return-value]
+
+
+def _open(master: str, given: dict[str, str], log_level: str, name: str) -> SparkSession:
+    """Open a session of this process's own JVM, which is started if it does not run yet."""
+    options = _options(master, given)
+    # A variable that points elsewhere would win over what was asked for here.
+    settings.hand_down(SPARK_REMOTE=None, SPARK_CONNECT_MODE_ENABLED=None, SPARK_API_MODE=None)
+    builder = SparkSession.builder.master(master).appName(name).config(map={**options})
+    if SparkContext._active_spark_context is None:
+        options.setdefault("spark.sql.warehouse.dir", str(scratch.place() / "warehouse"))
+        started = SparkConf(loadDefaults=False).setMaster(master).setAppName(name)
+        started.setAll(list(options.items()))
+        if log_level == "off":
+            quiet.hush()
+        if SparkContext._gateway is None:
+            _start(started, master, log_level)
+        context = SparkContext(conf=started)
+        if log_level == "off":
+            quiet.hush_ending(context)
+    return builder.getOrCreate()
+
+
+def _options(master: str, given: dict[str, str]) -> dict[str, str]:
+    """Return every setting for a master, those given by the caller last."""
+    options = {
+        **_NEEDED,
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+    }
+    if is_local(master):
+        options.update(_LOCALLY)
+    if on_loopback(master):
+        options["spark.driver.host"] = _LOOPBACK
+        options["spark.driver.bindAddress"] = _LOOPBACK
+    # The variable by which boto3 finds a server other than Amazon's.
+    endpoint = settings.variable("AWS_ENDPOINT_URL_S3") or settings.variable("AWS_ENDPOINT_URL")
+    if endpoint is not None:
+        options["spark.hadoop.fs.s3a.endpoint"] = endpoint
+        options["spark.hadoop.fs.s3a.path.style.access"] = "true"
+    options.update(given)
+    return options
+
+
+def on_loopback(master: str) -> bool:
+    """Tell whether all of a master is on this machine, so that nothing need be open to others."""
+    if master.startswith("local"):
+        return True
+    hosts = master.removeprefix("spark://").split(",")
+    return master.startswith("spark://") and all(
+        host.rpartition(":")[0] in (_LOOPBACK, "localhost", "[::1]") for host in hosts
+    )
+
+
+def _start(conf: SparkConf, master: str, log_level: str) -> None:
+    """Start the JVM: with our Java, this Python and a quiet log."""
+    found = java.find()
+    variables = {"JAVA_HOME": found.home}
+    chosen = settings.variable("PYSPARK_PYTHON")
+    # Locally another Python than this one would lack this package.
+    if chosen is None or is_local(master):
+        variables["PYSPARK_PYTHON"] = sys.executable
+    home = settings.variable("SPARK_HOME")
+    if master.startswith("local-cluster"):
+        home = _own_home()
+    elif home is None or is_local(master):
+        home = _installed()
+    # Set, since Spark's own search for it fails on a path with a blank.
+    variables["SPARK_HOME"] = home
+    settings.hand_down(**variables)
+    own = conf.get("spark.driver.extraJavaOptions") or ""
+    conf.set("spark.driver.extraJavaOptions", java_options(master, own, log_level))
+    if log_level != "off":
+        SparkContext._ensure_initialized(gateway=launching.launch(conf))
+        return
+    # What the JVM itself writes, and what Spark writes before its log is set up, is of use only if
+    # it does not start.
+    said = scratch.place() / "stderr"
+    with said.open("wb") as file:
+        try:
+            gateway = launching.launch(conf, stderr=file)
+        except (PySparkRuntimeError, OSError) as error:
+            raise ConfigError(
+                f"Spark did not start on {found.program}: {_why(said, error)}",
+                hint="log level `debug` shows all that it said",
+            ) from error
+    SparkContext._ensure_initialized(gateway=gateway)
+
+
+def java_options(master: str, own: str, log_level: str) -> str:
+    """Return what the JVM is started with: our options, then the user's `own`, which win."""
+    log = pathlib.Path(__file__).with_name("log4j2.properties").as_uri()
+    options = [f"-Dlog4j2.configurationFile={log}", f"-Dagentbus.log={log_level}"]
+    if is_local(master):
+        options += _SHORT_LIVED
+        # A JVM that is given two collectors does not start.
+        options += [] if re.search(r"-XX:\+Use\w+GC\b", own) else [_COLLECTOR]
+    return " ".join([*options, own]).strip()
+
+
+def _why(said: pathlib.Path, error: Exception) -> str:
+    """Return the line in which the JVM says why it ended."""
+    lines = [line.strip() for line in said.read_text(errors="replace").splitlines()]
+    lines = [line for line in lines if line and not line.startswith(_NO_REASON)]
+    telling = [line for line in lines if "rror" in line or "xception" in line]
+    return sentence((telling or lines or [str(error)])[0])
+
+
+def _installed() -> str:
+    """Return the directory of the Spark that was installed with PySpark."""
+    return str(pathlib.Path(pyspark.__file__).parent)
+
+
+def _own_home() -> str:
+    """Return a SPARK_HOME of links: `local-cluster` writes its workers' files into it."""
+    home = scratch.place() / "spark"
+    home.mkdir()
+    for entry in pathlib.Path(_installed()).iterdir():
+        (home / entry.name).symlink_to(entry)
+    return str(home)
+
+
+def _check_reach(master: str | None, remote: str | None) -> None:
+    """Raise `BackendUnavailable` unless a server listens: Spark itself would try for minutes."""
+    given = remote or master or ""
+    if not given.startswith(("spark://", "sc://")):
+        return
+    places = given.partition("://")[2].partition("/")[0].split(",")
+    reasons = []
+    for place in places:
+        try:
+            parts = urllib.parse.urlsplit(f"//{place}")
+            port = parts.port or (_CONNECT_PORT if remote else _MASTER_PORT)
+            with socket.create_connection((parts.hostname or "", port), _ANSWERS_WITHIN):
+                return
+        except (OSError, ValueError) as error:
+            reasons.append(str(error))
+    what = "Spark Connect server" if remote else "Spark master"
+    raise BackendUnavailable(
+        f"the {what} at {given.partition(';')[0]} does not answer: {reasons[0]}",
+        hint=f"check that it runs, and {'--remote' if remote else '--master'}",
+    )
+
+
+def _check_version() -> None:
+    numbers = []
+    for part in pyspark.__version__.split(".")[:2]:
+        with contextlib.suppress(ValueError):
+            numbers.append(int(part))
+    if tuple(numbers) < _OLDEST_SPARK:
+        raise ConfigError(
+            f"the pipeline needs PySpark {'.'.join(map(str, _OLDEST_SPARK))} or newer,"
+            f" and {pyspark.__version__} is installed at {os.path.dirname(pyspark.__file__)}",
+            hint="pip install 'agentbus-toolkit[pipeline]'",
+        )

@@ -1,0 +1,81 @@
+"""The options of the data source, read and checked."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from agentbus.errors import ConfigError, UsageError
+from agentbus.pipeline.pages import PAGE
+from agentbus.pipeline.streams import ALL, Selection
+from agentbus.replaying import point
+from agentbus.samples import server_time
+from agentbus.settings import resolve
+from agentbus.store.url import read
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from agentbus.keys import Scope
+    from agentbus.store import Op
+
+_KNOWN = (
+    *("url", "project", "streams", "from", "to"),
+    *("partitionRows", "pageRows", "maxRowsPerTrigger"),
+)
+# Spark's own, which it hands to every source.
+_SPARKS = ("path", "header")
+PARTITION = 100_000
+
+
+class Options:
+    """What the source was told, with the settings that it resolves to on the driver."""
+
+    def __init__(self, given: Mapping[str, str]) -> None:
+        told = {name.lower(): value for name, value in given.items() if name.lower() not in _SPARKS}
+        unknown = sorted(set(told) - {name.lower() for name in _KNOWN})
+        if unknown:
+            raise UsageError(
+                f"the source agentbus has no option {unknown[0][:60]!a}",
+                hint=f"it has {', '.join(_KNOWN)}",
+            )
+        url = told.get("url")
+        if url is not None and read(url).masked() != url:
+            raise ConfigError(
+                "the option url holds a password, which Spark would show in plans and logs",
+                hint="set AGENTBUS_URL in the environment of the driver instead",
+            )
+        self.settings = resolve({"url": url, "project": told.get("project")})
+        self.selection = Selection(told.get("streams", ALL))
+        self.partition_rows = _number(told, "partitionRows") or PARTITION
+        self.page_rows = _number(told, "pageRows") or PAGE
+        self.most = _number(told, "maxRowsPerTrigger")
+        self._from = told.get("from")
+        self._to = told.get("to")
+
+    def refuse_end(self) -> None:
+        """Raise `UsageError` if an end was given: a stream goes on."""
+        if self._to is not None:
+            raise UsageError(
+                "the option to is not for a stream", hint="filter by time, or read at rest"
+            )
+
+    def bounds(self, scope: Scope) -> Op[tuple[str | None, str | None]]:
+        """Return the first and the last id that are wanted, None where there is no such bound.
+
+        Both are inclusive, and so is the moment that a time names.
+        """
+        if self._from is None and self._to is None:
+            return None, None
+        now = yield from server_time(scope)
+        low = None if self._from is None else point(self._from, "", now)
+        high = None if self._to is None else point(self._to, "", now, last=True)
+        return low, high
+
+
+def _number(told: Mapping[str, str], name: str) -> int | None:
+    text = told.get(name.lower())
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdigit() and 0 < len(text) < 16 and int(text) > 0):
+        raise UsageError(f"the option {name} is {text[:40]!a}", hint="give a number above 0")
+    return int(text)

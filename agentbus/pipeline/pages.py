@@ -1,0 +1,122 @@
+"""Reads ranges of streams, a page at a time, as rows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from agentbus.backends import enter
+from agentbus.pipeline import streams
+from agentbus.pipeline.decoding import batch, gap
+from agentbus.pipeline.planning import Gap, Range
+from agentbus.store import Batch, Command, ServerReply, attempt, run
+from agentbus.stream import text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from typing import TypeVar
+
+    import pyarrow as pa
+
+    from agentbus.settings import Settings
+    from agentbus.store import Op
+
+    T = TypeVar("T")
+
+# A page is so many entries, or as many as come to about so many bytes: an entry may have 256 KiB.
+PAGE = 10_000
+_PAGE_BYTES = 8_000_000
+_FIRST_PAGE, _LOOKED_AT = 200, 8
+# Ranges of different streams whose beginnings are asked for in one exchange.
+_AT_ONCE = 20
+
+
+class Reader:
+    """Reads from the server that the settings name; what fails for a moment is tried again."""
+
+    def __init__(self, settings: Settings, *, page: int = PAGE) -> None:
+        self._backend, self.scope = enter(settings)
+        self._link = self._backend.link()
+        self._deadline = settings.deadline
+        self._page = page
+        # By kind: how many entries come to a page's bytes.
+        self._fits: dict[str, int] = {}
+
+    def __enter__(self) -> Reader:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self._link.close()
+
+    def run(self, op: Op[T]) -> T:
+        """Run an operation that reads."""
+        return run(
+            self._link,
+            attempt(
+                op, where=self._backend.name, deadline=self._deadline, advice=self._backend.advice
+            ),
+        )
+
+    def read(self, ranges: Sequence[Range]) -> Iterator[pa.RecordBatch]:
+        """Yield the entries of ranges as rows, each batch of one kind, each stream in its order.
+
+        A range whose entries were counted yields a row for those that are gone by now.
+        """
+        waiting: dict[str, list[Range]] = {}
+        for part in ranges:
+            kind = streams.kind(part.stream)
+            assert kind is not None
+            waiting.setdefault(kind, []).append(part)
+        for kind, parts in waiting.items():
+            for at in range(0, len(parts), _AT_ONCE):
+                yield from self._read(kind, parts[at : at + _AT_ONCE])
+
+    def _read(self, kind: str, parts: Sequence[Range]) -> Iterator[pa.RecordBatch]:
+        after = [part.after for part in parts]
+        seen = [0] * len(parts)
+        left = list(range(len(parts)))
+        while left:
+            count = max(1, self._count(kind) // len(left))
+            pages = self.run(self._pages(parts, left, after, count))
+            groups = []
+            for n, page in zip(left, pages, strict=True):
+                if page:
+                    groups.append((parts[n].stream, page))
+                    seen[n] += len(page)
+                    after[n] = text(page[-1][0])
+            if groups:
+                self._learn(kind, groups)
+                yield batch(groups)
+            left = [n for n, page in zip(left, pages, strict=True) if len(page) == count]
+        for part, number in zip(parts, seen, strict=True):
+            if part.expected is not None and number < part.expected:
+                lost = part.expected - number
+                yield gap(Gap(part.stream, lost, part.until, part.after, None))
+
+    def _pages(
+        self, parts: Sequence[Range], left: Sequence[int], after: Sequence[str], count: int
+    ) -> Op[list[Any]]:
+        asked = [
+            (
+                *("XRANGE", self.scope.keys.stream(parts[n].stream), f"({after[n]}"),
+                *(parts[n].until, "COUNT", count),
+            )
+            for n in left
+        ]
+        replies = (yield Batch(asked)) if len(asked) > 1 else [None]
+        for n, reply in enumerate(replies):
+            if reply is None or isinstance(reply, ServerReply):
+                # Asked for by itself, its error is told, or outlived.
+                replies[n] = yield Command(*asked[n])
+        return replies
+
+    def _count(self, kind: str) -> int:
+        return min(self._page, self._fits.get(kind, _FIRST_PAGE))
+
+    def _learn(self, kind: str, groups: Sequence[tuple[str, Sequence[Any]]]) -> None:
+        """Look at some entries of what came, and see how many of the largest make a page."""
+        most = max(
+            sum(map(len, entry[1] or ()))
+            for _, page in groups
+            for entry in page[:: max(1, len(page) // _LOOKED_AT)]
+        )
+        self._fits[kind] = max(1, _PAGE_BYTES // (most + 100))

@@ -1,0 +1,186 @@
+"""Where an archive lies: a directory or a bucket, and the small files that the driver keeps there.
+
+A name is relative to the place, with `/` between its parts. Data files are written and read by
+executors: they get a `Target`, which travels with a task and holds no secret.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from agentbus import settings
+from agentbus.errors import UsageError
+
+_SUPPORTED = "give a path, file:///path or s3a://bucket/prefix"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where data files go, as a value that may be sent to executors: no credentials are in it."""
+
+    scheme: str
+    root: str
+
+    def filesystem(self) -> tuple[Any, str]:
+        """Return pyarrow's file system and the root in it, by the environment of this process."""
+        from pyarrow import fs
+
+        if self.scheme == "file":
+            return fs.LocalFileSystem(), self.root
+        # A file that fits into one part is then one request, and not three.
+        options = {**_s3_options(settings.s3()), "allow_delayed_open": True}
+        return fs.S3FileSystem(**options), self.root
+
+    def data(self, path: str) -> str:
+        """Return the name under which the data file of this path in the log lies."""
+        return f"_data/{path}" if self.scheme == "file" else path
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A file in a place: its name, its size in bytes, and when it was last written (unix time)."""
+
+    name: str
+    size: int
+    modified: float
+
+
+class Place(ABC):
+    """A directory or a part of a bucket; names in it are relative, with `/` between their parts."""
+
+    target: Target
+
+    def __str__(self) -> str:
+        return self.uri("").rstrip("/")
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self}>"
+
+    @abstractmethod
+    def uri(self, name: str) -> str:
+        """Return what Spark calls this file or directory."""
+
+    @abstractmethod
+    def create(self, name: str, data: bytes) -> bool:
+        """Write a file whole, so that it survives a crash; False, and no change, if it is there."""
+
+    @abstractmethod
+    def replace(self, name: str, data: bytes) -> None:
+        """Write a file whole, in place of the one that may be there."""
+
+    @abstractmethod
+    def read(self, name: str) -> bytes | None:
+        """Return what a file holds, None if it is not there."""
+
+    @abstractmethod
+    def listing(self, folder: str) -> Iterator[Entry]:
+        """Yield every file in a folder and below; what is half written or hidden is left out."""
+
+    @abstractmethod
+    def delete(self, name: str) -> None:
+        """Delete a file; it may be gone already."""
+
+    @abstractmethod
+    def sync(self, name: str) -> int | None:
+        """Make sure that a file survives a crash and return its size, None if it is not there."""
+
+    @abstractmethod
+    def copy(self, source: str, name: str) -> None:
+        """Let a file be at another, new name, too, whole at once."""
+
+    @abstractmethod
+    def turn(self) -> contextlib.AbstractContextManager[bool]:
+        """Keep other processes from settling meanwhile; False if one is at it for long."""
+
+    def names(self, prefix: str) -> list[str]:
+        """Return the names that begin with a prefix, in order."""
+        folder = prefix.rpartition("/")[0]
+        return sorted(e.name for e in self.listing(folder) if e.name.startswith(prefix))
+
+    def read_all(self, names: list[str]) -> list[bytes | None]:
+        """Return what several files hold, None for each that is not there."""
+        return [self.read(name) for name in names]
+
+    def remove_tree(self, folder: str) -> None:
+        """Delete every file in a folder and below."""
+        for entry in list(self.listing(folder)):
+            self.delete(entry.name)
+
+    def data(self, path: str) -> str:
+        """Return the name under which the data file of this path in the log lies."""
+        return self.target.data(path)
+
+    def filesystem(self) -> tuple[Any, str]:
+        """Return pyarrow's file system and this place's root in it."""
+        return self.target.filesystem()
+
+    @abstractmethod
+    def show(self, paths: Iterable[str]) -> None:
+        """Let plain readers see these data files; where every reader sees them, do nothing."""
+
+    @abstractmethod
+    def hide(self, paths: Iterable[str]) -> None:
+        """Let plain readers no longer see these data files."""
+
+    @abstractmethod
+    def shown(self) -> set[str] | None:
+        """Return the paths that plain readers see, None if there is no view to keep."""
+
+    @abstractmethod
+    def tidy(self, before: float) -> None:
+        """Delete what writers that were killed before this unix time left half written."""
+
+
+def place(path: str | os.PathLike[str]) -> Place:
+    """Return the place that a path, `file://…` or `s3a://bucket/prefix` names; touch nothing yet."""
+    text = os.fspath(path)
+    if not text:
+        raise UsageError("the path of the archive is empty", hint=_SUPPORTED)
+    if "\0" in text:
+        raise UsageError(f"{text[:60]!a} is no path", hint=_SUPPORTED)
+    from agentbus.pipeline.directories import Directory
+
+    scheme, separator, rest = text.partition("://")
+    if not separator:
+        return Directory(text)
+    if scheme == "file":
+        host, _, inner = rest.partition("/")
+        if host not in ("", "localhost") or not inner:
+            raise UsageError(f"{text[:80]!a} names another host", hint=_SUPPORTED)
+        return Directory("/" + unquote(inner))
+    if scheme in ("s3", "s3a"):
+        parts = urlsplit(text)
+        if "@" in parts.netloc:
+            raise UsageError(
+                "credentials do not belong into the path of an archive",
+                hint="set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
+            )
+        bucket, _, prefix = rest.partition("/")
+        if not bucket:
+            raise UsageError(f"{text[:80]!a} names no bucket", hint=_SUPPORTED)
+        from agentbus.pipeline.buckets import Bucket
+
+        return Bucket(bucket, prefix.strip("/"))
+    raise UsageError(f"an archive cannot lie at {scheme[:40]!a}://", hint=_SUPPORTED)
+
+
+def _s3_options(found: dict[str, str]) -> dict[str, Any]:
+    """Return what pyarrow's file system for S3 wants; what is unset, it finds as AWS's tools do."""
+    options: dict[str, Any] = {
+        "access_key": found.get("access_key"),
+        "secret_key": found.get("secret_key"),
+        "session_token": found.get("session_token"),
+        "region": found.get("region"),
+    }
+    if endpoint := found.get("endpoint"):
+        parts = urlsplit(endpoint)
+        options["scheme"] = parts.scheme
+        options["endpoint_override"] = parts.netloc
+        options["region"] = found.get("region") or "us-east-1"
+    return {name: value for name, value in options.items() if value is not None}

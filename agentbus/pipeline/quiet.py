@@ -1,0 +1,36 @@
+"""Keeps off the terminal what PySpark's own Python code logs there, beside raising it."""
+
+from __future__ import annotations
+
+import logging
+import os
+
+from pyspark import SparkContext
+
+# Loggers that write to stderr by themselves, as JSON, what the exception says as well.
+_TALKATIVE = ("SQLQueryContextLogger", "DataFrameQueryContextLogger", "py4j")
+
+
+def hush() -> None:
+    """Silence PySpark's and py4j's loggers, in this process."""
+    for name in _TALKATIVE:
+        logging.getLogger(name).setLevel(logging.CRITICAL + 1)
+    root = logging.getLogger()
+    # py4j logs a lost JVM on the root logger.
+    if _not_py4j not in root.filters:
+        root.addFilter(_not_py4j)
+
+
+def hush_ending(context: SparkContext) -> None:
+    """Have a context say nothing when its JVM ends before it: what was asked of it raises anyway."""
+    server = getattr(context, "_accumulatorServer", None)
+    if server is not None:
+        server.handle_error = _nothing
+
+
+def _not_py4j(record: logging.LogRecord) -> bool:
+    return f"{os.sep}py4j{os.sep}" not in record.pathname
+
+
+def _nothing(*_request: object) -> None:
+    """Say nothing."""

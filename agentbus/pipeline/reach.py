@@ -1,0 +1,60 @@
+"""Warns of what executors on other machines could not reach: a loopback server, a local path."""
+
+from __future__ import annotations
+
+import urllib.parse
+
+from agentbus.pipeline.opening import is_local, on_loopback
+
+
+def warnings(
+    master: str | None,
+    remote: str | None,
+    *,
+    url: str | None = None,
+    path: str | None = None,
+) -> list[str]:
+    """Return a sentence for each thing that the machines of a cluster probably cannot reach.
+
+    `url` is the Redis server's, None for the embedded one; `path` is where an archive lies. Locally,
+    and where the cluster itself is on loopback, there is nothing to warn of.
+    """
+    if remote is not None:
+        # What follows a semicolon may be a token.
+        where = remote.partition(";")[0]
+        near = urllib.parse.urlsplit(remote).hostname in _THIS_MACHINE
+    else:
+        where = master or ""
+        near = master is None or is_local(master) or on_loopback(master)
+    if near:
+        return []
+    found = []
+    if url is None or _only_here(url):
+        server = "the embedded server" if url is None else "a server on this machine alone"
+        found.append(
+            f"the executors of {where} cannot reach {server}:"
+            " give --url with a host name that they know"
+        )
+    if path is not None and _is_local_path(path):
+        found.append(
+            f"the executors of {where} see {path} only if it lies on storage that all of them share"
+        )
+    return found
+
+
+_THIS_MACHINE = ("127.0.0.1", "localhost", "::1")
+
+
+def _only_here(url: str) -> bool:
+    """Tell whether a server's URL is a socket's, or names this machine by its loopback address."""
+    try:
+        parts = urllib.parse.urlsplit(url)
+        host = parts.hostname
+    except ValueError:
+        return False
+    return parts.scheme in ("unix", "memory") or host is None or host in _THIS_MACHINE
+
+
+def _is_local_path(path: str) -> bool:
+    scheme = urllib.parse.urlsplit(path).scheme
+    return scheme in ("", "file")

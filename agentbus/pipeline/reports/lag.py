@@ -1,0 +1,251 @@
+"""Lag: how far consumers were behind what was published, and which workers vanished.
+
+What was published is counted in the archive, and what was done is told by workers: both exact. How
+much waited when the rows begin is not known; it is inferred from the lowest point. That a worker
+vanished is inferred, too: it held tasks and told nothing more, while others went on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from pyspark.sql import Window, functions as F  # noqa: N812
+
+from agentbus.pipeline import schema
+from agentbus.pipeline.reports.report import Chart, Given, Report, Table
+from agentbus.pipeline.reports.work import (
+    arrived,
+    plus,
+    seconds_of,
+    start_of,
+    total,
+    worked,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+# A worker that held tasks and told nothing for so long, while metrics went on, is taken for gone. A
+# living one may be silent as long as a task of its runs: only when it is done is something to tell.
+SILENT_SECONDS = 300
+_MOMENTS = 20_000
+_SETTLED = ("processed", "dead", "lost_tasks")
+_KEYS = ("queue", "group_")
+
+
+def levels(rows: DataFrame, given: Given) -> DataFrame:
+    """Return by queue, group_ and slot: published, settled, lag at its end, and the backlog at the start.
+
+    Only slots in which something came or was done are there. A queue whose groups told nothing has
+    the group null, of which nothing is settled. `backlog` is how many tasks must have waited before
+    the first row, since more were settled than had come: at least so many.
+    """
+
+    def make() -> DataFrame:
+        none = F.lit(0).cast("bigint")
+        done = worked(rows, given).where("group_ is not null and slot is not null")
+        settled = done.groupBy(*_KEYS, "slot").agg(
+            *(total(event).alias(event) for event in _SETTLED)
+        )
+        groups = settled.select(*_KEYS).distinct()
+        came = arrived(rows, given).join(groups, "queue", "left")
+        both = came.select(*_KEYS, "slot", "published", none.alias("settled")).unionByName(
+            settled.select(
+                *_KEYS, "slot", none.alias("published"), plus(*_SETTLED).alias("settled")
+            )
+        )
+        so_far = Window.partitionBy(*_KEYS).orderBy("slot")
+        whole = Window.partitionBy(*_KEYS)
+        return (
+            both.groupBy(*_KEYS, "slot")
+            .agg(total("published").alias("published"), total("settled").alias("settled"))
+            .withColumns(
+                {
+                    "came": F.try_sum("published").over(so_far),
+                    "gone": F.try_sum("settled").over(so_far),
+                }
+            )
+            .withColumn("ahead", F.try_subtract("came", "gone"))
+            .withColumn("backlog", F.greatest(-F.min("ahead").over(whole), none))
+            .withColumn("lag", F.try_add("ahead", "backlog"))
+            .select(*_KEYS, "slot", "published", "settled", "came", "gone", "backlog", "lag")
+        )
+
+    return given.once("levels", make)
+
+
+def groups(rows: DataFrame, given: Given) -> DataFrame:
+    """Return by queue and group how far it was behind at the end, and at its worst.
+
+    `behind_ms` is the age of the oldest task that is still to be done, to a slot, if they are done
+    in the order in which they came.
+    """
+    seconds = seconds_of(given)
+    whole = Window.partitionBy(*_KEYS)
+    found = levels(rows, given)
+    end = found.agg(F.max("slot").alias("end"))
+    waiting = F.try_add("came", "backlog") > F.max("gone").over(whole)
+    marked = found.withColumn("oldest", F.when(waiting, F.col("slot")))
+    return (
+        marked.groupBy(*_KEYS)
+        .agg(
+            total("published").alias("published"),
+            total("settled").alias("settled"),
+            F.max("backlog").alias("backlog_before"),
+            F.max_by("lag", "slot").alias("lag"),
+            F.max("lag").alias("highest"),
+            F.max(F.struct("lag", (-F.col("slot")).alias("at")))["at"].alias("at"),
+            F.min("oldest").alias("oldest"),
+        )
+        .crossJoin(end)
+        .select(
+            "queue",
+            F.col("group_").alias("group"),
+            *("published", "settled", "backlog_before", "lag"),
+            ((F.col("end") + 1 - F.col("oldest")) * F.lit(seconds * 1000)).alias("behind_ms"),
+            "highest",
+            F.timestamp_seconds(-F.col("at") * F.lit(seconds)).alias("highest_at"),
+        )
+        .orderBy(F.desc("lag"), F.desc("highest"), "queue", "group")
+    )
+
+
+def over_time(rows: DataFrame, given: Given) -> DataFrame:
+    """Return by queue, group and time: published, settled, the lag at the end and the highest."""
+    return (
+        levels(rows, given)
+        .withColumn("at", start_of("slot", seconds_of(given)))
+        .groupBy(*_KEYS, given.moment("at"))
+        .agg(
+            total("published").alias("published"),
+            total("settled").alias("settled"),
+            F.max_by("lag", "slot").alias("lag"),
+            F.max("lag").alias("highest"),
+        )
+        .withColumnRenamed("group_", "group")
+        .orderBy("time", "queue", "group")
+    )
+
+
+def _lives(rows: DataFrame, given: Given) -> DataFrame:
+    """What each worker told from its first entry to its last, and whether it seems to have vanished."""
+    events = ("received", "processed", "retried", "dead", "reclaimed", "lost_tasks", "stale")
+    done = worked(rows, given).where("worker is not null")
+    # Whoever tells anything shows that metrics went on.
+    end = worked(rows, given).agg(F.max("last").alias("end"))
+    ended = plus("processed", "retried", "dead", "stale")
+    return (
+        done.groupBy(*_KEYS, "worker")
+        .agg(
+            F.max("agent").alias("agent"),
+            F.min("first").alias("first"),
+            F.max("last").alias("last"),
+            *(total(event).alias(event) for event in events),
+        )
+        .crossJoin(end)
+        .withColumn("held", F.greatest(F.try_subtract("received", ended), F.lit(0)))
+        .withColumn(
+            "vanished",
+            F.coalesce(
+                (F.col("held") > 0)
+                & (F.unix_micros("end") - F.unix_micros("last") > SILENT_SECONDS * 1_000_000),
+                F.lit(False),
+            ),
+        )
+    )
+
+
+def workers(rows: DataFrame, given: Given) -> DataFrame:
+    """Return workers that vanished, took over, lost tasks, or came too late to settle them."""
+    lives = given.once("lives", lambda: _lives(rows, given))
+    return (
+        lives.where("vanished or reclaimed > 0 or lost_tasks > 0 or stale > 0")
+        .select(
+            "queue",
+            F.col("group_").alias("group"),
+            *("worker", "agent", "first", "last", "vanished", "held", "received", "processed"),
+            *("reclaimed", F.col("lost_tasks").alias("lost"), "stale"),
+        )
+        .orderBy(
+            F.desc("vanished"),
+            *(F.desc(event) for event in ("held", "lost", "stale", "reclaimed")),
+            *("queue", "group", "worker"),
+        )
+    )
+
+
+def history(rows: DataFrame, given: Given) -> DataFrame:
+    """Return by queue, group and time what crashes left: reclaimed, lost, stale, and workers vanished."""
+    events = ("reclaimed", "lost_tasks", "stale")
+    none = F.lit(0).cast("bigint")
+    told = worked(rows, given).select(
+        *_KEYS,
+        start_of("slot", seconds_of(given)).alias("at"),
+        *events,
+        none.alias("vanished"),
+    )
+    lives = given.once("lives", lambda: _lives(rows, given))
+    gone = lives.where("vanished").select(
+        *_KEYS,
+        F.col("last").alias("at"),
+        *(none.alias(event) for event in events),
+        F.lit(1).cast("bigint").alias("vanished"),
+    )
+    figures = (*events, "vanished")
+    return (
+        told.unionByName(gone)
+        .where(" or ".join(f"{figure} > 0" for figure in figures))
+        .where("at is not null")
+        .groupBy(*_KEYS, given.moment("at"))
+        .agg(*(total(figure).alias(figure) for figure in figures))
+        .withColumnsRenamed({"group_": "group", "lost_tasks": "lost"})
+        .orderBy("time", "queue", "group")
+    )
+
+
+def build(rows: DataFrame, given: Given) -> Sequence[Table]:
+    """Return the tables of lag and crashes."""
+    bucket = given.span.bucket
+    return (
+        Table(
+            "groups",
+            "How far behind at the end",
+            groups(rows, given),
+            Chart("bar", "queue", ("lag", "highest"), series="group"),
+            note="What waited before the first row is inferred: at least so many, since more were done"
+            " than had come. A queue without a group has no worker that told anything.",
+        ),
+        Table(
+            "times",
+            f"Lag by {bucket}",
+            over_time(rows, given),
+            Chart("line", "time", "highest", series="queue"),
+            top=_MOMENTS,
+        ),
+        Table(
+            "workers",
+            "Workers with losses",
+            workers(rows, given),
+            note="A worker seems to have vanished if it held tasks and told nothing more for"
+            f" {SILENT_SECONDS} seconds, while metrics went on.",
+        ),
+        Table(
+            "crashes",
+            f"Crashes by {bucket}",
+            history(rows, given),
+            Chart("stacked", "time", ("reclaimed", "lost", "stale", "vanished")),
+            top=_MOMENTS,
+        ),
+    )
+
+
+REPORT = Report(
+    "lag",
+    "Lag and crashes",
+    "How many tasks waited at each time, which workers vanished with tasks in their hands, and what"
+    " was taken over, lost, or done too late because of it.",
+    build,
+    (schema.QUEUE, schema.METRICS, schema.GAP),
+    "No task was published or done in this time.",
+)

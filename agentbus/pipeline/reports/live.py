@@ -1,0 +1,168 @@
+"""What happens now: a report that goes on, of who writes how much in each window of time.
+
+Windows are kept in memory until the watermark has passed them: that far behind the newest entry's time
+an entry may come and still be counted. So memory is bounded by what names there are in a few windows,
+however long it runs.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import functions as F  # noqa: N812
+
+from agentbus.errors import UsageError
+from agentbus.pipeline import schema
+from agentbus.pipeline.bound import source
+from agentbus.pipeline.reports.running import Filled
+from agentbus.pipeline.reports.work import total
+from agentbus.pipeline.telling import told
+from agentbus.pipeline.typed import TYPED
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+    from agentbus.settings import Settings
+
+WINDOW, WATERMARK, EVERY = "1 minute", "2 minutes", "2 seconds"
+# How far back it begins, if nobody says.
+SINCE = "5m"
+# How often it is looked whether the query has ended, in seconds.
+_GLANCE = 0.2
+_KEYS = ("kind", "stream", "queue", "topic", "agent")
+_EVENTS = ("processed", "failed", "dead")
+
+
+def windows(rows: DataFrame, window: str = WINDOW, watermark: str = WATERMARK) -> DataFrame:
+    """Return by window and kind, stream, queue, topic and agent: entries, bytes, and what was done.
+
+    `rows` may be a stream, and what is returned then is one, too. Columns: time (the window's start),
+    the keys, entries, bytes (of payloads), processed, failed and dead (as workers tell it in the
+    stream of metrics), lost (entries that were gone before they were read). Rows without a time are
+    in no window.
+    """
+    known = {**TYPED[schema.QUEUE], **TYPED[schema.METRICS]}
+    events = [F.when(F.col("kind") == schema.METRICS, F.expr(known[one])) for one in _EVENTS]
+    return (
+        rows.withWatermark("time", watermark)
+        .groupBy(F.window("time", window).alias("window"), *_KEYS)
+        .agg(
+            F.count_if(F.col("kind") != schema.GAP).alias("entries"),
+            total(F.expr(known["bytes"])).alias("bytes"),
+            *(total(number).alias(event) for event, number in zip(_EVENTS, events, strict=True)),
+            total("lost").alias("lost"),
+        )
+        .select(
+            F.col("window.start").alias("time"),
+            *_KEYS,
+            *("entries", "bytes", *_EVENTS, "lost"),
+        )
+    )
+
+
+def live(
+    spark: SparkSession,
+    options: Mapping[str, str],
+    window: str = WINDOW,
+    watermark: str = WATERMARK,
+    *,
+    format: str = "agentbus",
+) -> DataFrame:
+    """Return the windows of a bus as a stream; `options` are those of the source `agentbus`."""
+    rows = spark.readStream.format(format).options(**options).load()
+    return windows(rows, window, watermark)
+
+
+def updates(frame: DataFrame, every: str | None = EVERY) -> Iterator[pa.Table]:
+    """Run a stream, and yield the windows that each of its batches changed, with their figures anew.
+
+    `every` says how often there is a batch; None: go on until all that is there now is done, and end. A
+    slow reader slows the stream down. The query stops when the iterator is closed. Raises what
+    Spark's errors mean; a `UsageError` through Spark Connect, where functions run on the server.
+    """
+    if frame.sparkSession.__class__.__module__.startswith("pyspark.sql.connect"):
+        raise UsageError(
+            "live reports do not run through Spark Connect",
+            hint="leave out --remote; --master takes a cluster",
+        )
+    changed: queue.Queue[pa.Table | Exception] = queue.Queue(maxsize=1)
+    over = threading.Event()
+
+    def hand_over(batch: DataFrame, _number: int) -> None:
+        found: pa.Table | Exception
+        try:
+            found = batch.toArrow()
+        except (PySparkException, Py4JError) as error:
+            # Raised here, it would come back as the traceback of a callback.
+            found = error
+        while (isinstance(found, Exception) or found.num_rows) and not over.is_set():
+            try:
+                changed.put(found, timeout=_GLANCE)
+            except queue.Full:
+                continue
+            return
+
+    # Spark leaves the directory of a query's offsets behind if the query fails.
+    frame.sparkSession.conf.set("spark.sql.streaming.forceDeleteTempCheckpointLocation", "true")
+    writer = frame.writeStream.outputMode("update").foreachBatch(hand_over)
+    writer = (
+        writer.trigger(availableNow=True) if every is None else writer.trigger(processingTime=every)
+    )
+    try:
+        query = writer.start()
+    except (PySparkException, Py4JError) as error:
+        raise told(error) from error
+    try:
+        while True:
+            # Ask before looking: what came last was put there before the query ended.
+            active = query.isActive
+            try:
+                found = changed.get(timeout=_GLANCE)
+            except queue.Empty:
+                if not active:
+                    break
+                continue
+            if isinstance(found, Exception):
+                raise told(found) from found
+            yield found
+        failure = query.exception()
+        if failure is not None:
+            raise told(failure) from failure
+    finally:
+        over.set()
+        query.stop()
+
+
+def watch(
+    spark: SparkSession,
+    settings: Settings,
+    *,
+    since: str | None = None,
+    window: str = WINDOW,
+    watermark: str = WATERMARK,
+    every: str | None = EVERY,
+    tell: Callable[[Filled], None],
+) -> None:
+    """Tell the windows of a bus as they change, the newest first, until the stream ends or fails.
+
+    It begins with the entries of the last five minutes, or `since`. A window is told again when it
+    has changed.
+    """
+    bound = source(settings)
+    spark.dataSource.register(bound)
+    found = live(spark, {"from": since or SINCE}, window, watermark, format=bound.name())
+    for table in updates(found, every):
+        tell(_filled(table))
+
+
+def _filled(table: pa.Table) -> Filled:
+    ordered = table.sort_by([("time", "descending"), ("entries", "descending")])
+    return Filled(
+        "live", "windows", "What happens now", tuple(ordered.column_names), ordered.to_pylist()
+    )

@@ -1,0 +1,134 @@
+"""What a report is: a function from rows to a few small tables, and what it says of them.
+
+Columns speak for themselves by how they end, so that the page and the terminal can write them for
+people: `_ms` is a duration in milliseconds, `bytes` a size, `_share` a part of one, `_rate` so many
+a second; a timestamp is a moment in UTC.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Literal
+
+from pyspark.sql import functions as F  # noqa: N812 (the name that Spark's own pages use)
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+# How many rows of a table are shown and kept, if it does not say: the rest is counted.
+TOP = 100
+Kind = Literal["bar", "line", "heat", "stacked"]
+Bucket = Literal["minute", "hour", "day"]
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """How a table is drawn.
+
+    `x` names the column of the categories or moments. `y` names the column of figures, or several:
+    each is a series of its own. `series` names a column that splits the rows into series (of a heat
+    map: into its lines). Bars of categories are drawn in the order of the rows.
+    """
+
+    kind: Kind
+    x: str
+    y: str | Sequence[str]
+    series: str | None = None
+    unit: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """One table of a report: a frame that is already aggregated and ordered, most telling first.
+
+    `name` is stable and unique in its report. At most `top` rows leave Spark; how many were left out
+    is counted. `note` says what the figures mean where the columns do not.
+    """
+
+    name: str
+    title: str
+    frame: DataFrame
+    chart: Chart | None = None
+    note: str | None = None
+    top: int = TOP
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """What the rows of a run span: from the first entry's time to the last one's (both UTC)."""
+
+    first: datetime | None = None
+    last: datetime | None = None
+
+    @property
+    def bucket(self) -> Bucket:
+        """How finely time is cut: charts shall have some 20 to 200 moments."""
+        if self.first is None or self.last is None:
+            return "hour"
+        length = self.last - self.first
+        if length <= timedelta(hours=3):
+            return "minute"
+        return "hour" if length <= timedelta(days=14) else "day"
+
+
+@dataclass(slots=True)
+class Given:
+    """What a run gives to its reports besides the rows: the span, and frames computed once."""
+
+    span: Span = field(default_factory=Span)
+    _kept: dict[str, DataFrame] = field(default_factory=dict)
+
+    def moment(self, time: str = "time") -> Column:
+        """Return the start of the bucket that a time falls into, as the column `time`."""
+        return F.date_trunc(self.span.bucket, F.col(time)).alias("time")
+
+    def once(self, name: str, make: Callable[[], DataFrame]) -> DataFrame:
+        """Return a frame that several tables or reports start from, computed and kept once.
+
+        It must be small: an aggregate (by queue, agent and hour, say) or a few narrow columns, never
+        whole entries.
+        """
+        if name not in self._kept:
+            self._kept[name] = make().persist()
+        return self._kept[name]
+
+    def release(self) -> None:
+        """Let go of what was kept."""
+        while self._kept:
+            self._kept.popitem()[1].unpersist()
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """A report: `build` takes rows (columns of the schema, all kinds) and returns its tables.
+
+    `kinds` are the kinds of rows it looks at, `empty` the sentence that is said when none of its
+    tables has a row. `build` starts no job: it only says what is to be computed.
+    """
+
+    name: str
+    title: str
+    about: str
+    build: Callable[[DataFrame, Given], Sequence[Table]]
+    kinds: Sequence[str]
+    empty: str
+
+
+def of_kind(rows: DataFrame, kind: str) -> DataFrame:
+    """Return the rows of one kind with its typed columns."""
+    from agentbus.pipeline.typed import typed
+
+    return typed(rows.where(F.col("kind") == kind), kind)
+
+
+def percentile(column: str | Column, share: float) -> Column:
+    """Return an exact percentile, interpolated between two values, to a tenth; null of no values."""
+    return percentiles(column, share)[0]
+
+
+def percentiles(column: str | Column, *shares: float) -> tuple[Column, ...]:
+    """Return several such percentiles: Spark gathers the values once for all of them."""
+    found = F.percentile(column, F.array(*map(F.lit, shares)))
+    return tuple(F.round(F.get(found, F.lit(n)), 1) for n in range(len(shares)))

@@ -1,0 +1,192 @@
+"""A replay's record on the server, by which it goes on where it stopped.
+
+The driver writes what was asked for and what that came to, once; Spark's tasks move the cursors on.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from agentbus import backends, errors
+from agentbus.clock import rfc3339
+from agentbus.errors import AgentBusError, Refused
+from agentbus.pipeline import planting
+from agentbus.pipeline.choosing import Wanted
+from agentbus.settings import Settings
+from agentbus.store import Command, Step, attempt, run
+from agentbus.stream import position, text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from agentbus.keys import Scope
+    from agentbus.store import Op
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What is replayed of one stream: so many rows, from the first id to the last, to one place.
+
+    `target` is a queue, and None the channel.
+    """
+
+    stream: str
+    target: str | None
+    priority: str
+    rows: int
+    first: str
+    last: str
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """A replay that was begun: its bounds, what it came to, how much is published, when all was."""
+
+    start: tuple[int, int] | None
+    end: tuple[int, int] | None
+    streams: tuple[Source, ...]
+    published: int
+    finished: str | None
+
+    def bounded(self, wanted: Wanted) -> Wanted:
+        """Return what is wanted, with the bounds that were first meant."""
+        return replace(wanted, start=self.start, end=self.end)
+
+
+def ends(chosen: Iterable[Source]) -> dict[str, tuple[int, int]]:
+    """Return for each stream the last id of what is replayed of it."""
+    found: dict[str, tuple[int, int]] = {}
+    for each in chosen:
+        found[each.stream] = max(found.get(each.stream, (0, 0)), position(each.last))
+    return found
+
+
+def progress(scope: Scope, replay_id: str) -> Op[int]:
+    """Return how many rows of a replay are published, by all runs of it."""
+    found = yield Command("HGET", scope.keys.replay(replay_id), "published")
+    return int(found or 0)
+
+
+class Record:
+    """A replay's record, as the driver reads and writes it."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.backend, self.scope = backends.enter(settings)
+        self.link = self.backend.link()
+        self.token = self.scope.token().replace(".", "-")
+        self._settings = settings
+
+    def run(self, op: Op[Any]) -> Any:
+        """Run an operation on the server."""
+        tried = attempt(
+            op,
+            where=self.backend.name,
+            deadline=self._settings.deadline,
+            advice=self.backend.advice,
+        )
+        return run(self.link, tried)
+
+    def alive(self) -> None:
+        """Raise `BackendUnavailable` if the server does not answer."""
+        self.run(_ask(Command("PING")))
+
+    def look(self, name: str, asked: Mapping[str, Any]) -> Begun | None:
+        """Return a replay that was begun before, None if none was. Raises `Refused` if it is another."""
+        kept, published, finished = self.run(
+            _ask(Command("HMGET", self.scope.keys.replay(name), "asked", "published", "finished"))
+        )
+        return None if kept is None else _begun(name, asked, kept, published, finished)
+
+    def begin(
+        self,
+        name: str,
+        asked: Mapping[str, Any],
+        wanted: Wanted,
+        chosen: Sequence[Source],
+        version: int | None,
+    ) -> Begun:
+        """Begin a replay, unless another run of it was faster; return what holds."""
+        said = {
+            "asked": asked,
+            "at": rfc3339(self.scope.now()),
+            "version": version,
+            # Once it has begun, `30m` ago is no other time, and what is archived later is not meant.
+            "from": wanted.start,
+            "to": wanted.end,
+            "streams": [asdict(each) for each in chosen],
+        }
+        rows = sum(each.rows for each in chosen)
+        key = self.scope.keys.replay(name)
+        return _begun(name, asked, *self.run(_begin(key, json.dumps(said), rows)))
+
+    def close(self, name: str, chosen: Sequence[Source]) -> int:
+        """Note that all is published, if it is, and return how many rows this run published.
+
+        Raises what a task could not get over.
+        """
+        key = self.scope.keys.replay(name)
+        last = ends(chosen)
+        fields = [planting.cursor_field(stream) for stream in last]
+        mine, failed, cursors = self.run(_outcome(key, self.token, fields))
+        if failed is not None:
+            said = json.loads(failed)
+            raise getattr(errors, said["error"], AgentBusError)(said["message"], hint=said["hint"])
+        for (stream, end), cursor in zip(last.items(), cursors, strict=True):
+            if cursor is None or position(text(cursor)) < end:
+                reached = "nothing" if cursor is None else text(cursor)
+                raise AgentBusError(
+                    f"the replay {name!r} came to {reached} in {stream!r}, and its last is"
+                    f" {end[0]}-{end[1]}",
+                    hint="run it again: it goes on there",
+                )
+        self.run(_ask(Command("HSET", key, "finished", rfc3339(self.scope.now()))))
+        return int(mine or 0)
+
+
+def _ask(step: Step) -> Op[Any]:
+    return (yield step)
+
+
+def _begin(key: str, said: str, rows: int) -> Op[list[Any]]:
+    if (yield Command("HSETNX", key, "asked", said)):
+        yield Command("HSET", key, "rows", rows)
+    yield Command("EXPIRE", key, planting.KEPT)
+    found: list[Any] = yield Command("HMGET", key, "asked", "published", "finished")
+    return found
+
+
+def _begun(
+    name: str,
+    asked: Mapping[str, Any],
+    kept: bytes,
+    published: bytes | None,
+    finished: bytes | None,
+) -> Begun:
+    said = json.loads(kept)
+    if said["asked"] != asked:
+        raise Refused(
+            f"the replay {name!r} was begun {said['at']} with other wishes",
+            hint="repeat those, or give another --id",
+        )
+    start, end = (None if point is None else tuple(point) for point in (said["from"], said["to"]))
+    return Begun(
+        start,
+        end,
+        tuple(Source(**each) for each in said["streams"]),
+        int(published or 0),
+        None if finished is None else text(finished),
+    )
+
+
+def _outcome(key: str, token: str, fields: Sequence[str]) -> Op[tuple[Any, Any, list[Any]]]:
+    mine, failed = yield Command(
+        "HMGET", key, planting.run_field(token), planting.failure_field(token)
+    )
+    cursors: list[Any] = []
+    for at in range(0, len(fields), 1000):
+        cursors += yield Command("HMGET", key, *fields[at : at + 1000])
+    if failed is not None:
+        yield Command("HDEL", key, planting.failure_field(token))
+    return mine, failed, cursors

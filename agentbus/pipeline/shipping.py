@@ -1,0 +1,51 @@
+"""Carries this package to executors whose machines lack it."""
+
+from __future__ import annotations
+
+import importlib.util
+import pathlib
+import zipfile
+
+from pyspark.sql import SparkSession
+
+import agentbus
+from agentbus.pipeline import scratch
+
+# What only ever runs beside a shell.
+_NOT_SHIPPED = ("commands", "server", "testing", "__pycache__")
+# The module by which Spark finds the source `agentbus` by name.
+_TOP_LEVEL = "pyspark_agentbus"
+
+
+def ship(spark: SparkSession) -> None:
+    """Send this package to every executor of a cluster, those that join later too.
+
+    Its dependencies (redis, hiredis, orjson, pyarrow) are compiled for a machine: they must be
+    installed on the nodes, or come in an environment that is sent along.
+    """
+    # Executors fetch the file where it lies, for as long as the session runs.
+    spark.sparkContext.addPyFile(str(packed(scratch.place())))
+
+
+def packed(place: pathlib.Path) -> pathlib.Path:
+    """Write this package as a zip into a directory and return its path."""
+    path = place / f"agentbus-{agentbus.__version__}.zip"
+    package = pathlib.Path(agentbus.__file__).parent
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
+        for found in sorted(package.rglob("*")):
+            inside = found.relative_to(package)
+            if found.is_file() and not set(inside.parts) & set(_NOT_SHIPPED):
+                file.write(found, pathlib.PurePath("agentbus", inside))
+        top = importlib.util.find_spec(_TOP_LEVEL)
+        if top is not None and top.origin is not None:
+            file.write(top.origin, f"{_TOP_LEVEL}.py")
+    return path
+
+
+def send(spark: SparkSession) -> None:
+    """Carry this package through Spark Connect, for as long as the session lasts.
+
+    Functions and sources at rest find it on a server that lacks it; streaming sources do not. To pickle
+    our classes by value instead would make two of each, where one imports what another was sent with.
+    """
+    spark.addArtifacts(str(packed(scratch.place())), pyfile=True)

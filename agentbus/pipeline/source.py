@@ -1,0 +1,384 @@
+"""The Spark data source `agentbus`: the streams of a project as rows, at rest and as they grow.
+
+spark.dataSource.register(AgentBusSource)
+spark.read.format("agentbus").option("project", "app").option("streams", "queues").load()
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    InputPartition,
+    LessThan,
+    LessThanOrEqual,
+)
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from agentbus.pipeline import planning, streams
+from agentbus.pipeline.decoding import gap
+from agentbus.pipeline.options import Options
+from agentbus.pipeline.pages import Reader
+from agentbus.pipeline.planning import Gap, Head, Position, Range
+from agentbus.pipeline.schema import DDL, GAP
+from agentbus.pipeline.streams import Discovery
+from agentbus.stream import position
+
+if TYPE_CHECKING:
+    import datetime
+    from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
+
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+    from agentbus.store import Op
+
+_PUSHING = "pyspark.sql.worker.data_source_pushdown_filters"
+
+
+class AgentBusSource(DataSource):
+    """Reads the streams of a project as rows of the documented schema.
+
+    Options: `url`, `project`, `streams`, `from`, `to`, `partitionRows`, `pageRows`, `maxRowsPerTrigger`;
+    without a url or a project, what the driver's environment and files set.
+    """
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        super().__init__(options)
+        self._options = Options(options)
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the format's name."""
+        return "agentbus"
+
+    def schema(self) -> str:
+        """Return the schema's version 1, as SQL."""
+        return DDL
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Return a reader of what is there now."""
+        # Spark refuses a reader that takes filters in a session where that is switched off.
+        return (_Filtered if _filters_come() else _AtRest)(self._options)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        """Return a reader of what is there and of what comes."""
+        return _Growing(self._options)
+
+
+def _filters_come() -> bool:
+    main = getattr(sys.modules.get("__main__"), "__spec__", None)
+    return _PUSHING in sys.modules or getattr(main, "name", None) == _PUSHING
+
+
+class _Lot(InputPartition):
+    """What one task reads: ranges, and gaps that are known already."""
+
+    def __init__(self, ranges: Sequence[Range], gaps: Sequence[Gap] = ()) -> None:
+        super().__init__(None)
+        self.ranges = ranges
+        self.gaps = gaps
+
+
+def _read(options: Options, lot: InputPartition) -> Iterator[pa.RecordBatch]:
+    # Spark makes a partition of None where there is nothing to read.
+    if not isinstance(lot, _Lot):
+        return
+    for found in lot.gaps:
+        yield gap(found)
+    if lot.ranges:
+        with Reader(options.settings, page=options.page_rows) as reader:
+            yield from reader.read(lot.ranges)
+
+
+def _lots(options: Options, ranges: Iterable[Range], gaps: Sequence[Gap]) -> list[InputPartition]:
+    size = options.partition_rows
+    lots = planning.packed(((part, part.expected or 0) for part in ranges), size)
+    found: list[InputPartition] = [_Lot(lot) for lot in lots]
+    if gaps:
+        found.append(_Lot((), gaps))
+    return found
+
+
+class _AtRest(DataSourceReader):
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._low: str | None = None
+        self._high: str | None = None
+        self._only: dict[str, frozenset[str]] = {}
+
+    def partitions(self) -> list[InputPartition]:
+        """Cut all that is there into ranges."""
+        options = self._options
+        with Reader(options.settings) as reader:
+            ranges, gaps = reader.run(self._plan(reader))
+        return _lots(options, ranges, gaps)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read one lot."""
+        return _read(self._options, partition)
+
+    def _plan(self, reader: Reader) -> Op[tuple[list[Range], list[Gap]]]:
+        options, scope = self._options, reader.scope
+        low, high = yield from options.bounds(scope)
+        low = max(filter(None, (low, self._low)), key=position, default=None)
+        high = min(filter(None, (high, self._high)), key=position, default=None)
+        names = yield from Discovery(scope, options.selection).op()
+        heads = yield from planning.look(scope, [n for n in names if self._wanted(n)])
+        ranges: list[Range] = []
+        gaps: list[Gap] = []
+        for name, head in heads.items():
+            end = head.last if high is None or planning.older(head.last, high) else high
+            start = Position(planning.START if low is None else planning.before(low))
+            if not planning.older(start.id, end):
+                continue
+            whole = low is None and end == head.last
+            if whole and head.added <= options.partition_rows:
+                lost: int | None = planning.gone(start, Position(end, head.added), head)
+                parts = [Range(name, start.id, end, head.added - (lost or 0))]
+            else:
+                parts = yield from planning.steps(
+                    scope, name, start.id, end, options.partition_rows
+                )
+                lost = _lost(head, start.id, end, whole=whole, found=parts)
+            ranges += parts
+            if lost != 0:
+                gaps.append(planning.gap(name, lost, start, Position(end, head.added), head))
+        return ranges, [g for g in gaps if self._wanted_kind(GAP)]
+
+    def _wanted(self, name: str) -> bool:
+        kind, queue = streams.kind(name), streams.queue(name)
+        # What a gap is missing from matters only by the stream's name.
+        kinds = self._only.get("kind", frozenset((kind, GAP)))
+        return (
+            (kind in kinds or GAP in kinds)
+            and name in self._only.get("stream", (name,))
+            and queue in self._only.get("queue", (queue,))
+        )
+
+    def _wanted_kind(self, kind: str) -> bool:
+        return kind in self._only.get("kind", (kind,))
+
+
+def _lost(head: Head, start: str, end: str, *, whole: bool, found: Sequence[Range]) -> int | None:
+    """Return how many entries of a part of a stream are gone; None if that cannot be told."""
+    if whole:
+        return head.added - sum(part.expected or 0 for part in found)
+    if not planning.older(start, head.trimmed):
+        return 0
+    everything = start == planning.START and not planning.older(end, head.trimmed)
+    return head.removed if everything else None
+
+
+class _Filtered(_AtRest):
+    """A reader that is told what is filtered for, where Spark's session allows it."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
+        """Read less where a filter allows it; Spark filters all the same."""
+        for found in filters:
+            self._take(found)
+        return filters
+
+    def _take(self, found: Filter) -> None:
+        column = ".".join(getattr(found, "attribute", ()))
+        value: Any = getattr(found, "value", None)
+        if column in ("stream", "kind", "queue") and isinstance(found, (EqualTo, In)):
+            values = frozenset(value if isinstance(found, In) else (value,))
+            self._only[column] = self._only.get(column, values) & values
+        elif column == "id" and isinstance(found, EqualTo) and planning.is_id(value):
+            self._raise(value)
+            self._lower(value)
+        elif column == "time" and hasattr(value, "timestamp"):
+            moment = _milliseconds(value)
+            if isinstance(found, (EqualTo, GreaterThan, GreaterThanOrEqual)):
+                self._raise(f"{moment}-0")
+            if isinstance(found, (EqualTo, LessThan, LessThanOrEqual)):
+                self._lower(f"{moment}-{2**64 - 1}")
+
+    def _raise(self, low: str) -> None:
+        self._low = low if self._low is None else max(low, self._low, key=position)
+
+    def _lower(self, high: str) -> None:
+        self._high = high if self._high is None else min(high, self._high, key=position)
+
+
+def _milliseconds(value: datetime.datetime) -> int:
+    return max(0, int(value.timestamp() * 1000))
+
+
+class _Growing(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Offsets are `{stream: [last id, entries added]}`: from two of them what was lost is arithmetic."""
+
+    def __init__(self, options: Options) -> None:
+        options.refuse_end()
+        self._options = options
+        self._reader: Reader | None = None
+        self._discovery: Discovery | None = None
+        self._goal: dict[str, Position] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Tasks get the reader, too, and open what they need.
+        return {"_options": self._options, "_reader": None, "_discovery": None, "_goal": None}
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        """Return where the first batch starts: at the beginning, or at the option `from`."""
+        opened = self._open()
+        return opened.run(self._first(opened))
+
+    def _first(self, reader: Reader) -> Op[dict[str, Any]]:
+        low, _ = yield from self._options.bounds(reader.scope)
+        heads = yield from self._look(reader, {})
+        if low is None:
+            return {}
+        positions = {}
+        for name, head in heads.items():
+            until = min(planning.before(low), head.last, key=position)
+            parts = yield from planning.steps(
+                reader.scope, name, until, head.last, self._options.partition_rows
+            )
+            rest = sum(part.expected or 0 for part in parts)
+            positions[name] = Position(until, max(0, head.added - rest))
+        return _offset(positions)
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """Return how many rows a batch may have."""
+        most = self._options.most
+        return ReadAllAvailable() if most is None else ReadMaxRows(most)
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        """Return where the next batch ends; `start` itself where there is nothing new."""
+        reader = self._open()
+        begin = _positions(start)
+        most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        end = reader.run(self._latest(reader, begin, most))
+        return start if end == begin else _offset(end)
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+        """Return how far the server is, for the query's progress."""
+        reader = self._open()
+        heads = reader.run(self._look(reader, {}))
+        return _offset({name: Position(head.last, head.added) for name, head in heads.items()})
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Note how far everything is now: the query ends there."""
+        reader = self._open()
+        heads = reader.run(self._look(reader, {}))
+        self._goal = {name: Position(head.last, head.added) for name, head in heads.items()}
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """Cut what lies between two offsets into ranges."""
+        reader = self._open()
+        ranges, gaps = reader.run(self._cut(reader, _positions(start), _positions(end)))
+        return _lots(self._options, ranges, gaps)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read one lot."""
+        return _read(self._options, partition)
+
+    def stop(self) -> None:
+        """Close the connection."""
+        if self._reader is not None:
+            self._reader.__exit__()
+            self._reader = None
+
+    def _open(self) -> Reader:
+        if self._reader is None:
+            self._reader = Reader(self._options.settings)
+        return self._reader
+
+    def _look(self, reader: Reader, known: Iterable[str]) -> Op[dict[str, Head]]:
+        if self._discovery is None:
+            self._discovery = Discovery(reader.scope, self._options.selection)
+        names = yield from self._discovery.op(known)
+        heads = yield from planning.look(reader.scope, names)
+        return heads
+
+    def _latest(
+        self, reader: Reader, begin: dict[str, Position], most: int | None
+    ) -> Op[dict[str, Position]]:
+        heads = yield from self._look(reader, begin)
+        new = planning.news(heads, begin)
+        if self._goal is not None:
+            new = {
+                name: (start, _nearer(end, self._goal[name]))
+                for name, (start, end) in new.items()
+                if name in self._goal and start.added < self._goal[name].added
+            }
+        waiting = sum(end.added - start.added for start, end in new.values())
+        ends = dict(begin)
+        for name, (start, end) in new.items():
+            backlog = end.added - start.added
+            share = (
+                backlog if most is None or waiting <= most else max(1, most * backlog // waiting)
+            )
+            if share < backlog:
+                end = yield from self._part(reader, name, start, end, heads[name], share)
+            ends[name] = end
+        return ends
+
+    def _part(
+        self, reader: Reader, name: str, start: Position, end: Position, head: Head, share: int
+    ) -> Op[Position]:
+        """Return where so many entries after a position end."""
+        lost = planning.gone(start, end, head)
+        parts = yield from planning.steps(reader.scope, name, start.id, end.id, share, share)
+        found = sum(part.expected or 0 for part in parts)
+        if found < share:
+            return end
+        return Position(parts[-1].until, min(end.added, start.added + lost + found))
+
+    def _cut(
+        self, reader: Reader, start: Mapping[str, Position], end: Mapping[str, Position]
+    ) -> Op[tuple[list[Range], list[Gap]]]:
+        changed = {
+            name: (start.get(name, Position()), until)
+            for name, until in end.items()
+            if start.get(name) != until
+        }
+        heads = yield from planning.look(reader.scope, list(changed))
+        ranges: list[Range] = []
+        gaps: list[Gap] = []
+        for name, (begin, until) in changed.items():
+            if until.added < begin.added:
+                # The stream was made again: what it has counts from nothing.
+                begin = Position(begin.id, 0)
+            head = heads.get(name) or Head(until.id, until.added, 0, None)
+            added = until.added - begin.added
+            lost = planning.gone(begin, until, head)
+            size = self._options.partition_rows
+            if added - lost <= size:
+                ranges.append(Range(name, begin.id, until.id, added - lost))
+            else:
+                parts = yield from planning.steps(reader.scope, name, begin.id, until.id, size)
+                ranges += parts
+                lost = added - sum(part.expected or 0 for part in parts)
+            if lost:
+                gaps.append(planning.gap(name, lost, begin, until, head))
+        return ranges, gaps
+
+
+def _nearer(one: Position, other: Position) -> Position:
+    return one if one.added < other.added else other
+
+
+def _positions(offset: Mapping[str, Any]) -> dict[str, Position]:
+    return {name: Position(str(entry_id), int(added)) for name, (entry_id, added) in offset.items()}
+
+
+def _offset(positions: Mapping[str, Position]) -> dict[str, Any]:
+    # Spark compares offsets by their text.
+    return {name: [positions[name].id, positions[name].added] for name in sorted(positions)}

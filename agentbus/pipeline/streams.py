@@ -1,0 +1,162 @@
+"""Which streams a project has, and which of them are wanted.
+
+A stream is named by its key without the project: `ch:main`, `q:mail`, `q:mail:high`,
+`dlq:mail:default`, `metrics`, `ev:orders`.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from agentbus.errors import UsageError
+from agentbus.inspector import scan
+from agentbus.names import unescape
+from agentbus.pipeline.schema import CHANNEL, DEAD_LETTER, EVENT, METRICS, QUEUE
+from agentbus.queue import PRIORITIES
+from agentbus.store import Command
+from agentbus.stream import text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from agentbus.keys import Scope
+    from agentbus.store import Op
+
+# Going through all keys of a large server takes a while: the streams of queues that registered are found
+# at once, others (dead letters, events, and queues of other programs) after so many seconds at most.
+SCAN_EVERY = 60.0
+
+_WORDS = {
+    "channel": CHANNEL,
+    "queues": QUEUE,
+    "dead-letters": DEAD_LETTER,
+    "metrics": METRICS,
+    "events": EVENT,
+}
+ALL = ",".join(_WORDS)
+
+
+def kind(name: str) -> str | None:
+    """Return what a stream is by its name, or None if it is no stream that is archived."""
+    head, _, rest = name.partition(":")
+    parts = rest.split(":") if rest else []
+    if name == "ch:main":
+        return CHANNEL
+    if name == "metrics":
+        return METRICS
+    if head == "q" and (len(parts) == 1 or (len(parts) == 2 and parts[1] in PRIORITIES)):
+        return QUEUE if parts[0] else None
+    if head == "dlq" and len(parts) == 2 and all(parts):
+        return DEAD_LETTER
+    if head == "ev" and len(parts) == 1 and parts[0]:
+        return EVENT
+    return None
+
+
+def queue(name: str) -> str | None:
+    """Return the queue that a stream belongs to, decoded."""
+    head, _, rest = name.partition(":")
+    return unescape(rest.partition(":")[0]) if head in ("q", "dlq") else None
+
+
+def topic(name: str) -> str | None:
+    """Return the name of a stream of events as its producers and consumers know it."""
+    head, _, rest = name.partition(":")
+    return unescape(rest) if head == "ev" else None
+
+
+def priority(name: str) -> str:
+    """Return the priority of a queue's stream."""
+    return name.split(":")[2] if name.count(":") == 2 else "normal"
+
+
+def heals(name: str) -> bool:
+    """Tell whether what a server lost of a stream is put there again, under ids that only grow.
+
+    A relay does so with events. Whoever has read such a stream goes on where he was.
+    """
+    return kind(name) == EVENT
+
+
+class Selection:
+    """The streams that somebody wants: by kind (`channel,queues`), or by name (`q:mail`)."""
+
+    def __init__(self, words: str = ALL) -> None:
+        self._kinds: set[str] = set()
+        self._names: set[str] = set()
+        for word in filter(None, (part.strip() for part in words.split(","))):
+            if word in _WORDS:
+                self._kinds.add(_WORDS[word])
+            elif kind(word) is not None:
+                self._names.add(word)
+            else:
+                raise UsageError(
+                    f"{word[:80]!a} is no stream",
+                    hint=f"name some of {ALL}, or a stream such as q:mail, q:mail:high,"
+                    " dlq:mail:default, ev:orders",
+                )
+        if not self._kinds and not self._names:
+            raise UsageError("no streams were named", hint=f"name some of {ALL}")
+
+    def __contains__(self, name: str) -> bool:
+        found = kind(name)
+        return found is not None and (found in self._kinds or name in self._names)
+
+    def scanned(self) -> tuple[str, ...]:
+        """Return the kinds of keys among which streams must be looked for."""
+        found = (("q", QUEUE), ("dlq", DEAD_LETTER), ("ev", EVENT))
+        return tuple(key for key, what in found if what in self._kinds)
+
+    def certain(self) -> set[str]:
+        """Return the names that are wanted whether they are there or not."""
+        found = set(self._names)
+        if CHANNEL in self._kinds:
+            found.add("ch:main")
+        if METRICS in self._kinds:
+            found.add("metrics")
+        return found
+
+
+class Discovery:
+    """Finds the streams of a project that are wanted, among them those made since it last looked."""
+
+    def __init__(
+        self,
+        scope: Scope,
+        selection: Selection,
+        *,
+        every: float = SCAN_EVERY,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._scope = scope
+        self._selection = selection
+        self._every = every
+        self._monotonic = monotonic
+        self._known: set[str] = set()
+        self._next: float | None = None
+
+    def op(self, known: Iterable[str] = ()) -> Op[list[str]]:
+        """Return the names of streams that may be there, sorted; `known` are looked at anyway."""
+        self._known.update(name for name in known if name in self._selection)
+        now = self._monotonic()
+        if self._next is None or now >= self._next:
+            yield from self._scan()
+            self._next = now + self._every
+        elif "q" in self._selection.scanned():
+            names: list[Any] = yield Command("ZRANGE", self._scope.keys.queues, 0, -1)
+            for name in names:
+                self._add(*(self._scope.keys.queue(text(name), p) for p in PRIORITIES))
+        return sorted(self._known | self._selection.certain())
+
+    def _scan(self) -> Op[None]:
+        for key_kind in self._selection.scanned():
+            self._add(*(yield from scan(self._scope, key_kind)))
+
+    def _add(self, *keys: str) -> None:
+        prefix = f"{self._scope.keys.project}:"
+        for key in keys:
+            name = key.removeprefix(prefix)
+            # A key that is no UTF-8 is no name of ours: surrogates stand for its bytes.
+            if name in self._selection and not any("\ud800" <= c <= "\udfff" for c in name):
+                self._known.add(name)

@@ -1,0 +1,183 @@
+"""Tells in a sentence of ours what Spark reports in pages: its errors, and those of ours inside them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
+from pyspark.errors import AnalysisException, ParseException
+
+from agentbus import errors
+from agentbus.errors import (
+    AgentBusError,
+    BackendUnavailable,
+    ConfigError,
+    NotFound,
+    Unhealthy,
+    UsageError,
+)
+
+_OURS = {
+    name: found
+    for name, found in vars(errors).items()
+    if isinstance(found, type) and issubclass(found, AgentBusError)
+}
+# As Python ends a traceback, whether or not it knows the class by its module.
+_RAISED = re.compile(rf"^\W*(?:agentbus\.errors\.)?({'|'.join(_OURS)}): (.+)$", re.MULTILINE)
+# A Java exception's class before its message, and Spark's own marks around one.
+_JAVA_CLASS = re.compile(
+    r"^(?:Caused by: |: |Exception in thread \"\S+\" )?(?:[a-z_$][\w$]*\.)+[\w$]+: "
+)
+_CONDITION = re.compile(r"^\[[A-Z][A-Z0-9_.]*\] ")
+_STATE = re.compile(r"\s*SQLSTATE: \w{5}.*$")
+
+Made = Callable[[str], AgentBusError]
+
+# A data file that the log of an archive names, and how Spark says that it cannot be read.
+_DATA_FILE = re.compile(
+    r"(?:_data/)?kind=[a-z_]+/date=\d{4}-\d\d-\d\d/\d{10}-[0-9a-f]{8}-[\w-]+\.parquet"
+)
+_UNREADABLE = (
+    *("PATH_NOT_FOUND", "FileNotFoundException", "FILE_NOT_EXIST", "FAILED_READ_FILE"),
+    *("CANNOT_READ_FILE_FOOTER", "is not a Parquet file"),
+)
+
+# What stands anywhere in the text: the first that does tells what it was.
+_SIGNS: tuple[tuple[str, Made], ...] = (
+    (
+        "No space left on device",
+        lambda _: AgentBusError(
+            "no space is left on the device that Spark writes to",
+            hint="make room, or set SPARK_LOCAL_DIRS to another place for what is temporary",
+        ),
+    ),
+    (
+        "S3AFileSystem not found",
+        lambda _: ConfigError(
+            "Spark cannot read s3a://: it lacks the jars of hadoop-aws",
+            hint="give spark.jars.packages=org.apache.hadoop:hadoop-aws:VERSION,"
+            " the version of Spark's own Hadoop",
+        ),
+    ),
+    (
+        "JAVA_GATEWAY_EXITED",
+        lambda _: ConfigError(
+            "Spark did not start", hint="log level `debug` shows all that it said"
+        ),
+    ),
+    (
+        "OutOfMemoryError",
+        lambda _: AgentBusError(
+            "Spark ran out of memory",
+            hint="give spark.driver.memory locally, or spark.executor.memory on a cluster, more",
+        ),
+    ),
+    (
+        "All masters are unresponsive",
+        lambda _: BackendUnavailable(
+            "Spark's master does not answer", hint="check --master, and that it runs"
+        ),
+    ),
+    (
+        "stopped SparkContext",
+        lambda _: BackendUnavailable(
+            "Spark was stopped, by its master or for want of one",
+            hint="check that the master runs, and what it logged",
+        ),
+    ),
+    (
+        "StatusCode.UNAVAILABLE",
+        lambda _: BackendUnavailable(
+            "the Spark Connect server does not answer", hint="check --remote, and that it runs"
+        ),
+    ),
+    (
+        "Connection refused",
+        lambda text: BackendUnavailable(f"a connection was refused: {sentence(text)}"),
+    ),
+)
+# The same of paths, unless it is a data file of an archive that is not as the log says.
+_ABSENT: tuple[tuple[str, Made], ...] = (
+    ("PATH_NOT_FOUND", lambda text: NotFound(sentence(text))),
+    ("FileNotFoundException", lambda text: NotFound(sentence(text))),
+    ("NoSuchBucket", lambda text: NotFound(sentence(text))),
+)
+
+
+def told(error: BaseException) -> AgentBusError:
+    """Return the error of ours that says what an error of Spark's means, to raise from it.
+
+    An error of ours that was raised in one of Spark's Python processes keeps its class, and with it
+    its exit code. SQL that does not parse, or names what is not there, is a `UsageError`; a path
+    that is not there is `NotFound`; an archive's data file that is missing or broken is `Unhealthy`,
+    servers that do not answer are `BackendUnavailable`. Of anything else the first line is kept.
+    """
+    if isinstance(error, AgentBusError):
+        return error
+    text = str(error)
+    raised = _RAISED.findall(text)
+    if raised:
+        # The last one: what came before it is what it was raised from.
+        name, message = raised[-1]
+        return _OURS[name](message.strip())
+    if isinstance(error, (Py4JNetworkError, ConnectionError)) or (
+        isinstance(error, Py4JError) and not isinstance(error, Py4JJavaError)
+    ):
+        return AgentBusError(
+            "Spark's Java process is gone: it was killed, or ran out of memory",
+            hint="give spark.driver.memory more if it happens again",
+        )
+    for sign, made in _SIGNS:
+        if sign in text:
+            return made(text)
+    broken = _DATA_FILE.search(text)
+    if broken and any(sign in text for sign in _UNREADABLE):
+        return Unhealthy(
+            f"the archive's data file {broken[0]} is missing or not what was written",
+            hint="restore it from a copy; what was compacted while it was read is read anew",
+        )
+    for sign, made in _ABSENT:
+        if sign in text:
+            return made(text)
+    if isinstance(error, ParseException):
+        return UsageError(f"the SQL does not parse: {sentence(text)}")
+    if isinstance(error, AnalysisException):
+        return UsageError(sentence(text))
+    return AgentBusError(f"Spark failed: {sentence(text) or type(error).__name__}")
+
+
+def sentence(text: str) -> str:
+    """Return the one line of a report that says what happened, without Spark's marks around it."""
+    lines = text.splitlines()
+    line = _end_of_traceback(lines) or _root_cause(lines)
+    while (shorter := _JAVA_CLASS.sub("", line)) != line:
+        line = shorter
+    return _STATE.sub("", _CONDITION.sub("", line)).rstrip(". ")
+
+
+def _end_of_traceback(lines: list[str]) -> str | None:
+    """Return the line that names the exception of the last Python traceback in a report."""
+    ended, inside = None, False
+    for line in lines:
+        if line.strip() == "Traceback (most recent call last):":
+            inside = True
+        elif inside and line and not line.startswith(" "):
+            ended, inside = line, False
+    return ended
+
+
+def _root_cause(lines: list[str]) -> str:
+    told_lines = [line.strip() for line in lines]
+    told_lines = [
+        line
+        for line in told_lines
+        if line and not line.startswith(("at ", "An error occurred while"))
+    ]
+    causes = [
+        line
+        for line in told_lines
+        # What is missing is said better above.
+        if line.startswith("Caused by: ") and ": " in line[11:] and "ClassNotFound" not in line
+    ]
+    return causes[-1] if causes else (told_lines or [""])[0]

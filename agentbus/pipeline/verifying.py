@@ -1,0 +1,243 @@
+"""Says how far an archive is, and reconciles it with the streams that it was made from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from agentbus.backends import enter
+from agentbus.pipeline import planning, streams
+from agentbus.pipeline.archived import read
+from agentbus.pipeline.archiving import NOTHING
+from agentbus.pipeline.bound import source
+from agentbus.pipeline.commits import Log
+from agentbus.pipeline.pages import Reader
+from agentbus.pipeline.places import place
+from agentbus.pipeline.schema import COLUMNS, GAP
+from agentbus.pipeline.streams import ALL, Discovery, Selection
+from agentbus.samples import server_time
+from agentbus.store import Batch, ServerReply
+from agentbus.stream import id_time, position, text
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+    from agentbus.pipeline.commits import State
+    from agentbus.settings import Settings
+    from agentbus.store import Op
+
+_AT_ONCE = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How far the archive of one stream is.
+
+    `lag` is how many entries are not archived yet, `behind` the age of the oldest of them in seconds
+    (0 if there is none). `rows` are archived, `lost` were gone before they could be.
+    """
+
+    stream: str
+    kind: str
+    rows: int
+    lost: int
+    lag: int
+    behind: float
+    last_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """How far an archive is: its figures, and the standing of each of its streams."""
+
+    path: str
+    archive: str
+    project: str
+    version: int
+    files: int
+    rows: int
+    bytes: int
+    streams: tuple[Standing, ...]
+
+    @property
+    def lag(self) -> int:
+        """How many entries of all streams are not archived yet."""
+        return sum(stream.lag for stream in self.streams)
+
+
+def status(settings: Settings, path: str) -> Status:
+    """Return how far an archive is, by its log and the server's counts; needs no Spark.
+
+    Raises `NotFound`, `EpochMismatch`, `Refused` if it is the archive of another project.
+    """
+    where = place(path)
+    log = Log(where)
+    state = log.state()
+    with Reader(settings) as reader:
+        log.check_project(state, reader.scope.keys.project)
+        standings = reader.run(_standings(reader, state))
+    return Status(
+        str(where),
+        state.archive,
+        state.project,
+        state.version,
+        len(state.files),
+        state.rows,
+        state.bytes,
+        tuple(standings),
+    )
+
+
+def _standings(reader: Reader, state: State) -> Op[list[Standing]]:
+    scope = reader.scope
+    names = yield from Discovery(scope, Selection(ALL)).op(state.positions)
+    heads = yield from planning.look(scope, names)
+    before = {name: planning.Position(p.id, p.added) for name, p in state.positions.items()}
+    before = yield from planning.going_on(scope, heads, before, streams.heals)
+    new = planning.news(heads, before)
+    now = yield from server_time(scope)
+    oldest = yield from _oldest(reader, {name: start.id for name, (start, _) in new.items()})
+    found = []
+    for name in sorted({*state.positions, *heads}):
+        at = state.positions.get(name, NOTHING)
+        start, end = new.get(name, (planning.Position(), planning.Position()))
+        behind = max(0.0, now - id_time(oldest[name])) if name in oldest else 0.0
+        found.append(
+            Standing(
+                name,
+                streams.kind(name) or "",
+                at.rows,
+                at.lost,
+                end.added - start.added,
+                behind,
+                at.id,
+            )
+        )
+    return found
+
+
+def _oldest(reader: Reader, after: Mapping[str, str]) -> Op[dict[str, str]]:
+    """Return the first entry after an id, of each stream that has one."""
+    names, found = list(after), {}
+    for at in range(0, len(names), _AT_ONCE):
+        page = names[at : at + _AT_ONCE]
+        replies = yield Batch(
+            [
+                ("XRANGE", planning.key(reader.scope, name), f"({after[name]}", "+", "COUNT", 1)
+                for name in page
+            ]
+        )
+        for name, reply in zip(page, replies, strict=True):
+            if reply and not isinstance(reply, ServerReply):
+                found[name] = text(reply[0][0])
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """What a stream's archive was found to be.
+
+    `rows` were counted in the files, `lost` in the rows that stand for gaps; `added` is how many entries
+    the stream ever had when it was last archived. `duplicates` are rows beyond the first with an id.
+    `missing` entries are on the server, were archived by the log, and are not in the files as they are on
+    the server. It is all right if rows + lost = added, and both others are 0.
+    """
+
+    stream: str
+    rows: int
+    lost: int
+    added: int
+    duplicates: int
+    missing: int
+
+    @property
+    def ok(self) -> bool:
+        """Whether every entry that was ever added is archived once, or counted as lost."""
+        return self.rows + self.lost == self.added and self.duplicates == 0 and self.missing == 0
+
+
+def verify(spark: SparkSession, settings: Settings, path: str) -> list[Verified]:
+    """Count an archive's rows, and compare them with the log and with what is still on the server.
+
+    Every entry that is on the server is compared whole, not by its id alone. `Refused` if it is the
+    archive of another project.
+    """
+    log = Log(place(path))
+    state = log.state()
+    log.check_project(state, enter(settings)[1].keys.project)
+    rows = read(spark, path, version=state.version)
+    counted = {row["stream"]: row for row in _counted(rows).collect()}
+    missing = {}
+    if state.positions:
+        missing = {
+            row["stream"]: row["n"] for row in _missing(spark, settings, state, rows).collect()
+        }
+    found = []
+    for name in sorted({*counted, *state.positions}):
+        row: Any = counted.get(name)
+        at = state.positions.get(name, NOTHING)
+        number = row["rows"] if row else 0
+        found.append(
+            Verified(
+                name,
+                number,
+                (row["lost"] or 0) if row else 0,
+                at.base + at.added,
+                number - (row["ids"] if row else 0),
+                missing.get(name, 0),
+            )
+        )
+    return found
+
+
+def _counted(rows: DataFrame) -> DataFrame:
+    from pyspark.sql import functions as f
+
+    entry = f.col("kind") != GAP
+    return rows.groupBy("stream").agg(
+        f.count_if(entry).alias("rows"),
+        f.count_distinct(f.when(entry, f.col("id"))).alias("ids"),
+        f.sum("lost").alias("lost"),
+    )
+
+
+def _missing(spark: SparkSession, settings: Settings, state: State, rows: DataFrame) -> DataFrame:
+    """Return how many of the server's entries that should be archived are not, by stream."""
+    from pyspark.sql import functions as f
+
+    bound = source(settings)
+    spark.dataSource.register(bound)
+    ends = spark.createDataFrame(
+        [(name, *position(p.id)) for name, p in state.positions.items()],
+        "stream string, last_ms bigint, last_seq bigint",
+    )
+    moment = f.unix_millis("time")
+    archived = (moment < f.col("last_ms")) | (
+        (moment == f.col("last_ms")) & (f.col("seq") <= f.col("last_seq"))
+    )
+    there = (
+        spark.read.format(bound.name())
+        .load()
+        .where(f.col("kind") != GAP)
+        .join(f.broadcast(ends), "stream")
+    )
+    return (
+        _marked(there.where(archived))
+        .join(_marked(rows.where(f.col("kind") != GAP)), ["stream", "id", "mark"], "left_anti")
+        .groupBy("stream")
+        .agg(f.count("*").alias("n"))
+    )
+
+
+def _marked(rows: DataFrame) -> DataFrame:
+    """Return each row's stream and id, and a hash of all that it holds."""
+    from pyspark.sql import functions as f
+
+    held: list[Column] = [
+        f.array_sort(f.map_entries("fields")) if name == "fields" else f.col(name)
+        for name in COLUMNS
+        if name != "version"
+    ]
+    return rows.select("stream", "id", f.xxhash64(*held).alias("mark"))

@@ -1,0 +1,354 @@
+"""The versions of an archive as values: what each commit says, and what they add up to.
+
+One commit says which data files came, which went, and how far each stream is archived. They are
+JSON in the archive's `_log`; docs/reference/archive.md describes every field.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import orjson
+
+from agentbus.errors import ConfigError, Refused, Unhealthy
+from agentbus.when import parse_rfc3339
+
+T = TypeVar("T")
+
+FORMAT = 1
+CREATE, APPEND, COMPACT = "create", "append", "compact"
+# How long after a commit a state remembers which files it removed, in ms.
+REMEMBERED_MS = 86_400_000
+
+
+class CommitConflict(Refused):
+    """Raised when somebody else committed the version first: plan anew on the new state."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """What a file holds of one stream: how many rows, and its first and last id."""
+
+    rows: int
+    first: str
+    last: str
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """A data file: where it lies, what it holds by stream, from and to when (ms, inclusive).
+
+    `typed` names the typed columns that it holds besides the schema's.
+    """
+
+    path: str
+    kind: str
+    date: str
+    rows: int
+    bytes: int
+    streams: Mapping[str, Span]
+    from_ms: int
+    to_ms: int
+    typed: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """How far a stream is archived: `id` is the last one, and `rows + lost == base + added`.
+
+    `added` is what the server had ever added to the stream then, `base` what earlier streams of
+    that name had; `rows` were archived, `lost` were gone before they could be.
+    """
+
+    id: str
+    added: int
+    base: int
+    rows: int
+    lost: int
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What a commit is to change; `batch` is the one that its files' names bear."""
+
+    operation: str
+    batch: str
+    files: tuple[File, ...] = ()
+    removed: tuple[str, ...] = ()
+    positions: Mapping[str, Position] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """One version of an archive: what changed, who did it and when."""
+
+    version: int
+    batch: str
+    operation: str
+    at: str
+    by: str
+    archive: str
+    project: str
+    schema: int
+    files: tuple[File, ...]
+    removed: tuple[str, ...]
+    positions: Mapping[str, Position]
+
+    @property
+    def at_ms(self) -> int:
+        """When it was made, as a unix time in ms."""
+        return round((parse_rfc3339(self.at) or 0) * 1000)
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What all commits up to a version add up to: the archive as it is then.
+
+    `files` by path, `positions` by stream, `removed`: path → unix time in ms at which a commit of
+    the last day removed it, `recent`: version → batch of the last commits.
+    """
+
+    version: int
+    archive: str
+    project: str
+    schema: int
+    files: Mapping[str, File]
+    positions: Mapping[str, Position]
+    removed: Mapping[str, int]
+    recent: Mapping[int, str]
+    # When it was known to be the newest: what a writer may rely on for a while.
+    read_at: float = field(default=0.0, compare=False)
+
+    @property
+    def rows(self) -> int:
+        """How many rows all files hold."""
+        return sum(file.rows for file in self.files.values())
+
+    @property
+    def bytes(self) -> int:
+        """How many bytes all files take."""
+        return sum(file.bytes for file in self.files.values())
+
+
+EMPTY = State(0, "", "", 0, {}, {}, {}, {})
+_RECENT = 200
+
+
+def fold(state: State, commits: Iterable[Commit]) -> State:
+    """Return what a state becomes by the commits after it, in their order."""
+    files, positions = dict(state.files), dict(state.positions)
+    removed, recent = dict(state.removed), dict(state.recent)
+    version, newest, archive, project = state.version, state.schema, state.archive, state.project
+    for commit in commits:
+        if commit.version != version + 1:
+            raise Unhealthy(f"version {version + 1} of the archive is missing")
+        if archive not in ("", commit.archive):
+            raise Unhealthy(
+                f"version {commit.version} belongs to another archive",
+                hint="do not copy one archive's _log into another's",
+            )
+        # By each commit's own clock, so that it does not matter from which state one starts.
+        forgotten = commit.at_ms - REMEMBERED_MS
+        removed = {path: at for path, at in removed.items() if at > forgotten}
+        for path in commit.removed:
+            if files.pop(path, None) is None:
+                raise Unhealthy(f"version {commit.version} removes {path}, which is not there")
+            removed[path] = commit.at_ms
+        for file in commit.files:
+            if file.path in files:
+                raise Unhealthy(f"version {commit.version} adds {file.path} again")
+            files[file.path] = file
+        positions.update(commit.positions)
+        version, archive, project = commit.version, commit.archive, commit.project
+        newest = max(newest, commit.schema)
+        recent[version] = commit.batch
+    return State(
+        version,
+        archive,
+        project,
+        newest,
+        files,
+        positions,
+        removed,
+        {at: batch for at, batch in recent.items() if at > version - _RECENT},
+        state.read_at,
+    )
+
+
+# -- as JSON ------------------------------------------------------------------------------------
+
+
+def commit_json(commit: Commit) -> bytes:
+    """Return a commit as it is written."""
+    return _dumped(
+        {
+            "format": FORMAT,
+            "version": commit.version,
+            "batch": commit.batch,
+            "operation": commit.operation,
+            "at": commit.at,
+            "by": commit.by,
+            "archive": commit.archive,
+            "project": commit.project,
+            "schema": commit.schema,
+            "files": [_file_out(file) for file in commit.files],
+            "removed": list(commit.removed),
+            "positions": _positions_out(commit.positions),
+        }
+    )
+
+
+def state_json(state: State) -> bytes:
+    """Return a state as it is written."""
+    return _dumped(
+        {
+            "format": FORMAT,
+            "version": state.version,
+            "archive": state.archive,
+            "project": state.project,
+            "schema": state.schema,
+            "files": [_file_out(file) for file in state.files.values()],
+            "positions": _positions_out(state.positions),
+            "removed": dict(state.removed),
+            "recent": {str(version): batch for version, batch in state.recent.items()},
+        }
+    )
+
+
+def read_commit(data: bytes, name: str) -> Commit:
+    """Read a commit; `name` is the file that an error names."""
+
+    def made(found: dict[str, Any]) -> Commit:
+        return Commit(
+            _number(found["version"]),
+            _text(found["batch"]),
+            _text(found["operation"]),
+            _text(found["at"]),
+            _text(found["by"]),
+            _text(found["archive"]),
+            _text(found["project"]),
+            _number(found["schema"]),
+            tuple(_file_in(file) for file in found["files"]),
+            tuple(_text(path) for path in found["removed"]),
+            _positions_in(found["positions"]),
+        )
+
+    return _checked(data, name, made)
+
+
+def read_state(data: bytes, name: str) -> State:
+    """Read a state; `name` is the file that an error names."""
+
+    def made(found: dict[str, Any]) -> State:
+        files = (_file_in(file) for file in found["files"])
+        return State(
+            _number(found["version"]),
+            _text(found["archive"]),
+            _text(found["project"]),
+            _number(found["schema"]),
+            {file.path: file for file in files},
+            _positions_in(found["positions"]),
+            {path: _number(at) for path, at in found["removed"].items()},
+            {int(version): _text(batch) for version, batch in found["recent"].items()},
+        )
+
+    return _checked(data, name, made)
+
+
+def _checked(data: bytes, name: str, make: Callable[[dict[str, Any]], T]) -> T:
+    try:
+        found = orjson.loads(data)
+        written = _number(found["format"])
+    except (ValueError, TypeError, KeyError) as error:
+        raise _broken(name) from error
+    if written > FORMAT:
+        raise ConfigError(
+            f"{name} has the format {written}, and this version of AgentBus knows {FORMAT}",
+            hint="pip install --upgrade agentbus-toolkit",
+        )
+    try:
+        return make(found)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise _broken(name) from error
+
+
+def _broken(name: str) -> Unhealthy:
+    return Unhealthy(
+        f"{name} cannot be read: it is not what AgentBus wrote",
+        hint="restore this file from a copy of the archive",
+    )
+
+
+def _file_out(file: File) -> dict[str, Any]:
+    out: dict[str, Any] = {
+        "path": file.path,
+        "kind": file.kind,
+        "date": file.date,
+        "rows": file.rows,
+        "bytes": file.bytes,
+        "streams": {
+            stream: {"rows": span.rows, "first": span.first, "last": span.last}
+            for stream, span in file.streams.items()
+        },
+        "from": file.from_ms,
+        "to": file.to_ms,
+    }
+    return {**out, "typed": list(file.typed)} if file.typed else out
+
+
+def _file_in(found: dict[str, Any]) -> File:
+    return File(
+        _text(found["path"]),
+        _text(found["kind"]),
+        _text(found["date"]),
+        _number(found["rows"]),
+        _number(found["bytes"]),
+        {
+            stream: Span(_number(span["rows"]), _text(span["first"]), _text(span["last"]))
+            for stream, span in found["streams"].items()
+        },
+        _number(found["from"]),
+        _number(found["to"]),
+        tuple(_text(column) for column in found.get("typed", ())),
+    )
+
+
+def _positions_out(positions: Mapping[str, Position]) -> dict[str, Any]:
+    return {
+        stream: {
+            "id": position.id,
+            "added": position.added,
+            "base": position.base,
+            "rows": position.rows,
+            "lost": position.lost,
+        }
+        for stream, position in positions.items()
+    }
+
+
+def _positions_in(found: dict[str, Any]) -> dict[str, Position]:
+    return {
+        stream: Position(
+            _text(position["id"]),
+            *(_number(position[name]) for name in ("added", "base", "rows", "lost")),
+        )
+        for stream, position in found.items()
+    }
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError
+    return value
+
+
+def _number(value: object) -> int:
+    if type(value) is not int:
+        raise TypeError
+    return value
+
+
+def _dumped(found: dict[str, Any]) -> bytes:
+    return orjson.dumps(found) + b"\n"

@@ -1,0 +1,98 @@
+"""Finds what no task can reach: rules that earlier ones leave nothing to, and agents without a rule."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from agentbus.routing.problems import shown
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from agentbus.routing.glob import Glob
+    from agentbus.routing.problems import Problems
+    from agentbus.routing.rules import Rule, Target
+
+    # In which line, and what.
+    Told = tuple[int, str]
+
+# Held against each other are at most so many patterns: a file of 10,000 would take minutes to load.
+_HELD = 1_000
+
+
+def check_rules(rules: Sequence[Rule], problems: Problems) -> list[Told]:
+    """Tell each rule that nothing reaches as a problem; returns warnings."""
+    warnings = _check_types(rules, problems)
+    _check_patterns(rules, problems)
+    return warnings
+
+
+def check_agents(
+    agents: Mapping[str, int], rules: Sequence[Rule], default: Target | None
+) -> list[Told]:
+    """Return a warning for each agent, given with its line, that no rule and no default reaches."""
+    if not rules and default is None:
+        return [
+            (1, "there are neither rules nor a default: only tasks with an agent_id are routed")
+        ]
+    reached = {name for rule in rules for name in rule.target.agents}
+    reached.update(default.agents if default is not None else ())
+    return [
+        (line, f"no rule reaches the agent {shown(name)}: only tasks with its name as agent_id do")
+        for name, line in agents.items()
+        if name not in reached
+    ]
+
+
+def _check_types(rules: Iterable[Rule], problems: Problems) -> list[Told]:
+    warnings: list[Told] = []
+    first: dict[str, Rule] = {}
+    for rule in rules:
+        taken = [(kind, first[kind]) for kind in rule.work_types if kind in first]
+        told = ", ".join(f"{shown(kind)} is taken by {by}" for kind, by in taken[:5])
+        if taken and len(taken) == len(rule.work_types):
+            problems.add(
+                rule.line,
+                f"rule {rule.number} is never reached: {told}",
+                "remove it, or name its agents in the earlier rule",
+            )
+        elif taken:
+            warnings.append((rule.line, f"rule {rule.number} has no effect on some: {told}"))
+        for kind in rule.work_types:
+            first.setdefault(kind, rule)
+            if "*" in kind or "?" in kind:
+                better = f"match: {{type: {shown(kind)}}}"
+                told = (
+                    f"the work type {shown(kind)} is taken literally; for a pattern write {better}"
+                )
+                warnings.append((rule.line, told))
+    return warnings
+
+
+def _check_patterns(rules: Iterable[Rule], problems: Problems) -> None:
+    same: dict[frozenset[tuple[str, Glob]], Rule] = {}
+    earlier: list[tuple[Rule, dict[str, Glob]]] = []
+    for rule in rules:
+        if not rule.match:
+            continue
+        globs = {condition.field: condition.glob for condition in rule.match}
+        by = same.setdefault(frozenset(globs.items()), rule)
+        if by is rule:
+            by = next((other for other, wide in earlier if _covered(globs, wide)), rule)
+        if by is not rule:
+            problems.add(
+                rule.line,
+                f"rule {rule.number} is never reached: {by} matches all that it would",
+                "remove it, or put it before the other",
+            )
+        if len(earlier) < _HELD:
+            earlier.append((rule, globs))
+
+
+def _covered(globs: Mapping[str, Glob], wide: Mapping[str, Glob]) -> bool:
+    """Tell whether conditions surely hold wherever narrower ones do."""
+    for field, glob in wide.items():
+        narrow = globs.get(field)
+        if narrow is None or not glob.covers(narrow):
+            return False
+    return True

@@ -1,0 +1,136 @@
+"""events check: whether the schemas of a module still fit those that were agreed on."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+
+from agentbus.commands import _events
+from agentbus.commands._declare import Call
+from agentbus.commands._table import count
+from agentbus.errors import ConfigError, NotFound, Unhealthy, UsageError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, NoReturn
+
+    from agentbus.events.evolution import Change
+
+    Schemas = dict[tuple[str, str], Any]
+
+
+def check(call: Call) -> int:
+    """Tell what breaks, and with --accept all that changed; return the exit code."""
+    module, path = _events.words(call, "MODULE FILE")
+    accept: bool = call.args.accept
+    _events.load(module)
+    from agentbus.events.evolution import differences
+
+    new = _registered()
+    if not new:
+        call.out.warn(f"the module {module!r} registers no schemas")
+    try:
+        old = _agreed(path, missing=accept)
+        found = differences(old or {}, new)
+    except RecursionError:
+        raise UsageError("the schemas are too deep to be compared", hint="flatten them") from None
+    if accept:
+        _write(path, new)
+    for each in found:
+        if each.breaks or accept:
+            _tell(call, each)
+    if accept:
+        return 0
+    breaking = sum(each.breaks for each in found)
+    if len(found) > breaking:
+        call.out.warn(
+            f"{count(len(found) - breaking, 'addition')} that {path!a} does not hold yet;"
+            " --accept writes them"
+        )
+    return Unhealthy.exit_code if breaking else 0
+
+
+def _tell(call: Call, change: Change) -> None:
+    fields = {name: getattr(change, name) for name in ("stream", "event_type", "path", "reason")}
+    call.out.record(fields, f"{change.stream} {change.event_type} {change.path}: {change.reason}")
+
+
+def _registered() -> Schemas:
+    """Return what is registered, as plain JSON that a file gives back as it was."""
+    from agentbus.events.schemas import REGISTERED
+
+    try:
+        return {
+            key: json.loads(json.dumps(schema, allow_nan=False))
+            for key, schema in REGISTERED.schemas().items()
+        }
+    except Exception as error:
+        # A model may hold what has no JSON Schema, of which each library says its own.
+        raise ConfigError(
+            f"a schema cannot be written as JSON Schema ({str(error).partition(chr(10))[0]})",
+            hint="use types that JSON has",
+        ) from error
+
+
+def _agreed(path: str, *, missing: bool) -> Schemas | None:
+    """Return the schemas that a file holds; None if it is not there and may be `missing`."""
+    from agentbus.events import EventSchemas
+
+    try:
+        with open(path, encoding="utf-8") as file:
+            text = file.read()
+    except FileNotFoundError:
+        if missing:
+            return None
+        raise NotFound(f"the file {path!a} is not there", hint="--accept writes it") from None
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise UsageError(f"the file {path!a} cannot be read ({why})", hint="correct it") from None
+    hint = "give one that --accept wrote, by stream and event type"
+    try:
+        read = json.loads(text, parse_constant=_refuse)
+    except ValueError as error:
+        raise UsageError(f"the file {path!a} is no JSON ({error})", hint=hint) from None
+    if not (isinstance(read, dict) and all(isinstance(types, dict) for types in read.values())):
+        raise UsageError(f"the file {path!a} holds no schemas", hint=hint)
+    known = EventSchemas()
+    for stream, types in read.items():
+        for event_type, schema in types.items():
+            try:
+                known.register(stream, event_type, schema)
+            except UsageError as error:
+                raise UsageError(
+                    f"the file {path!a} holds no schemas ({error.message})", hint=hint
+                ) from error
+    return known.schemas()
+
+
+def _refuse(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON")
+
+
+def _write(path: str, schemas: Schemas) -> None:
+    """Write schemas into a file, whole or not at all, and the same ones always alike."""
+    nested: dict[str, dict[str, Any]] = {}
+    for (stream, event_type), schema in schemas.items():
+        nested.setdefault(stream, {})[event_type] = schema
+    # A link stays one, and what it leads to is written.
+    real = os.path.realpath(path)
+    beside = f"{real}.{os.getpid()}.new"
+    try:
+        with open(beside, "x", encoding="utf-8") as file:
+            file.write(json.dumps(nested, indent=2, sort_keys=True) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+            with contextlib.suppress(FileNotFoundError):
+                os.fchmod(file.fileno(), os.stat(real).st_mode & 0o777)
+        os.replace(beside, real)
+    except BaseException as error:
+        with contextlib.suppress(OSError):
+            os.unlink(beside)
+        if not isinstance(error, OSError):
+            raise
+        raise UsageError(
+            f"the file {path!a} cannot be written ({error.strerror})", hint="choose another place"
+        ) from None

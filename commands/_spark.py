@@ -1,0 +1,133 @@
+"""What the verbs of the pipeline share: where Spark runs, and how its errors are told."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+from typing import TYPE_CHECKING
+
+from agentbus import settings
+from agentbus.commands._declare import Param
+from agentbus.errors import AgentBusError, ConfigError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import FrameType
+
+    from pyspark.sql import SparkSession
+
+    from agentbus.commands._declare import Call
+
+
+def _setting(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise ValueError(f"{text!r} is no NAME=VALUE")
+    return name, value
+
+
+PARAMS = (
+    Param(
+        "master",
+        "--master",
+        metavar="URL",
+        help="A Spark cluster, as spark://HOST:PORT; else all cores of this machine.",
+    ),
+    Param("remote", "--remote", metavar="URL", help="A Spark Connect server, as sc://HOST:PORT."),
+    Param(
+        "conf",
+        "--spark-conf",
+        metavar="NAME=VALUE",
+        convert=_setting,
+        many=True,
+        help="A setting of Spark's.",
+    ),
+    Param("verbose", "--verbose", flag=True, help="Show what Spark logs."),
+)
+
+
+@contextlib.contextmanager
+def session(call: Call, path: str | None = None) -> Iterator[SparkSession]:
+    """Open Spark as the options say, and turn what it raises into errors of ours."""
+    try:
+        from agentbus.pipeline import opening, reach, telling
+    except ImportError as error:
+        raise missing(error) from None
+    args = call.args
+    # Spark's own processes find the server by the environment: what is an option shows in its plans.
+    handed = {"AGENTBUS_PROJECT": call.settings.project}
+    if call.settings.url is not None:
+        handed["AGENTBUS_URL"] = call.settings.url
+    settings.hand_down(**handed)
+    for warning in reach.warnings(args.master, args.remote, url=call.settings.url, path=path):
+        call.out.warn(warning)
+    with _ending() as heard:
+        spark = opening.session(
+            args.master,
+            remote=args.remote,
+            conf=dict(args.conf),
+            log_level="info" if args.verbose else "off",
+        )
+        _note(signal.SIGINT, heard)
+        try:
+            yield spark
+        except Exception as error:
+            # Whoever interrupts a call of Spark's may get another error for it, one of ours among them.
+            if heard:
+                raise KeyboardInterrupt from error
+            if isinstance(error, AgentBusError):
+                raise
+            raise telling.told(error) from error
+        finally:
+            # It may have been killed, which is what the error above says.
+            with contextlib.suppress(Exception):
+                spark.stop()
+
+
+@contextlib.contextmanager
+def _ending() -> Iterator[list[int]]:
+    """Have SIGTERM end a verb as an interrupt does: files are taken away, and Spark is stopped.
+
+    Yields the signals that were heard.
+    """
+    heard: list[int] = []
+
+    def end(number: int, _frame: object) -> None:
+        heard.append(number)
+        raise KeyboardInterrupt
+
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    signal.signal(signal.SIGTERM, end)
+    try:
+        yield heard
+    finally:
+        # Spark sets one of its own for interrupts.
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _note(number: int, heard: list[int]) -> None:
+    """Take note of a signal before it does what it does now: Spark's own handler cancels its jobs."""
+    then = signal.getsignal(number)
+
+    def noted(number: int, frame: FrameType | None) -> None:
+        heard.append(number)
+        if callable(then):
+            then(number, frame)
+
+    signal.signal(number, noted)
+
+
+def missing(error: ImportError) -> ConfigError:
+    """Return the error that says which package a verb needs."""
+    return ConfigError(
+        f"this verb needs the package {error.name}",
+        hint="pip install 'agentbus-toolkit[pipeline]'",
+    )
+
+
+def spark_free(args: object) -> None:
+    """Refuse Spark's options where no Spark is used."""
+    given = [p.names[0] for p in PARAMS if getattr(args, p.dest)]
+    if given:
+        raise UsageError(f"{given[0]} has no use here", hint="leave it out")

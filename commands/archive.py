@@ -1,0 +1,331 @@
+"""archive: keep the streams of a project as Parquet files, and look after them."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+from typing import TYPE_CHECKING, Any
+
+from agentbus.commands import _spark
+from agentbus.commands._declare import Call, Param, Verb, seconds
+from agentbus.commands._table import age, show as table
+from agentbus.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from agentbus.pipeline.archiving import Progress, Round
+
+_ACTIONS = ("compact", "verify", "status", "release")
+_INTERVAL = 5.0
+
+VERB = Verb(
+    "archive",
+    "Keep the streams as Parquet files, each entry exactly once.",
+    Param(
+        "words",
+        metavar="[ACTION] PATH",
+        many=True,
+        help="A directory or s3a://bucket/prefix; before it compact, verify, status or release.",
+    ),
+    Param("continuous", "--continuous", flag=True, help="Go on until interrupted."),
+    Param(
+        "interval",
+        "--interval",
+        metavar="S",
+        convert=seconds,
+        help="With --continuous: seconds between two looks (5).",
+    ),
+    Param(
+        "streams",
+        "--streams",
+        metavar="LIST",
+        help="Which: some of channel,queues,dead-letters,metrics,events, or names such as q:mail (all).",
+    ),
+    Param(
+        "hold",
+        "--hold",
+        flag=True,
+        help="Let no task and no event be trimmed before it is archived.",
+    ),
+    Param(
+        "new_epoch",
+        "--new-epoch",
+        flag=True,
+        help="Go on although the server went back in time.",
+    ),
+    Param("before", "--before", metavar="DATE", help="With compact: days before this one (today)."),
+    Param("dry_run", "--dry-run", flag=True, help="With compact: change nothing."),
+    *_spark.PARAMS,
+    text="Archives what is new and ends, or goes on with --continuous. Any number of archivers may try,"
+    " and any may be killed: what is not committed does not exist, and what is committed is there once."
+    " Entries that were trimmed away before they were archived are counted, in rows of the kind gap."
+    " 'compact' turns the files of closed days into few sorted ones with typed columns, 'verify'"
+    " compares the archive with its log and with the server (exit 6 if they differ), 'status' tells how"
+    " far it is, 'release' lets queues and events be trimmed again that --hold kept. Needs the extra"
+    " pipeline."
+    " JSON: version, rows, lost, files, bytes, streams, seconds, complete for each version;"
+    " for compact partitions, files_before, files_after, rows, bytes_before, bytes_after, dry_run;"
+    " for verify stream, rows, lost, added, duplicates, missing, ok;"
+    " for status path, archive, project, version, files, rows, bytes, lag, streams, of which each has"
+    " stream, kind, rows, lost, lag, behind, last_id.",
+    examples=(
+        "agentbus archive /data/bus",
+        "agentbus archive s3a://bucket/bus --continuous --hold",
+        "agentbus archive status /data/bus",
+        "agentbus archive compact /data/bus",
+        "agentbus archive verify /data/bus --json",
+    ),
+    subject="words",
+)
+
+
+def run(call: Call) -> int:
+    """Archive, or do what is asked with an archive."""
+    action, path = _asked(call.args.words)
+    _check(call.args, action)
+    try:
+        return int(_ACTS[action](call, path) or 0)
+    except ImportError as error:
+        raise _spark.missing(error) from None
+
+
+def _asked(words: list[str]) -> tuple[str, str]:
+    if len(words) == 1 and words[0] not in _ACTIONS:
+        return "archive", words[0]
+    if len(words) == 2 and words[0] in _ACTIONS:
+        return words[0], words[1]
+    raise UsageError(
+        "archive needs one PATH, after one of compact, verify, status, release or nothing",
+        hint="a directory that is called so is written as ./compact",
+    )
+
+
+_FOR = {
+    "continuous": ("archive",),
+    "interval": ("archive",),
+    "streams": ("archive",),
+    "hold": ("archive",),
+    "new_epoch": ("archive",),
+    "before": ("compact",),
+    "dry_run": ("compact",),
+}
+
+
+def _check(args: Any, action: str) -> None:
+    for dest, actions in _FOR.items():
+        if getattr(args, dest) not in (None, False) and action not in actions:
+            raise UsageError(
+                f"--{dest.replace('_', '-')} is not for {action}",
+                hint=f"it is for {' and '.join(actions)}",
+            )
+    if args.interval is not None and not args.continuous:
+        raise UsageError("--interval needs --continuous", hint="add it, or leave both out")
+    if action in ("status", "release"):
+        _spark.spark_free(args)
+
+
+def _archive(call: Call, path: str) -> None:
+    from agentbus.pipeline.archiving import Archiver
+    from agentbus.pipeline.streams import ALL
+
+    args = call.args
+    _may_begin(call, path)
+    stop = threading.Event()
+    with (
+        _spark.session(call, path) as spark,
+        _stopping(stop) if args.continuous else contextlib.nullcontext(),
+        _line(call) as show,
+        Archiver(
+            spark,
+            call.settings,
+            path,
+            wanted=args.streams or ALL,
+            hold=args.hold,
+            new_epoch=args.new_epoch,
+            on_progress=show,
+            warn=call.out.warn,
+        ) as archiver,
+    ):
+        told = 0
+
+        def tell(done: Round) -> None:
+            nonlocal told
+            told += 1
+            show(None)
+            call.out.record(_fields(done), _sentence(done))
+
+        archiver.run(
+            continuous=args.continuous,
+            interval=_INTERVAL if args.interval is None else args.interval,
+            stop=stop,
+            on_round=tell,
+        )
+        if not told and not args.continuous and not call.out.json:
+            call.out.record({}, "nothing new")
+
+
+def _may_begin(call: Call, path: str) -> None:
+    """Refuse what cannot be archived before Spark starts, which takes seconds."""
+    from agentbus.errors import NotFound
+    from agentbus.pipeline.archived import check
+    from agentbus.pipeline.pages import Reader
+    from agentbus.samples import server_time
+
+    with Reader(call.settings) as reader:
+        with contextlib.suppress(NotFound):
+            check(path, project=reader.scope.keys.project)
+        # One that goes on waits for a server that is away.
+        if not call.args.continuous:
+            reader.run(server_time(reader.scope))
+
+
+def _n(value: int | None) -> str:
+    """Write a number as people read it."""
+    return "?" if value is None else f"{value:,}"
+
+
+def _fields(done: Any) -> dict[str, object]:
+    """Return a frozen value's fields."""
+    return {name: getattr(done, name) for name in done.__slots__}
+
+
+def _sentence(done: Round) -> str:
+    text = f"version {done.version}: {_n(done.rows)} entries of {done.streams} streams"
+    text += f" in {_n(done.files)} files, {_n(done.bytes)} bytes, {done.seconds:.1f} s"
+    return text + (f"; {_n(done.lost)} were gone before" if done.lost else "")
+
+
+@contextlib.contextmanager
+def _stopping(stop: threading.Event) -> Iterator[None]:
+    """Let a first signal end the round under way and then the archiver; a second interrupts."""
+
+    def heard(_number: int, _frame: object) -> None:
+        if stop.is_set():
+            raise KeyboardInterrupt
+        stop.set()
+
+    before = {number: signal.signal(number, heard) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _compact(call: Call, path: str) -> None:
+    from agentbus.pipeline.archived import check
+    from agentbus.pipeline.compacting import compact, date
+
+    args = call.args
+    if args.before is not None:
+        date(args.before)
+    check(path)
+    with _spark.session(call, path) as spark:
+        done = compact(spark, path, before=args.before, dry_run=args.dry_run)
+    fields = {**_fields(done), "dry_run": args.dry_run}
+    verb = "would become" if args.dry_run else "became"
+    call.out.record(
+        fields,
+        f"{done.partitions} days of streams: {_n(done.files_before)} files {verb}"
+        f" {_n(done.files_after)}, {_n(done.rows)} rows,"
+        f" {_n(done.bytes_before)} bytes {verb} {_n(done.bytes_after)}",
+    )
+
+
+def _verify(call: Call, path: str) -> int:
+    from agentbus.pipeline.archived import check
+    from agentbus.pipeline.pages import Reader
+    from agentbus.pipeline.verifying import verify
+    from agentbus.samples import server_time
+
+    with Reader(call.settings) as reader:
+        check(path, project=reader.scope.keys.project)
+        reader.run(server_time(reader.scope))
+    with _spark.session(call, path) as spark:
+        found = verify(spark, call.settings, path)
+    head = ("STREAM", "ROWS", "LOST", "ADDED", "TWICE", "MISSING", "")
+    rows = [
+        (
+            s.stream,
+            *map(_n, (s.rows, s.lost, s.added, s.duplicates, s.missing)),
+            "ok" if s.ok else "WRONG",
+        )
+        for s in found
+    ]
+    table(call.out, head, rows, [{**_fields(s), "ok": s.ok} for s in found], left=1)
+    wrong = [stream.stream for stream in found if not stream.ok]
+    if wrong:
+        call.out.warn(f"{len(wrong)} of {len(found)} streams are not archived as they should be")
+    return 6 if wrong else 0
+
+
+def _status(call: Call, path: str) -> None:
+    from agentbus.pipeline.verifying import status
+
+    found = status(call.settings, path)
+    if call.out.json:
+        streams = [_fields(stream) for stream in found.streams]
+        call.out.record({**_fields(found), "lag": found.lag, "streams": streams}, "")
+        return
+    call.out.record(
+        {},
+        f"{found.path}: version {found.version} of {found.project}, {_n(found.rows)} rows in"
+        f" {_n(found.files)} files, {_n(found.bytes)} bytes; {_n(found.lag)} to come",
+    )
+    head = ("STREAM", "ROWS", "LOST", "LAG", "BEHIND", "LAST ID")
+    rows = [
+        (
+            s.stream,
+            *map(_n, (s.rows, s.lost, s.lag)),
+            age(s.behind) if s.lag else "-",
+            s.last_id,
+        )
+        for s in found.streams
+    ]
+    table(call.out, head, rows, (), left=1)
+
+
+def _release(call: Call, path: str) -> None:
+    from agentbus.pipeline.archiving import release
+
+    streams = release(call.settings, path)
+    call.out.record(
+        {"streams": list(streams)}, f"{len(streams)} streams are no longer kept for this archive"
+    )
+
+
+_ACTS = {
+    "archive": _archive,
+    "compact": _compact,
+    "verify": _verify,
+    "status": _status,
+    "release": _release,
+}
+
+
+@contextlib.contextmanager
+def _line(call: Call) -> Iterator[Any]:
+    """Yield what shows the progress of a round on a terminal, and of None clears it."""
+    from agentbus.commands._progress import Line, wanted
+    from agentbus.settings import environment
+
+    if not wanted(json=call.settings.json, term=environment().get("TERM", "")):
+        yield lambda _progress: None
+        return
+    with Line() as line:
+
+        def show(progress: Progress | None) -> None:
+            line.show("" if progress is None else _progress_text(progress))
+
+        yield show
+
+
+def _progress_text(progress: Progress) -> str:
+    done, total, passed = progress.done, progress.total, progress.seconds
+    rate = done / passed if passed else 0.0
+    text = f"{_n(done)} of {_n(total)} entries, {done * 100 // max(total, 1)} %"
+    if rate:
+        text += f", {rate:,.0f}/s, about {age((total - done) / rate)} left"
+    return text

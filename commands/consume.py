@@ -1,0 +1,117 @@
+"""consume: run the consumers that a Python module declares."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from agentbus.commands import _events
+from agentbus.commands._declare import Call, Param, Verb
+from agentbus.errors import UsageError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from agentbus.events import Consumer, Registration
+
+_COUNTS = ("handled", "duplicates", "parked", "failed", "unknown", "foreign")
+
+VERB = Verb(
+    "consume",
+    "Run the consumers of a Python module, each event exactly once.",
+    Param(
+        "module",
+        metavar="MODULE",
+        required=True,
+        help="The module that declares them with @consumer; the current directory counts.",
+    ),
+    Param("name", "--name", metavar="N", help="Only the consumer of this name."),
+    Param("once", "--once", flag=True, help="Act on what is there, and end."),
+    _events.LEASE,
+    *_events.PARAMS,
+    text="Runs all consumers that are declared, each in a thread of its own, until interrupted: Ctrl-C and"
+    " SIGTERM end it after the event in hand. With --once they run one after the other; exit 1 if one is"
+    " stopped by an event that fails. The same may run in as many processes as one likes: of each consumer"
+    " one acts, and the others wait to take over. Prints a line for each round that passed events, and"
+    " tells of failing ones on stderr. Needs the extra events."
+    " JSON: consumer, stream, handled, duplicates, parked, failed, unknown, foreign.",
+    examples=(
+        "agentbus consume shop.consumers",
+        "agentbus consume shop.consumers --name welcome",
+        "agentbus consume shop.consumers --once --json",
+    ),
+    subject="module",
+)
+
+
+def run(call: Call) -> int:
+    """Run the consumers until told to stop, and return the exit code."""
+    args = call.args
+    chosen = _chosen(args.module, args.name)
+    with _events.warned(call):
+        ledger = _events.ledger(call) if args.once else _events.served(call, "consume")
+        if ledger is None:
+            return 0
+        from agentbus.events import Consumer
+
+        consumers = [Consumer(each, ledger, call.bus, lease=args.lease) for each in chosen]
+        if not args.once:
+            _events.until_told([(_running(call, each), each.stop) for each in consumers])
+            return 0
+
+        def stop() -> None:
+            for each in consumers:
+                each.stop()
+
+        _events.until_told([(lambda: _once(call, consumers), stop)])
+    return int(any(each.failure is not None for each in consumers))
+
+
+def _running(call: Call, consumer: Consumer) -> Callable[[], None]:
+    said: Counter[str] = Counter()
+
+    def tell(_passed: int) -> None:
+        now = Counter(consumer.counts)
+        _show(call, consumer, now - said)
+        said.clear()
+        said.update(now)
+
+    return lambda: consumer.run(tell)
+
+
+def _once(call: Call, consumers: list[Consumer]) -> None:
+    for consumer in consumers:
+        try:
+            consumer.run_once()
+            if not consumer.holds:
+                call.out.warn(f"{consumer.registration.name}: it runs elsewhere already")
+        finally:
+            consumer.close()
+        _show(call, consumer, consumer.counts)
+
+
+def _show(call: Call, consumer: Consumer, counts: Counter[str]) -> None:
+    mine = consumer.registration
+    fields: dict[str, object] = {"consumer": mine.name, "stream": mine.stream}
+    fields.update((name, counts[name]) for name in _COUNTS)
+    parts = [f"{counts[name]} {name}" for name in _COUNTS if counts[name] or name == "handled"]
+    call.out.record(fields, f"{mine.name}: {', '.join(parts)}")
+
+
+def _chosen(module: str, name: str | None) -> list[Registration]:
+    """Return the consumers that a module declares."""
+    from agentbus.events import registered
+
+    _events.load(module)
+    found = registered()
+    if not found:
+        raise UsageError(
+            f"the module {module!r} declares no consumer", hint="declare it with @consumer"
+        )
+    if name is None:
+        return list(found.values())
+    if name not in found:
+        raise UsageError(
+            f"no consumer is named {name!r}", hint=f"there are {', '.join(sorted(found))}"
+        )
+    return [found[name]]

@@ -1,0 +1,207 @@
+"""health: hold queues, workers, events and the server against thresholds."""
+
+from __future__ import annotations
+
+import time
+
+from agentbus.clock import rfc3339
+from agentbus.commands import _table
+from agentbus.commands._declare import Call, Param, Verb, seconds
+from agentbus.errors import BackendUnavailable, Unhealthy, UsageError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from agentbus.commands._out import Out
+    from agentbus.health import Health, HealthFinding
+
+VERB = Verb(
+    "health",
+    "Hold queues, workers, events and the server against thresholds.",
+    Param("strict", "--strict", flag=True, help="Exit 6 for warnings, too."),
+    Param("watch", "--watch", flag=True, help="Look again and again, until interrupted."),
+    Param("every", "--every", metavar="S", convert=seconds, help="With --watch: how often (5)."),
+    Param(
+        "timeout",
+        "--timeout",
+        metavar="S",
+        convert=seconds,
+        help="With --watch: stop after so long.",
+    ),
+    text="A line for each finding with its remedy, the worst first, then a line that sums up. Exits 6 if"
+    " a finding is critical. Thresholds are those of the config's 'health'. With --watch a terminal"
+    " shows the findings of now; elsewhere what is new and what is healthy again is told, and an"
+    " interrupt exits as the last look would. JSON: time, check, subject, severity (warning, critical,"
+    " with --watch healthy), figure, threshold, text, remedy; the last line has time, status, critical,"
+    " warnings, queues, consumers, workers, streams.",
+    examples=(
+        "agentbus health",
+        "agentbus health --strict --json",
+        "agentbus health --watch --every 30",
+    ),
+)
+_EVERY = 5.0
+_LEAST = 0.1
+
+
+def run(call: Call) -> int:
+    """Print the findings, once or again and again."""
+    args = call.args
+    if args.watch:
+        return _watch(call)
+    for option, value in (("--every", args.every), ("--timeout", args.timeout)):
+        if value is not None:
+            raise UsageError(f"{option} goes with --watch", hint="use both, or neither")
+    health = call.bus.health()
+    for finding in health.findings:
+        _tell(call.out, finding)
+    _sum_up(call.out, health)
+    return _code(health, args.strict)
+
+
+def _watch(call: Call) -> int:
+    args, out = call.args, call.out
+    health: Health | None = None
+    shown = _Screen() if out.is_terminal() and not out.json else _Changes(out)
+    until = float("inf") if args.timeout is None else time.monotonic() + args.timeout
+    every = max(_LEAST, _EVERY if args.every is None else args.every)
+    try:
+        while True:
+            health = _look(call)
+            shown.show(health)
+            left = min(every, until - time.monotonic())
+            if left <= 0:
+                break
+            time.sleep(left)
+    except KeyboardInterrupt:
+        if health is None:
+            raise
+    finally:
+        shown.close()
+    return _code(health, args.strict)
+
+
+def _look(call: Call) -> Health:
+    """Examine; a server that is away is a finding, as whoever watches waits for its return."""
+    try:
+        return call.bus.health()
+    except BackendUnavailable as error:
+        from agentbus.health import Health, HealthFinding
+
+        remedy = error.hint or "start it, or see what is between"
+        away = HealthFinding(
+            *("unreachable", "server", "critical", None, None, error.message, remedy)
+        )
+        return Health((away,), 0, 0, 0, 0)
+
+
+def _code(health: Health, strict: bool) -> int:
+    bad = health.findings if strict else health.critical
+    return Unhealthy.exit_code if bad else 0
+
+
+class _Changes:
+    """Tells what is new, and what is healthy again."""
+
+    def __init__(self, out: Out) -> None:
+        self._out = out
+        self._before: dict[tuple[str, str], HealthFinding] | None = None
+
+    def show(self, health: Health) -> None:
+        """Tell what has changed since the last look."""
+        from agentbus.health import HealthFinding
+
+        now = {(one.check, one.subject): one for one in health.findings}
+        before = self._before or {}
+        fresh = [
+            one
+            for key, one in now.items()
+            if key not in before or before[key].severity != one.severity
+        ]
+        # What cannot be looked at is not known to be well.
+        gone = [
+            one
+            for key, one in before.items()
+            if key not in now and ("unreachable", "server") not in now
+        ]
+        kept = {} if ("unreachable", "server") not in now else before
+        for one in gone:
+            well = f"{one.subject} is healthy again"
+            _tell(self._out, HealthFinding(one.check, one.subject, "healthy", None, None, well, ""))
+        for one in fresh:
+            _tell(self._out, one)
+        if fresh or gone or self._before is None:
+            _sum_up(self._out, health)
+        self._before = {**kept, **now}
+
+    def close(self) -> None:
+        """Nothing is left to do."""
+
+
+class _Screen:
+    """A view of a terminal that renews itself."""
+
+    def __init__(self) -> None:
+        import sys
+
+        from rich.console import Console
+        from rich.live import Live
+
+        self._live = Live(console=Console(file=sys.stdout), screen=True, auto_refresh=False)
+
+    def show(self, health: Health) -> None:
+        """Draw the findings of now."""
+        from rich.text import Text
+
+        from agentbus.commands._out import plain
+
+        if not self._live.is_started:
+            self._live.start()
+        lines = [f"{rfc3339(time.time())} {_summary(health)}", ""]
+        for one in health.findings:
+            lines += [_line(one), f"          {one.remedy}"]
+        text = Text("\n".join(map(plain, lines)), overflow="ellipsis")
+        self._live.update(text, refresh=True)
+
+    def close(self) -> None:
+        """Give the terminal back."""
+        self._live.stop()
+
+
+def _tell(out: Out, finding: HealthFinding) -> None:
+    fields: dict[str, object] = {"time": rfc3339(time.time(), milliseconds=True)}
+    fields |= {name: getattr(finding, name) for name in finding.__match_args__}
+    out.record(fields, _line(finding) + (f"; {finding.remedy}" if finding.remedy else ""))
+
+
+def _line(finding: HealthFinding) -> str:
+    return f"{finding.severity:<9} {finding.check}: {finding.text}"
+
+
+def _sum_up(out: Out, health: Health) -> None:
+    fields: dict[str, object] = {
+        "time": rfc3339(time.time(), milliseconds=True),
+        "status": health.status,
+        "critical": health.critical,
+        "warnings": health.warnings,
+        "queues": health.queues,
+        "consumers": health.consumers,
+        "workers": health.workers,
+        "streams": health.streams,
+    }
+    out.record(fields, _summary(health))
+
+
+def _summary(health: Health) -> str:
+    looked = ", ".join(
+        _table.count(number, thing)
+        for number, thing in (
+            (health.queues, "queue"),
+            (health.consumers, "consumer"),
+            (health.workers, "worker"),
+            (health.streams, "event stream"),
+        )
+    )
+    if not health.findings:
+        return f"healthy: {looked}, the server"
+    told = f"{health.critical} critical, {_table.count(health.warnings, 'warning')}"
+    return f"{'unhealthy' if health.critical else 'warning'}: {told}; {looked}, the server"

@@ -1,0 +1,164 @@
+"""outbox: make the tables of events, publish what waits in them, and show how far all is."""
+
+from __future__ import annotations
+
+from agentbus.commands import _events, _table
+from agentbus.commands._declare import Call, Param, Verb
+from agentbus.commands._standing import holding
+from agentbus.commands._table import age, count
+from agentbus.errors import UsageError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from agentbus.events import LeaseStanding, Ledger, Relay, Standing
+
+_STREAMS = ("STREAM", "WAITING", "PUBLISHED", "OLDEST")
+_LEASES = ("STREAM", "ROLE", "OWNER", "TOKEN", "EXPIRES", "CHECKPOINT", "LAG", "PARKED")
+
+VERB = Verb(
+    "outbox",
+    "Make an outbox, publish what waits in it, or show how far it is.",
+    Param(
+        "action",
+        metavar="ACTION",
+        required=True,
+        choices=("init", "relay", "status"),
+        help="init, relay or status.",
+    ),
+    Param("sql", "--sql", flag=True, help="With init: print the SQL instead of running it."),
+    Param("once", "--once", flag=True, help="With relay: publish what is there, and end."),
+    _events.LEASE,
+    *_events.PARAMS,
+    text="'init' makes the tables that are not there, as often as one likes; with --sql it prints, for an"
+    " empty database, the statements for your own migrations, and asks no database. 'relay' publishes"
+    " events until interrupted, no effect before its cause, and prints how many at each round that"
+    " published any: Ctrl-C and SIGTERM end it after the round under way. Several relays may run, and"
+    " any may be killed: each stream has one at a time. 'status' shows by stream what waits and what"
+    " was published and is kept until all consumers and archives have passed it, and by lease who"
+    " acts, and how far behind. Needs the extra events. JSON: database, created (tables) for init, or"
+    " sql; for relay"
+    " published and, with --once, waiting; for status stream, waiting, published, oldest (seconds),"
+    " leases (each with stream, role, owner, token, expires, checkpoint, lag, parked).",
+    examples=(
+        "agentbus outbox init --database postgresql://shop@db/shop",
+        "agentbus outbox init --sql --database postgresql://db/shop > events.sql",
+        "agentbus outbox relay",
+        "agentbus outbox relay --once --json",
+        "agentbus outbox status",
+    ),
+    subject="action",
+)
+
+
+def run(call: Call) -> None:
+    """Do what was asked with the outbox."""
+    args = call.args
+    if args.once and args.action != "relay":
+        raise UsageError("--once goes with relay alone", hint="leave it out")
+    if args.sql and args.action != "init":
+        raise UsageError("--sql goes with init alone", hint="leave it out")
+    if args.action == "relay":
+        _relay(call)
+        return
+    made = _events.ledger(call, make=args.action == "init")
+    {"init": _init, "status": _status}[args.action](call, made)
+
+
+def _init(call: Call, ledger: Ledger) -> None:
+    if call.args.sql:
+        for statement in ledger.statements():
+            if call.out.json:
+                call.out.record({"sql": statement}, "")
+            for line in [] if call.out.json else f"{statement};".splitlines():
+                call.out.record({}, line)
+        return
+    missing = ledger.missing()
+    ledger.create()
+    ledger.check()
+    fields = {"database": ledger.place, "created": missing}
+    did = f"made {', '.join(missing)}" if missing else "all tables were there"
+    call.out.record(fields, f"{ledger.place}: {did}")
+
+
+def _relay(call: Call) -> None:
+    once = call.args.once
+    with _events.warned(call):
+        ledger = _events.ledger(call) if once else _events.served(call, "relay")
+        if ledger is None:
+            return
+        from agentbus.events import Relay
+
+        relay = Relay(ledger, call.bus, lease=call.args.lease)
+        if once:
+            _events.until_told([(lambda: _once(call, relay), relay.stop)])
+            return
+
+        def tell(published: int) -> None:
+            call.out.record({"published": published}, f"{count(published, 'event')} published")
+
+        _events.until_told([(lambda: relay.run(tell), relay.stop)])
+
+
+def _once(call: Call, relay: Relay) -> None:
+    """Publish until a round finds nothing more; tell of what is left to others."""
+    from agentbus.events import standing
+
+    published = 0
+    try:
+        while added := relay.run_once():
+            published += added
+            if relay.stopping:
+                break
+    finally:
+        relay.close()
+    left = [one for one in standing(relay.ledger) if one.waiting]
+    waiting = sum(one.waiting for one in left)
+    text = f"{count(published, 'event')} published"
+    call.out.record(
+        {"published": published, "waiting": waiting}, text + (f", {waiting} wait" * bool(waiting))
+    )
+    for one in left:
+        for lease in one.leases:
+            if lease.role == "relay" and lease.expires is not None and lease.expires > 0:
+                call.out.warn(
+                    f"{one.stream}: another relay has the stream, for {age(lease.expires)} at least"
+                )
+
+
+def _status(call: Call, ledger: Ledger) -> None:
+    from agentbus.events import standing
+
+    found = standing(ledger)
+    _table.show(
+        call.out,
+        _STREAMS,
+        [(one.stream, str(one.waiting), str(one.published), age(one.oldest)) for one in found],
+        [_fields(one) for one in found],
+        left=1,
+    )
+    leases = [lease for one in found for lease in one.leases]
+    if leases and not call.out.json:
+        call.out.record({}, "")
+        _table.show(call.out, _LEASES, [_row(lease) for lease in leases], [], left=3)
+    holding(call, leases)
+
+
+def _fields(one: Standing) -> dict[str, object]:
+    return {
+        "stream": one.stream,
+        "waiting": one.waiting,
+        "published": one.published,
+        "oldest": one.oldest,
+        "leases": [
+            {name: getattr(lease, name) for name in lease.__match_args__} for lease in one.leases
+        ],
+    }
+
+
+def _row(lease: LeaseStanding) -> tuple[str, ...]:
+    left = lease.expires
+    expires = "-" if left is None else age(left) if left > 0 else "ran out"
+    return (
+        *(lease.stream, lease.role, lease.owner or "-", str(lease.token), expires),
+        *(lease.checkpoint, str(lease.lag), str(lease.parked)),
+    )

@@ -1,0 +1,82 @@
+"""quarantine: see which consumers were given up, and have them started again."""
+
+from __future__ import annotations
+
+from agentbus.commands import _table
+from agentbus.commands._declare import Call, Param, Verb
+from agentbus.errors import UsageError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from agentbus.events import Quarantined
+
+_HEAD = ("CONSUMER", "STREAM", "ERROR", "REASON", "CRASHES", "SINCE")
+
+VERB = Verb(
+    "quarantine",
+    "List the consumers that supervisors gave up, or release them.",
+    Param(
+        "action",
+        metavar="ACTION",
+        required=True,
+        choices=("list", "release"),
+        help="list or release.",
+    ),
+    Param("name", metavar="NAME", help="The consumer to release."),
+    Param("all", "--all", flag=True, help="With release: all of them."),
+    text="A consumer in quarantine is started by no supervisor of the project, also after a restart."
+    " 'release' lets every running supervisor start it within about a second; its crashes are forgotten."
+    " Not in quarantine: exit 5. Needs the extra events."
+    " JSON: consumer, and for list stream, quarantined_at, reason, crashes, last_error.",
+    examples=(
+        "agentbus quarantine list",
+        "agentbus quarantine release welcome",
+        "agentbus quarantine release --all",
+    ),
+    subject="name",
+)
+
+
+def run(call: Call) -> None:
+    """List the consumers in quarantine, or release some."""
+    args = call.args
+    if args.action == "list":
+        if args.name is not None or args.all:
+            raise UsageError(
+                "'list' shows all that there are", hint="leave out the name, and --all"
+            )
+        _list(call)
+        return
+    if (args.name is not None) == args.all:
+        raise UsageError(
+            f"the consumer to release is {'given twice' if args.all else 'missing'}",
+            hint="name it, or give --all",
+        )
+    from agentbus.events import release_consumer
+
+    for name in release_consumer(call.bus, args.name):
+        call.out.record({"consumer": name}, f"{name} released")
+
+
+def _list(call: Call) -> None:
+    from agentbus.events import quarantined
+
+    found = quarantined(call.bus)
+    _table.show(
+        call.out, _HEAD, [_row(one) for one in found], [_fields(one) for one in found], left=3
+    )
+
+
+def _fields(one: Quarantined) -> dict[str, object]:
+    return {
+        "consumer": one.consumer,
+        "stream": one.stream,
+        "quarantined_at": one.at,
+        "reason": one.reason,
+        "crashes": one.crashes,
+        "last_error": one.error,
+    }
+
+
+def _row(one: Quarantined) -> tuple[str, ...]:
+    return (one.consumer, one.stream, one.error or "-", one.reason, str(one.crashes), one.at)

@@ -1,0 +1,199 @@
+"""replay: publish entries of an archive anew."""
+
+from __future__ import annotations
+
+import contextlib
+
+from agentbus.commands import _spark
+from agentbus.commands._declare import Call, Param, Verb, seconds, whole
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from agentbus.pipeline.replays import Replayed
+    from agentbus.pipeline.resuming import Source
+
+
+def positive(text: str) -> float:
+    """Read a number above 0."""
+    try:
+        found = float(text)
+    except ValueError:
+        found = 0.0
+    if not 0 < found < 1e12:
+        raise ValueError(f"{text!r} is no number above 0")
+    return found
+
+
+VERB = Verb(
+    "replay",
+    "Publish entries of an archive anew, each once.",
+    Param("path", metavar="PATH", required=True, help="The archive: a directory, or s3a://…"),
+    Param("start", "--from", metavar="ID|TIME|30m", help="From this entry, or time, on."),
+    Param("end", "--to", metavar="ID|TIME|30m", help="Up to this entry, or time, and with it."),
+    Param(
+        "streams",
+        "--stream",
+        metavar="S",
+        many=True,
+        help="Only this stream (q:mail, dlq:mail:default, ch:main); may be repeated.",
+    ),
+    Param("where", "--where", metavar="SQL", help="Only rows for which this condition holds."),
+    Param("queue", "--to-queue", metavar="Q", help="Publish to this queue."),
+    Param("channel", "--to-channel", flag=True, help="Publish messages to the channel."),
+    Param("rate", "--rate", metavar="N", convert=positive, help="At most N rows a second."),
+    Param("dry_run", "--dry-run", flag=True, help="Only count, and change nothing."),
+    Param(
+        "replay_id", "--id", metavar="ID", help="The replay's name; the same wishes have the same."
+    ),
+    Param(
+        "version",
+        "--archive-version",
+        metavar="N",
+        convert=whole,
+        help="The archive as it was then.",
+    ),
+    Param(
+        "keep_replies",
+        "--keep-replies",
+        flag=True,
+        help="Tell those who were told of the outcomes (reply_to, webhook) again.",
+    ),
+    Param(
+        "patience",
+        "--wait",
+        metavar="S",
+        convert=seconds,
+        default=60.0,
+        help="How long to wait at a full queue (60).",
+    ),
+    *_spark.PARAMS,
+    text="Without --stream the entries of all queues are meant (with --to-channel: the channel's);"
+    " dead letters and messages only where --stream names them. Each task goes back to the queue it"
+    " came from, or all to --to-queue; the priority stays. What is published bears replayed_from."
+    " A replay that was killed goes on when it is run again, and one that is finished publishes"
+    " nothing: give another --id to have it all once more. Exit 1 if a queue stays full. JSON: id,"
+    " rows, published, skipped, streams (each with stream, target, priority, rows, first, last),"
+    " seconds, dry_run, finished.",
+    examples=(
+        "agentbus replay /data/archive --stream q:mail --from 2026-11-20 --dry-run",
+        "agentbus replay /data/archive --stream dlq:mail:default --to-queue mail --rate 500",
+        "agentbus replay s3a://bucket/archive --where \"payload like '%invoice%'\" --to-queue check",
+    ),
+    subject="path",
+)
+_HEAD = ("STREAM", "TO", "PRIORITY", "ROWS", "FIRST", "LAST")
+
+
+def run(call: Call) -> None:
+    """Replay, showing how far it is to whoever sits at the terminal; and say what was done."""
+    try:
+        from agentbus.pipeline.replays import replay
+    except ImportError as error:
+        raise _spark.missing(error) from None
+    args = call.args
+    with contextlib.ExitStack() as stack:
+
+        def spark() -> Any:
+            return stack.enter_context(_spark.session(call, args.path))
+
+        shown = stack.enter_context(contextlib.ExitStack())
+
+        def watch(name: str, rows: int) -> None:
+            _watch(call, shown, name, rows)
+
+        done = replay(
+            spark,
+            args.path,
+            call.settings,
+            start=args.start,
+            end=args.end,
+            streams=args.streams,
+            where=args.where,
+            queue=args.queue,
+            channel=args.channel,
+            rate=args.rate,
+            dry_run=args.dry_run,
+            replay_id=args.replay_id,
+            version=args.version,
+            keep_replies=args.keep_replies,
+            patience=args.patience,
+            watch=watch,
+        )
+        shown.close()
+        _show(call, done)
+
+
+def _watch(call: Call, shown: contextlib.ExitStack, name: str, rows: int) -> None:
+    from agentbus.commands import _progress
+    from agentbus.pipeline.resuming import progress
+    from agentbus.settings import environment
+
+    if not _progress.wanted(json=call.out.json, term=environment().get("TERM", "")):
+        return
+    scope = call.enter()
+
+    def done() -> int:
+        return int(call.run(progress(scope, name)))
+
+    shown.enter_context(_progress.Share("replay", done, rows))
+
+
+def _show(call: Call, done: Replayed) -> None:
+    if call.out.json:
+        fields = {
+            "id": done.id,
+            "rows": done.rows,
+            "published": done.published,
+            "skipped": done.skipped,
+            "streams": [_fields(one) for one in done.streams],
+            "seconds": round(done.seconds, 3),
+            "dry_run": done.dry_run,
+            "finished": done.finished,
+        }
+        call.out.record(fields, "")
+        return
+    if done.dry_run:
+        from agentbus.commands import _table
+
+        rows = [_row(one) for one in done.streams]
+        _table.show(call.out, _HEAD, rows, [], left=2)
+    call.out.record({}, _said(done))
+
+
+def _said(done: Replayed) -> str:
+    from agentbus.commands._table import age, count
+
+    if done.dry_run:
+        text = f"replay {done.id}: {count(done.rows, 'row')} would be published"
+        return text + (f", {done.skipped} of them are" if done.skipped else "")
+    if done.finished:
+        return (
+            f"replay {done.id}: nothing to do, its {count(done.rows, 'row')} were published by"
+            f" {done.finished}; give another --id to publish them again"
+        )
+    if not done.rows:
+        return f"replay {done.id}: no rows match"
+    speed = f", {round(done.published / done.seconds)}/s" if done.published else ""
+    before = f"; {done.skipped} were published before" if done.skipped else ""
+    return (
+        f"replay {done.id}: {count(done.published, 'row')} published in {age(done.seconds)}"
+        f"{speed}{before}"
+    )
+
+
+def _row(one: Source) -> tuple[str, ...]:
+    target = "the channel" if one.target is None else one.target
+    return one.stream, target, one.priority, str(one.rows), one.first, one.last
+
+
+def _fields(one: Source) -> dict[str, object]:
+    return {
+        "stream": one.stream,
+        "target": one.target,
+        "priority": one.priority,
+        "rows": one.rows,
+        "first": one.first,
+        "last": one.last,
+    }

@@ -1,0 +1,236 @@
+"""report: tables and charts of what an archive holds."""
+
+from __future__ import annotations
+
+import pathlib
+import time
+from datetime import datetime
+
+from agentbus.clock import rfc3339
+from agentbus.commands import _progress, _spark
+from agentbus.commands._declare import Call, Param, Verb
+from agentbus.errors import UsageError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
+    from agentbus.commands._out import Out
+    from agentbus.pipeline.reports.running import Filled, Outcome, Step
+
+VERB = Verb(
+    "report",
+    "Report on an archive: who did how much, how fast, and what went wrong.",
+    Param(
+        "name",
+        metavar="NAME",
+        required=True,
+        help="Which report, or all of them.",
+    ),
+    Param("path", metavar="PATH", help="The archive: a path, file:// or s3a://."),
+    Param("since", "--since", metavar="30m|TIME|ID", help="From so long ago, a time, or an id on."),
+    Param("until", "--until", metavar="30m|TIME|ID", help="Up to there."),
+    Param("html", "--html", metavar="FILE", help="One page with charts, which stands alone."),
+    Param("csv", "--csv", flag=True, help="One table as CSV."),
+    Param("table", "--table", metavar="T", help="Only this table of the report."),
+    Param("live", "--live", flag=True, help="What happens now, from the bus, until interrupted."),
+    *_spark.PARAMS,
+    text="NAME is activity, conversations, tasks, flags, lag, slowest, anomalies, or all. Without --html"
+    " or --csv the first rows of each table are shown. All times are UTC. Exit 5 if there is no archive."
+    " JSON: report, table, and the table's columns.",
+    examples=(
+        "agentbus report all /var/bus --html page.html",
+        "agentbus report flags /var/bus --since 7d",
+        "agentbus report tasks s3a://bucket/bus --table causes --csv",
+    ),
+    subject="name",
+)
+# So many rows of a table are shown on a terminal: of one report, and of all.
+_TOP, _TOP_OF_ALL = 20, 8
+_WIDEST = 36
+
+
+def run(call: Call) -> None:
+    """Compute the report and write it."""
+    args, out = call.args, call.out
+    from agentbus.pipeline import reports
+
+    names = reports.chosen(args.name)
+    _check(call)
+    with _Steps(call) as steps:
+        steps.say("starting Spark")
+        with _spark.session(call, args.path) as spark:
+            if args.live:
+                _live(call, spark, steps)
+                return
+            from agentbus.pipeline.archived import read
+            from agentbus.pipeline.reports import running
+
+            rows = read(spark, args.path, since=args.since, until=args.until, marked=True)
+            found = running.run(names, rows, table=args.table, alone=args.csv, tell=steps.step)
+    if found.summary.lost and not args.html:
+        many = f"{found.summary.lost:,} entries were" if found.summary.lost > 1 else "1 entry was"
+        out.warn(f"{many} gone before they could be archived; the figures lack them")
+    if args.html:
+        from agentbus.pipeline.reports import page
+
+        title = f"{args.name} of {args.path}" if args.name != reports.ALL else str(args.path)
+        page.write(page.render(found, source=title), pathlib.Path(args.html))
+        out.record({"html": args.html, "entries": found.summary.total}, args.html)
+    elif args.csv:
+        _csv(out, found)
+    elif out.json:
+        for table in _tables(found):
+            for row in table.rows:
+                out.record({"report": table.report, "table": table.name, **_fields(row)}, "")
+    else:
+        _text(out, found, _TOP_OF_ALL if args.name == reports.ALL else _TOP)
+
+
+def _check(call: Call) -> None:
+    """Refuse what does not go together before Spark is started, which takes seconds."""
+    args = call.args
+    if args.path is None and not args.live:
+        raise UsageError(
+            "report needs the path of an archive",
+            hint="make one with 'agentbus archive PATH', or use --live",
+        )
+    if sum((bool(args.html), args.csv, call.out.json)) > 1:
+        raise UsageError("--html, --csv and --json exclude each other", hint="choose one")
+    if args.path is not None:
+        from agentbus.pipeline.archived import between, check
+
+        between(args.since, args.until)
+        check(args.path)
+    if args.html and not pathlib.Path(args.html).absolute().parent.is_dir():
+        raise UsageError(
+            f"there is no directory for {args.html!r}", hint="make it first, or name another file"
+        )
+
+
+def _live(call: Call, spark: Any, steps: _Steps) -> None:
+    """Show one report as it changes, until interrupted."""
+    import importlib
+
+    live = importlib.import_module("agentbus.pipeline.reports.live")
+
+    def tell(table: Filled) -> None:
+        steps.clear()
+        if call.out.json:
+            for row in table.rows:
+                call.out.record({"report": table.report, "table": table.name, **_fields(row)}, "")
+        else:
+            _table(call.out, table, _TOP)
+
+    live.watch(spark, call.settings, since=call.args.since, tell=tell)
+
+
+# -- output -------------------------------------------------------------------------------------------
+
+
+def _tables(found: Outcome) -> Iterator[Filled]:
+    for result in found.results:
+        yield from result.tables
+
+
+def _fields(row: Any) -> dict[str, Any]:
+    return {name: _value(value) for name, value in row.items()}
+
+
+def _value(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return rfc3339(value.timestamp(), milliseconds=True)
+    if isinstance(value, (list, tuple)):
+        return [_value(one) for one in value]
+    return value
+
+
+def _csv(out: Out, found: Outcome) -> None:
+    import csv
+    import io
+
+    for table in _tables(found):
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(table.columns)
+        writer.writerows([_value(row[name]) for name in table.columns] for row in table.rows)
+        out.exactly(text.getvalue().encode())
+
+
+def _text(out: Out, found: Outcome, top: int) -> None:
+    from agentbus.pipeline.reports import wording
+
+    span = found.summary.span
+    if span.first is not None and span.last is not None:
+        first, last = (wording.moment(at.replace(microsecond=0)) for at in (span.first, span.last))
+        out.record({}, f"{found.summary.total:,} entries, {first} to {last} UTC")
+    for result in found.results:
+        out.record({}, "")
+        out.record({}, result.title.upper())
+        if result.empty is not None:
+            out.record({}, result.empty)
+            continue
+        for table in result.tables:
+            if table.rows:
+                out.record({}, "")
+                _table(out, table, top)
+
+
+def _table(out: Out, table: Filled, top: int) -> None:
+    """Write the first rows aligned: figures to the right, and names cut."""
+    from agentbus.pipeline.reports import wording
+
+    rows = table.rows[:top]
+    lines = [[wording.heading(name) for name in table.columns]]
+    lines += [
+        [wording.cut(wording.cell(name, row[name]), _WIDEST) for name in table.columns]
+        for row in rows
+    ]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    right = [any(isinstance(row[name], (int, float)) for row in rows) for name in table.columns]
+    out.record({}, table.title)
+    for line in lines:
+        cells = [
+            cell.rjust(width) if to_right else cell.ljust(width)
+            for cell, width, to_right in zip(line, widths, right, strict=True)
+        ]
+        out.record({}, f"  {'  '.join(cells)}".rstrip())
+    rest = len(table.rows) + table.left_out - len(rows)
+    if rest:
+        out.record({}, f"  and {rest:,} more")
+
+
+# -- progress -----------------------------------------------------------------------------------------
+
+
+class _Steps:
+    """A line on a terminal's stderr that says what a report is at; it leaves nothing behind."""
+
+    def __init__(self, call: Call) -> None:
+        from agentbus.settings import environment
+
+        term = environment().get("TERM", "")
+        self._wanted = _progress.wanted(json=call.out.json, term=term)
+        self._began = time.monotonic()
+        self._line = _progress.Line()
+
+    def __enter__(self) -> _Steps:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self.clear()
+
+    def step(self, step: Step) -> None:
+        """Say how far a run is."""
+        far = f", {step.done} of {step.all} tables" if step.all else ""
+        self.say(f"{step.doing}{far}")
+
+    def say(self, what: str) -> None:
+        """Say what comes now."""
+        if self._wanted:
+            self._line.show(f"report: {what}, {time.monotonic() - self._began:.0f} s")
+
+    def clear(self) -> None:
+        """Take the line away."""
+        self._line.clear()

@@ -1,0 +1,126 @@
+"""route: move tasks to the queues of those who are to do them, as rules say."""
+
+from __future__ import annotations
+
+import orjson
+
+from agentbus.commands import _events
+from agentbus.commands._declare import Call, Param, Verb, body, seconds
+from agentbus.commands._table import count
+from agentbus.errors import InvalidPayload
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from agentbus.routing import Rules
+
+VERB = Verb(
+    "route",
+    "Move tasks that come in at one queue to the agents that are to do them.",
+    Param("rules", metavar="RULES.yaml", required=True, help="The file of rules."),
+    Param(
+        "explain",
+        "--explain",
+        metavar="TASK",
+        help="Move nothing: say where this task would go, and why: a file of JSON, - for stdin, or JSON.",
+    ),
+    Param("check", "--check", flag=True, help="Move nothing: say what is wrong with the rules."),
+    Param("drain", "--drain", flag=True, help="End when nothing is left to move."),
+    Param(
+        "visibility",
+        "--visibility",
+        metavar="S",
+        convert=seconds,
+        default=10.0,
+        help="Others take over what a router holds that is silent for so long (10).",
+    ),
+    text="Takes tasks from 'incoming', or the queue that the rules name, and moves each to"
+    " agent.<name>, or team.<team>.<name>, in one atomic step. A task's agent_id decides, then its type"
+    " by the rules for work types, then the first pattern that it fits, then the default. What nothing"
+    " decides goes to the dead letters ('agentbus dlq list incoming --group router'), and so does what"
+    " goes in circles. What finds its agents' queues full, or meets a limit, waits and holds nobody else"
+    " up. Several routers share the work. The file is read again when it changes; one with a mistake is"
+    " told, and changes nothing. Prints a line for each task that it buried, and at the end what it did."
+    " JSON: event (stopped, buried), id, reason; at the end moved, duplicates, stopped, buried, waiting;"
+    " with --explain agents, by, how, rule, line, reason, steps. Mistakes in the rules, and a task that is"
+    " no JSON: exit 2.",
+    examples=(
+        "agentbus route team.yaml",
+        "agentbus route team.yaml --check",
+        "agentbus route team.yaml --explain task.json",
+        """agentbus route team.yaml --explain '{"task": "deploy it", "type": "build"}'""",
+    ),
+    subject="rules",
+)
+
+
+def run(call: Call) -> None:
+    """Move tasks until told to stop; or check, or explain."""
+    args = call.args
+    from agentbus.routing import Router, load
+
+    rules = load(args.rules)
+    for warning in rules.warnings:
+        call.out.warn(warning)
+    if args.explain is not None:
+        _explain(call, rules, args.explain)
+        return
+    if args.check:
+        fields: dict[str, object] = {"rules": len(rules.rules), "agents": len(rules.agents)}
+        text = f"{args.rules}: {count(len(rules.rules), 'rule')} for {count(len(rules.agents), 'agent')}"
+        call.out.record(fields, text)
+        return
+
+    def refused(event: str, task_id: str, reason: str) -> None:
+        told: dict[str, object] = {"event": event, "id": task_id, "reason": reason}
+        call.out.record(told, f"{task_id} {event}: {reason}")
+
+    router = Router(
+        call.bus, rules, drain=args.drain, visibility=args.visibility, on_refused=refused
+    )
+    with _events.warned(call):
+        _events.until_told([(router.run, router.stop)])
+    found = {
+        name: router.counts[name]
+        for name in ("moved", "duplicates", "stopped", "buried", "waiting")
+    }
+    text = f"{router.queue}: {count(found['moved'], 'task')} moved"
+    text += "".join(
+        f", {number} {name}" for name, number in found.items() if number and name != "moved"
+    )
+    call.out.record({**found}, text)
+
+
+def _explain(call: Call, rules: Rules, given: str) -> None:
+    given = given if given[:1] in ("-", "@", "{", "[", '"') else f"@{given}"
+    try:
+        task = orjson.loads(body("task", given, None, call.settings.max_body))
+    except ValueError as error:
+        raise InvalidPayload(f"the task is no JSON ({error})", hint="give an object") from None
+    told = rules.explain(task)
+    choice = told.choice
+    fields: dict[str, object] = {
+        "agents": list(choice.agents),
+        "by": choice.by,
+        "how": choice.how,
+        "rule": None if choice.rule is None else choice.rule.number,
+        "line": None if choice.rule is None else choice.rule.line,
+        "reason": choice.reason,
+        "steps": [
+            {
+                "how": step.how,
+                "rule": None if step.rule is None else step.rule.number,
+                "matched": step.matched,
+                "reason": step.reason,
+            }
+            for step in told.steps
+        ],
+    }
+    if call.out.json:
+        call.out.record(fields, "")
+        return
+    for step in told.steps:
+        call.out.record({}, f"{'→' if step.matched else ' '} {step.reason}")
+    agents = choice.agents
+    where = " or ".join(f"{agent} ({rules.agents[agent].queue})" for agent in agents)
+    how = {1: "", 0: ""}.get(len(agents), f", by {choice.by.replace('_', ' ')}")
+    call.out.record({}, f"to {where}{how}" if agents else "to nobody: it would be buried")

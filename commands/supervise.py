@@ -1,0 +1,87 @@
+"""supervise: run the consumers of a module in processes of their own, and keep them running."""
+
+from __future__ import annotations
+
+from agentbus.commands import _events
+from agentbus.commands._declare import Call, Param, Verb, seconds
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from agentbus.events import Happening
+
+VERB = Verb(
+    "supervise",
+    "Run each consumer of a module in a process of its own, and keep it running.",
+    Param(
+        "module",
+        metavar="MODULE",
+        required=True,
+        help="The module that declares them with @consumer; the current directory counts.",
+    ),
+    Param("name", "--name", metavar="N", help="Only the consumer of this name."),
+    Param(
+        "heartbeat_timeout",
+        "--heartbeat-timeout",
+        metavar="S",
+        convert=seconds,
+        default=30.0,
+        help="Kill a worker that says nothing for so long (30).",
+    ),
+    Param(
+        "grace",
+        "--grace",
+        metavar="S",
+        convert=seconds,
+        default=10.0,
+        help="When stopping, give the event in hand so long (10).",
+    ),
+    *_events.PARAMS,
+    text="A worker that ends, or whose handler hangs, is replaced after a pause, and the event in hand is"
+    " tried again. One that crashes 5 times within 60 s, or 10 times within 30 minutes, is given up: see"
+    " 'agentbus quarantine'. A run of 60 s without trouble ends such a series. Several supervisors may run:"
+    " of each consumer one worker acts, others wait to take over. Workers end with their supervisor."
+    " Ctrl-C and SIGTERM end them after the event in hand; a second signal at once. Prints a line for"
+    " each thing that happens to a worker; what handlers print goes to stderr. Needs the extra events."
+    " JSON: consumer, stream, event (started, crashed, killed, quarantined, released, stopped), pid, exit,"
+    " signal, crashes, reason, error.",
+    examples=(
+        "agentbus supervise shop.consumers",
+        "agentbus supervise shop.consumers --heartbeat-timeout 2m --json",
+    ),
+    subject="module",
+)
+
+
+def run(call: Call) -> None:
+    """Supervise until told to stop."""
+    args = call.args
+    ledger = _events.ledger(call)
+    from agentbus.events import Supervisor
+
+    supervisor = Supervisor(
+        args.module,
+        ledger,
+        call.bus,
+        only=args.name,
+        heartbeat_timeout=args.heartbeat_timeout,
+        grace=args.grace,
+    )
+
+    def tell(happening: Happening) -> None:
+        fields: dict[str, object] = {
+            name: getattr(happening, name) for name in happening.__match_args__
+        }
+        call.out.record(fields, _text(happening))
+
+    with _events.warned(call):
+        _events.until_told([(lambda: supervisor.run(tell), supervisor.stop)])
+
+
+def _text(one: Happening) -> str:
+    about = [] if one.pid is None else [f"pid {one.pid}"]
+    if one.event != "stopped" or one.signal:
+        about += [one.signal] if one.signal else [] if one.exit is None else [f"exit {one.exit}"]
+    about += [f"crashes {one.crashes}"] if one.event in ("crashed", "killed", "quarantined") else []
+    about += [one.reason] if one.reason else []
+    text = f"{one.consumer}: {one.event}" + (f" ({', '.join(about)})" if about else "")
+    return text + (f": {one.error}" if one.error else "")

@@ -1,0 +1,1 @@
+"""A shop with orders, stock and mail, whose parts tell each other by events."""

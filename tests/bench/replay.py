@@ -1,0 +1,130 @@
+"""How fast an archive is published anew, beside a plain loop that keeps no account of what it did.
+
+    python -m tests.bench.replay [--rows N] [--cores N]
+
+The rows are tasks of 200 bytes in four streams. The baseline reads the same files with pyarrow and sends
+plain XADDs, in pipelines, by one process: a row that it sent before it was killed it would send again. The
+first replay of a session, in which Java is cold, is told apart.
+"""
+
+from __future__ import annotations
+
+import argparse
+import pathlib
+import shutil
+import socket
+import statistics
+import tempfile
+import time
+from typing import Any
+
+import hiredis
+import pyarrow as pa
+import pyarrow.dataset as ds
+
+from agentbus.pipeline import schema
+from agentbus.settings import resolve
+from tests.bench._figures import table
+from tests.pipeline.archives import write_archive
+from tests.servers import Server
+
+PROJECT = "bench"
+_STREAMS = 4
+_SLICE = 5000
+_FROM_MS = 1_763_600_000_000
+
+
+def made(stream: str, rows: int) -> pa.Table:
+    """Return so many rows of one queue."""
+    numbers = range(rows)
+    columns: dict[str, Any] = {
+        "version": [schema.VERSION] * rows,
+        "stream": [stream] * rows,
+        "kind": [schema.QUEUE] * rows,
+        "id": [f"{_FROM_MS + n // 7}-{n % 7}" for n in numbers],
+        "time": [(_FROM_MS + n // 7) * 1000 for n in numbers],
+        "seq": [n % 7 for n in numbers],
+        "queue": [stream[2:]] * rows,
+        "payload": [f'{{"n":{n},"body":"{"x" * 180}"}}' for n in numbers],
+        "fields": [[]] * rows,
+    }
+    none = [None] * rows
+    arrays = [pa.array(columns.get(field.name, none), field.type) for field in schema.ARROW]
+    return pa.Table.from_arrays(arrays, schema=schema.ARROW)
+
+
+def by_hand(server: Server, path: str) -> None:
+    """Send all rows as plain entries: the baseline."""
+    reader = hiredis.Reader()
+    rows = ds.dataset(path, partitioning="hive").to_table(["id", "payload"])
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.connect(server.socket)
+        for batch in rows.to_batches(_SLICE):
+            payloads = batch.column("payload").to_pylist()
+            packed = [
+                hiredis.pack_command(("XADD", f"{PROJECT}:q:again", "*", "payload", str(text)))
+                for text in payloads
+            ]
+            sock.sendall(b"".join(packed))
+            number = len(payloads)
+            while number:
+                if reader.gets() is False:
+                    reader.feed(sock.recv(1 << 20))
+                else:
+                    number -= 1
+
+
+def bench(rows: int, cores: int, rounds: int) -> None:
+    """Print how fast rows are published."""
+    from agentbus.pipeline import replay, session
+
+    place = pathlib.Path(tempfile.mkdtemp(prefix="agentbus-bench-"))
+    path, config = str(place / "archive"), place / "config.yaml"
+    config.write_text(f"queues:\n  '*':\n    bound: {10 * rows}\n")
+    try:
+        for number in range(_STREAMS):
+            write_archive(path, made(f"q:work-{number}", rows // _STREAMS), PROJECT)
+        with Server(place / "server", "--appendonly", "no") as server:
+            settings = resolve({"url": server.url, "project": PROJECT, "config": str(config)})
+            spark = session(f"local[{cores},4]")
+            ours, plain = [], []
+            for number in range(rounds + 1):
+                server.ask("DEL", f"{PROJECT}:q:again")
+                done = replay(spark, path, settings, queue="again", replay_id=f"r{number}")
+                assert done.published == rows == server.ask("XLEN", f"{PROJECT}:q:again")
+                ours.append(done.seconds)
+                server.ask("DEL", f"{PROJECT}:q:again")
+                began = time.perf_counter()
+                by_hand(server, path)
+                plain.append(time.perf_counter() - began)
+            spark.stop()
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+    hand = statistics.median(plain)
+    warm = statistics.median(ours[1:])
+    table(
+        f"replay, {rows:,} rows, {cores} cores",
+        ("what", "seconds", "rows/s", "x plain"),
+        [
+            (name, f"{took:.1f}", f"{rows / took:,.0f}", f"{hand / took:.2f}")
+            for name, took in (
+                ("replay, the session's first", ours[0]),
+                ("replay, warm", warm),
+                ("plain loop, at least once", hand),
+            )
+        ],
+    )
+
+
+def main() -> None:
+    """Replay as often as was said."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--rows", type=int, default=1_000_000)
+    parser.add_argument("--cores", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=3)
+    args = parser.parse_args()
+    bench(args.rows, args.cores, args.rounds)
+
+
+if __name__ == "__main__":
+    main()

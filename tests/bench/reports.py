@@ -1,0 +1,189 @@
+"""How long all reports take over an archive, and how much memory, beside one pass over the same rows.
+
+    python -m tests.bench.reports [--rows N] [--cores N] [--only raw|compacted]
+
+The baseline is one pass of Spark over the archive that reads every column of every row. Each part runs in
+a process of its own, started cold; Spark's start is told apart. Memory is what Java and each Python
+process held at most, added up.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import multiprocessing
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from tests.bench._figures import table
+
+
+class Memory:
+    """Adds up the most memory that this process, and each below it, ever held."""
+
+    def __init__(self) -> None:
+        self._most: dict[int, int] = {}
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch)
+
+    def __enter__(self) -> Memory:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    @property
+    def most(self) -> int:
+        """Return the sum in bytes."""
+        return sum(self._most.values())
+
+    def _watch(self) -> None:
+        while not self._over.wait(1.0):
+            self._most |= {pid: _held(pid) for pid in _family(os.getpid())}
+
+
+def _family(root: int) -> list[int]:
+    """Return a process and all below it."""
+    parents: dict[int, list[int]] = {}
+    for entry in pathlib.Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+            parents.setdefault(parent, []).append(int(entry.name))
+    found, waiting = [], [root]
+    while waiting:
+        pid = waiting.pop()
+        found.append(pid)
+        waiting += parents.get(pid, [])
+    return found
+
+
+def _held(pid: int) -> int:
+    """Return how many bytes a process held at most."""
+    with contextlib.suppress(OSError):
+        for line in pathlib.Path(f"/proc/{pid}/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    return 0
+
+
+@contextlib.contextmanager
+def opened(cores: int) -> Iterator[tuple[Any, float]]:
+    """Open Spark; yield it with how long that took."""
+    from agentbus.pipeline import session
+
+    began = time.perf_counter()
+    spark = session(f"local[{cores},4]")
+    yield spark, time.perf_counter() - began
+    spark.stop()
+
+
+def measured(path: str, cores: int, what: str) -> dict[str, float]:
+    """Make all reports, or pass once over all rows, in this process."""
+    from pyspark.sql import functions as f
+
+    from agentbus.pipeline import archived
+    from agentbus.pipeline.reports import NAMES, running
+
+    with Memory() as memory, opened(cores) as (spark, started):
+        rows = archived.read(spark, path, marked=True)
+        began = time.perf_counter()
+        if what == "reports":
+            running.run(list(NAMES), rows)
+        else:
+            columns = [
+                f.map_entries(f.col(name)) if name == "fields" else f.col(name)
+                for name in rows.columns
+            ]
+            rows.agg(f.sum(f.xxhash64(*columns).cast("double"))).collect()
+        took = time.perf_counter() - began
+    return {"seconds": took, "started": started, "gigabytes": memory.most / 1e9}
+
+
+def _made(path: str, rows: int) -> None:
+    from tests.pipeline.archives import write_archive
+    from tests.pipeline.histories import chunks
+
+    write_archive(path, chunks(rows), project="bench")
+
+
+def _compacted(path: str, cores: int) -> float:
+    from agentbus.pipeline import compact
+
+    with opened(cores) as (spark, _):
+        began = time.perf_counter()
+        compact(spark, path, before="2027-01-01")
+        return time.perf_counter() - began
+
+
+def _apart(path: str, cores: int, what: str) -> dict[str, float]:
+    """Measure in a process of its own."""
+    words = [sys.executable, "-m", "tests.bench.reports", "--measure", what]
+    words += ["--path", path, "--cores", str(cores)]
+    done = subprocess.run(words, check=True, stdout=subprocess.PIPE, text=True)
+    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def bench(rows: int, cores: int, only: str | None) -> None:
+    """Print how long reports take over an archive as it was written, and after compaction."""
+    place = pathlib.Path(tempfile.mkdtemp(prefix="agentbus-bench-"))
+    path = str(place / "archive")
+    lines = []
+    context = multiprocessing.get_context("spawn")
+    try:
+        with context.Pool(1) as pool:
+            pool.apply(_made, (path, rows))
+        for state in ("raw", "compacted"):
+            if state == "compacted":
+                with context.Pool(1) as pool:
+                    took = pool.apply(_compacted, (path, cores))
+                lines.append(("compaction", f"{took:.1f}", "", "", ""))
+            if only in (None, state):
+                once, all_ = (_apart(path, cores, what) for what in ("pass", "reports"))
+                for name, found in (("one pass", once), ("all reports", all_)):
+                    lines.append(
+                        (
+                            f"{name}, {state}",
+                            f"{found['seconds']:.1f}",
+                            f"{found['seconds'] / once['seconds']:.2f}",
+                            f"{found['gigabytes']:.2f}",
+                            f"{found['started']:.1f}",
+                        )
+                    )
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+    table(
+        f"reports on {rows:,} rows, {cores} cores",
+        ("what", "seconds", "x one pass", "GB at most", "start, s"),
+        lines,
+    )
+
+
+def main() -> None:
+    """Measure all, or one part in this process."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--rows", type=int, default=10_000_000)
+    parser.add_argument("--cores", type=int, default=2)
+    parser.add_argument("--only", choices=("raw", "compacted"))
+    parser.add_argument("--measure", choices=("pass", "reports"), help=argparse.SUPPRESS)
+    parser.add_argument("--path", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.measure:
+        sys.stdout.write(json.dumps(measured(args.path, args.cores, args.measure)) + "\n")
+    else:
+        bench(args.rows, args.cores, args.only)
+
+
+if __name__ == "__main__":
+    main()

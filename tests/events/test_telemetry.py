@@ -1,0 +1,145 @@
+"""What relays and consumers tell the metrics: what they did, how long it took, how far behind they are."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+import agentbus
+from agentbus.events import Consumer, EventSchemas, Relay, register
+from agentbus.events.quarantine import _write, record, release_consumer
+from agentbus.events.server import Server
+from tests.events.shop import STREAM, act, effects, send
+
+
+@pytest.fixture
+def relay(ledger, bus):
+    made = Relay(ledger, bus)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def told(valkey, project):
+    """Return a function that reads what was told, by role."""
+
+    def _told(role: str) -> list[dict[str, str]]:
+        found = []
+        for _, flat in valkey.ask("XRANGE", f"{project}:metrics", "-", "+"):
+            fields = {flat[i].decode(): flat[i + 1].decode("utf-8") for i in range(0, len(flat), 2)}
+            if fields["role"] == role:
+                found.append(fields)
+        return found
+
+    return _told
+
+
+def test_a_consumer_tells_what_it_did_and_how_far_behind_it_is(ledger, bus, relay, told):
+    send(ledger, *"abc")
+    relay.run_once()
+    mine = Consumer(register(act, STREAM, name="welcome"), ledger, bus, at_once=2)
+    mine._turn()
+    mine.close()
+
+    (one,) = told("welcome")
+
+    assert (one["kind"], one["stream"], one["worker"]) == ("events", STREAM, mine.owner)
+    assert (one["handled"], one["lag_events_count"]) == ("2", "1")
+    assert int(one["lag_ms"]) > 0
+    assert sum(json.loads(one["handler_ran"])) == 2
+    assert float(one["handler_ms"]) > 0
+
+
+def test_health_reads_what_a_consumer_tells(
+    ledger, bus, relay, tmp_path, monkeypatch, valkey, project
+):
+    config = tmp_path / "bus.yaml"
+    config.write_text("health:\n  lag_ms: [off, 0]\n  lag_events: [off, 0]\n")
+    monkeypatch.setenv("AGENTBUS_CONFIG", str(config))
+    send(ledger, *"abc")
+    relay.run_once()
+    mine = Consumer(register(act, STREAM, name="welcome"), ledger, bus, at_once=2)
+    mine._turn()
+    mine.close()
+
+    with agentbus.connect(valkey.url, project=project) as strict:
+        found = {one.check: one for one in strict.health().findings}
+
+    assert set(found) >= {"lag_ms", "lag_events"}
+    assert found["lag_events"].subject == f"{STREAM}/welcome"
+    assert found["lag_events"].figure == 1
+
+
+def test_health_reads_what_a_supervisor_gave_up(bus):
+    server = Server(bus)
+    _write(server, [record("welcome", STREAM, "crash_loop", 5, "no", 0.0)])
+    server.close()
+
+    (found,) = [one for one in bus.health().findings if one.check == "quarantined"]
+
+    assert found.text == (
+        "the consumer 'welcome' was given up at 1970-01-01T00:00:00Z (crash loop): no"
+    )
+    release_consumer(bus, "welcome")
+    assert bus.health().critical == 0
+
+
+def test_counts_are_told_once(ledger, bus, relay, told):
+    mine = Consumer(register(act, STREAM, name="welcome"), ledger, bus)
+    for name in "ab":
+        send(ledger, name)
+        relay.run_once()
+        mine.run_once()
+        mine._tell(at_last=True)
+    mine.close()
+
+    assert [one.get("handled") for one in told("welcome")] == ["1", "1"]
+
+
+def test_an_unknown_event_type_is_told_by_the_name_that_alerts_know(ledger, bus, relay, told):
+    schemas = EventSchemas()
+    schemas.register(STREAM, "Shipped", {})
+    send(ledger, "a")
+    relay.run_once()
+    mine = Consumer(register(act, STREAM, name="welcome"), ledger, bus, schemas=schemas)
+    mine.run_once()
+    mine.close()
+
+    assert [one["unknown_event_type"] for one in told("welcome")] == ["1"]
+    (found,) = [one for one in bus.health().findings if one.check == "unknown_events"]
+    assert (found.subject, found.figure) == (f"{STREAM}/welcome", 1)
+
+
+def test_a_relay_tells_what_it_published_and_what_waits(ledger, bus, told):
+    send(ledger, *"abc")
+    relay = Relay(ledger, bus, bound=2)
+    relay.run_once()
+    relay.close()
+
+    (one,) = told("relay")
+
+    assert (one["published"], one["lag_events_count"]) == ("2", "1")
+
+
+def test_metrics_that_cannot_be_told_stop_nobody(ledger, bus, relay, valkey, project):
+    valkey.ask("SET", f"{project}:metrics", "spoilt")
+    send(ledger, "a")
+    relay.run_once()
+    mine = Consumer(register(act, STREAM, name="welcome"), ledger, bus)
+
+    mine.run_once()
+    mine.close()
+
+    assert effects(ledger) == ["a"]
+
+
+def test_metrics_of_queues_leave_out_those_of_events(ledger, bus, relay, valkey, project):
+    send(ledger, "a")
+    relay.run_once()
+    mine = Consumer(register(act, STREAM, name="welcome"), ledger, bus)
+    mine.run_once()
+    mine.close()
+
+    assert valkey.ask("XLEN", f"{project}:metrics") > 0
+    assert list(bus.metrics()) == []

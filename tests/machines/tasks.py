@@ -1,0 +1,195 @@
+"""The model of a queue: its tasks in their order, and how far each group is with them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from agentbus.ending import ASIDE
+from agentbus.queue import PRIORITIES
+
+ATTEMPTS = 4
+EXHAUSTED = f"it was not acknowledged in any of its {ATTEMPTS} attempts"
+
+
+@dataclass(eq=False, slots=True)
+class Task:
+    """A task that was accepted; one that was delayed gets its entry when it falls due."""
+
+    task_id: str
+    priority: str
+    payload: int
+    entry_id: str = ""
+    due: int = 0
+
+
+@dataclass(eq=False, slots=True)
+class Pending:
+    """A task that a group was given: who holds it, or since when it could be tried again."""
+
+    holder: str
+    idle: bool = False
+    due: int = 0
+
+
+@dataclass(eq=False, slots=True)
+class Letter:
+    """A dead letter; the server says its id."""
+
+    task: Task
+    error: str
+    attempts: int
+    replayed: str | None = None
+    id: str = ""
+
+
+@dataclass(slots=True)
+class Group:
+    """What a group was given, by priority how much of it, and what it buried."""
+
+    given: dict[str, int] = field(default_factory=lambda: dict.fromkeys(PRIORITIES, 0))
+    pending: dict[Task, Pending] = field(default_factory=dict)
+    attempts: dict[Task, int] = field(default_factory=dict)
+    letters: list[Letter] = field(default_factory=list)
+
+
+class Model:
+    """A queue with a bound, as the documentation says that it is."""
+
+    def __init__(self, bound: int) -> None:
+        self.bound = bound
+        self.all: dict[str, list[Task]] = {priority: [] for priority in PRIORITIES}
+        self.trimmed = dict.fromkeys(PRIORITIES, 0)
+        self.delayed: list[Task] = []
+        self.seen: dict[str | None, str] = {}
+        self.groups: dict[str, Group] = {}
+        self._ticks = 0
+
+    def tick(self) -> int:
+        """Return a moment in the past that is later than those before it."""
+        self._ticks += 1
+        return self._ticks
+
+    # -- what was accepted --
+
+    def kept(self, priority: str) -> list[Task]:
+        return self.all[priority][self.trimmed[priority] :]
+
+    def has_room(self, priority: str, count: int, *, delayed: bool = False) -> bool:
+        """Tell whether so many tasks fit, once what every group has done is gone."""
+        bound = self.bound - (len(self.delayed) if delayed else 0)
+        if len(self.kept(priority)) + count > bound and self.groups:
+            tasks = self.all[priority]
+            needed = [
+                min(
+                    [tasks.index(task) for task in group.pending if task.priority == priority],
+                    default=group.given[priority],
+                )
+                for group in self.groups.values()
+            ]
+            self.trimmed[priority] = max(self.trimmed[priority], min(needed))
+        return len(self.kept(priority)) + count <= bound
+
+    def append(self, task_id: str, priority: str, payload: int) -> None:
+        self.all[priority].append(Task(task_id, priority, payload, task_id.partition("@")[0]))
+
+    def delay(self, task_id: str, priority: str, payload: int) -> None:
+        self.delayed.append(Task(task_id, priority, payload))
+
+    # -- how far a group is --
+
+    def waiting(self, group: str, priority: str) -> list[Task]:
+        given = max(self.groups[group].given[priority], self.trimmed[priority])
+        return self.all[priority][given:]
+
+    def pending_of(self, group: str) -> list[tuple[Task, Pending]]:
+        """Return what a group was given and has not settled, in the order of priorities and entries."""
+        if group not in self.groups:
+            return []
+        found = self.groups[group].pending
+        return [
+            (task, found[task]) for one in PRIORITIES for task in self.all[one] if task in found
+        ]
+
+    def done(self, group: str) -> list[Task]:
+        of = self.groups[group]
+        return [
+            task
+            for priority in PRIORITIES
+            for task in self.all[priority][self.trimmed[priority] : of.given[priority]]
+            if task not in of.pending
+        ]
+
+    def letters(self, group: str) -> list[Letter]:
+        return self.groups[group].letters if group in self.groups else []
+
+    # -- taking --
+
+    def take(self, name: str, holder: str, count: int, *, paused: bool) -> list[tuple[Task, int]]:
+        """Return what this consumer gets, each with its attempt."""
+        group = self.groups.setdefault(name, Group())
+        if paused:
+            return []
+        self._promote()
+        taken: list[tuple[Task, int]] = []
+        for priority in PRIORITIES:
+            due = [
+                task
+                for task, one in self.pending_of(name)
+                if one.due and one.holder == ASIDE and task.priority == priority
+            ]
+            due.sort(key=lambda task: group.pending[task].due)
+            for task in due[: count - len(taken)]:
+                self._begin(name, holder, task, group.attempts.get(task, 0), taken)
+        for task, one in self.pending_of(name):
+            if one.idle and len(taken) < count:
+                self._begin(name, holder, task, group.attempts.get(task, 1), taken)
+        for priority in PRIORITIES:
+            new = self.waiting(name, priority)[: count - len(taken)]
+            for task in new:
+                group.given[priority] = self.all[priority].index(task) + 1
+                group.pending[task] = Pending(holder)
+                taken.append((task, 1))
+        return taken
+
+    def _promote(self) -> None:
+        for task in sorted((task for task in self.delayed if task.due), key=lambda task: task.due):
+            self.delayed.remove(task)
+            self.all[task.priority].append(task)
+
+    def _begin(
+        self, name: str, holder: str, task: Task, before: int, taken: list[tuple[Task, int]]
+    ) -> None:
+        group = self.groups[name]
+        group.pending[task] = Pending(holder)
+        group.attempts[task] = before + 1
+        if before + 1 <= ATTEMPTS:
+            taken.append((task, before + 1))
+        else:
+            del group.pending[task], group.attempts[task]
+            self.bury(name, task, EXHAUSTED, ATTEMPTS)
+
+    # -- settling --
+
+    def _held(self, name: str, holder: str, task_id: str) -> Task | None:
+        for task, one in self.groups[name].pending.items():
+            if task.task_id == task_id and one.holder == holder:
+                return task
+        return None
+
+    def settle(self, name: str, holder: str, task_id: str) -> Task | None:
+        """Return the task if it was this consumer's, which it is no longer."""
+        task = self._held(name, holder, task_id)
+        if task is not None:
+            del self.groups[name].pending[task]
+            self.groups[name].attempts.pop(task, None)
+        return task
+
+    def put_aside(self, name: str, holder: str, task_id: str, attempt: int) -> bool:
+        task = self._held(name, holder, task_id)
+        if task is not None:
+            self.groups[name].pending[task] = Pending(ASIDE)
+            self.groups[name].attempts[task] = attempt
+        return task is not None
+
+    def bury(self, name: str, task: Task, error: str, attempts: int) -> None:
+        self.groups[name].letters.append(Letter(task, error, attempts))

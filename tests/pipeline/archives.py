@@ -1,0 +1,124 @@
+"""Makes real archives out of rows of the schema, in pure Python."""
+
+from __future__ import annotations
+
+import datetime
+import os
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from agentbus.pipeline import schema
+from agentbus.pipeline.commits import (
+    APPEND,
+    Change,
+    Log,
+    Position,
+    State,
+    file_path,
+    new_batch,
+)
+from agentbus.pipeline.files import write
+from agentbus.pipeline.places import Place, place
+
+
+def row(stream: str, id: str, **columns: Any) -> dict[str, Any]:
+    """Return a row of the schema: what is not given follows from the stream and the id, or is null."""
+    ms, _, seq = id.partition("-")
+    made = dict.fromkeys(schema.COLUMNS)
+    made |= {"version": schema.VERSION, "stream": stream, "id": id, "fields": {}}
+    made["kind"] = {
+        "ch": "channel",
+        "q": "queue",
+        "dlq": "dead_letter",
+        "metrics": "metrics",
+        "ev": "event",
+    }[stream.partition(":")[0]]
+    epoch = datetime.datetime.fromtimestamp(0, datetime.UTC)
+    made["time"] = epoch + datetime.timedelta(milliseconds=int(ms))
+    made["seq"] = int(seq)
+    if made["kind"] == "queue":
+        made["queue"] = stream.split(":")[1]
+    return made | columns
+
+
+def table(rows: Sequence[dict[str, Any]]) -> pa.Table:
+    """Return rows as an Arrow table of the schema."""
+    return pa.Table.from_pylist(list(rows), schema=schema.ARROW)
+
+
+def write_archive(
+    path: str | os.PathLike[str] | Place,
+    rows: Sequence[dict[str, Any]] | pa.Table | Iterable[pa.Table],
+    project: str = "demo",
+    *,
+    per_commit: int | None = None,
+) -> State:
+    """Make an archive that holds these rows, or add them to the one that is there.
+
+    Each commit holds `per_commit` rows (all of a table without it), in one file for each kind and
+    date. Positions are what an archiver would have: all that was added was archived or is a gap.
+    Tables may come from a generator, so that they need not fit into memory together.
+    """
+    at = path if isinstance(path, Place) else place(path)
+    log = Log(at)
+    state = log.create(project)
+    for part in _parts(rows, per_commit):
+        batch = new_batch()
+        files = [
+            write(at.target, file_path(kind, date, state.version + 1, batch, number), held)
+            for number, (kind, date, held) in enumerate(_partitions(part))
+        ]
+        state = log.commit(
+            state, Change(APPEND, batch, tuple(files), positions=_positions(state, part))
+        )
+    log.settle(state)
+    return state
+
+
+def _parts(rows: Any, per_commit: int | None) -> Iterator[pa.Table]:
+    if isinstance(rows, pa.Table):
+        tables: Iterable[pa.Table] = [rows]
+    elif isinstance(rows, Sequence):
+        tables = [table(rows)]
+    else:
+        tables = rows
+    for whole in tables:
+        step = per_commit or max(whole.num_rows, 1)
+        for start in range(0, whole.num_rows, step):
+            yield whole.slice(start, step)
+
+
+def _partitions(part: pa.Table) -> Iterator[tuple[str, str, pa.Table]]:
+    days = pc.strftime(part["time"], format="%Y-%m-%d")
+    keys = pc.binary_join_element_wise(part["kind"], days, "/")
+    for key in sorted(pc.unique(keys).to_pylist()):
+        kind, _, date = key.partition("/")
+        yield kind, date, part.filter(pc.equal(keys, key))
+
+
+def _positions(state: State, part: pa.Table) -> dict[str, Position]:
+    order = pc.sort_indices(part, sort_keys=[("time", "ascending"), ("seq", "ascending")])
+    held = part.select(["stream", "kind", "id", "lost"]).take(order)
+    gap = pc.equal(held["kind"], "gap")
+    held = held.append_column("lost_here", pc.if_else(gap, pc.fill_null(held["lost"], 0), 0))
+    held = held.append_column("rows_here", pc.cast(pc.invert(gap), pa.int64()))
+    found = held.group_by("stream", use_threads=False).aggregate(
+        [("id", "last"), ("lost_here", "sum"), ("rows_here", "sum")]
+    )
+    before = defaultdict(lambda: Position("0-0", 0, 0, 0, 0), state.positions)
+    made = {}
+    for one in found.to_pylist():
+        old = before[one["stream"]]
+        rows = old.rows + one["rows_here_sum"]
+        lost = old.lost + one["lost_here_sum"]
+        last = max(old.id, one["id_last"], key=_order)
+        made[one["stream"]] = Position(last, rows + lost - old.base, old.base, rows, lost)
+    return made
+
+
+def _order(id: str) -> tuple[int, ...]:
+    return tuple(map(int, id.split("-")))

@@ -1,0 +1,98 @@
+"""One Spark session for all tests of the pipeline, real clusters, and S3.
+
+All tests that need the session run in one process of a run that is spread over several: see
+`tests/spreading.py`.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import boto3
+import pytest
+from moto.server import ThreadedMotoServer
+from pyspark.sql import SparkSession
+
+from agentbus.pipeline.opening import session
+from tests.pipeline import clusters
+from tests.servers import free_port
+from tests.spreading import APART
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Refuse a test that would start a second session, in a file that was said to need none."""
+    for item in items:
+        apart = item.nodeid.partition("::")[0] in APART
+        if apart and "spark" in getattr(item, "fixturenames", ()):
+            raise pytest.UsageError(f"{item.nodeid} needs the session: see tests/spreading.py")
+
+
+@pytest.fixture(scope="session")
+def s3_port() -> int:
+    """The port that S3 will answer at, which Spark must know before it starts."""
+    return free_port()
+
+
+@pytest.fixture(scope="session")
+def spark(s3_port: int) -> Iterator[SparkSession]:
+    """The session that all tests share; it knows s3a:// if scripts/setup has fetched the jars."""
+    opened = session(
+        "local[2,4]",
+        conf={
+            "spark.driver.memory": "1g",
+            "spark.sql.shuffle.partitions": "2",
+            **clusters.s3a_settings(f"http://127.0.0.1:{s3_port}"),
+        },
+    )
+    yield opened
+    opened.stop()
+
+
+@pytest.fixture(scope="session")
+def s3_server(s3_port: int) -> Iterator[str]:
+    """An S3 server for the whole run."""
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=s3_port, verbose=False)
+    server.start()
+    yield f"http://127.0.0.1:{s3_port}"
+    server.stop()
+
+
+@dataclass(frozen=True)
+class S3:
+    """A bucket of the test's own: its URL for Spark, and boto3's client."""
+
+    endpoint: str
+    bucket: str
+    client: Any
+
+    @property
+    def url(self) -> str:
+        """Return the bucket as Spark names it."""
+        return f"s3a://{self.bucket}"
+
+
+@pytest.fixture
+def s3(s3_server: str, monkeypatch: pytest.MonkeyPatch) -> S3:
+    """A fresh bucket, and the environment by which boto3 finds it; `spark` reads it as s3a://."""
+    assert list(clusters.S3A_JARS.glob("*.jar")), "no jars for s3a:// in .venv: run scripts/setup"
+    for name, value in clusters.s3_environment(s3_server).items():
+        monkeypatch.setenv(name, value)
+    client = boto3.client("s3")
+    bucket = f"test-{uuid.uuid4().hex[:12]}"
+    client.create_bucket(Bucket=bucket)
+    return S3(s3_server, bucket, client)
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[clusters.Cluster]:
+    """A standalone cluster: a master and two workers, each a process."""
+    yield from clusters.cluster(tmp_path_factory.mktemp("cluster"))
+
+
+@pytest.fixture(scope="session")
+def connect_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The URL of a Spark Connect server; clients want the packages in `clusters.CONNECT_PACKAGES`."""
+    yield from clusters.connect_server(tmp_path_factory.mktemp("connect"))

@@ -1,0 +1,54 @@
+"""Commits to an archive as fast as it can, against others that do; run as a process of its own."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+
+from agentbus.pipeline.commits import (
+    APPEND,
+    Change,
+    CommitConflict,
+    File,
+    Log,
+    Position,
+    Span,
+    State,
+    file_path,
+    new_batch,
+)
+from agentbus.pipeline.places import place
+
+T = 1_763_640_000_000
+DATE = "2025-11-20"
+
+
+def add(
+    log: Log,
+    state: State,
+    *,
+    data: bytes = b"data",
+    removed: Sequence[str] = (),
+    operation: str = APPEND,
+    positions: Mapping[str, Position] | None = None,
+) -> State:
+    """Commit one data file that is not Parquet, for what does not look into it."""
+    batch = new_batch()
+    path = file_path("queue", DATE, state.version + 1, batch, 0)
+    log.place.replace(log.place.data(path), data)
+    streams = {"q:mail": Span(1, f"{T}-0", f"{T}-0")}
+    file = File(path, "queue", DATE, 1, len(data), streams, T, T)
+    change = Change(operation, batch, (file,), tuple(removed), positions or {})
+    return log.commit(state, change)
+
+
+if __name__ == "__main__":
+    racer, wins = Log(place(sys.argv[1])), 0
+    racer.create("demo")
+    while wins < int(sys.argv[2]):
+        try:
+            made = add(racer, racer.open())
+        except CommitConflict:
+            continue
+        wins += 1
+        print(made.version, flush=True)  # noqa: T201

@@ -1,0 +1,67 @@
+"""Streams that are filled while they are archived, and compared with the archive afterwards."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import random
+import socket
+
+import hiredis
+import pyarrow.dataset
+
+from agentbus.pipeline.commits import Log
+from agentbus.pipeline.places import place
+from tests.servers import Server
+
+_SLICE = 1000
+
+
+class Streams:
+    """Streams that are filled while they are archived; all ids are remembered."""
+
+    def __init__(self, server: Server, project: str, names: list[str]) -> None:
+        self.server = server
+        self.project = project
+        self.names = names
+        self.ids: set[tuple[str, str]] = set()
+
+    def add(self, number: int, *, size: int = 200) -> None:
+        """Add so many entries, spread over the streams, in pipelines."""
+        reader = hiredis.Reader()
+        with socket.socket(socket.AF_UNIX) as sock:
+            sock.connect(self.server.socket)
+            for at in range(0, number, _SLICE):
+                names = [random.choice(self.names) for _ in range(min(_SLICE, number - at))]
+                body = json.dumps({"n": at, "text": "x" * (size - 24)})
+                sock.sendall(
+                    b"".join(
+                        hiredis.pack_command(
+                            ("XADD", f"{self.project}:{name}", "*", "payload", body)
+                        )
+                        for name in names
+                    )
+                )
+                for name in names:
+                    while (reply := reader.gets()) is False:
+                        reader.feed(sock.recv(1 << 20))
+                    self.ids.add((name, reply.decode()))
+
+
+def archived(path: str) -> list[tuple[str, str]]:
+    """Return what any reader of Parquet sees."""
+    table = pyarrow.dataset.dataset(path, partitioning="hive").to_table(["stream", "id"])
+    return list(
+        zip(table.column("stream").to_pylist(), table.column("id").to_pylist(), strict=True)
+    )
+
+
+def assert_equal(streams: Streams, path: str) -> None:
+    """Every entry is there once, in the files that plain readers see, which are those of the log."""
+    found = archived(path)
+    assert len(found) == len(set(found))
+    assert set(found) == streams.ids
+    state = Log(place(path)).state()
+    shown = {str(p.relative_to(path)) for p in pathlib.Path(path).glob("kind=*/**/*.parquet")}
+    assert shown == set(state.files)
+    assert sum(p.rows for p in state.positions.values()) == len(found)

@@ -1,0 +1,144 @@
+"""`report` writes text, JSON, CSV and a page, and refuses what it cannot do before Spark starts."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+
+import pytest
+
+from agentbus.commands import report
+from agentbus.commands._declare import parse
+from agentbus.commands._main import run
+from agentbus.pipeline.reports import NAMES
+from tests.pipeline.archives import write_archive
+from tests.pipeline.talk import HOSTILE, gap, said, task
+
+ROWS = [
+    *(said("ada", 0), said("bob", 2000), said(HOSTILE[0], 3000, "build")),
+    *(said("ada", 4000, event="announced", flag="f", token=1), task("mail", 5000, "ada")),
+    *(said("ada", 6000, event="satisfied", flag="f", token=1), gap("q:mail", 7000, 3)),
+]
+
+
+@pytest.fixture(scope="module")
+def archive(tmp_path_factory):
+    """A small archive."""
+    path = tmp_path_factory.mktemp("archive") / "bus"
+    write_archive(path, ROWS)
+    return path
+
+
+@pytest.fixture
+def ask(spark, capfd, monkeypatch):
+    """Run the verb in this process, on the tests' own Spark; returns the code, stdout and stderr."""
+    # A session that is open is used, and others need it after the verb.
+    monkeypatch.setattr(type(spark), "stop", lambda _self: None)
+
+    def _ask(*words: str):
+        capfd.readouterr()
+        code = run(["report", *map(str, words)])
+        out, err = capfd.readouterr()
+        return code, out, err
+
+    return _ask
+
+
+def test_text_shows_the_first_rows_of_each_table_and_says_what_was_lost(ask, archive):
+    code, out, err = ask("flags", archive)
+
+    assert code == 0
+    assert "How long flags were held" in out
+    assert any(line.split()[:4] == ["f", "1", "2", "s"] for line in out.splitlines())
+    assert "3 entries were gone before they could be archived" in err
+
+
+def test_json_is_a_row_a_line_with_stable_keys(ask, archive):
+    code, out, _ = ask("conversations", archive, "--json", "--table", "pairs")
+
+    assert code == 0
+    assert [json.loads(line) for line in out.splitlines()] == [
+        {
+            "report": "conversations",
+            "table": "pairs",
+            "speaker": "bob",
+            "answered": "ada",
+            "answers": 1,
+            "p50_ms": 2000.0,
+            "p90_ms": 2000.0,
+        }
+    ]
+
+
+def test_csv_is_one_table_that_a_reader_reads(ask, archive):
+    code, out, _ = ask("activity", archive, "--csv", "--table", "times", "--since", "2025-11-20")
+
+    rows = list(csv.DictReader(io.StringIO(out)))
+    assert code == 0
+    assert [(one["time"], one["messages"], one["tasks"]) for one in rows] == [
+        ("2025-11-20T07:00:00.000Z", "3", "1")
+    ]
+
+
+def test_csv_of_several_tables_asks_which_one(ask, archive):
+    code, out, err = ask("activity", archive, "--csv")
+
+    assert (code, out) == (2, "")
+    assert "--table agents|times|heat|topics" in err
+
+
+def test_a_table_that_is_unknown_is_refused_with_the_list(ask, archive):
+    code, _, err = ask("flags", archive, "--table", "x")
+
+    assert code == 2
+    assert "contention" in err
+
+
+def test_a_page_is_written_whole(ask, archive, tmp_path):
+    code, out, _ = ask("flags", archive, "--html", tmp_path / "page.html")
+
+    assert (code, out) == (0, f"{tmp_path}/page.html\n")
+    assert (tmp_path / "page.html").read_text().endswith("</html>\n")
+    assert [path.name for path in tmp_path.iterdir() if path.suffix == ".html"] == ["page.html"]
+
+
+# -- refused before Spark starts -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said_so"),
+    [
+        (["nonsense", "."], 2, "anomalies"),
+        (["all"], 2, "path of an archive"),
+        (["all", "no/such/archive"], 5, "no archive"),
+        (["all", ".", "--csv", "--json"], 2, "exclude each other"),
+        (["all", "{archive}", "--html", "no/such/page.html"], 2, "no directory"),
+    ],
+    ids=lambda one: " ".join(one) if isinstance(one, list) else None,
+)
+def test_what_cannot_be_is_refused_at_once(capfd, archive, words, code, said_so):
+    words = [word.format(archive=archive) for word in words]
+    found = parse(["report", *words])
+    assert found is not None
+
+    assert run(["report", *words]) == code
+
+    assert said_so in capfd.readouterr().err
+
+
+def test_every_report_is_named_in_the_help():
+    for name in NAMES:
+        assert name in report.VERB.text
+
+
+@pytest.mark.slow
+def test_a_page_from_the_shell_is_quiet_and_says_where_it_is(real_shell, archive, tmp_path):
+    page = str(tmp_path / "p.html")
+
+    done = real_shell.run("report", "activity", str(archive), "--html", page, timeout=240)
+
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"{page}\n"
+    assert done.stderr == ""
+    assert "&lt;script&gt;" in (tmp_path / "p.html").read_text()

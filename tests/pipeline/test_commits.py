@@ -1,0 +1,445 @@
+"""The commit log of an archive: what it says, who wins a version, and what kills leave."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from hypothesis import given, strategies as st
+
+from agentbus.errors import AgentBusError, ConfigError, NotFound, Refused, Unhealthy, UsageError
+from agentbus.pipeline import commits, versions
+from agentbus.pipeline.commits import (
+    APPEND,
+    COMPACT,
+    Change,
+    CommitConflict,
+    File,
+    Log,
+    Position,
+    Span,
+    file_path,
+    new_batch,
+)
+from agentbus.pipeline.places import place
+from tests.pipeline.archives import row, write_archive
+from tests.pipeline.racing import DATE, T, add
+
+
+@pytest.fixture
+def log(tmp_path):
+    return Log(place(tmp_path / "archive"))
+
+
+# -- values -------------------------------------------------------------------------------------
+
+texts = st.text(max_size=20)
+numbers = st.integers(0, 2**63 - 1)
+spans = st.builds(Span, numbers, texts, texts)
+positions = st.dictionaries(
+    texts, st.builds(Position, texts, numbers, numbers, numbers, numbers), max_size=3
+)
+files = st.builds(
+    File,
+    *(texts, texts, texts, numbers, numbers),
+    st.dictionaries(texts, spans, max_size=3),
+    *(numbers, numbers),
+    st.lists(texts, max_size=3).map(tuple),
+)
+
+
+def commit_of(version, files=(), removed=(), positions=None, at_ms=T):
+    from agentbus.clock import rfc3339
+
+    at = rfc3339(at_ms / 1000, milliseconds=True)
+    return versions.Commit(
+        version, "9f2c01ab", APPEND, at, "host:1", "a", "demo", 1, tuple(files), tuple(removed),
+        positions or {},
+    )  # fmt: skip
+
+
+@given(st.lists(files, max_size=3), st.lists(texts, max_size=3), positions)
+def test_a_commit_is_read_as_it_was_written(held, removed, where):
+    commit = commit_of(7, held, removed, where)
+
+    assert versions.read_commit(versions.commit_json(commit), "x") == commit
+
+
+@st.composite
+def histories(draw):
+    """Commits of an archive's life: files come and go, positions move, clocks jump."""
+    alive, made = [], []
+    for version in range(1, draw(st.integers(1, 12)) + 1):
+        gone = draw(st.lists(st.sampled_from(alive), unique=True)) if alive else []
+        new = [f"{version}-{n}" for n in range(draw(st.integers(0, 3)))]
+        held = [File(p, "queue", DATE, 1, 1, {"s": Span(1, "1-0", "1-0")}, 1, 1) for p in new]
+        alive = [path for path in alive if path not in gone] + new
+        at = T + draw(st.integers(-3, 3)) * 40_000_000
+        made.append(commit_of(version, held, gone, draw(positions), at))
+    return made
+
+
+@given(histories(), st.sets(st.integers(1, 12)))
+def test_a_state_is_the_same_from_whichever_written_state_one_starts(history, written):
+    whole = versions.fold(versions.EMPTY, history)
+
+    state = versions.EMPTY
+    for commit in history:
+        state = versions.fold(state, [commit])
+        if commit.version in written:
+            state = versions.read_state(versions.state_json(state), "x")
+
+    assert state == whole
+    gone = {path for commit in history for path in commit.removed}
+    assert set(whole.files) == {f.path for c in history for f in c.files} - gone
+
+
+# -- reading and committing -----------------------------------------------------------------------
+
+
+def test_an_archive_is_made_once_and_then_opened(log, tmp_path):
+    made = log.create("demo")
+    again = Log(place(tmp_path / "archive")).create("demo")
+
+    assert made.version == 1
+    assert again == made
+
+
+def test_an_archive_of_another_project_is_refused(log):
+    log.create("demo")
+
+    with pytest.raises(Refused, match="the project demo, not of other"):
+        log.create("other")
+
+
+def test_a_version_that_is_taken_is_a_conflict_and_changes_nothing(log, tmp_path):
+    state = log.create("demo")
+    first = add(Log(place(tmp_path / "archive")), state)
+
+    with pytest.raises(CommitConflict):
+        add(log, state)
+
+    assert log.open() == first
+
+
+def test_a_state_is_read_through_any_number_of_commits(log, tmp_path):
+    state = log.create("demo")
+    for _ in range(120):
+        state = add(log, state)
+
+    fresh = Log(place(tmp_path / "archive"))
+
+    assert fresh.open() == state
+    assert len(list((tmp_path / "archive/_log").glob("*.state.json"))) == 2
+    for version in (1, 49, 50, 51, 100, 119):
+        assert len(fresh.state(version).files) == version - 1
+    with pytest.raises(NotFound, match="has no version 122"):
+        fresh.state(122)
+
+
+def test_a_log_that_is_open_follows_many_commits_of_others(log, tmp_path):
+    log.create("demo")
+    other = Log(place(tmp_path / "archive"))
+    state = other.open()
+    for _ in range(110):
+        state = add(other, state)
+
+    assert log.open() == state
+
+
+def test_a_file_that_is_not_there_or_not_whole_is_not_committed(log):
+    state = log.create("demo")
+    path = file_path("queue", DATE, 2, new_batch(), 0)
+    file = File(path, "queue", DATE, 1, 10, {}, T, T)
+
+    with pytest.raises(AgentBusError, match="is not there"):
+        log.commit(state, Change(APPEND, new_batch(), (file,)))
+    log.place.replace(log.place.data(path), b"short")
+    with pytest.raises(AgentBusError, match="is 5 bytes long, not 10"):
+        log.commit(state, Change(APPEND, new_batch(), (file,)))
+
+    assert log.open() == state
+
+
+def test_positions_are_the_last_that_were_committed(log):
+    state = log.create("demo")
+    state = add(log, state, positions={"a": Position("1-0", 1, 0, 1, 0)})
+    state = add(log, state, positions={"b": Position("2-0", 2, 0, 1, 1)})
+    state = add(log, state, positions={"a": Position("3-0", 3, 0, 3, 0)})
+
+    assert dict(state.positions) == {
+        "a": Position("3-0", 3, 0, 3, 0),
+        "b": Position("2-0", 2, 0, 1, 1),
+    }
+
+
+# -- what is wrong is told ----------------------------------------------------------------------
+
+
+def test_a_path_without_anything_is_no_archive(tmp_path):
+    with pytest.raises(NotFound, match="there is no archive at"):
+        Log(place(tmp_path / "nothing")).open()
+
+
+@pytest.mark.parametrize("making", [False, True])
+def test_a_path_with_foreign_parquet_is_no_archive(tmp_path, making):
+    (tmp_path / "part-0.parquet").write_bytes(b"PAR1")
+    log = Log(place(tmp_path))
+
+    with pytest.raises(UsageError, match=r"not an archive of AgentBus: it holds 'part-0\.parquet'"):
+        log.create("demo") if making else log.open()
+
+
+def test_a_file_where_the_archive_should_be_is_told(tmp_path):
+    (tmp_path / "file").write_bytes(b"")
+
+    with pytest.raises(UsageError, match="not a directory"):
+        Log(place(tmp_path / "file")).create("demo")
+
+
+@pytest.mark.parametrize("content", [b"", b'{"format":1,"vers', b"[]", b'{"format":1}', b"\xff\0"])
+def test_a_commit_that_a_bad_disk_made_unreadable_is_named(log, tmp_path, content):
+    add(log, log.create("demo"))
+    name = f"{2:020d}.json"
+    (tmp_path / "archive/_log" / name).write_bytes(content)
+
+    with pytest.raises(Unhealthy, match=name):
+        Log(place(tmp_path / "archive")).open()
+
+
+def test_a_commit_that_is_missing_is_named(log, tmp_path):
+    state = log.create("demo")
+    for _ in range(3):
+        state = add(log, state)
+    name = f"{2:020d}.json"
+    (tmp_path / "archive/_log" / name).unlink()
+
+    with pytest.raises(Unhealthy, match=f"{name} is missing"):
+        Log(place(tmp_path / "archive")).open()
+
+
+def test_a_log_of_a_newer_format_is_told(log, tmp_path):
+    log.create("demo")
+    path = tmp_path / "archive/_log" / f"{1:020d}.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "format": 2}))
+
+    with pytest.raises(ConfigError, match="format 2, and this version of AgentBus knows 1"):
+        Log(place(tmp_path / "archive")).open()
+
+
+def test_two_archives_mixed_into_one_are_told(log, tmp_path):
+    log.create("demo")
+    other = Log(place(tmp_path / "other"))
+    add(other, other.create("demo"))
+    name = f"_log/{2:020d}.json"
+    shutil.copy(tmp_path / "other" / name, tmp_path / "archive" / name)
+
+    with pytest.raises(Unhealthy, match="version 2 belongs to another archive"):
+        Log(place(tmp_path / "archive")).open()
+
+
+# -- many at once -------------------------------------------------------------------------------
+
+
+def racer(path, wins, **options):
+    return subprocess.Popen(
+        [sys.executable, "-m", "tests.pipeline.racing", str(path), str(wins)],
+        stdout=subprocess.PIPE,
+        text=True,
+        **options,
+    )
+
+
+def test_of_twenty_processes_that_race_each_version_has_one_winner(tmp_path):
+    path = tmp_path / "archive"
+    racing = [racer(path, 3) for _ in range(20)]
+    won = [int(line) for process in racing for line in process.communicate()[0].split()]
+
+    state = Log(place(path)).open()
+    assert [process.returncode for process in racing] == [0] * 20
+    assert sorted(won) == list(range(2, 62))
+    assert state.version == 61
+    assert len(state.files) == 60
+
+
+def test_a_log_is_whole_after_each_kill_of_a_committing_process(tmp_path):
+    path = tmp_path / "archive"
+    told = 0
+    for round in range(6):
+        process = racer(path, 10_000)
+        # Killed somewhere in the work after the n-th commit, which is a different place each time.
+        for _ in range(1 + 7 * round):
+            told = int(process.stdout.readline())
+        process.send_signal(signal.SIGKILL)
+        rest = process.communicate()[0].splitlines()
+        told = int(rest[-1]) if rest else told
+
+        state = Log(place(path)).open()
+        # What was told is there; one more may have been committed before it could be told.
+        assert told <= state.version <= told + 1
+        assert len(state.files) == state.version - 1
+        for file in state.files.values():
+            assert (path / "_data" / file.path).stat().st_size == file.bytes
+
+
+# -- tidying up ---------------------------------------------------------------------------------
+
+
+def seen(path):
+    return {str(p.relative_to(path)) for p in path.glob("kind=*/**/*.parquet")}
+
+
+def aged(path, seconds):
+    then = time.time() - seconds
+    for found in path.rglob("*"):
+        os.utime(found, (then, then))
+
+
+def test_plain_readers_see_what_is_committed(tmp_path):
+    path = tmp_path / "archive"
+    state = write_archive(path, [row("q:mail", f"{T}-0"), row("ch:main", f"{T}-0")])
+
+    assert seen(path) == set(state.files)
+    for name in state.files:
+        assert (path / name).samefile(path / "_data" / name)
+
+
+def test_settling_follows_commits_that_replaced_files(log, tmp_path):
+    path = tmp_path / "archive"
+    state = add(log, log.create("demo"))
+    log.settle(state)
+    old = list(state.files)
+    state = add(log, state, removed=old, operation=COMPACT)
+
+    log.settle(state)
+    log.settle(state)
+
+    assert seen(path) == set(state.files)
+    assert (path / "_data" / old[0]).exists()
+
+
+def test_settling_for_an_older_state_does_not_bring_back_what_went(log, tmp_path):
+    older = add(log, log.create("demo"))
+    newer = add(log, older, removed=list(older.files), operation=COMPACT)
+    log.settle(newer)
+
+    Log(place(tmp_path / "archive")).settle(older)
+
+    assert seen(tmp_path / "archive") == set(newer.files)
+
+
+def test_a_view_that_was_deleted_comes_back_with_the_next_writer(log, tmp_path):
+    path = tmp_path / "archive"
+    state = add(log, log.create("demo"))
+    log.settle(state)
+    shutil.rmtree(path / "kind=queue")
+
+    Log(place(path)).settle(state)
+
+    assert seen(path) == set(state.files)
+
+
+def test_files_of_others_in_the_view_stay(log, tmp_path):
+    path = tmp_path / "archive"
+    state = add(log, log.create("demo"))
+    (path / "kind=queue/date=x").mkdir(parents=True)
+    (path / "kind=queue/date=x/mine.parquet").write_bytes(b"")
+
+    log.settle(state)
+
+    assert (path / "kind=queue/date=x/mine.parquet").exists()
+
+
+def test_files_of_a_lost_attempt_go_and_those_of_one_that_may_win_stay(log, tmp_path):
+    path = tmp_path / "archive/_data"
+    state = add(log, log.create("demo"))
+    lost = file_path("queue", DATE, state.version, "00000000", 0)
+    open_ = file_path("queue", DATE, state.version + 1, "00000000", 0)
+    for name in (lost, open_):
+        (path / name).write_bytes(b"")
+
+    log.settle(state)
+
+    assert not (path / lost).exists()
+    assert (path / open_).exists()
+
+
+def test_what_compaction_replaced_goes_after_the_grace(log, tmp_path):
+    path = tmp_path / "archive/_data"
+    state = add(log, log.create("demo"))
+    old = next(iter(state.files))
+    state = add(log, state, removed=[old], operation=COMPACT)
+
+    log.settle(state, sweep=True)
+    assert (path / old).exists()
+    log.settle(state, sweep=True, grace=0)
+    assert not (path / old).exists()
+
+
+def test_a_grace_of_more_than_a_day_is_refused(log):
+    with pytest.raises(UsageError, match="not between 0 and a day"):
+        log.settle(log.create("demo"), grace=86_401)
+
+
+def test_half_written_files_of_killed_writers_go(log, tmp_path):
+    state = log.create("demo")
+    (tmp_path / "archive/_log/.x.json.abc.tmp").write_bytes(b"{")
+    log.settle(state, sweep=True)
+    assert (tmp_path / "archive/_log/.x.json.abc.tmp").exists()
+
+    aged(tmp_path / "archive", 4000)
+    log.settle(state, sweep=True)
+
+    assert not (tmp_path / "archive/_log/.x.json.abc.tmp").exists()
+
+
+def test_what_the_last_two_states_replace_goes_after_a_day(log, tmp_path):
+    path = tmp_path / "archive"
+    state = log.create("demo")
+    while state.version < 149:
+        state = add(log, state)
+    aged(path, 90_000)
+    state = add(log, state)
+
+    names = sorted(p.name for p in (path / "_log").glob("*.json"))
+    assert names[:2] == [f"{100:020d}.json", f"{100:020d}.state.json"]
+    assert Log(place(path)).open() == state
+
+
+def test_a_commit_into_a_hole_that_tidying_left_is_a_conflict(log, tmp_path, monkeypatch):
+    state = log.create("demo")
+    other = Log(place(tmp_path / "archive"))
+    newest = other.open()
+    while newest.version < 149:
+        newest = add(other, newest)
+    aged(tmp_path / "archive", 90_000)
+    newest = add(other, newest)
+    # More than half a day went by for the writer that planned on version 1.
+    now = commits._now()
+    monkeypatch.setattr(commits, "_now", lambda: now + 50_000)
+
+    with pytest.raises(CommitConflict):
+        add(log, state)
+
+    assert not (tmp_path / "archive/_log" / f"{2:020d}.json").exists()
+    assert Log(place(tmp_path / "archive")).open() == newest
+    assert log.open() == newest
+
+
+def test_an_archive_that_another_makes_at_this_moment_is_not_taken_for_foreign(log, tmp_path):
+    listing = log.place.listing
+
+    def made_meanwhile(prefix):
+        if prefix == "":
+            Log(place(tmp_path / "archive")).create("shop")
+        return listing(prefix)
+
+    log.place.listing = made_meanwhile
+
+    assert log.open().project == "shop"

@@ -1,0 +1,262 @@
+"""Compaction: fewer, sorted, typed files; the same rows; killed anywhere, all as before."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import threading
+import warnings
+
+import pyarrow.parquet as pq
+import pytest
+
+from agentbus.errors import Unhealthy, UsageError
+from agentbus.pipeline import archived, compacting, typed
+from agentbus.pipeline.archived import read
+from agentbus.pipeline.commits import COMPACT, Log
+from agentbus.pipeline.compacting import Compacted, compact
+from agentbus.pipeline.directories import Directory
+from agentbus.pipeline.places import place
+from tests.pipeline.archives import row, write_archive
+
+T = 1_763_640_000_000
+DAY = 86_400_000
+AFTER = "2025-11-21"
+
+
+def rows(number, stream="q:mail", start=T, step=1000):
+    return [
+        row(stream, f"{start + n * step}-0", payload=str(n), fields={"attempts": str(n)})
+        for n in range(number)
+    ]
+
+
+def content(spark, path, **range):
+    """Return all that an archive holds, in one order."""
+    df = read(spark, path, **range).select("stream", "id", "payload", "fields")
+    return sorted(map(tuple, df.collect()), key=lambda found: found[:2])
+
+
+@pytest.fixture
+def typed_columns(monkeypatch):
+    """One typed column of queues."""
+    columns = {"queue": {"attempts": "CAST(fields['attempts'] AS INT)"}}
+    for module in (archived, compacting, typed):
+        monkeypatch.setattr(module, "TYPED", columns)
+
+
+def test_closed_days_become_few_files_with_the_same_rows(spark, tmp_path):
+    made = [*rows(6), *rows(6, "ch:main"), *rows(2, start=T + DAY)]
+    before = write_archive(tmp_path, made, per_commit=2)
+    held = content(spark, tmp_path)
+
+    done = compact(spark, tmp_path, before=AFTER)
+
+    after = Log(place(tmp_path)).open()
+    assert content(spark, tmp_path) == held
+    assert (done.partitions, done.files_before, done.files_after, done.rows) == (2, 6, 2, 12)
+    assert done.bytes_before > done.bytes_after > 0
+    assert len(after.files) == len(before.files) - 4
+    assert after.positions == before.positions
+    assert pq.read_table(tmp_path).num_rows == 14
+
+
+def test_a_compacted_file_is_sorted_and_described_by_what_it_holds(spark, tmp_path):
+    made = [*rows(4, "q:b"), *rows(4, "q:a"), row("q:a", f"{T}-10"), row("q:a", f"{T}-9")]
+    write_archive(tmp_path, made, per_commit=3)
+
+    compact(spark, tmp_path, before=AFTER)
+
+    (file,) = Log(place(tmp_path)).open().files.values()
+    held = pq.ParquetFile(tmp_path / "_data" / file.path).read()
+    order = list(map(tuple, (map(one.get, ("stream", "time", "seq")) for one in held.to_pylist())))
+    assert order == sorted(order)
+    assert str(held.schema.field("time").type) == "timestamp[us, tz=UTC]"
+    assert "kind" not in held.column_names
+    assert {name: (s.rows, s.first, s.last) for name, s in file.streams.items()} == {
+        "q:a": (6, f"{T}-0", f"{T + 3000}-0"),
+        "q:b": (4, f"{T}-0", f"{T + 3000}-0"),
+    }
+    assert (file.rows, file.from_ms, file.to_ms) == (10, T, T + 3000)
+    assert file.bytes == (tmp_path / "_data" / file.path).stat().st_size
+
+
+def test_typed_columns_are_written_for_their_kind_alone(spark, tmp_path, typed_columns):
+    write_archive(tmp_path, [*rows(3), *rows(1, "ch:main"), *rows(1, "ch:main", start=T + 9)])
+    write_archive(tmp_path, rows(1, "ch:main", start=T + 99))
+
+    done = compact(spark, tmp_path, before=AFTER)
+
+    state = Log(place(tmp_path)).open()
+    assert done.partitions == 2
+    for file in state.files.values():
+        names = pq.ParquetFile(tmp_path / "_data" / file.path).schema_arrow.names
+        assert ("attempts" in names) == (file.kind == "queue")
+        assert file.typed == (("attempts",) if file.kind == "queue" else ())
+    found = read(spark, tmp_path, kinds=["queue"]).select("attempts").collect()
+    assert sorted(one["attempts"] for one in found) == [0, 1, 2]
+    # All columns are there now: nothing is left to do.
+    assert compact(spark, tmp_path, before=AFTER).partitions == 0
+
+
+def test_today_is_not_closed(spark, tmp_path):
+    import time
+
+    write_archive(tmp_path, rows(4, start=int(time.time() * 1000) - 4, step=1), per_commit=1)
+
+    assert compact(spark, tmp_path).partitions <= 1
+    assert content(spark, tmp_path)[-1][2] == "3"
+
+
+def test_a_dry_run_tells_what_would_be_done(spark, tmp_path):
+    before = write_archive(tmp_path, rows(6), per_commit=2)
+
+    told = compact(spark, tmp_path, before=AFTER, dry_run=True)
+
+    assert told == Compacted(1, 3, None, 6, before.bytes, None)
+    assert Log(place(tmp_path)).open() == before
+
+
+def test_a_date_that_is_none_is_told(spark, tmp_path):
+    with pytest.raises(UsageError, match="'soon' is no date"):
+        compact(spark, tmp_path, before="soon")
+
+
+def test_rows_that_the_log_does_not_know_stop_the_compaction(spark, tmp_path):
+    before = write_archive(tmp_path, rows(6), per_commit=2)
+    path = tmp_path / "_data" / next(iter(before.files))
+    pq.write_table(pq.ParquetFile(path).read().slice(1), path)
+
+    with pytest.raises(Unhealthy, match=r"q:mail: 6 from .* and read were 5 from"):
+        compact(spark, tmp_path, before=AFTER)
+
+    assert Log(place(tmp_path)).open() == before
+    assert list((tmp_path / "_compacting").iterdir()) == []
+
+
+def test_an_append_in_between_is_no_conflict(spark, tmp_path, monkeypatch):
+    write_archive(tmp_path, rows(6), per_commit=2)
+    appended = []
+
+    def commit(log, state, change, real=Log.commit):
+        if change.operation == COMPACT and len(appended) < 2:
+            appended.append(write_archive(tmp_path, [row("ch:main", f"{T + len(appended)}-0")]))
+        return real(log, state, change)
+
+    monkeypatch.setattr(Log, "commit", commit)
+
+    done = compact(spark, tmp_path, before=AFTER)
+
+    state = Log(place(tmp_path)).open()
+    assert (done.partitions, len(state.files)) == (1, 3)
+    assert len(content(spark, tmp_path)) == 8
+    data = {str(p.relative_to(tmp_path / "_data")) for p in (tmp_path / "_data").rglob("*.parquet")}
+    assert data == set(state.files) | set(state.removed)
+
+
+def test_of_two_compactions_at_once_one_is_done(spark, tmp_path):
+    write_archive(tmp_path, rows(6), per_commit=1)
+    held, done = content(spark, tmp_path), []
+    both = [
+        threading.Thread(target=lambda: done.append(compact(spark, tmp_path, before=AFTER)))
+        for _ in range(2)
+    ]
+    for one in both:
+        one.start()
+    for one in both:
+        one.join()
+
+    assert sorted(one.partitions for one in done) == [0, 1]
+    assert content(spark, tmp_path) == held
+    assert len(Log(place(tmp_path)).open().files) == 1
+
+
+def test_readers_see_the_same_rows_all_the_while(spark, tmp_path):
+    write_archive(tmp_path, [*rows(6), *rows(6, start=T - DAY)], per_commit=1)
+    over, counts, views = threading.Event(), [], []
+
+    def look():
+        while not over.is_set():
+            counts.append(read(spark, tmp_path).count())
+
+    # Whoever planned before the compaction reads afterwards what it planned.
+    earlier = read(spark, tmp_path)
+    reader = threading.Thread(target=look)
+    reader.start()
+    compact(spark, tmp_path, before=AFTER)
+    views.append(earlier.count())
+    over.set()
+    reader.join()
+
+    assert set(counts) == {12}
+    assert views == [12]
+
+
+def killed_at(spark, path, when, owner, name):
+    """Compact in a process of its own, which is killed at a point; return how it ended."""
+    with warnings.catch_warnings():
+        # The child talks to the same JVM, while this process waits.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        child = os.fork()
+    if child:
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    try:
+        real = getattr(owner, name)
+
+        def instead(*given, **named):
+            if when == "after":
+                real(*given, **named)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        setattr(owner, name, instead)
+        compact(spark, path, before=AFTER)
+    finally:
+        os._exit(1)
+
+
+POINTS = [
+    ("after", compacting, "_write", False),
+    ("after", Directory, "copy", False),
+    ("before", Log, "commit", False),
+    ("after", Log, "commit", True),
+]
+
+
+@pytest.mark.parametrize(("when", "owner", "name", "committed"), POINTS)
+def test_a_killed_compaction_changed_all_or_nothing(spark, tmp_path, when, owner, name, committed):
+    before = write_archive(tmp_path, rows(6), per_commit=2)
+    held = content(spark, tmp_path)
+
+    ended = killed_at(spark, tmp_path, when, owner, name)
+
+    log = Log(place(tmp_path))
+    assert ended == -signal.SIGKILL
+    assert (log.open() != before) == committed
+    assert content(spark, tmp_path) == held
+    # The next one does the work and tidies up what was left.
+    compact(spark, tmp_path, before=AFTER)
+    assert content(spark, tmp_path) == held
+    state = log.open()
+    assert len(state.files) == 1
+    assert list((tmp_path / "_compacting").iterdir()) == []
+    data = {str(p.relative_to(tmp_path / "_data")) for p in (tmp_path / "_data").rglob("*.parquet")}
+    assert data == set(state.files) | set(before.files)
+    assert pq.read_table(tmp_path).num_rows == 6
+
+
+def test_large_partitions_become_several_files_that_do_not_overlap(spark, tmp_path, monkeypatch):
+    before = write_archive(tmp_path, [*rows(400), *rows(400, "q:b")], per_commit=50)
+    held = content(spark, tmp_path)
+    monkeypatch.setattr(compacting, "FILE_BYTES", before.bytes // 3)
+
+    compact(spark, tmp_path, before=AFTER)
+
+    files = list(Log(place(tmp_path)).open().files.values())
+    assert 2 <= len(files) <= 4
+    assert content(spark, tmp_path) == held
+    ends = []
+    for file in files:
+        held = pq.ParquetFile(tmp_path / "_data" / file.path).read(["stream", "time"]).to_pylist()
+        ends.append((tuple(held[0].values()), tuple(held[-1].values())))
+    assert all(one[1] < following[0] for one, following in itertools.pairwise(sorted(ends)))

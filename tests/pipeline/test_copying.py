@@ -1,0 +1,74 @@
+"""What a task writes: files of one kind and day each, and what they hold."""
+
+from __future__ import annotations
+
+import pyarrow.parquet as pq
+import pytest
+
+from agentbus.errors import AgentBusError
+from agentbus.pipeline import copying, decoding
+from agentbus.pipeline.copying import Job, Writer
+from agentbus.pipeline.places import place
+from agentbus.settings import resolve
+
+
+@pytest.fixture
+def job(tmp_path):
+    return Job(resolve({"url": "redis://x"}), place(str(tmp_path)).target, 3, "00c0ffee", 100)
+
+
+def rows(number, *, start=0, stream="q:mail"):
+    entries = [[b"%d-0" % (start + n), [b"payload", b"1"]] for n in range(number)]
+    return decoding.batch([(stream, entries)])
+
+
+@pytest.mark.parametrize("batches", [[10], [5, 5], [10, 3], [3, 10, 10], [25]])
+def test_rows_are_written_in_groups_and_none_is_left_out(job, tmp_path, monkeypatch, batches):
+    monkeypatch.setattr(copying, "_GROUP", 10)
+
+    with Writer(job) as writer:
+        for n, number in enumerate(batches):
+            writer.add(rows(number, start=100 * n))
+        (file,) = writer.finish()
+
+    written = pq.ParquetFile(tmp_path / "_data" / file.path)
+    assert written.metadata.num_rows == file.rows == sum(batches)
+    assert file.streams["q:mail"].rows == sum(batches)
+    assert (tmp_path / "_data" / file.path).stat().st_size == file.bytes
+
+
+def test_a_file_says_by_which_schema_it_was_written(job, tmp_path):
+    with Writer(job) as writer:
+        writer.add(rows(1))
+        (file,) = writer.finish()
+
+    written = pq.ParquetFile(tmp_path / "_data" / file.path).schema_arrow
+    assert written.metadata[b"agentbus.schema"] == b"1"
+    assert "kind" not in written.names
+
+
+def test_times_have_statistics_by_which_files_can_be_skipped(job, tmp_path):
+    with Writer(job) as writer:
+        writer.add(rows(5, start=1000))
+        (file,) = writer.finish()
+
+    group = pq.ParquetFile(tmp_path / "_data" / file.path).metadata.row_group(0)
+    times = next(
+        group.column(n)
+        for n in range(group.num_columns)
+        if group.column(n).path_in_schema == "time"
+    )
+    assert times.statistics.has_min_max
+    assert (file.from_ms, file.to_ms) == (1000, 1004)
+
+
+def test_a_writer_that_fails_leaves_no_file(job, tmp_path):
+    def fail() -> None:
+        with Writer(job) as writer:
+            writer.add(rows(70_000))
+            raise AgentBusError("the server is gone")
+
+    with pytest.raises(AgentBusError):
+        fail()
+
+    assert list(tmp_path.rglob("*.parquet")) == []

@@ -1,0 +1,405 @@
+"""The reports about talk and flags say what a plain program finds in the same entries."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections import Counter, defaultdict
+from datetime import datetime
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings, strategies as st
+
+from agentbus.errors import AgentBusError, UsageError
+from agentbus.pipeline import reports
+from agentbus.pipeline.reports import activity, conversations, flags, running
+from agentbus.pipeline.reports.report import Given, Span, Table
+from tests.pipeline.talk import START, frame, gap, history, row, said, task
+
+TALK = ("activity", "conversations", "flags")
+Rows = list[dict[str, Any]]
+
+
+def in_order(rows: Rows) -> Rows:
+    return sorted(rows, key=lambda one: (one["time"], one["seq"]))
+
+
+def ms(later: datetime, earlier: datetime) -> int:
+    return round((later - earlier).total_seconds() * 1000)
+
+
+def share(values: list[int], part: float) -> float | None:
+    """Return a percentile, interpolated between two values."""
+    if not values:
+        return None
+    values = sorted(values)
+    at = (len(values) - 1) * part
+    low = int(at)
+    high = min(low + 1, len(values) - 1)
+    return values[low] + (values[high] - values[low]) * (at - low)
+
+
+def found(outcome: running.Outcome) -> dict[str, Any]:
+    """Return all tables by report and name."""
+    return {f"{t.report}.{t.name}": t for r in outcome.results for t in r.tables}
+
+
+def near(value: float | None) -> Any:
+    return None if value is None else pytest.approx(value, abs=0.051)
+
+
+# -- the reference -----------------------------------------------------------------------------------
+
+
+def expected_activity(rows: Rows, column: str) -> dict[Any, tuple[int, ...]]:
+    counts: dict[Any, list[int]] = defaultdict(lambda: [0, 0, 0, 0])
+    for one in rows:
+        if one["kind"] == "gap":
+            continue
+        key = one["time"].replace(minute=0, second=0, microsecond=0)
+        key = key if column == "time" else one[column]
+        which = 2 if one["kind"] == "queue" else 0 if one["event"] is None else 1
+        counts[key][which] += 1
+        counts[key][3] += len(one["payload"].encode())
+    return {key: tuple(values) for key, values in counts.items()}
+
+
+def expected_answers(rows: Rows) -> dict[tuple[str, str], list[int]]:
+    last: dict[Any, dict[str, Any]] = {}
+    pairs: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for one in in_order(rows):
+        if one["kind"] != "channel" or one["event"] is not None:
+            continue
+        before, last[one["topic"]] = last.get(one["topic"]), one
+        if before is None or before["agent"] == one["agent"]:
+            continue
+        took = ms(one["time"], before["time"])
+        if took <= 600_000:
+            pairs[one["agent"], before["agent"]].append(took)
+    return pairs
+
+
+def expected_replies(rows: Rows) -> dict[tuple[str, str | None], tuple[int, list[int]]]:
+    tasks = [one for one in in_order(rows) if one["kind"] == "queue"]
+    metas = [json.loads(one["fields"].get("meta", "{}")) for one in tasks]
+    by_about: dict[Any, list[Any]] = defaultdict(list)
+    for one, meta in zip(tasks, metas, strict=True):
+        by_about[one["queue"], meta.get("correlation_id")].append((one, meta))
+    asked: dict[tuple[str, str | None], tuple[int, list[int]]] = {}
+    for one, meta in zip(tasks, metas, strict=True):
+        to = meta.get("reply_to", "~replies.")
+        if to.startswith("~replies."):
+            continue
+        task_id = f"{one['id']}@{one['stream'][2:]}"
+        number, times = asked.get((one["queue"], one["agent"]), (0, []))
+        replies = [
+            ms(other["time"], one["time"])
+            for other, about in by_about[to, meta.get("correlation_id", task_id)]
+            if other["time"] >= one["time"] and about.get("causation_id", task_id) == task_id
+        ]
+        asked[one["queue"], one["agent"]] = number + 1, times + replies[:1]
+    return asked
+
+
+def expected_holds(rows: Rows) -> tuple[dict[str, list[tuple[Any, str, int | None]]], Counter[str]]:
+    """Return for each flag its holds (agent, how it ended, how long), and satisfies without one."""
+    events: dict[str, Rows] = defaultdict(list)
+    for one in in_order(rows):
+        if one["event"] in ("announced", "satisfied", "released"):
+            events[one["fields"]["flag"]].append(one)
+    holds: dict[str, list[tuple[Any, str, int | None]]] = defaultdict(list)
+    alone: Counter[str] = Counter()
+    for flag, told in events.items():
+        for at, one in enumerate(told):
+            before = told[at - 1] if at else None
+            after = told[at + 1] if at + 1 < len(told) else None
+            if one["event"] == "announced":
+                how = ending(one, after)
+                known = how in ("satisfied", "released", "taken")
+                long = ms(after["time"], one["time"]) if known and after else None
+                holds[flag].append((one["agent"], how, long))
+            elif one["event"] == "satisfied" and not (
+                before and before["event"] == "announced" and same(before, one)
+            ):
+                alone[flag] += 1
+    return holds, alone
+
+
+def ending(one: dict[str, Any], after: dict[str, Any] | None) -> str:
+    if after is None:
+        return "open"
+    if after["event"] != "announced":
+        return str(after["event"]) if same(one, after) else "expired"
+    return "taken" if "forced_from" in after["fields"] else "expired"
+
+
+def same(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    tokens = {one["fields"].get("token"), other["fields"].get("token")} - {None}
+    return len(tokens) < 2
+
+
+# -- histories ---------------------------------------------------------------------------------------
+
+
+@settings(
+    max_examples=1,
+    phases=[Phase.generate],
+    deadline=None,
+    database=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(seed=st.integers(0, 1000), hours=st.sampled_from([4, 40, 300]))
+def test_the_figures_are_those_of_a_plain_program(spark, seed, hours):
+    rows = history(seed, 10_000, hours)
+
+    tables = found(running.run(TALK, frame(spark, rows)))
+
+    for name, column in (("agents", "agent"), ("topics", "topic")):
+        figures = {
+            one[column]: (one["messages"], one["events"], one["tasks"], one["bytes"])
+            for one in tables[f"activity.{name}"].rows
+        }
+        assert figures == expected_activity(rows, column)
+    if tables["activity.times"].title == "By hour":
+        figures = {
+            one["time"]: (one["messages"], one["events"], one["tasks"], one["bytes"])
+            for one in tables["activity.times"].rows
+        }
+        assert figures == expected_activity(rows, "time")
+
+    answers = expected_answers(rows)
+    pairs = tables["conversations.pairs"]
+    assert pairs.left_out == max(0, len(answers) - 600)
+    for one in pairs.rows:
+        took = answers[one["speaker"], one["answered"]]
+        assert one["answers"] == len(took)
+        assert (one["p50_ms"], one["p90_ms"]) == (near(share(took, 0.5)), near(share(took, 0.9)))
+
+    replies = expected_replies(rows)
+    assert {(one["queue"], one["asker"]) for one in tables["conversations.requests"].rows} == set(
+        replies
+    )
+    for one in tables["conversations.requests"].rows:
+        number, took = replies[one["queue"], one["asker"]]
+        assert (one["requests"], one["answers"]) == (number, len(took))
+        assert (one["p50_ms"], one["p90_ms"]) == (near(share(took, 0.5)), near(share(took, 0.9)))
+
+    holds, alone = expected_holds(rows)
+    for one in tables["flags.flags"].rows:
+        mine = holds[one["flag"]]
+        times = [long for _, _, long in mine if long is not None]
+        assert (one["holds"], one["without_hold"]) == (len(mine), alone[one["flag"]])
+        for how in ("satisfied", "released", "taken", "expired", "open"):
+            assert one[how] == sum(1 for _, ended, _ in mine if ended == how)
+        assert one["held_ms"] == sum(times)
+        assert one["max_ms"] == max(times, default=None)
+        assert (one["p50_ms"], one["p90_ms"]) == (near(share(times, 0.5)), near(share(times, 0.9)))
+    every = [(agent, long) for mine in holds.values() for agent, _, long in mine]
+    assert {one["agent"]: one["holds"] for one in tables["flags.agents"].rows} == Counter(
+        agent for agent, _ in every
+    )
+
+
+# -- single rules ------------------------------------------------------------------------------------
+
+
+def answered(spark, rows):
+    got = conversations.answers(frame(spark, rows)).toArrow().to_pylist()
+    return sorted((a["speaker"], a["answered"], a["topic"], a["took_ms"]) for a in got)
+
+
+def test_an_answer_may_take_ten_minutes_and_cross_the_hour(spark):
+    rows = [
+        *(said("ada", 3_599_999), said("bob", 3_600_001)),
+        *(said("ada", 4_300_001), said("bob", 4_900_001)),
+        *(said("ada", 5_500_002), said("cat", 5_500_002, "topic")),
+        *(said("ada", 6_900_000), said("bob", 7_500_000), said("cat", 8_100_001)),
+        *(said("ada", 10_000_000), said("ada", 10_799_000), said("bob", 10_801_000)),
+    ]
+
+    # The others come too late: by 99,999 ms, and by one.
+    assert answered(spark, rows) == [
+        *(("bob", "ada", None, took) for took in (2, 2_000, 600_000, 600_000)),
+    ]
+
+
+def test_who_speaks_twice_in_a_row_answers_once_and_events_are_no_messages(spark):
+    rows = [
+        *(said("ada", 0), said("bob", 5, event="announced", flag="f"), said("bob", 10)),
+        *(said("bob", 20), said("ada", 30, seq=0), said("bob", 30, seq=1)),
+    ]
+
+    assert answered(spark, rows) == [
+        ("ada", "bob", None, 10),
+        ("bob", "ada", None, 0),
+        ("bob", "ada", None, 10),
+    ]
+
+
+def test_a_reply_belongs_to_the_request_that_caused_it(spark):
+    first = task("mail", 0, "ada", correlation_id="order-7", reply_to="answers")
+    second = task("mail", 10, "ada", correlation_id="order-7", reply_to="answers")
+    foreign = task("mail", 20, "ada", correlation_id="order-8", reply_to="answers")
+    caused = f"{second['id']}@mail"
+    rows = [
+        *(first, second, foreign, task("mail", 30, "ada", reply_to="answers")),
+        task("answers", 100, None, correlation_id="order-7", causation_id=caused),
+        # Another program says only what it is about.
+        task("answers", 120, None, correlation_id="order-8"),
+        task("other", 130, None, correlation_id="order-7", causation_id=f"{first['id']}@mail"),
+    ]
+
+    got = conversations.requests(frame(spark, rows)).toArrow().to_pylist()
+
+    times = {one["task_id"]: one["took_ms"] for one in got}
+    assert times == {
+        f"{first['id']}@mail": None,
+        caused: 90,
+        f"{foreign['id']}@mail": 100,
+        f"{rows[3]['id']}@mail": None,
+    }
+
+
+def hold_ends(spark, *events):
+    rows = [
+        said(agent, at, "coordination", event=event, flag="f", **fields)
+        for at, (agent, event, fields) in enumerate(events)
+    ]
+    got = flags.holds(frame(spark, rows)).orderBy("time", "seq").toArrow().to_pylist()
+    return [(one["agent"], one["ended"], one["by"], one["held_ms"]) for one in got]
+
+
+def test_each_way_in_which_a_hold_ends_is_told_apart(spark):
+    assert hold_ends(
+        spark,
+        ("ada", "announced", {"token": 1}),
+        ("ada", "satisfied", {"token": 1}),
+        ("bob", "announced", {"token": 2}),
+        ("ada", "released", {"token": 2}),
+        ("bob", "announced", {"token": 3}),
+        ("ada", "announced", {"token": 4, "forced_from": "bob"}),
+        ("bob", "announced", {"token": 5}),
+        ("cat", "satisfied", {"token": 6}),
+        ("ada", "announced", {"token": 7}),
+    ) == [
+        ("ada", "satisfied", "ada", 1),
+        ("bob", "released", "ada", 1),
+        ("bob", "taken", "ada", 1),
+        ("ada", "expired", None, None),
+        ("bob", "expired", None, None),
+        (None, None, "cat", None),
+        ("ada", "open", None, None),
+    ]
+
+
+def test_contention_counts_changes_handovers_and_force(spark):
+    told = [
+        *((0, "ada", "announced", {"token": 1}), (100, "ada", "satisfied", {"token": 1})),
+        *((150, "bob", "announced", {"token": 2}), (300, "bob", "released", {"token": 2})),
+        *((9_300, "ada", "announced", {"token": 3}), (9_400, "bob", "satisfied", {"token": 3})),
+        *((9_500, "bob", "announced", {"token": 4}),),
+        *((9_600, "ada", "announced", {"token": 5, "forced_from": "bob"}),),
+    ]
+    rows = [said(who, at, event=event, flag="f", **more) for at, who, event, more in told]
+    rows += [said("ada", 1, event="announced", flag="quiet", token=1)]
+
+    got = flags.contention(flags.holds(frame(spark, rows))).toArrow().to_pylist()
+
+    assert got == [
+        {
+            "flag": "f",
+            "agents": 2,
+            "holds": 5,
+            "changes": 4,
+            "handed_over": 1,
+            "taken": 1,
+            "ended_by_force": 1,
+            "free_p50_ms": statistics.median([50, 9000]),
+        }
+    ]
+
+
+def test_rows_that_other_programs_wrote_break_nothing(spark):
+    rows = [
+        row("ch:main", "channel", 0, event="announced", fields={"flag": "f", "token": "x"}),
+        row("ch:main", "channel", 1, event="satisfied", fields={"token": "1"}),
+        row("q:a%3Ab:high", "queue", 2, queue="a:b", fields={"meta": '{"reply_to": [1'}),
+        row("q:mail", "queue", 3, queue="mail", fields={"meta": '{"reply_to":{"a":1}}'}),
+        row("metrics", "metrics", 4, event="work"),
+    ]
+
+    tables = found(running.run(TALK, frame(spark, rows)))
+
+    assert [one["holds"] for one in tables["flags.flags"].rows] == [1]
+    assert sum(one["tasks"] for one in tables["activity.agents"].rows) == 2
+
+
+# -- the frame ---------------------------------------------------------------------------------------
+
+
+def test_only_the_first_rows_of_a_table_leave_spark_and_the_others_are_counted(spark):
+    table = Table("numbers", "Numbers", spark.range(250).orderBy("id"), top=100)
+
+    got = running.fill("any", table)
+
+    assert [one["id"] for one in got.rows] == list(range(100))
+    assert got.left_out == 150
+
+
+def test_nothing_stays_cached_after_a_run(spark):
+    rows = frame(spark, [said("ada", 0)])
+    before = spark.sparkContext._jsc.getPersistentRDDs().size()
+
+    running.run(("flags",), rows)
+
+    assert spark.sparkContext._jsc.getPersistentRDDs().size() == before
+
+
+def test_the_summary_tells_what_was_lost_and_where(spark):
+    rows = [said("ada", 0), task("mail", 60_000), gap("q:mail", 30_000, 17), gap("q:x", 99_000, 2)]
+
+    got = running.run((), frame(spark, rows)).summary
+
+    assert (got.total, got.streams, got.lost) == (2, 2, 19)
+    assert [(one.stream, one.lost) for one in got.losses] == [("q:mail", 17), ("q:x", 2)]
+    assert got.span.first == START
+    assert ms(got.span.last, START) == 60_000
+
+
+def test_an_archive_without_rows_gives_reports_that_say_so(spark):
+    got = running.run(TALK, frame(spark, []))
+
+    assert [one.empty for one in got.results] == [
+        activity.REPORT.empty,
+        conversations.REPORT.empty,
+        flags.REPORT.empty,
+    ]
+    assert got.summary.span == Span()
+
+
+def test_what_spark_refuses_is_told_in_a_sentence(spark):
+    table = Table("broken", "Broken", spark.range(1).selectExpr("raise_error('no such luck') AS a"))
+
+    with pytest.raises(AgentBusError, match=r"report any, table broken.*no such luck") as error:
+        running.fill("any", table)
+
+    assert "\n" not in error.value.message
+
+
+def test_frames_that_several_tables_start_from_are_made_once(spark):
+    given_, made = Given(), []
+
+    def make():
+        made.append(1)
+        return spark.range(3)
+
+    assert given_.once("a", make) is given_.once("a", make)
+    given_.release()
+    assert made == [1]
+
+
+def test_a_report_that_is_unknown_is_refused_with_the_list():
+    assert reports.chosen("all") == tuple(reports.NAMES)
+    with pytest.raises(UsageError, match="activity"):
+        reports.chosen("nonsense")

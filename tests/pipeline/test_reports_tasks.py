@@ -1,0 +1,385 @@
+"""The reports about work say what a plain program reckons from the same rows."""
+
+from __future__ import annotations
+
+import datetime
+import math
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings, strategies as st
+from pyspark.sql import functions as F  # noqa: N812
+
+from agentbus.pipeline import schema
+from agentbus.pipeline.reports import anomalies, lag, load, slowest, tasks
+from agentbus.pipeline.reports.report import Given, Span
+from agentbus.pipeline.typed import typed
+from tests.pipeline.histories import START, history
+from tests.pipeline.reckoning import Reckoning
+
+UTC = datetime.UTC
+REPORTS = ("tasks", "lag", "slowest", "anomalies")
+KEYS = ("queue", "group", "worker", "what", "name", "figure", "time", "cause")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def plain_plans(spark):
+    """Plans are interpreted: of so few rows, most of the time would go into compiling them."""
+    wanted = {
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.adaptive.enabled": "false",
+        "spark.sql.codegen.wholeStage": "false",
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    }
+    before = {name: spark.conf.get(name) for name in wanted}
+    for name, value in wanted.items():
+        spark.conf.set(name, value)
+    yield
+    for name, value in before.items():
+        spark.conf.set(name, value)
+
+
+@pytest.fixture(scope="module")
+def framed(spark, tmp_path_factory):
+    """Makes a frame of rows, as files are read: of a few rows one part, of a table several."""
+
+    def make(rows):
+        if not rows:
+            return spark.createDataFrame([], schema.DDL)
+        few = isinstance(rows, list)
+        table = pa.Table.from_pylist(rows, schema.ARROW) if few else rows
+        path = tmp_path_factory.mktemp("rows")
+        for number in range(1 if few else 3):
+            size = -(-table.num_rows // (1 if few else 3))
+            pq.write_table(table.slice(number * size, size), str(path / f"{number}.parquet"))
+        frame = spark.read.schema(schema.DDL).parquet(str(path))
+        return frame.coalesce(1) if few else frame
+
+    return make
+
+
+def span_of(frame):
+    first, last = frame.where("kind <> 'gap'").agg(F.min("time"), F.max("time")).toArrow()
+    return Span(first[0].as_py(), last[0].as_py())
+
+
+def said(frame, *names, context=None):
+    """What the reports say: table by table, its rows."""
+    context = context or Given(span_of(frame))
+    found = {}
+    try:
+        for name in names or REPORTS:
+            for table in load(name).build(frame, context):
+                found[f"{name}.{table.name}"] = table.frame.toArrow().to_pylist()
+    finally:
+        context.release()
+    return found
+
+
+def same(found, expected):
+    """Rows are the same in any order, and numbers as good as equal."""
+    by_key = [
+        {tuple(row.get(key) for key in KEYS): row for row in rows} for rows in (found, expected)
+    ]
+    assert by_key[0].keys() == by_key[1].keys()
+    assert len(found) == len(expected)
+    for key, row in by_key[0].items():
+        wanted = by_key[1][key]
+        assert row.keys() == wanted.keys()
+        for name, value in row.items():
+            near = isinstance(value, float) and isinstance(wanted[name], (int, float))
+            assert (
+                math.isclose(value, wanted[name], rel_tol=1e-9, abs_tol=1e-6)
+                if near
+                else value == wanted[name]
+            ), (key, name, value, wanted[name])
+
+
+def without_places(rows):
+    return [{k: v for k, v in row.items() if not k.startswith("by_")} for row in rows]
+
+
+def firsts(rows, places, key):
+    """The rows that are among the first twenty by a figure."""
+    chosen = set()
+    for figure in places:
+        ordered = sorted(rows, key=lambda row: (-row[figure], key(row)))
+        chosen |= {key(row) for row in ordered[:20]}
+    return [row for row in rows if key(row) in chosen]
+
+
+def spoilt(table):
+    """A history with rows among it that other programs wrote, or that say nothing."""
+    rows = table.to_pylist()
+    for row in rows[7::97]:
+        if row["kind"] == "metrics":
+            row["fields"] = [*row["fields"][2:], ("ran", "[1,-1]"), ("busy_ms", "-5")]
+            row["fields"] += [("processed", "some"), ("failed", "1.5"), ("dead", "-1")]
+            row["fields"] = list(dict(row["fields"]).items())
+            row["queue"] = row["queue"] if row["seq"] % 2 else None
+        elif row["kind"] == "dead_letter":
+            row["fields"] = [("attempts", "many"), ("error", ":\n")]
+        elif row["kind"] != "gap":
+            row |= {"agent": None, "topic": "", "payload": None, "fields": None}
+    return pa.Table.from_pylist(rows, schema=schema.ARROW)
+
+
+def reckoned(framed, seed, days, *names):
+    """What the reports say of a history made from a seed, and the plain program that reckons it."""
+    table = spoilt(history(10_000, seed, days))
+    plain = Reckoning(table.to_pylist())
+    frame = framed(table)
+    context = Given(span_of(frame))
+    assert context.span.bucket == plain.bucket
+    hours = None
+    if "anomalies" in names:
+        hours = anomalies.judged(frame, context).toArrow().to_pylist()
+    return said(frame, *names, context=context), plain, hours
+
+
+SEEDS = st.integers(0, 2**32)
+ONE = settings(max_examples=1)
+
+
+@ONE
+@given(seed=SEEDS)
+def test_tasks_are_what_a_plain_program_reckons(framed, seed):
+    found, plain, _ = reckoned(framed, seed, 6, "tasks")
+
+    same(found["tasks.outcomes"], plain.outcomes())
+    same(found["tasks.throughput"], plain.throughput())
+    same(found["tasks.timings"], plain.timings())
+    same(found["tasks.causes"], plain.causes())
+
+
+@ONE
+@given(seed=SEEDS)
+def test_lag_and_crashes_are_what_a_plain_program_reckons(framed, seed):
+    found, plain, _ = reckoned(framed, seed, 0.1, "lag")
+
+    same(found["lag.groups"], plain.lag_groups())
+    same(found["lag.times"], plain.lag_times())
+    same(found["lag.workers"], plain.workers())
+    same(found["lag.crashes"], plain.crashes())
+
+
+@ONE
+@given(seed=SEEDS)
+def test_the_slowest_and_odd_hours_are_what_a_plain_program_reckons(framed, seed):
+    found, plain, hours = reckoned(framed, seed, 20, "slowest", "anomalies")
+
+    places = ("mean_ms", "p99_ms", "busy_ms")
+    for name, keys in (
+        ("queues", ("queue",)),
+        ("groups", ("queue", "group")),
+        ("workers", ("queue", "group", "worker")),
+    ):
+        rows = plain.slow(*keys)
+        expected = firsts(rows, places, lambda row, keys=keys: tuple(row[k] or "" for k in keys))
+        same(without_places(found[f"slowest.{name}"]), expected)
+    noisy = plain.noisy()
+    expected = []
+    for what in ("agent", "topic", "queue"):
+        those = [row for row in noisy if row["what"] == what]
+        expected += firsts(those, ("entries", "bytes"), lambda row: row["name"])
+    same(without_places(found["slowest.noisiest"]), expected)
+    same(hours, plain.judged())
+    odd = list(found["anomalies.hours"])
+    directions = [row.pop("direction") for row in odd]
+    assert directions == ["more" if row["score"] > 0 else "less" for row in odd]
+    same(odd, [row for row in plain.judged() if abs(row["score"]) > 3.5])
+
+
+def test_compacted_rows_say_the_same_as_raw_ones(spark, framed, tmp_path):
+    raw = framed(history(2000, 5, 2))
+    typed(raw.where("kind = 'metrics'"), "metrics").write.parquet(str(tmp_path / "typed"))
+    compacted = spark.read.parquet(str(tmp_path / "typed")).withColumn("fields", F.lit(None))
+
+    found = [
+        tasks.outcomes(rows, Given(span_of(raw))).toArrow().to_pylist() for rows in (raw, compacted)
+    ]
+
+    assert found[0]
+    assert found[0] == found[1]
+
+
+# -- edges ---------------------------------------------------------------------------------------------
+
+
+def row(kind, moment=START, **columns):
+    fields = columns.pop("fields", None)
+    return dict.fromkeys(schema.COLUMNS) | {
+        "kind": kind,
+        "time": moment,
+        "seq": 0,
+        "fields": None if fields is None else [(k, str(v)) for k, v in fields.items()],
+        **columns,
+    }
+
+
+def work(moment=START, queue="mail", **fields):
+    fields = {"group": "default", "worker": "w", **fields}
+    return row("metrics", moment, stream="metrics", event="work", queue=queue, fields=fields)
+
+
+@pytest.mark.slow
+def test_of_no_rows_every_table_is_empty(framed):
+    found = said(framed([]), "tasks", "anomalies")
+
+    assert len(found) == 5
+    assert {name: rows for name, rows in found.items() if rows} == {}
+
+
+@pytest.mark.slow
+def test_rows_of_nothing_but_null_say_nothing(framed):
+    rows = [dict.fromkeys(schema.COLUMNS) | {"kind": kind} for kind in schema.KINDS]
+
+    assert {name: rows for name, rows in said(framed(rows)).items() if rows} == {}
+
+
+def test_one_task_that_nobody_took_is_all_the_lag_there_is(framed):
+    rows = [row("queue", stream="q:mail", queue="mail", payload="{}")]
+
+    found = said(framed(rows), "tasks", "lag")
+
+    assert found["lag.groups"] == [
+        {
+            "queue": "mail",
+            "group": None,
+            "published": 1,
+            "settled": 0,
+            "backlog_before": 0,
+            "lag": 1,
+            "behind_ms": 60_000,
+            "highest": 1,
+            "highest_at": START,
+        }
+    ]
+    assert [r["published"] for r in found["tasks.throughput"]] == [1]
+    assert {name for name, rows in found.items() if rows} == {
+        *("lag.groups", "lag.times", "tasks.throughput"),
+    }
+
+
+def test_numbers_that_nobody_counts_are_none_and_large_ones_are_exact(framed):
+    most = 10**15 - 1
+    rows = [
+        work(
+            START + datetime.timedelta(minutes=n),
+            received=most + 1,
+            processed=most,
+            dead=2**63 - 1,
+            stale=2**64,
+            ran=f"[{most}]",
+            busy_ms="9" * 17,
+        )
+        for n in range(3)
+    ]
+
+    found = said(framed(rows), "tasks")
+
+    (outcome,) = found["tasks.outcomes"]
+    assert [outcome[name] for name in ("received", "processed", "dead", "stale")] == [
+        *(0, 3 * most, 0, 0),
+    ]
+    assert (outcome["attempts"], outcome["busy_ms"]) == (1, pytest.approx(3e17))
+    (timing,) = found["tasks.timings"]
+    assert (timing["tasks"], timing["p50_ms"]) == (3 * most, 0.5)
+
+
+def test_a_sum_beyond_64_bits_is_no_error(framed):
+    rows = [row("gap", stream="q:mail", lost=2**63 - 1), row("gap", stream="q:mail", lost=1)]
+
+    found = said(framed([*rows, work(processed=1)]), "lag")
+
+    assert [r["settled"] for r in found["lag.groups"]] == [1]
+
+
+def test_midnight_belongs_to_the_day_that_it_begins(framed):
+    midnight = datetime.datetime(2026, 3, 29, tzinfo=UTC)
+    just_before = midnight - datetime.timedelta(milliseconds=1)
+    earlier = midnight - datetime.timedelta(hours=5)
+    rows = [work(at, processed=n) for n, at in enumerate((earlier, just_before, midnight), 1)]
+
+    found = said(framed(rows), "tasks")
+
+    assert [(r["time"], r["processed"]) for r in found["tasks.throughput"]] == [
+        (earlier, 1),
+        (midnight - datetime.timedelta(hours=1), 2),
+        (midnight, 3),
+    ]
+
+
+def test_a_worker_that_held_a_task_and_fell_silent_has_vanished(framed):
+    later = START + datetime.timedelta(seconds=lag.SILENT_SECONDS + 1)
+    rows = [
+        work(worker="gone", received=2, processed=1),
+        work(worker="idle", received=1, processed=1),
+        work(later, worker="there", received=2, processed=1, reclaimed=1),
+    ]
+
+    found = said(framed(rows), "lag")
+
+    assert [(r["worker"], r["vanished"], r["held"]) for r in found["lag.workers"]] == [
+        ("gone", True, 1),
+        ("there", False, 1),
+    ]
+    assert [(r["time"], r["reclaimed"], r["vanished"]) for r in found["lag.crashes"]] == [
+        (START, 0, 1),
+        (START + datetime.timedelta(minutes=5), 1, 0),
+    ]
+
+
+def test_what_was_done_before_it_came_had_waited_before(framed):
+    rows = [
+        work(processed=5),
+        row("queue", START + datetime.timedelta(minutes=2), stream="q:mail", queue="mail"),
+        row("gap", START + datetime.timedelta(minutes=3), stream="q:mail:high", lost=2),
+    ]
+
+    (group,) = said(framed(rows), "lag")["lag.groups"]
+
+    assert (group["backlog_before"], group["published"], group["lag"]) == (5, 3, 3)
+
+
+def test_an_hour_that_fell_silent_is_odd_and_the_last_one_is_not_judged(framed):
+    rows = []
+    for day in range(5):
+        for hour in (9, 10, 11):
+            at = START + datetime.timedelta(days=day, hours=hour)
+            busy = 1 if (day, hour) in ((4, 10), (4, 11)) else 40
+            rows += [row("queue", at, stream="q:mail", queue="mail")] * busy
+
+    (odd,) = said(framed(rows), "anomalies")["anomalies.hours"]
+
+    assert (odd["name"], odd["direction"], odd["number"], odd["days"]) == ("mail", "less", 1, 4)
+    assert odd["time"] == START + datetime.timedelta(days=4, hours=10)
+    assert (odd["expected"], odd["score"]) == (40, pytest.approx(-39 / math.sqrt(40)))
+
+
+def test_two_earlier_days_are_too_few_to_judge(framed):
+    rows = [
+        row("queue", START + datetime.timedelta(days=day, hours=9), stream="q:a", queue="a")
+        for day in range(3)
+        for _ in range(1 if day < 2 else 1000)
+    ]
+
+    assert said(framed(rows), "anomalies")["anomalies.hours"] == []
+
+
+def test_the_slowest_comes_first_with_its_places(framed):
+    rows = [
+        work(queue="fast", worker="a", ran="[9]", busy_ms="4.5"),
+        work(queue="slow", worker="b", ran="[0,0,0,0,0,0,0,0,0,0,3]", busy_ms="2400"),
+        work(queue="busy", worker="c", ran="[0,0,0,90]", busy_ms="9000"),
+    ]
+    frame = framed(rows)
+
+    found = slowest.slow(frame, Given(span_of(frame)), "queue").toArrow().to_pylist()
+
+    assert [(r["queue"], r["by_p99"], r["by_mean"], r["by_busy"]) for r in found] == [
+        ("slow", 1, 1, 2),
+        ("busy", 2, 2, 1),
+        ("fast", 3, 3, 3),
+    ]

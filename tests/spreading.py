@@ -1,0 +1,31 @@
+"""Spreads the tests over processes: each by itself, but those that share a Spark session together."""
+
+from __future__ import annotations
+
+from xdist.scheduler import LoadScopeScheduling
+
+# A JVM takes seconds to start, and hundreds of megabytes.
+TOGETHER = "tests/pipeline/"
+# Of the pipeline's tests these files need no session in their own process. Those of a line run one after
+# the other: they share servers, or start so much that all at once would only wait for each other.
+_APART = (
+    ("cluster", "cluster_pipeline", "archive_crash", "replay_crash", "session"),
+    ("places",),
+    *((name,) for name in ("cli_replay", "commits", "copying", "decoding", "interrupts", "java")),
+    *((name,) for name in ("passwords", "planning", "planting", "reach", "report_page")),
+    ("restoring",),
+)
+# Its tests look at one run of the example, in a project of one name.
+_ONE_RUN = "tests/test_team_example.py"
+APART = {f"{TOGETHER}test_{name}.py": names[0] for names in _APART for name in names}
+
+
+class Spreading(LoadScopeScheduling):
+    """Hands out one test at a time, and those of the pipeline all at once, before all others."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        if nodeid.startswith(_ONE_RUN):
+            return _ONE_RUN
+        if not nodeid.startswith(TOGETHER):
+            return nodeid
+        return APART.get(nodeid.partition("::")[0], TOGETHER)

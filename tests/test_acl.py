@@ -1,0 +1,454 @@
+"""A user of the server who is confined to one project does all there, and nothing anywhere else."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import gc
+import json
+import os
+import pathlib
+import re
+import signal
+import warnings
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import hiredis
+import pytest
+import redis
+from hypothesis import given, strategies as st
+
+import agentbus
+from agentbus import acl, diagnosis, settings
+from agentbus.commands._declare import VERBS
+from agentbus.errors import InvalidName, InvalidPayload
+from agentbus.keys import Keys
+from agentbus.names import KEY_KINDS
+from tests import inprocess
+from tests.servers import Server, Shell, free_port
+from tests.source_tree import files, module_name, scripts, tree
+from tests.test_keys import glob, projects
+
+# Verbs leave connections as they do where a process ends.
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
+)
+
+PASSWORD = "correct-horse-battery"
+HANDLERS = """
+from agentbus.events import consumer
+
+
+@consumer("shop:orders", name="confined")
+def confined(event, session):
+    pass
+"""
+RULES = "agents: [ada]\nrules: [{work_type: docs, to: ada}]\n"
+# Sent to the embedded server alone, and what every connection may send.
+OWNER = {"shutdown"}
+ALWAYS = {"auth"}
+# APPEND is a way to write files there, and the other one prints what somebody else is to send.
+NAMES_NO_COMMANDS = {"agentbus.pipeline.commits", "agentbus.acl"}
+SPARK = {"archive", "replay", "report"}
+# What asks for more than the rule allows, and does without.
+ASKED_IN_VAIN = {"config|get"}
+NO_BUS = ("server", "--help"), ("completion", "bash"), ("whoami",), ("acl",)
+LOOKING = [
+    *(("overhear", "--peek"), ("overhear", "--last", "5"), ("overhear", "--since", "1h")),
+    *(("recall", "how"), ("recall", "--tag", "make"), ("list",), ("list", "--flags")),
+    *(("list", "--agents"), ("list", "--topics"), ("list", "--queues")),
+    *(("await", "tested", "--timeout", "9"), ("monitor", "--timeout", "0.01")),
+    *(("bus", "list"), ("bus", "stats"), ("bus", "groups", "mail"), ("bus", "inspect", "mail")),
+    *(("metrics",), ("metrics", "--raw"), ("dlq", "list", "bad"), ("pause",)),
+    *(("agent", "list"), ("quarantine", "list"), ("clear", "--dry-run"), ("health",)),
+    ("doctor",),
+]
+DOING = [
+    *(("speak", "hi", "--topic", "build"), ("speak", "ho"), ("overhear",)),
+    *(("overhear", "--topic", "build"), ("overhear", "--follow", "--timeout", "0.01")),
+    *(("jot", "how", "make", "--tag", "make,all"), ("jot", "other", "x"), ("forget", "other")),
+    *(("announce", "building", "--ttl", "60"), ("announce", "building"), ("release", "building")),
+    *(("announce", "testing", "--wait", "1"), ("satisfy", "testing"), ("satisfy", "tested")),
+    *(("await", "testing", "--delete"), ("hold", "deploying", "--", "true")),
+    *(("publish", "mail", '"a"', "--key", "k", "--priority", "high"), ("publish", "mail", '"b"')),
+    *(
+        ("publish", "mail", '"c"', "--delay", "0.01"),
+        ("publish", "mail", '"d"', "--ordering-key", "o"),
+    ),
+    *(("pause", "mail", "--wait", "0"), ("resume", "mail"), ("halt", "--wait", "0"), ("resume",)),
+    *(("agent", "pause", "ada", "--wait", "0"), ("agent", "resume", "ada")),
+    ("work", "mail", "--drain", "--concurrency", "2", "--", "cat"),
+    *(("publish", "bad", '"e"'), ("work", "bad", "--drain", "--attempts", "1", "--", "false")),
+    *(("dlq", "replay", "bad"), ("work", "bad", "--drain", "--attempts", "1", "--", "false")),
+    *(("publish", "bad", '"f"'), ("work", "bad", "--drain", "--", "sh", "-c", "exit 65")),
+    *(("rerun", "mail", "--from", "1h"), ("tidy",), ("tidy", "mail")),
+    *(("publish", "incoming", '{"type": "docs"}'), ("route", "rules.yaml", "--drain")),
+    *(("outbox", "init"), ("events", "send", "shop:orders", "Placed", "{}")),
+    *(
+        ("outbox", "relay", "--once"),
+        ("outbox", "status"),
+        ("consume", "handlers", "--name", "confined", "--once"),
+    ),
+    ("events", "status"),
+]
+AT_THE_END = [("dlq", "purge", "bad"), ("clear", "--force")]
+
+
+class Users(NamedTuple):
+    """A server with users who were made as `agentbus acl` says, and where they log in."""
+
+    server: Server
+    project: str
+    shell: Shell
+
+    def url(self, user: str = "member") -> str:
+        return f"unix://{user}:{PASSWORD}@{self.server.socket}"
+
+    def add(self, *words: str) -> None:
+        """Make a user by the very words that the verb prints."""
+        printed = self.shell.ok("acl", "--password-stdin", *words, stdin=f"{PASSWORD}\n")
+        assert PASSWORD not in printed
+        assert self.server.ask(*printed.split()) == b"OK"
+
+    def denied(self) -> set[str]:
+        """Return what the server's own list says was refused."""
+        entries = [
+            dict(zip(e[::2], e[1::2], strict=True)) for e in self.server.ask("ACL", "LOG", 99)
+        ]
+        return {e[b"object"].decode() for e in entries}
+
+    def run(self, *argv: str, user: str = "member") -> inprocess.Done:
+        given = {**self.shell.environment, "AGENTBUS_URL": self.url(user)}
+        with contextlib.chdir(self.shell.home), inprocess.environment(given, without=["AGENT_ID"]):
+            return inprocess.run(*argv)
+
+
+def _binaries() -> list[str | None]:
+    floor = os.environ.get("AGENTBUS_TEST_REDIS")
+    return [None, floor] if floor else [None]
+
+
+@pytest.fixture(scope="module", params=_binaries(), ids=["valkey", "redis"][: len(_binaries())])
+def binary(request) -> str | None:
+    """The program of a server: the one that comes with us, and the floor's."""
+    found: str | None = request.param
+    return found
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory, binary) -> pathlib.Path:
+    return tmp_path_factory.mktemp("acl")
+
+
+@pytest.fixture(scope="module")
+def users(place, binary) -> Iterator[Users]:
+    with Server(place / "server", binary=binary) as server:
+        shell = Shell(place / "home", {"AGENTBUS_PROJECT": "shop", "AGENTBUS_AGENT": "ada"})
+        shell.environment["AGENTBUS_URL"] = server.url
+        (shell.home / "handlers.py").write_text(HANDLERS)
+        (shell.home / "rules.yaml").write_text(RULES)
+        made = Users(server, "shop", shell)
+        made.add("--user", "member")
+        made.add("--user", "reader", "--read-only")
+        yield made
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            gc.collect()
+
+
+def done(users: Users, lines: Sequence[Sequence[str]], user: str = "member") -> dict[str, Any]:
+    """Run command lines and return what went wrong with each that did not succeed."""
+    failed = {}
+    for argv in lines:
+        ended = users.run(*argv, user=user)
+        if ended.code:
+            failed[" ".join(argv)] = (ended.code, ended.err.decode())
+    return failed
+
+
+def test_a_user_does_every_verb_in_its_project(users):
+    users.server.ask("ACL", "LOG", "RESET")
+
+    assert done(users, NO_BUS) == {}
+    assert done(users, DOING) == {}
+    assert done(users, LOOKING) == {}
+    assert users.run("ask", "mail", '"q"', "--timeout", "0.01").code == 3
+    task = users.run("publish", "mail", '"r"').out.decode().strip()
+    assert done(users, [("work", "mail", "--drain", "--", "cat"), ("result", task)]) == {}
+    supervise(users)
+    assert done(users, AT_THE_END) == {}
+
+    assert users.denied() <= ASKED_IN_VAIN
+    tried = {argv[0] for argv in (*NO_BUS, *DOING, *LOOKING, *AT_THE_END)}
+    assert tried | {"ask", "result", "supervise"} | SPARK == set(VERBS)
+
+
+def supervise(users: Users) -> None:
+    """Supervise consumers until one has begun."""
+    process = users.shell.start("supervise", "handlers", env={"AGENTBUS_URL": users.url()})
+    with process:
+        assert process.stdout is not None
+        begun = process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        process.communicate()
+    assert "confined" in begun
+
+
+def test_a_reader_looks_and_changes_nothing(users):
+    assert done(users, [line for line in DOING if line[0] in ("jot", "satisfy", "publish")]) == {}
+    before = everything(users)
+
+    assert done(users, LOOKING, user="reader") == {}
+    for argv in (("speak", "no"), ("jot", "how", "no"), ("publish", "mail", "1"), ("overhear",)):
+        refused = users.run(*argv, user="reader")
+        assert refused.code == 2, argv
+        assert "ACL rules" in refused.err.decode()
+    assert users.run("clear", "--force", user="reader").code == 2
+
+    assert everything(users) == before
+
+
+def everything(users: Users) -> dict[bytes, bytes]:
+    with redis.Redis(unix_socket_path=users.server.socket, driver_info=None) as client:
+        return {key: client.dump(key) for key in client.scan_iter(count=1000)}
+
+
+@pytest.mark.parametrize("other", ["other", "shop:x", "sho", "shop2", "{shop}", "*", ""])
+def test_of_another_project_no_key_of_any_kind_can_be_read_or_written(users, other):
+    keys = [f"{other}:{kind}{end}" for kind in KEY_KINDS for end in ("", ":a", ":a:b")]
+    tried = [
+        argv
+        for key in keys
+        for argv in (
+            *(("GET", key), ("TYPE", key), ("XRANGE", key, "-", "+"), ("EXISTS", key)),
+            *(("SET", key, "x"), ("UNLINK", key), ("XADD", key, "*", "a", "b")),
+            ("EVAL", "return redis.call('GET', KEYS[1])", 1, key),
+            ("EVAL", f"return redis.call('GET', {json.dumps(key)})", 0),
+        )
+    ]
+
+    with redis.Redis.from_url(users.url(), driver_info=None, protocol=2) as client:
+        assert [argv for argv in tried if not refused(client, argv)] == []
+
+
+def refused(client: redis.Redis, argv: Sequence[Any]) -> bool:
+    """Tell whether the server refused a command since it is not for this user."""
+    try:
+        client.execute_command(*argv)
+    except redis.exceptions.ResponseError as error:
+        # How the versions say that a script met a key that is not the user's.
+        told = str(error)
+        return "permissions" in told or "ACL failure in script" in told or "can't access" in told
+    return False
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        *(("KEYS", "*"), ("FLUSHALL",), ("FLUSHDB",), ("CONFIG", "GET", "requirepass")),
+        *(("CONFIG", "SET", "dir", "/tmp"), ("DEBUG", "SLEEP", "0"), ("SHUTDOWN", "NOSAVE")),
+        *(("ACL", "LIST"), ("MONITOR",), ("CLIENT", "LIST"), ("SWAPDB", "0", "1"), ("SAVE",)),
+        *(("REPLICAOF", "127.0.0.1", "1"), ("MODULE", "LIST"), ("SCRIPT", "FLUSH")),
+        *(("FUNCTION", "LIST"), ("MIGRATE", "h", "1", "k", "0", "1"), ("RANDOMKEY",)),
+        *(("PUBLISH", "shop:ch:main", "x"), ("SUBSCRIBE", "shop:ch:main"), ("SLOWLOG", "GET")),
+        *(("RENAME", "shop:jots", "shop:agents"), ("COPY", "shop:jots", "shop:agents")),
+    ],
+    ids=" ".join,
+)
+def test_what_endangers_others_is_refused(users, argv):
+    with redis.Redis.from_url(users.url(), driver_info=None, protocol=2) as client:
+        # What a server allows nobody, it says in words of its own.
+        with pytest.raises(redis.exceptions.ResponseError, match=r"permissions|not allowed"):
+            client.execute_command(*argv)
+
+
+def test_doctor_knows_by_the_rule_how_the_server_keeps_what_it_has(users):
+    told = users.run("doctor").out.decode()
+
+    assert "an append-only file is kept" in told
+    assert "refused" not in told
+
+
+def test_doctor_and_health_say_what_the_rule_keeps_from_them(users):
+    users.server.ask("CONFIG", "SET", "appendonly", "no")
+    try:
+        for verb in ("doctor", "health"):
+            ended = users.run(verb)
+            assert ended.code == 6
+            assert "CONFIG GET is refused, so it is not known" in ended.out.decode()
+    finally:
+        users.server.ask("CONFIG", "SET", "appendonly", "yes")
+
+
+def test_doctor_and_health_say_what_they_do_not_know_without_info(users):
+    users.add("--user", "blind")
+    users.server.ask("ACL", "SETUSER", "blind", "-info")
+
+    for verb in ("doctor", "health"):
+        ended = users.run(verb, user="blind")
+        assert ended.code == 0
+        assert "persistence, eviction, memory and role are not known" in ended.out.decode()
+
+
+def test_doctor_tells_of_a_password_that_others_can_read(users, tmp_path):
+    file = tmp_path / "config.yaml"
+    file.write_text(f"url: {users.url()}\n")
+    for mode, told in ((0o644, True), (0o600, False)):
+        file.chmod(mode)
+        said = users.shell.ok("doctor", "--config", str(file), env={"AGENTBUS_URL": ""})
+        assert (f"chmod 600 {file}" in said) == told
+        assert PASSWORD not in said
+
+
+@pytest.mark.parametrize(
+    ("url", "told"),
+    [
+        ("redis://a:pw@bus.example.org", True),
+        ("redis+sentinel://a:pw@localhost,s2.example.org/main", True),
+        ("redis+cluster://a:pw@c1.example.org?tls=true", False),
+        ("rediss://a:pw@bus.example.org", False),
+        ("redis://a:pw@localhost", False),
+        ("redis://bus.example.org", False),
+        ("unix://a:pw@/run/redis.sock", False),
+    ],
+)
+def test_doctor_tells_of_a_password_that_crosses_the_network_as_it_is(url, told):
+    found = diagnosis.secrets(settings.resolve({"url": url}))
+
+    assert ["use TLS: rediss://, or ?tls=true" in str(one.remedy) for one in found] == [True] * told
+
+
+# -- the rule is what the source asks for -------------------------------------------------------
+
+
+def named(node: ast.AST) -> str | None:
+    """Return the command that a call, a tuple or a list begins with, if it begins with a word of them."""
+    parts: Sequence[ast.expr] = ()
+    if isinstance(node, ast.Call):
+        parts = node.args
+    elif isinstance(node, (ast.Tuple, ast.List)):
+        parts = node.elts
+    words = [p.value if isinstance(p, ast.Constant) else None for p in parts[:2]]
+    if not words or not isinstance(words[0], str) or not re.fullmatch("[A-Z]+", words[0]):
+        return None
+    second = words[1] if len(words) > 1 and isinstance(words[1], str) else ""
+    return f"{words[0]}|{second}".lower()
+
+
+def asked(server: Server) -> set[str]:
+    """Return the commands that the source names, subcommands as the rule writes them."""
+    known = {name.decode() for name in server.ask("COMMAND", "LIST")}
+    found = set()
+    for path in files():
+        if module_name(path) not in NAMES_NO_COMMANDS:
+            found |= {name for node in ast.walk(tree(path)) if (name := named(node))}
+    for path in scripts():
+        code = re.sub("--.*", "", path.read_text())
+        found |= {
+            f"{first}|{second}".lower()
+            for first, second in re.findall(r"'([A-Z]+)'(?:,\s*'([A-Z]+)')?", code)
+        }
+    return {
+        name if name in known else name.partition("|")[0]
+        for name in found
+        if name in known or name.partition("|")[0] in known
+    }
+
+
+def test_a_rule_allows_what_the_source_asks_for_and_nothing_else(valkey):
+    wanted = asked(valkey) - OWNER - ALWAYS - ASKED_IN_VAIN
+
+    assert wanted == acl.READS | acl.WRITES
+
+
+def test_a_reader_is_given_no_command_that_writes(valkey):
+    listed = {name.decode() for name in valkey.ask("ACL", "CAT", "write")}
+
+    assert acl.READS & listed <= {"eval", "evalsha"}
+    assert acl.WRITES - listed == {"xack"} - listed
+
+
+# -- what is printed ----------------------------------------------------------------------------
+
+
+@given(projects(), st.sampled_from(sorted(KEY_KINDS)), projects())
+def test_the_patterns_match_every_key_of_a_project_and_none_of_another(mine, kind, other):
+    patterns = [glob(pattern) for pattern in Keys(mine).patterns()]
+
+    for key in (f"{mine}:{kind}", f"{mine}:{kind}:a:b"):
+        assert any(pattern.fullmatch(key) for pattern in patterns)
+    if other != mine:
+        for key in (f"{other}:{kind}", f"{other}:{kind}:a:b"):
+            assert not any(pattern.fullmatch(key) for pattern in patterns)
+
+
+@pytest.mark.parametrize("user", ["", "a b", "a\nb", "a'b", "~*", "ü", "x" * 257, "+@all"])
+def test_a_user_whose_name_would_be_read_as_something_else_is_refused(user):
+    with pytest.raises(InvalidName):
+        acl.rule("shop", user=user)
+
+
+@pytest.mark.parametrize("password", ["", "short", "fifteen letters", "a\0b" * 10, "a\nb" * 10])
+def test_a_password_whose_digest_would_tell_it_is_refused(password):
+    with pytest.raises(InvalidPayload) as refusal:
+        acl.rule("shop", password=password)
+
+    assert not password or password not in str(refusal.value)
+
+
+def test_a_user_without_a_password_cannot_log_in(users):
+    assert users.server.ask(*users.shell.ok("acl", "--user", "nobody").split()) == b"OK"
+
+    with pytest.raises(hiredis.ReplyError):
+        users.server.ask("AUTH", "nobody", "")
+
+
+def test_a_rule_that_is_made_anew_keeps_the_password_and_forgets_what_was_allowed(users):
+    users.add("--user", "moved")
+    users.server.ask("ACL", "SETUSER", "moved", "~*", "&*", "+@all", "(~* +@all)")
+    users.server.ask(*users.shell.ok("acl", "--user", "moved").split())
+
+    with redis.Redis.from_url(users.url("moved"), driver_info=None, protocol=2) as client:
+        assert client.get("shop:flag:a") is None
+        with pytest.raises(redis.exceptions.NoPermissionError):
+            client.get("other:flag:a")
+
+
+def test_the_line_of_a_file_makes_the_same_user(place, binary, users):
+    file = place / "users.acl"
+    line = users.shell.ok("acl", "--file", "--password-stdin", stdin=PASSWORD)
+    file.write_text(f"user default on nopass ~* &* +@all\n{line}")
+
+    with Server(place / "filed", "--aclfile", str(file), binary=binary) as server:
+        made = users._replace(server=server)
+        assert done(made, [("speak", "hi"), ("overhear",)], user="shop") == {}
+        assert made.run("speak", "hi", "--project", "other", user="shop").code == 2
+
+
+def test_on_a_cluster_the_rule_is_about_the_keys_with_their_hash_tag(place, binary, users):
+    options = ("--cluster-enabled", "yes", "--cluster-port", str(free_port()))
+    with Server(place / "cluster", *options, binary=binary) as node:
+        node.ask("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
+        while b"cluster_state:ok" not in node.ask("CLUSTER", "INFO"):
+            pass
+        where = f"127.0.0.1:{node.port}"
+        printed = users.shell.ok(
+            "acl", "--password-stdin", "--url", f"redis+cluster://{where}", stdin=PASSWORD
+        )
+        node.ask(*printed.split())
+        with agentbus.connect(f"redis+cluster://shop:{PASSWORD}@{where}", project="shop") as bus:
+            bus.speak("hi")
+            assert [said.text for said in bus.overhear()] == ["hi"]
+        assert users._replace(server=node).denied() == set()
+
+
+def test_json_has_the_words_of_the_rule(users):
+    (found,) = users.shell.records("acl", "--read-only")
+
+    assert found == {
+        "user": "shop",
+        "project": "shop",
+        "read_only": True,
+        "rule": list(acl.rule("shop", read_only=True).words),
+    }

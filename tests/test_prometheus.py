@@ -1,0 +1,470 @@
+"""What Prometheus is told is true, well formed, and what the dashboard and the alert rules ask for."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import pathlib
+import re
+import signal
+import urllib.request
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given, settings, strategies as st
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.openmetrics import exposition as openmetrics, parser as openmetrics_parser
+from prometheus_client.parser import text_string_to_metric_families
+
+import agentbus
+from agentbus.errors import ConfigError
+from agentbus.families import FAMILIES, sample_names
+from agentbus.prometheus import Collector, _Page, _Told, serve
+from tests.servers import Server, Shell
+from tests.small_worker import Registry
+from tests.test_presence import age
+from tests.work_harness import ask
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+HOSTILE = ['say "hi"', "back\\slash", "a:b", "100%", "*", "schräg ✓", "{x=1} 2", "x y", "\\n", "#"]
+FIELDS = [
+    *("kind", "stream", "role", "queue", "group", "ran", "waited", "busy_ms", "handler_ran"),
+    *("lag_events_count", "lag_ms", "handled", "published"),
+]
+PASSWORD = "hunter2-of-redis"
+
+Found = dict[tuple[str, frozenset[tuple[str, str]]], float]
+
+
+class Clock:
+    """A clock that stands still until it is told otherwise."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def read(text: str, *, strict: bool = False) -> Found:
+    """Read an exposition with the client library's own parser; each sample must be there once."""
+    parse = (
+        openmetrics_parser.text_string_to_metric_families
+        if strict
+        else text_string_to_metric_families
+    )
+    found: Found = {}
+    for family in parse(text):
+        for sample in family.samples:
+            key = sample.name, frozenset(sample.labels.items())
+            assert key not in found
+            found[key] = sample.value
+    return found
+
+
+def scraped(bus: agentbus.Bus, collector: Collector | None = None) -> Found:
+    registry = CollectorRegistry()
+    registry.register(collector or Collector(bus))
+    strictly = read(openmetrics.generate_latest(registry).decode(), strict=True)
+    assert strictly == read(generate_latest(registry).decode())
+    return strictly
+
+
+def value(found: Found, name: str, **labels: str) -> float | None:
+    """Return a sample's value by its name and labels, the project's left out."""
+    (one, *more) = [
+        number
+        for (called, pairs), number in found.items()
+        if called == name and dict(pairs).items() >= labels.items()
+    ] or [None]
+    assert not more
+    return one
+
+
+def get(url: str, **headers: str) -> tuple[str, Any]:
+    with urllib.request.urlopen(urllib.request.Request(url, headers=headers)) as answer:
+        return answer.read().decode(), answer.headers
+
+
+def events_entry(bus: agentbus.Bus, **words: object) -> None:
+    pairs = [word for pair in {"kind": "events", "version": 1, **words}.items() for word in pair]
+    ask(bus, "XADD", bus.scope.keys.metrics, "*", *pairs)
+
+
+@pytest.fixture
+def busy(bus: agentbus.Bus) -> agentbus.Bus:
+    """A bus with a queue on which somebody works."""
+    queue = bus.queue("mail")
+    queue.publish_many([1, 2, 3])
+    queue.publish("late", delay=3600)
+    queue.publish("urgent", priority="critical")
+
+    def handle(delivery: agentbus.Delivery) -> None:
+        if delivery.payload == 1:
+            raise agentbus.Bury("no")
+
+    bus.subscribe("mail", handle, count=2).run()
+    queue.fetch(count=1)
+    queue.publish("another")
+    return bus
+
+
+def test_the_figures_of_a_queue_are_told(busy: agentbus.Bus) -> None:
+    found = scraped(busy)
+
+    of = {"queue": "mail", "group": "default"}
+    assert value(found, "agentbus_up", project=busy.project) == 1
+    assert value(found, "agentbus_queues") == 1
+    assert value(found, "agentbus_queue_delayed", queue="mail") == 1
+    assert value(found, "agentbus_queue_waiting", **of, priority="normal") == 1
+    assert value(found, "agentbus_queue_waiting", **of, priority="critical") == 0
+    assert value(found, "agentbus_queue_pending", **of) == 1
+    assert value(found, "agentbus_queue_lag", **of) == 2
+    assert value(found, "agentbus_queue_dead_letters", **of) == 1
+    assert (value(found, "agentbus_queue_oldest_waiting_seconds", **of) or -1) >= 0
+    assert value(found, "agentbus_queue_tasks_total", queue="mail", event="processed") == 2
+    assert value(found, "agentbus_queue_tasks_total", queue="mail", event="published") == 5
+    assert value(found, "agentbus_group_tasks_total", **of, event="dead") == 1
+    assert value(found, "agentbus_handler_duration_seconds_count", **of) == 3
+    assert value(found, "agentbus_task_wait_seconds_bucket", **of, le="+Inf") == 3
+
+
+def test_workers_are_told_by_state(bus: agentbus.Bus) -> None:
+    for name in ("host:1:a", "host:1:b", "host:1:c"):
+        Registry(bus, "mail", name).beat()
+    age(bus, "host:1:c", 60)
+
+    found = scraped(bus)
+
+    states = {
+        state: value(found, "agentbus_workers", queue="mail", group="default", state=state)
+        for state in ("working", "paused", "stopping", "dead")
+    }
+    assert states == {"working": 2, "paused": 0, "stopping": 0, "dead": 1}
+
+
+def test_orders_are_told(bus: agentbus.Bus) -> None:
+    bus.queue("mail").publish(1)
+    bus.queue("post").publish(1)
+    bus.queue("mail").pause()
+    assert value(scraped(bus), "agentbus_halted") == 0
+    bus.halt()
+
+    found = scraped(bus)
+
+    assert value(found, "agentbus_halted") == 1
+    assert value(found, "agentbus_queue_paused", queue="mail") == 1
+    assert value(found, "agentbus_queue_paused", queue="post") == 0
+
+
+def test_relays_and_consumers_of_events_are_told(bus: agentbus.Bus) -> None:
+    events_entry(bus, stream="orders", role="relay", published=7, lag_events_count=3, lag_ms=2500)
+    for handled in (2, 3):
+        events_entry(
+            bus, stream="orders", role="welcome", handled=handled, handler_ran="[0,1]",
+            handler_ms="1.500", lag_events_count=9, lag_ms=4000,
+        )  # fmt: skip
+    record = json.dumps({"stream": "orders", "reason": "crash_loop", "crashes": 5})
+    ask(bus, "HSET", bus.scope.keys.quarantined, "", "life 1", "welcome", record, "odd", "[")
+
+    found = scraped(bus)
+
+    of = {"stream": "orders", "consumer": "welcome"}
+    assert value(found, "agentbus_outbox_lag_seconds", stream="orders") == 2.5
+    assert value(found, "agentbus_outbox_waiting_events", stream="orders") == 3
+    assert value(found, "agentbus_outbox_events_total", stream="orders", event="published") == 7
+    assert value(found, "agentbus_consumer_lag_seconds", **of) == 4
+    assert value(found, "agentbus_consumer_lag_events", **of) == 9
+    assert value(found, "agentbus_consumer_events_total", **of, event="handled") == 5
+    assert value(found, "agentbus_consumer_handler_duration_seconds_sum", **of) == 0.003
+    assert value(found, "agentbus_consumer_quarantined", **of, reason="crash_loop") == 1
+    assert value(found, "agentbus_consumer_quarantined", consumer="odd") == 1
+
+
+def test_what_the_stream_tells_is_counted_once_however_often_it_is_scraped(
+    busy: agentbus.Bus,
+) -> None:
+    clock = Clock()
+    collector = Collector(busy, monotonic=clock)
+    counts = []
+    for _ in range(3):
+        found = scraped(busy, collector)
+        counts.append(value(found, "agentbus_handler_duration_seconds_count", queue="mail"))
+        clock.now += 10
+
+    assert counts == [3, 3, 3]
+
+
+def test_a_second_scrape_at_once_asks_the_server_nothing(bus: agentbus.Bus) -> None:
+    clock = Clock()
+    collector = Collector(bus, monotonic=clock)
+    bus.queue("mail").publish(1)
+    assert value(scraped(bus, collector), "agentbus_queues") == 1
+    bus.queue("post").publish(1)
+
+    assert value(scraped(bus, collector), "agentbus_queues") == 1
+    clock.now += 1
+    assert value(scraped(bus, collector), "agentbus_queues") == 2
+
+
+def test_a_lag_that_nobody_tells_any_longer_is_forgotten() -> None:
+    told = _Told()
+    words = {"kind": "events", "stream": "s", "role": "c", "lag_events_count": "1", "lag_ms": "5"}
+    told.take([("100000-0", words)])
+
+    for now, known in ((130.0, True), (161.0, False)):
+        page = _Page("p")
+        told.write(page, now)
+        assert bool(page.metrics()) is known
+
+
+@given(
+    st.lists(
+        st.dictionaries(
+            st.sampled_from(FIELDS),
+            st.text(max_size=20) | st.sampled_from(["events", "[1,2]", "[1e9]", "7", "-1", "²"]),
+        ),
+        max_size=5,
+    )
+)
+@settings(max_examples=100, deadline=None)
+def test_whatever_lies_in_the_stream_the_exposition_can_be_read(
+    entries: list[dict[str, str]],
+) -> None:
+    told, page = _Told(), _Page("p")
+    told.take([(f"{at}-0", entry) for at, entry in enumerate(entries)])
+    told.write(page, 1.0)
+
+    class Fixed:
+        def collect(self) -> list[Any]:
+            return page.metrics()
+
+    registry = CollectorRegistry()
+    registry.register(Fixed())
+    assert read(openmetrics.generate_latest(registry).decode(), strict=True) == read(
+        generate_latest(registry).decode()
+    )
+
+
+def test_a_server_that_is_away_is_told_as_down(own_server: Server, project: str) -> None:
+    with agentbus.connect(own_server.url, project=project, deadline=0.2) as bus:
+        clock = Clock()
+        collector = Collector(bus, monotonic=clock)
+        assert value(scraped(bus, collector), "agentbus_up") == 1
+        own_server.kill()
+        clock.now += 1
+
+        found = scraped(bus, collector)
+
+    assert {name: number for (name, _), number in found.items()} == {
+        "agentbus_up": 0,
+        "agentbus_build_info": 1,
+    }
+
+
+# -- over HTTP --
+
+
+@pytest.fixture
+def exporter(real_shell: Shell, real_url: str, project: str) -> Iterator[Any]:
+    """An exporter that runs as a program, and its address."""
+    with agentbus.connect(real_url, project=project, agent=PASSWORD) as bus:
+        for name in HOSTILE:
+            bus.queue(name).publish(PASSWORD)
+            bus.subscribe(name, lambda delivery: None, group=name, count=1).run()
+    process = real_shell.start("metrics", "--serve", "0")
+    yield process, process.stdout.readline().strip()
+    process.kill()
+    process.communicate()
+
+
+def test_a_real_scrape_with_hostile_names_is_read_by_both_parsers(exporter: Any) -> None:
+    _, url = exporter
+    plain, headers = get(url)
+    assert headers["Content-Type"].startswith("text/plain")
+    strict, headers = get(url, Accept="application/openmetrics-text; version=1.0.0")
+    assert headers["Content-Type"].startswith("application/openmetrics-text")
+
+    for found in (read(plain), read(strict, strict=True)):
+        for name in HOSTILE:
+            of = {"queue": name, "group": name}
+            assert value(found, "agentbus_group_tasks_total", **of, event="processed") == 1
+            assert value(found, "agentbus_handler_duration_seconds_count", **of) == 1
+        assert {name for name, _ in found} <= sample_names()
+    # What tasks hold, and who is there, is nobody's business here.
+    assert PASSWORD not in plain + strict
+
+
+def test_an_answer_is_compressed_for_those_who_ask(exporter: Any) -> None:
+    _, url = exporter
+    request = urllib.request.Request(url, headers={"Accept-Encoding": "gzip"})
+    with urllib.request.urlopen(request) as answer:
+        assert read(gzip.decompress(answer.read()).decode())
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it(exporter: Any, number: signal.Signals) -> None:
+    process, url = exporter
+    get(url)
+
+    process.send_signal(number)
+
+    _, errors = process.communicate(timeout=30)
+    assert (process.returncode, errors) == (0, "")
+
+
+def test_no_password_is_in_an_answer(own_server: Server, project: str) -> None:
+    with agentbus.connect(own_server.url, project=project) as bus:
+        ask(bus, "CONFIG", "SET", "requirepass", PASSWORD)
+        for secret in (PASSWORD, "wrong-" + PASSWORD):
+            url = f"redis://:{secret}@127.0.0.1:{own_server.port}"
+            with agentbus.connect(url, project=project, deadline=1) as its, serve(its, 0) as found:
+                text, _ = get(found.url)
+            assert value(read(text), "agentbus_up") == int(secret == PASSWORD)
+            assert PASSWORD not in text
+        ask(bus, "CONFIG", "SET", "requirepass", "")
+
+
+def test_a_port_that_is_taken_is_told(real_shell: Shell, exporter: Any) -> None:
+    _, url = exporter
+    port = re.search(r":(\d+)/", url)
+    assert port
+
+    done = real_shell.run("metrics", "--serve", port[1])
+
+    assert done.returncode == 2
+    assert f"nothing can be served on port {port[1]}" in done.stderr
+
+
+@pytest.mark.parametrize("host", ["nowhere.invalid", "203.0.113.1"])
+def test_an_address_that_is_not_ours_is_told(bus: agentbus.Bus, host: str) -> None:
+    with pytest.raises(ConfigError, match="nothing can be served"):
+        serve(bus, 0, host)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        *(["--host", "127.0.0.1"], ["--serve", "0", "--raw"], ["--serve", "x"]),
+        *(["--serve", "0", "--queue", "mail"], ["--serve", "0", "--since", "1h"]),
+        ["--serve", "99999"],
+    ],
+    ids=" ".join,
+)
+def test_what_it_cannot_do_is_a_usage_error(real_shell: Shell, words: list[str]) -> None:
+    assert real_shell.run("metrics", *words).returncode == 2
+
+
+def test_without_the_library_the_extra_is_named(real_shell: Shell, tmp_path: pathlib.Path) -> None:
+    hidden = tmp_path / "hidden" / "prometheus_client"
+    hidden.mkdir(parents=True)
+    (hidden / "__init__.py").write_text("raise ImportError('hidden')\n")
+    real_shell.environment["PYTHONPATH"] = str(hidden.parent)
+
+    done = real_shell.run("metrics", "--serve", "0")
+
+    assert done.returncode == 2
+    assert "pip install 'agentbus-toolkit[prometheus]'" in done.stderr
+
+
+# -- the dashboard, the rules, the reference --
+
+
+def asked(expression: str) -> set[str]:
+    return set(re.findall(r"\bagentbus_\w+", expression))
+
+
+def labels(expression: str) -> set[str]:
+    """Return the labels that an expression names."""
+    found = set(re.findall(r"[{,]\s*(\w+)\s*(?:=~|!~|!=|=)", expression))
+    for names in re.findall(r"\b(?:by|on|without)\s*\(([^)]*)\)", expression):
+        found |= {name.strip() for name in names.split(",")}
+    return found
+
+
+def expressions() -> Iterator[tuple[str, str, str]]:
+    board = json.loads((ROOT / "docs/examples/grafana/dashboard.json").read_text())
+    for panel in board["panels"]:
+        for target in panel.get("targets", ()):
+            yield panel["title"], target["expr"], target["legendFormat"]
+    for variable in board["templating"]["list"]:
+        if variable["type"] == "query":
+            # The last word is a label: `label_values(metric, label)`.
+            metric, _, label = variable["definition"][:-1].rpartition(", ")
+            yield variable["name"], metric + ")", f"{{{{{label}}}}}"
+    rules = yaml.safe_load((ROOT / "docs/examples/prometheus/alerts.yml").read_text())
+    for group in rules["groups"]:
+        for rule in group["rules"]:
+            yield rule["alert"], rule["expr"], " ".join(rule["annotations"].values())
+
+
+@pytest.mark.parametrize(
+    ("expression", "shown"), [pytest.param(e, s, id=title) for title, e, s in expressions()]
+)
+def test_what_is_asked_for_is_told(expression: str, shown: str) -> None:
+    """Each metric and each label of a panel or a rule is one that the exposition has."""
+    metrics = asked(expression)
+    assert metrics
+    assert metrics <= sample_names()
+    known = {
+        label
+        for family in FAMILIES
+        if any(name.startswith(family.name) for name in metrics)
+        for label in family.labels
+    } | {"le"}
+    words = set(re.findall(r"\{\{\s*(?:\$labels\.)?(\w+)\s*\}\}", shown))
+    assert labels(expression) <= known
+    assert words <= known
+    assert expression.count("(") == expression.count(")")
+
+
+def test_the_dashboard_has_what_grafana_imports() -> None:
+    board = json.loads((ROOT / "docs/examples/grafana/dashboard.json").read_text())
+
+    assert (board["id"], board["uid"], board["title"]) == (None, "agentbus", "AgentBus")
+    assert board["schemaVersion"] >= 36
+    ids = [panel["id"] for panel in board["panels"]]
+    assert len(set(ids)) == len(ids)
+    taken: set[tuple[int, int]] = set()
+    for panel in board["panels"]:
+        assert panel["type"] in {"row", "stat", "timeseries"}
+        place = panel["gridPos"]
+        assert place["x"] + place["w"] <= 24
+        cells = {
+            (x, y)
+            for x in range(place["x"], place["x"] + place["w"])
+            for y in range(place["y"], place["y"] + place["h"])
+        }
+        assert not cells & taken, panel["title"]
+        taken |= cells
+        if panel["type"] != "row":
+            assert panel["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
+            assert len({target["refId"] for target in panel["targets"]}) == len(panel["targets"])
+
+
+def test_every_rule_says_how_bad_it_is_and_what_to_do() -> None:
+    rules = yaml.safe_load((ROOT / "docs/examples/prometheus/alerts.yml").read_text())
+    alerts = [rule for group in rules["groups"] for rule in group["rules"]]
+
+    assert len({rule["alert"] for rule in alerts}) == len(alerts)
+    for rule in alerts:
+        assert rule["labels"]["severity"] in {"warning", "critical"}
+        assert set(rule["annotations"]) == {"summary", "description"}
+        assert re.fullmatch(r"\d+[smh]", rule.get("for", "0s"))
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
+def test_every_metric_is_described_and_named_by_the_conventions(family: Any) -> None:
+    page = (ROOT / "docs/reference/metrics.md").read_text()
+    (row,) = [line for line in page.splitlines() if line.startswith(f"| `{family.name}` |")]
+
+    assert f"| {family.kind} |" in row
+    for label in family.labels[1:]:
+        assert f"`{label}`" in row
+    assert family.labels[0] == "project"
+    assert re.fullmatch(r"agentbus(_[a-z]+)+", family.name)
+    assert family.name.endswith("_total") == (family.kind == "counter")
+    assert not re.search(r"_(ms|milliseconds|minutes|percent)\b", family.name)
+    assert family.text.endswith(".")
