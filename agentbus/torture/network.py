@@ -1,0 +1,208 @@
+"""A proxy in front of a server, which can behave as badly as a network does."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+import struct
+import threading
+from collections.abc import Callable
+from typing import Self
+
+_CHUNK = 65536
+
+
+class Listener:
+    """Something that listens on TCP, in a thread of its own."""
+
+    def __init__(self, *, tls: ssl.SSLContext | None = None) -> None:
+        self._tls = tls
+        self._began = threading.Event()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._main()))
+        self._connections: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
+        self.port = 0
+
+    @property
+    def url(self) -> str:
+        """The address at which clients find it."""
+        return f"{'rediss' if self._tls else 'redis'}://127.0.0.1:{self.port}"
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        self._began.wait()
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self._loop.call_soon_threadsafe(self._ending.set)
+        self._thread.join()
+
+    def cut(self, *, reset: bool = False) -> int:
+        """Cut every connection that is open now, with a RST if asked to; returns how many."""
+
+        def _cut() -> None:
+            for task, writer in self._connections.items():
+                if reset:
+                    sock = writer.get_extra_info("socket")
+                    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                task.cancel()
+
+        found = len(self._connections)
+        self._inside(_cut)
+        return found
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Serve one connection; it is cut when this ends."""
+        raise NotImplementedError
+
+    def _inside(self, act: Callable[[], None]) -> None:
+        """Do something in the loop's thread, and return when it is done."""
+        done = threading.Event()
+
+        def _act() -> None:
+            act()
+            done.set()
+
+        self._loop.call_soon_threadsafe(_act)
+        done.wait()
+
+    async def _main(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        # A client that refuses a certificate is what some tests are about, and no news.
+        self._loop.set_exception_handler(lambda _loop, _context: None)
+        self._ending = asyncio.Event()
+        server = await asyncio.start_server(self._connected, "127.0.0.1", 0, ssl=self._tls)
+        self.port = server.sockets[0].getsockname()[1]
+        self._began.set()
+        await self._ending.wait()
+        server.close()
+        while self._connections:
+            for task in self._connections:
+                task.cancel()
+            await asyncio.wait(self._connections)
+
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._connections[task] = writer
+        try:
+            await self.serve(reader, writer)
+        except (OSError, asyncio.CancelledError):
+            pass
+        finally:
+            self._connections.pop(task, None)
+            writer.transport.abort()
+
+
+class Proxy(Listener):
+    """Passes bytes between its clients and a server; what it does wrong may change at any time."""
+
+    def __init__(
+        self, upstream: str | tuple[str, int], *, tls: ssl.SSLContext | None = None
+    ) -> None:
+        """`upstream` is a unix socket's path or a TCP address; with `tls` it ends TLS itself."""
+        super().__init__(tls=tls)
+        self._upstream = upstream
+        # What it does wrong: all False or 0 is a good proxy.
+        self.swallow = False  # Requests reach the server, and no reply comes back.
+        self.hang_up = False  # A connection is closed as soon as it is made.
+        self.loses_every = 0  # Of so many batches of replies one is lost, with its connection.
+        self.loses = (
+            b""  # The reply to the next request that holds this is lost, with its connection.
+        )
+        self.delay = 0.0  # Seconds by which each batch of replies is late.
+        # The next batch of replies or of requests is lost, with its connection.
+        self.loses_reply = self.loses_request = False
+        self.batches = 0
+        self.lost = 0
+        self._lines: set[_Line] = set()
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Pass on what comes, both ways, until one side has enough."""
+        if self.hang_up:
+            return
+        if isinstance(self._upstream, tuple):
+            from_server, to_server = await asyncio.open_connection(*self._upstream)
+        else:
+            from_server, to_server = await asyncio.open_unix_connection(self._upstream)
+        line = _Line()
+        self._lines.add(line)
+        over = asyncio.ensure_future(line.over.wait())
+        ways = (
+            over,
+            asyncio.ensure_future(self._request(reader, to_server, line)),
+            asyncio.ensure_future(self._reply(from_server, writer, line)),
+        )
+        try:
+            await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+            if line.half_open:
+                # Neither side learns that the other has gone.
+                await over
+        finally:
+            self._lines.discard(line)
+            to_server.transport.abort()
+            for way in ways:
+                way.cancel()
+            await asyncio.gather(*ways, return_exceptions=True)
+
+    def half_open(self, *, deaf: bool, mute: bool) -> int:
+        """Lose what is sent from now on over the connections that are open; returns how many.
+
+        A `deaf` one passes no requests on, a `mute` one no replies. New connections are sound.
+        """
+
+        def _spoil() -> None:
+            for line in self._lines:
+                line.half_open, line.deaf, line.mute = True, deaf, mute
+
+        found = len(self._lines)
+        self._inside(_spoil)
+        return found
+
+    def forget(self) -> None:
+        """End the half-open connections at last, on both sides."""
+
+        def _end() -> None:
+            for line in self._lines:
+                if line.half_open:
+                    line.over.set()
+
+        self._inside(_end)
+
+    async def _request(
+        self, client: asyncio.StreamReader, server: asyncio.StreamWriter, line: _Line
+    ) -> None:
+        while chunk := await client.read(_CHUNK):
+            if self.loses and self.loses in chunk:
+                self.loses, line.loses = b"", True
+            if self.loses_request:
+                self.loses_request = False
+                self.lost += 1
+                return
+            if not line.deaf:
+                server.write(chunk)
+                await server.drain()
+
+    async def _reply(
+        self, server: asyncio.StreamReader, client: asyncio.StreamWriter, line: _Line
+    ) -> None:
+        while chunk := await server.read(_CHUNK):
+            self.batches += 1
+            due = self.loses_every and self.batches % self.loses_every == 0
+            if line.loses or self.loses_reply or due:
+                self.loses_reply = False
+                self.lost += 1
+                return
+            if self.delay:
+                await asyncio.sleep(self.delay)
+            if not self.swallow and not line.mute:
+                client.write(chunk)
+                await client.drain()
+
+
+class _Line:
+    """What is wrong with one connection."""
+
+    def __init__(self) -> None:
+        self.half_open = self.deaf = self.mute = self.loses = False
+        self.over = asyncio.Event()

@@ -1,0 +1,194 @@
+"""A server of one's own, to be killed, frozen, starved and wiped; its clock can be moved."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import pathlib
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from typing import Any, Self
+
+import hiredis
+
+from agentbus.errors import BackendUnavailable
+from agentbus.server import binary as programs
+
+_STARTS_WITHIN = 20.0
+_GLANCE = 0.01
+_PRELOADED = "vendor/libfaketime/src/libfaketime.so.1"
+
+
+def free_port() -> int:
+    """Return a TCP port that nobody listens on now."""
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        port: int = sock.getsockname()[1]
+        return port
+
+
+def clockwork() -> pathlib.Path | None:
+    """Return the library that moves a process's clock, if it is installed (extra `torture`) and fits."""
+    spec = importlib.util.find_spec("libfaketime")
+    for root in (spec.submodule_search_locations or []) if spec else []:
+        found = pathlib.Path(root) / _PRELOADED
+        # It is built for one kind of machine, and does nothing but complain on another.
+        if found.exists() and os.uname().sysname == "Linux" and os.uname().machine == "x86_64":
+            return found
+    return None
+
+
+class Server:
+    """A real Valkey (or Redis) with its files in a directory of its own."""
+
+    def __init__(
+        self,
+        place: pathlib.Path,
+        *options: str,
+        binary: str | None = None,
+        port: int | None = None,
+        clock: bool = False,
+    ) -> None:
+        """`options` are the server's own; with `clock` its clock can be shifted, where that is possible."""
+        self.place = place
+        self.options = options
+        self.port = port or free_port()
+        self.binary = binary or programs.find()
+        # A socket's path must be short, which that of a directory need not be.
+        self._socket_place = tempfile.mkdtemp(prefix="agentbus-", dir="/tmp")
+        self.socket = f"{self._socket_place}/socket"
+        self.url = f"unix://{self.socket}"
+        self.tcp_url = f"redis://127.0.0.1:{self.port}"
+        self.process: subprocess.Popen[bytes] | None = None
+        self._clockwork = clockwork() if clock else None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self.kill()
+        shutil.rmtree(self._socket_place, ignore_errors=True)
+
+    def start(self) -> None:
+        """Start the server and return once it takes connections."""
+        self.place.mkdir(parents=True, exist_ok=True)
+        words = [
+            *("--port", str(self.port), "--bind", "127.0.0.1", "--unixsocket", self.socket),
+            *("--dir", str(self.place), "--appendonly", "yes", "--appendfsync", "always"),
+            *("--save", "", "--logfile", str(self.place / "server.log")),
+            *("--aof-use-rdb-preamble", "no", "--maxmemory-policy", "noeviction"),
+        ]
+        self.process = subprocess.Popen([*self._clocked(), self.binary, *words, *self.options])
+        deadline = time.monotonic() + _STARTS_WITHIN
+        while True:
+            try:
+                if self.ask("PING") == b"PONG":
+                    return
+            except (OSError, hiredis.ReplyError):
+                # Not listening, or loading its data.
+                if self.process.poll() is not None or time.monotonic() > deadline:
+                    raise BackendUnavailable(
+                        f"the server in {self.place} does not start: {self.log()[-1000:]}"
+                    ) from None
+            time.sleep(_GLANCE)
+
+    def kill(self) -> None:
+        """Kill the server with -9, if it runs."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+
+    def stop(self) -> None:
+        """Freeze the server: it keeps its connections and answers nothing."""
+        self._signal(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        """Let a frozen server run on."""
+        self._signal(signal.SIGCONT)
+
+    def starve(self) -> None:
+        """Let it have no memory: it refuses whatever needs more, and keeps what it has."""
+        self.ask("CONFIG", "SET", "maxmemory", "1")
+
+    def feed(self) -> None:
+        """Let it have all memory again."""
+        self.ask("CONFIG", "SET", "maxmemory", "0")
+
+    def wipe(self, *, restart: bool) -> None:
+        """Take away all that it knows, over its protocol or, with `restart`, from its disk."""
+        if not restart:
+            self.ask("FLUSHALL")
+            return
+        self.kill()
+        shutil.rmtree(self.place / "appendonlydir", ignore_errors=True)
+        self.start()
+
+    def lose_tail(self, size: int) -> bool:
+        """Cut so many bytes off the log of a server that was killed; tells whether there was one."""
+        logs = sorted((self.place / "appendonlydir").glob("*.incr.aof"))
+        if not logs:
+            return False
+        with logs[-1].open("r+b") as file:
+            file.truncate(max(0, logs[-1].stat().st_size - size))
+        return True
+
+    @property
+    def has_clockwork(self) -> bool:
+        """Whether its clock can be shifted."""
+        return self._clockwork is not None
+
+    def shift(self, seconds: float) -> None:
+        """Have its clock go so much before (or, below 0, behind) the machine's from now on."""
+        # Written beside and renamed: the server reads it at any moment.
+        fresh = self._offset.with_suffix(".new")
+        fresh.write_text(f"{seconds:+.3f}s")
+        fresh.replace(self._offset)
+
+    @property
+    def _offset(self) -> pathlib.Path:
+        return self.place / "clock"
+
+    def _clocked(self) -> list[str]:
+        if self._clockwork is None:
+            return []
+        if not self._offset.exists():
+            self.shift(0)
+        # Only the time of day goes wrong: no machine's monotonic clock does.
+        return [
+            *("env", f"LD_PRELOAD={self._clockwork}", f"FAKETIME_TIMESTAMP_FILE={self._offset}"),
+            *("FAKETIME_NO_CACHE=1", "FAKETIME_DONT_FAKE_MONOTONIC=1", "DONT_FAKE_MONOTONIC=1"),
+        ]
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self.process is not None and self.process.poll() is None:
+            self.process.send_signal(number)
+
+    def log(self) -> str:
+        """Return what the server wrote into its log."""
+        path = self.place / "server.log"
+        return path.read_text() if path.exists() else ""
+
+    def ask(self, *args: str | bytes | int) -> Any:
+        """Send one command, as any other program would, and return the plain reply."""
+        parts = [a if isinstance(a, bytes) else str(a).encode() for a in args]
+        data = b"*%d\r\n" % len(parts) + b"".join(b"$%d\r\n%b\r\n" % (len(p), p) for p in parts)
+        reader = hiredis.Reader()
+        with socket.socket(socket.AF_UNIX) as sock:
+            sock.settimeout(10)
+            sock.connect(self.socket)
+            sock.sendall(data)
+            while True:
+                chunk = sock.recv(65536)
+                if not chunk:
+                    raise ConnectionResetError("the server closed the connection")
+                reader.feed(chunk)
+                reply = reader.gets()
+                if reply is not False:
+                    if isinstance(reply, Exception):
+                        raise reply
+                    return reply

@@ -1,0 +1,144 @@
+"""Client processes that work while a nemesis is at them; who dies is replaced."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import IO, Self
+
+from agentbus.torture.history import Entry, Reader
+from agentbus.torture.nemesis import Client, Nemesis
+from agentbus.torture.network import Proxy
+from agentbus.torture.server import Server
+
+_GLANCE = 0.01
+_SAID = 1500
+Words = Callable[[Client], Sequence[str]]
+
+
+class Site:
+    """The processes of one run, their histories (`histories/`) and what they said (`errors/`).
+
+    `upstream` is where their proxies lead: a unix socket's path, or a host and a port. Those who end
+    without being made to are written down in `ended`, unless they exit with 0, which means: done.
+    """
+
+    def __init__(self, place: pathlib.Path, upstream: str | tuple[str, int]) -> None:
+        self.place = place
+        self.histories, self.errors = place / "histories", place / "errors"
+        for each in (self.histories, self.errors):
+            each.mkdir(parents=True, exist_ok=True)
+        self.clients: list[Client] = []
+        self.reader = Reader(self.histories)
+        self.ended: list[str] = []
+        self.deaths = 0
+        self._upstream = upstream
+        self._words: dict[str, Words] = {}
+        self._finished: set[str] = set()
+        self._open = contextlib.ExitStack()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        for client in self.clients:
+            if client.process is not None:
+                client.process.kill()
+                client.process.communicate()
+        self._open.close()
+
+    def proxy(self) -> Proxy:
+        """Return a proxy of its own, for as long as the site is open."""
+        return self._open.enter_context(Proxy(self._upstream))
+
+    def hire(self, name: str, words: Words) -> Client:
+        """Start a process in a role; `words` is its command line, asked for again when it is replaced."""
+        client = Client(name, [self.proxy()])
+        self._words[name] = words
+        self.clients.append(client)
+        self.reader.follow(name)
+        self._start(client)
+        return client
+
+    def run(
+        self,
+        nemesis: Nemesis,
+        over: Callable[[], bool],
+        seconds: float,
+        saw: Callable[[Entry], None] = lambda _entry: None,
+    ) -> bool:
+        """Go on until it is over, the faults are done and everybody is, or the time is up: then False."""
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            for entry in self.reader.news():
+                saw(entry)
+            nemesis.tick()
+            self._replace()
+            if nemesis.finished and over():
+                break
+            time.sleep(_GLANCE)
+        in_time = time.monotonic() < until
+        nemesis.end()
+        for entry in self.reader.news():
+            saw(entry)
+        return in_time
+
+    @property
+    def finished(self) -> bool:
+        """Whether every process has said that it is done."""
+        return len(self._finished) == len(self.clients)
+
+    def _replace(self) -> None:
+        for client in self.clients:
+            process = client.process
+            if process is None or client.name in self._finished or process.poll() is None:
+                continue
+            process.communicate()
+            if process.returncode == 0:
+                self._finished.add(client.name)
+                continue
+            self.deaths += 1
+            if not client.killed:
+                said = (self.errors / client.name).read_text(errors="replace")[-_SAID:]
+                self.ended.append(f"{client.name} ended with {process.returncode}: {said}")
+            self._start(client)
+
+    def _start(self, client: Client) -> None:
+        with (self.errors / client.name).open("ab") as errors:
+            client.begin(spawn(self._words[client.name](client), errors))
+
+
+def spawn(words: Sequence[str], errors: IO[bytes]) -> subprocess.Popen[bytes]:
+    """Start a Python module (`words`: its name and arguments) that ends with us; see `end_with_parent`."""
+    return subprocess.Popen(
+        [sys.executable, "-m", *words],
+        stdin=subprocess.PIPE,
+        stderr=errors,
+    )
+
+
+def end_with_parent() -> None:
+    """Have this process end when whoever spawned it does: their end of our stdin closes with them."""
+
+    def _wait() -> None:
+        os.read(0, 1)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    threading.Thread(target=_wait, daemon=True).start()
+
+
+def upstream_of(server: Server | None, url: str | None) -> str | tuple[str, int]:
+    """Return where proxies lead: to a server of one's own, or to the one at a URL."""
+    if server is not None:
+        return server.socket
+    import urllib.parse
+
+    found = urllib.parse.urlsplit(url or "")
+    return (found.hostname or "localhost", found.port or 6379)

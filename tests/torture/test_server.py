@@ -1,0 +1,76 @@
+"""A server of one's own can be starved, wiped, robbed of its log's end, and shifted in time."""
+
+from __future__ import annotations
+
+import pathlib
+import time
+from collections.abc import Iterator
+
+import hiredis
+import pytest
+
+from agentbus.torture.server import Server
+
+
+@pytest.fixture
+def server(tmp_path: pathlib.Path) -> Iterator[Server]:
+    with Server(tmp_path / "server", clock=True) as found:
+        yield found
+
+
+def becomes(server: Server, ahead: float) -> bool:
+    """Ask until its clock goes so much ahead: the first answers may tell the time of its last round."""
+    until = time.monotonic() + 20
+    while time.monotonic() < until:
+        if abs(int(server.ask("TIME")[0]) - time.time() - ahead) < 60:
+            return True
+    return False
+
+
+def test_a_starved_server_refuses_what_needs_memory_until_it_is_fed(server: Server) -> None:
+    server.starve()
+    with pytest.raises(hiredis.ReplyError, match="OOM"):
+        server.ask("SET", "a", "b")
+
+    server.feed()
+    assert server.ask("SET", "a", "b") == b"OK"
+
+
+@pytest.mark.parametrize("restart", [True, False])
+def test_a_wiped_server_knows_nothing(server: Server, restart: bool) -> None:
+    server.ask("SET", "a", "b")
+
+    server.wipe(restart=restart)
+
+    assert server.ask("DBSIZE") == 0
+
+
+def test_a_server_without_its_logs_end_has_forgotten_the_last_thing(server: Server) -> None:
+    server.ask("SET", "a", "b")
+    server.ask("SET", "c", "d")
+    server.kill()
+
+    assert server.lose_tail(3)
+    server.start()
+
+    assert (server.ask("GET", "a"), server.ask("GET", "c")) == (b"b", None)
+
+
+@pytest.mark.parametrize("leap", [7200, -7200])
+def test_a_servers_clock_leaps_and_leaps_back(server: Server, leap: int) -> None:
+    assert server.has_clockwork
+
+    server.shift(leap)
+    assert becomes(server, leap)
+
+    server.shift(0)
+    assert becomes(server, 0)
+
+
+def test_a_shifted_clock_outlives_the_server(server: Server) -> None:
+    server.shift(7200)
+    server.kill()
+
+    server.start()
+
+    assert becomes(server, 7200)
