@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from queue import SimpleQueue
 from typing import Any
 
 import pytest
@@ -204,19 +205,19 @@ def test_what_runs_goes_on_and_the_rest_of_its_batch_is_given_back(
 def test_a_retry_that_falls_due_while_paused_waits(
     bus: agentbus.Bus, queue: agentbus.Queue, running: Callable[..., Running]
 ) -> None:
-    failed = threading.Event()
+    heard: SimpleQueue[tuple[str, ...]] = SimpleQueue()
 
     def handler(delivery: Any) -> str:
         if delivery.attempt == 1:
-            queue.pause(wait=0)
-            failed.set()
+            # Before it fails: a worker that has not heard yet may take a retry that is due at once.
+            heard.put(queue.pause(wait=PATIENCE).confirmed)
             raise ValueError("not yet")
         return "done"
 
     one = running(handler=handler)
     task = queue.publish("retry")
-    assert failed.wait(PATIENCE)
-    assert queue.pause().confirmed == (one.name,)
+    assert heard.get(timeout=PATIENCE) == (one.name,)
+    wait_for(bus, lambda: bus.workers()[0].pending == 0)
     (before,) = bus.workers()
     wait_for(bus, lambda: bus.workers()[0].seen > before.seen)
 
