@@ -67,6 +67,9 @@ class Nemesis:
     and will be counted by `proven`, or not, by `unproven`.
     """
 
+    # By how much the server's clock leaps, in seconds: one of these.
+    leaps: Sequence[float] = _SHIFTS
+
     def __init__(
         self,
         wanted: Mapping[str, int],
@@ -304,7 +307,7 @@ class Nemesis:
         server = self.server
         if server is None or not server.has_clockwork or not self.serves:
             return False
-        server.shift(self.chance.choice(_SHIFTS))
+        server.shift(self.chance.choice(self.leaps))
         self._spoil(CLOCK, self.chance.uniform(*_SHIFTED), lambda: server.shift(0))
         return True
 

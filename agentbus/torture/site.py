@@ -10,9 +10,11 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.parse
 from collections.abc import Callable, Sequence
 from typing import IO, Self
 
+from agentbus.errors import UsageError
 from agentbus.torture.history import Entry, Reader
 from agentbus.torture.nemesis import Client, Nemesis
 from agentbus.torture.network import Proxy
@@ -80,7 +82,7 @@ class Site:
             for entry in self.reader.news():
                 saw(entry)
             nemesis.tick()
-            self._replace()
+            self._replace(saw)
             if nemesis.finished and over():
                 break
             time.sleep(_GLANCE)
@@ -95,12 +97,15 @@ class Site:
         """Whether every process has said that it is done."""
         return len(self._finished) == len(self.clients)
 
-    def _replace(self) -> None:
+    def _replace(self, saw: Callable[[Entry], None]) -> None:
         for client in self.clients:
             process = client.process
             if process is None or client.name in self._finished or process.poll() is None:
                 continue
             process.communicate()
+            # What it wrote last may tell that it had to die.
+            for entry in self.reader.news():
+                saw(entry)
             if process.returncode == 0:
                 self._finished.add(client.name)
                 continue
@@ -135,10 +140,28 @@ def end_with_parent() -> None:
 
 
 def upstream_of(server: Server | None, url: str | None) -> str | tuple[str, int]:
-    """Return where proxies lead: to a server of one's own, or to the one at a URL."""
+    """Return where proxies lead: to a server of one's own, or to the one at a URL.
+
+    Raises `UsageError` for a URL whose connections a proxy cannot hand on: by TLS, or to several servers.
+    """
     if server is not None:
         return server.socket
-    import urllib.parse
-
     found = urllib.parse.urlsplit(url or "")
+    if found.scheme == "unix":
+        return urllib.parse.unquote(found.path)
+    if found.scheme != "redis":
+        raise UsageError(
+            f"{found.scheme}:// cannot be led through a network that fails",
+            hint="give a URL that begins with redis:// or unix://",
+        )
     return (found.hostname or "localhost", found.port or 6379)
+
+
+def through(proxy: Proxy, url: str | None) -> str:
+    """Return a proxy's URL, with the user and the database of the URL of a server that is not ours."""
+    found = urllib.parse.urlsplit(url or "")
+    user, at, _ = found.netloc.rpartition("@")
+    database = dict(urllib.parse.parse_qsl(found.query)).get("db", "")
+    if not database and found.scheme != "unix":
+        database = found.path.strip("/")
+    return f"redis://{user}{at}127.0.0.1:{proxy.port}" + (f"/{database}" if database else "")
