@@ -26,6 +26,11 @@ class Order(NamedTuple):
     databases: tuple[str, ...] = ("sqlite",)
     tell: Callable[[str], None] = lambda _line: None
 
+    @property
+    def project(self) -> str:
+        """The project on a server that is not ours; it is cleared before and afterwards."""
+        return f"torture-{self.seed}"
+
     def number(self, a_minute: float, least: int = 1) -> int:
         """Return how many there are to be of what is done so often a minute."""
         return max(least, round(a_minute * self.minutes))

@@ -20,6 +20,8 @@ from agentbus.server import binary as programs
 
 _STARTS_WITHIN = 20.0
 _GLANCE = 0.01
+# A unix socket's path must fit into 108 bytes on Linux and 104 on macOS.
+_LONGEST_SOCKET_PATH = 100
 _PRELOADED = "vendor/libfaketime/src/libfaketime.so.1"
 
 
@@ -58,9 +60,11 @@ class Server:
         self.options = options
         self.port = port or free_port()
         self.binary = binary or programs.find()
-        # A socket's path must be short, which that of a directory need not be.
-        self._socket_place = tempfile.mkdtemp(prefix="agentbus-", dir="/tmp")
-        self.socket = f"{self._socket_place}/socket"
+        self._socket_place: str | None = None
+        self.socket = str(place.absolute() / "socket")
+        if len(os.fsencode(self.socket)) > _LONGEST_SOCKET_PATH or not self.socket.isascii():
+            self._socket_place = tempfile.mkdtemp(prefix="agentbus-", dir="/tmp")
+            self.socket = f"{self._socket_place}/socket"
         self.url = f"unix://{self.socket}"
         self.tcp_url = f"redis://127.0.0.1:{self.port}"
         self.process: subprocess.Popen[bytes] | None = None
@@ -72,7 +76,9 @@ class Server:
 
     def __exit__(self, *_exc: object) -> None:
         self.kill()
-        shutil.rmtree(self._socket_place, ignore_errors=True)
+        pathlib.Path(self.socket).unlink(missing_ok=True)
+        if self._socket_place is not None:
+            shutil.rmtree(self._socket_place, ignore_errors=True)
 
     def start(self) -> None:
         """Start the server and return once it takes connections."""
@@ -83,7 +89,12 @@ class Server:
             *("--save", "", "--logfile", str(self.place / "server.log")),
             *("--aof-use-rdb-preamble", "no", "--maxmemory-policy", "noeviction"),
         ]
-        self.process = subprocess.Popen([*self._clocked(), self.binary, *words, *self.options])
+        self.process = subprocess.Popen(
+            [*self._clocked(), self.binary, *words, *self.options],
+            stdin=subprocess.DEVNULL,
+            # What is said here is data; the server has a log of its own.
+            stdout=subprocess.DEVNULL,
+        )
         deadline = time.monotonic() + _STARTS_WITHIN
         while True:
             try:

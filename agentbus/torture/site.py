@@ -125,6 +125,8 @@ def spawn(words: Sequence[str], errors: IO[bytes]) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         [sys.executable, "-m", *words],
         stdin=subprocess.PIPE,
+        # What is said on our own stdout is data.
+        stdout=errors,
         stderr=errors,
     )
 

@@ -1,0 +1,57 @@
+"""Clients reach a server through proxies, and say nothing where data goes."""
+
+from __future__ import annotations
+
+import pathlib
+import sys
+
+import pytest
+
+from agentbus.torture.network import Proxy
+from agentbus.torture.server import Server
+from agentbus.torture.site import spawn, through
+
+
+@pytest.mark.parametrize(
+    ("url", "reached"),
+    [
+        (None, "redis://127.0.0.1:{port}"),
+        ("redis://db", "redis://127.0.0.1:{port}"),
+        ("redis://db:6380/3", "redis://127.0.0.1:{port}/3"),
+        ("redis://ada:s%40x@db:1?db=2", "redis://ada:s%40x@127.0.0.1:{port}/2"),
+        ("redis://:pw@[::1]:6379/", "redis://:pw@127.0.0.1:{port}"),
+    ],
+)
+def test_through_a_proxy_a_server_has_the_same_user_and_database(
+    url: str | None, reached: str
+) -> None:
+    with Proxy("/nowhere") as proxy:
+        assert through(proxy, url) == reached.format(port=proxy.port)
+
+
+def test_what_a_client_prints_is_kept_with_its_errors(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "said").touch()
+    with (tmp_path / "said").open("ab") as errors:
+        process = spawn(["this"], errors)
+    process.communicate()
+
+    assert process.args == [sys.executable, "-m", "this"]
+    assert "The Zen of Python" in (tmp_path / "said").read_text()
+
+
+def test_a_server_leaves_no_socket_behind(tmp_path: pathlib.Path) -> None:
+    with Server(tmp_path / "short") as server:
+        assert server.ask("PING") == b"PONG"
+        socket = pathlib.Path(server.socket)
+        assert socket.exists()
+        assert (socket.parent == tmp_path / "short") == (len(f"{tmp_path}/short/socket") <= 100)
+
+    assert not socket.exists()
+
+
+def test_a_server_in_a_long_path_has_its_socket_elsewhere(tmp_path: pathlib.Path) -> None:
+    with Server(tmp_path / ("long" * 25)) as server:
+        assert server.ask("PING") == b"PONG"
+        assert len(server.socket) < 100
+
+    assert not pathlib.Path(server.socket).parent.exists()
