@@ -303,7 +303,10 @@ GROUPS = {
     ),
     "Pipeline": ("archive", "replay", "report"),
     "Events": ("events", "outbox", "consume", "supervise", "quarantine"),
-    "Housekeeping": ("whoami", "doctor", "health", "acl", "clear", "server", "completion"),
+    "Housekeeping": (
+        *("whoami", "doctor", "health", "acl", "clear", "server"),
+        *("torture", "completion"),
+    ),
 }
 VERBS = tuple(name for group in GROUPS.values() for name in group)
 # Verbs whose names are words of Python, or of its builtins.

@@ -44,5 +44,6 @@ SUMMARIES = {
     "acl": "Print the rule that confines a user of the server to this project.",
     "clear": "Remove this project's keys, and no other's.",
     "server": "Look after the embedded server.",
+    "torture": "Kill and cut off real clients and servers, and check what was promised.",
     "completion": "Print the script that completes verbs and options in a shell.",
 }

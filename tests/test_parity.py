@@ -46,7 +46,12 @@ OF_THE_EVENTS = {
 OF_THE_ROUTING = {"route"}
 # What is about users of a server.
 OF_THE_USERS = {"acl"}
-NOT_OF_A_BUS = OF_THE_SHELL | OF_THE_PIPELINE | OF_THE_ROUTING | OF_THE_USERS | {*OF_THE_EVENTS}
+# What brings servers of its own.
+OF_THE_TORTURE = {"torture"}
+NOT_OF_A_BUS = (
+    *(OF_THE_SHELL | OF_THE_PIPELINE | OF_THE_ROUTING | OF_THE_USERS),
+    *(OF_THE_TORTURE | {*OF_THE_EVENTS}),
+)
 
 
 def public(bus: type) -> dict[str, object]:
@@ -80,7 +85,7 @@ def test_both_are_connected_to_in_the_same_way():
     assert list(parameters[0])[:3] == ["url", "project", "agent"]
 
 
-@pytest.mark.parametrize("verb", sorted(set(VERBS) - NOT_OF_A_BUS))
+@pytest.mark.parametrize("verb", sorted({*VERBS} - {*NOT_OF_A_BUS}))
 def test_every_verb_of_the_shell_is_in_the_library(verb, bus):
     for name in IN_THE_LIBRARY.get(verb, [verb]):
         assert hasattr(bus, name)
@@ -108,6 +113,17 @@ def test_the_verb_about_users_has_its_twin_there():
     options = {p.dest for p in module("acl").VERB.params} - {"file", "password_stdin"}
     assert inspect.getdoc(rule)
     assert options <= set(inspect.signature(rule).parameters)
+
+
+def test_the_verb_that_tortures_has_its_twin_there():
+    from agentbus.torture.modes import Run
+
+    assert inspect.getdoc(Run)
+    given = set(inspect.signature(Run).parameters)
+    assert given - {"jobs", "tell", "databases"} <= {
+        *(param.dest for param in module("torture").VERB.params),
+        "url",
+    }
 
 
 def test_every_method_of_the_library_is_a_verb_of_the_shell():

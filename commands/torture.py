@@ -1,0 +1,258 @@
+"""torture: kill and cut off real clients and servers, and check what was promised."""
+
+from __future__ import annotations
+
+import contextlib
+import pathlib
+import shlex
+from typing import TYPE_CHECKING
+
+from agentbus.commands import _verdict
+from agentbus.commands._declare import Call, Param, Verb, whole
+from agentbus.errors import ConfigError, Refused, Unhealthy, UsageError
+from agentbus.torture import modes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from agentbus.torture.modes import Job, Run
+    from agentbus.torture.verdict import Verdict
+
+_ALL = "all"
+# A day: whoever wants more begins anew, by another seed.
+_LONGEST = 1440.0
+
+
+def _minutes(text: str) -> float:
+    try:
+        found = float(text)
+    except ValueError:
+        found = 0.0
+    if not (text.isascii() and 0 < found <= _LONGEST):
+        raise ValueError(f"{text!r} is no number of minutes up to {_LONGEST:g}")
+    return found
+
+
+VERB = Verb(
+    "torture",
+    "Kill and cut off real clients and servers, and check what was promised.",
+    Param(
+        "modes",
+        metavar="MODE...",
+        many=True,
+        choices=(*modes.MODULES, _ALL),
+        help="What to try: talk, flags, work, events, archive, or all of them (all).",
+    ),
+    Param(
+        "minutes",
+        "--minutes",
+        metavar="N",
+        convert=_minutes,
+        default=1.0,
+        help="So long each, on two cores (1); 0.2 is the short form, 10 what releases pass.",
+    ),
+    Param("seed", "--seed", metavar="S", convert=whole, help="The same faults in the same order."),
+    Param(
+        "server",
+        "--server",
+        metavar="HOST:PORT",
+        help="Really use the server at --url; this repeats which one it is.",
+    ),
+    Param("control", "--control", metavar="NAME", help="Try this wrong implementation instead."),
+    Param("controls", "--controls", flag=True, help="Try all wrong implementations instead."),
+    Param(
+        "database",
+        "--database",
+        metavar="sqlite|postgresql|URL",
+        many=True,
+        help="For events: on which, each in turn; a URL is that of an empty PostgreSQL database.",
+    ),
+    Param("keep", "--keep", metavar="DIR", help="Keep all histories, in a new directory."),
+    text="Real processes work while some are killed with -9, frozen and cut off, and their server is"
+    " killed, restarted, stalled and starved; what each wrote down is then judged. Servers are its own,"
+    " never that of the settings. With --url (and --server, as consent) only clients and connections of"
+    " a project of its own suffer, which is cleared. --control and --controls have deliberately wrong"
+    " implementations take the place of ours: each must be caught. Exit 6 if a promise was broken, fewer"
+    " faults happened than planned, or a wrong implementation was not caught; its history is kept."
+    " JSON: time, mode, control, seed, seconds, faults, wanted, figures, violations, verdict (passed,"
+    " failed, caught, missed), history, again.",
+    examples=(
+        "agentbus torture --minutes 0.2",
+        "agentbus torture work events --minutes 10",
+        "agentbus torture talk --seed 4217",
+        "agentbus torture --controls",
+        "agentbus torture flags --url redis://db.example --server db.example:6379",
+    ),
+    subject="modes",
+)
+
+
+def run(call: Call) -> int:
+    """Torture, and judge."""
+    from agentbus.commands._progress import Line
+    from agentbus.torture import ending
+
+    args = call.args
+    _check(call)
+    url = _server(call)
+    jobs = _jobs(call)
+    databases = _databases(args.database, jobs)
+    with ending.by_signals(), ending.nobody_left(), Line() as line:
+        torture = modes.Run(
+            jobs,
+            minutes=args.minutes,
+            seed=args.seed,
+            url=url,
+            databases=databases,
+            keep=None if args.keep is None else pathlib.Path(args.keep),
+            tell=line.show if _watched(call) else _unheard,
+        )
+        with _kept(call, torture):
+            _begin(call, torture)
+            return _judge(call, torture, line)
+
+
+def _judge(call: Call, torture: Run, line: _verdict.Clearable) -> int:
+    """Tell each verdict as it comes; returns the exit code."""
+    told = passed = 0
+    with contextlib.closing(iter(torture)) as verdicts:
+        for verdict in verdicts:
+            line.clear()
+            told += 1
+            passed += verdict.passed
+            history = str(verdict.place) if torture.keeps or not verdict.passed else None
+            _verdict.tell(call.out, verdict, history, _again(call, torture, verdict))
+    if told < len(torture.jobs):
+        call.out.warn(f"{len(torture.jobs)} were to be judged, and {told} were")
+    if not call.out.json and told > 1:
+        what = "caught" if torture.jobs[0].control else "passed"
+        call.out.record({}, f"{passed} of {told} {what}")
+    return 0 if passed == told >= len(torture.jobs) else Unhealthy.exit_code
+
+
+def _check(call: Call) -> None:
+    """Refuse what does not go together."""
+    args = call.args
+    if args.controls and args.control is not None:
+        raise UsageError("--control and --controls exclude each other", hint="choose one")
+    given = call.settings.sources["url"] == "flag"
+    if args.server is not None and not given:
+        raise UsageError("--server goes with --url", hint="use both, or neither")
+    if given and (args.controls or args.control is not None):
+        raise UsageError(
+            "wrong implementations are tried on a server of their own", hint="leave out --url"
+        )
+
+
+def _server(call: Call) -> str | None:
+    """Return the URL of the server that was named on the command line, once that is confirmed."""
+    settings = call.settings
+    if settings.url is None:
+        return None
+    source = settings.sources["url"]
+    if source != "flag":
+        call.out.warn(f"the server that {source} names is left alone: this starts its own")
+        return None
+    where = modes.address(settings.url)
+    if call.args.server is None or call.args.server.lower() != where.lower():
+        named = "" if call.args.server is None else f", and --server names {call.args.server}"
+        raise Refused(
+            f"the server at {where} was not started by this{named}",
+            hint=f"add '--server {where}' to have clients and connections spoilt there, and never the"
+            " server, in a project torture-SEED of its own, which is cleared before and afterwards",
+        )
+    return settings.url
+
+
+def _jobs(call: Call) -> list[Job]:
+    """Return what is to be done; of all modes those are left out that lack a package."""
+    args = call.args
+    wanted = [name for name in args.modes if name != _ALL]
+    found = []
+    for name in dict.fromkeys(modes.MODULES if _ALL in args.modes or not wanted else wanted):
+        try:
+            found.append(modes.load(name))
+        except ConfigError as error:
+            if name in wanted:
+                raise
+            call.out.warn(f"{name} is left out: {error}")
+    if not args.controls and args.control is None:
+        return [modes.Job(mode) for mode in found]
+    jobs = [
+        modes.Job(mode, control)
+        for mode in found
+        for control in mode.controls
+        if args.controls or control == args.control
+    ]
+    if not jobs:
+        known = sorted({control for mode in found for control in mode.controls})
+        raise UsageError(
+            f"there is no control {args.control or ''!r}", hint=f"use one of {', '.join(known)}"
+        )
+    return jobs
+
+
+def _databases(given: list[str], jobs: list[Job]) -> tuple[str, ...]:
+    """Return the databases that were named, else those that are there."""
+    if given and all(job.mode.name != "events" for job in jobs):
+        raise UsageError("--database is for events", hint="leave it out, or add events")
+    for name in given:
+        modes.check_database(name)
+    return tuple(dict.fromkeys(given)) or modes.databases()
+
+
+def _watched(call: Call) -> bool:
+    from agentbus.commands._progress import wanted
+    from agentbus.settings import environment
+
+    return wanted(json=call.settings.json, term=environment().get("TERM", ""))
+
+
+def _unheard(_line: str) -> None:
+    """Progress is for those who look."""
+
+
+def _begin(call: Call, torture: Run) -> None:
+    """Say what is to come, and by which seed: also if it ends early."""
+    names = ", ".join(dict.fromkeys(job.mode.name for job in torture.jobs))
+    where = "servers of its own"
+    if torture.url is not None:
+        where = f"{modes.address(torture.url)}, project {torture.project}"
+    head = f"seed {torture.seed}: {names}, {torture.minutes:g} min each, on {where}"
+    if call.out.json:
+        call.out.warn(head)
+        return
+    call.out.record({}, head)
+    width = max(len(job.name) for job in torture.jobs)
+    for job in torture.jobs:
+        about = job.mode.summary if job.control is None else job.mode.controls[job.control]
+        call.out.record({}, f"  {job.name:<{width}}  {about}")
+
+
+def _again(call: Call, torture: Run, verdict: Verdict) -> str:
+    """Return the command line by which the same comes once more; without passwords."""
+    from agentbus.store.url import read
+
+    args = call.args
+    words = ["agentbus", "torture", verdict.mode, "--minutes", f"{torture.minutes:g}"]
+    words += ["--seed", str(torture.seed)]
+    if verdict.control is not None:
+        words += ["--control", verdict.control]
+    if verdict.mode == "events":
+        for name in torture.databases:
+            words += ["--database", read(name).masked() if "://" in name else name]
+    if torture.url is not None:
+        words += ["--url", read(torture.url).masked(), "--server", args.server]
+    return shlex.join(words)
+
+
+@contextlib.contextmanager
+def _kept(call: Call, torture: Run) -> Iterator[None]:
+    """Say where the histories lie of what ends before it is judged."""
+    try:
+        yield
+    except BaseException:
+        torture.discard()
+        if torture.place.exists():
+            call.out.warn(f"the histories of seed {torture.seed} are kept in {torture.place}")
+        raise

@@ -1,0 +1,499 @@
+"""`agentbus torture`: what it runs, what it tells, what it refuses, and that nothing of it stays behind.
+
+The mode that it runs is a small one of the tests' own; those of the package have tests elsewhere.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pathlib
+import pty
+import shlex
+import signal
+import stat
+import subprocess
+import sys
+import tempfile
+import types
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from agentbus import settings
+from agentbus.commands import _verdict
+from agentbus.commands._out import Out
+from agentbus.errors import ConfigError, UsageError
+from agentbus.torture import modes
+from agentbus.torture.ending import children
+from agentbus.torture.order import Mode, Order
+from agentbus.torture.verdict import Verdict
+from tests import inprocess
+from tests.servers import scrubbed
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+# The command as it is, with the small mode in the place of one that takes longer.
+PROGRAM = """
+import fcntl, sys, termios
+from agentbus.torture import modes
+modes.MODULES.update(talk="tests.torture.tiny")
+if "--terminal" in sys.argv:
+    sys.argv.remove("--terminal")
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+from agentbus.commands._main import main
+main()
+"""
+SHORT = ("talk", "--minutes", "0.05")
+KEYS = [
+    *("time", "mode", "control", "seed", "seconds", "faults", "wanted", "figures", "violations"),
+    *("verdict", "history", "again"),
+]
+
+
+@pytest.fixture
+def temporary() -> Iterator[pathlib.Path]:
+    """A directory for temporary files, in whose place nothing else lies."""
+    with tempfile.TemporaryDirectory(prefix="t-", dir="/tmp") as place:
+        yield pathlib.Path(place)
+
+
+def environment(temporary: pathlib.Path, **more: str) -> dict[str, str]:
+    return {
+        **scrubbed(dict(os.environ)),
+        "TMPDIR": str(temporary),
+        "PYTHONPATH": str(ROOT),
+        "TERM": "xterm",
+        **more,
+    }
+
+
+def torture(temporary: pathlib.Path, *words: str, **more: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", PROGRAM, "torture", *words],
+        env=environment(temporary, **more),
+        cwd=temporary.parent,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+
+
+# -- what it runs, and tells ----------------------------------------------------------------------
+
+
+def test_a_run_that_passes_tells_its_seed_and_its_faults_and_leaves_nothing(temporary):
+    done = torture(temporary, *SHORT, "--seed", "4217")
+
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = done.stdout.splitlines()
+    assert lines[:3] == [
+        "seed 4217: talk, 0.05 min each, on servers of its own",
+        "  talk  one client counts",
+        "talk",
+    ]
+    assert lines[3] == "  faults: kill 2, server_kill 1"
+    assert lines[4].startswith("  figures: numbers ")
+    assert lines[5].startswith("  verdict: passed in ")
+    assert (len(lines), list(temporary.iterdir())) == (6, [])
+
+
+def test_controls_are_caught_or_missed_and_what_is_missed_is_kept(temporary):
+    done = torture(temporary, *SHORT, "--controls", "--json")
+
+    assert done.returncode == 6
+    caught, missed = [json.loads(line) for line in done.stdout.splitlines()]
+    assert list(caught) == list(missed) == KEYS
+    assert (caught["control"], caught["verdict"], caught["history"]) == ("by_heart", "caught", None)
+    assert (missed["control"], missed["verdict"], missed["violations"]) == ("well", "missed", {})
+    assert caught["seed"] == missed["seed"]
+    found = caught["violations"]["twice"]
+    assert found["count"] >= len(found["examples"]) > 0
+    history = pathlib.Path(missed["history"])
+    assert (history / "histories/one").stat().st_size > 0
+    assert list(history.parent.parent.iterdir()) == [history.parent]
+    assert stat.S_IMODE(history.parent.stat().st_mode) == 0o700
+    assert {path.name for path in history.parent.iterdir() if path.is_dir()} == {"talk-well"}
+    assert done.stderr.startswith(f"agentbus: seed {missed['seed']}: talk, 0.05 min each")
+
+
+def test_too_few_faults_fail_and_what_is_told_repeats_them(temporary):
+    done = torture(temporary, "talk", "--minutes", "0.005")
+
+    assert done.returncode == 6
+    told = dict(line.strip().split(": ", 1) for line in done.stdout.splitlines() if ": " in line)
+    assert told["too few faults"] == "kill 1 of 2"
+    assert told["verdict"].startswith("FAILED in ")
+    assert pathlib.Path(told["history"]).is_dir()
+    name, verb, *words = shlex.split(told["again"])
+    assert (name, verb) == ("agentbus", "torture")
+    again = torture(temporary, *words, "--json")
+    assert (again.returncode, json.loads(again.stdout)["again"]) == (6, told["again"])
+
+
+def test_a_server_of_the_environment_is_left_alone(temporary, valkey, tmp_path):
+    (tmp_path / "keep").mkdir()
+
+    done = torture(
+        temporary,
+        *SHORT,
+        *("--json", "--keep", str(tmp_path / "keep")),
+        AGENTBUS_URL=valkey.tcp_url,
+    )
+
+    assert done.returncode == 0
+    found = json.loads(done.stdout)
+    assert found["figures"]["url"] is False
+    assert "AGENTBUS_URL names is left alone" in done.stderr
+    assert found["history"] == str(tmp_path / "keep/talk")
+    assert (tmp_path / "keep/talk/histories/one").stat().st_size > 0
+
+
+def test_on_a_server_that_is_named_only_clients_suffer_and_the_project_is_cleared(
+    temporary, valkey
+):
+    password = "sesame-7351"
+    valkey.ask("ACL", "SETUSER", "tortured", "on", f">{password}", "~*", "&*", "+@all")
+    url = valkey.tcp_url.replace("//", f"//tortured:{password}@")
+    where = valkey.tcp_url.removeprefix("redis://")
+    for project in ("torture-11", "torture-12"):
+        valkey.ask("SET", f"{project}:flag:a", "left")
+
+    done = torture(
+        temporary, *SHORT, "--seed", "11", "--url", url, "--server", where, "--json", "--keep", "k"
+    )
+
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert (found["faults"], found["figures"]["url"]) == ({"kill": 2}, True)
+    assert valkey.ask("KEYS", "torture-11*") == []
+    assert valkey.ask("DEL", "torture-12:flag:a") == 1
+    assert password not in done.stdout + done.stderr
+    assert f"--url 'redis://tortured:***@{where}' --server {where}" in found["again"]
+
+
+# -- what it refuses ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def refused(monkeypatch, temporary):
+    """Return a function that runs a command line which must not get as far as torture."""
+    monkeypatch.setitem(modes.MODULES, "talk", "tests.torture.tiny")
+    monkeypatch.setattr(modes, "Run", _never)
+    monkeypatch.setattr(modes, "databases", lambda: ("sqlite",))
+
+    def run(*words: str) -> tuple[int, str]:
+        done = inprocess.run("torture", *words)
+        assert done.out == b""
+        return done.code, done.err.decode()
+
+    return run
+
+
+def _never(*_args: Any, **_named: Any) -> None:
+    raise AssertionError("this must not be tried")
+
+
+def test_a_server_that_it_did_not_start_has_to_be_named_twice(refused):
+    for words in ((), ("--server", "db"), ("--server", "db:6380")):
+        code, said = refused("talk", "--url", "redis://:sesame@db", *words)
+        assert code == 4
+        assert "the server at db:6379 was not started by this" in said
+        assert "--server db:6379" in said
+        assert "project torture-SEED" in said
+        assert "sesame" not in said
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (("--url", "unix:///tmp/x"), "spoilt on plain TCP alone"),
+        (("--url", "rediss://db", "--server", "db:6379"), "spoilt on plain TCP alone"),
+        (("--url", "redis+cluster://db", "--server", "db:6379"), "spoilt on plain TCP alone"),
+        (("--url", "redis://a,b", "--server", "a:6379"), "names no single server"),
+        (("--url", "redis://db?x=1", "--server", "db:6379"), "unknown option 'x'"),
+        (("--url", "redis://db/x", "--server", "db:6379"), "names the database 'x'"),
+        (("--server", "db:6379"), "--server goes with --url"),
+        (("--controls", "--url", "redis://db", "--server", "db:6379"), "server of their own"),
+        (("--controls", "--control", "well"), "exclude each other"),
+        (("--control", "nowhere"), "use one of by_heart, well"),
+        (("--database", "sqlite"), "--database is for events"),
+        (("--minutes", "0"), "no number of minutes"),
+        (("--minutes", "nan"), "no number of minutes"),
+        (("--minutes", "1441"), "no number of minutes"),
+        (("--seed", "-1"), "no whole number"),
+        (("nowhere",), "is not one of talk, flags"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_before_anything_is_started(refused, words, why):
+    code, said = refused("talk", *words)
+
+    assert code == 2
+    assert why in said
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("mysql://ada:sesame@db/x", "mysql://ada:***@db/x is no database"),
+        ("x", "'x' is no database"),
+        ("postgresql", "pip install 'agentbus-toolkit[torture]'"),
+    ],
+)
+def test_a_database_that_events_cannot_be_tried_on_is_refused(refused, monkeypatch, name, why):
+    monkeypatch.setattr(modes, "load", _mode)
+
+    code, said = refused("events", "--database", name)
+
+    assert code == 2
+    assert why in said
+
+
+def _mode(name: str, **more: Any) -> Mode:
+    return Mode(name, "nothing", {}, lambda _order: iter(()), **more)
+
+
+@pytest.fixture
+def lacking(monkeypatch):
+    """Have the mode `archive` lack a package, and no other mode be there."""
+    lacks = types.ModuleType("lacks")
+    lacks.MODE = _mode("archive", needs=("no_such_package",), extra="pipeline")  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "lacks", lacks)
+    for name in modes.MODULES:
+        monkeypatch.setitem(modes.MODULES, name, "tests.torture.tiny")
+    monkeypatch.setitem(modes.MODULES, "archive", "lacks")
+
+
+def test_a_mode_that_was_asked_for_says_which_extra_it_lacks(refused, lacking):
+    code, said = refused("archive")
+
+    assert code == 2
+    assert "needs no_such_package" in said
+    assert "pip install 'agentbus-toolkit[pipeline]'" in said
+
+
+def test_of_all_modes_one_that_lacks_a_package_is_left_out(monkeypatch, lacking):
+    begun: list[str] = []
+
+    class Nothing(modes.Run):
+        def __init__(self, jobs: Any, **more: Any) -> None:
+            begun.extend(job.name for job in jobs)
+            raise UsageError("enough")
+
+    monkeypatch.setattr(modes, "Run", Nothing)
+
+    done = inprocess.run("torture")
+
+    assert begun == ["talk"] * 4
+    assert b"archive is left out: the torture of archive needs no_such_package" in done.err
+
+
+def test_a_package_that_a_modes_module_imports_is_told_and_a_defect_of_ours_is_not_hidden(
+    monkeypatch, tmp_path
+):
+    (tmp_path / "imports_nowhere.py").write_text("import nowhere_at_all\n")
+    (tmp_path / "imports_ours.py").write_text("import agentbus.nowhere_at_all\n")
+    monkeypatch.syspath_prepend(tmp_path)
+
+    monkeypatch.setitem(modes.MODULES, "events", "imports_nowhere")
+    with pytest.raises(ConfigError, match=r"needs nowhere_at_all; .*agentbus-toolkit\[torture\]"):
+        modes.load("events")
+    monkeypatch.setitem(modes.MODULES, "events", "imports_ours")
+    with pytest.raises(ModuleNotFoundError):
+        modes.load("events")
+
+
+def test_histories_are_kept_in_a_new_directory_alone(tmp_path):
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old/file").touch()
+
+    for place in ("old", "old/file"):
+        with pytest.raises(UsageError, match="old"):
+            modes.Run([], keep=tmp_path / place)
+
+
+# -- what clients find ----------------------------------------------------------------------------
+
+
+def test_no_setting_of_the_user_reaches_a_client(monkeypatch, tmp_path):
+    found: list[settings.Settings] = []
+
+    def look(order: Order) -> Iterator[Verdict]:
+        found.append(settings.resolve({"agent": "a"}))
+        yield Verdict("talk", order.seed, 0.0, {}, {}, {}, {}, order.place)
+
+    (tmp_path / ".git").mkdir()
+    (tmp_path / ".agentbus.yaml").write_text("deadline: 77\n")
+    monkeypatch.chdir(tmp_path)
+    given = {
+        "AGENTBUS_URL": "redis://nowhere",
+        "REDIS_URL": "redis://nowhere",
+        "AGENT_ID": "me",
+        "AGENTBUS_WEBHOOKS": "1",
+        "AGENTBUS_DATABASE": "sqlite:///x",
+        "AGENTBUS_JSON": "1",
+    }
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    before = dict(os.environ)
+
+    run = modes.Run([modes.Job(Mode("talk", "", {}, look))])
+    verdicts = list(run)
+
+    assert [verdict.passed for verdict in verdicts] == [True]
+    assert set(found[0].sources.values()) == {"flag", "default"}
+    assert dict(os.environ) == before
+    assert not run.place.exists()
+
+
+def test_a_seed_is_chosen_by_chance_and_the_same_is_done_for_the_same():
+    def look(order: Order) -> Iterator[Verdict]:
+        yield Verdict("talk", order.seed, 0.0, {}, {}, {}, {}, order.place)
+
+    runs = [
+        modes.Run([modes.Job(Mode("talk", "", {}, look))], seed=seed) for seed in (None, None, 7)
+    ]
+    seeds = [verdict.seed for run in runs for verdict in run]
+
+    assert [run.seed for run in runs] == seeds
+    assert seeds[0] != seeds[1]
+    assert seeds[2] == 7
+
+
+# -- how it is told -------------------------------------------------------------------------------
+
+
+def told(capfd: pytest.CaptureFixture[str], *, json: bool, **changes: Any) -> str:
+    verdict = Verdict(
+        mode="work",
+        seed=7,
+        seconds=61.25,
+        faults={"kill": 3},
+        wanted={"kill": 3},
+        figures={"tasks": 100_000, "rate": 1234.56, "odd": float("inf"), "all": True},
+        violations={},
+        place=pathlib.Path("/tmp/x"),
+    )
+    _verdict.tell(Out(json=json), verdict._replace(**changes), "/tmp/x", "agentbus torture work")
+    return capfd.readouterr().out
+
+
+def test_a_broken_promise_is_told_with_its_first_examples_cut(capfd):
+    wrong = {"lost": ["a\x1b[2J", ("b", 2), "c" * 500, "d"]}
+
+    text = told(capfd, json=False, violations=wrong)
+
+    assert "  figures: tasks 100,000, rate 1,234.6, odd inf, all True\n" in text
+    assert "  lost: 4, such as a\\x1b[2J; ('b', 2); ccc" in text
+    assert max(map(len, text.splitlines())) < 250
+    assert text.endswith(
+        "  verdict: FAILED in 61.2 s\n  history: /tmp/x\n  again: agentbus torture work\n"
+    )
+
+
+def test_json_holds_what_was_found_whatever_it_is(capfd):
+    wrong = {"lost": {"k": pathlib.Path("x")}, "twice": [object()] * 9}
+
+    found = json.loads(told(capfd, json=True, violations=wrong, figures={"p": pathlib.Path("x")}))
+
+    assert list(found) == KEYS
+    assert found["figures"] == {"p": "x"}
+    assert found["violations"]["lost"] == {"count": 1, "examples": ["k"]}
+    assert (found["violations"]["twice"]["count"], found["verdict"]) == (9, "failed")
+
+
+@pytest.mark.parametrize(("wrong", "word"), [({"lost": [1]}, "caught after"), ({}, "MISSED in")])
+def test_a_control_passes_by_being_caught(capfd, wrong, word):
+    text = told(capfd, json=False, control="set_nx", violations=wrong, wanted={"kill": 9})
+
+    assert text.startswith("work, control set_nx\n")
+    assert f"  verdict: {word} 61.2 s\n" in text
+    assert "too few" not in text
+
+
+# -- how it ends ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["Ctrl-C", "SIGTERM", "SIGHUP"])
+def test_an_interrupt_leaves_no_process_and_no_socket_behind(temporary, how):
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, "torture", "talk", "--minutes", "60", "--terminal"],
+        env=environment(temporary),
+        cwd=ROOT,
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        start_new_session=True,
+    )
+    os.close(theirs)
+    shown = until(ours, b"talk: 9 numbers")
+
+    if how == "Ctrl-C":
+        os.write(ours, b"\x03")
+    else:
+        process.send_signal(signal.Signals[how])
+    shown += until(ours, None)
+
+    assert process.wait() == 130
+    assert in_session(process.pid) == []
+    (kept,) = temporary.iterdir()
+    assert f"are kept in {kept}" in shown.decode()
+    assert (kept / "talk/histories/one").stat().st_size > 0
+    assert not any(path.is_socket() for path in kept.rglob("*"))
+
+
+def until(terminal: int, sign: bytes | None) -> bytes:
+    """Read what a terminal shows up to a sign, or the end."""
+    shown = b""
+    with contextlib.suppress(OSError):
+        while sign is None or sign not in shown:
+            part = os.read(terminal, 65536)
+            if not part:
+                break
+            shown += part
+    assert sign is None or sign in shown, shown
+    return shown
+
+
+def in_session(session: int) -> list[str]:
+    """Return the command lines of the processes of a session."""
+    found = []
+    for entry in pathlib.Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+                if fields[3] == str(session) and fields[0] != "Z":
+                    found.append((entry / "cmdline").read_text())
+    return found
+
+
+def test_whoever_was_started_without_anybody_knowing_is_killed_at_the_end():
+    program = """
+import contextlib, subprocess, sys
+from agentbus.torture import ending
+with contextlib.suppress(KeyboardInterrupt), ending.by_signals(), ending.nobody_left():
+    one = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    other = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    assert ending.children() == {one.pid, other.pid}
+    raise KeyboardInterrupt
+assert ending.children() == set()
+"""
+
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False
+    )
+
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_children_of_a_process_are_those_it_has_started():
+    before = children()
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        assert children() - before == {process.pid}
+        assert process.stdin is not None
+        process.stdin.close()
+
+    assert children() == before
