@@ -145,7 +145,7 @@ EXIT_CODES = {
     3: "waited, and it did not happen in time",
     4: "refused: held by another agent, already exists, not the holder",
     5: "not there: no such note, flag, queue, letter, result",
-    6: "unhealthy (health, doctor), or not compatible (events check)",
+    6: "unhealthy (health, doctor), not compatible (events check), or broken (torture)",
     7: "the outcome is unknown: it was sent, no answer came, and it may have happened",
     130: "interrupted",
 }

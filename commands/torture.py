@@ -70,8 +70,8 @@ VERB = Verb(
     Param("keep", "--keep", metavar="DIR", help="Keep all histories, in a new directory."),
     text="Real processes work while some are killed with -9, frozen and cut off, and their server is"
     " killed, restarted, stalled and starved; what each wrote down is then judged. Servers are its own,"
-    " never that of the settings. With --url (and --server, as consent) only clients and connections of"
-    " a project of its own suffer, which is cleared. --control and --controls have deliberately wrong"
+    " never that of the settings. With --url (and --server, as consent) only clients and connections"
+    " suffer, in projects of their own, which are cleared. --control and --controls have deliberately wrong"
     " implementations take the place of ours: each must be caught. Exit 6 if a promise was broken, fewer"
     " faults happened than planned, or a wrong implementation was not caught; its history is kept."
     " JSON: time, mode, control, seed, seconds, faults, wanted, figures, violations, verdict (passed,"
@@ -159,7 +159,7 @@ def _server(call: Call) -> str | None:
         raise Refused(
             f"the server at {where} was not started by this{named}",
             hint=f"add '--server {where}' to have clients and connections spoilt there, and never the"
-            " server, in a project torture-SEED of its own, which is cleared before and afterwards",
+            " server, in projects of their own whose names begin with torture, and which are cleared",
         )
     return settings.url
 
@@ -217,7 +217,7 @@ def _begin(call: Call, torture: Run) -> None:
     names = ", ".join(dict.fromkeys(job.mode.name for job in torture.jobs))
     where = "servers of its own"
     if torture.url is not None:
-        where = f"{modes.address(torture.url)}, project {torture.project}"
+        where = f"{modes.address(torture.url)}, where clients alone suffer"
     head = f"seed {torture.seed}: {names}, {torture.minutes:g} min each, on {where}"
     if call.out.json:
         call.out.warn(head)

@@ -10,6 +10,7 @@ import json
 import os
 import pathlib
 import pty
+import re
 import shlex
 import signal
 import stat
@@ -18,6 +19,7 @@ import sys
 import tempfile
 import types
 from collections.abc import Iterator
+from importlib.util import find_spec
 from typing import Any
 
 import pytest
@@ -161,9 +163,7 @@ def test_on_a_server_that_is_named_only_clients_suffer_and_the_project_is_cleare
     for project in ("torture-11", "torture-12"):
         valkey.ask("SET", f"{project}:flag:a", "left")
 
-    done = torture(
-        temporary, *SHORT, "--seed", "11", "--url", url, "--server", where, "--json", "--keep", "k"
-    )
+    done = torture(temporary, *SHORT, "--seed", "11", "--url", url, "--server", where, "--json")
 
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
@@ -202,7 +202,7 @@ def test_a_server_that_it_did_not_start_has_to_be_named_twice(refused):
         assert code == 4
         assert "the server at db:6379 was not started by this" in said
         assert "--server db:6379" in said
-        assert "project torture-SEED" in said
+        assert "projects of their own whose names begin with torture" in said
         assert "sesame" not in said
 
 
@@ -497,3 +497,15 @@ def test_the_children_of_a_process_are_those_it_has_started():
         process.stdin.close()
 
     assert children() == before
+
+
+# -- how it is described --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [one for one, found in modes.MODULES.items() if find_spec(found)])
+def test_a_mode_is_described_with_all_its_controls(name):
+    page = (ROOT / "docs/how-to/torture.md").read_text()
+    rows = [line for line in page.splitlines() if line.startswith(f"| `{name}` |")]
+
+    assert len(rows) == 2
+    assert re.findall(r"`(\w+)`", rows[1]) == [name, *modes.load(name).controls]
