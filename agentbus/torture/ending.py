@@ -19,7 +19,10 @@ _GLANCE = 0.01
 
 @contextlib.contextmanager
 def by_signals() -> Iterator[None]:
-    """Have a first signal to end raise `KeyboardInterrupt`, and the next ones leave the tidying alone."""
+    """Have a first signal to end raise `KeyboardInterrupt`, and the next ones leave the tidying alone.
+
+    Whatever else is raised after a signal is taken for a consequence of it.
+    """
     heard: list[float] = []
 
     def end(_number: int, _frame: object) -> None:
@@ -31,6 +34,10 @@ def by_signals() -> Iterator[None]:
     before = {number: signal.signal(number, end) for number in _SIGNALS}
     try:
         yield
+    except Exception as error:
+        if heard:
+            raise KeyboardInterrupt from error
+        raise
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

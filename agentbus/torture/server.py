@@ -94,6 +94,8 @@ class Server:
             stdin=subprocess.DEVNULL,
             # What is said here is data; the server has a log of its own.
             stdout=subprocess.DEVNULL,
+            # A Ctrl-C is for whoever runs it, and who may ask it something yet before it ends.
+            process_group=0,
         )
         deadline = time.monotonic() + _STARTS_WITHIN
         while True:

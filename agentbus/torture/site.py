@@ -128,6 +128,8 @@ def spawn(words: Sequence[str], errors: IO[bytes]) -> subprocess.Popen[bytes]:
         # What is said on our own stdout is data.
         stdout=errors,
         stderr=errors,
+        # A Ctrl-C is for us, who end them.
+        process_group=0,
     )
 
 

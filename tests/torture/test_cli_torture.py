@@ -29,7 +29,7 @@ from agentbus.commands import _verdict
 from agentbus.commands._out import Out
 from agentbus.errors import ConfigError, UsageError
 from agentbus.torture import modes
-from agentbus.torture.ending import children
+from agentbus.torture.ending import by_signals, children
 from agentbus.torture.order import Mode, Order
 from agentbus.torture.verdict import Verdict
 from tests import inprocess
@@ -487,6 +487,21 @@ assert ending.children() == set()
     )
 
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@by_signals()
+def ended(*, told: bool) -> None:
+    try:
+        if told:
+            signal.raise_signal(signal.SIGTERM)
+    finally:
+        raise ConfigError("the server has gone")
+
+
+@pytest.mark.parametrize(("told", "error"), [(True, KeyboardInterrupt), (False, ConfigError)])
+def test_what_goes_wrong_after_a_signal_is_told_as_the_interrupt(told, error):
+    with pytest.raises(error):
+        ended(told=told)
 
 
 def test_the_children_of_a_process_are_those_it_has_started():

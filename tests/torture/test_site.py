@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pathlib
 import sys
 
@@ -33,8 +34,10 @@ def test_what_a_client_prints_is_kept_with_its_errors(tmp_path: pathlib.Path) ->
     (tmp_path / "said").touch()
     with (tmp_path / "said").open("ab") as errors:
         process = spawn(["this"], errors)
+    group = os.getpgid(process.pid)
     process.communicate()
 
+    assert group == process.pid, "a Ctrl-C would reach it"
     assert process.args == [sys.executable, "-m", "this"]
     assert "The Zen of Python" in (tmp_path / "said").read_text()
 
@@ -42,6 +45,8 @@ def test_what_a_client_prints_is_kept_with_its_errors(tmp_path: pathlib.Path) ->
 def test_a_server_leaves_no_socket_behind(tmp_path: pathlib.Path) -> None:
     with Server(tmp_path / "short") as server:
         assert server.ask("PING") == b"PONG"
+        assert server.process is not None
+        assert os.getpgid(server.process.pid) == server.process.pid, "a Ctrl-C would reach it"
         socket = pathlib.Path(server.socket)
         assert socket.exists()
         assert (socket.parent == tmp_path / "short") == (len(f"{tmp_path}/short/socket") <= 100)
