@@ -10,9 +10,40 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+import redis
+
+import agentbus
+from agentbus.store import Command
 from agentbus.torture.server import Server, free_port
 
-__all__ = ["Server", "Shell", "all_exit", "free_port", "program", "scrubbed"]
+__all__ = [
+    "ROOT",
+    "Server",
+    "Shell",
+    "all_exit",
+    "ask",
+    "client",
+    "free_port",
+    "program",
+    "scrubbed",
+]
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+
+
+def client(url: str) -> redis.Redis:
+    """Return a plain connection, which shares nothing with the library under test."""
+    return redis.Redis.from_url(url, protocol=2, driver_info=None)
+
+
+def ask(bus: agentbus.Bus, *words: str | bytes | int) -> Any:
+    """Send one command as another program would, on any kind of server, and return the plain reply."""
+
+    def op() -> Any:
+        reply = yield Command(*words)
+        return reply
+
+    return bus._run("ask", op())
 
 
 def scrubbed(environment: dict[str, str]) -> dict[str, str]:

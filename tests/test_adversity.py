@@ -17,7 +17,7 @@ from agentbus.keys import Keys
 from agentbus.retry import Backoff
 from agentbus.store.wire import digest
 from tests.proxy import Proxy
-from tests.work_harness import ask
+from tests.servers import ask
 
 PATIENCE = 30.0
 # Longer than any test: what waits for it is not done in time.

@@ -21,8 +21,7 @@ from agentbus.retry import Backoff
 from agentbus.testing import published
 from tests.conftest import Connect
 from tests.profiles import times
-from tests.servers import Server, Shell
-from tests.work_harness import ask, client
+from tests.servers import Server, Shell, ask, client
 
 SOON = Backoff(first=0.001)
 

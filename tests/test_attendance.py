@@ -7,9 +7,9 @@ import pytest
 import agentbus
 from agentbus import attendance
 from tests.conftest import Connect
+from tests.servers import ask
 from tests.small_worker import Registry
 from tests.test_presence import NAMES, age
-from tests.work_harness import ask
 
 
 def test_nobody_is_there_at_first(bus: agentbus.Bus) -> None:

@@ -8,10 +8,9 @@ from collections.abc import Iterator
 import pytest
 
 import agentbus
-from tests.servers import Shell
+from tests.servers import Shell, ask
 from tests.small_worker import PATIENCE, Registry, SmallWorker
 from tests.test_presence import age
-from tests.work_harness import ask
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from agentbus.consuming import Consumption, Taken
 from agentbus.keys import Keys
 from agentbus.queue import PRIORITIES
 from tests.conftest import Connect
-from tests.work_harness import ask
+from tests.servers import ask
 
 
 def consumer(bus: agentbus.Bus, name: str = "me") -> Consumption:

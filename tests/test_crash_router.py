@@ -13,8 +13,7 @@ import pytest
 
 import agentbus
 from agentbus.keys import Keys
-from tests.servers import Shell, program
-from tests.work_harness import ask
+from tests.servers import Shell, ask, program
 
 AGENTS = tuple(f"a{n}" for n in range(20))
 ROOM = "queues: {'*': {bound: 50000}}\n"

@@ -14,7 +14,7 @@ from agentbus.figures import Group, QueueStats
 from agentbus.keys import Keys
 from agentbus.metrics import Tally
 from agentbus.store import attempt
-from tests.work_harness import ask
+from tests.servers import ask
 
 
 def stats(bus: agentbus.Bus, queue: str = "mail") -> QueueStats:

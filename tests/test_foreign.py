@@ -11,7 +11,7 @@ from agentbus.delivery import Delivery
 from agentbus.keys import Keys
 from agentbus.queue import PRIORITIES
 from agentbus.retry import Backoff, Bury
-from tests.work_harness import ask
+from tests.servers import ask
 
 SOON = Backoff(first=0.01)
 UNREADABLE: list[tuple[str | bytes, ...]] = [

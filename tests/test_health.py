@@ -24,12 +24,11 @@ from agentbus.queue import PRIORITIES
 from agentbus.retry import Bury
 from agentbus.vitals import Said
 from tests.conftest import Connect
-from tests.servers import Server, Shell
+from tests.servers import Server, Shell, ask
 from tests.small_worker import Registry
 from tests.test_cli_housekeeping import Terminal
 from tests.test_figures import requests
 from tests.test_presence import age
-from tests.work_harness import ask
 
 Configured = Callable[..., agentbus.Bus]
 

@@ -16,7 +16,7 @@ from agentbus.errors import InvalidName, NotFound, UsageError
 from agentbus.keys import Keys
 from agentbus.store import Command
 from tests.profiles import times
-from tests.work_harness import ask
+from tests.servers import ask
 
 GROUPS = ("a", "b", "c")
 HOUR = 3600.0

@@ -16,7 +16,7 @@ from agentbus.keys import Keys
 from agentbus.letters import Letter
 from agentbus.retry import Backoff, Bury
 from tests.conftest import Connect
-from tests.work_harness import ask
+from tests.servers import ask
 
 SOON = Backoff(first=0.01)
 

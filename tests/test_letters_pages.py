@@ -16,7 +16,7 @@ from agentbus.keys import Keys
 from agentbus.settings import resolve
 from agentbus.store import iterate
 from tests.conftest import Connect, Shell
-from tests.work_harness import ask
+from tests.servers import ask
 
 
 def buried(bus: agentbus.Bus, *errors: str) -> list[str]:

@@ -14,7 +14,7 @@ from agentbus.delivery import Delivery
 from agentbus.keys import Keys
 from agentbus.retry import Backoff
 from tests.proxy import Proxy
-from tests.work_harness import ask
+from tests.servers import ask
 
 SOON = Backoff(first=0.01, longest=0.02)
 PATIENCE = 30.0

@@ -17,8 +17,8 @@ from agentbus.metrics import BOUNDS, Histogram, Tally, bucket
 from agentbus.store import LinkDown, Run, ServerReply, attempt
 from agentbus.verb import Patient
 from tests.conftest import Connect
+from tests.servers import ask
 from tests.source_tree import PACKAGE
-from tests.work_harness import ask
 
 durations = st.floats(0, 10_000, allow_nan=False)
 

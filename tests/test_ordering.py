@@ -12,7 +12,7 @@ from agentbus.delivery import Delivery
 from agentbus.keys import Keys
 from agentbus.retry import Backoff
 from tests.conftest import Connect
-from tests.work_harness import ask
+from tests.servers import ask
 
 SOON = Backoff(first=0.001)
 

@@ -20,8 +20,7 @@ from agentbus.presence import BEAT
 from agentbus.retry import Backoff
 from agentbus.store import Wait
 from tests.conftest import Connect
-from tests.servers import Shell
-from tests.work_harness import ROOT, ask
+from tests.servers import ROOT, Shell, ask
 
 PATIENCE = 30.0
 SOON = Backoff(first=0.01)

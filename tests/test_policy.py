@@ -21,9 +21,9 @@ from agentbus.presence import ALIVE
 from agentbus.retry import Backoff, Bury
 from tests.conftest import Connect
 from tests.pages import blocks
+from tests.servers import ask
 from tests.small_worker import Registry
 from tests.test_presence import age
-from tests.work_harness import ask
 
 PAGE = pathlib.Path(__file__).parent.parent / "docs/how-to/queue-policies.md"
 Configured = Callable[..., agentbus.Bus]

@@ -11,7 +11,7 @@ from agentbus.consuming import Consumption
 from agentbus.delivery import Delivery
 from agentbus.errors import UsageError
 from agentbus.keys import Keys
-from tests.work_harness import ask
+from tests.servers import ask
 
 
 def destroy(bus: agentbus.Bus) -> None:

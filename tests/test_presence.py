@@ -16,8 +16,8 @@ from agentbus.keys import Keys, Scope, pause_field
 from agentbus.presence import ALIVE, KEPT, Orders, Registration
 from agentbus.store import Run
 from tests.conftest import Connect
+from tests.servers import ask
 from tests.small_worker import PATIENCE, Registry, SmallWorker
-from tests.work_harness import ask
 
 NAMES = ["mail", "a:b", "100%", "*", "schräg", "x y"]
 

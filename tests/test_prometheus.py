@@ -22,10 +22,9 @@ import agentbus
 from agentbus.errors import ConfigError
 from agentbus.families import FAMILIES, sample_names
 from agentbus.prometheus import Collector, _Page, _Told, serve
-from tests.servers import Server, Shell
+from tests.servers import Server, Shell, ask
 from tests.small_worker import Registry
 from tests.test_presence import age
-from tests.work_harness import ask
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 HOSTILE = ['say "hi"', "back\\slash", "a:b", "100%", "*", "schräg ✓", "{x=1} 2", "x y", "\\n", "#"]

@@ -13,7 +13,7 @@ import agentbus
 from agentbus.errors import InvalidName, InvalidPayload, NotFound, QueueFull, TimedOut, UsageError
 from agentbus.keys import Keys
 from tests.conftest import Connect
-from tests.work_harness import ask
+from tests.servers import ask
 
 
 def nested(levels: int) -> Any:

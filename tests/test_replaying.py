@@ -15,7 +15,7 @@ from agentbus.errors import InvalidName, NotFound, UsageError
 from agentbus.keys import Keys
 from agentbus.retry import Backoff
 from agentbus.stream import position
-from tests.work_harness import ask
+from tests.servers import ask
 
 SOON = Backoff(first=0.01)
 

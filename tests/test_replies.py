@@ -14,8 +14,7 @@ import agentbus
 from agentbus.errors import QueueFull, TaskFailed, TimedOut, UsageError
 from agentbus.keys import Keys
 from tests.conftest import Connect
-from tests.servers import Server
-from tests.work_harness import ask as plainly
+from tests.servers import Server, ask as plainly
 
 Serve = Callable[..., agentbus.Worker]
 

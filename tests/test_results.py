@@ -16,7 +16,7 @@ from agentbus.queue import PRIORITIES, task_id
 from agentbus.results import Address
 from tests import profiles  # noqa: F401 (loads the profile)
 from tests.conftest import Connect
-from tests.work_harness import ask
+from tests.servers import ask
 
 
 def fail(_: agentbus.Delivery) -> None:

@@ -16,8 +16,7 @@ from agentbus.errors import NotFound, TaskBuried
 from agentbus.keys import Keys
 from agentbus.retry import Bury
 from agentbus.routing import Router, Rules, load, parse
-from tests.servers import Shell, program
-from tests.work_harness import ask
+from tests.servers import Shell, ask, program
 
 TEAM = """
 agents: [alice, bob, carol, dave, erin, frank]

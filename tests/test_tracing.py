@@ -20,7 +20,7 @@ import agentbus
 from agentbus import context, publishing, traced, tracing
 from agentbus.errors import InvalidPayload, QueueFull
 from agentbus.retry import Backoff
-from tests.work_harness import ROOT
+from tests.servers import ROOT
 
 SOON = Backoff(first=0.0)
 GIVEN = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -235,7 +235,7 @@ def test_a_foreign_task_is_handled_in_a_span_of_its_own(bus: agentbus.Bus, spans
     bus.queue("mail").publish(1)
     # As another program writes it: with what is no traceparent.
     key = bus.scope.keys.queue("mail")
-    from tests.work_harness import ask
+    from tests.servers import ask
 
     ask(bus, "XADD", key, "*", "payload", "2", "meta", '{"traceparent": ["x"]}')
     bus.subscribe("mail", lambda delivery: None, count=2).run()

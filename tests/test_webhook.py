@@ -29,8 +29,7 @@ from agentbus.retry import Backoff
 from agentbus.telling import WEBHOOKS
 from tests import profiles  # noqa: F401 (loads the profile)
 from tests.conftest import Connect
-from tests.servers import Shell
-from tests.work_harness import ask
+from tests.servers import Shell, ask
 
 SECRET = "a secret of thirty-two characters"
 ROOT = pathlib.Path(__file__).resolve().parent.parent

@@ -17,7 +17,7 @@ from agentbus.errors import QueueFull
 from agentbus.keys import Keys
 from agentbus.retry import Backoff, Retry
 from tests.conftest import Connect
-from tests.work_harness import ask
+from tests.servers import ask
 
 SOON = Backoff(first=0.01)
 PATIENCE = 30.0

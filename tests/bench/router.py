@@ -19,8 +19,7 @@ import agentbus
 from agentbus.keys import Keys
 from agentbus.routing import Router, parse
 from tests.bench._figures import percentile, table
-from tests.servers import Server
-from tests.work_harness import ask
+from tests.servers import Server, ask
 
 _BOUND = 100_000_000
 _AGENTS = 100

@@ -16,7 +16,7 @@ from agentbus.keys import Keys
 from agentbus.store import Batch
 from agentbus.stream import fields, text
 from tests import profiles
-from tests.work_harness import ask
+from tests.servers import ask
 
 _numbers = itertools.count()
 

@@ -1,0 +1,96 @@
+"""What is published: which tasks are poison, fail at first, come late, or keep an order."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from agentbus.queue import PRIORITIES
+
+QUEUE = "work"
+GROUP = "default"
+ATTEMPTS = 4
+# One history's operations: of the publisher, and of workers (`life` is a process's beginning).
+PUBLISH, LIFE, RUN, ACK = "publish", "life", "run", "ack"
+
+_LOT = 25
+_FLAKY = 0.03
+# Those of a lot that are published together; its last task is published alone.
+_TOGETHER = _LOT - 1
+
+
+def by_hand(task: int) -> bool:
+    """Tell whether a task's handler acknowledges it itself, so that the answer is seen."""
+    return task % 2 == 1
+
+
+class Publication(NamedTuple):
+    """What one call publishes: tasks `first` to `last`, with their payloads, and how."""
+
+    number: int
+    first: int
+    payloads: list[dict[str, int]]
+    priority: str = "normal"
+    delay: float | None = None
+    ordering_key: str | None = None
+
+    @property
+    def last(self) -> int:
+        """The last one's number."""
+        return self.first + len(self.payloads) - 1
+
+
+class Tasks:
+    """The tasks of one run, the same for the same seed, in whatever process."""
+
+    def __init__(self, seed: int, tasks: int, poison: int, *, plain: bool = False) -> None:
+        """`plain` tasks are as other programs know them: all alike, but for the poison."""
+        self.number = tasks
+        self.plain = plain
+        chance = random.Random(seed)  # noqa: S311 - a seed gives the same tasks again
+        self.poison = frozenset(chance.sample(range(tasks), poison))
+        self._seed = seed
+
+    @property
+    def lots(self) -> int:
+        """How many publications there are, two in a lot."""
+        return 2 * -(-self.number // _LOT)
+
+    def publications(self, start: int = 0) -> Iterator[Publication]:
+        """Yield all publications from one on, by its number."""
+        for lot in range(start // 2, self.lots // 2):
+            yield from (one for one in self._lot(lot) if one.number >= start and one.payloads)
+
+    def _lot(self, lot: int) -> tuple[Publication, Publication]:
+        chance = random.Random(f"{self._seed} {lot}")  # noqa: S311
+        first = lot * _LOT
+        numbers = range(first, min(first + _LOT, self.number))
+        payloads = [self._payload(task, chance) for task in numbers]
+        together, alone = payloads[:_TOGETHER], payloads[_TOGETHER:]
+        if self.plain:
+            return (
+                Publication(2 * lot, first, together),
+                Publication(2 * lot + 1, first + _TOGETHER, alone),
+            )
+        # Most of them at once, at any priority; the last one alone, some of those late, the others in an
+        # order.
+        late = chance.random() < 0.5
+        return (
+            Publication(2 * lot, first, together, chance.choice(PRIORITIES)),
+            Publication(
+                2 * lot + 1,
+                first + _TOGETHER,
+                alone,
+                delay=chance.random() if late else None,
+                ordering_key=None if late else chance.choice("abc"),
+            ),
+        )
+
+    def _payload(self, task: int, chance: random.Random) -> dict[str, int]:
+        found: dict[str, Any] = {"i": task}
+        if task in self.poison:
+            found["poison"] = 1
+        elif not self.plain and chance.random() < _FLAKY:
+            found["flaky"] = chance.choice((1, 1, 2))
+        return found

@@ -1,0 +1,82 @@
+"""Workers that are killed, frozen and cut off, and a server that dies: no task is lost, none wronged.
+
+`agentbus torture work` runs the same with more of everything.
+"""
+
+from __future__ import annotations
+
+import pathlib
+import sys
+
+import pytest
+
+from agentbus.torture import nemesis
+from agentbus.torture.nemesis import FREEZE, KILL, SERVER_KILL
+from agentbus.torture.order import Order
+from agentbus.torture.verdict import Verdict
+from agentbus.torture.work import MODE
+from agentbus.torture.work.plan import plan_of
+from tests.servers import Server
+
+
+def judged(order: Order) -> Verdict:
+    """Run an order, say what happened, and return the verdict; the histories stay where they are."""
+    (verdict,) = MODE.torture(order)
+    sys.stdout.write(f"{dict(verdict.faults)}\n{dict(verdict.figures)}\n{verdict.place}\n")
+    return verdict
+
+
+def test_no_task_is_lost_or_wronged_whatever_dies(tmp_path: pathlib.Path) -> None:
+    # given tasks of every priority, some late, some failing at first, and some that kill their worker
+    order = Order(seed=7, minutes=0.2, place=tmp_path)
+
+    # when six processes share them while they, the publisher, the server and connections die or freeze
+    verdict = judged(order)
+
+    # then all is done or buried, only poison is buried, once, and no stale acknowledgement counted
+    assert (verdict.violations, verdict.too_few) == ({}, {})
+    assert verdict.passed
+    assert verdict.faults[KILL] == 20
+    assert verdict.figures["tasks accepted"] + verdict.figures["publications unsure"] == 2040
+
+
+def test_a_server_that_is_not_ours_is_spared_and_left_as_it_was(
+    own_server: Server, tmp_path: pathlib.Path
+) -> None:
+    own_server.ask("SELECT", 0)
+    own_server.ask("SET", "theirs", "1")
+    pid = own_server.process.pid if own_server.process else None
+
+    verdict = judged(Order(seed=7, minutes=0.03, place=tmp_path, url=own_server.tcp_url))
+
+    assert verdict.passed, verdict
+    assert not set(verdict.wanted) & set(nemesis.OF_SERVERS)
+    assert own_server.process is not None
+    assert (own_server.process.pid, own_server.process.poll()) == (pid, None)
+    assert own_server.ask("KEYS", "*") == [b"theirs"]
+
+
+@pytest.mark.parametrize("name", MODE.controls)
+def test_what_other_programs_do_wrong_is_caught(name: str, tmp_path: pathlib.Path) -> None:
+    verdict = judged(Order(seed=7, minutes=0.2, place=tmp_path, control=name))
+
+    assert verdict.passed, verdict
+    (check,) = plan_of(Order(7, 1, tmp_path, control=name)).checks
+    assert set(verdict.violations) == {check.__name__}
+
+
+def test_ten_minutes_are_the_size_of_a_release(tmp_path: pathlib.Path) -> None:
+    plan = plan_of(Order(seed=7, minutes=10, place=tmp_path))
+
+    assert plan.tasks >= 100_000
+    assert (plan.faults[KILL], plan.faults[SERVER_KILL]) == (1000, 200)
+    assert set(plan.faults) >= {*nemesis.OF_CLIENTS, *nemesis.OF_SERVERS, FREEZE} - {nemesis.WIPE}
+    assert set(plan.workers) == {"library", "threads", "coroutines", "asyncbus"}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_a_release_loses_and_wrongs_nothing(tmp_path: pathlib.Path) -> None:
+    verdict = judged(Order(seed=11, minutes=10, place=tmp_path))
+
+    assert verdict.passed, verdict

@@ -1,0 +1,143 @@
+"""The checks that judge workers see each fault there is, and none in a sound history."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from agentbus.torture.history import FAIL, INVOKE, OK, UNKNOWN, Entry
+from agentbus.torture.verdict import found_by
+from agentbus.torture.work import judging
+from agentbus.torture.work.judging import CHECKS, Event, Letter, Story
+from agentbus.torture.work.tasks import ACK, LIFE, PUBLISH, RUN
+
+BEGIN, DONE, FAILED = (RUN, INVOKE), (RUN, OK), (RUN, FAIL)
+ASKED, ACCEPTED, REFUSED = (ACK, INVOKE), (ACK, OK), (ACK, FAIL)
+
+
+def told(*lines: tuple[Any, ...]) -> list[Event]:
+    """Return events from (when, who, what, task) and, if it is not the first, the attempt."""
+    return [
+        Event(at, who, *what, task, attempt[0] if attempt else 1, f"id {task}")
+        for at, who, what, task, *attempt in sorted(lines, key=lambda line: line[0])
+    ]
+
+
+BY_A = [(1, "a", BEGIN, 1), (2, "a", DONE, 1), (3, "a", ASKED, 1), (4, "a", ACCEPTED, 1)]
+BURIED = Letter(2, "id 2", 4, "its worker died")
+
+
+def story(lines: list[tuple[Any, ...]], **changes: Any) -> Story:
+    """Return a story of two tasks, of which 2 is poison and was buried."""
+    sound = Story(
+        frozenset({1, 2}), frozenset(), frozenset({2}), 4, told(*lines), [BURIED], {"pending": 0}
+    )
+    return sound._replace(**changes)
+
+
+def violations(found: Story) -> set[str]:
+    return set(found_by(found, CHECKS))
+
+
+def test_a_sound_history_has_no_violation() -> None:
+    taken_over = [
+        *((1, "a", BEGIN, 1), (4, "b", BEGIN, 1, 2), (5, "a", DONE, 1), (6, "a", ASKED, 1)),
+        *((7, "a", REFUSED, 1), (8, "b", DONE, 1, 2), (9, "b", ASKED, 1, 2)),
+        *((10, "b", ACCEPTED, 1, 2), (11, "a", BEGIN, 2)),
+    ]
+    former_owner_late = [
+        *((1, "b", BEGIN, 1, 2), (2, "a", BEGIN, 1), (3, "b", ASKED, 1, 2)),
+        *((4, "b", ACCEPTED, 1, 2), (5, "b", DONE, 1, 2)),
+    ]
+
+    assert violations(story(BY_A)) == set()
+    assert violations(story([*BY_A, (5, "b", BEGIN, 2)], ordered={"key": [1, 2]})) == set()
+    assert violations(story(taken_over)) == set()
+    assert violations(story(former_owner_late)) == set()
+    assert judging.runs_more_than_once(story(taken_over)) == 1
+    assert judging.runs_at_once(story(taken_over)) == 1
+
+
+@pytest.mark.parametrize(
+    ("lines", "changes", "found"),
+    [
+        ([], {}, {"lost"}),
+        (BY_A[:1], {}, {"lost"}),
+        (BY_A, {"letters": []}, {"lost", "poison_not_buried_once"}),
+        (BY_A, {"letters": [BURIED, BURIED]}, {"poison_not_buried_once"}),
+        (BY_A, {"letters": [BURIED, Letter(1, "id 1", 4, "")]}, {"innocents_buried"}),
+        (BY_A, {"letters": [BURIED, Letter(-1, "", 0, "")]}, {"innocents_buried"}),
+        (BY_A, {"letters": [BURIED._replace(attempts=3)]}, {"poison_beyond_its_attempts"}),
+        ([*BY_A, *[(t, "b", BEGIN, 2) for t in range(5)]], {}, {"poison_beyond_its_attempts"}),
+        # b had taken the task over, and begun it, when a asked
+        ([*BY_A[:2], (2, "b", BEGIN, 1, 2), *BY_A[2:]], {}, {"stale_accepted"}),
+        (
+            [*BY_A, (5, "b", BEGIN, 1), (6, "b", ASKED, 1), (7, "b", ACCEPTED, 1)],
+            {},
+            {"accepted_twice"},
+        ),
+        (BY_A, {"letters": [BURIED, BURIED._replace(name="id 3")]}, {"published_twice"}),
+        ([*BY_A, (9, "a", BEGIN, 3)], {}, {"invented"}),
+        ([*BY_A, (1, "b", BEGIN, 3)], {"ordered": {"key": [1, 2, 3]}}, {"invented"}),
+        ([*BY_A, (1, "b", BEGIN, 2)], {"ordered": {"key": [1, 2]}}, {"out_of_order"}),
+        ([(9, "b", BEGIN, 2)], {"ordered": {"key": [1, 2]}}, {"out_of_order", "lost"}),
+        (BY_A, {"waiting": {"pending": 1}}, {"stuck"}),
+        (BY_A, {"ended": ["library-1 ended with 1"]}, {"ended_by_themselves"}),
+    ],
+)
+def test_each_fault_is_found(lines: Any, changes: Any, found: set[str]) -> None:
+    assert found <= violations(story(lines, **changes))
+
+
+def test_an_innocent_whose_every_attempt_failed_or_died_is_rightly_buried() -> None:
+    runs = [(1, "a.1", BEGIN, 1), (2, "b.1", BEGIN, 1, 2), (3, "a.2", BEGIN, 1, 3)]
+    buried = [BURIED, Letter(1, "id 1", 4, "its worker died")]
+    unlucky = story([*runs, (4, "b.2", BEGIN, 1, 4), (5, "b.2", FAILED, 1, 4)], letters=buried)
+
+    assert violations(unlucky) == set()
+    assert judging.unlucky(unlucky) == {1}
+    # with an attempt to come, or one that succeeded, it is not
+    assert "innocents_buried" in violations(story(runs, letters=buried))
+    done = [*runs, (4, "b.2", BEGIN, 1, 4), (5, "b.2", DONE, 1, 4)]
+    assert "innocents_buried" in violations(story(done, letters=buried))
+
+
+def publications(*lines: tuple[Any, ...]) -> list[Entry]:
+    return [
+        Entry(at, "publisher", PUBLISH, phase, {"n": number, **of})
+        for at, (phase, number, of) in enumerate(lines)
+    ]
+
+
+def test_what_was_accepted_refused_or_left_in_doubt_is_told_apart() -> None:
+    found = judging.published(
+        publications(
+            *((INVOKE, 0, {"first": 0, "last": 1}), (FAIL, 0, {})),
+            *((INVOKE, 0, {"first": 0, "last": 1}), (OK, 0, {"order": None})),
+            *((INVOKE, 1, {"first": 2, "last": 2}), (OK, 1, {"order": "a"})),
+            *((INVOKE, 2, {"first": 3, "last": 4}), (UNKNOWN, 2, {})),
+            *((INVOKE, 3, {"first": 5, "last": 5}), (FAIL, 3, {})),
+            # Never answered, since it died: it may have been done, though it was refused before.
+            *((INVOKE, 4, {"first": 6, "last": 6}), (FAIL, 4, {})),
+            (INVOKE, 4, {"first": 6, "last": 6}),
+        )
+    )
+
+    assert (found.accepted, found.unsure) == ({0, 1, 2}, {3, 4, 6})
+    assert found.ordered == {"a": [2]}
+
+
+def test_processes_that_had_one_role_after_the_other_are_told_apart() -> None:
+    of = {"i": 1, "attempt": 1, "id": "x"}
+    found = judging.events(
+        [
+            *(Entry(1, "a", LIFE, INVOKE, {}), Entry(2, "a", RUN, INVOKE, of)),
+            *(Entry(5, "a", RUN, OK, of), Entry(4, "a", LIFE, INVOKE, {})),
+        ]
+    )
+
+    assert found == [
+        Event(2, "a.1", RUN, INVOKE, 1, 1, "x"),
+        Event(5, "a.2", RUN, OK, 1, 1, "x"),
+    ]

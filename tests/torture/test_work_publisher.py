@@ -1,0 +1,73 @@
+"""The publisher under torture publishes the same for the same seed, and goes on where another one died."""
+
+from __future__ import annotations
+
+import pathlib
+from typing import Any
+
+from agentbus.errors import BackendUnavailable, OutcomeUnknown
+from agentbus.torture.history import FAIL, INVOKE, OK, UNKNOWN, Reader, Scribe
+from agentbus.torture.work import judging
+from agentbus.torture.work.publisher import Pace, Publisher
+from agentbus.torture.work.tasks import PUBLISH, Publication, Tasks
+
+
+def pace(place: pathlib.Path) -> Pace:
+    (place / "histories").mkdir()
+    found = Pace(place)
+    found.allow(1000)
+    return found
+
+
+def test_a_seed_gives_the_same_tasks_from_wherever_one_begins() -> None:
+    whole = list(Tasks(7, 110, 3).publications())
+
+    assert list(Tasks(7, 110, 3).publications(3)) == whole[3:]
+    assert [task["i"] for one in whole for task in one.payloads] == list(range(110))
+    assert {t["i"] for one in whole for t in one.payloads if "poison" in t} == Tasks(
+        7, 110, 3
+    ).poison
+    assert list(Tasks(8, 110, 3).publications()) != whole
+
+
+def test_what_is_refused_is_published_again_and_what_is_in_doubt_is_not(
+    tmp_path: pathlib.Path,
+) -> None:
+    sent: list[int] = []
+    troubles: list[Exception | None] = [BackendUnavailable("full"), OutcomeUnknown("?"), None, None]
+
+    def send(one: Publication) -> None:
+        sent.append(one.first)
+        if trouble := troubles.pop(0):
+            if isinstance(trouble, OutcomeUnknown):
+                assert one.first == 0
+            raise trouble
+
+    Publisher(send, pace(tmp_path), tmp_path, "publisher").run(Tasks(7, 30, 0, plain=True))
+
+    reader = Reader(tmp_path / "histories")
+    reader.follow("publisher")
+    told = reader.news()
+    assert sent == [0, 0, 24, 25]
+    assert [entry.phase for entry in told if entry.phase != INVOKE] == [FAIL, UNKNOWN, OK, OK]
+    assert judging.published(told).unsure == set(range(24))
+
+
+def test_a_publisher_that_died_is_followed_by_one_that_knows_how_far_it_came(
+    tmp_path: pathlib.Path,
+) -> None:
+    allowed = pace(tmp_path)
+    died: list[Any] = []
+    scribe = Scribe(tmp_path / "histories" / "publisher")
+
+    def start() -> int:
+        return Publisher(died.append, allowed, tmp_path, "publisher").start
+
+    assert start() == 0
+    scribe.note(PUBLISH, INVOKE, n=0, first=0, last=23)
+    assert start() == 1
+    scribe.note(PUBLISH, FAIL, n=0)
+    assert start() == 0
+    scribe.note(PUBLISH, INVOKE, n=0, first=0, last=23)
+    scribe.note(PUBLISH, OK, n=0)
+    assert start() == 1
