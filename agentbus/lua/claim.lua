@@ -1,4 +1,4 @@
-#!lua
+#!lua flags=allow-oom
 -- Takes a piece of work for a task, or lets it go.
 -- KEYS: what names the task that has it
 -- ARGV: task id, seconds for which others may not have it; 0 lets it go

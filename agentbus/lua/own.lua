@@ -1,4 +1,4 @@
-#!lua
+#!lua flags=no-writes
 -- Tells what a consumer holds of a stream and does not know of: an answer that gave it tasks was lost. Those that
 -- were trimmed away are left to be reclaimed.
 -- KEYS: stream

@@ -1,4 +1,4 @@
-#!lua
+#!lua flags=allow-oom
 -- Makes a group where it is missing, at its last known position; where none is known, at the oldest entry.
 -- KEYS: positions, then the streams
 -- ARGV: group, then for each stream its field among the positions
