@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 _PASSING = frozenset(
     ("LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "MOVED", "ASK", "BUSY")
 )
+# By these a server refuses a write before it looks whether it has done it already.
+_UNSEEN = frozenset(("OOM", "MISCONF"))
 _FIRST_PAUSE = 0.02
 _LONGEST_PAUSE = 0.5
 
@@ -253,7 +255,10 @@ def attempt(
                 except (LinkDown, ServerReply) as failure:
                     if isinstance(failure, LinkDown):
                         maybe_done = maybe_done or failure.sent
-                    elif failure.code not in _PASSING:
+                    elif failure.code not in _PASSING and not (
+                        # The first copy may have been done: that can be told only when there is room.
+                        step.writes and maybe_done and failure.code in _UNSEEN
+                    ):
                         step = op.throw(_refused(failure, step, where))
                         break
                     left = started + allowed(started) - monotonic()
