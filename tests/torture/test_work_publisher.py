@@ -20,14 +20,26 @@ def pace(place: pathlib.Path) -> Pace:
 
 
 def test_a_seed_gives_the_same_tasks_from_wherever_one_begins() -> None:
-    whole = list(Tasks(7, 110, 3).publications())
+    tasks = Tasks(7, 110, 3)
+    whole = list(tasks.publications())
+    asked = [task for one in whole[: tasks.size] for task in one.payloads]
 
     assert list(Tasks(7, 110, 3).publications(3)) == whole[3:]
-    assert [task["i"] for one in whole for task in one.payloads] == list(range(110))
-    assert {t["i"] for one in whole for t in one.payloads if "poison" in t} == Tasks(
-        7, 110, 3
-    ).poison
+    assert [task["i"] for task in asked][:110] == list(range(110))
+    assert {task["i"] for task in asked if "poison" in task} == tasks.poison
     assert list(Tasks(8, 110, 3).publications()) != whole
+
+
+def test_a_publisher_ends_where_it_is_told_to(tmp_path: pathlib.Path) -> None:
+    sent: list[int] = []
+    allowed = pace(tmp_path)
+    allowed.allow(3, end=True)
+
+    Publisher(lambda one: sent.append(one.number), Pace(tmp_path), tmp_path, "publisher").run(
+        Tasks(7, 1000, 0)
+    )
+
+    assert sent == [0, 1, 2]
 
 
 def test_what_is_refused_is_published_again_and_what_is_in_doubt_is_not(
@@ -43,7 +55,9 @@ def test_what_is_refused_is_published_again_and_what_is_in_doubt_is_not(
                 assert one.first == 0
             raise trouble
 
-    Publisher(send, pace(tmp_path), tmp_path, "publisher").run(Tasks(7, 30, 0, plain=True))
+    allowed = pace(tmp_path)
+    allowed.allow(3, end=True)
+    Publisher(send, allowed, tmp_path, "publisher").run(Tasks(7, 30, 0, plain=True))
 
     reader = Reader(tmp_path / "histories")
     reader.follow("publisher")

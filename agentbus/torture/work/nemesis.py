@@ -7,7 +7,7 @@ import pathlib
 import signal
 import subprocess
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from agentbus.torture.history import FAIL, INVOKE, OK, UNKNOWN, Entry
 from agentbus.torture.nemesis import FREEZE, Client, Nemesis
@@ -17,15 +17,17 @@ from agentbus.torture.work.tasks import ACK, LIFE, RUN, by_hand
 PUBLISHER_KILL = "publisher_kill"
 PUBLISHER = "publisher"
 _LONGEST_FREEZE = 20.0
+_LONGEST_SEARCH = 0.3
 # How often a kill waits when it finds nobody at work, and how often it is one at work that it takes.
-_WAITS_FOR_WORK = 0.5
+_WAITS_FOR_WORK = 0.7
 _AT_WORK = 0.75
 
 
 class Hand:
-    """What a worker does at the moment, as far as its history says."""
+    """What a process does at the moment, as far as its history says."""
 
-    def __init__(self) -> None:
+    def __init__(self, process: subprocess.Popen[bytes] | None = None) -> None:
+        self.process = process
         # By task, since several run at once in some.
         self.inside: dict[int, Entry] = {}
         self.asking: dict[int, Entry] = {}
@@ -86,25 +88,32 @@ class WorkNemesis(Nemesis):
         holds: pathlib.Path,
         poison: Collection[int],
         only_at_work: bool = False,
+        then: Callable[[], None] = lambda: None,
     ) -> None:
-        """`holds` is where tasks are named that must not be finished; kills may be `only_at_work`."""
+        """`holds` is where tasks are named that must not be finished; kills may be `only_at_work`.
+
+        `then` is called after each tick: how many faults there were may have changed.
+        """
         super().__init__(wanted, gap, seed, clients, server)
         self.acts[PUBLISHER_KILL] = self.kill_publisher
-        # How often nobody was at work whom one could freeze, killed workers that were, and freezes that
+        # How often nobody was at work whom one could hurt, killed workers that were, and freezes that
         # ended in a refused acknowledgement.
         self.idle = self.at_work = self.refused = 0
         self._at_work, self._waits = (1.0, 1.0) if only_at_work else (_AT_WORK, _WAITS_FOR_WORK)
+        self._then = then
         self._holds = holds
         self._poison = poison
         self._hands: dict[str, Hand] = collections.defaultdict(Hand)
         self._runs: dict[int, list[str]] = collections.defaultdict(list)
         self._frozen: _Freeze | None = None
+        # When one that looks for a worker to freeze finds that there is too little work.
+        self._idle_at: float | None = None
 
     def saw(self, entry: Entry) -> None:
         """Learn who does what."""
         if entry.op == LIFE:
             # Another process in the same role.
-            self._hands[entry.who] = Hand()
+            self._hands[entry.who] = Hand(self._named(entry.who).process)
         self._hands[entry.who].saw(entry)
         if entry.op == RUN and entry.phase == INVOKE:
             self._runs[entry.of["i"]].append(entry.who)
@@ -118,7 +127,10 @@ class WorkNemesis(Nemesis):
         """Go on with what takes time, and do the next fault when it is due."""
         if self._frozen is not None:
             self._go_on(self._frozen)
+        elif self._idle_at is not None:
+            self._seek(self._idle_at)
         super().tick()
+        self._then()
 
     def end(self) -> None:
         """Leave nobody frozen, and nothing away."""
@@ -135,7 +147,7 @@ class WorkNemesis(Nemesis):
         return [
             one
             for one in found
-            if one.name not in watched and self._frozen.task not in self._hands[one.name].inside
+            if one.name not in watched and self._frozen.task not in self._hand(one).inside
         ]
 
     def kill(self) -> bool | None:
@@ -145,11 +157,12 @@ class WorkNemesis(Nemesis):
         task would rightly be buried.
         """
         workers = [one for one in self.victims() if one.name != PUBLISHER]
-        busy = [one for one in workers if self._hands[one.name].busy]
+        busy = [one for one in workers if self._hand(one).busy]
         if not busy and self.chance.random() < self._waits:
+            self.idle += 1
             return False
         one = self._kill(busy if busy and self.chance.random() < self._at_work else workers)
-        self.at_work += one is not None and self._hands[one.name].busy
+        self.at_work += one is not None and self._hand(one).busy
         return one is not None
 
     def kill_publisher(self) -> bool | None:
@@ -165,28 +178,33 @@ class WorkNemesis(Nemesis):
         return one
 
     def freeze(self) -> bool | None:
-        """Begin to freeze a worker inside a task."""
-        if self._frozen is not None:
+        """Begin to look for a worker inside a task, to freeze it there."""
+        if self._frozen is not None or self._idle_at is not None:
             return False
+        self._idle_at = time.monotonic() + _LONGEST_SEARCH
+        return None
+
+    def _seek(self, idle_at: float) -> None:
         found = [
             (one, entry)
             for one in self.victims()
-            for entry in self._hands[one.name].inside.values()
+            for entry in self._hand(one).inside.values()
             if entry.of["attempt"] == 1 and by_hand(entry.of["i"])
         ]
         if not found:
-            self.idle += 1
-            return False
+            if time.monotonic() > idle_at:
+                self.idle += 1
+                self._idle_at = time.monotonic() + _LONGEST_SEARCH
+            return
         client, entry = self.chance.choice(found)
         assert client.process is not None
         self._hold(entry.of["i"]).touch()
         client.send(signal.SIGSTOP)
         client.frozen = True
-        self._frozen = _Freeze(client, client.process, entry)
-        return None
+        self._frozen, self._idle_at = _Freeze(client, client.process, entry), None
 
     def _go_on(self, frozen: _Freeze) -> None:
-        hand, task = self._hands[frozen.client.name], frozen.task
+        hand, task = self._hand(frozen.client), frozen.task
         if frozen.successor is None:
             if hand.inside.get(task) is not frozen.entry or frozen.late:
                 # It had left the task when it was frozen: nothing can be learned from it.
@@ -213,6 +231,11 @@ class WorkNemesis(Nemesis):
             frozen.client.frozen = False
         self._hold(frozen.task).unlink(missing_ok=True)
         self._frozen = None
+
+    def _hand(self, client: Client) -> Hand:
+        """Return what the process does that has this role now: it may not have written anything yet."""
+        found = self._hands[client.name]
+        return found if found.process is client.process else Hand()
 
     def _hold(self, task: int) -> pathlib.Path:
         return self._holds / str(task)

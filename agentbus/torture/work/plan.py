@@ -44,13 +44,14 @@ _FAULTS = {
 }
 # A run that takes so many times its minutes, and this long besides, will never end.
 _PATIENCE, _LEAST_PATIENCE = 3, 120.0
-# Tasks, poison, faults, and the check that finds each wrong implementation out.
-_FOUND_OUT: dict[str, tuple[int, int, dict[str, int], Check]] = {
-    "ack_first": (500, 0, {KILL: 5}, judging.lost),
-    "ack_after": (900, 0, {FREEZE: 2}, judging.stale_accepted),
-    "count_deliveries": (500, 3, {KILL: 5}, judging.innocents_buried),
-    "set_nx": (500, 0, {KILL: 5}, judging.lost),
-    MAXLEN: (500, 0, {}, judging.lost),
+# Tasks, seconds for each, poison, faults, and the check that finds each wrong implementation out.
+_FOUND_OUT: dict[str, tuple[int, float, int, dict[str, int], Check]] = {
+    "ack_first": (300, 0.03, 0, {KILL: 4}, judging.lost),
+    "ack_after": (600, 0.03, 0, {FREEZE: 2}, judging.stale_accepted),
+    "count_deliveries": (300, 0.03, 2, {KILL: 4}, judging.innocents_buried),
+    # Long enough that a kill at work is one in a task, and not in an acknowledgement.
+    "set_nx": (200, 0.1, 0, {KILL: 6}, judging.lost),
+    MAXLEN: (300, 0.01, 0, {}, judging.lost),
 }
 _CONTROL_SECONDS = 50.0
 
@@ -87,7 +88,7 @@ def plan_of(order: Order) -> Plan:
 
 def _control(name: str) -> Plan:
     """Return a small plan that finds this one out: its workers always have something to do."""
-    tasks, poison, faults, check = _FOUND_OUT[name]
+    tasks, toil, poison, faults, check = _FOUND_OUT[name]
     return Plan(
         tasks=tasks,
         poison=poison,
@@ -97,5 +98,5 @@ def _control(name: str) -> Plan:
         checks=[check],
         publisher=MAXLEN if name == MAXLEN else "plain",
         late_workers=True,
-        toil=0.03,
+        toil=toil,
     )

@@ -32,24 +32,27 @@ class Pace:
 
     def __init__(self, place: pathlib.Path) -> None:
         self._file = place / "pace"
-        self._allowed = -1
+        self.allowed = -1
+        self._ended = False
 
-    def allow(self, number: int) -> None:
-        """Let the publisher come so far."""
-        if number == self._allowed:
+    def allow(self, number: int, *, end: bool = False) -> None:
+        """Let the publisher come so far, and end there if asked to."""
+        if (number, end) == (self.allowed, self._ended):
             return
-        self._allowed = number
+        self.allowed, self._ended = number, end
         # Written beside and renamed: it is read at any moment.
         fresh = self._file.with_suffix(".new")
-        fresh.write_text(str(number))
+        fresh.write_text(f"{number} {int(end)}")
         fresh.replace(self._file)
 
-    def wait(self, number: int) -> None:
-        """Wait until this publication may be made."""
-        while number >= self._allowed:
-            self._allowed = int(self._file.read_text())
-            if number >= self._allowed:
+    def opens(self, number: int) -> bool:
+        """Wait until this publication may be made, or there are to be no more: then False."""
+        while number >= self.allowed and not self._ended:
+            allowed, end = self._file.read_text().split()
+            self.allowed, self._ended = int(allowed), end == "1"
+            if number >= self.allowed and not self._ended:
                 time.sleep(_GLANCE)
+        return number < self.allowed
 
 
 def resumed_at(entries: list[Entry]) -> int:
@@ -77,7 +80,8 @@ class Publisher:
     def run(self, tasks: Tasks) -> None:
         """Publish what its predecessor has not."""
         for one in tasks.publications(self.start):
-            self._pace.wait(one.number)
+            if not self._pace.opens(one.number):
+                return
             while not self._settled(one):
                 # Refused for a reason that may pass, or the server is away.
                 time.sleep(_PAUSE)

@@ -22,7 +22,7 @@ from agentbus.torture.work import judging
 from agentbus.torture.work.hands import KINDS
 from agentbus.torture.work.judging import Letter, Story
 from agentbus.torture.work.naive import client as plainly
-from agentbus.torture.work.nemesis import PUBLISHER, PUBLISHER_KILL, WorkNemesis
+from agentbus.torture.work.nemesis import PUBLISHER, WorkNemesis
 from agentbus.torture.work.plan import Plan, plan_of
 from agentbus.torture.work.publisher import Pace
 from agentbus.torture.work.tasks import ACK, ATTEMPTS, GROUP, PUBLISH, QUEUE, RUN, Tasks
@@ -46,11 +46,17 @@ def torture(order: Order) -> Iterator[Verdict]:
         # Of its own, since the server may serve others.
         project = f"torture.{order.seed}.{time.time_ns():x}"
         url = server.url if server is not None else str(order.url)
-        site = stack.enter_context(Site(place, upstream_of(server, order.url)))
-        run = Run(order, plan, site, server, url, project)
         if server is None:
-            stack.callback(run.clear)
-        yield run.verdict()
+            # When all processes have ended, or they would write more.
+            stack.callback(_clear, url, project)
+        site = stack.enter_context(Site(place, upstream_of(server, order.url)))
+        yield Run(order, plan, site, server, url, project).verdict()
+
+
+def _clear(url: str, project: str) -> None:
+    """Leave nothing behind on a server that is not ours."""
+    with agentbus.connect(url, project=project, agent="torture") as bus:
+        bus.clear()
 
 
 class Run:
@@ -73,6 +79,7 @@ class Run:
             holds=site.place / "holds",
             poison=self.tasks.poison,
             only_at_work=plan.late_workers,
+            then=self._allow,
         )
         self._pace = Pace(site.place)
         self._publisher: Client | None = None
@@ -83,7 +90,7 @@ class Run:
         began = time.monotonic()
         self._pace.allow(2)
         self._publisher = self.site.hire(PUBLISHER, self._words_of_publisher)
-        self._wait_for_first_tasks(self.plan.tasks if self.plan.late_workers else 1)
+        self._wait_for_first_tasks(self.tasks.asked if self.plan.late_workers else 1)
         for number, kind in enumerate(self.plan.workers):
             self.site.hire(f"{kind}-{number}", self._words_of(kind))
         self.site.run(self.nemesis, self._over, self.plan.seconds, self._saw)
@@ -100,11 +107,6 @@ class Run:
             self.site.place,
             self.order.control,
         )
-
-    def clear(self) -> None:
-        """Leave nothing behind on a server that is not ours."""
-        with agentbus.connect(self.url, project=self.project, agent="torture") as bus:
-            bus.clear()
 
     # -- who takes part --
 
@@ -141,23 +143,21 @@ class Run:
 
     def _saw(self, entry: Entry) -> None:
         self.nemesis.saw(entry)
-        self._allow()
         self._tell()
 
     def _allow(self) -> None:
         """Let the publisher go on as far as there were faults, so that all of them meet work."""
-        lots, faults = self.tasks.lots, self.nemesis
-        if faults.done == faults.total or self.plan.late_workers:
-            self._pace.allow(lots)
-            return
-        share = _SHARE * (faults.done + 1) / (faults.total + 1)
-        allowed = min(int(max(2, lots * share)) + 2 * faults.idle, lots)
-        # The last one is for when the publisher need not be killed any more.
-        self._pace.allow(min(allowed, lots - 1) if faults.wants(PUBLISHER_KILL) else allowed)
+        size, faults = self.tasks.size, self.nemesis
+        if self.plan.late_workers:
+            self._pace.allow(size, end=True)
+        elif faults.done == faults.total:
+            self._pace.allow(max(size, self._pace.allowed), end=True)
+        else:
+            share = _SHARE * (faults.done + 1) / (faults.total + 1)
+            self._pace.allow(int(max(2, size * share)) + faults.idle)
 
     def _over(self) -> bool:
         """Tell whether all is published, and nothing is left of it; looks at the server now and then."""
-        self._allow()
         publisher = self._publisher
         assert publisher is not None
         now = time.monotonic()

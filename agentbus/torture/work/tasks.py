@@ -16,6 +16,8 @@ PUBLISH, LIFE, RUN, ACK = "publish", "life", "run", "ack"
 
 _LOT = 25
 _FLAKY = 0.03
+# Beyond what is asked for, a publisher may be asked for half as many, and so many besides.
+_SPARE = 2500
 # Those of a lot that are published together; its last task is published alone.
 _TOGETHER = _LOT - 1
 
@@ -45,28 +47,31 @@ class Tasks:
     """The tasks of one run, the same for the same seed, in whatever process."""
 
     def __init__(self, seed: int, tasks: int, poison: int, *, plain: bool = False) -> None:
-        """`plain` tasks are as other programs know them: all alike, but for the poison."""
-        self.number = tasks
+        """`plain` tasks are as other programs know them: all alike, but for the poison.
+
+        There are more than `tasks`, for when those that hurt workers find none at work.
+        """
+        self.asked = tasks
+        self.number = tasks + tasks // 2 + _SPARE
         self.plain = plain
         chance = random.Random(seed)  # noqa: S311 - a seed gives the same tasks again
         self.poison = frozenset(chance.sample(range(tasks), poison))
         self._seed = seed
 
     @property
-    def lots(self) -> int:
-        """How many publications there are, two in a lot."""
-        return 2 * -(-self.number // _LOT)
+    def size(self) -> int:
+        """How many publications hold what was asked for, two in a lot."""
+        return 2 * -(-self.asked // _LOT)
 
     def publications(self, start: int = 0) -> Iterator[Publication]:
         """Yield all publications from one on, by its number."""
-        for lot in range(start // 2, self.lots // 2):
+        for lot in range(start // 2, -(-self.number // _LOT)):
             yield from (one for one in self._lot(lot) if one.number >= start and one.payloads)
 
     def _lot(self, lot: int) -> tuple[Publication, Publication]:
         chance = random.Random(f"{self._seed} {lot}")  # noqa: S311
         first = lot * _LOT
-        numbers = range(first, min(first + _LOT, self.number))
-        payloads = [self._payload(task, chance) for task in numbers]
+        payloads = [self._payload(task, chance) for task in range(first, first + _LOT)]
         together, alone = payloads[:_TOGETHER], payloads[_TOGETHER:]
         if self.plain:
             return (
