@@ -36,7 +36,7 @@ _PASSING = frozenset(
     ("LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "MOVED", "ASK", "BUSY")
 )
 # By these a server refuses a write before it looks whether it has done it already.
-_UNSEEN = frozenset(("OOM", "MISCONF"))
+_UNSEEN = frozenset(("OOM", "MISCONF", "NOREPLICAS"))
 _FIRST_PAUSE = 0.02
 _LONGEST_PAUSE = 0.5
 
