@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import pathlib
-import signal
 import subprocess
 import sys
-import threading
 import time
 import urllib.parse
 from collections.abc import Callable, Sequence
@@ -18,6 +15,7 @@ from agentbus.errors import UsageError
 from agentbus.torture.history import Entry, Reader
 from agentbus.torture.nemesis import Client, Nemesis
 from agentbus.torture.network import Proxy
+from agentbus.torture.parent import end_with_parent as end_with_parent  # noqa: PLC0414
 from agentbus.torture.server import Server
 
 _GLANCE = 0.01
@@ -131,16 +129,6 @@ def spawn(words: Sequence[str], errors: IO[bytes]) -> subprocess.Popen[bytes]:
         # A Ctrl-C is for us, who end them.
         process_group=0,
     )
-
-
-def end_with_parent() -> None:
-    """Have this process end when whoever spawned it does: their end of our stdin closes with them."""
-
-    def _wait() -> None:
-        os.read(0, 1)
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    threading.Thread(target=_wait, daemon=True).start()
 
 
 def upstream_of(server: Server | None, url: str | None) -> str | tuple[str, int]:
