@@ -46,6 +46,8 @@ class Reader:
         self._place = place
         self._offsets: dict[str, int] = {}
         self.entries: list[Entry] = []
+        # Set to False by who takes what is new, and has no room for millions of lines.
+        self.keeps = True
 
     def follow(self, who: str) -> None:
         """Read this process's file from now on."""
@@ -63,7 +65,8 @@ class Reader:
 
     def _keep(self, found: Iterable[Entry]) -> list[Entry]:
         entries = sorted(found, key=lambda entry: entry.at)
-        self.entries += entries
+        if self.keeps:
+            self.entries += entries
         return entries
 
     def _of(self, who: str, at: int) -> Iterator[Entry]:

@@ -45,3 +45,14 @@ def test_what_several_wrote_comes_in_the_order_of_time(tmp_path: pathlib.Path) -
         Scribe(tmp_path / who).note("speak", OK, at=at)
 
     assert [entry.who for entry in reader.news()] == ["b", "c", "a"]
+
+
+def test_a_reader_that_keeps_nothing_hands_over_what_is_new(tmp_path: pathlib.Path) -> None:
+    reader = Reader(tmp_path)
+    reader.keeps = False
+    reader.follow("a")
+    Scribe(tmp_path / "a").note("speak", OK, at=1)
+
+    (found,) = reader.news()
+
+    assert (found.at, reader.entries) == (1, [])
