@@ -1,0 +1,140 @@
+"""Agents that talk as many programs do: what they lose or double, the checks must find."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from agentbus.errors import BackendUnavailable, NoteExists, NotFound
+from agentbus.hearing import heard
+from agentbus.keys import Keys
+from agentbus.message import Message
+from agentbus.stream import fields, position, text
+from agentbus.torture.talk.role import Role
+
+if TYPE_CHECKING:
+    from agentbus.torture.talk.voices import Heard
+
+_FEW = 20
+_POLL = 0.2
+_TIMEOUT = 2.0
+_TRIES = 20
+
+
+class _Plain:
+    """Talks with plain commands, and as well as one can without a script."""
+
+    tells_leaving = True
+    _bound = 0
+
+    def __init__(self, role: Role) -> None:
+        import redis
+
+        self._keys = Keys(role.project)
+        self._name = role.name
+        self._raw: Any = redis.Redis.from_url(
+            role.url, protocol=2, driver_info=None, socket_timeout=_TIMEOUT, retry=None
+        )
+        self._bound = self._bound or role.bound
+
+    def speak(self, said: str, topic: str | None) -> str:
+        named = {"agent_id": self._name, "message": said}
+        if topic is not None:
+            named["topic"] = topic
+        with _trouble():
+            added = self._raw.xadd(self._keys.channel, named, maxlen=self._bound, approximate=False)
+            return text(added)
+
+    def overhear(self, topic: str | None, limit: int, wait: float) -> Heard:
+        with _trouble():
+            last, entries = self.cursor(topic), self._new(topic, limit, wait)
+        for entry, message in entries:
+            if topic is None or message.topic == topic:
+                yield message
+            last = entry
+        with _trouble():
+            self._raw.set(self._keys.cursor(self._name, topic), last)
+
+    def _new(self, topic: str | None, limit: int, wait: float) -> list[tuple[str, Message]]:
+        channel = self._keys.channel
+        block = max(1, round(wait * 1000)) if wait else None
+        found = self._raw.xread({channel: self.cursor(topic)}, count=limit, block=block)
+        return [_message(*entry) for _, entries in found for entry in entries]
+
+    def cursor(self, topic: str | None) -> str:
+        with _trouble():
+            return text(self._raw.get(self._keys.cursor(self._name, topic)) or b"0-0")
+
+    def jot(self, key: str, value: str, *, if_absent: bool) -> None:
+        with _trouble():
+            note = self._keys.jot(key)
+            put = self._raw.hsetnx if if_absent else self._raw.hset
+            if not put(note, "value", value) and if_absent:
+                raise NoteExists(key)
+
+    def recall(self, key: str) -> str:
+        with _trouble():
+            found = self._raw.hget(self._keys.jot(key), "value")
+        if found is None:
+            raise NotFound(key)
+        return text(found)
+
+
+class PollById(_Plain):
+    """Looks at the newest few now and then, and takes those that are newer than its last id."""
+
+    def overhear(self, topic: str | None, limit: int, wait: float) -> Heard:
+        time.sleep(max(wait, _POLL))
+        with _trouble():
+            newest = self._raw.xrevrange(self._keys.channel, count=_FEW)
+            last = self.cursor(topic)
+            new = [_message(*one) for one in newest if position(text(one[0])) > position(last)]
+            if new:
+                self._raw.set(self._keys.cursor(self._name, topic), new[0][0])
+        for _, message in reversed(new):
+            if topic is None or message.topic == topic:
+                yield message
+
+
+class MaxLen(_Plain):
+    """Keeps so little that whoever is slow misses some, and tells nobody."""
+
+    _bound = _FEW
+
+
+class SayAgain(_Plain):
+    """Says again what was not answered, which may have been heard."""
+
+    def speak(self, said: str, topic: str | None) -> str:
+        for _ in range(_TRIES):
+            try:
+                return super().speak(said, topic)
+            except BackendUnavailable:
+                self._raw.connection_pool.disconnect()
+        return super().speak(said, topic)
+
+
+@contextmanager
+def _trouble() -> Iterator[None]:
+    import redis
+
+    try:
+        yield
+    except redis.RedisError as error:
+        raise BackendUnavailable(str(error)) from error
+
+
+def _message(entry: bytes, named: Mapping[bytes, bytes]) -> tuple[str, Message]:
+    flat = [word for pair in named.items() for word in pair]
+    found = heard(text(entry), fields(flat))
+    assert isinstance(found, Message)
+    return found.id, found
+
+
+VOICES: Mapping[str, Callable[[Role], _Plain]] = {
+    "poll_by_id": PollById,
+    "maxlen": MaxLen,
+    "say_again": SayAgain,
+}
