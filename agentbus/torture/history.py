@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
+_LONGEST = 2**20
 INVOKE, OK, FAIL, UNKNOWN = "invoke", "ok", "fail", "unknown"
 
 
@@ -31,12 +32,25 @@ class Scribe:
 
     def __init__(self, path: pathlib.Path) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        _mend(self._file, path)
 
     def note(self, op: str, phase: str, *, at: int | None = None, **of: Any) -> None:
         """Append one line, in one write: what is in the file is whole, but for its last line."""
         when = time.monotonic_ns() if at is None else at
         line = json.dumps([when, op, phase, of], separators=(",", ":"), ensure_ascii=False)
         os.write(self._file, f"{line}\n".encode("utf-8", "surrogatepass"))
+
+
+def _mend(file: int, path: pathlib.Path) -> None:
+    """Take away the half of a line that a process left which was killed while it wrote."""
+    size = os.fstat(file).st_size
+    with path.open("rb") as written:
+        # A kill tears a line only where it crosses from one page of memory to the next.
+        start = max(0, size - _LONGEST)
+        written.seek(start)
+        tail = written.read()
+    if tail and not tail.endswith(b"\n"):
+        os.ftruncate(file, start + tail.rfind(b"\n") + 1)
 
 
 class Reader:

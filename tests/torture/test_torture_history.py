@@ -56,3 +56,18 @@ def test_a_reader_that_keeps_nothing_hands_over_what_is_new(tmp_path: pathlib.Pa
     (found,) = reader.news()
 
     assert (found.at, reader.entries) == (1, [])
+
+
+def test_who_goes_on_with_a_history_takes_away_the_line_that_a_death_cut_off(
+    tmp_path: pathlib.Path,
+) -> None:
+    reader = Reader(tmp_path)
+    reader.follow("a")
+    Scribe(tmp_path / "a").note("speak", OK, at=5)
+    with (tmp_path / "a").open("a") as file:
+        file.write('[6,"speak"')
+    reader.news()
+
+    Scribe(tmp_path / "a").note("speak", OK, at=7)
+
+    assert [entry.at for entry in reader.news()] == [7]
