@@ -85,7 +85,8 @@ class Reader:
 
     def _of(self, who: str, at: int) -> Iterator[Entry]:
         path = self._place / who
-        if not path.exists():
+        # Asked of every process at every glance: what has not grown is not opened.
+        if not path.exists() or path.stat().st_size <= at:
             return
         with path.open("rb") as file:
             file.seek(at)
