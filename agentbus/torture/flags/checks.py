@@ -1,0 +1,310 @@
+"""What must be true of a story of flags; pure, whoever's flags they were."""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+
+from agentbus.torture.flags.acts import (
+    ANNOUNCE,
+    AWAIT,
+    RELEASE,
+    RENEW,
+    SATISFY,
+    WRITE,
+    Act,
+    Story,
+)
+from agentbus.torture.history import FAIL, OK
+
+_NS = 1_000_000_000
+
+
+def false_holders(story: Story) -> list[tuple[Act, Act]]:
+    """Two who held a flag at once: by one token, by a stale write or a stale end that was accepted."""
+    return [*_same_token(story), *_stale_writes(story), *_stale_ends(story)]
+
+
+def token_back(story: Story) -> list[tuple[Act, Act]]:
+    """Tokens that were granted after a higher one had been, in real time."""
+    wrong = []
+    for acts in story.of(ANNOUNCE).values():
+        granted = sorted((a for a in acts if a.ok and a.token is not None), key=_returned)
+        highest: Act | None = None
+        before = iter(granted)
+        one = next(before, None)
+        for act in [a for a in acts if a.ok and a.token is not None]:
+            while one is not None and one.returned < act.invoked:
+                highest = one if highest is None or _token(one) > _token(highest) else highest
+                one = next(before, None)
+            if highest is not None and _token(act) < _token(highest):
+                wrong.append((highest, act))
+    return wrong
+
+
+def held_twice_in_time(story: Story) -> list[tuple[Act, Act]]:
+    """Two acknowledged holds that overlap for sure: no expiry, no force and no end between them."""
+    wrong = []
+    everything = story.of(ANNOUNCE, RENEW, SATISFY, RELEASE)
+    for acts in everything.values():
+        takes = [a for a in acts if a.op == ANNOUNCE and a.ok]
+        holds = sorted(_first_of_each(takes), key=_order)
+        for one, two in itertools.pairwise(holds):
+            if one.token is not None and two.token != _token(one) + 1:
+                # Somebody held it between them, and it is not known how that ended.
+                continue
+            if one.who == two.who or two.returned < one.returned or _forced(two, takes=acts):
+                continue
+            meanwhile = [a for a in acts if a.who == one.who and one.invoked < a.invoked]
+            meanwhile = [a for a in meanwhile if a.invoked < two.returned]
+            if two.returned < _sure_until(one, meanwhile, story.shifted):
+                wrong.append((one, two))
+    return wrong
+
+
+def held_unknowingly(story: Story) -> list[Act]:
+    """Holds that were there already, of agents whom every announcement had been said to have failed."""
+    wrong = []
+    for acts in story.of(ANNOUNCE).values():
+        possible: set[str] = set()
+        for act in acts:
+            if act.ok and act.told.get("renewed") and act.who not in possible:
+                wrong.append(act)
+            if act.possible:
+                possible.add(act.who)
+    return wrong
+
+
+def woken_falsely(story: Story) -> list[Act]:
+    """Awaiters who were told of what nobody had done, or of what was over before they asked."""
+    wrong = []
+    causes = {"satisfied": story.of(SATISFY), "announced": story.of(ANNOUNCE)}
+    undone = {flag: _Takes(acts) for flag, acts in causes["announced"].items()}
+    for act in _awaits(story):
+        if not act.ok:
+            continue
+        until = act.asked["until"]
+        for flag in act.told["flags"]:
+            causing = [a for a in causes[until].get(flag, ()) if _may_have_been(a, story)]
+            takes = undone.get(flag) if until == "satisfied" else None
+            if not _accounted(act, causing, takes):
+                wrong.append(act)
+    return wrong
+
+
+def never_woken(story: Story) -> list[Act]:
+    """Awaiters who were not told in time of what was acknowledged."""
+    wrong = []
+    satisfied, announced = story.of(SATISFY), story.of(ANNOUNCE)
+    for act in _awaits(story):
+        if math.isinf(act.returned):
+            continue
+        met: list[float] = []
+        for flag in act.asked["flags"]:
+            takes = announced.get(flag, ())
+            if act.asked["until"] == "announced":
+                met.append(_first_after(act, takes, None, story))
+            elif act.asked.get("fresh"):
+                met.append(_first_after(act, satisfied.get(flag, ()), None, story))
+            elif _stood(act, satisfied.get(flag, ()), takes, story):
+                met.append(act.invoked)
+            else:
+                met.append(_first_after(act, satisfied.get(flag, ()), takes, story))
+        due = min(met) if act.asked.get("any") else max(met)
+        if act.returned > due + story.bound * _NS:
+            wrong.append(act)
+    return wrong
+
+
+def satisfied_lost(story: Story) -> list[Act]:
+    """Acknowledged satisfactions of which no completion is there, though nobody announced again."""
+    wrong = []
+    announced = story.of(ANNOUNCE)
+    for flag, acts in story.of(SATISFY).items():
+        last = max((a for a in acts if a.ok), key=_order, default=None)
+        if last is None or flag not in story.kept:
+            continue
+        later = [a for a in announced.get(flag, ()) if a.possible and a.returned > last.invoked]
+        if not later and story.kept[flag] != last.token:
+            wrong.append(last)
+    return wrong
+
+
+def confused(story: Story) -> list[str]:
+    """What makes no sense at all."""
+    return list(story.strange)
+
+
+def ended_by_themselves(story: Story) -> list[str]:
+    """Contenders that gave up: trouble of the server's is no reason to."""
+    return list(story.ended)
+
+
+CHECKS = (
+    false_holders,
+    token_back,
+    held_twice_in_time,
+    held_unknowingly,
+    woken_falsely,
+    never_woken,
+    satisfied_lost,
+    confused,
+    ended_by_themselves,
+)
+
+
+def _returned(act: Act) -> float:
+    return act.returned
+
+
+def _order(act: Act) -> tuple[int, float]:
+    return act.token or 0, act.returned
+
+
+def _token(act: Act) -> int:
+    assert act.token is not None
+    return act.token
+
+
+def _higher(one: Act, two: Act) -> Act:
+    return max(one, two, key=_token)
+
+
+def _awaits(story: Story) -> Iterator[Act]:
+    return (act for act in story.acts if act.op == AWAIT)
+
+
+def _first_of_each(takes: Sequence[Act]) -> Iterator[Act]:
+    """Return the first announcement of each hold: the others only renewed it."""
+    known = set()
+    for act in takes:
+        if act.hold not in known:
+            known.add(act.hold)
+            yield act
+
+
+def _same_token(story: Story) -> Iterator[tuple[Act, Act]]:
+    for acts in story.of(ANNOUNCE).values():
+        of: dict[int, Act] = {}
+        for act in acts:
+            if act.ok and act.token is not None:
+                first = of.setdefault(act.token, act)
+                if first.who != act.who:
+                    yield first, act
+
+
+def _stale_writes(story: Story) -> Iterator[tuple[Act, Act]]:
+    for acts in story.of(WRITE).values():
+        accepted = sorted((a for a in acts if a.ok), key=_returned)
+        over: dict[object, Act] = {}
+        for one, two in itertools.pairwise(accepted):
+            if one.hold == two.hold:
+                if one.who != two.who:
+                    yield one, two
+                continue
+            over[one.hold] = two
+            if two.hold in over or (one.token is not None and _token(two) < _token(one)):
+                yield over.get(two.hold, one), two
+
+
+def _stale_ends(story: Story) -> Iterator[tuple[Act, Act]]:
+    ends = story.of(SATISFY, RENEW, RELEASE)
+    for flag, acts in story.of(ANNOUNCE).items():
+        granted = sorted((a for a in acts if a.ok and a.token is not None), key=_returned)
+        highest = list(itertools.accumulate(granted, _higher))
+        times = [a.returned for a in granted]
+        for end in ends.get(flag, ()):
+            at = bisect.bisect_left(times, end.invoked)
+            if at and end.ok and end.token is not None and end.token < _token(highest[at - 1]):
+                yield highest[at - 1], end
+
+
+def _forced(hold: Act, *, takes: Sequence[Act]) -> bool:
+    """Tell whether a hold may have been taken from another by force."""
+    if not hold.told.get("renewed"):
+        return bool(hold.asked.get("force"))
+    # It was taken by an announcement whose outcome was not learned.
+    return any(a.who == hold.who and a.asked.get("force") for a in takes)
+
+
+def _sure_until(hold: Act, meanwhile: Sequence[Act], shifted: bool) -> float:
+    """Return until when a hold was not over for sure; `meanwhile` is what its holder did with the flag."""
+    ended = min((a.invoked for a in meanwhile if a.op in (SATISFY, RELEASE)), default=math.inf)
+    again = [a for a in meanwhile if a.op in (ANNOUNCE, RENEW)]
+    if hold.told.get("left") is None and all(a.asked.get("ttl") is None for a in again):
+        return ended
+    if shifted or again or hold.told.get("renewed"):
+        return 0.0
+    return min(ended, hold.invoked + float(hold.told["left"]) * _NS)
+
+
+def _may_have_been(act: Act, story: Story) -> bool:
+    # A leap of the clock ends the server's memory of what it was asked: a repeat fails that had worked.
+    return act.possible or (
+        story.shifted and act.phase == FAIL and act.told.get("error") == "NotHolder"
+    )
+
+
+class _Takes:
+    """The announcements of a flag by which what came before them is over."""
+
+    def __init__(self, acts: Sequence[Act]) -> None:
+        sure = [a for a in acts if a.phase == OK and not a.told.get("renewed")]
+        self._invoked = [a.invoked for a in sure]
+        # The soonest answer to any of those from here on.
+        backwards = itertools.accumulate((a.returned for a in reversed(sure)), min)
+        self._soonest = list(backwards)[::-1]
+
+    def one_between(self, after: float, before: int) -> bool:
+        """Tell whether one was invoked after, and answered before."""
+        at = bisect.bisect_right(self._invoked, after)
+        return at < len(self._soonest) and self._soonest[at] < before
+
+
+def _accounted(act: Act, causes: Sequence[Act], takes: _Takes | None) -> bool:
+    """Tell whether one of the causes may be why this awaiter woke."""
+    for cause in reversed(causes):
+        if cause.invoked >= act.returned:
+            continue
+        if act.asked.get("fresh") and cause.returned < act.invoked:
+            continue
+        if takes is None or not takes.one_between(cause.returned, act.invoked):
+            return True
+    return False
+
+
+def _first_after(
+    act: Act, causes: Sequence[Act], undone_by: Sequence[Act] | None, story: Story
+) -> float:
+    """Return when the first of the causes was acknowledged that this awaiter must have met.
+
+    It may look long after it was invoked: until then it meets only what nobody can have undone.
+    """
+    at = bisect.bisect_right(causes, act.invoked, key=lambda cause: cause.invoked)
+    looked = act.invoked + story.bound / 3 * _NS
+    for cause in causes[at:]:
+        if not cause.ok:
+            continue
+        if cause.invoked > looked:
+            return cause.returned
+        if undone_by is not None and not any(
+            one.possible and one.returned > cause.invoked and one.invoked < act.returned
+            for one in undone_by
+        ):
+            return cause.returned
+    return math.inf
+
+
+def _stood(act: Act, satisfied: Sequence[Act], announced: Sequence[Act], story: Story) -> bool:
+    """Tell whether a flag was satisfied when this awaiter came, and nobody can have taken it since."""
+    at = bisect.bisect_left(satisfied, act.invoked, key=lambda one: one.invoked)
+    before = [one for one in satisfied[:at] if one.ok and one.returned < act.invoked]
+    if not before:
+        return False
+    last = max(before, key=_returned)
+    until = act.invoked + story.bound * _NS
+    return not any(
+        one.possible and one.returned > last.invoked and one.invoked < until for one in announced
+    )
