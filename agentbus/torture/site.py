@@ -21,6 +21,8 @@ from agentbus.torture.server import Server
 _GLANCE = 0.01
 _SAID = 1500
 Words = Callable[[Client], Sequence[str]]
+# A unix socket's path, or a host and a port.
+Upstream = str | tuple[str, int]
 
 
 class Site:
@@ -30,7 +32,7 @@ class Site:
     without being made to are written down in `ended`, unless they exit with 0, which means: done.
     """
 
-    def __init__(self, place: pathlib.Path, upstream: str | tuple[str, int]) -> None:
+    def __init__(self, place: pathlib.Path, upstream: Upstream) -> None:
         self.place = place
         self.histories, self.errors = place / "histories", place / "errors"
         for each in (self.histories, self.errors):
@@ -54,13 +56,17 @@ class Site:
                 client.process.communicate()
         self._open.close()
 
-    def proxy(self) -> Proxy:
-        """Return a proxy of its own, for as long as the site is open."""
-        return self._open.enter_context(Proxy(self._upstream))
+    def proxy(self, upstream: Upstream | None = None) -> Proxy:
+        """Return a proxy of its own, for as long as the site is open; without an upstream to the site's."""
+        return self._open.enter_context(Proxy(upstream or self._upstream))
 
-    def hire(self, name: str, words: Words) -> Client:
-        """Start a process in a role; `words` is its command line, asked for again when it is replaced."""
-        client = Client(name, [self.proxy()])
+    def hire(self, name: str, words: Words, upstreams: Sequence[Upstream] | None = None) -> Client:
+        """Start a process in a role; `words` is its command line, asked for again when it is replaced.
+
+        It gets a proxy to each of `upstreams`, without these one to the site's.
+        """
+        wanted = [self._upstream] if upstreams is None else upstreams
+        client = Client(name, [self.proxy(each) for each in wanted])
         self._words[name] = words
         self.clients.append(client)
         self.reader.follow(name)
@@ -95,6 +101,10 @@ class Site:
         """Whether every process has said that it is done."""
         return len(self._finished) == len(self.clients)
 
+    def meant(self, client: Client) -> bool:
+        """Tell whether a process that has just ended was made to; some sites' clients kill themselves."""
+        return client.killed
+
     def _replace(self, saw: Callable[[Entry], None]) -> None:
         for client in self.clients:
             process = client.process
@@ -108,7 +118,7 @@ class Site:
                 self._finished.add(client.name)
                 continue
             self.deaths += 1
-            if not client.killed:
+            if not self.meant(client):
                 said = (self.errors / client.name).read_text(errors="replace")[-_SAID:]
                 self.ended.append(f"{client.name} ended with {process.returncode}: {said}")
             self._start(client)
@@ -131,7 +141,7 @@ def spawn(words: Sequence[str], errors: IO[bytes]) -> subprocess.Popen[bytes]:
     )
 
 
-def upstream_of(server: Server | None, url: str | None) -> str | tuple[str, int]:
+def upstream_of(server: Server | None, url: str | None) -> Upstream:
     """Return where proxies lead: to a server of one's own, or to the one at a URL.
 
     Raises `UsageError` for a URL whose connections a proxy cannot hand on: by TLS, or to several servers.
