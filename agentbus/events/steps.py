@@ -25,8 +25,11 @@ def hook() -> Callable[[str], None]:
     AGENTBUS_TEST_KILL names the step, and after a colon which time it is to be reached.
     """
     wanted = settings.test_kill()
-    if wanted is None:
-        return _pass
+    return _pass if wanted is None else killing(wanted)
+
+
+def killing(wanted: str) -> Callable[[str], None]:
+    """Return what kills this process at a step, `wanted` as `hook` is told it. Raises `ConfigError`."""
     step, _, nth = wanted.partition(":")
     left = int(nth) if nth.isdigit() else 1
     if step not in (*RELAY, *CONSUMER):

@@ -33,9 +33,9 @@ from sqlalchemy.orm import Session
 import agentbus
 from agentbus.events import Consumer, Ledger, Relay, open_ledger, register, send_event
 from agentbus.events.sending import new_uuid
+from agentbus.torture.events.postgres import Postgres
 from tests.bench._figures import table
 from tests.bench._procrastinate import Procrastinate
-from tests.events.postgres import Postgres
 from tests.servers import Server
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 
 import agentbus
 from agentbus.events import Consumer, Ledger, Relay, register
-from tests.events.postgres import served
+from agentbus.torture.events.postgres import served
 from tests.events.shop import STREAM, act
 
 

@@ -15,7 +15,7 @@ import pytest
 import sqlalchemy as sa
 
 from agentbus.events import Ledger
-from tests.events.postgres import Postgres
+from agentbus.torture.events.postgres import Postgres
 from tests.events.shop import STREAM, entries, expire, payload, rows
 from tests.servers import Shell
 

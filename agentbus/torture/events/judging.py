@@ -5,7 +5,9 @@ from __future__ import annotations
 import collections
 import itertools
 from collections.abc import Collection, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+from agentbus.torture.verdict import found_by
 
 
 class Row(NamedTuple):
@@ -13,13 +15,16 @@ class Row(NamedTuple):
 
     uuid: str
     stream: str
-    producer: int
+    producer: str
     number: int
     place: int | None
 
 
 class Story(NamedTuple):
-    """All that is known at the end: `effects` by consumer, in the order in which they were done."""
+    """All that is known at the end: `effects` by consumer, in the order in which they were done.
+
+    `acknowledged` and `taken_back` are what producers were told, or did: that it is committed, or is not.
+    """
 
     reads: Mapping[str, str]
     committed: Sequence[Row]
@@ -28,6 +33,18 @@ class Story(NamedTuple):
     waiting: Mapping[str, int] = {}
     ended: Sequence[str] = ()
     tracebacks: Sequence[str] = ()
+    acknowledged: Collection[str] = ()
+    taken_back: Collection[str] = ()
+
+
+def forgotten(story: Story) -> list[str]:
+    """Events whose commit was acknowledged, and which the database does not have."""
+    return sorted(set(story.acknowledged) - {row.uuid for row in story.committed})
+
+
+def brought_back(story: Story) -> list[str]:
+    """Events that were rolled back, and which the database has."""
+    return sorted(set(story.taken_back) & {row.uuid for row in story.committed})
 
 
 def lost(story: Story) -> list[tuple[str, str]]:
@@ -104,6 +121,8 @@ def confused(story: Story) -> list[str]:
 
 
 CHECKS = (
+    forgotten,
+    brought_back,
     lost,
     doubled,
     rolled_back_and_seen,
@@ -115,7 +134,6 @@ CHECKS = (
 )
 
 
-def violations(story: Story) -> dict[str, Collection[object]]:
+def violations(story: Story) -> dict[str, Collection[Any]]:
     """Return what each check found, without those that found nothing."""
-    found = {check.__name__: check(story) for check in CHECKS}
-    return {name: wrong for name, wrong in found.items() if wrong}  # type: ignore[misc]
+    return found_by(story, CHECKS)
