@@ -1,0 +1,152 @@
+"""Reads what an archive holds as other programs do, by its files alone, and what the server holds."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Self
+
+from agentbus.settings import Settings
+from agentbus.store import Command
+from agentbus.torture.archive.judging import (
+    Counted,
+    Hole,
+    Published,
+    Row,
+    canonical,
+    mark_of,
+    sound,
+)
+from agentbus.torture.archive.writing import CHANNEL
+
+if TYPE_CHECKING:
+    from agentbus.store import Op
+
+_PAGE = 5000
+# The columns that hold what is a field of the entry, by the field's name.
+_CHANNEL = {"agent_id": "agent", "topic": "topic", "event": "event"}
+_COLUMNS: dict[str, dict[str, str]] = {
+    "channel": _CHANNEL,
+    "queue": {"payload": "payload"},
+    "dead_letter": {"payload": "payload", "queue": "queue"},
+    "metrics": {"kind": "event", "queue": "queue", "agent": "agent"},
+}
+
+
+def archived(path: pathlib.Path) -> tuple[list[Row], list[Hole]]:
+    """Return what any reader of Parquet sees in an archive: its entries, and what was gone."""
+    import pyarrow.dataset
+
+    rows: list[Row] = []
+    holes: list[Hole] = []
+    names = [
+        "stream",
+        "kind",
+        "id",
+        "agent",
+        "topic",
+        "event",
+        "queue",
+        "payload",
+        "fields",
+        "lost",
+    ]
+    if not any(path.glob("kind=*")):
+        return rows, holes
+    found = pyarrow.dataset.dataset(path, partitioning="hive")
+    for batch in found.to_batches(columns=names):
+        for one in batch.to_pylist():
+            fields = dict(one["fields"] or ())
+            if one["kind"] == "gap":
+                hole = Hole(one["stream"], one["lost"], fields["after"], one["id"])
+                holes.append(hole)
+                continue
+            fields |= _own(one)
+            mark = mark_of(one["stream"], fields)
+            rows.append(Row((one["stream"], one["id"]), one["kind"], canonical(fields), mark))
+    return rows, holes
+
+
+def _own(row: dict[str, Any]) -> dict[str, str]:
+    """Return the fields of the entry that have columns of their own."""
+    columns = _COLUMNS.get(row["kind"], {})
+    found = {field: row[column] for field, column in columns.items() if row[column] is not None}
+    if row["kind"] == "channel" and row["payload"] is not None:
+        found["message"] = json.loads(row["payload"])
+    return found
+
+
+def counted(path: pathlib.Path) -> tuple[dict[str, Counted], set[str]]:
+    """Return what the log says of each stream, and the files that are shown or named, but not both."""
+    from agentbus.pipeline.commits import Log
+    from agentbus.pipeline.places import place
+
+    state = Log(place(str(path))).state()
+    shown = {str(each.relative_to(path)) for each in path.glob("kind=*/**/*.parquet")}
+    figures = {name: Counted(at.rows, at.lost) for name, at in state.positions.items()}
+    return figures, shown ^ set(state.files)
+
+
+class Look:
+    """Looks at a project's streams on the server, past all that goes wrong for its clients."""
+
+    def __init__(self, settings: Settings) -> None:
+        from agentbus.pipeline.pages import Reader
+
+        self._reader = Reader(settings)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self._reader.__exit__()
+
+    def length(self, stream: str) -> int:
+        """Return how many entries a stream has. Raises `BackendUnavailable`."""
+        return int(self._ask("XLEN", stream))
+
+    def entries(self, stream: str) -> Iterator[tuple[str, dict[str, str]]]:
+        """Yield a stream's entries, page by page."""
+        after = "-"
+        while page := self._ask("XRANGE", stream, after, "+", "COUNT", _PAGE):
+            for entry_id, flat in page:
+                words = [word.decode() for word in flat]
+                yield entry_id.decode(), dict(zip(words[::2], words[1::2], strict=True))
+            after = f"({page[-1][0].decode()}"
+
+    def last(self, stream: str) -> str | None:
+        """Return the id of a stream's last entry."""
+        found = self._ask("XREVRANGE", stream, "+", "-", "COUNT", 1)
+        return found[0][0].decode() if found else None
+
+    def _ask(self, command: str, stream: str, *rest: str | int) -> Any:
+        def op() -> Op[Any]:
+            return (yield Command(command, self._reader.scope.keys.stream(stream), *rest))
+
+        return self._reader.run(op())
+
+    def rows(self, kinds: dict[str, str]) -> list[Row]:
+        """Return what the server holds of these streams."""
+        return [
+            Row((stream, entry_id), kind, canonical(fields), mark_of(stream, fields))
+            for stream, kind in kinds.items()
+            for entry_id, fields in self.entries(stream)
+        ]
+
+    def published(self, streams: tuple[str, ...]) -> list[Published]:
+        """Return what a replay published into these streams, in their order."""
+        found = []
+        for stream in streams:
+            for _, fields in self.entries(stream):
+                origin, _, entry_id = json.loads(fields["meta"])["replayed_from"].partition(" ")
+                mark = mark_of(origin, fields)
+                well = mark is not None and sound(origin, fields, mark)
+                found.append(Published((origin, entry_id), mark, well))
+        return found
+
+
+def kind_of(stream: str) -> str:
+    """Return which kind of stream one is."""
+    kinds = {CHANNEL: "channel", "metrics": "metrics"}
+    return kinds.get(stream) or {"q": "queue", "dlq": "dead_letter"}[stream.partition(":")[0]]

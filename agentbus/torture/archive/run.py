@@ -1,0 +1,269 @@
+"""One run: writers are archived while all goes wrong, then what there is is verified and replayed."""
+
+from __future__ import annotations
+
+import collections
+import json
+import signal
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import agentbus
+from agentbus.errors import AgentBusError, BackendUnavailable, EpochMismatch
+from agentbus.torture.archive import command, faults, writing
+from agentbus.torture.archive.faults import RESTORE, Faults, Versions
+from agentbus.torture.archive.judging import CHECKS, Row, Story
+from agentbus.torture.archive.reading import archived, counted, kind_of
+from agentbus.torture.archive.scene import AGAIN, Scene, scene_of
+from agentbus.torture.nemesis import Client, possible
+from agentbus.torture.order import Order
+from agentbus.torture.server import Server
+from agentbus.torture.verdict import Verdict, found_by
+
+_WRITERS = 3
+_A_MINUTE = 12_000
+# A third of the time is for the start of the archivers and for what comes after.
+_WRITING = 0.7
+_SLACK = 900.0
+_REPLAY_GAP = 0.8
+_REPLAYED = ("q:again", "q:again:high", "q:again:low")
+# So much of the log is cut off until the server is behind the archive.
+_TAIL = 20_000
+
+
+def torture(order: Order) -> Verdict:
+    """Torture archivers and a replay, and judge what came of it."""
+    began = time.monotonic()
+    with scene_of(order) as scene:
+        run = _Run(scene)
+        story = run.through()
+    return Verdict(
+        "archive",
+        order.seed,
+        time.monotonic() - began,
+        run.counts,
+        run.wanted,
+        run.figures,
+        found_by(story, CHECKS),
+        order.place,
+    )
+
+
+class _Run:
+    """Goes through one run, step by step."""
+
+    def __init__(self, scene: Scene) -> None:
+        self._scene = scene
+        self._order = scene.order
+        self._entries = scene.order.number(_A_MINUTE)
+        self._disagreed: list[str] = []
+        self._went_on: list[str] = []
+        self.counts: collections.Counter[str] = collections.Counter()
+        self.wanted: collections.Counter[str] = collections.Counter()
+        self.figures: dict[str, Any] = {}
+
+    def through(self) -> Story:
+        """Do all steps, and return what is known in the end."""
+        self._archive()
+        story = self._look()
+        self._replay()
+        with self._scene.look() as look:
+            replayed = look.published(_REPLAYED)
+        self._verify("verify")
+        if self._scene.server is not None and self._order.minutes >= 1:
+            self._restore(self._scene.server, story.rows)
+        self.figures["replayed"] = len(replayed)
+        return story._replace(
+            replayed=replayed,
+            disagreed=self._disagreed,
+            went_on=self._went_on,
+            ended=self._ended(),
+            unfinished=self._scene.unfinished,
+        )
+
+    @property
+    def _patience(self) -> float:
+        """How long a step may take: three times as long as on two idle cores, and more."""
+        return self._order.minutes * 180 + _SLACK
+
+    # -- archived --
+
+    def _archive(self) -> None:
+        scene, order = self._scene, self._order
+        pace = self._entries / (order.minutes * 60 * _WRITING) / _WRITERS
+        writers = [scene.writer(number, pace) for number in range(_WRITERS)]
+        writers.append(scene.worker())
+        # What comes after an archiver has looked for streams it finds a minute later.
+        scene.quietly("writing begins", self._all_streams, self._patience)
+        archiver = scene.archiver()
+        versions = Versions(scene.path)
+        wanted = possible(faults.wanted(order), scene.server)
+        nemesis = self._faults(
+            wanted,
+            order.minutes * 60 / sum(wanted.values()),
+            versions,
+            order.seed,
+        )
+        scene.run(
+            "archivers are killed",
+            nemesis,
+            lambda: scene.acknowledged >= self._entries,
+            self._patience,
+        )
+        self._add(nemesis, wanted)
+        (scene.place / "enough").touch()
+        scene.quietly(
+            "writers end", lambda: all(scene.done(each) for each in writers), self._patience
+        )
+        self._last_word(archiver, versions)
+        scene.quietly("the archive is complete", self._complete, self._patience)
+        if code := scene.dismiss(archiver, signal.SIGTERM):
+            scene.site.ended.append(f"{archiver.name} was stopped, and ended with {code}")
+        versions.look()
+        self.figures |= {"versions": versions.number, "killed_at_work": nemesis.at_work}
+
+    def _faults(
+        self, wanted: Mapping[str, int], gap: float, versions: Versions, seed: int
+    ) -> Faults:
+        scene = self._scene
+        return Faults(
+            wanted,
+            gap,
+            seed,
+            scene.site.clients,
+            scene.server,
+            seen=versions.of,
+            hire=scene.second,
+        )
+
+    def _add(self, nemesis: Faults, wanted: Mapping[str, int]) -> None:
+        self.counts.update(nemesis.counts)
+        self.wanted.update(wanted)
+
+    def _all_streams(self) -> bool:
+        with self._scene.look() as look:
+            return all(look.length(name) for name in writing.STREAMS)
+
+    def _last_word(self, archiver: Client, versions: Versions) -> None:
+        """Have the last archiver commit something, so that it has begun when it is stopped."""
+        with agentbus.bus.Bus(self._scene.settings) as bus:
+            bus.speak("the end")
+        self._scene.quietly(
+            "the last archiver is at work",
+            lambda: archiver.process is not None and versions.of(archiver.process.pid) > 0,
+            self._patience,
+        )
+
+    def _complete(self) -> bool:
+        from agentbus.pipeline.verifying import status
+
+        try:
+            return status(self._scene.settings, str(self._scene.path)).lag == 0
+        except AgentBusError:
+            # There is none yet.
+            return False
+
+    def _look(self) -> Story:
+        """Read what the archive holds, and the server."""
+        rows, holes = archived(self._scene.path)
+        log, unshown = counted(self._scene.path)
+        with self._scene.look() as look:
+            server = look.rows({name: kind_of(name) for name in log})
+        lost = sum(hole.lost for hole in holes)
+        self.figures |= {"acknowledged": self._scene.acknowledged, "archived": len(rows)}
+        self.figures["gone_and_counted"] = lost
+        entries = self._scene.site.reader.entries
+        return Story(entries, rows, holes, log, server, unshown=unshown)
+
+    # -- verified --
+
+    def _verify(self, name: str, *before: tuple[str, ...]) -> list[int]:
+        """Run command lines and then `archive verify`, in one process, and return their exit codes."""
+        scene = self._scene
+        path = str(scene.path)
+        lines = [*before, ("archive", "verify", path, "--json"), command.DONE]
+        client = scene.commands(name, [list(line) for line in lines])
+        scene.quietly(name, lambda: scene.done(client), self._patience)
+        codes = self._codes(name)
+        told = [
+            json.loads(line)
+            for line in scene.said(name).read_text().splitlines()
+            if "duplicates" in line
+        ]
+        self._disagreed += [f"{name}: {each}" for each in told if not each["ok"]]
+        if codes[-1:] != [0] or not told:
+            self._disagreed.append(f"{name}: exit codes {codes}")
+        return codes
+
+    def _codes(self, name: str) -> list[int]:
+        entries = self._scene.site.reader.entries
+        return [
+            entry.of["code"] for entry in entries if entry.who == name and entry.op == command.RAN
+        ]
+
+    # -- replayed --
+
+    def _replay(self) -> None:
+        scene = self._scene
+        rows = sum(1 for row in archived(scene.path)[0] if row.kind == "queue")
+        wanted = possible(faults.wanted_of_replay(self._order), scene.server)
+        seconds = sum(wanted.values()) * _REPLAY_GAP * 2 + 4
+        client = scene.replayer(rows / seconds)
+        nemesis = Faults(
+            wanted,
+            _REPLAY_GAP,
+            self._order.seed,
+            [client],
+            scene.server,
+            seen=lambda _pid: self._published(),
+        )
+        # Faults before it publishes anything would only meet the start of Spark.
+        scene.quietly("a replay begins", lambda: self._published() > 0, self._patience)
+        scene.run("a replay is killed", nemesis, lambda: scene.done(client), self._patience)
+        self._add(nemesis, wanted)
+        for code in self._codes(client.name):
+            if code:
+                scene.site.ended.append(f"a replay ended with {code}")
+
+    def _published(self) -> int:
+        """Return about how much is published; a server that is away publishes nothing."""
+        try:
+            with self._scene.look() as look:
+                return look.length(f"q:{AGAIN}")
+        except BackendUnavailable:
+            return 0
+
+    # -- gone back in time --
+
+    def _restore(self, server: Server, rows: Sequence[Row]) -> None:
+        """Have the server go back behind the archive: that ends it, until it is told to go on."""
+        scene = self._scene
+        self.wanted[RESTORE] = 1
+        while not self._behind():
+            server.kill()
+            server.lose_tail(_TAIL)
+            server.start()
+        self.counts[RESTORE] += 1
+        path = str(scene.path)
+        codes = self._verify(
+            "restored", ("archive", path, "--json"), ("archive", path, "--new-epoch", "--json")
+        )
+        said = (scene.site.errors / "restored").read_text(errors="replace")
+        if codes[:2] != [1, 0] or "went back in time" not in said:
+            self._went_on.append(f"archive, archive --new-epoch ended with {codes}: {said[-500:]}")
+        there = collections.Counter(row.name for row in archived(scene.path)[0])
+        self._went_on += [f"lost: {row.name}" for row in rows if row.name not in there]
+        self._went_on += [f"doubled: {name}" for name, number in there.items() if number > 1]
+
+    def _behind(self) -> bool:
+        from agentbus.pipeline.verifying import status
+
+        try:
+            status(self._scene.settings, str(self._scene.path))
+        except EpochMismatch:
+            return True
+        return False
+
+    def _ended(self) -> list[str]:
+        return list(self._scene.site.ended)

@@ -1,0 +1,37 @@
+"""Archives and replays that are tortured: processes killed, the server killed, connections spoilt."""
+
+from __future__ import annotations
+
+import pathlib
+
+import pytest
+
+from agentbus.torture.archive import MODE
+from agentbus.torture.order import Order
+from agentbus.torture.verdict import Verdict
+
+
+def tortured(place: pathlib.Path, minutes: float, seed: int = 3) -> Verdict:
+    (verdict,) = MODE.torture(Order(seed, minutes, place))
+    return verdict
+
+
+@pytest.mark.timeout(1200)
+def test_what_was_acknowledged_is_archived_once_and_replayed_once_whoever_is_killed(tmp_path):
+    verdict = tortured(tmp_path, 0.2)
+
+    assert not verdict.violations
+    assert not verdict.too_few
+    assert verdict.figures["replayed"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+def test_a_hundred_thousand_entries_are_archived_once_under_sixty_kills(tmp_path):
+    verdict = tortured(tmp_path, 10)
+
+    assert not verdict.violations
+    assert not verdict.too_few
+    assert (
+        verdict.faults["kill"] + verdict.faults["tree_kill"] + verdict.faults["worker_kill"] >= 60
+    )
