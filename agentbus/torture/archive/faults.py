@@ -32,7 +32,8 @@ from agentbus.torture.order import Order
 from agentbus.torture.server import Server
 
 TREE_KILL, WORKER_KILL, WRITER_KILL = "tree_kill", "worker_kill", "writer_kill"
-SECOND, REPLAY_KILL, RESTORE = "second_archiver", "replay_kill", "restore"
+SECOND, COMPACT = "second_archiver", "compaction"
+REPLAY_KILL, RESTORE = "replay_kill", "restore"
 KILL_AT_WORK = "kill_at_work"
 ARCHIVER, WRITER, REPLAYER = "archiver", "writer", "replayer"
 # In seconds: the longest that a fresh process lives, and one that has just done something.
@@ -47,7 +48,7 @@ _SECOND_LIVES = (15.0, 30.0)
 def wanted(order: Order) -> dict[str, int]:
     """Return how many of which faults there are to be while it is archived."""
     number = order.number
-    rare = {SECOND: 0.6, CLOCK: 1.0, FREEZE: 1.0} if order.minutes >= 1 else {}
+    rare = {SECOND: 0.6, COMPACT: 0.3, CLOCK: 1.0, FREEZE: 1.0} if order.minutes >= 1 else {}
     return {
         KILL: number(2.5),
         TREE_KILL: number(2.5),
@@ -92,8 +93,9 @@ class _Aim(NamedTuple):
 class Faults(Nemesis):
     """Hurts processes by their role, and kills some just after they have done something.
 
-    `seen` tells how much a process has done so far, by its number; `hire` starts another archiver and
-    returns what ends it.
+    `seen` tells how much a process has done so far, by its number. `second` starts another archiver and
+    returns what ends it, `compact` starts a compaction if it can. Once it is `over`, nobody is hurt any
+    more: what was wanted beyond that did not happen.
     """
 
     def __init__(
@@ -105,11 +107,15 @@ class Faults(Nemesis):
         server: Server | None,
         *,
         seen: Callable[[int], int],
-        hire: Callable[[], Callable[[], None]] | None = None,
+        second: Callable[[], Callable[[], None]] | None = None,
+        compact: Callable[[], bool] | None = None,
+        over: Callable[[], bool] = lambda: False,
     ) -> None:
         super().__init__(wanted, gap, seed, clients, server)
         self._seen = seen
-        self._hire = hire
+        self._hire = second
+        self._compact = compact
+        self._over = over
         self._role = ""
         self._aims: list[_Aim] = []
         # How many were killed just after they had done something.
@@ -122,6 +128,7 @@ class Faults(Nemesis):
             KILL_AT_WORK: lambda: self._aim(KILL_AT_WORK),
             WRITER_KILL: self._kill_writer,
             SECOND: self._second,
+            COMPACT: self._compaction,
         }
 
     def victims(self) -> list[Client]:
@@ -135,6 +142,8 @@ class Faults(Nemesis):
 
     def tick(self) -> None:
         """Go on with what takes time, kill who has done something, and do the next fault."""
+        if self._left and self._over():
+            self._left.clear()
         super().tick()
         now = time.monotonic()
         for aim in list(self._aims):
@@ -165,6 +174,9 @@ class Faults(Nemesis):
             return False
         self.after(self.chance.uniform(*_SECOND_LIVES), self._hire())
         return True
+
+    def _compaction(self) -> bool | None:
+        return self._compact is not None and self._compact()
 
     @contextlib.contextmanager
     def _of(self, role: str) -> Iterator[None]:

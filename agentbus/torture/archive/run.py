@@ -26,8 +26,10 @@ _A_MINUTE = 12_000
 # A third of the time is for the start of the archivers and for what comes after.
 _WRITING = 0.7
 _SLACK = 900.0
-_REPLAY_GAP = 0.8
+_GLANCE = 0.1
+_REPLAY_GAP, _REPLAY_LEAST = 0.3, 4.0
 _REPLAYED = ("q:again", "q:again:high", "q:again:low")
+_RESTORED = "restored"
 # So much of the log is cut off until the server is behind the archive.
 _TAIL = 20_000
 
@@ -62,6 +64,7 @@ class _Run:
         self.counts: collections.Counter[str] = collections.Counter()
         self.wanted: collections.Counter[str] = collections.Counter()
         self.figures: dict[str, Any] = {}
+        self._looked, self._there = 0.0, 0
 
     def through(self) -> Story:
         """Do all steps, and return what is known in the end."""
@@ -70,7 +73,6 @@ class _Run:
         self._replay()
         with self._scene.look() as look:
             replayed = look.published(_REPLAYED)
-        self._verify("verify")
         if self._scene.server is not None and self._order.minutes >= 1:
             self._restore(self._scene.server, story.rows)
         self.figures["replayed"] = len(replayed)
@@ -78,7 +80,7 @@ class _Run:
             replayed=replayed,
             disagreed=self._disagreed,
             went_on=self._went_on,
-            ended=self._ended(),
+            ended=[*self._scene.site.ended, *self._failed()],
             unfinished=self._scene.unfinished,
         )
 
@@ -99,11 +101,15 @@ class _Run:
         archiver = scene.archiver()
         versions = Versions(scene.path)
         wanted = possible(faults.wanted(order), scene.server)
-        nemesis = self._faults(
+        nemesis = Faults(
             wanted,
             order.minutes * 60 / sum(wanted.values()),
-            versions,
             order.seed,
+            scene.site.clients,
+            scene.server,
+            seen=versions.of,
+            second=scene.second,
+            compact=scene.compact,
         )
         scene.run(
             "archivers are killed",
@@ -122,20 +128,6 @@ class _Run:
             scene.site.ended.append(f"{archiver.name} was stopped, and ended with {code}")
         versions.look()
         self.figures |= {"versions": versions.number, "killed_at_work": nemesis.at_work}
-
-    def _faults(
-        self, wanted: Mapping[str, int], gap: float, versions: Versions, seed: int
-    ) -> Faults:
-        scene = self._scene
-        return Faults(
-            wanted,
-            gap,
-            seed,
-            scene.site.clients,
-            scene.server,
-            seen=versions.of,
-            hire=scene.second,
-        )
 
     def _add(self, nemesis: Faults, wanted: Mapping[str, int]) -> None:
         self.counts.update(nemesis.counts)
@@ -178,13 +170,9 @@ class _Run:
 
     # -- verified --
 
-    def _verify(self, name: str, *before: tuple[str, ...]) -> list[int]:
-        """Run command lines and then `archive verify`, in one process, and return their exit codes."""
+    def _verified(self, name: str) -> list[int]:
+        """Learn what a process was told by `archive verify`, and return its command lines' exit codes."""
         scene = self._scene
-        path = str(scene.path)
-        lines = [*before, ("archive", "verify", path, "--json"), command.DONE]
-        client = scene.commands(name, [list(line) for line in lines])
-        scene.quietly(name, lambda: scene.done(client), self._patience)
         codes = self._codes(name)
         told = [
             json.loads(line)
@@ -208,7 +196,7 @@ class _Run:
         scene = self._scene
         rows = sum(1 for row in archived(scene.path)[0] if row.kind == "queue")
         wanted = possible(faults.wanted_of_replay(self._order), scene.server)
-        seconds = sum(wanted.values()) * _REPLAY_GAP * 2 + 4
+        seconds = sum(wanted.values()) * _REPLAY_GAP * 2 + _REPLAY_LEAST
         client = scene.replayer(rows / seconds)
         nemesis = Faults(
             wanted,
@@ -217,22 +205,27 @@ class _Run:
             [client],
             scene.server,
             seen=lambda _pid: self._published(),
+            over=lambda: bool(self._codes(client.name)),
         )
         # Faults before it publishes anything would only meet the start of Spark.
         scene.quietly("a replay begins", lambda: self._published() > 0, self._patience)
         scene.run("a replay is killed", nemesis, lambda: scene.done(client), self._patience)
         self._add(nemesis, wanted)
-        for code in self._codes(client.name):
-            if code:
-                scene.site.ended.append(f"a replay ended with {code}")
+        codes = self._verified(client.name)
+        if codes[:1] != [0]:
+            scene.site.ended.append(f"the replay's command lines ended with {codes}")
 
     def _published(self) -> int:
         """Return about how much is published; a server that is away publishes nothing."""
+        if time.monotonic() < self._looked + _GLANCE:
+            return self._there
+        self._looked = time.monotonic()
         try:
             with self._scene.look() as look:
-                return look.length(f"q:{AGAIN}")
+                self._there = look.length(f"q:{AGAIN}")
         except BackendUnavailable:
-            return 0
+            self._there = 0
+        return self._there
 
     # -- gone back in time --
 
@@ -246,10 +239,11 @@ class _Run:
             server.start()
         self.counts[RESTORE] += 1
         path = str(scene.path)
-        codes = self._verify(
-            "restored", ("archive", path, "--json"), ("archive", path, "--new-epoch", "--json")
-        )
-        said = (scene.site.errors / "restored").read_text(errors="replace")
+        lines = [["archive", path, "--json"], ["archive", path, "--new-epoch", "--json"]]
+        client = scene.commands(_RESTORED, [*lines, scene.verify(), command.DONE])
+        scene.quietly("the server went back", lambda: scene.done(client), self._patience)
+        codes = self._verified(_RESTORED)
+        said = (scene.site.errors / _RESTORED).read_text(errors="replace")
         if codes[:2] != [1, 0] or "went back in time" not in said:
             self._went_on.append(f"archive, archive --new-epoch ended with {codes}: {said[-500:]}")
         there = collections.Counter(row.name for row in archived(scene.path)[0])
@@ -265,5 +259,12 @@ class _Run:
             return True
         return False
 
-    def _ended(self) -> list[str]:
-        return list(self._scene.site.ended)
+    def _failed(self) -> list[str]:
+        """Return the compactions that failed."""
+        return [
+            f"{entry.who}: {entry.of}"
+            for entry in self._scene.site.reader.entries
+            if entry.op == command.RAN
+            and entry.who.startswith(faults.ARCHIVER)
+            and entry.of["code"]
+        ]

@@ -13,6 +13,7 @@ import urllib.parse
 from collections.abc import Callable, Iterator, Sequence
 
 from agentbus.bus import Bus
+from agentbus.clock import rfc3339
 from agentbus.settings import Settings
 from agentbus.torture.archive import command, faults, writing
 from agentbus.torture.archive.faults import ARCHIVER, REPLAYER, WRITER
@@ -26,6 +27,7 @@ from agentbus.torture.site import Site, upstream_of
 AGAIN = "again"
 _ENDS_WITHIN = 120.0
 _GLANCE = 0.5
+_TWO_DAYS = 172_800.0
 
 
 @contextlib.contextmanager
@@ -35,10 +37,10 @@ def scene_of(order: Order) -> Iterator[Scene]:
         server = None
         if order.url is None:
             server = stack.enter_context(Server(order.place / "server", clock=True))
-        site = stack.enter_context(Site(order.place, upstream_of(server, order.url)))
-        scene = Scene(order, server, site)
         # What Spark leaves is no part of a failure's history.
         stack.callback(shutil.rmtree, order.place / "scratch", ignore_errors=True)
+        site = stack.enter_context(Site(order.place, upstream_of(server, order.url)))
+        scene = Scene(order, server, site)
         if server is None:
             stack.enter_context(scene.cleared())
         yield scene
@@ -109,10 +111,24 @@ class Scene:
 
         return end
 
+    def compact(self) -> bool:
+        """Start a compaction of all that is archived by then, if anything is."""
+        if not any(self.path.glob("kind=*")):
+            return False
+        self._seconds += 1
+        later = rfc3339(time.time() + _TWO_DAYS)[:10]
+        line = ["archive", "compact", str(self.path), "--before", later, "--json"]
+        self.commands(f"{ARCHIVER}-compacts-{self._seconds}", [line, command.DONE])
+        return True
+
     def replayer(self, rate: float) -> Client:
-        """Start a replay of all queues at so many rows a second."""
+        """Start a replay of all queues at so many rows a second, which verifies the archive then."""
         line = ["replay", str(self.path), "--to-queue", AGAIN, "--rate", f"{rate:g}", "--json"]
-        return self.commands(REPLAYER, [line, list(command.DONE)])
+        return self.commands(REPLAYER, [line, self.verify(), command.DONE])
+
+    def verify(self) -> Sequence[str]:
+        """Return the command line that verifies the archive."""
+        return ["archive", "verify", str(self.path), "--json"]
 
     def commands(self, name: str, lines: Sequence[Sequence[str]]) -> Client:
         """Start a process that runs these command lines; it is replaced if the last one fails."""
