@@ -16,6 +16,14 @@ if TYPE_CHECKING:
 
 _DISK = "free disk space, and see the server's log"
 _APPEND = "redis-cli CONFIG SET appendonly yes, and the same in its config file"
+_ALWAYS = "redis-cli CONFIG SET appendfsync always, and the same in its config file"
+# When what was acknowledged is on the disk, which is what a loss of power leaves.
+_LEVELS = {
+    "always": ", and is on the disk before the answer",
+    "everysec": ", and is on the disk within a second or two: a loss of power takes those",
+    "no": ", and is on the disk when the system thinks fit: a loss of power takes half a minute or more",
+    None: " (CONFIG GET is refused, so it is not known how soon it is on the disk)",
+}
 
 
 class Vital(Record):
@@ -33,23 +41,29 @@ class Vital(Record):
 
 
 class Said(Record):
-    """What a server says of itself: INFO by name, and when it makes snapshots (None: it does not tell).
+    """What a server says of itself: INFO by name, and two of its settings (None: it does not tell).
 
-    `named` is empty where INFO was refused, and `refusal` says how.
+    `named` is empty where INFO was refused, and `refusal` says how. `saves` is when it makes snapshots,
+    `fsync` when what it appends to its file is on the disk.
     """
 
     named: dict[str, str]
     saves: str | None
     refusal: str | None
+    fsync: str | None = None
 
 
 def ask() -> Op[Said]:
     """Ask a server how it is, in one request."""
-    info, saves = yield Batch([("INFO",), ("CONFIG", "GET", "save")])
+    info, *settings = yield Batch(
+        [("INFO",), ("CONFIG", "GET", "save"), ("CONFIG", "GET", "appendfsync")]
+    )
     if not isinstance(info, bytes):
         return Said({}, None, str(info))
-    known = isinstance(saves, list) and len(saves) == 2
-    return Said(_named(info), text(saves[1]) if known else None, None)
+    saves, fsync = (
+        text(told[1]) if isinstance(told, list) and len(told) == 2 else None for told in settings
+    )
+    return Said(_named(info), saves, None, fsync)
 
 
 def examine(said: Said, memory: Levels, replication: Levels) -> list[Vital]:
@@ -89,14 +103,16 @@ def _persistence(said: Said) -> list[Vital]:
     named = said.named
     found = []
     if named.get("aof_enabled") == "1":
-        level = "an append-only file is kept"
+        level = f"an append-only file is kept{_LEVELS.get(said.fsync, '')}"
         delayed = int(named.get("aof_delayed_fsync", "0"))
         if delayed:
             level += f"; {delayed} writes waited for a slow disk"
-        if named.get("aof_last_write_status", "ok") == "ok":
-            found.append(Vital("persistence", None, level))
-        else:
+        if named.get("aof_last_write_status", "ok") != "ok":
             found.append(Vital("persistence", "critical", "the last write to disk failed", _DISK))
+        elif said.fsync == "no":
+            found.append(Vital("persistence", "warning", level, _ALWAYS))
+        else:
+            found.append(Vital("persistence", None, level))
     elif _keeps_snapshots(said):
         loss = "only snapshots are kept: a crash loses what came after the last one"
         found.append(Vital("persistence", "warning", loss, _APPEND))

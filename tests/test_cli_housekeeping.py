@@ -17,6 +17,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from agentbus import vitals
+from agentbus.health.thresholds import Thresholds
 from tests.servers import Shell, program
 
 
@@ -147,6 +149,46 @@ def test_doctor_fails_on_a_server_that_may_lose_data(shell, own_server, setting,
     (found,) = [record for record in failed if record["status"] == "failed"]
     assert found["check"] == check
     assert found["remedy"]
+
+
+@pytest.mark.parametrize(
+    ("level", "status", "told"),
+    [
+        ("always", "ok", "is on the disk before the answer"),
+        ("everysec", "ok", "a loss of power takes those"),
+        ("no", "warning", "a loss of power takes half a minute or more"),
+    ],
+)
+def test_doctor_says_what_a_loss_of_power_takes(shell, own_server, level, status, told):
+    own_server.ask("CONFIG", "SET", "appendfsync", level)
+
+    records = shell.records("doctor", "--url", own_server.url)
+
+    (found,) = [record for record in records if record["check"] == "persistence"]
+    assert found["status"] == status
+    assert told in found["found"]
+    assert bool(found["remedy"]) == (status != "ok")
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        *("allkeys-lru", "allkeys-lfu", "allkeys-random"),
+        *("volatile-lru", "volatile-lfu", "volatile-random", "volatile-ttl"),
+    ],
+)
+def test_doctor_fails_on_every_policy_but_one(policy):
+    (found,) = [
+        vital
+        for vital in vitals.examine(
+            vitals.Said({"aof_enabled": "1", "maxmemory_policy": policy}, "", None, "always"),
+            *(Thresholds({}, "default").levels(check) for check in ("memory", "replication")),
+        )
+        if vital.severity is not None
+    ]
+
+    assert (found.check, found.severity) == ("eviction", "critical")
+    assert policy in found.found
 
 
 def test_doctor_without_a_server_is_exit_1(shell):

@@ -564,7 +564,13 @@ def test_a_consumer_in_quarantine_is_critical(bus: agentbus.Bus) -> None:
 # -- the server --
 
 
-SOUND = {"maxmemory-policy": "noeviction", "appendonly": "yes", "save": "", "maxmemory": 0}
+SOUND = {
+    "maxmemory-policy": "noeviction",
+    "appendonly": "yes",
+    "appendfsync": "always",
+    "save": "",
+    "maxmemory": 0,
+}
 
 
 @pytest.mark.parametrize(
@@ -579,6 +585,7 @@ SOUND = {"maxmemory-policy": "noeviction", "appendonly": "yes", "save": "", "max
             {"appendonly": "no", "save": "3600 1"},
             *("persistence", "warning", "only snapshots are kept"),
         ),
+        ({"appendfsync": "no"}, "persistence", "warning", "when the system thinks fit"),
         ({"maxmemory": 0.97}, "memory", "critical", "the server's memory: "),
         ({"maxmemory": 0.85}, "memory", "warning", "the server's memory: "),
     ],
