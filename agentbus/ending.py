@@ -161,36 +161,44 @@ class Ending:
             data = b"null"
         name = self.id_of(task)
         told = telling(self.scope, self.queue, self.group, name, task.meta, result=data)
-        done = yield Run(
+        once = self.scope.once()
+        step = Run(
             "finish",
             (
                 *(self.streams[task.priority], self.stats, self.attempts(task.priority)),
-                *(self.scope.keys.result(name, self.group), *self._noting(name), *told.keys),
+                *(self.scope.keys.result(name, self.group), *self._noting(name)),
+                *(once.key, *told.keys),
             ),
             (
                 *(self.group, self.consumer, task.entry_id, round(took * 1000)),
-                *(data if self.kept else b"", self.kept, told.counter, name, *told.argv),
+                *(data if self.kept else b"", self.kept, told.counter, name),
+                *(once.token, *told.argv),
             ),
             writes=True,
         )
+        done = yield step
+        self.scope.settled(once, step)
         if done == _AWAITED:
             yield from passed_on(self.scope)
         return bool(done)
 
     def retry(self, task: Taken, after: float) -> Op[bool]:
         """Put a task aside for so many seconds; tells whether it was still ours."""
-        due = yield Run(
+        once = self.scope.once()
+        step = Run(
             "retry",
             (
                 *(self.streams[task.priority], self.stats),
-                *(self.attempts(task.priority), self.retries(task.priority)),
+                *(self.attempts(task.priority), self.retries(task.priority), once.key),
             ),
             (
                 *(self.group, self.consumer, task.entry_id, round(after * 1000)),
-                *(task.attempt, ASIDE),
+                *(task.attempt, ASIDE, once.token),
             ),
             writes=True,
         )
+        due = yield step
+        self.scope.settled(once, step)
         return bool(due)
 
     def bury(self, task: Taken, error: BaseException | str) -> Op[bool]:
@@ -207,19 +215,23 @@ class Ending:
             *("attempts", task.attempt, "error", why, "traceback", trace),
             *("failed_at", rfc3339(self.scope.now(), milliseconds=True)),
         )
-        buried = yield Run(
+        once = self.scope.once()
+        step = Run(
             "bury",
             (
                 *(self.streams[task.priority], self.letters, self.stats),
                 *(self.attempts(task.priority), self.retries(task.priority)),
-                *(self.scope.keys.result(name, self.group), *self._noting(name), *others.keys),
+                *(self.scope.keys.result(name, self.group), *self._noting(name)),
+                *(once.key, *others.keys),
             ),
             (
                 *(self.group, self.consumer, task.entry_id, why, self._kept(name)),
-                *(others.counter, name, len(words), *words, *others.argv),
+                *(others.counter, name, once.token, len(words), *words, *others.argv),
             ),
             writes=True,
         )
+        buried = yield step
+        self.scope.settled(once, step)
         if buried == _AWAITED:
             yield from passed_on(self.scope)
         if buried and task.claims:

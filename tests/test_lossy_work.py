@@ -13,6 +13,7 @@ from agentbus.consuming import Consumption
 from agentbus.delivery import Delivery
 from agentbus.keys import Keys
 from agentbus.retry import Backoff
+from agentbus.store.wire import digest
 from tests.proxy import Proxy
 from tests.servers import ask
 
@@ -61,6 +62,31 @@ def test_an_attempt_whose_beginning_is_told_twice_counts_once(far_bus, near_bus,
     # then it is the third still, and the next one is the fourth
     assert (lossy.lost, again) == (1, 3)
     assert near_bus._run("work", consumer.begin(task)) == 4
+
+
+@pytest.mark.parametrize("how", ["finish", "retry", "bury"])
+def test_what_becomes_of_a_task_is_told_truly_though_its_answer_was_lost(
+    far_bus, near_bus, lossy, project, how
+):
+    # given two tasks in hand, and a server that knows the script by the first of them
+    near_bus.queue("mail").publish_many([1, 2])
+    act = {
+        "finish": Delivery.ack,
+        "retry": lambda task: task.retry(after=60),
+        "bury": lambda task: task.bury("no"),
+    }
+    first, second = far_bus.queue("mail").fetch(count=2)
+    assert act[how](first)
+
+    # when the answer for the second is lost, so that it is asked for again
+    lossy.loses = digest(how).encode()
+
+    # then it was this consumer's, and counts once
+    assert act[how](second)
+    assert lossy.lost == 1
+    counted = {"finish": "processed", "retry": "retried", "bury": "dead"}[how]
+    assert int(ask(near_bus, "HGET", Keys(project).stats("mail"), counted)) == 2
+    assert ask(near_bus, "HGET", Keys(project).stats("mail"), "stale") is None
 
 
 def test_no_task_is_buried_because_answers_were_lost(far_bus, near_bus, lossy, project):

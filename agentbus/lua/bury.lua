@@ -1,14 +1,17 @@
 #!lua flags=allow-oom
 -- Moves a task to the dead letters: append there, acknowledge here; and tells those who asked to be told.
--- KEYS: stream, dead letters, stats, attempts, retries, result, awaited, notes of what is settled, then three for each
---       who is to be told
--- ARGV: group, consumer, id, what to keep in the result's place, seconds to keep it (0: never) with '@' and where the letter
---       lies if its id does not tell, a counter to raise ('' for none), the task's id, how many words follow, fields and values that say why, then the words for each who is
---       to be told
+-- KEYS: stream, dead letters, stats, attempts, retries, result, awaited, notes of what is settled, once slot, then three
+--       for each who is to be told
+-- ARGV: group, consumer, id, what to keep in the result's place, seconds to keep it (0: never) with '@' and where the
+--       letter lies if its id does not tell, a counter to raise ('' for none), the task's id, token, how many words
+--       follow, fields and values that say why, then the words for each who is to be told
 -- Returns: 1, 2 if other tasks wait for it, or 0 if the task is not this consumer's any longer
+--@include once
 --@include owner
 --@include tell
 --@include settled
+local before = already(KEYS[9], ARGV[8])
+if before then return before end
 if not owns(KEYS[1], ARGV[1], ARGV[2], ARGV[3]) then
   redis.call('HINCRBY', KEYS[3], 'stale', 1)
   return 0
@@ -21,8 +24,8 @@ if #letter > 7000 then
   for i = 1, #letter, 2 do named[letter[i]] = letter[i + 1] end
   letter = { 'payload', cjson.encode(named) }
 end
-local words = tonumber(ARGV[8])
-for i = 9, 8 + words do letter[#letter + 1] = ARGV[i] end
+local words = tonumber(ARGV[9])
+for i = 10, 9 + words do letter[#letter + 1] = ARGV[i] end
 local id = redis.call('XADD', KEYS[2], '*', unpack(letter))
 redis.call('XACK', KEYS[1], ARGV[1], ARGV[3])
 redis.call('HDEL', KEYS[4], ARGV[3])
@@ -32,5 +35,5 @@ redis.call('HINCRBY', KEYS[3], 'dead', 1)
 local seconds, where = string.match(ARGV[5], '^(%d+)(.*)$')
 if seconds ~= '0' then redis.call('SET', KEYS[6], '!' .. id .. where .. ' ' .. ARGV[4], 'EX', seconds) end
 if ARGV[6] ~= '' then redis.call('HINCRBY', KEYS[3], ARGV[6], 1) end
-tell(KEYS[3], 9, 9 + words)
-return settled(KEYS[7], KEYS[8], ARGV[7], ARGV[1], '!' .. ARGV[4]) and 2 or 1
+tell(KEYS[3], 10, 10 + words)
+return keep(KEYS[9], ARGV[8], settled(KEYS[7], KEYS[8], ARGV[7], ARGV[1], '!' .. ARGV[4]) and 2 or 1)

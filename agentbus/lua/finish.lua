@@ -1,12 +1,16 @@
 #!lua flags=allow-oom
 -- Acknowledges one task with its result, and tells those who asked to be told.
--- KEYS: stream, stats, attempts, result, awaited, notes of what is settled, then three for each who is to be told
+-- KEYS: stream, stats, attempts, result, awaited, notes of what is settled, once slot, then three for each who is to be
+--       told
 -- ARGV: group, consumer, id, milliseconds that the handler took, result ('' to keep none), seconds to keep it,
---       a counter to raise ('' for none), the task's id, then the words for each who is to be told
+--       a counter to raise ('' for none), the task's id, token, then the words for each who is to be told
 -- Returns: 1, 2 if other tasks wait for it, or 0 if the task is not this consumer's any longer
+--@include once
 --@include owner
 --@include tell
 --@include settled
+local before = already(KEYS[7], ARGV[9])
+if before then return before end
 if not owns(KEYS[1], ARGV[1], ARGV[2], ARGV[3]) then
   redis.call('HINCRBY', KEYS[2], 'stale', 1)
   return 0
@@ -17,5 +21,5 @@ redis.call('HDEL', KEYS[3], ARGV[3])
 redis.call('HINCRBY', KEYS[2], 'processed', 1)
 redis.call('HINCRBY', KEYS[2], 'busy_ms', ARGV[4])
 if ARGV[7] ~= '' then redis.call('HINCRBY', KEYS[2], ARGV[7], 1) end
-tell(KEYS[2], 7, 9)
-return settled(KEYS[5], KEYS[6], ARGV[8], ARGV[1], '+') and 2 or 1
+tell(KEYS[2], 8, 10)
+return keep(KEYS[7], ARGV[9], settled(KEYS[5], KEYS[6], ARGV[8], ARGV[1], '+') and 2 or 1)

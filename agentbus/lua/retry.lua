@@ -1,9 +1,12 @@
 #!lua flags=allow-oom
 -- Puts a task aside until it is due again; it stays pending, so that nothing trims it.
--- KEYS: stream, stats, attempts, retries
--- ARGV: group, consumer, id, delay in ms, attempts made so far, the consumer that holds what was put aside
+-- KEYS: stream, stats, attempts, retries, once slot
+-- ARGV: group, consumer, id, delay in ms, attempts made so far, the consumer that holds what was put aside, token
 -- Returns: when it is due in ms, or '' if the task is not this consumer's any longer
+--@include once
 --@include owner
+local before = already(KEYS[5], ARGV[7])
+if before then return before end
 if not owns(KEYS[1], ARGV[1], ARGV[2], ARGV[3]) then
   redis.call('HINCRBY', KEYS[2], 'stale', 1)
   return ''
@@ -14,4 +17,4 @@ redis.call('HSET', KEYS[3], ARGV[3], ARGV[5])
 redis.call('ZADD', KEYS[4], due, ARGV[3])
 redis.call('XCLAIM', KEYS[1], ARGV[1], ARGV[6], 0, ARGV[3], 'JUSTID')
 redis.call('HINCRBY', KEYS[2], 'retried', 1)
-return string.format('%d', due)
+return keep(KEYS[5], ARGV[7], string.format('%d', due))
