@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import redis
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 import agentbus
@@ -21,7 +22,7 @@ from agentbus.retry import Backoff
 from agentbus.testing import published
 from tests.conftest import Connect
 from tests.profiles import times
-from tests.servers import Server, Shell, ask, client
+from tests.servers import Server, Shell, ask
 
 SOON = Backoff(first=0.001)
 
@@ -478,7 +479,8 @@ with agentbus.connect(sys.argv[1], project=sys.argv[2], agent="ada") as bus:
 
 def test_whatever_workers_are_killed_all_is_done_in_its_order(own_server: Server) -> None:
     layers, width = 3, 5
-    raw = client(own_server.url)
+    # Longer than it blocks: redis-py gives up after 5 s, which a busy machine may take for a task.
+    raw = redis.Redis.from_url(own_server.url, protocol=2, driver_info=None, socket_timeout=60)
     words = [sys.executable, "-c", WORKS, own_server.url, "p"]
     seen: list[int] = []
     with agentbus.connect(own_server.url, project="p", agent="ada") as bus:
