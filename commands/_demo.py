@@ -6,7 +6,7 @@ import random
 import threading
 import time
 
-from agentbus.commands import _events
+from agentbus.commands import _events, _running
 from agentbus.commands._declare import Call
 from agentbus.commands._out import to_json
 
@@ -42,7 +42,7 @@ def demo(call: Call) -> None:
         made.create()
     made.check()
     stop = threading.Event()
-    _events.until_told([(lambda: _send(call, made, stop), stop.set)])
+    _running.until_told([(lambda: _send(call, made, stop), stop.set)])
 
 
 def _send(call: Call, ledger: Ledger, stop: threading.Event) -> None:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import signal
 import threading
 from typing import TYPE_CHECKING, Any
 
-from agentbus.commands import _spark
+from agentbus.commands import _signals, _spark
 from agentbus.commands._declare import Call, Param, Verb, seconds
 from agentbus.commands._table import age, show as table
 from agentbus.errors import UsageError
@@ -206,12 +205,8 @@ def _stopping(stop: threading.Event) -> Iterator[None]:
             raise KeyboardInterrupt
         stop.set()
 
-    before = {number: signal.signal(number, heard) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
+    with _signals.heard(heard):
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _compact(call: Call, path: str) -> None:

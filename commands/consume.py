@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from agentbus.commands import _events
+from agentbus.commands import _events, _running
 from agentbus.commands._declare import Call, Param, Verb
 from agentbus.errors import UsageError
 
@@ -48,7 +48,7 @@ def run(call: Call) -> int:
     """Run the consumers until told to stop, and return the exit code."""
     args = call.args
     chosen = _chosen(args.module, args.name)
-    with _events.warned(call):
+    with _running.warned(call):
         ledger = _events.ledger(call) if args.once else _events.served(call, "consume")
         if ledger is None:
             return 0
@@ -56,18 +56,18 @@ def run(call: Call) -> int:
 
         consumers = [Consumer(each, ledger, call.bus, lease=args.lease) for each in chosen]
         if not args.once:
-            _events.until_told([(_running(call, each), each.stop) for each in consumers])
+            _running.until_told([(_acting(call, each), each.stop) for each in consumers])
             return 0
 
         def stop() -> None:
             for each in consumers:
                 each.stop()
 
-        _events.until_told([(lambda: _once(call, consumers), stop)])
+        _running.until_told([(lambda: _once(call, consumers), stop)])
     return int(any(each.failure is not None for each in consumers))
 
 
-def _running(call: Call, consumer: Consumer) -> Callable[[], None]:
+def _acting(call: Call, consumer: Consumer) -> Callable[[], None]:
     said: Counter[str] = Counter()
 
     def tell(_passed: int) -> None:

@@ -97,27 +97,25 @@ def run(call: Call) -> None:
 def _serve(call: Call) -> None:
     """Answer scrapes until told to stop."""
     import copy
-    import signal
     import threading
 
     from agentbus.bus import Bus
+    from agentbus.commands import _signals
     from agentbus.prometheus import serve
 
     settings = copy.copy(call.settings)
     settings.deadline = min(settings.deadline, _PATIENCE)
     told = threading.Event()
-    ends = (signal.SIGINT, signal.SIGTERM)
-    before = {number: signal.signal(number, lambda *_: told.set()) for number in ends}
     host = "127.0.0.1" if call.args.host is None else call.args.host
-    try:
-        with Bus(settings) as bus, serve(bus, call.args.serve, host) as exporter:
-            call.out.record({"url": exporter.url}, exporter.url)
-            # Python acts on a signal only when the main thread runs.
-            while not told.wait(_GLANCE):
-                pass
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    with (
+        _signals.heard(lambda *_: told.set()),
+        Bus(settings) as bus,
+        serve(bus, call.args.serve, host) as exporter,
+    ):
+        call.out.record({"url": exporter.url}, exporter.url)
+        # Python acts on a signal only when the main thread runs.
+        while not told.wait(_GLANCE):
+            pass
 
 
 def _row(one: Metrics) -> tuple[str, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agentbus.commands import _events, _table
+from agentbus.commands import _events, _running, _table
 from agentbus.commands._declare import Call, Param, Verb
 from agentbus.commands._standing import holding
 from agentbus.commands._table import age, count
@@ -82,7 +82,7 @@ def _init(call: Call, ledger: Ledger) -> None:
 
 def _relay(call: Call) -> None:
     once = call.args.once
-    with _events.warned(call):
+    with _running.warned(call):
         ledger = _events.ledger(call) if once else _events.served(call, "relay")
         if ledger is None:
             return
@@ -90,13 +90,13 @@ def _relay(call: Call) -> None:
 
         relay = Relay(ledger, call.bus, lease=call.args.lease)
         if once:
-            _events.until_told([(lambda: _once(call, relay), relay.stop)])
+            _running.until_told([(lambda: _once(call, relay), relay.stop)])
             return
 
         def tell(published: int) -> None:
             call.out.record({"published": published}, f"{count(published, 'event')} published")
 
-        _events.until_told([(lambda: relay.run(tell), relay.stop)])
+        _running.until_told([(lambda: relay.run(tell), relay.stop)])
 
 
 def _once(call: Call, relay: Relay) -> None:

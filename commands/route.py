@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import orjson
 
-from agentbus.commands import _events
+from agentbus.commands import _running
 from agentbus.commands._declare import Call, Param, Verb, body, seconds
 from agentbus.commands._table import count
 from agentbus.errors import InvalidPayload
@@ -77,8 +77,8 @@ def run(call: Call) -> None:
     router = Router(
         call.bus, rules, drain=args.drain, visibility=args.visibility, on_refused=refused
     )
-    with _events.warned(call):
-        _events.until_told([(router.run, router.stop)])
+    with _running.warned(call):
+        _running.until_told([(router.run, router.stop)])
     found = {
         name: router.counts[name]
         for name in ("moved", "duplicates", "stopped", "buried", "waiting")

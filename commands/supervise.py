@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agentbus.commands import _events
+from agentbus.commands import _events, _running
 from agentbus.commands._declare import Call, Param, Verb, seconds
 
 TYPE_CHECKING = False
@@ -73,8 +73,8 @@ def run(call: Call) -> None:
         }
         call.out.record(fields, _text(happening))
 
-    with _events.warned(call):
-        _events.until_told([(lambda: supervisor.run(tell), supervisor.stop)])
+    with _running.warned(call):
+        _running.until_told([(lambda: supervisor.run(tell), supervisor.stop)])
 
 
 def _text(one: Happening) -> str:

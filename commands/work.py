@@ -12,7 +12,7 @@ import time
 from importlib import import_module
 
 from agentbus import figures, names
-from agentbus.commands import _order
+from agentbus.commands import _order, _signals
 from agentbus.commands._declare import Call, Param, Verb, seconds, whole
 from agentbus.commands._out import ReaderGone, to_stderr
 from agentbus.commands._table import count
@@ -276,13 +276,8 @@ def _until_told(worker: Worker, program: Program | None, grace: float) -> Iterat
             timer.daemon = True
             timer.start()
 
-    signals = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-    before = {number: signal.signal(number, stop) for number in signals}
-    try:
+    with _signals.heard(stop, *_signals.ENDING, signal.SIGHUP):
         yield told
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _tell_of_pauses(call: Call) -> None:
