@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from agentbus.errors import AgentBusError
 from agentbus.settling import order
-from agentbus.store import Command, Wait
+from agentbus.store import Command, Wait, one_step
 from agentbus.stream import text
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ class Keeper:
         tail = "0-0"
         while not self._over.is_set():
             try:
-                news = self._do(_one(Wait(self._bell, tail, _LONGEST_WAIT)))
+                news = self._do(one_step(Wait(self._bell, tail, _LONGEST_WAIT)))
             except AgentBusError:
                 # Refused for now; the handlers' own requests tell whoever runs the worker.
                 self._over.wait(_LONGEST_WAIT)
@@ -149,11 +149,6 @@ class Keeper:
             held.setdefault(task.priority, []).append(task.entry_id)
         for priority, ids in held.items():
             self._do(self._task.heartbeat(priority, sorted(ids, key=order)))
-
-
-def _one(step: Wait) -> Op[Any]:
-    reply = yield step
-    return reply
 
 
 def _ring(bell: str) -> Op[None]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from agentbus.errors import EpochMismatch
-from agentbus.store import Batch, Command, ServerReply, attempt, run
+from agentbus.store import Batch, Command, ServerReply, attempt, one_step, run
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -43,7 +43,7 @@ class Server:
 
         Raises `BackendUnavailable`, `OutcomeUnknown`.
         """
-        return self.run(_one(step), deadline)
+        return self.run(one_step(step), deadline)
 
     def run(self, op: Op[Any], deadline: float | None = None) -> Any:
         """Run an operation. Raises as `ask` does."""
@@ -63,11 +63,6 @@ class Server:
     def close(self) -> None:
         """Close the connection."""
         self._link.close()
-
-
-def _one(step: Step) -> Op[Any]:
-    found = yield step
-    return found
 
 
 def _many(commands: Sequence[tuple[str | bytes | int, ...]]) -> Op[list[Any]]:

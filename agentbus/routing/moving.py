@@ -15,7 +15,7 @@ from agentbus.performing import Outcome
 from agentbus.queue import PRIORITIES, suffix
 from agentbus.retry import Bury
 from agentbus.routing import guard
-from agentbus.store import Batch, Run, ServerReply
+from agentbus.store import Batch, Run, ServerReply, one_step
 from agentbus.stream import text
 
 if TYPE_CHECKING:
@@ -32,16 +32,9 @@ if TYPE_CHECKING:
 _PAUSE = 1_000
 # Who works for agents' queues, unless told otherwise.
 _GROUP = "default"
-_MOVED, _STALE, _DUPLICATE, _FULL, _LIMITED, _CIRCLE, _HUGE, _FOREIGN_KEY = (
-    1,
-    0,
-    -1,
-    -2,
-    -3,
-    -4,
-    -5,
-    -6,
-)
+# What the script says became of a task; -2 and -3 are the two reasons for which one waits.
+_MOVED, _STALE, _DUPLICATE = 1, 0, -1
+_CIRCLE, _HUGE, _FOREIGN_KEY = -4, -5, -6
 _WHY = {
     _HUGE: "it has too many fields to be moved",
     _FOREIGN_KEY: "another program's key stands where the queue of its agent would be",
@@ -183,7 +176,7 @@ class Moving:
             ),
             writes=True,
         )
-        soonest, *codes = self._ask(_one(step))
+        soonest, *codes = self._ask(one_step(step))
         if soonest:
             self._aside(priority, int(soonest) / 1000)
         for (task, outcome), code in zip(sent, codes, strict=True):
@@ -326,13 +319,12 @@ class Moving:
         return Bury(f"the loop guard stopped it: {why}")
 
 
-def _one(step: Run) -> Op[Any]:
-    found = yield step
-    return found
-
-
 def _waiting(scope: Scope, queues: dict[str, str]) -> Op[dict[str, float]]:
-    """Return by agent how many tasks of its queue are pending, or were never delivered."""
+    """Return by agent how many tasks of its queue are pending, or were never delivered.
+
+    As `figures.lags` counts them, which looks at more and takes the server five times as long: this is
+    asked for each batch.
+    """
     keys = scope.keys
     asked: list[tuple[str, ...]] = [
         command

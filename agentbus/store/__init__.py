@@ -210,6 +210,12 @@ class ServerReply(Exception):
         self.code = text.partition(" ")[0]
 
 
+def one_step(step: Step) -> Op[Any]:
+    """Return an operation of one step, whose result is the reply."""
+    reply = yield step
+    return reply
+
+
 def attempt(
     op: Op[T],
     *,
