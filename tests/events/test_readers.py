@@ -27,13 +27,6 @@ ROLE = f"reader:{ARCHIVE}"
 
 
 @pytest.fixture
-def relay(ledger, bus):
-    made = Relay(ledger, bus)
-    yield made
-    made.close()
-
-
-@pytest.fixture
 def keep(bus):
     """Return a function that says up to which id the archive has read; None: it needs nothing more."""
 
