@@ -15,7 +15,7 @@ import pytest
 from tests.source_tree import MODULES, PACKAGE, files, imports, module_name, scripts, tree
 
 LAYERS = {
-    0: "errors record names keys clock when message settings checks config worktree logs loggers"
+    0: "contents errors record names keys clock when message settings checks config worktree logs loggers"
     " stream envelope retry context taken weburl tracing acl",
     1: "store backends schemes server",
     2: "channel hearing notebook reading flags holds awaiting queue publishing ending consuming letters"

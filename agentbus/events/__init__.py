@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from agentbus.contents import lazily
 from agentbus.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -68,7 +68,6 @@ if importlib.util.find_spec("sqlalchemy") is None:
         hint="pip install 'agentbus-toolkit[events]'",
     )
 
-# Loaded when first used.
 _HOMES = {
     "CommitInTransactionError": "agentbus.errors",
     "Consumer": "consuming",
@@ -110,10 +109,4 @@ _HOMES = {
     "standing": "standings",
 }
 __all__ = [*_HOMES]
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    home = _HOMES[name]
-    return getattr(importlib.import_module(home if "." in home else f"{__name__}.{home}"), name)
+__getattr__ = lazily(__name__, _HOMES)

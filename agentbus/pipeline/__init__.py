@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 from typing import TYPE_CHECKING, Any
 
+from agentbus.contents import lazily
 from agentbus.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -37,11 +38,10 @@ _HOMES = {
     "replay": "replays",
 }
 __all__ = ["reports", *_HOMES]
+_named = lazily(__name__, _HOMES)
 
 
 def __getattr__(name: str) -> Any:
     if name == "reports":
         return importlib.import_module("agentbus.pipeline.reports")
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    return _named(name)

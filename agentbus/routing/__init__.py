@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from agentbus.contents import lazily
 
 if TYPE_CHECKING:
     from agentbus.routing.glob import Glob as Glob
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
         Target as Target,
     )
 
-# Loaded when first used.
 _HOMES = {
     "Agent": "rules",
     "Choice": "rules",
@@ -39,9 +39,4 @@ _HOMES = {
     "parse": "loading",
 }
 __all__ = [*_HOMES]
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+__getattr__ = lazily(__name__, _HOMES)

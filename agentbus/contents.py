@@ -1,0 +1,25 @@
+"""Tables of contents: packages that load what is in them when it is first used."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import Any
+
+
+def lazily(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
+    """Return the `__getattr__` of a package: `homes` says for each name which module has it.
+
+    A module is named as seen from the package, or in full. Raises `AttributeError` for other names.
+    """
+
+    def load(name: str) -> Any:
+        if name not in homes:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        home = homes[name]
+        return getattr(import_module(home if "." in home else f"{package}.{home}"), name)
+
+    return load
