@@ -1,13 +1,27 @@
-"""How orders to pause look, and what became of them."""
+"""What the orders to pause share: their options, how they look, and what became of them."""
 
 from __future__ import annotations
 
+from agentbus import pausing
+from agentbus.commands._declare import Param, seconds
 from agentbus.errors import TimedOut
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from agentbus.commands._out import Out
     from agentbus.pausing import Order
+
+OPTIONS = (
+    Param("why", "--why", metavar="TEXT", help="A reason, which is shown to those who look."),
+    Param(
+        "wait",
+        "--wait",
+        metavar="S",
+        convert=seconds,
+        default=pausing.CONFIRM,
+        help="Give the workers so long to confirm (5).",
+    ),
+)
 
 
 def show(out: Out, order: Order) -> None:

@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
-from agentbus import pausing
 from agentbus.commands import _order
-from agentbus.commands._declare import Call, Param, Verb, seconds
+from agentbus.commands._declare import Call, Verb
 
 VERB = Verb(
     "halt",
     "Stop every worker of the project from taking new tasks.",
-    Param("why", "--why", metavar="TEXT", help="A reason, which is shown to those who look."),
-    Param(
-        "wait",
-        "--wait",
-        metavar="S",
-        convert=seconds,
-        default=pausing.CONFIRM,
-        help="Give the workers so long to confirm (5).",
-    ),
+    *_order.OPTIONS,
     text="What runs is finished and acknowledged; what was taken and not begun is given back. Returns"
     " when every live worker has confirmed that it takes nothing: from then on no task begins before"
     " 'agentbus resume' without a queue. If one has not confirmed in time, the order stands all the"

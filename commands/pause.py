@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-from agentbus import pausing
 from agentbus.commands import _order
-from agentbus.commands._declare import Call, Param, Verb, seconds
+from agentbus.commands._declare import Call, Param, Verb
 
 VERB = Verb(
     "pause",
     "Have nothing new taken from a queue; without one, list what is paused.",
     Param("queue", metavar="QUEUE", help="The queue."),
-    Param("why", "--why", metavar="TEXT", help="A reason, which is shown to those who look."),
-    Param(
-        "wait",
-        "--wait",
-        metavar="S",
-        convert=seconds,
-        default=pausing.CONFIRM,
-        help="Give the workers so long to confirm (5).",
-    ),
+    *_order.OPTIONS,
     text="What runs goes on. Returns when every live worker has confirmed that it takes nothing: a"
     " task that is published later does not run before 'resume'. If one has not confirmed in time,"
     " the order stands all the same: exit 3. It holds for workers that start later, too."

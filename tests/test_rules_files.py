@@ -11,21 +11,8 @@ from hypothesis import given, strategies as st
 from agentbus.errors import ConfigError
 from agentbus.routing import Agent, Limit, check, load, parse
 from tests import profiles  # noqa: F401 (loads the profile)
+from tests.test_rules import TEAM
 
-TEAM = """\
-agents: [alice, bob, carol, dan]
-rules:
-  - match: "*deploy*"
-    to: alice
-  - work_type: build
-    to: bob
-  - work_type: [docs, review]
-    to: [bob, carol]
-    by: round_robin
-  - match: {task: "*ios*", work_item.repo: "infra-*"}
-    to: carol
-default: dan
-"""
 # What YAML would take for something else than text.
 SURPRISES = [
     *("NO", "on", "yes", "true", "1.10", "0x10", "0o17", "1_000", "1e3", ".inf", "2026-11-21"),
