@@ -20,9 +20,7 @@ if TYPE_CHECKING:
 
 # For so long one that only talks is there, as a worker that fell silent stays on the list.
 RECENT = float(presence.KEPT)
-# With more keys than this, looking for the flags takes longer than an operator should wait.
-_MANY_KEYS = 100_000
-_AT_ONCE = 500
+_AT_ONCE, _SCANNED = 500, 5000
 # The states of workers, the one that says most of an agent first.
 _STATES = ("working", "paused", "stopping")
 
@@ -119,19 +117,12 @@ def _state(workers: Sequence[Registered], states: Iterable[str]) -> str | None:
 def _flags(scope: Scope) -> Op[Mapping[str, str] | None]:
     """Return who holds each flag that is held, None if there are too many keys to look through."""
     size = yield Command("DBSIZE")
-    if int(size) > _MANY_KEYS:
+    if int(size) > inspector.MANY_KEYS:
         return None
-    keys: set[bytes] = set()
-    cursor: bytes | int = 0
-    while True:
-        cursor, page = yield Command(
-            "SCAN", cursor, "MATCH", scope.keys.pattern("flag"), "COUNT", 5000
-        )
-        keys.update(page)
-        if int(cursor) == 0:
-            break
+    keys = yield from inspector.scan(scope, "flag", count=_SCANNED)
     prefix = len(scope.keys.flag("").encode())
-    known = sorted(keys)
+    # Another program may name its flags in any encoding.
+    known = sorted(key.encode("utf-8", "surrogateescape") for key in keys)
     holders: dict[str, str] = {}
     for at in range(0, len(known), _AT_ONCE):
         page = known[at : at + _AT_ONCE]

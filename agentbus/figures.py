@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from agentbus import names
 from agentbus.ending import ASIDE
 from agentbus.errors import NotFound
-from agentbus.inspector import scan
+from agentbus.inspector import MANY_KEYS, scan
 from agentbus.metrics import Durations
 from agentbus.names import unescape
 from agentbus.queue import PRIORITIES
@@ -30,8 +30,6 @@ _LOOKED_AT, _COUNTED, _READ = 200, 10_000, 4_000_000
 _MINUTE = 60.0
 # One minute of the metrics of a thousand busy workers is more than this; the newest are read.
 _SAMPLES = 20_000
-# With more keys than this, going through all of them takes longer than an operator should wait.
-_MANY_KEYS = 100_000
 # Fields of the counters that are the bus's own notes.
 _NOTES = ("refused_told", "refused_at")
 
@@ -276,7 +274,7 @@ def known_queues(scope: Scope) -> Op[list[str]]:
     """Return the queues; those that only other programs fill, too, unless that takes too long."""
     listed, size = yield Batch([("ZRANGE", scope.keys.queues, 0, -1), ("DBSIZE",)])
     found = {text(name) for name in listed} if isinstance(listed, list) else set()
-    if isinstance(size, int) and size <= _MANY_KEYS:
+    if isinstance(size, int) and size <= MANY_KEYS:
         prefix = f"{scope.keys.project}:q:"
         for key in (yield from scan(scope, "q")):
             if is_text(key):

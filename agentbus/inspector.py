@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from agentbus.keys import Scope
     from agentbus.store import Op, Step
 
+# With more keys than this, going through all of them takes longer than an operator should wait.
+MANY_KEYS = 100_000
 _AT_ONCE = 500
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from agentbus import figures
 from agentbus.errors import ConfigError
 from agentbus.health.cases import Case, Questions, too_long
-from agentbus.inspector import scan
+from agentbus.inspector import MANY_KEYS, scan
 from agentbus.metrics import BOUND as METRICS_BOUND
 from agentbus.names import unescape
 from agentbus.policy import Policy
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
 # So many queues are surveyed in one request, in one script: about 5 ms of the server's time.
 _PAGE = 50
-# With more keys than this, going through all of them takes longer than an operator should wait.
-_MANY_KEYS = 100_000
 _SCANNED = 10_000
 
 
@@ -75,7 +73,7 @@ def _known(scope: Scope) -> Op[tuple[list[str], dict[str, set[str]]]]:
     listed, size = yield Batch([("ZRANGE", keys.queues, 0, -1), ("DBSIZE",)])
     queues = {text(name) for name in listed} if isinstance(listed, list) else set()
     letters: dict[str, set[str]] = {}
-    if not isinstance(size, int) or size > _MANY_KEYS:
+    if not isinstance(size, int) or size > MANY_KEYS:
         return sorted(queues), letters
     for key in (yield from scan(scope, None, of="stream", count=_SCANNED)):
         kind, _, rest = key[len(keys.project) + 1 :].partition(":")
