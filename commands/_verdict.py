@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from agentbus.clock import rfc3339
 from agentbus.commands._out import plain
-from agentbus.commands._table import cut
+from agentbus.commands._table import WIDTH, cut
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -59,8 +59,8 @@ def _word(verdict: Verdict) -> str:
 def _text(out: Out, verdict: Verdict, word: str, history: str | None, again: str) -> None:
     lines = [
         verdict.mode if verdict.control is None else f"{verdict.mode}, control {verdict.control}",
-        f"  faults: {_pairs(verdict.faults) or 'none'}",
-        f"  figures: {_pairs(verdict.figures) or 'none'}",
+        *_pairs("faults", verdict.faults),
+        *_pairs("figures", verdict.figures),
     ]
     for name, found in verdict.violations.items():
         examples = "; ".join(map(_example, _first(found)))
@@ -79,8 +79,15 @@ def _text(out: Out, verdict: Verdict, word: str, history: str | None, again: str
         out.record({}, line)
 
 
-def _pairs(values: Mapping[str, object]) -> str:
-    return ", ".join(f"{name} {_figure(value)}" for name, value in values.items())
+def _pairs(title: str, values: Mapping[str, object]) -> list[str]:
+    """Return names and values on lines that fit a terminal."""
+    lines = [f"  {title}:"]
+    for name, value in values.items():
+        pair = f" {name} {_figure(value)},"
+        if len(lines[-1]) + len(pair) > WIDTH:
+            lines.append("   ")
+        lines[-1] += pair
+    return [*lines[:-1], lines[-1].removesuffix(",") if values else f"{lines[0]} none"]
 
 
 def _figure(value: object) -> str:

@@ -159,7 +159,7 @@ class Run:
         place.mkdir(mode=0o700)
 
         def tell(line: str) -> None:
-            self.tell(f"{job.name}: {line}")
+            self.tell(line if line.startswith(job.mode.name) else f"{job.name}: {line}")
 
         order = Order(
             seed=self.seed,

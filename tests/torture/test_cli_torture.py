@@ -393,6 +393,18 @@ def test_a_broken_promise_is_told_with_its_first_examples_cut(capfd):
     )
 
 
+def test_many_figures_take_lines_that_fit_a_terminal(capfd):
+    text = told(
+        capfd, json=False, figures={f"figure {n}": n for n in range(30)}, faults={}, wanted={}
+    )
+
+    lines = text.splitlines()
+    assert lines[1] == "  faults: none"
+    assert max(map(len, lines)) <= 100
+    assert re.findall(r"figure (\d+) (\d+)", text) == [(f"{n}", f"{n}") for n in range(30)]
+    assert all(line.endswith(",") for line in lines[2:-3])
+
+
 def test_json_holds_what_was_found_whatever_it_is(capfd):
     wrong = {"lost": {"k": pathlib.Path("x")}, "twice": [object()] * 9}
 
