@@ -119,8 +119,8 @@ def gone(start: Position, end: Position, head: Head) -> int:
 def gap(name: str, lost: int | None, start: Position, end: Position, head: Head) -> Gap:
     """Return the gap of so many entries between two positions."""
     at = min(head.trimmed, end.id, key=position)
-    if not older(start.id, at):
-        # Gone from the middle: somebody deleted them one by one.
+    if not older(start.id, at) or (lost is not None and lost > gone(start, end, head)):
+        # Gone from the middle, one by one, or trimmed since the server was looked at: where, nobody knows.
         return Gap(name, lost, end.id, start.id, None)
     return Gap(name, lost, at, start.id, head.first if older(at, end.id) else None)
 

@@ -43,6 +43,17 @@ def test_a_head_says_how_many_entries_there_ever_were(reader, add, valkey, proje
     assert planning.older("1001-3", heads["q:mail"].trimmed)
 
 
+def test_a_gap_reaches_as_far_as_its_entries_may_have_been():
+    head, start, end = Head("9-0", 10, 4, "6-0"), Position(), Position("9-0", 10)
+
+    trimmed = planning.gap("q:mail", 6, start, end, head)
+    # Two more were trimmed after the head was read.
+    since = planning.gap("q:mail", 8, start, end, head)
+
+    assert (trimmed.lost, trimmed.at, trimmed.before) == (6, planning.before("6-0"), "6-0")
+    assert (since.lost, since.at, since.after, since.before) == (8, "9-0", "0-0", None)
+
+
 def test_a_key_that_is_no_stream_is_passed_over(reader, valkey, project):
     valkey.ask("SET", f"{project}:q:mail", "x")
 
