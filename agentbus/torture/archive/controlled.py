@@ -19,6 +19,7 @@ from agentbus.torture.verdict import Verdict, found_by
 _KILLS = 4
 _GAP = 0.2
 _A_SECOND = 600.0
+_ENOUGH = 20_000
 _WITHIN = 45.0
 _PATIENCE = 300.0
 
@@ -67,7 +68,7 @@ class _Control:
         scene = self._scene
         enough = scene.place / "enough"
         enough.unlink(missing_ok=True)
-        writer = scene.writer(self.kills, _A_SECOND)
+        writer = scene.writer(self.kills, _A_SECOND, _ENOUGH)
         wanted = {KILL_AT_WORK: _KILLS}
         clients = scene.site.clients
         nemesis = Faults(wanted, _GAP, seed, clients, None, seen=self._seen)

@@ -94,7 +94,9 @@ class _Run:
     def _archive(self) -> None:
         scene, order = self._scene, self._order
         pace = self._entries / (order.minutes * 60 * _WRITING) / _WRITERS
-        writers = [scene.writer(number, pace) for number in range(_WRITERS)]
+        writers = [
+            scene.writer(number, pace, self._entries // _WRITERS) for number in range(_WRITERS)
+        ]
         writers.append(scene.worker())
         # What comes after an archiver has looked for streams it finds a minute later.
         scene.quietly("writing begins", self._all_streams, self._patience)
@@ -122,6 +124,7 @@ class _Run:
         scene.quietly(
             "writers end", lambda: all(scene.done(each) for each in writers), self._patience
         )
+        scene.quietly("compactions end", lambda: scene.compacted, self._patience)
         self._last_word(archiver, versions)
         scene.quietly("the archive is complete", self._complete, self._patience)
         if code := scene.dismiss(archiver, signal.SIGTERM):

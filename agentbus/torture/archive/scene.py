@@ -60,6 +60,7 @@ class Scene:
         self.acknowledged = 0
         self._scratch = order.place / "scratch"
         self._seconds = 0
+        self._compactions: list[Client] = []
         self._looked = 0.0
         self._scratch.mkdir(parents=True)
         (self.place / "said").mkdir()
@@ -77,18 +78,18 @@ class Scene:
 
     # -- who takes part --
 
-    def writer(self, number: int, a_second: float) -> Client:
-        """Start a process that writes so many entries a second."""
-        return self._writes(f"{WRITER}-{number}", a_second)
+    def writer(self, number: int, a_second: float, enough_of: int) -> Client:
+        """Start a process that writes so many entries a second, and after so many fewer."""
+        return self._writes(f"{WRITER}-{number}", a_second, enough_of)
 
     def worker(self) -> Client:
         """Start the process that works."""
-        return self._writes(f"{WRITER}-that-works", 0.0)
+        return self._writes(f"{WRITER}-that-works")
 
-    def _writes(self, name: str, a_second: float) -> Client:
+    def _writes(self, name: str, *pace: float) -> Client:
         def words(client: Client) -> Sequence[str]:
             url = self.url_for(client)
-            told = writing.Words(name, url, self.project, str(self.place), a_second)
+            told = (name, url, self.project, str(self.place), *pace)
             return [writing.__name__, json.dumps(told)]
 
         return self.site.hire(name, words)
@@ -118,7 +119,8 @@ class Scene:
         self._seconds += 1
         later = rfc3339(time.time() + _TWO_DAYS)[:10]
         line = ["archive", "compact", str(self.path), "--before", later, "--json"]
-        self.commands(f"{ARCHIVER}-compacts-{self._seconds}", [line, command.DONE])
+        name = f"{ARCHIVER}-compacts-{self._seconds}"
+        self._compactions.append(self.commands(name, [line, command.DONE]))
         return True
 
     def replayer(self, rate: float) -> Client:
@@ -190,6 +192,11 @@ class Scene:
     def quietly(self, what: str, over: Callable[[], bool], seconds: float) -> None:
         """Go on without faults until it is over."""
         self.run(what, faults.Faults({}, 1.0, 0, [], None, seen=lambda _pid: 0), over, seconds)
+
+    @property
+    def compacted(self) -> bool:
+        """Whether no compaction is under way: for a moment plain readers see fewer rows then."""
+        return all(self.done(each) for each in self._compactions)
 
     @staticmethod
     def done(client: Client) -> bool:

@@ -45,13 +45,18 @@ _GLANCE = 0.05
 
 
 class Words(NamedTuple):
-    """What a process of this module is told: who it is, where the server is, how fast it shall write."""
+    """What a process of this module is told: who it is, where the server is, how fast it shall write.
+
+    After `enough_of` entries it goes on at a tenth of that: a slow machine has more time for faults, and is
+    not to have more to read.
+    """
 
     name: str
     url: str
     project: str
     place: str
     a_second: float = 0.0
+    enough_of: int = 0
 
     @property
     def settings(self) -> Settings:
@@ -93,7 +98,8 @@ class Writer:
         """Write until there are enough."""
         while not self._words.enough.exists():
             number = self._turn()
-            time.sleep(number / self._words.a_second)
+            slowly = 10 if self._number > self._words.enough_of else 1
+            time.sleep(number * slowly / self._words.a_second)
 
     def _turn(self) -> int:
         if self._chance.random() < 0.3:
