@@ -79,7 +79,7 @@ class Plan(NamedTuple):
 
 # Nothing hurts these but what brings their mistake to light, and they give up sooner.
 _OF_CONTROLS = {
-    "check_then_wait": Plan(4, 8, {}, 1.0, _LEAST, 6.0, 3.0, "check_then_wait", delay=0.04),
+    "check_then_wait": Plan(3, 8, {}, 1.0, _LEAST, 4.0, 2.0, "check_then_wait", delay=0.04),
     "unfenced_lease": Plan(8, 8, {FREEZE: 4}, 0.3, _LEAST, kind="unfenced_lease", share=1.0),
     "check_then_set": Plan(5, 8, {}, 1.0, _LEAST, kind="check_then_set"),
 }
