@@ -414,3 +414,34 @@ def test_errors_of_the_library_have_the_documented_exit_codes(silent, connect_to
             bus.recall("key")
 
     assert (write.value.exit_code, read.value.exit_code) == (7, 1)
+
+
+class Leaping(Proxy):
+    """Sets the server's clock from the moment at which it loses a reply."""
+
+    server: Server
+    leap = 0.0
+
+    async def _reply(self, *connection: Any) -> None:
+        await super()._reply(*connection)
+        if self.lost:
+            self.server.shift(self.leap)
+
+
+@pytest.mark.parametrize("seconds", [7200.0, -7200.0])
+def test_a_write_that_is_sent_again_after_the_clock_was_set_is_done_once(
+    tmp_path, connect_to, seconds
+):
+    with Server(tmp_path / "clocked", clock=True) as server, Leaping(server.socket) as proxy:
+        assert server.has_clockwork
+        proxy.server, proxy.leap = server, seconds
+        with connect_to(proxy.url, deadline=30) as bus:
+            bus.speak("before")
+
+            # when a message is stored, its answer lost, and the clock set before it is sent again
+            proxy.loses = b"done"
+            bus.speak("done")
+
+            # then
+            assert [message.text for message in bus.overhear()] == ["before", "done"]
+            assert proxy.lost == 1

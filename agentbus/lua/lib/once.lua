@@ -6,7 +6,9 @@ local function already(slot, token)
     return cjson.decode(string.sub(kept, #token + 2))
   end
 end
+-- A clock that is set right may leap by an hour or two, for which no slot may be forgotten: a request
+-- that was done before the leap may be sent again after it.
 local function keep(slot, token, reply)
-  redis.call('SET', slot, token .. ' ' .. cjson.encode(reply), 'EX', 300)
+  redis.call('SET', slot, token .. ' ' .. cjson.encode(reply), 'EX', 10800)
   return reply
 end
