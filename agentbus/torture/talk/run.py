@@ -19,7 +19,7 @@ from agentbus.torture.server import Server
 from agentbus.torture.site import Site, upstream_of
 from agentbus.torture.talk.agent import SPOKEN, SURE
 from agentbus.torture.talk.checks import CHECKS
-from agentbus.torture.talk.plan import OVERTAKE, Plan, plan
+from agentbus.torture.talk.plan import Plan, plan
 from agentbus.torture.talk.role import Role, text_of
 from agentbus.torture.talk.story import Said, Teller, figures
 from agentbus.torture.talk.trouble import Trouble
@@ -153,9 +153,7 @@ class Talk:
     def _pace(self, nemesis: Trouble, elapsed: float) -> None:
         """Let them talk as long as there are faults, and the faults meet talk."""
         share = min(1.0, elapsed, (nemesis.done + 1) / (nemesis.total + 1) + _AHEAD)
-        if nemesis.wants(OVERTAKE):
-            # There must be enough left to say for the others to overtake one.
-            share = min(share, 1.0 - nemesis.needs / self._plan.messages)
+        share = min(share, 1.0 - nemesis.needs / self._plan.messages)
         self._allow(int(share * self._plan.messages))
 
     def _over(self) -> bool:

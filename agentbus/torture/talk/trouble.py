@@ -40,8 +40,9 @@ class Trouble(Nemesis):
 
     @property
     def needs(self) -> float:
-        """How many messages each agent must have left to say, for one to be overtaken by the others."""
-        return _ROOM * (self._bound + _NODES) / (len(self.clients) - 1)
+        """How many messages each agent must keep for the others to overtake all that they still are to."""
+        others = len(self.clients) - 1
+        return self._left.count(OVERTAKE) * _ROOM * (self._bound + _NODES) / others
 
     def tick(self) -> None:
         """Go on, and wake who was overtaken."""
