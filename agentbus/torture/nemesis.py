@@ -138,6 +138,7 @@ class Nemesis:
             return
         kind = self._left.pop(0)
         outcome = self.acts[kind]()
+        self.did(kind, outcome)
         if outcome:
             self.counts[kind] += 1
         elif outcome is None:
@@ -146,6 +147,9 @@ class Nemesis:
             self._left.insert(self.chance.randint(0, len(self._left)), kind)
             self.hunger += 1
         self._next = now + self.gap * self.chance.uniform(0.5, 1.5)
+
+    def did(self, kind: str, outcome: bool | None) -> None:
+        """Do nothing: for who wants to write down what was done when."""
 
     def proven(self, kind: str) -> None:
         """Count a fault that had begun and did what it was to do."""

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import agentbus
 from agentbus.stream import position
-from agentbus.torture.history import OK, Entry
+from agentbus.torture.history import OK, Entry, Scribe
 from agentbus.torture.nemesis import Client, Nemesis, possible
 from agentbus.torture.network import Proxy
 from agentbus.torture.order import Order
@@ -95,7 +95,8 @@ class Talk:
             self._pace(nemesis, (time.monotonic() - began) / self._plan.seconds)
 
         seed = self._order.seed
-        nemesis = Trouble(self._plan, self.wanted, seed, clients, self._server, meanwhile)
+        log = Scribe(self._order.place / "faults")
+        nemesis = Trouble(self._plan, self.wanted, seed, clients, self._server, meanwhile, log)
 
         def saw(entry: Entry) -> None:
             self.teller_saw(entry)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable, Sequence
 
-from agentbus.torture.history import OK, Entry
+from agentbus.torture.history import OK, Entry, Scribe
 from agentbus.torture.nemesis import Client, Nemesis
 from agentbus.torture.server import Server
 from agentbus.torture.talk.agent import GAP, SPEAK
@@ -28,12 +28,14 @@ class Trouble(Nemesis):
         clients: Sequence[Client],
         server: Server | None,
         meanwhile: Callable[[], None],
+        log: Scribe,
     ) -> None:
-        """`meanwhile` is done at every tick."""
+        """`meanwhile` is done at every tick; `log` is where the faults are written down."""
         super().__init__(wanted, plan.gap, seed, clients, server)
         self.acts[OVERTAKE] = self.overtake
         self._bound = plan.bound
         self._meanwhile = meanwhile
+        self._log = log
         self._asleep: Client | None = None
         self._wakes_at = self._spoken = 0
         self._awaited: str | None = None
@@ -64,6 +66,11 @@ class Trouble(Nemesis):
         elif entry.op == GAP and entry.who == self._awaited:
             self._awaited = None
             self.proven(OVERTAKE)
+
+    def did(self, kind: str, outcome: bool | None) -> None:
+        """Write down what was done, for who looks for the cause of a violation."""
+        if outcome is not False:
+            self._log.note(kind, OK, server=self._server_is)
 
     def overtake(self) -> bool | None:
         """Stop one until its cursor lies before the oldest entry."""
