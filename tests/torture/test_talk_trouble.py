@@ -1,0 +1,94 @@
+"""An agent sleeps until the others have said more than the channel holds, and is then told of a gap."""
+
+from __future__ import annotations
+
+import pathlib
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from agentbus.torture.history import OK, Entry, Scribe
+from agentbus.torture.nemesis import KILL, Client
+from agentbus.torture.talk.plan import OVERTAKE, Plan
+from agentbus.torture.talk.trouble import Trouble
+
+BOUND = 350
+
+
+@pytest.fixture
+def clients() -> Iterator[list[Client]]:
+    """Three processes that wait for their end."""
+    found = [Client(name, []) for name in ("ada", "bob", "cyd")]
+    for one in found:
+        one.begin(subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE))
+    yield found
+    for one in found:
+        assert one.process is not None
+        one.process.kill()
+        one.process.communicate()
+
+
+def trouble(place: pathlib.Path, clients: list[Client], **wanted: int) -> Trouble:
+    plan = Plan(3, 1000, BOUND, 0.0, wanted)
+    return Trouble(plan, wanted, 7, clients, None, lambda: None, Scribe(place / "faults"))
+
+
+def spoken(who: str = "ada") -> Entry:
+    return Entry(0, who, "speak", OK, {"n": 1, "i": "1-1"})
+
+
+def test_who_is_overtaken_wakes_when_the_channel_was_trimmed_behind_it(
+    tmp_path: pathlib.Path, clients: list[Client]
+) -> None:
+    # given one that sleeps
+    faults = trouble(tmp_path, clients, overtake=1)
+    faults.tick()
+    (asleep,) = [one for one in clients if one.frozen]
+
+    # when the others say more than the channel holds
+    for _ in range(BOUND):
+        faults.saw(spoken())
+    faults.tick()
+    assert asleep.frozen
+    for _ in range(BOUND):
+        faults.saw(spoken())
+    faults.tick()
+
+    # then it wakes, and it counts when it was told what it missed
+    assert (asleep.frozen, faults.finished, faults.counts[OVERTAKE]) == (False, False, 0)
+    faults.saw(Entry(0, asleep.name, "gap", OK, {"r": None, "m": 300}))
+    assert (faults.finished, faults.counts[OVERTAKE]) == (True, 1)
+
+
+def test_there_is_enough_left_to_say_for_those_that_are_yet_to_be_overtaken(
+    tmp_path: pathlib.Path, clients: list[Client]
+) -> None:
+    faults = trouble(tmp_path, clients, overtake=2)
+    before = faults.needs
+
+    faults.tick()
+
+    # Each of the other two says its part of what the channel holds.
+    assert before == 2 * faults.needs > 2 * BOUND / 2
+    assert faults.needs > 0
+
+
+def test_nobody_sleeps_on_at_the_end(tmp_path: pathlib.Path, clients: list[Client]) -> None:
+    faults = trouble(tmp_path, clients, overtake=1)
+    faults.tick()
+
+    faults.end()
+
+    assert [one.frozen for one in clients] == [False] * 3
+
+
+def test_what_was_done_is_written_down(tmp_path: pathlib.Path, clients: list[Client]) -> None:
+    faults = trouble(tmp_path, clients, kill=2)
+    faults.tick()
+    faults.tick()
+
+    lines = (tmp_path / "faults").read_text().splitlines()
+
+    assert [f'"{KILL}"' in line for line in lines] == [True] * 2
