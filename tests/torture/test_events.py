@@ -5,13 +5,20 @@ from __future__ import annotations
 import pathlib
 
 import pytest
+import sqlalchemy as sa
 
+from agentbus.errors import ConfigError
 from agentbus.torture import nemesis
 from agentbus.torture.events import MODE
+from agentbus.torture.events.database import Database
 from agentbus.torture.events.judging import Row, Story, violations
 from agentbus.torture.events.plan import DATABASE, Plan, planned
+from agentbus.torture.events.postgres import Postgres
+from agentbus.torture.events.producer import begun
 from agentbus.torture.events.running import tortured
+from agentbus.torture.history import INVOKE, UNKNOWN, Scribe
 from agentbus.torture.order import Order
+from agentbus.torture.server import Server
 
 FAULTS = {
     nemesis.SERVER_KILL: 2,
@@ -72,6 +79,48 @@ def test_a_wrong_part_is_caught(order, control, harm):
     assert harm in found.violations, found
     assert found.passed
     assert (found.control, found.too_few) == (control, {})
+
+
+def test_a_server_and_a_database_of_others_are_left_as_they_were(order, tmp_path):
+    wanted = {nemesis.KILL: 1, nemesis.CUT: 1, nemesis.WIPE: 1, DATABASE: 1}
+    plan = Plan(40, wanted, 0.1, producers=1, relays=1, each=1, reads=("shelf",), lease=1.0)
+    with Server(tmp_path / "theirs") as server, Postgres(fsync="off") as database:
+        server.ask("SET", "theirs", "kept")
+
+        found = tortured(plan, order._replace(url=server.tcp_url), database.url)
+
+        assert found.passed, found
+        assert found.faults == {nemesis.KILL: 1, nemesis.CUT: 1}
+        assert found.figures["came_again"] > 0
+        assert server.ask("KEYS", "*") == [b"theirs"]
+        assert "shutdown" not in server.log().lower()
+        left = Database(database.url)
+        assert (
+            left.ask(sa.text("SELECT tablename FROM pg_tables WHERE schemaname = 'public'")) == []
+        )
+        left.close()
+
+
+def test_a_database_that_holds_events_is_refused(tmp_path):
+    found = Database(f"sqlite:///{tmp_path / 'theirs.db'}")
+    found.ledger.create()
+
+    with pytest.raises(ConfigError, match=r"holds tables already: .*agentbus_outbox"):
+        found.make(wal=False)
+
+    assert found.ledger.missing() == []
+    found.close()
+
+
+def test_a_process_that_takes_anothers_place_goes_on_behind_what_it_began(tmp_path):
+    history = tmp_path / "producer-0"
+    assert begun(history) == 0
+    scribe = Scribe(history)
+    for number in range(3):
+        scribe.note("send", INVOKE, number=number, uuid=str(number))
+    scribe.note("send", UNKNOWN, uuid="2", error="cut off")
+
+    assert begun(history) == 3
 
 
 def test_every_control_is_tried():

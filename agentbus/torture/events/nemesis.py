@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from agentbus.events import steps
@@ -22,12 +23,16 @@ _PARKED = "consumer.parked"  # Nothing is parked here.
 
 
 class Places(NamedTuple):
-    """What can be hurt beside the processes; `tokens` says how often leases were taken, by role."""
+    """What can be hurt beside the processes; `tokens` says how often leases were taken, by role.
+
+    `ready` are the names of those who have begun to work.
+    """
 
     server: Server | None
     postgres: Postgres | None
     tokens: Callable[[str], int]
     lease: float
+    ready: Collection[str]
 
 
 class Nemesis(nemesis.Nemesis):
@@ -56,12 +61,15 @@ class Nemesis(nemesis.Nemesis):
         self.every_tick: Callable[[], None] = lambda: None
         # Nothing happens before all work: what befalls those who have not begun proves nothing.
         self.waits = True
+        # How many faults may have been done by now, so that a slow machine's work keeps up with them.
+        self.allowed: Callable[[], float] = lambda: self.total
         self.acts[DATABASE] = self.restart_database
 
     def tick(self) -> None:
         """Go on as any nemesis does, once all work."""
-        if not self.waits:
-            super().tick()
+        if self.waits or self.done > self.allowed():
+            self._next = time.monotonic() + self.gap
+        super().tick()
         self.every_tick()
 
     def arm(self, role: str) -> str | None:
@@ -92,6 +100,10 @@ class Nemesis(nemesis.Nemesis):
             "lost_tails": self.truncated,
             "overtaken": self.overtaken,
         }
+
+    def victims(self) -> list[Client]:
+        """Return whom one may hurt now: who has not begun to work must be given the time to."""
+        return [one for one in super().victims() if one.name in self._places.ready]
 
     def victim(self) -> Client | None:
         """Return mostly one that has worked, and sometimes one that waits to take over."""

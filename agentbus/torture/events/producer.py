@@ -22,7 +22,7 @@ from sqlalchemy.orm import Session
 
 from agentbus.events import open_ledger, send_event
 from agentbus.torture.events.naive import MARKS
-from agentbus.torture.events.plan import ORDERS, RELAY, SEND
+from agentbus.torture.events.plan import ORDERS, READY, RELAY, SEND
 from agentbus.torture.events.shop import COMMITTED, COUNTER
 from agentbus.torture.history import FAIL, INVOKE, OK, UNKNOWN, Scribe
 
@@ -71,6 +71,10 @@ class Producer:
         self._ledger = open_ledger(job.database, deadline=1)
         self._scribe = Scribe(pathlib.Path(job.history))
         self._renew()
+
+    def begin(self) -> None:
+        """Note that it can send."""
+        self._scribe.note(READY, OK)
 
     def _renew(self) -> None:
         """Take another name: what the connection before may yet commit has no order with what comes."""
@@ -150,6 +154,7 @@ def main(words: str) -> None:
     job = Job(**json.loads(words))
     first = begun(pathlib.Path(job.history))
     producer = Producer(job)
+    producer.begin()
     for number in range(first, job.number):
         allowance.await_(number + 1)
         producer.send(number)

@@ -34,6 +34,8 @@ from agentbus.torture.verdict import Verdict
 # Of the events that go with the faults; the rest is for those that find nobody at work.
 _SHARE = 0.7
 _LOOK = 0.3
+# How many faults may be done before the work that goes with them.
+_AHEAD = 3
 # Without any progress for so long, in seconds, what is not done never will be.
 _PATIENCE, _PATIENCE_WITH_CONTROLS = 60.0, 8.0
 _TELLS_EVERY = 10.0
@@ -70,9 +72,13 @@ class Shop(Site):
         plan, control = self.plan, self.plan.control
         if control is not None:
             return Worst(self.wanted, self.clients, lambda role: naive.wrong(control, role))
-        places = Places(self.server, self.database.server, self.database.tokens, plan.lease)
+        places = Places(
+            self.server, self.database.server, self.database.tokens, plan.lease, self._ready
+        )
         seed = self.order.seed
-        return Nemesis(self.wanted, plan.gap, seed, self.clients, places, self._roles)
+        made = Nemesis(self.wanted, plan.gap, seed, self.clients, places, self._roles)
+        made.allowed = lambda: _AHEAD + made.total * len(self.sent) / (_SHARE * plan.events)
+        return made
 
     # -- who works --
 
