@@ -15,7 +15,6 @@ from agentbus.errors import UsageError
 from agentbus.torture.history import Entry, Reader
 from agentbus.torture.nemesis import Client, Nemesis
 from agentbus.torture.network import Proxy
-from agentbus.torture.parent import end_with_parent as end_with_parent  # noqa: PLC0414
 from agentbus.torture.server import Server
 
 _GLANCE = 0.01

@@ -17,8 +17,9 @@ import redis
 from agentbus.torture.history import OK, Entry, Scribe
 from agentbus.torture.nemesis import KILL, SERVER_KILL, Client, Nemesis, possible
 from agentbus.torture.order import Mode, Order
+from agentbus.torture.parent import end_with_parent
 from agentbus.torture.server import Server
-from agentbus.torture.site import Site, end_with_parent, through, upstream_of
+from agentbus.torture.site import Site, through, upstream_of
 from agentbus.torture.verdict import Verdict, found_by
 
 _PATIENCE = 120.0

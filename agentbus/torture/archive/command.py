@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from agentbus import settings
 from agentbus.torture.history import OK, Scribe
-from agentbus.torture.site import end_with_parent
+from agentbus.torture.parent import end_with_parent
 
 RAN = "ran"
 # A command line that does nothing and succeeds: after it a process has said that it is done.

@@ -14,7 +14,7 @@ from agentbus.keys import Keys
 from agentbus.torture.archive import CHECKPOINT_FIRST, RESTART_AT_END, TEXT_ORDER
 from agentbus.torture.archive.writing import CHANNEL
 from agentbus.torture.history import OK, Scribe
-from agentbus.torture.site import end_with_parent
+from agentbus.torture.parent import end_with_parent
 
 # What they archive: streams of which nothing is trimmed, so that whatever is missing was lost by them.
 STREAMS = (CHANNEL, "q:bulk", "q:bulk:high")

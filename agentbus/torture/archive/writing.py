@@ -17,7 +17,7 @@ from agentbus.errors import AgentBusError, QueueFull
 from agentbus.retry import Bury
 from agentbus.settings import Settings, resolve
 from agentbus.torture.history import FAIL, INVOKE, OK, UNKNOWN, Scribe
-from agentbus.torture.site import end_with_parent
+from agentbus.torture.parent import end_with_parent
 
 WRITE = "write"
 CHANNEL = "ch:main"

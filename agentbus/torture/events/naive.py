@@ -29,7 +29,7 @@ from agentbus.torture.events.shop import METADATA, act
 from agentbus.torture.events.worker import until_told
 from agentbus.torture.history import INVOKE, OK, Scribe
 from agentbus.torture.nemesis import FREEZE, KILL
-from agentbus.torture.site import end_with_parent
+from agentbus.torture.parent import end_with_parent
 
 _PAUSE = 0.02
 _AT_ONCE = 20

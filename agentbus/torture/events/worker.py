@@ -17,7 +17,7 @@ from agentbus.events import Consumer, Relay, open_ledger, steps
 from agentbus.torture.events import shop
 from agentbus.torture.events.plan import READY, RELAY, ROUND
 from agentbus.torture.history import OK, UNKNOWN, Scribe
-from agentbus.torture.site import end_with_parent
+from agentbus.torture.parent import end_with_parent
 
 DEADLINE = 1.0
 

@@ -15,7 +15,7 @@ import agentbus
 from agentbus.delivery import AsyncDelivery, Delivery
 from agentbus.errors import BackendUnavailable
 from agentbus.retry import Backoff
-from agentbus.torture.site import end_with_parent
+from agentbus.torture.parent import end_with_parent
 from agentbus.torture.work.tasks import ATTEMPTS, QUEUE, by_hand
 from agentbus.torture.work.toil import Toil
 

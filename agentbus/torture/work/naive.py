@@ -16,7 +16,7 @@ from typing import Any
 import redis
 
 from agentbus.keys import Keys
-from agentbus.torture.site import end_with_parent
+from agentbus.torture.parent import end_with_parent
 from agentbus.torture.work.tasks import ATTEMPTS, GROUP, QUEUE
 from agentbus.torture.work.toil import Toil
 

@@ -17,7 +17,7 @@ import agentbus
 from agentbus.errors import BackendUnavailable, OutcomeUnknown
 from agentbus.keys import Keys
 from agentbus.torture.history import FAIL, INVOKE, OK, UNKNOWN, Entry, Reader, Scribe
-from agentbus.torture.site import end_with_parent
+from agentbus.torture.parent import end_with_parent
 from agentbus.torture.work.tasks import PUBLISH, QUEUE, Publication, Tasks
 
 MAXLEN = "maxlen"
