@@ -90,17 +90,48 @@ def test_each_fault_is_found(lines: Any, changes: Any, found: set[str]) -> None:
     assert found <= violations(story(lines, **changes))
 
 
-def test_an_innocent_whose_every_attempt_failed_or_died_is_rightly_buried() -> None:
-    runs = [(1, "a.1", BEGIN, 1), (2, "b.1", BEGIN, 1, 2), (3, "a.2", BEGIN, 1, 3)]
-    buried = [BURIED, Letter(1, "id 1", 4, "its worker died")]
-    unlucky = story([*runs, (4, "b.2", BEGIN, 1, 4), (5, "b.2", FAILED, 1, 4)], letters=buried)
+DIED_IN_THREE = [(1, "a.1", BEGIN, 1), (2, "b.1", BEGIN, 1, 2), (3, "a.2", BEGIN, 1, 3)]
+INNOCENT_BURIED = [BURIED, Letter(1, "id 1", 4, "its worker died")]
+LATER = 10_000_000_000
 
-    assert violations(unlucky) == set()
-    assert judging.unlucky(unlucky) == {1}
-    # with an attempt to come, or one that succeeded, it is not
-    assert "innocents_buried" in violations(story(runs, letters=buried))
-    done = [*runs, (4, "b.2", BEGIN, 1, 4), (5, "b.2", DONE, 1, 4)]
-    assert "innocents_buried" in violations(story(done, letters=buried))
+
+@pytest.mark.parametrize(
+    "fourth",
+    [
+        [(4, "b.2", BEGIN, 1, 4)],
+        [(4, "b.2", BEGIN, 1, 4), (5, "b.2", FAILED, 1, 4), (LATER, "b.2", BEGIN, 2)],
+        [(4, "b.2", BEGIN, 1, 4), (5, "b.2", DONE, 1, 4), (6, "b.2", ASKED, 1, 4)],
+        [
+            *((4, "b.2", BEGIN, 1, 4), (5, "b.2", DONE, 1, 4), (6, "b.2", ASKED, 1, 4)),
+            *((7, "b.2", REFUSED, 1, 4), (LATER, "b.2", BEGIN, 2)),
+        ],
+        [(4, "b.2", BEGIN, 1, 4), (5, "b.2", DONE, 1, 4)],
+    ],
+    ids=["died", "failed", "died while it asked", "was taken over", "died before its batch's end"],
+)
+def test_an_innocent_whose_every_attempt_was_in_vain_is_rightly_buried(fourth: Any) -> None:
+    found = story([*DIED_IN_THREE, *fourth], letters=INNOCENT_BURIED)
+
+    assert violations(found) == set()
+    assert judging.unlucky(found) == {1}
+
+
+@pytest.mark.parametrize(
+    "fourth",
+    [
+        [],
+        [
+            *((4, "b.2", BEGIN, 1, 4), (5, "b.2", DONE, 1, 4), (6, "b.2", ASKED, 1, 4)),
+            (7, "b.2", ACCEPTED, 1, 4),
+        ],
+        [(4, "b.2", BEGIN, 1, 4), (5, "b.2", DONE, 1, 4), (LATER, "b.2", BEGIN, 2)],
+    ],
+    ids=["had another", "was acknowledged", "was done by one that lived on"],
+)
+def test_an_innocent_with_an_attempt_that_was_not_in_vain_is_wrongly_buried(fourth: Any) -> None:
+    found = story([*DIED_IN_THREE, *fourth], letters=INNOCENT_BURIED)
+
+    assert "innocents_buried" in violations(found)
 
 
 def publications(*lines: tuple[Any, ...]) -> list[Entry]:

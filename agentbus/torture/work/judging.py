@@ -13,6 +13,8 @@ from typing import NamedTuple
 from agentbus.torture.history import FAIL, INVOKE, OK, Entry
 from agentbus.torture.work.tasks import ACK, LIFE, PUBLISH, RUN
 
+_LONGEST_BATCH = 5_000_000_000  # In ns, from a task's end until it is acknowledged with its batch.
+
 
 class Event(NamedTuple):
     """What a worker did with a task: when (in ns), which process, what, how it stands."""
@@ -223,13 +225,29 @@ CHECKS = (
 
 
 def unlucky(story: Story) -> set[int]:
-    """Innocents that were buried rightly: each of their attempts failed, or ended with its process."""
+    """Innocents that were buried rightly: each of their attempts failed, or its process died of it.
+
+    Of one that was done, its process died before the acknowledgement was accepted, or it was refused.
+    """
     innocents = _buried(story).keys() - story.poison
-    runs = of_tasks((event for event in story.events if event.task in innocents), RUN, INVOKE, OK)
+    last = {event.who: event.at for event in story.events}
+    told = [event for event in story.events if event.task in innocents]
+    at = {(event.who, event.task, event.attempt, event.op, event.phase): event.at for event in told}
+
+    def in_vain(run: Event) -> bool:
+        key = (run.who, run.task, run.attempt)
+        done = at.get((*key, RUN, OK))
+        if done is None:
+            return True
+        if (*key, ACK, INVOKE) in at:
+            return (*key, ACK, OK) not in at
+        # It was to be acknowledged with others: whoever lived on has done so.
+        return last[run.who] < done + _LONGEST_BATCH
+
     return {
         task
-        for task, found in runs.items()
-        if len(found) >= story.attempts and all(event.phase == INVOKE for event in found)
+        for task, runs in of_tasks(told, RUN, INVOKE).items()
+        if len(runs) >= story.attempts and all(map(in_vain, runs))
     }
 
 

@@ -21,6 +21,7 @@ _LONGEST_SEARCH = 0.3
 # How often a kill waits when it finds nobody at work, and how often it is one at work that it takes.
 _WAITS_FOR_WORK = 0.7
 _AT_WORK = 0.75
+_LATE_ATTEMPT = 3
 
 
 class Hand:
@@ -45,6 +46,12 @@ class Hand:
         elif entry.op == ACK:
             self.asking.pop(task, None)
             self.answers[task] = entry.phase
+
+    @property
+    def latest(self) -> int:
+        """The highest attempt at any task that it is in."""
+        entries = (*self.inside.values(), *self.asking.values())
+        return max((entry.of["attempt"] for entry in entries), default=0)
 
     @property
     def busy(self) -> bool:
@@ -153,11 +160,15 @@ class WorkNemesis(Nemesis):
     def kill(self) -> bool | None:
         """Kill a worker with -9, most often one at work.
 
-        Not always: when a single task is left, it would meet a death in every attempt, and an innocent
-        task would rightly be buried.
+        Not always, and not in late attempts: when a single task is left, it would meet a death in each of
+        them, and an innocent task would rightly be buried.
         """
         workers = [one for one in self.victims() if one.name != PUBLISHER]
-        busy = [one for one in workers if self._hand(one).busy]
+        busy = [
+            one
+            for one in workers
+            if self._hand(one).busy and self._hand(one).latest < _LATE_ATTEMPT
+        ]
         if not busy and self.chance.random() < self._waits:
             self.idle += 1
             return False
