@@ -21,6 +21,8 @@ from agentbus.torture.site import Upstream
 
 SQLITE, POSTGRESQL = "sqlite", "postgresql"
 _PORT = 5432
+# For SQLite's lock, in seconds; the second where who holds it may be frozen until we have looked.
+_PATIENCE, _GLANCE = 30.0, 1.0
 # Controls have tables of their own, too.
 assert naive.MARKS.metadata is shop.METADATA
 
@@ -32,7 +34,12 @@ class Database:
         self.ledger: Ledger = open_ledger(url, make=True)
         self.url = self.ledger.engine.url
         self.server = server
-        self._engine = sa.create_engine(self.url, poolclass=sa.NullPool)
+        self._engine = self._opened(_PATIENCE)
+        self._glancing = self._opened(_GLANCE)
+
+    def _opened(self, patience: float) -> sa.Engine:
+        options = {"timeout": patience} if self.name == SQLITE else {}
+        return sa.create_engine(self.url, poolclass=sa.NullPool, connect_args=options)
 
     @property
     def name(self) -> str:
@@ -86,11 +93,15 @@ class Database:
     def close(self) -> None:
         """Close its connections."""
         self._engine.dispose()
+        self._glancing.dispose()
         self.ledger.engine.dispose()
 
     def ask(self, asked: Any) -> list[Any]:
         """Return the rows of a query."""
-        with self._engine.connect() as connection:
+        return self._ask(self._engine, asked)
+
+    def _ask(self, engine: sa.Engine, asked: Any) -> list[Any]:
+        with engine.connect() as connection:
             return [tuple(row) for row in connection.execute(asked)]
 
     def tokens(self, role: str) -> int:
@@ -98,7 +109,7 @@ class Database:
         lease = self.ledger.tables.lease
         asked = sa.select(sa.func.sum(lease.c.token)).where(lease.c.role == role)
         with contextlib.suppress(exc.DBAPIError):
-            return int(self.ask(asked)[0][0] or 0)
+            return int(self._ask(self._glancing, asked)[0][0] or 0)
         return 0
 
     def keep(self, place: pathlib.Path) -> None:
@@ -130,6 +141,6 @@ def opened(wanted: str, place: pathlib.Path, *, wal: bool) -> Iterator[Database]
         found = Database(url, server)
         stack.callback(found.close)
         found.make(wal=wal)
-        if server is None:
+        if wanted not in {SQLITE, POSTGRESQL}:
             stack.callback(found.drop)
         yield found

@@ -200,6 +200,9 @@ class Shop(Site):
 
     def _keep(self) -> None:
         """Have nothing removed any more, so that it can come once more in the end."""
+        if any(one.frozen for one in self.clients):
+            # It may hold SQLite's lock until the nemesis has it go on.
+            return
         with contextlib.suppress(BackendUnavailable):
             for stream in self.plan.streams:
                 register_consumer(self.database.ledger, stream, _KEEPER)
