@@ -158,6 +158,11 @@ def test_a_sound_story_is_found_sound() -> None:
             id="it waits on",
         ),
         pytest.param(
+            [announce(ANN, 1, 2, 1), satisfy(ANN, 3, 5, 1), await_(BOB, 4, 60, FAIL)],
+            "never_woken",
+            id="it came while the flag was satisfied",
+        ),
+        pytest.param(
             [announce(ANN, 1, 2, 1), satisfy(ANN, 3, 4, 1), await_(BOB, 5, 60)],
             "never_woken",
             id="it does not see what was before",
@@ -236,6 +241,23 @@ def test_what_is_wrong_is_found(acts: Sequence[Act], name: str) -> None:
 )
 def test_what_may_be_is_not_found_wrong(acts: Sequence[Act]) -> None:
     assert found(*acts) == set()
+
+
+def test_of_many_satisfactions_the_last_one_counts() -> None:
+    acts = [
+        one
+        for number in range(50)
+        for one in (
+            announce(ANN, 10 * number + 1, 10 * number + 2, number + 1),
+            satisfy(ANN, 10 * number + 3, 10 * number + 4, number + 1),
+        )
+    ]
+
+    assert found(*acts, await_(BOB, 400, 401)) == set()
+    assert found(*acts, await_(BOB, 400, 460, FAIL)) == {"never_woken"}
+    assert found(*acts, await_(BOB, 400, 440, FAIL)) == set(), "the bound was not over"
+    assert found(*acts, await_(BOB, 600, 660)) == {"never_woken"}
+    assert found(*acts, announce(CEM, 500), await_(BOB, 600, 660, FAIL)) == set()
 
 
 def test_a_clock_that_leaps_ends_a_hold_early_and_forgets_what_was_asked() -> None:

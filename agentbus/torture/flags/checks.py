@@ -5,6 +5,7 @@ from __future__ import annotations
 import bisect
 import itertools
 import math
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 from agentbus.torture.flags.acts import (
@@ -20,6 +21,8 @@ from agentbus.torture.flags.acts import (
 from agentbus.torture.history import FAIL, OK
 
 _NS = 1_000_000_000
+# Of what was done one after the other, the first few were the first to be acknowledged.
+_ENOUGH = 20
 
 
 def false_holders(story: Story) -> list[tuple[Act, Act]]:
@@ -47,18 +50,18 @@ def token_back(story: Story) -> list[tuple[Act, Act]]:
 def held_twice_in_time(story: Story) -> list[tuple[Act, Act]]:
     """Two acknowledged holds that overlap for sure: no expiry, no force and no end between them."""
     wrong = []
-    everything = story.of(ANNOUNCE, RENEW, SATISFY, RELEASE)
-    for acts in everything.values():
-        takes = [a for a in acts if a.op == ANNOUNCE and a.ok]
-        holds = sorted(_first_of_each(takes), key=_order)
+    for acts in story.of(ANNOUNCE, RENEW, SATISFY, RELEASE).values():
+        by = defaultdict(list)
+        for act in acts:
+            by[act.who].append(act)
+        holds = sorted(_first_of_each([a for a in acts if a.op == ANNOUNCE and a.ok]), key=_order)
         for one, two in itertools.pairwise(holds):
             if one.token is not None and two.token != _token(one) + 1:
                 # Somebody held it between them, and it is not known how that ended.
                 continue
-            if one.who == two.who or two.returned < one.returned or _forced(two, takes=acts):
+            if one.who == two.who or two.returned < one.returned or _forced(two, by[two.who]):
                 continue
-            meanwhile = [a for a in acts if a.who == one.who and one.invoked < a.invoked]
-            meanwhile = [a for a in meanwhile if a.invoked < two.returned]
+            meanwhile = _invoked_between(by[one.who], one.invoked, two.returned)
             if two.returned < _sure_until(one, meanwhile, story.shifted):
                 wrong.append((one, two))
     return wrong
@@ -80,16 +83,19 @@ def held_unknowingly(story: Story) -> list[Act]:
 def woken_falsely(story: Story) -> list[Act]:
     """Awaiters who were told of what nobody had done, or of what was over before they asked."""
     wrong = []
-    causes = {"satisfied": story.of(SATISFY), "announced": story.of(ANNOUNCE)}
-    undone = {flag: _Takes(acts) for flag, acts in causes["announced"].items()}
+    satisfied, announced = story.of(SATISFY), story.of(ANNOUNCE)
+    causes = {
+        "satisfied": {f: [a for a in x if _may_have_been(a, story)] for f, x in satisfied.items()},
+        "announced": {f: [a for a in x if a.possible] for f, x in announced.items()},
+    }
+    undone = {flag: _Takes(acts) for flag, acts in announced.items()}
     for act in _awaits(story):
         if not act.ok:
             continue
         until = act.asked["until"]
         for flag in act.told["flags"]:
-            causing = [a for a in causes[until].get(flag, ()) if _may_have_been(a, story)]
             takes = undone.get(flag) if until == "satisfied" else None
-            if not _accounted(act, causing, takes):
+            if not _accounted(act, causes[until].get(flag, ()), takes):
                 wrong.append(act)
     return wrong
 
@@ -98,20 +104,17 @@ def never_woken(story: Story) -> list[Act]:
     """Awaiters who were not told in time of what was acknowledged."""
     wrong = []
     satisfied, announced = story.of(SATISFY), story.of(ANNOUNCE)
+    undoing = {flag: _Undoing(acts) for flag, acts in announced.items()}
     for act in _awaits(story):
         if math.isinf(act.returned):
             continue
         met: list[float] = []
         for flag in act.asked["flags"]:
-            takes = announced.get(flag, ())
             if act.asked["until"] == "announced":
-                met.append(_first_after(act, takes, None, story))
-            elif act.asked.get("fresh"):
-                met.append(_first_after(act, satisfied.get(flag, ()), None, story))
-            elif _stood(act, satisfied.get(flag, ()), takes, story):
-                met.append(act.invoked)
+                met.append(_due(act, announced.get(flag, ()), None, story))
             else:
-                met.append(_first_after(act, satisfied.get(flag, ()), takes, story))
+                undone = None if act.asked.get("fresh") else undoing.get(flag, _Undoing(()))
+                met.append(_due(act, satisfied.get(flag, ()), undone, story))
         due = min(met) if act.asked.get("any") else max(met)
         if act.returned > due + story.bound * _NS:
             wrong.append(act)
@@ -153,6 +156,10 @@ CHECKS = (
     confused,
     ended_by_themselves,
 )
+
+
+def _invoked(act: Act) -> float:
+    return act.invoked
 
 
 def _returned(act: Act) -> float:
@@ -221,12 +228,17 @@ def _stale_ends(story: Story) -> Iterator[tuple[Act, Act]]:
                 yield highest[at - 1], end
 
 
-def _forced(hold: Act, *, takes: Sequence[Act]) -> bool:
+def _forced(hold: Act, of_holder: Sequence[Act]) -> bool:
     """Tell whether a hold may have been taken from another by force."""
     if not hold.told.get("renewed"):
         return bool(hold.asked.get("force"))
     # It was taken by an announcement whose outcome was not learned.
-    return any(a.who == hold.who and a.asked.get("force") for a in takes)
+    return any(a.asked.get("force") for a in of_holder)
+
+
+def _invoked_between(acts: Sequence[Act], after: float, before: float) -> Sequence[Act]:
+    first = bisect.bisect_right(acts, after, key=_invoked)
+    return acts[first : bisect.bisect_left(acts, before, key=_invoked)]
 
 
 def _sure_until(hold: Act, meanwhile: Sequence[Act], shifted: bool) -> float:
@@ -265,9 +277,8 @@ class _Takes:
 
 def _accounted(act: Act, causes: Sequence[Act], takes: _Takes | None) -> bool:
     """Tell whether one of the causes may be why this awaiter woke."""
-    for cause in reversed(causes):
-        if cause.invoked >= act.returned:
-            continue
+    for at in range(bisect.bisect_left(causes, act.returned, key=_invoked) - 1, -1, -1):
+        cause = causes[at]
         if act.asked.get("fresh") and cause.returned < act.invoked:
             continue
         if takes is None or not takes.one_between(cause.returned, act.invoked):
@@ -275,36 +286,39 @@ def _accounted(act: Act, causes: Sequence[Act], takes: _Takes | None) -> bool:
     return False
 
 
-def _first_after(
-    act: Act, causes: Sequence[Act], undone_by: Sequence[Act] | None, story: Story
-) -> float:
-    """Return when the first of the causes was acknowledged that this awaiter must have met.
+class _Undoing:
+    """The announcements of a flag that may have taken it, so that it was not satisfied any more."""
 
-    It may look long after it was invoked: until then it meets only what nobody can have undone.
+    def __init__(self, acts: Sequence[Act]) -> None:
+        possible = [a for a in acts if a.possible]
+        self._invoked = [a.invoked for a in possible]
+        self._latest = list(itertools.accumulate((a.returned for a in possible), max))
+
+    def possible(self, after: float, before: float) -> bool:
+        """Tell whether one may have come about between."""
+        at = bisect.bisect_left(self._invoked, before)
+        return at > 0 and self._latest[at - 1] > after
+
+
+def _due(act: Act, causes: Sequence[Act], undoing: _Undoing | None, story: Story) -> float:
+    """Return from when on this awaiter must have met one of the causes.
+
+    It may look long after it was invoked: until then it meets only what nobody can have undone, and
+    nothing at all if what was before does not count (`undoing` is None).
     """
-    at = bisect.bisect_right(causes, act.invoked, key=lambda cause: cause.invoked)
-    looked = act.invoked + story.bound / 3 * _NS
-    for cause in causes[at:]:
-        if not cause.ok:
-            continue
-        if cause.invoked > looked:
-            return cause.returned
-        if undone_by is not None and not any(
-            one.possible and one.returned > cause.invoked and one.invoked < act.returned
-            for one in undone_by
-        ):
-            return cause.returned
-    return math.inf
-
-
-def _stood(act: Act, satisfied: Sequence[Act], announced: Sequence[Act], story: Story) -> bool:
-    """Tell whether a flag was satisfied when this awaiter came, and nobody can have taken it since."""
-    at = bisect.bisect_left(satisfied, act.invoked, key=lambda one: one.invoked)
-    before = [one for one in satisfied[:at] if one.ok and one.returned < act.invoked]
-    if not before:
-        return False
-    last = max(before, key=_returned)
-    until = act.invoked + story.bound * _NS
-    return not any(
-        one.possible and one.returned > last.invoked and one.invoked < until for one in announced
-    )
+    looks, slack = act.invoked + story.bound / 3 * _NS, story.bound * _NS
+    at = bisect.bisect_right(causes, looks, key=_invoked)
+    acknowledged = (causes[i] for i in range(at, len(causes)) if causes[i].ok)
+    later = itertools.islice(acknowledged, _ENOUGH)
+    found = min((cause.returned for cause in later), default=math.inf)
+    if undoing is None:
+        return found
+    for i in range(at - 1, -1, -1):
+        cause = causes[i]
+        met = max(cause.returned, act.invoked)
+        if cause.ok and not undoing.possible(cause.invoked, met + slack):
+            found = min(found, met)
+        if cause.ok and cause.returned < act.invoked:
+            # Whatever undid this one undid those before it, too.
+            break
+    return found
