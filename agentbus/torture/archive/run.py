@@ -27,10 +27,10 @@ _A_MINUTE = 12_000
 _WRITING = 0.7
 _SLACK = 900.0
 _GLANCE = 0.1
-_REPLAY_GAP, _REPLAY_LEAST = 0.3, 4.0
+_REPLAY_GAP, _REPLAY_LEAST = 0.3, 6.0
 _REPLAYED = ("q:again", "q:again:high", "q:again:low")
 _RESTORED = "restored"
-# So much of the log is cut off until the server is behind the archive.
+# So many bytes of the log are cut off at first, and then more, until the server is behind the archive.
 _TAIL = 20_000
 
 
@@ -236,10 +236,13 @@ class _Run:
         """Have the server go back behind the archive: that ends it, until it is told to go on."""
         scene = self._scene
         self.wanted[RESTORE] = 1
+        tail = _TAIL
         while not self._behind():
             server.kill()
-            server.lose_tail(_TAIL)
+            server.lose_tail(tail)
             server.start()
+            # What the replay wrote is younger than the archive, and may be much.
+            tail *= 4
         self.counts[RESTORE] += 1
         path = str(scene.path)
         lines = [["archive", path, "--json"], ["archive", path, "--new-epoch", "--json"]]
