@@ -8,7 +8,7 @@ import pathlib
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # Whoever ends a run once more within this time only makes sure; later, what tidies up must be stuck.
@@ -54,30 +54,69 @@ def nobody_left() -> Iterator[None]:
     try:
         yield
     finally:
-        until = time.monotonic() + _DYING
-        while time.monotonic() < until and (found := children() - before):
-            for pid in found:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-                with contextlib.suppress(ChildProcessError):
-                    os.waitpid(pid, os.WNOHANG)
-            time.sleep(_GLANCE)
+        _kill(lambda: children() - before)
+
+
+def kill_those_with(variable: str, value: str) -> None:
+    """Kill every process that was started with a variable of this value, whoever its parent is by now.
+
+    The JVM of a process that was killed goes on for seconds, and for ever if its files are gone.
+    """
+    _kill(lambda: with_variable(variable, value) - {os.getpid()})
+
+
+def _kill(those: Callable[[], set[int]]) -> None:
+    until = time.monotonic() + _DYING
+    while time.monotonic() < until and (found := those()):
+        for pid in found:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, os.WNOHANG)
+        time.sleep(_GLANCE)
+
+
+def with_variable(variable: str, value: str) -> set[int]:
+    """Return the processes of this user that were started with a variable of this value.
+
+    A server that has written over its environment, to be shown by another name, is not found.
+    """
+    if not pathlib.Path("/proc/self/environ").exists():
+        sign = f" {variable}={value} "
+        lines = _listed("pid=,command=", "-E", "-ww")
+        return {int(line.split()[0]) for line in lines if sign in f"{line} "}
+    wanted = os.fsencode(f"{variable}={value}")
+    found = set()
+    for entry in _processes():
+        with contextlib.suppress(OSError):
+            if wanted in (entry / "environ").read_bytes().split(b"\0"):
+                found.add(int(entry.name))
+    return found
 
 
 def children() -> set[int]:
     """Return the processes that this one has started, also those that are dead and not waited for."""
     me = str(os.getpid())
     if not pathlib.Path("/proc/self/stat").exists():
-        said = subprocess.Popen(["ps", "-A", "-o", "pid=,ppid="], stdout=subprocess.PIPE, text=True)
-        lines, _ = said.communicate()
-        pairs = [line.split() for line in lines.splitlines()]
-        return {int(pid) for pid, parent in pairs if parent == me} - {said.pid}
+        pairs = [line.split() for line in _listed("pid=,ppid=")]
+        return {int(pid) for pid, parent in pairs if parent == me}
     found = set()
-    for entry in pathlib.Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError):
-                # The name, in parentheses, may hold anything.
-                _, parent = (entry / "stat").read_text().rpartition(")")[2].split()[:2]
-                if parent == me:
-                    found.add(int(entry.name))
+    for entry in _processes():
+        with contextlib.suppress(OSError):
+            # The name, in parentheses, may hold anything.
+            _, parent = (entry / "stat").read_text().rpartition(")")[2].split()[:2]
+            if parent == me:
+                found.add(int(entry.name))
     return found
+
+
+def _processes() -> Iterator[pathlib.Path]:
+    return (entry for entry in pathlib.Path("/proc").iterdir() if entry.name.isdigit())
+
+
+def _listed(columns: str, *options: str) -> list[str]:
+    """Return what `ps` shows, without itself."""
+    words = ["ps", "-A", *options, "-o", columns]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as said:
+        lines, _ = said.communicate()
+    return [line for line in lines.splitlines() if line.split()[0] != str(said.pid)]

@@ -16,6 +16,7 @@ from typing import NamedTuple
 from agentbus import settings
 from agentbus.errors import ConfigError, UsageError
 from agentbus.store.url import read
+from agentbus.torture import ending
 from agentbus.torture.order import Mode, Order
 from agentbus.torture.verdict import Verdict
 
@@ -31,6 +32,8 @@ _LONGEST_TEMPORARY = 30
 _TEMPORARY = "/tmp"
 # The user's choice of a server program is one of a machine, and stays; all else would reach the clients.
 _KEPT = ("AGENTBUS_SERVER",)
+# By its value in their environment the processes of a run are known.
+_CONFIG = "AGENTBUS_CONFIG"
 
 
 def load(name: str) -> Mode:
@@ -136,6 +139,7 @@ class Run:
         self.tell = tell
         self.keeps = keep is not None
         self.place = _directory(keep)
+        self._config = self.place / "config.yaml"
 
     @property
     def project(self) -> str:
@@ -143,7 +147,7 @@ class Run:
         return Order(self.seed, self.minutes, self.place).project
 
     def __iter__(self) -> Generator[Verdict, None, None]:
-        with _sealed(self.place):
+        with _sealed(self.place, self._config):
             for job in self.jobs:
                 with self._cleared(), contextlib.closing(self._judged(job)) as verdicts:
                     yield from verdicts
@@ -173,6 +177,7 @@ class Run:
         well = judged = False
         verdicts = job.mode.torture(order)
         with contextlib.ExitStack() as stack:
+            stack.callback(ending.kill_those_with, _CONFIG, str(self._config))
             if close := getattr(verdicts, "close", None):
                 # An interrupt does not wait for what collects garbage.
                 stack.callback(close)
@@ -219,14 +224,13 @@ def _directory(keep: pathlib.Path | None) -> pathlib.Path:
 
 
 @contextlib.contextmanager
-def _sealed(place: pathlib.Path) -> Iterator[None]:
+def _sealed(place: pathlib.Path, config: pathlib.Path) -> Iterator[None]:
     """Have clients find no setting but those they are given: of no variable, no file, no server's state."""
-    config = place / "config.yaml"
     config.touch()
     names = {name for names in settings.VARIABLES.values() for name in names} - {*_KEPT}
     sealed: Mapping[str, str | None] = {
         **dict.fromkeys(names),
-        "AGENTBUS_CONFIG": str(config),
+        _CONFIG: str(config),
         "XDG_STATE_HOME": str(place / "state"),
     }
     before = {name: settings.variable(name) for name in sealed}

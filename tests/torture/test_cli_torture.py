@@ -29,7 +29,7 @@ from agentbus.commands import _verdict
 from agentbus.commands._out import Out
 from agentbus.errors import ConfigError, UsageError
 from agentbus.torture import modes
-from agentbus.torture.ending import by_signals, children
+from agentbus.torture.ending import by_signals, children, with_variable
 from agentbus.torture.order import Mode, Order
 from agentbus.torture.verdict import Verdict
 from tests import inprocess
@@ -346,6 +346,24 @@ def test_no_setting_of_the_user_reaches_a_client(monkeypatch, tmp_path):
     assert set(found[0].sources.values()) == {"flag", "default"}
     assert dict(os.environ) == before
     assert not run.place.exists()
+
+
+def test_what_a_dead_client_has_started_ends_with_the_run():
+    found: list[set[int]] = []
+    # As a JVM does: its parent is gone, it has a session of its own, and nobody ends it.
+    start = "import subprocess; subprocess.Popen(['sleep', '600'], start_new_session=True)"
+
+    def leave(order: Order) -> Iterator[Verdict]:
+        subprocess.run([sys.executable, "-c", start], check=True)
+        found.append(with_variable("AGENTBUS_CONFIG", os.environ["AGENTBUS_CONFIG"]))
+        yield Verdict("talk", order.seed, 0.0, {}, {}, {}, {}, order.place)
+
+    run = modes.Run([modes.Job(Mode("talk", "", {}, leave))])
+    config = str(run.place / "config.yaml")
+
+    assert [verdict.passed for verdict in run] == [True]
+    assert len(found[0]) == 1
+    assert with_variable("AGENTBUS_CONFIG", config) == set()
 
 
 def test_a_seed_is_chosen_by_chance_and_the_same_is_done_for_the_same():
