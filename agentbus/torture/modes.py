@@ -185,7 +185,7 @@ class Run:
                 well = verdict.passed and (well or not judged)
                 judged = True
                 yield verdict
-        if well and not self.keeps:
+        if (well or not any(place.iterdir())) and not self.keeps:
             shutil.rmtree(place, ignore_errors=True)
 
     @contextlib.contextmanager
