@@ -3,7 +3,7 @@
     python -m tests.bench.events [--events N] [--rounds N] [--processed N]
 
 Everything runs in one process, one thing after the other, so that what is told is the time that an event
-takes. Each has 200 bytes; its handler writes one row. Three ways:
+takes. Each has 200 bytes; its handler writes one row. The ways:
 
 - this package: a row of business and `send_event` in a transaction each; `Relay.run_once`; `Consumer`, one
   event a transaction or many (batch);
@@ -13,7 +13,8 @@ takes. Each has 200 bytes; its handler writes one row. Three ways:
   effect and the job's deletion in a transaction each. On PostgreSQL only;
 - (c) procrastinate, a job queue on the same PostgreSQL.
 
-Then how the time an event grows with what was processed before.
+Then how the time an event grows with what was processed before. [How events are acted on exactly
+once](events.md) tells what each step is for.
 """
 
 from __future__ import annotations
@@ -22,160 +23,52 @@ import argparse
 import contextlib
 import pathlib
 import statistics
+import subprocess
 import tempfile
 import time
-import uuid
 from typing import TYPE_CHECKING, Any
 
-import sqlalchemy as sa
-from sqlalchemy.orm import Session
-
 import agentbus
-from agentbus.events import Consumer, Ledger, Relay, open_ledger, register, send_event
-from agentbus.events.sending import new_uuid
-from agentbus.torture.events.postgres import Postgres
-from tests.bench._figures import table
+from agentbus.torture.events.postgres import Postgres, programs
+from tests.bench._figures import Figure, Row, Spread, run, table
 from tests.bench._procrastinate import Procrastinate
+from tests.bench._shop import BODY, Shop
 from tests.servers import Server
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-STREAM = "shop:orders"
-BODY = {"order": 7, "text": "x" * 170}
-_AT_ONCE = 500
-
-
-class Shop:
-    """A database with an application's tables, a ledger, and what the baselines use."""
-
-    def __init__(self, url: str, bus: agentbus.Bus) -> None:
-        self.ledger: Ledger = open_ledger(url, make=True)
-        self.ledger.create()
-        self.bus = bus
-        made = sa.MetaData()
-        self.orders = sa.Table("orders", made, _id(), sa.Column("body", sa.Text))
-        self.effects = sa.Table("effects", made, _id(), sa.Column("uuid", sa.Text))
-        self.bare = sa.Table(
-            "bare_outbox",
-            made,
-            _id(),
-            *(sa.Column(name, sa.Text) for name in ("stream", "kind", "uuid", "payload")),
-        )
-        self.known = sa.Table("bare_known", made, sa.Column("uuid", sa.Text, primary_key=True))
-        self.place = sa.Table(
-            "bare_place",
-            made,
-            sa.Column("name", sa.Text, primary_key=True),
-            sa.Column("at", sa.BigInteger),
-        )
-        self.jobs = sa.Table("jobs", made, _id(), sa.Column("uuid", sa.Text), _text("payload"))
-        made.create_all(self.ledger.engine)
-        with self.ledger.transaction() as connection:
-            connection.execute(sa.insert(self.place).values(name="bare", at=0))
-
-    # -- this package --
-
-    def send(self, number: int) -> None:
-        for _ in range(number):
-            with Session(self.ledger.engine) as session:
-                session.execute(sa.insert(self.orders).values(body="paid"))
-                send_event(session, STREAM, "Placed", BODY, ledger=self.ledger)
-                session.commit()
-
-    def relay(self) -> int:
-        relay = Relay(self.ledger, self.bus)
-        total = 0
-        while added := relay.run_once():
-            total += added
-        relay.close()
-        return total
-
-    def consume(self, number: int, *, batch: bool) -> None:
-        name = "batch" if batch else "single"
-        found = register(self.many if batch else self.one, STREAM, name=name, batch=batch)
-        consumer = Consumer(found, self.ledger, self.bus, at_once=_AT_ONCE if batch else 100)
-        assert consumer.run_once() == number, consumer.failure
-        consumer.close()
-
-    def one(self, event: Any, session: Session) -> None:
-        session.execute(sa.insert(self.effects).values(uuid=event.event_uuid))
-
-    def many(self, events: Any, session: Session) -> None:
-        session.execute(sa.insert(self.effects), [{"uuid": one.event_uuid} for one in events])
-
-    # -- the limit --
-
-    def bare_send(self, number: int) -> None:
-        for _ in range(number):
-            with Session(self.ledger.engine) as session:
-                session.execute(sa.insert(self.orders).values(body="paid"))
-                row = {"stream": STREAM, "kind": "Placed", "uuid": str(uuid.uuid4())}
-                session.execute(sa.insert(self.bare).values(**row, payload=str(BODY)))
-                session.commit()
-
-    def bare_consume(self, number: int) -> None:
-        for n in range(1, number + 1):
-            name = str(uuid.uuid4())
-            with self.ledger.transaction() as connection:
-                connection.execute(sa.insert(self.known).values(uuid=name))
-                with Session(connection) as session:
-                    session.execute(sa.insert(self.effects).values(uuid=name))
-                moved = sa.update(self.place).where(self.place.c.name == "bare")
-                connection.execute(moved.values(at=n))
-
-    # -- a job table --
-
-    def job_send(self, number: int) -> None:
-        for _ in range(number):
-            with Session(self.ledger.engine) as session:
-                session.execute(sa.insert(self.orders).values(body="paid"))
-                row = {"uuid": str(uuid.uuid4()), "payload": str(BODY)}
-                session.execute(sa.insert(self.jobs).values(**row))
-                session.commit()
-
-    def job_consume(self, number: int) -> None:
-        taken = sa.select(self.jobs).order_by(self.jobs.c.id).limit(1)
-        taken = taken.with_for_update(skip_locked=True)
-        for _ in range(number):
-            with self.ledger.transaction() as connection:
-                job = connection.execute(taken).one()
-                with Session(connection) as session:
-                    session.execute(sa.insert(self.effects).values(uuid=job.uuid))
-                connection.execute(sa.delete(self.jobs).where(self.jobs.c.id == job.id))
-
-    def remember(self, number: int, consumer: str) -> None:
-        """Enter as many events as processed as if they had been handled long ago."""
-        made = self.ledger.tables.processed
-        with self.ledger.transaction() as connection:
-            for at in range(0, number, 10_000):
-                rows = [
-                    {
-                        "consumer": consumer,
-                        "event_uuid": new_uuid(),
-                        "stream": STREAM,
-                        "outbox_id": -n,
-                        "position_ms": 0,
-                        "position_seq": n,
-                    }
-                    for n in range(at, min(number, at + 10_000))
-                ]
-                connection.execute(sa.insert(made), rows)
-        if self.ledger.dialect == "postgresql":
-            # What so many new rows leave to be done is not to be paid by what is measured.
-            with self.ledger.engine.connect() as connection:
-                alone = connection.execution_options(isolation_level="AUTOCOMMIT")
-                alone.exec_driver_sql(f"VACUUM ANALYZE {made.name}")
-                alone.exec_driver_sql("CHECKPOINT")
-
-
-def _id() -> sa.Column[int]:
-    kind = sa.BigInteger().with_variant(sa.Integer, "sqlite")
-    return sa.Column("id", kind, sa.Identity(), primary_key=True)
-
-
-def _text(name: str) -> sa.Column[str]:
-    return sa.Column(name, sa.Text)
+SIZES = {
+    "quick": {"events": 50, "rounds": 1, "processed": 10_000},
+    "page": {"events": 1000, "processed": 100_000},
+}
+_LIMIT = "(a) the limit"
+# The columns of time by what they do, the limit first, and what each is called.
+_STEPS = {
+    "to send": ("bare send", "send", "job send", "procrastinate send"),
+    "to publish": ("relay",),
+    "to act": ("bare consume", "single", "batch", "job consume", "procrastinate consume"),
+}
+_NAMES = {
+    "send": "send_event",
+    "relay": "the relay",
+    "single": "a consumer, one at a time",
+    "batch": "a consumer, batches",
+    "bare send": _LIMIT,
+    "bare consume": _LIMIT,
+    "job send": "(b) a job table",
+    "job consume": "(b) a job table",
+    "procrastinate send": "(c) procrastinate",
+    "procrastinate consume": "(c) procrastinate",
+}
+_WAYS = {
+    "single mode": ("send", "relay", "single"),
+    "batch mode": ("send", "relay", "batch"),
+    _LIMIT: ("bare send", "bare consume"),
+    "(b) a job table": ("job send", "job consume"),
+    "(c) procrastinate": ("procrastinate send", "procrastinate consume"),
+}
+Rounds = dict[str, list[float]]
 
 
 def timed(work: Callable[..., object], *args: Any, **options: Any) -> float:
@@ -185,9 +78,9 @@ def timed(work: Callable[..., object], *args: Any, **options: Any) -> float:
     return time.perf_counter() - began
 
 
-def measured(shop: Shop, number: int, rounds: int) -> dict[str, float]:
-    """Return the seconds that so many events take in each way, the median of the rounds."""
-    found: dict[str, list[float]] = {}
+def measured(shop: Shop, number: int, rounds: int) -> Rounds:
+    """Return the seconds that so many events take in each way, by rounds."""
+    found: Rounds = {}
     others: Procrastinate | None = None
 
     def note(name: str, seconds: float) -> None:
@@ -210,11 +103,12 @@ def measured(shop: Shop, number: int, rounds: int) -> dict[str, float]:
         if round_ == 0:
             # The first one warms up.
             found = {name: each[: before.get(name, 0)] for name, each in found.items()}
-    return {name: statistics.median(each) for name, each in found.items()}
+    return found
 
 
-def report(name: str, number: int, took: dict[str, float]) -> None:
+def report(name: str, number: int, found: Rounds) -> None:
     """Print what a round took, an event, and beside the baselines."""
+    took = {what: statistics.median(each) for what, each in found.items()}
     table(
         f"{name}: {number} events a round",
         ("what", "events/s", "µs an event", "of the limit"),
@@ -229,23 +123,81 @@ def report(name: str, number: int, took: dict[str, float]) -> None:
         ],
     )
     whole = {
-        "single mode": took["send"] + took["relay"] + took["single"],
-        "batch mode": took["send"] + took["relay"] + took["batch"],
-        "(a) the limit": took["bare send"] + took["bare consume"],
+        way: sum(took[step] for step in steps) for way, steps in _WAYS.items() if steps[0] in took
     }
-    if "job send" in took:
-        whole["(b) a job table"] = took["job send"] + took["job consume"]
-        theirs = took["procrastinate send"] + took["procrastinate consume"]
-        whole["(c) procrastinate"] = theirs
-    limit = whole["(a) the limit"]
     table(
         f"{name}: sent, published and acted on",
         ("way", "events/s", "x the time of the limit"),
         [
-            (way, f"{number / seconds:,.0f}", f"{seconds / limit:.2f}")
+            (way, f"{number / seconds:,.0f}", f"{seconds / whole[_LIMIT]:.2f}")
             for way, seconds in whole.items()
         ],
     )
+
+
+def whole(name: str, number: int, found: Rounds) -> Figure:
+    """Sent, published and acted on, one event after the other.
+
+    The limit does only what the application and the database must do: it publishes nothing. A job table
+    has one consumer for each job; a stream has as many as read it.
+    """
+    ways = {
+        way: [sum(each) for each in zip(*(found[step] for step in steps), strict=True)]
+        for way, steps in _WAYS.items()
+        if steps[0] in found
+    }
+    limit = ways.pop(_LIMIT)
+    base = statistics.median(limit)
+    return Figure(
+        name=f"events-{name.lower()}",
+        source="events.whole",
+        title=f"{name}: events sent, published and acted on",
+        measured=_measured(number, found),
+        unit="events/s",
+        rows=(
+            Row(_LIMIT, Spread.of(number / took for took in limit), "baseline"),
+            *(
+                Row(
+                    way,
+                    Spread.of(number / took for took in each),
+                    "ours" if way.endswith("mode") else "other",
+                    ratio=base / statistics.median(each),
+                    against=_LIMIT,
+                )
+                for way, each in ways.items()
+            ),
+        ),
+    )
+
+
+def steps(name: str, number: int, found: Rounds) -> Figure:
+    """Where the time of an event goes."""
+    rows = []
+    for group, names in _STEPS.items():
+        base, *others = (what for what in names if what in found)
+        each = {what: [took / number * 1e6 for took in found[what]] for what in (base, *others)}
+        kind = "baseline" if base in _WAYS[_LIMIT] else "ours"
+        rows.append(Row(_NAMES[base], Spread.of(each[base]), kind, group=group))
+        for what in others:
+            ratio = statistics.median(found[what]) / statistics.median(found[base])
+            kind = "other" if _NAMES[what].startswith("(") else "ours"
+            spread = Spread.of(each[what])
+            rows.append(
+                Row(_NAMES[what], spread, kind, ratio=ratio, against=_NAMES[base], group=group)
+            )
+    return Figure(
+        name=f"events-{name.lower()}-steps",
+        source="events.steps",
+        title=f"{name}: the time of an event, by steps",
+        measured=_measured(number, found),
+        unit="µs",
+        better="less",
+        rows=tuple(rows),
+    )
+
+
+def _measured(number: int, found: Rounds) -> str:
+    return f"median of {len(found['send'])} rounds of {number:,} events"
 
 
 def _ratio(what: str, took: dict[str, float]) -> str:
@@ -253,19 +205,37 @@ def _ratio(what: str, took: dict[str, float]) -> str:
     return f"{took[what] / took[base]:.2f}"
 
 
-def growth(shop: Shop, number: int, sizes: list[int]) -> list[tuple[str, str, str]]:
-    """Return the time an event in single mode after so many were processed."""
-    rows, there, first = [], 0, 0.0
+def growth(name: str, shop: Shop, number: int, sizes: list[int]) -> Figure:
+    """The time of an event in single mode after so many were processed."""
+    found, there = {}, 0
     for size in sizes:
         shop.remember(size - there, "single")
         there = size
         shop.send(number)
         shop.relay()
-        seconds = timed(shop.consume, number, batch=False)
+        found[f"{size:,}"] = timed(shop.consume, number, batch=False) / number * 1e6
         shop.consume(number, batch=True)
-        first = first or seconds
-        rows.append((f"{size:,}", f"{seconds / number * 1e6:.0f}", f"{seconds / first:.2f}"))
-    return rows
+    first, *others = found
+    table(
+        f"{name}: single mode, after so many processed",
+        ("processed", "µs an event", "of the first"),
+        [(size, f"{took:.0f}", f"{took / found[first]:.2f}") for size, took in found.items()],
+    )
+    return Figure(
+        name=f"events-{name.lower()}-growth",
+        source="events.growth",
+        title=f"{name}: the time of an event, by how many were processed before",
+        measured=f"a consumer, one at a time; {number:,} events, once",
+        unit="µs",
+        better="less",
+        rows=(
+            Row(first, Spread.once(found[first]), "baseline"),
+            *(
+                Row(size, Spread.once(found[size]), ratio=found[size] / found[first], against=first)
+                for size in others
+            ),
+        ),
+    )
 
 
 @contextlib.contextmanager
@@ -275,13 +245,15 @@ def databases(place: pathlib.Path) -> Iterator[dict[str, str]]:
         yield {"PostgreSQL": server.url, "SQLite": f"sqlite:///{place / 'shop.db'}"}
 
 
-def main() -> None:
-    """Measure and print."""
-    ask = argparse.ArgumentParser()
-    ask.add_argument("--events", type=int, default=2000)
-    ask.add_argument("--rounds", type=int, default=3)
-    ask.add_argument("--processed", type=int, default=1_000_000)
-    given = ask.parse_args()
+def software() -> str:
+    """Return the version of PostgreSQL."""
+    words = [programs() / "postgres", "--version"]
+    done = subprocess.run(words, check=True, capture_output=True, text=True)
+    return done.stdout.split()[-1]
+
+
+def events(given: argparse.Namespace) -> Iterator[Figure]:
+    """Measure on both databases."""
     sizes = [size for size in (10_000, 100_000, 1_000_000) if size <= given.processed]
     with tempfile.TemporaryDirectory() as folder:
         place = pathlib.Path(folder)
@@ -289,12 +261,20 @@ def main() -> None:
             for name, url in urls.items():
                 with agentbus.connect(server.url, project=f"bench-{name}", agent="bench") as bus:
                     shop = Shop(url, bus)
-                    report(name, given.events, measured(shop, given.events, given.rounds))
-                    table(
-                        f"{name}: single mode, after so many processed",
-                        ("processed", "µs an event", "of the first"),
-                        growth(shop, given.events, sizes),
-                    )
+                    found = measured(shop, given.events, given.rounds)
+                    report(name, given.events, found)
+                    yield whole(name, given.events, found)
+                    yield steps(name, given.events, found)
+                    yield growth(name, shop, given.events, sizes)
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--events", type=int, default=2000)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--processed", type=int, default=1_000_000)
+    run(events, parser, SIZES)
 
 
 if __name__ == "__main__":

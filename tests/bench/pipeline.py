@@ -3,8 +3,9 @@
     python -m tests.bench.pipeline [archive] [cold] [rows] [streams] [cores] [sizes]
 
 Every figure is a ratio to a baseline of the same run. The rows are tasks of 200 bytes. (a) is a plain
-Python loop: XRANGE, pyarrow, Parquet. (b) is Spark itself, which reads the archived rows from Parquet
-and writes them again.
+Python loop: XRANGE, pyarrow, Parquet, in one process. (b) is Spark itself, which reads the archived rows
+from Parquet and writes them again. A session takes some seconds to start, which only the cold process pays.
+How it is done is told in [How the pipeline works](pipeline.md).
 """
 
 from __future__ import annotations
@@ -14,93 +15,24 @@ import json
 import os
 import pathlib
 import random
-import shutil
-import socket
 import statistics
 import string
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
-import hiredis
-import pyarrow as pa
-import pyarrow.parquet as pq
-import redis
-
 from agentbus.settings import resolve
-from tests.bench._figures import table
+from tests.bench._figures import Figure, Row, Spread, run, table
+from tests.bench._streams import PROJECT, Payload, fill, plain, served
 from tests.servers import Server
 
-PROJECT = "bench"
-_SLICE = 5000
-
-
-Payload = Callable[[int], str]
-
-
-def ordinary(n: int) -> str:
-    """Return a payload of 200 bytes, three quarters of which no compression finds anything in."""
-    body = json.dumps({"n": n, "to": f"agent-{n % 50}", "text": os.urandom(75).hex()})
-    return body[:198] + '"}'
-
-
-def fill(server: Server, stream: str, rows: int, payload: Payload = ordinary) -> None:
-    """Add so many tasks."""
-    reader = hiredis.Reader()
-    with socket.socket(socket.AF_UNIX) as sock:
-        sock.connect(server.socket)
-        for at in range(0, rows, _SLICE):
-            number = min(_SLICE, rows - at)
-            out = []
-            for n in range(at, at + number):
-                words = ("XADD", f"{PROJECT}:{stream}", "*", "payload", payload(n))
-                out.append(hiredis.pack_command(words))
-            sock.sendall(b"".join(out))
-            while number:
-                if reader.gets() is False:
-                    reader.feed(sock.recv(1 << 20))
-                else:
-                    number -= 1
-
-
-def plain(server: Server, streams: list[str], place: pathlib.Path) -> int:
-    """Copy streams to one Parquet file as a careful engineer would by hand: the baseline (a)."""
-    connection = redis.Redis(unix_socket_path=server.socket).connection_pool.get_connection()
-    schema = pa.schema(
-        [
-            ("stream", pa.string()),
-            ("id", pa.string()),
-            ("time", pa.timestamp("us", tz="UTC")),
-            ("payload", pa.string()),
-        ]
-    )
-    total = 0
-    with pq.ParquetWriter(place, schema, compression="zstd") as writer:
-        for stream in streams:
-            after = "-"
-            while True:
-                words = ("XRANGE", f"{PROJECT}:{stream}", after, "+", "COUNT", 10_000)
-                connection.send_command(*words)
-                page = connection.read_response()
-                if not page:
-                    break
-                ids = [entry[0].decode() for entry in page]
-                moments = [int(entry_id.partition("-")[0]) * 1000 for entry_id in ids]
-                payloads = [entry[1][1].decode() for entry in page]
-                columns = {
-                    "stream": [stream] * len(ids),
-                    "id": ids,
-                    "time": pa.array(moments, pa.timestamp("us", tz="UTC")),
-                    "payload": payloads,
-                }
-                writer.write_table(pa.table(columns, schema=schema))
-                total += len(ids)
-                after = f"({ids[-1]}"
-    return total
+SIZES = {
+    "quick": {"rows": 5000, "most": 15_000, "rounds": 1, "streams": [1, 10]},
+    "page": {"rows": 400_000, "most": 2_000_000},
+}
+_BY_HAND = "(a) plain Python"
 
 
 def timed(work: Callable[..., Any], *args: Any) -> float:
@@ -108,17 +40,6 @@ def timed(work: Callable[..., Any], *args: Any) -> float:
     began = time.perf_counter()
     work(*args)
     return time.perf_counter() - began
-
-
-@contextmanager
-def served() -> Iterator[tuple[Server, pathlib.Path]]:
-    """Run a server that keeps nothing on disk, and a directory."""
-    place = pathlib.Path(tempfile.mkdtemp(prefix="agentbus-bench-"))
-    try:
-        with Server(place / "server", "--appendonly", "no") as server:
-            yield server, place
-    finally:
-        shutil.rmtree(place, ignore_errors=True)
 
 
 class Bench:
@@ -148,6 +69,16 @@ class Bench:
             archiver.run(on_round=rounds.append)
         return sum(done.rows for done in rounds)
 
+    def warm(self) -> None:
+        """Archive until Java is warm."""
+        for _ in range(3):
+            self.archive(self.path("warm"))
+
+    def beside(self, names: list[str]) -> tuple[list[float], float]:
+        """Return the seconds that the archiver takes, three times, and those by hand."""
+        took = [timed(self.archive, self.path("archive")) for _ in range(3)]
+        return took, timed(plain, self.server, names, self.path("plain"))
+
     def rewrite(self, path: pathlib.Path) -> int:
         """Read the archived rows with Spark, and write them again: the baseline (b)."""
         frame = self.spark.read.parquet(f"file://{path}")
@@ -165,41 +96,64 @@ def rate(rows: int, seconds: float) -> str:
     return f"{rows / seconds:,.0f}"
 
 
-def archive(rows: int, cores: int, rounds: int = 5) -> None:
-    """Archive in steady state: the session is warm, and the stream long-lived."""
+def archive(rows: int, cores: int, rounds: int = 5) -> Iterator[Figure]:
+    """In steady state: the session is warm, and the stream long-lived."""
     with served() as (server, place):
         bench = Bench(server, place, cores)
         fill(server, "q:work", rows)
-        for _ in range(3):
-            bench.archive(bench.path("warm"))
+        bench.warm()
         ours, by_hand, again = [], [], []
         for _ in range(rounds):
             by_hand.append(timed(plain, server, ["q:work"], bench.path("plain")))
             path = bench.path("archive")
             ours.append(timed(bench.archive, path))
             again.append(timed(bench.rewrite, path))
-        ratios = [hand / own for hand, own in zip(by_hand, ours, strict=True)]
-        others = [spark / own for spark, own in zip(again, ours, strict=True)]
-        lines = [
+        bench.spark.stop()
+    others = {
+        _BY_HAND: (by_hand, [hand / own for hand, own in zip(by_hand, ours, strict=True)]),
+        "(b) Spark rewrites": (
+            again,
+            [spark / own for spark, own in zip(again, ours, strict=True)],
+        ),
+    }
+    table(
+        f"steady state, {rows:,} rows, {cores} cores; the session started in {bench.started:.1f} s",
+        ("what", "rows/s", "archive is x"),
+        [
             ("archive", rate(rows, statistics.median(ours)), ""),
             *(
                 (name, rate(rows, statistics.median(found)), f"{statistics.median(part):.2f}")
-                for name, found, part in (
-                    ("(a) plain Python", by_hand, ratios),
-                    ("(b) Spark rewrites", again, others),
-                )
+                for name, (found, part) in others.items()
             ),
-        ]
-        table(
-            f"steady state, {rows:,} rows, {cores} cores; the session started in {bench.started:.1f} s",
-            ("what", "rows/s", "archive is x"),
-            lines,
-        )
-        bench.spark.stop()
+        ],
+    )
+    yield Figure(
+        name="archive",
+        source="pipeline.archive",
+        title="Rows archived, warm",
+        measured=f"{rows:,} rows of one stream, {cores} cores, median of {rounds} rounds",
+        unit="rows/s",
+        rows=(
+            Row(_BY_HAND, Spread.of(rows / took for took in by_hand), "baseline"),
+            Row(
+                "the archiver",
+                Spread.of(rows / took for took in ours),
+                ratio=statistics.median(others[_BY_HAND][1]),
+                against=_BY_HAND,
+            ),
+            Row(
+                "(b) Spark rewrites",
+                Spread.of(rows / took for took in again),
+                "other",
+                ratio=statistics.median(by_hand) / statistics.median(again),
+                against=_BY_HAND,
+            ),
+        ),
+    )
 
 
-def cold(rows: int, cores: int) -> None:
-    """Archive by a fresh `agentbus archive`, its start included."""
+def cold(rows: int, cores: int) -> Iterator[Figure]:
+    """A fresh `agentbus archive`, its start and Spark's included."""
     with served() as (server, place):
         fill(server, "q:work", rows)
         by_hand = timed(plain, server, ["q:work"], place / "plain.parquet")
@@ -209,88 +163,169 @@ def cold(rows: int, cores: int) -> None:
             *("--master", f"local[{cores},4]"),
         ]
         ours = timed(_run, words)
-        table(
-            f"a cold process, {rows:,} rows, {cores} cores",
-            ("what", "rows/s", "archive is x"),
-            [
-                ("archive, start included", rate(rows, ours), ""),
-                ("(a) plain Python", rate(rows, by_hand), f"{by_hand / ours:.2f}"),
-            ],
-        )
+    table(
+        f"a cold process, {rows:,} rows, {cores} cores",
+        ("what", "rows/s", "archive is x"),
+        [
+            ("archive, start included", rate(rows, ours), ""),
+            (_BY_HAND, rate(rows, by_hand), f"{by_hand / ours:.2f}"),
+        ],
+    )
+    yield Figure(
+        name="archive-cold",
+        source="pipeline.cold",
+        title="Rows archived by a cold process",
+        measured=f"{rows:,} rows of one stream, {cores} cores, once",
+        unit="rows/s",
+        rows=(
+            Row(_BY_HAND, Spread.once(rows / by_hand), "baseline"),
+            Row(
+                "agentbus archive",
+                Spread.once(rows / ours),
+                ratio=by_hand / ours,
+                against=_BY_HAND,
+            ),
+        ),
+    )
 
 
 def _run(words: list[str]) -> None:
     subprocess.run(words, check=True, stdout=subprocess.DEVNULL)
 
 
-def growth(sizes: list[int], cores: int) -> None:
-    """Archive streams of growing length: what a row costs should stay the same."""
-    lines = []
+def growth(sizes: list[int], cores: int) -> Iterator[Figure]:
+    """Streams of growing length: what a row costs should stay the same."""
+    found = {}
     with served() as (server, place):
         bench = Bench(server, place, cores)
         fill(server, "q:work", sizes[0])
-        for _ in range(3):
-            bench.archive(bench.path("warm"))
+        bench.warm()
         there = sizes[0]
         for rows in sizes:
             fill(server, "q:work", rows - there)
             there = rows
-            took = statistics.median(timed(bench.archive, bench.path("archive")) for _ in range(3))
-            hand = timed(plain, server, ["q:work"], bench.path("plain"))
-            lines.append(
-                (f"{rows:,}", f"{took / rows * 1e6:.2f}", rate(rows, took), f"{hand / took:.2f}")
-            )
+            found[f"{rows:,}"] = rows, *bench.beside(["q:work"])
         bench.spark.stop()
-    table("cost by rows", ("rows", "µs a row", "rows/s", "x (a)"), lines)
+    yield _costs("rows", "cost by rows", cores, found)
 
 
-def streams(rows: int, numbers: list[int], cores: int) -> None:
-    """Archive the same number of rows from more and more streams."""
-    lines = []
+def streams(rows: int, numbers: list[int], cores: int) -> Iterator[Figure]:
+    """The same number of rows from more and more streams."""
+    found = {}
     for number in numbers:
         with served() as (server, place):
             bench = Bench(server, place, cores)
             names = [f"q:work-{n}" for n in range(number)]
             for name in names:
                 fill(server, name, rows // number)
-            for _ in range(3):
-                bench.archive(bench.path("warm"))
-            took = statistics.median(timed(bench.archive, bench.path("archive")) for _ in range(3))
-            hand = timed(plain, server, names, bench.path("plain"))
-            lines.append(
-                (number, f"{took / rows * 1e6:.2f}", rate(rows, took), f"{hand / took:.2f}")
-            )
+            bench.warm()
+            found[f"{number:,}"] = rows, *bench.beside(names)
             bench.spark.stop()
-    table(f"cost by streams, {rows:,} rows", ("streams", "µs a row", "rows/s", "x (a)"), lines)
+    yield _costs("streams", f"cost by streams, {rows:,} rows", cores, found)
 
 
-def by_cores(rows: int) -> None:
-    """Archive with one core and with two; each in a process of its own."""
+def _costs(
+    by: str, title: str, cores: int, found: dict[str, tuple[int, list[float], float]]
+) -> Figure:
+    """Print and return what a row costs."""
+    lines, data = [], []
+    for name, (rows, times, hand) in found.items():
+        took = statistics.median(times)
+        lines.append((name, f"{took / rows * 1e6:.2f}", rate(rows, took), f"{hand / took:.2f}"))
+        group = f"{name} {by}"
+        data.append(Row(_BY_HAND, Spread.once(hand / rows * 1e6), "baseline", group=group))
+        spread = Spread.of(each / rows * 1e6 for each in times)
+        data.append(Row("the archiver", spread, ratio=took / hand, against=_BY_HAND, group=group))
+    table(title, (by, "µs a row", "rows/s", "x (a)"), lines)
+    return Figure(
+        name=f"archive-{by}",
+        source=f"pipeline.{'growth' if by == 'rows' else by}",
+        title=f"What a row costs, by {by}",
+        measured=f"warm, {cores} cores, median of {len(times)} rounds",
+        unit="µs",
+        better="less",
+        rows=tuple(data),
+    )
+
+
+def by_cores(rows: int) -> Iterator[Figure]:
+    """One core and two; each in a process of its own."""
     found = {}
     with served() as (server, place):
         fill(server, "q:work", rows)
         for cores in (1, 2):
             script = (
-                "import sys, statistics, pathlib; from tests.bench.pipeline import *\n"
+                "import sys, json, pathlib; from tests.bench.pipeline import *\n"
                 "class S: pass\n"
                 f"s = S(); s.url = {server.url!r}; s.socket = {server.socket!r}\n"
                 f"b = Bench(s, pathlib.Path({str(place)!r}) / '{cores}', {cores})\n"
-                "for _ in range(3): b.archive(b.path('warm'))\n"
-                "print(statistics.median(timed(b.archive, b.path('a')) for _ in range(5)))\n"
+                "b.warm()\n"
+                "print(json.dumps([timed(b.archive, b.path('a')) for _ in range(5)]))\n"
             )
             done = subprocess.run(
                 [sys.executable, "-c", script], check=True, capture_output=True, text=True
             )
-            found[cores] = float(done.stdout.split()[-1])
+            found[cores] = json.loads(done.stdout.splitlines()[-1])
+    middle = {cores: statistics.median(times) for cores, times in found.items()}
     table(
         f"cost by cores, {rows:,} rows",
         ("cores", "rows/s", "x one core"),
-        [(n, rate(rows, took), f"{found[1] / took:.2f}") for n, took in found.items()],
+        [(n, rate(rows, took), f"{middle[1] / took:.2f}") for n, took in middle.items()],
+    )
+    one, two = (Spread.of(rows / took for took in found[cores]) for cores in (1, 2))
+    yield Figure(
+        name="archive-cores",
+        source="pipeline.by_cores",
+        title="Rows archived, by cores",
+        measured=f"{rows:,} rows of one stream, warm, median of {len(found[1])} rounds",
+        unit="rows/s",
+        rows=(
+            Row("1 core", one, "baseline"),
+            Row("2 cores", two, ratio=middle[1] / middle[2], against="1 core"),
+        ),
     )
 
 
-def sizes(rows: int, cores: int) -> None:
-    """Tell what a row takes in the archive and in the server, by what it says."""
+def sizes(rows: int, cores: int) -> Iterator[Figure]:
+    """What a row takes depends on what it says more than on how long it is."""
+    found = {}
+    with served() as (server, place):
+        bench = Bench(server, place, cores)
+        for name, payload in payloads().items():
+            server.ask("FLUSHALL")
+            fill(server, "q:work", rows, payload)
+            path = bench.path("archive")
+            assert bench.archive(path) == rows
+            there = sum(file.stat().st_size for file in path.glob("kind=*/**/*.parquet"))
+            held = server.ask("MEMORY", "USAGE", f"{PROJECT}:q:work", "SAMPLES", 0)
+            long = sum(len(payload(n)) for n in range(1000)) / 1000
+            found[name] = long, there / rows, held / rows
+        bench.spark.stop()
+    table(
+        f"bytes a row, {rows:,} rows",
+        ("payload", "its own", "archived", "in the server"),
+        [(name, *(f"{size:.0f}" for size in each)) for name, each in found.items()],
+    )
+    data: list[Row] = []
+    for name, (own, archived, held) in found.items():
+        data.append(Row("its payload", Spread.once(own), "baseline", group=name))
+        for where, size in (("archived", archived), ("in the server", held)):
+            data.append(
+                Row(where, Spread.once(size), ratio=size / own, against="its payload", group=name)
+            )
+    yield Figure(
+        name="archive-bytes",
+        source="pipeline.sizes",
+        title="What a row takes, by what it says",
+        measured=f"{rows:,} tasks each, Parquet with zstd, before compaction",
+        unit="bytes",
+        better="less",
+        rows=tuple(data),
+    )
+
+
+def payloads() -> dict[str, Payload]:
+    """Return payloads in which there is nothing, little and much to be found for a compression."""
     words = [random.Random(1).choice(string.ascii_lowercase) * (2 + n % 7) for n in range(400)]
     words = [
         "".join(random.Random(word + str(n)).sample(string.ascii_lowercase, len(word)))
@@ -313,26 +348,27 @@ def sizes(rows: int, cores: int) -> None:
             order | {"warehouse": f"north-{n % 4}", "note": "please leave it at the door"}
         )
 
-    payloads: dict[str, Payload] = {
+    return {
         "random digits": lambda n: json.dumps({"n": n, "text": os.urandom(86).hex()}),
         "words of a text": text,
         "records": record,
         "nearly the same": lambda n: json.dumps({"n": n, "text": "the build is done " * 8}),
     }
-    lines = []
-    with served() as (server, place):
-        bench = Bench(server, place, cores)
-        for name, payload in payloads.items():
-            server.ask("FLUSHALL")
-            fill(server, "q:work", rows, payload)
-            path = bench.path("archive")
-            assert bench.archive(path) == rows
-            there = sum(file.stat().st_size for file in path.glob("kind=*/**/*.parquet"))
-            held = server.ask("MEMORY", "USAGE", f"{PROJECT}:q:work", "SAMPLES", 0)
-            long = sum(len(payload(n)) for n in range(1000)) / 1000
-            lines.append((name, f"{long:.0f}", f"{there / rows:.0f}", f"{held / rows:.0f}"))
-        bench.spark.stop()
-    table(f"bytes a row, {rows:,} rows", ("payload", "its own", "archived", "in the server"), lines)
+
+
+def measured(given: argparse.Namespace) -> Iterator[Figure]:
+    """Measure what was named, or all."""
+    rows, cores = given.rows, given.cores
+    benches: dict[str, Callable[[], Iterator[Figure]]] = {
+        "archive": lambda: archive(rows, cores, given.rounds),
+        "cold": lambda: cold(given.most, cores),
+        "rows": lambda: growth(sorted({rows, min(rows * 3, given.most), given.most}), cores),
+        "streams": lambda: streams(rows, given.streams, cores),
+        "cores": lambda: by_cores(rows),
+        "sizes": lambda: sizes(rows // 10, cores),
+    }
+    for name in given.what or benches:
+        yield from benches[name]()
 
 
 def main() -> None:
@@ -342,17 +378,9 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--most", type=int, default=10_000_000)
     parser.add_argument("--cores", type=int, default=2)
-    args = parser.parse_args()
-    benches: dict[str, Callable[[], None]] = {
-        "archive": lambda: archive(args.rows, args.cores),
-        "cold": lambda: cold(args.most, args.cores),
-        "rows": lambda: growth([args.rows, args.rows * 3, args.most], args.cores),
-        "streams": lambda: streams(args.rows, [1, 10, 100, 1000], args.cores),
-        "cores": lambda: by_cores(args.rows),
-        "sizes": lambda: sizes(args.rows // 10, args.cores),
-    }
-    for name in args.what or benches:
-        benches[name]()
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--streams", type=int, nargs="+", default=[1, 10, 100, 1000])
+    run(measured, parser, SIZES)
 
 
 if __name__ == "__main__":

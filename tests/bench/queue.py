@@ -3,8 +3,12 @@
 Payloads have 200 bytes; a trivial handler is called once for each task. The server keeps no
 append-only file (`--appendonly no`), for all alike. What is compared runs in turns, and the ratio
 is the median of the rounds' ratios, so that a machine that is busy for a while disturbs both sides.
+How it comes about is told in [How fast queues are](queue-performance.md).
 
-Run it as `python -m tests.bench.queue`; `--peers` installs other task queues and measures them too.
+    python -m tests.bench.queue [throughput] [latency] [memory] [growth] [--tasks N] [--rounds N]
+        [--most N] [--peers]
+
+`--peers` installs other task queues and measures them too.
 """
 
 from __future__ import annotations
@@ -16,17 +20,31 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib.metadata import version
 from typing import Any
 
 import agentbus
 from tests.bench import queue_growth, queue_latency, queue_peers, queue_raw
-from tests.bench._figures import percentile, table
+from tests.bench._figures import Figure, Row, Spread, percentile, run, table
 from tests.servers import Server
 
 PARTS = ("throughput", "latency", "memory", "growth")
+SIZES = {
+    "quick": {"tasks": 1000, "rounds": 1, "samples": 20, "most": 20_000},
+    "page": {"rounds": 5, "peers": True},
+}
 _BOUND = 100_000_000
+# What is measured, against what, how it should come out, and in which picture it is shown.
+_PAIRS = (
+    ("publish_many", "pipelines of 500", ">= 2.0", "batches"),
+    ("publish", "XADD one by one", ">= 1.0", "single"),
+    ("publish with a key", "SET NX, XADD", ">= 1.0", "single"),
+    ("publish with a key", "XADD one by one", "", ""),
+    ("worker", "XREADGROUP, one XACK", ">= 0.65", "batches"),
+    ("worker, async handler", "worker", ">= 0.8", "batches"),
+)
+_PICTURES = {"batches": "Tasks in batches", "single": "Tasks one by one"}
 
 
 class Stopwatch:
@@ -51,17 +69,51 @@ class Stopwatch:
         pairs = zip(self.rates[what], self.rates[base], strict=True)
         return percentile([mine / theirs for mine, theirs in pairs], 50)
 
-    def row(self, what: str, base: str, wanted: str) -> list[str]:
+    def line(self, what: str, base: str, wanted: str) -> list[str]:
         """Return one line of the table."""
         mine, theirs = f"{self.rate(what):,.0f}", f"{self.rate(base):,.0f}"
         return [what, mine, base, theirs, f"{self.ratio(what, base):.2f}", wanted]
 
 
-def throughput(server: Server, tasks: int, rounds: int) -> Stopwatch:
-    """Measure publishing and consuming."""
-    clock = Stopwatch()
+def throughput(clock: Stopwatch, server: Server, tasks: int, rounds: int) -> Iterator[Figure]:
+    """By hand, `XREADGROUP` takes 500 tasks, decodes each and acknowledges all with one command.
+
+    The worker beside it also checks that each task is still its own, counts attempts and metrics, keeps
+    its tasks by signs of life and can be paused. A publisher by hand that takes a key first (`SET NX`)
+    loses the task if it dies in between; `publish` with a key does both in one step.
+    """
+    _timed(clock, server, tasks, rounds)
+    table(
+        f"tasks a second, {rounds} rounds of {tasks:,}",
+        ["", "agentbus", "against", "", "ratio", "wanted"],
+        [clock.line(what, base, wanted) for what, base, wanted, _ in _PAIRS],
+    )
+    for name, title in _PICTURES.items():
+        rows: list[Row] = []
+        for what, base, wanted, picture in _PAIRS:
+            if picture == name:
+                by_hand, ours = (Spread.of(clock.rates[each]) for each in (base, what))
+                ratio, wanted = clock.ratio(what, base), wanted.replace(">=", "≥")
+                rows.append(Row(base, by_hand, "baseline", group=what))
+                rows.append(Row(what, ours, ratio=ratio, against=base, wanted=wanted, group=what))
+        yield Figure(
+            name=f"queue-{name}",
+            source="queue.throughput",
+            title=title,
+            measured=f"median of {rounds} rounds of {tasks if name == 'batches' else few(tasks):,}",
+            unit="tasks/s",
+            rows=tuple(rows),
+        )
+
+
+def few(tasks: int) -> int:
+    """Return how many tasks a round sends one by one."""
+    return max(1000, tasks // 20)
+
+
+def _timed(clock: Stopwatch, server: Server, tasks: int, rounds: int) -> None:
     raw = queue_raw.client(server.socket)
-    few = max(1000, tasks // 20)
+    single = few(tasks)
     seen: list[Any] = []
 
     def sync(delivery: Any) -> None:
@@ -74,11 +126,11 @@ def throughput(server: Server, tasks: int, rounds: int) -> Stopwatch:
         queue = bus.queue("mail", bound=_BOUND)
 
         def singly() -> None:
-            for number in range(few):
+            for number in range(single):
                 queue.publish(queue_raw.payload(number))
 
         def keyed() -> None:
-            for number in range(few):
+            for number in range(single):
                 queue.publish(queue_raw.payload(number), key=f"key-{number}")
 
         def batched() -> None:
@@ -90,10 +142,10 @@ def throughput(server: Server, tasks: int, rounds: int) -> Stopwatch:
 
         for _ in range(rounds):
             raw.flushall()
-            clock("XADD one by one", few, lambda: queue_raw.publish_singly(raw, few))
-            clock("publish", few, singly)
-            clock("SET NX, XADD", few, lambda: queue_raw.publish_keyed(raw, few))
-            clock("publish with a key", few, keyed)
+            clock("XADD one by one", single, lambda: queue_raw.publish_singly(raw, single))
+            clock("publish", single, singly)
+            clock("SET NX, XADD", single, lambda: queue_raw.publish_keyed(raw, single))
+            clock("publish with a key", single, keyed)
             raw.flushall()
             queue_raw.group(raw)
             clock("pipelines of 500", tasks, lambda: queue_raw.publish_pipelined(raw, tasks))
@@ -105,11 +157,10 @@ def throughput(server: Server, tasks: int, rounds: int) -> Stopwatch:
             batched()
             clock("worker, async handler", tasks, lambda: consume(later))
             seen.clear()
-    return clock
 
 
-def memory(server: Server, tasks: int) -> list[str]:
-    """Measure what a task costs in the server, all keys of the project counted."""
+def memory(server: Server, tasks: int) -> Iterator[Figure]:
+    """What a task takes in the server, all keys of the project counted, against its stream by hand."""
     server.ask("FLUSHALL")
     raw = queue_raw.client(server.socket)
     pipe = raw.pipeline(transaction=False)
@@ -121,21 +172,31 @@ def memory(server: Server, tasks: int) -> list[str]:
             pipe.xadd("raw", fields)
         pipe.execute()
     base = server.ask("MEMORY", "USAGE", "raw", "SAMPLES", 0)
-    ratio = f"{mine / base:.3f}"
-    return [f"{mine / tasks:.1f}", f"{base / tasks:.1f}", ratio, "<= 1.15"]
+    found = [f"{mine / tasks:.1f}", f"{base / tasks:.1f}", f"{mine / base:.3f}", "<= 1.15"]
+    table("bytes a task in the server", ["agentbus", "raw stream", "ratio", "wanted"], [found])
+    by_hand = Row("a raw stream", Spread.once(base / tasks), "baseline")
+    ours = Row(
+        "a queue",
+        Spread.once(mine / tasks),
+        ratio=mine / base,
+        against=by_hand.label,
+        wanted="≤ 1.15",
+    )
+    yield Figure(
+        name="queue-memory",
+        source="queue.memory",
+        title="Memory of a task",
+        measured=f"MEMORY USAGE with {tasks:,} tasks",
+        unit="bytes",
+        better="less",
+        rows=(by_hand, ours),
+    )
 
 
-def main() -> None:
-    """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("parts", nargs="*", help=f"of {', '.join(PARTS)}; all unless named")
-    parser.add_argument("--tasks", type=int, default=50_000, help="tasks a round")
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--most", type=int, default=1_000_000, help="the deepest queue")
-    parser.add_argument("--peers", action="store_true", help="install and measure other queues")
-    parser.add_argument("--peers-python", help="a Python that has the other queues already")
-    chosen = parser.parse_args()
-    parts = chosen.parts or PARTS
+def queues(given: argparse.Namespace) -> Iterator[Figure]:
+    """Measure what was named, or all."""
+    parts = given.parts or PARTS
+    clock = Stopwatch()
     with (
         tempfile.TemporaryDirectory(prefix="ab-") as folder,
         Server(pathlib.Path(folder), "--appendonly", "no") as server,
@@ -146,53 +207,33 @@ def main() -> None:
         )
         number = about.get("valkey_version") or about["redis_version"]
         sys.stdout.write(f"Python {sys.version.split()[0]}, server {number}, {software}\n")
-        clock = throughput(server, chosen.tasks, chosen.rounds) if "throughput" in parts else None
-        if clock:
-            lines = [
-                clock.row("publish_many", "pipelines of 500", ">= 2.0"),
-                clock.row("publish", "XADD one by one", ">= 1.0"),
-                clock.row("publish with a key", "SET NX, XADD", ">= 1.0"),
-                clock.row("publish with a key", "XADD one by one", ""),
-                clock.row("worker", "XREADGROUP, one XACK", ">= 0.65"),
-                clock.row("worker, async handler", "worker", ">= 0.8"),
-            ]
-            table(
-                f"tasks a second, {chosen.rounds} rounds of {chosen.tasks:,}",
-                ["", "agentbus", "against", "", "ratio", "wanted"],
-                lines,
-            )
+        if "throughput" in parts:
+            yield from throughput(clock, server, given.tasks, given.rounds)
         if "latency" in parts:
-            took = queue_latency.measure(server, 1000)
-            lines = []
-            for part, wanted in ((50, "<= 1.2"), (99, "<= 2")):
-                mine, base = (percentile(took[what], part) for what in ("agentbus", "raw"))
-                lines.append(
-                    [f"p{part}", f"{mine:.3f}", f"{base:.3f}", f"{mine / base:.2f}", wanted]
-                )
-            head = ["", "agentbus ms", "raw ms", "ratio", "wanted"]
-            table("from publish to the handler, 1,000 tasks", head, lines)
-            late = queue_latency.lateness(server, 200)
-            found = [f"{percentile(late, part):.2f}" for part in (50, 99, 100)]
-            table(
-                "milliseconds by which 200 delayed tasks were late",
-                ["p50", "p99", "max", "wanted"],
-                [[*found, "<= 50"]],
-            )
+            yield from queue_latency.latency(server, given.samples)
+            yield from queue_latency.lateness(server, given.samples // 5)
         if "memory" in parts:
-            head = ["agentbus", "raw stream", "ratio", "wanted"]
-            table("bytes a task in the server", head, [memory(server, chosen.tasks)])
+            yield from memory(server, given.tasks)
         if "growth" in parts:
-            rows = queue_growth.measure(server, [10_000, chosen.most], [0, 1_000], 5)
-            table("microseconds a task, quickest of 5", ["", "publish_many", "worker"], rows)
-        if chosen.peers or chosen.peers_python:
-            found, peers = queue_peers.measure(server, 5_000, 3, chosen.peers_python)
-            mine = [clock.rate("publish_many"), clock.rate("worker")] if clock else [0.0, 0.0]
-            lines = [
-                [name, f"{a:,.0f}", f"{mine[0] / a:.1f}", f"{b:,.0f}", f"{mine[1] / b:.1f}"]
-                for name, (a, b) in peers.items()
-            ]
-            head = ["", "published/s", "agentbus is x", "consumed/s", "agentbus is x"]
-            table(f"other queues, a handler call for each task ({found})", head, lines)
+            yield from queue_growth.grown(server, [10_000, given.most], [0, 1_000], 5)
+        if given.peers or given.peers_python:
+            ours = None
+            if "throughput" in parts:
+                ours = Spread.of(clock.rates["publish_many"]), Spread.of(clock.rates["worker"])
+            yield from queue_peers.compared(server, ours, 5_000, 3, given.peers_python)
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("parts", nargs="*", help=f"of {', '.join(PARTS)}; all unless named")
+    parser.add_argument("--tasks", type=int, default=50_000, help="tasks a round")
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--samples", type=int, default=1000, help="tasks whose latency is measured")
+    parser.add_argument("--most", type=int, default=1_000_000, help="the deepest queue")
+    parser.add_argument("--peers", action="store_true", help="install and measure other queues")
+    parser.add_argument("--peers-python", help="a Python that has the other queues already")
+    run(queues, parser, SIZES)
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import multiprocessing
 import time
+from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -16,11 +17,13 @@ import orjson
 import redis
 
 import agentbus
+from tests.bench._figures import Figure, Row, Spread, percentile, table
 from tests.bench.queue_raw import GROUP, payload
 from tests.servers import Server
 
 _WARM = 20
 _STREAM = "raw:latency"
+_BY_HAND = "XADD, blocking XREADGROUP"
 
 
 def _ours(url: str, pipe: Connection) -> None:
@@ -48,7 +51,63 @@ def _theirs(path: str, pipe: Connection) -> None:
             server.xack(_STREAM, GROUP, entry_id)
 
 
-def measure(server: Server, rounds: int) -> dict[str, list[float]]:
+def latency(server: Server, rounds: int) -> Iterator[Figure]:
+    """From publish to the handler, where a worker waits: one task at a time."""
+    took = _in_turns(server, rounds)
+    lines, rows = [], []
+    for part, wanted in ((50, "1.2"), (99, "2")):
+        mine, base = (percentile(took[what], part) for what in ("agentbus", "raw"))
+        lines.append(
+            [f"p{part}", f"{mine:.3f}", f"{base:.3f}", f"{mine / base:.2f}", f"<= {wanted}"]
+        )
+        group = f"p{part}"
+        by_hand = Row(_BY_HAND, Spread.at(part, took["raw"]), "baseline", group=group)
+        ours = Row(
+            "publish, worker",
+            Spread.at(part, took["agentbus"]),
+            ratio=mine / base,
+            against=_BY_HAND,
+            wanted=f"≤ {wanted}",
+            group=group,
+        )
+        rows += [by_hand, ours]
+    head = ["", "agentbus ms", "raw ms", "ratio", "wanted"]
+    table(f"from publish to the handler, {rounds:,} tasks", head, lines)
+    yield Figure(
+        name="queue-latency",
+        source="queue_latency.latency",
+        title="From publish to the handler",
+        measured=f"between two processes, {rounds:,} tasks each, in turns",
+        unit="ms",
+        better="less",
+        rows=tuple(rows),
+    )
+
+
+def lateness(server: Server, rounds: int) -> Iterator[Figure]:
+    """By how much delayed tasks come late, to a worker that has nothing else to do."""
+    late = _lateness(server, rounds)
+    found = [f"{percentile(late, part):.2f}" for part in (50, 99, 100)]
+    table(
+        f"milliseconds by which {rounds} delayed tasks were late",
+        ["p50", "p99", "max", "wanted"],
+        [[*found, "<= 50"]],
+    )
+    yield Figure(
+        name="queue-lateness",
+        source="queue_latency.lateness",
+        title="By how much delayed tasks are late",
+        measured=f"{rounds} tasks with delays of 20 to 80 ms",
+        unit="ms",
+        better="less",
+        rows=tuple(
+            Row(name, Spread.at(part, late), wanted="≤ 50")
+            for name, part in (("p50", 50), ("p99", 99), ("latest", 100))
+        ),
+    )
+
+
+def _in_turns(server: Server, rounds: int) -> dict[str, list[float]]:
     """Return the milliseconds that each round took."""
     server.ask("FLUSHALL")
     spawn = multiprocessing.get_context("spawn")
@@ -85,8 +144,8 @@ def measure(server: Server, rounds: int) -> dict[str, list[float]]:
     return took
 
 
-def lateness(server: Server, rounds: int) -> list[float]:
-    """Return by how many milliseconds delayed tasks came late, to a worker that had nothing else to do."""
+def _lateness(server: Server, rounds: int) -> list[float]:
+    """Return by how many milliseconds delayed tasks came late."""
     server.ask("FLUSHALL")
     spawn = multiprocessing.get_context("spawn")
     pipe, theirs = spawn.Pipe()

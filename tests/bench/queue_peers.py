@@ -1,4 +1,9 @@
-"""Other task queues, installed into an environment of their own and measured on the same server."""
+"""Other task queues, installed into an environment of their own and measured on the same server.
+
+Each is driven by the fastest way that its documentation shows, with a call of a handler for each task.
+OmniDaemon's pattern is that of its bus: read ten, await a handler for each, acknowledge each. What they do
+beside (results, middleware, schedules) differs, as does what they promise when a worker dies.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +13,9 @@ import subprocess
 import sys
 import tempfile
 import venv
+from collections.abc import Iterator
 
-from tests.bench._figures import percentile
+from tests.bench._figures import Figure, Row, Spread, table
 from tests.bench.queue_peer import PEERS
 from tests.servers import Server
 
@@ -36,12 +42,48 @@ def versions(python: str) -> str:
     ).stdout.strip()
 
 
-def measure(
-    server: Server, count: int, rounds: int, python: str | None = None
-) -> tuple[str, dict[str, tuple[float, float]]]:
-    """Return versions, and each peer's medians; installs them unless given a Python."""
+def compared(
+    server: Server,
+    ours: tuple[Spread, Spread] | None,
+    count: int,
+    rounds: int,
+    python: str | None = None,
+) -> Iterator[Figure]:
+    """The figures of AgentBus are those of `publish_many` and of the worker in the same run."""
+    software, peers = _measured(server, count, rounds, python)
+    mine = [one.middle for one in ours] if ours else [0.0, 0.0]
+    lines = [
+        [
+            *(name, f"{a.middle:,.0f}", f"{mine[0] / a.middle:.1f}"),
+            *(f"{b.middle:,.0f}", f"{mine[1] / b.middle:.1f}"),
+        ]
+        for name, (a, b) in peers.items()
+    ]
+    head = ["", "published/s", "agentbus is x", "consumed/s", "agentbus is x"]
+    table(f"other queues, a handler call for each task ({software})", head, lines)
+    for number, way in enumerate(("published", "consumed")):
+        found = {name: spreads[number] for name, spreads in peers.items()}
+        rows = [Row(name, spread, "other") for name, spread in found.items()]
+        if ours and found:
+            best = max(found, key=lambda name: found[name].middle)
+            ratio = mine[number] / found[best].middle
+            rows.insert(0, Row("AgentBus", ours[number], ratio=ratio, against=best))
+        yield Figure(
+            name=f"queue-peers-{way}",
+            source="queue_peers.compared",
+            title=f"Other task queues: {way}",
+            measured=f"median of {rounds} rounds of {count:,} tasks; {software}",
+            unit="tasks/s",
+            rows=tuple(rows),
+        )
+
+
+def _measured(
+    server: Server, count: int, rounds: int, python: str | None
+) -> tuple[str, dict[str, tuple[Spread, Spread]]]:
+    """Return versions, and each peer's rates; installs them unless given a Python."""
     script = str(pathlib.Path(__file__).with_name("queue_peer.py"))
-    found: dict[str, tuple[float, float]] = {}
+    found: dict[str, tuple[Spread, Spread]] = {}
     with tempfile.TemporaryDirectory(prefix="ab-peers-") as folder:
         python = python or install(pathlib.Path(folder))
         for name in PEERS:
@@ -61,7 +103,7 @@ def measure(
                 runs.append(json.loads(done.stdout.splitlines()[-1]))
             if runs:
                 published, consumed = (
-                    percentile([run[what] for run in runs], 50) for what in ("publish", "consume")
+                    Spread.of(run[what] for run in runs) for what in ("publish", "consume")
                 )
                 found[name] = published, consumed
         return versions(python), found

@@ -1,6 +1,6 @@
 """How fast an archive is published anew, beside a plain loop that keeps no account of what it did.
 
-    python -m tests.bench.replay [--rows N] [--cores N]
+    python -m tests.bench.replay [--rows N] [--cores N] [--rounds N]
 
 The rows are tasks of 200 bytes in four streams. The baseline reads the same files with pyarrow and sends
 plain XADDs, in pipelines, by one process: a row that it sent before it was killed it would send again. The
@@ -16,6 +16,7 @@ import socket
 import statistics
 import tempfile
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import hiredis
@@ -24,11 +25,12 @@ import pyarrow.dataset as ds
 
 from agentbus.pipeline import schema
 from agentbus.settings import resolve
-from tests.bench._figures import table
+from tests.bench._figures import Figure, Row, Spread, run, table
 from tests.pipeline.archives import write_archive
 from tests.servers import Server
 
 PROJECT = "bench"
+SIZES = {"quick": {"rows": 4000, "rounds": 1}, "page": {"rows": 400_000}}
 _STREAMS = 4
 _SLICE = 5000
 _FROM_MS = 1_763_600_000_000
@@ -74,10 +76,15 @@ def by_hand(server: Server, path: str) -> None:
                     number -= 1
 
 
-def bench(rows: int, cores: int, rounds: int) -> None:
-    """Print how fast rows are published."""
+def replays(given: argparse.Namespace) -> Iterator[Figure]:
+    """Each request publishes some rows and moves the replay's cursor of that stream, in one step.
+
+    So a replay that is killed, or runs twice, goes on where it was; the plain loop may neither be killed
+    nor started again.
+    """
     from agentbus.pipeline import replay, session
 
+    rows, cores, rounds = given.rows, given.cores, given.rounds
     place = pathlib.Path(tempfile.mkdtemp(prefix="agentbus-bench-"))
     path, config = str(place / "archive"), place / "config.yaml"
     config.write_text(f"queues:\n  '*':\n    bound: {10 * rows}\n")
@@ -114,6 +121,29 @@ def bench(rows: int, cores: int, rounds: int) -> None:
             )
         ],
     )
+    base = "plain loop, at least once"
+    yield Figure(
+        name="replay",
+        source="replay.replays",
+        title="Rows published anew",
+        measured=f"{rows:,} rows of {_STREAMS} streams, {cores} cores, median of {rounds} rounds",
+        unit="rows/s",
+        rows=(
+            Row(base, Spread.of(rows / took for took in plain), "baseline"),
+            *(
+                Row(
+                    name,
+                    Spread.of(rows / took for took in found),
+                    ratio=hand / statistics.median(found),
+                    against=base,
+                )
+                for name, found in (
+                    ("replay, warm", ours[1:]),
+                    ("replay, the session's first", ours[:1]),
+                )
+            ),
+        ),
+    )
 
 
 def main() -> None:
@@ -122,8 +152,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--cores", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=3)
-    args = parser.parse_args()
-    bench(args.rows, args.cores, args.rounds)
+    run(replays, parser, SIZES)
 
 
 if __name__ == "__main__":

@@ -24,7 +24,9 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from tests.bench._figures import table
+from tests.bench._figures import Figure, Row, Spread, run, table
+
+SIZES = {"quick": {"rows": 20_000}, "page": {"rows": 1_500_000}}
 
 
 class Memory:
@@ -135,11 +137,16 @@ def _apart(path: str, cores: int, what: str) -> dict[str, float]:
     return found
 
 
-def bench(rows: int, cores: int, only: str | None) -> None:
-    """Print how long reports take over an archive as it was written, and after compaction."""
+def reported(given: argparse.Namespace) -> Iterator[Figure]:
+    """All reports over an archive as it was written, and after compaction, which runs at night.
+
+    What several tables start from is computed once and kept, by hour and not by entry.
+    """
+    rows, cores = given.rows, given.cores
     place = pathlib.Path(tempfile.mkdtemp(prefix="agentbus-bench-"))
     path = str(place / "archive")
-    lines = []
+    lines: list[tuple[str, ...]] = []
+    found: dict[str, dict[str, dict[str, float]]] = {}
     context = multiprocessing.get_context("spawn")
     try:
         with context.Pool(1) as pool:
@@ -149,16 +156,18 @@ def bench(rows: int, cores: int, only: str | None) -> None:
                 with context.Pool(1) as pool:
                     took = pool.apply(_compacted, (path, cores))
                 lines.append(("compaction", f"{took:.1f}", "", "", ""))
-            if only in (None, state):
-                once, all_ = (_apart(path, cores, what) for what in ("pass", "reports"))
-                for name, found in (("one pass", once), ("all reports", all_)):
+            if given.only in (None, state):
+                measures = (("one pass", "pass"), ("all reports", "reports"))
+                found[state] = {name: _apart(path, cores, what) for name, what in measures}
+                once = found[state]["one pass"]
+                for name, one in found[state].items():
                     lines.append(
                         (
                             f"{name}, {state}",
-                            f"{found['seconds']:.1f}",
-                            f"{found['seconds'] / once['seconds']:.2f}",
-                            f"{found['gigabytes']:.2f}",
-                            f"{found['started']:.1f}",
+                            f"{one['seconds']:.1f}",
+                            f"{one['seconds'] / once['seconds']:.2f}",
+                            f"{one['gigabytes']:.2f}",
+                            f"{one['started']:.1f}",
                         )
                     )
     finally:
@@ -168,6 +177,25 @@ def bench(rows: int, cores: int, only: str | None) -> None:
         ("what", "seconds", "x one pass", "GB at most", "start, s"),
         lines,
     )
+    about = f"{rows:,} rows, {cores} cores, a cold process, once"
+    yield _figure("reports-time", "Time of all reports", about, found)
+    yield _figure("reports-memory", "Memory of all reports", about, found)
+
+
+def _figure(
+    name: str, title: str, about: str, found: dict[str, dict[str, dict[str, float]]]
+) -> Figure:
+    unit, field = {"reports-time": ("s", "seconds"), "reports-memory": ("GB", "gigabytes")}[name]
+    rows = []
+    for state, each in found.items():
+        base, ours = (each[what][field] for what in ("one pass", "all reports"))
+        group = {"raw": "as it was archived", "compacted": "compacted"}[state]
+        rows.append(Row("one pass", Spread.once(base), "baseline", group=group))
+        ratio = ours / base
+        rows.append(
+            Row("all reports", Spread.once(ours), ratio=ratio, against="one pass", group=group)
+        )
+    return Figure(name, "reports.reported", title, about, unit, tuple(rows), "less")
 
 
 def main() -> None:
@@ -178,11 +206,11 @@ def main() -> None:
     parser.add_argument("--only", choices=("raw", "compacted"))
     parser.add_argument("--measure", choices=("pass", "reports"), help=argparse.SUPPRESS)
     parser.add_argument("--path", help=argparse.SUPPRESS)
-    args = parser.parse_args()
+    args = parser.parse_known_args()[0]
     if args.measure:
         sys.stdout.write(json.dumps(measured(args.path, args.cores, args.measure)) + "\n")
     else:
-        bench(args.rows, args.cores, args.only)
+        run(reported, parser, SIZES)
 
 
 if __name__ == "__main__":

@@ -1,26 +1,30 @@
 """How fast an awaiter wakes: from `satisfy` to `await_`'s return, against a raw XREAD wake-up.
 
 Both are measured between two processes on the same server, in turns: the waker notes the time before
-it sends, the sleeper the time after it has returned, on the clock that all processes share.
+it sends, the sleeper the time after it has returned, on the clock that all processes share. Here the server
+does not answer before its append-only file is on the disk, as the embedded one does.
+
+    python -m tests.bench.wakeup [--rounds N]
 """
 
 from __future__ import annotations
 
+import argparse
 import multiprocessing
-import os
 import pathlib
 import socket
 import tempfile
 import time
+from collections.abc import Iterator
 from multiprocessing.connection import Connection
 
 import hiredis
 
 import agentbus
-from tests.bench._figures import percentile, table
+from tests.bench._figures import Figure, Row, Spread, percentile, run, table
 from tests.servers import Server
 
-ROUNDS = int(os.environ.get("BENCH_ROUNDS", "1000"))
+SIZES = {"quick": {"rounds": 40}, "page": {}}
 
 
 class Raw:
@@ -53,8 +57,8 @@ def sleeper(path: str, pipe: Connection) -> None:
         pipe.send(time.monotonic())
 
 
-def main() -> None:
-    """Measure in turns and print."""
+def waking(given: argparse.Namespace) -> Iterator[Figure]:
+    """What AgentBus adds: `satisfy` checks the owner and leaves a completion; who wakes looks again."""
     took: dict[str, list[float]] = {"raw": [], "agentbus": []}
     with (
         tempfile.TemporaryDirectory(prefix="ab-") as folder,
@@ -66,7 +70,7 @@ def main() -> None:
         child.start()
         raw = Raw(server.socket)
         bus = agentbus.connect(server.url, project="bench", agent="waker")
-        for turn in range(2 * ROUNDS + 20):
+        for turn in range(2 * given.rounds + 20):
             what = "raw" if turn % 2 else "agentbus"
             ours.send(what)
             while b"blocked_clients:1" not in raw.ask("INFO", "clients"):  # type: ignore[operator]
@@ -87,10 +91,41 @@ def main() -> None:
         mine, base = (percentile(took[what], part) for what in ("agentbus", "raw"))
         rows.append([f"p{part}", f"{base:.3f}", f"{mine:.3f}", f"{mine / base:.2f}", "2"])
     table(
-        f"from satisfy to await's return, {ROUNDS} rounds",
+        f"from satisfy to await's return, {given.rounds} rounds",
         ["", "raw XREAD ms", "agentbus ms", "ratio", "allowed"],
         rows,
     )
+
+    yield Figure(
+        name="wakeup",
+        source="wakeup.waking",
+        title="From satisfy to await's return",
+        measured=f"between two processes, {given.rounds:,} rounds in turns",
+        unit="ms",
+        better="less",
+        rows=tuple(
+            row
+            for part in (50, 99)
+            for row in (
+                Row("raw XREAD", Spread.at(part, took["raw"]), "baseline", group=f"p{part}"),
+                Row(
+                    "await",
+                    Spread.at(part, took["agentbus"]),
+                    ratio=percentile(took["agentbus"], part) / percentile(took["raw"], part),
+                    against="raw XREAD",
+                    wanted="≤ 2",
+                    group=f"p{part}",
+                ),
+            )
+        ),
+    )
+
+
+def main() -> None:
+    """Measure in turns and print."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--rounds", type=int, default=1000)
+    run(waking, parser, SIZES)
 
 
 if __name__ == "__main__":
