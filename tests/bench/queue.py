@@ -3,12 +3,10 @@
 Payloads have 200 bytes; a trivial handler is called once for each task. The server keeps no
 append-only file (`--appendonly no`), for all alike. What is compared runs in turns, and the ratio
 is the median of the rounds' ratios, so that a machine that is busy for a while disturbs both sides.
-How it comes about is told in [How fast queues are](queue-performance.md).
+What makes it fast is told in [How queues come to be fast](queue-performance.md).
 
     python -m tests.bench.queue [throughput] [latency] [memory] [growth] [--tasks N] [--rounds N]
         [--most N] [--peers]
-
-`--peers` installs other task queues and measures them too.
 """
 
 from __future__ import annotations
@@ -31,7 +29,7 @@ from tests.servers import Server
 
 PARTS = ("throughput", "latency", "memory", "growth")
 SIZES = {
-    "quick": {"tasks": 1000, "rounds": 1, "samples": 20, "most": 20_000},
+    "quick": {"tasks": 1000, "rounds": 1, "samples": 20, "most": 20_000, "peers": True},
     "page": {"rounds": 5, "peers": True},
 }
 _BOUND = 100_000_000
@@ -220,7 +218,8 @@ def queues(given: argparse.Namespace) -> Iterator[Figure]:
             ours = None
             if "throughput" in parts:
                 ours = Spread.of(clock.rates["publish_many"]), Spread.of(clock.rates["worker"])
-            yield from queue_peers.compared(server, ours, 5_000, 3, given.peers_python)
+            count, rounds = max(200, given.tasks // 10), min(3, given.rounds)
+            yield from queue_peers.compared(server, ours, count, rounds, given.peers_python)
 
 
 def main() -> None:

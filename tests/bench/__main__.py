@@ -1,0 +1,45 @@
+"""Run the benchmarks named (all by default), and print their figures beside a baseline of the same run.
+
+With --page, they run in one go, and their figures are written into a page with pictures, and as data into
+the directory beside it that has the page's name. --again writes the page anew from that data.
+"""
+
+from __future__ import annotations
+
+import argparse
+import pathlib
+import subprocess
+import sys
+
+from tests.bench import _page
+
+
+def main() -> int:
+    """Measure, print, write; return the exit code."""
+    parser = argparse.ArgumentParser(prog="scripts/bench", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(_page.NAMES))
+    parser.add_argument("--page", type=pathlib.Path, metavar="FILE.md", help="write a page")
+    parser.add_argument("--again", type=pathlib.Path, metavar="FILE.md", help="write it anew")
+    parser.add_argument("--size", choices=_page.SIZES, help="page for a page, else full")
+    parser.add_argument(
+        "--quick", dest="size", action="store_const", const="quick", help="only see that all works"
+    )
+    given = parser.parse_args()
+    if unknown := set(given.names) - set(_page.NAMES):
+        parser.error(f"no such benchmark: {', '.join(sorted(unknown))}")
+    names = [name for name in _page.NAMES if name in given.names] or _page.NAMES
+    if given.again:
+        _page.write(given.again)
+    elif given.page:
+        page = _page.measured(names, given.size or "page")
+        _page.save(page, given.page)
+        return 1 if page.failed else 0
+    else:
+        for name in names:
+            words = [sys.executable, "-m", f"tests.bench.{name}"]
+            subprocess.run([*words, "--size", given.size or _page.FULL], check=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
