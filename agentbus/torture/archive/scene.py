@@ -9,7 +9,6 @@ import shutil
 import signal
 import subprocess
 import time
-import urllib.parse
 from collections.abc import Callable, Iterator, Sequence
 
 from agentbus.bus import Bus
@@ -22,7 +21,7 @@ from agentbus.torture.history import Entry
 from agentbus.torture.nemesis import Client, Nemesis
 from agentbus.torture.order import Order
 from agentbus.torture.server import Server
-from agentbus.torture.site import Site, upstream_of
+from agentbus.torture.site import Site, through, upstream_of
 
 AGAIN = "again"
 _ENDS_WITHIN = 120.0
@@ -55,7 +54,7 @@ class Scene:
         self.site = site
         self.place = order.place
         self.path = order.place / "archive"
-        self.project = f"torture-{order.seed}"
+        self.project = order.project
         self.unfinished: list[str] = []
         self.acknowledged = 0
         self._scratch = order.place / "scratch"
@@ -152,11 +151,7 @@ class Scene:
 
     def url_for(self, client: Client) -> str:
         """Return how a client reaches the server: through its own proxy."""
-        if self.order.url is None:
-            return client.proxies[0].url
-        parts = urllib.parse.urlsplit(self.order.url)
-        user, at, _ = parts.netloc.rpartition("@")
-        return parts._replace(netloc=f"{user}{at}127.0.0.1:{client.proxies[0].port}").geturl()
+        return through(client.proxies[0], self.order.url)
 
     @property
     def settings(self) -> Settings:

