@@ -21,7 +21,14 @@ FOUND = {
 }
 
 
-@pytest.mark.parametrize("control", FOUND)
+@pytest.mark.parametrize(
+    "control",
+    [
+        # These must die at the right moment, which takes many kills.
+        pytest.param(name, marks=pytest.mark.slow if "checkpoint" in name else ())
+        for name in FOUND
+    ],
+)
 def test_a_wrong_archiver_is_caught(control, tmp_path):
     (verdict,) = MODE.torture(Order(5, 0.2, tmp_path, control=control))
 

@@ -67,8 +67,8 @@ def test_every_event_has_its_effect_once_whatever_goes_wrong(order, plan, databa
 @pytest.mark.parametrize(
     ("control", "harm"),
     [
-        ("poll_by_id", "lost"),
-        ("mark_first", "lost"),
+        pytest.param("poll_by_id", "lost", marks=pytest.mark.slow),
+        pytest.param("mark_first", "lost", marks=pytest.mark.slow),
         ("check_then_act", "doubled"),
         ("unfenced_lease", "doubled"),
     ],

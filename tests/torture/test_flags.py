@@ -137,7 +137,7 @@ def test_a_server_that_is_not_ours_suffers_nothing_and_keeps_nothing(
     ("control", "by"),
     [
         ("check_then_wait", "never_woken"),
-        ("unfenced_lease", "false_holders"),
+        pytest.param("unfenced_lease", "false_holders", marks=pytest.mark.slow),
         ("check_then_set", "held_twice_in_time"),
     ],
 )

@@ -40,6 +40,7 @@ def test_no_task_is_lost_or_wronged_whatever_dies(tmp_path: pathlib.Path) -> Non
     assert verdict.figures["tasks accepted"] + verdict.figures["publications unsure"] >= 2040
 
 
+@pytest.mark.slow
 def test_a_server_that_is_not_ours_is_spared_and_left_as_it_was(
     own_server: Server, tmp_path: pathlib.Path
 ) -> None:
@@ -56,7 +57,13 @@ def test_a_server_that_is_not_ours_is_spared_and_left_as_it_was(
     assert own_server.ask("KEYS", "*") == [b"theirs"]
 
 
-@pytest.mark.parametrize("name", MODE.controls)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.slow if name == "ack_after" else ())
+        for name in MODE.controls
+    ],
+)
 def test_what_other_programs_do_wrong_is_caught(name: str, tmp_path: pathlib.Path) -> None:
     verdict = judged(Order(seed=7, minutes=0.2, place=tmp_path, control=name))
 

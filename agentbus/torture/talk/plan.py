@@ -29,13 +29,17 @@ _LEAST_BOUND = 300
 
 
 class Plan(NamedTuple):
-    """A run: how many messages each agent says within `seconds`, on a channel of `bound` entries."""
+    """A run: how many messages each agent says within `seconds`, on a channel of `bound` entries.
+
+    The replies that get lost are those to requests that hold `loses`, if it is not empty.
+    """
 
     agents: int
     messages: int
     bound: int
     seconds: float
     faults: Mapping[str, int]
+    loses: bytes = b""
 
     @property
     def gap(self) -> float:
@@ -51,7 +55,11 @@ class Plan(NamedTuple):
 def plan(order: Order) -> Plan:
     """Return what is to be done in so many minutes."""
     if order.control is not None:
-        return Plan(_CONTROL_AGENTS, _CONTROL_MESSAGES, _LEAST_BOUND, _CONTROL_SECONDS, _CONTROL)
+        return Plan(
+            *(_CONTROL_AGENTS, _CONTROL_MESSAGES, _LEAST_BOUND, _CONTROL_SECONDS, _CONTROL),
+            # Who never learns that it was heard: of few lost replies all might be to somebody who listens.
+            loses=b"XADD",
+        )
     messages = order.number(1000, 50)
     faults = {
         nemesis.KILL: order.number(10, 3),

@@ -34,6 +34,7 @@ class Trouble(Nemesis):
         super().__init__(wanted, plan.gap, seed, clients, server)
         self.acts[OVERTAKE] = self.overtake
         self._bound = plan.bound
+        self._loses = plan.loses
         self._meanwhile = meanwhile
         self._log = log
         self._asleep: Client | None = None
@@ -71,6 +72,16 @@ class Trouble(Nemesis):
         """Write down what was done, for who looks for the cause of a violation."""
         if outcome is not False:
             self._log.note(kind, OK, server=self._server_is)
+
+    def lose_reply(self) -> bool | None:
+        """Have nobody learn of what the server did, for requests of one kind if the plan says so."""
+        if not self._loses:
+            return super().lose_reply()
+        one = self.victim()
+        if one is None or one.proxies[0].loses:
+            return False
+        one.proxies[0].loses = self._loses
+        return True
 
     def overtake(self) -> bool | None:
         """Stop one until its cursor lies before the oldest entry."""
