@@ -49,9 +49,10 @@ def tree(path: pathlib.Path) -> ast.Module:
     return ast.parse(path.read_text(), str(path))
 
 
-def imports() -> list[Import]:
+@functools.cache
+def imports() -> tuple[Import, ...]:
     """Return every import of every file."""
-    return [found for path in files() for found in _imports(path)]
+    return tuple(found for path in files() for found in _imports(path))
 
 
 def _imports(path: pathlib.Path) -> Iterator[Import]:

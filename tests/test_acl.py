@@ -341,6 +341,9 @@ def asked(server: Server) -> set[str]:
     known = {name.decode() for name in server.ask("COMMAND", "LIST")}
     found = set()
     for path in files():
+        # A torture's own server is its owner's, and its controls are no programs of ours.
+        if module_name(path).startswith("agentbus.torture"):
+            continue
         if module_name(path) not in NAMES_NO_COMMANDS:
             found |= {name for node in ast.walk(tree(path)) if (name := named(node))}
     for path in scripts():

@@ -187,6 +187,7 @@ def test_the_first_build_is_really_broken_and_the_deployed_one_is_not(run, examp
     assert total("deployed/total") == "42"
 
 
+@pytest.mark.slow
 def test_the_second_build_has_a_higher_fencing_token(run, examples, real_shell, tmp_path):
     run(examples / "build/run.sh", tmp_path / "work")
 
@@ -199,6 +200,7 @@ def test_the_second_build_has_a_higher_fencing_token(run, examples, real_shell, 
     assert tokens == [1, 2]
 
 
+@pytest.mark.slow
 def test_every_line_of_the_build_says_whose_it_is(run, examples):
     done = run(examples / "build/run.sh")
 
@@ -385,6 +387,7 @@ def test_the_demo_succeeds_and_leaves_nothing(start, tmp_path):
     assert list((tmp_path / "user").iterdir()) == []
 
 
+@pytest.mark.slow
 def test_the_demo_shows_the_channel_beside_the_roles(start):
     stdout, _ = start().communicate(timeout=_ENDS_WITHIN)
 
@@ -424,6 +427,7 @@ def test_the_demo_heeds_no_setting_of_its_user(start, tmp_path):
     assert list(kept.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_two_demos_at_once_and_then_one_more_all_succeed(start):
     at_once = [start(), start()]
     for demo in at_once:
@@ -457,8 +461,14 @@ def test_an_interrupted_demo_leaves_nothing(start):
     ("script", "working", "broken"),
     [
         ("build/builder.sh", "\n      mend_source\n", "\n      exit 9\n"),
-        ("build/deployer.sh", 'mv "$2/total.new" "$2/total"', 'rm "$2/total.new"'),
-        ("build/takeover.sh", "announce image --ttl 30 --wait 20", "announce image --ttl 30"),
+        pytest.param(
+            *("build/deployer.sh", 'mv "$2/total.new" "$2/total"', 'rm "$2/total.new"'),
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            *("build/takeover.sh", "announce image --ttl 30 --wait 20", "announce image --ttl 30"),
+            marks=pytest.mark.slow,
+        ),
         ("asyncio_agents.py", 'aio.connect(project=project, agent="host")', "nonsense()"),
     ],
 )

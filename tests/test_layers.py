@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import ast
+import functools
 import json
 import pathlib
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 
 import pytest
 
@@ -82,10 +82,9 @@ def at(path: pathlib.Path, node: ast.AST) -> str:
     return f"{module_name(path)}:{getattr(node, 'lineno', 0)}"
 
 
-def nodes() -> Iterator[tuple[pathlib.Path, ast.AST]]:
-    for path in files():
-        for node in ast.walk(tree(path)):
-            yield path, node
+@functools.cache
+def nodes() -> list[tuple[pathlib.Path, ast.AST]]:
+    return [(path, node) for path in files() for node in ast.walk(tree(path))]
 
 
 def test_every_module_has_a_layer():

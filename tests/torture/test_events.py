@@ -50,7 +50,7 @@ def order(tmp_path: pathlib.Path) -> Order:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("plan", "database"),
-    [(POSTGRESQL, "postgresql"), (SQLITE, "sqlite")],
+    [(POSTGRESQL, "postgresql"), pytest.param(SQLITE, "sqlite", marks=pytest.mark.slow)],
     ids=lambda one: str(one)[:10],
 )
 def test_every_event_has_its_effect_once_whatever_goes_wrong(order, plan, database):

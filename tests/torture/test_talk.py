@@ -56,7 +56,11 @@ def test_a_server_of_others_suffers_nothing_and_keeps_nothing(
 
 @pytest.mark.parametrize(
     ("control", "check"),
-    [("poll_by_id", "lost"), ("maxlen", "lost"), ("say_again", "doubled")],
+    [
+        pytest.param("poll_by_id", "lost", marks=pytest.mark.slow),
+        ("maxlen", "lost"),
+        pytest.param("say_again", "doubled", marks=pytest.mark.slow),
+    ],
 )
 def test_who_talks_wrongly_is_found_out(tmp_path: pathlib.Path, control: str, check: str) -> None:
     assert control in MODE.controls
