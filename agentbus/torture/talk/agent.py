@@ -37,6 +37,8 @@ class Agent:
         self._chance = random.Random(f"{role.seed} {role.name} {lives}")  # noqa: S311
         self._gate = os.open(role.gate, os.O_RDONLY | os.O_CLOEXEC)
         self._voice: Voice = voice_of(role)
+        # Where a listening was torn: from where one will hear on is known only when it is asked.
+        self._torn: set[str | None] = set()
         self._scribe.note(LIFE, OK)
 
     def live(self) -> None:
@@ -115,9 +117,11 @@ class Agent:
                     e=message.event,
                 )
             source.close()
-            if number:
+            if number or topic in self._torn:
                 self._know(topic, left)
+                self._torn.discard(topic)
         except TROUBLE:
+            self._torn.add(topic)
             self._scribe.note(TORN, UNKNOWN, r=topic)
             return -1
         return number
