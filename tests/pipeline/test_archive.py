@@ -383,6 +383,27 @@ def test_an_archive_is_reconciled_with_its_streams(
     ]
 
 
+def test_entries_that_were_counted_as_lost_and_came_back_are_not_missing(
+    run, fill, valkey, project, spark, settings, path
+):
+    fill("q:mail", numbered(6))
+    valkey.ask("XTRIM", f"{project}:q:mail", "MAXLEN", "2")
+    run()
+    # As from a backup that was made before the trimming, and before the last entry.
+    valkey.ask("DEL", f"{project}:q:mail")
+    fill("q:mail", numbered(5))
+    run(new_epoch=True)
+
+    (mail,) = verifying.verify(spark, settings, path)
+    assert (mail.rows, mail.lost, mail.added, mail.missing) == (2, 4, 6, 0)
+    # Only what lies in the gap is excused.
+    valkey.ask("DEL", f"{project}:q:mail")
+    for entry_id in numbered(5):
+        valkey.ask("XADD", f"{project}:q:mail", entry_id, "payload", '"changed"')
+    (mail,) = verifying.verify(spark, settings, path)
+    assert mail.missing == 1
+
+
 def test_an_archive_that_lacks_a_row_or_holds_another_is_found_out(
     run, fill, valkey, project, spark, settings, path
 ):
