@@ -17,6 +17,7 @@ import hiredis
 
 from agentbus.errors import BackendUnavailable
 from agentbus.server import binary as programs
+from agentbus.torture.parent import Watch
 
 _STARTS_WITHIN = 20.0
 _GLANCE = 0.01
@@ -68,6 +69,7 @@ class Server:
         self.url = f"unix://{self.socket}"
         self.tcp_url = f"redis://127.0.0.1:{self.port}"
         self.process: subprocess.Popen[bytes] | None = None
+        self._watch: Watch | None = None
         self._clockwork = clockwork() if clock else None
 
     def __enter__(self) -> Self:
@@ -76,6 +78,9 @@ class Server:
 
     def __exit__(self, *_exc: object) -> None:
         self.kill()
+        if self._watch is not None:
+            self._watch.__exit__()
+            self._watch = None
         pathlib.Path(self.socket).unlink(missing_ok=True)
         if self._socket_place is not None:
             shutil.rmtree(self._socket_place, ignore_errors=True)
@@ -97,6 +102,8 @@ class Server:
             # A Ctrl-C is for whoever runs it, and who may ask it something yet before it ends.
             process_group=0,
         )
+        self._watch = self._watch or Watch()
+        self._watch.keep_on(self.process.pid)
         deadline = time.monotonic() + _STARTS_WITHIN
         while True:
             try:
@@ -114,6 +121,8 @@ class Server:
         """Kill the server with -9, if it runs."""
         if self.process is not None:
             self.process.kill()
+            if self._watch is not None:
+                self._watch.keep_on(None)
             self.process.wait()
 
     def stop(self) -> None:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import pathlib
+import socket
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 
@@ -74,3 +78,43 @@ def test_a_shifted_clock_outlives_the_server(server: Server) -> None:
     server.start()
 
     assert becomes(server, 7200)
+
+
+VALKEY = """
+import pathlib, sys
+from agentbus.torture.server import Server
+
+with Server(pathlib.Path(sys.argv[1])) as server:
+    server.kill()
+    server.start()
+    print(server.socket, flush=True)
+    sys.stdin.read()
+"""
+POSTGRESQL = """
+import sys
+from agentbus.torture.events.postgres import Postgres
+
+with Postgres(fsync="off") as server:
+    print(server.socket, flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("program", [VALKEY, POSTGRESQL], ids=["valkey", "postgresql"])
+def test_a_server_does_not_outlive_whoever_started_it(tmp_path: pathlib.Path, program: str) -> None:
+    words = [sys.executable, "-c", program, str(tmp_path / "server")]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as owner:
+        assert owner.stdout is not None
+        path = owner.stdout.readline().strip()
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(60)
+            connection.connect(path)
+
+            owner.kill()
+
+            # Who is told of its end knows that the server is gone.
+            with contextlib.suppress(ConnectionResetError):
+                while connection.recv(4096):
+                    pass
+            with socket.socket(socket.AF_UNIX) as another, pytest.raises(ConnectionRefusedError):
+                another.connect(path)

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from typing import Self
 
 from agentbus.errors import BackendUnavailable, ConfigError
+from agentbus.torture.parent import Watch
 
 _READY = "ready to accept connections"
 _NOBODY = "65534"
@@ -65,6 +66,7 @@ class Postgres:
         self._begin = _as_nobody(self.place)
         self._process: subprocess.Popen[str] | None = None
         self._reader: threading.Thread | None = None
+        self._watch: Watch | None = None
 
     def __enter__(self) -> Self:
         try:
@@ -87,6 +89,9 @@ class Postgres:
 
     def __exit__(self, *_exc: object) -> None:
         self.stop()
+        if self._watch is not None:
+            self._watch.__exit__()
+            self._watch = None
         shutil.rmtree(self.place, ignore_errors=True)
 
     @property
@@ -107,6 +112,8 @@ class Postgres:
             stderr=subprocess.PIPE,
             text=True,
         )
+        self._watch = self._watch or Watch()
+        self._watch.keep_on(process.pid)
         lines: list[str] = []
         ready = threading.Event()
 
@@ -132,6 +139,8 @@ class Postgres:
             return
         process.send_signal(number)
         process.wait()
+        if self._watch is not None:
+            self._watch.keep_on(None)
         reader.join()
         assert process.stderr is not None
         process.stderr.close()
