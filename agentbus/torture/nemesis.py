@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import random
 import signal
 import subprocess
@@ -57,6 +59,13 @@ class Client:
         """Send its process a signal, if it runs."""
         if self.process is not None and self.alive:
             self.process.send_signal(number)
+
+    def tell(self, line: str) -> None:
+        """Write a line to its process's stdin; one that is dead, or not replaced yet, is told nothing."""
+        stdin = self.process.stdin if self.process is not None else None
+        if stdin is not None and not stdin.closed:
+            with contextlib.suppress(BrokenPipeError):
+                os.write(stdin.fileno(), f"{line}\n".encode())
 
 
 class Nemesis:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import pathlib
+import subprocess
+import sys
 
 import pytest
 
 from agentbus.errors import UsageError
 from agentbus.torture.history import Entry
-from agentbus.torture.nemesis import Nemesis
+from agentbus.torture.nemesis import Client, Nemesis
 from agentbus.torture.network import Proxy
 from agentbus.torture.site import Site, through, upstream_of
 
@@ -43,6 +45,21 @@ def test_what_a_dead_process_wrote_last_is_seen_before_it_is_replaced(
     assert in_time
     assert seen[0] == ("one", 0)
     assert (len(seen), site.deaths, site.ended) == (2, 1, [])
+
+
+def test_who_lives_is_told_and_who_is_dead_is_not() -> None:
+    client = Client("one", [])
+    client.tell("nobody is there yet")
+    words = [sys.executable, "-c", "print(input())"]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        client.begin(process)
+        client.tell("a word")
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"a word\n"
+        process.wait()
+        client.tell("it is dead")
+        process.communicate()
+        client.tell("its death is known")
 
 
 @pytest.mark.parametrize(

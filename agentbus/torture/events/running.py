@@ -188,12 +188,7 @@ class Shop(Site):
         if self._allowed > self._told:
             self._told = self._allowed
             for one in self._senders:
-                assert one.process is not None
-                if one.process.stdin is None or one.process.stdin.closed:
-                    continue
-                with contextlib.suppress(BrokenPipeError):
-                    one.process.stdin.write(f"{self._allowed}\n".encode())
-                    one.process.stdin.flush()
+                one.tell(str(self._allowed))
         if not self._kept and urge.done * 2 > urge.total and self.plan.control is None:
             self._keep()
         self._tell()

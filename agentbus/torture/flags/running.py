@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import os
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
@@ -151,12 +150,9 @@ class Rounds:
 
     def _tell(self, number: int) -> None:
         self.number = number
+        # Who is dead is told when it is replaced.
         for client in self._site.clients:
-            process = client.process
-            if process is not None and process.stdin is not None:
-                # Who is dead is told when it is replaced.
-                with contextlib.suppress(BrokenPipeError):
-                    os.write(process.stdin.fileno(), f"{self.told}\n".encode())
+            client.tell(self.told)
 
 
 def run(order: Order) -> Verdict:
