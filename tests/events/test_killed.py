@@ -2,41 +2,38 @@
 
 from __future__ import annotations
 
-import os
+import multiprocessing
 import signal
-import subprocess
-import sys
 
 import pytest
 
 from agentbus.errors import ConfigError
 from agentbus.events import Relay, steps
+from tests.events import killed
 from tests.events.shop import effects, entries, expire, rows, send, uuids
-from tests.servers import scrubbed
 
 SENT = ["a", "b", "poison", "d", "e", "f"]
 ACTED = ["a", "b", "d", "e", "f"]
 
 
+# Its processes come by a fork of one that has imported all already, which takes longest.
+_FRESH = multiprocessing.get_context("forkserver")
+_FRESH.set_forkserver_preload(["tests.events.killed"])
+
+
 @pytest.fixture
-def run(checkout, database, real_url, project):
+def run(database, real_url, project, tmp_path):
     """Return a function that runs a role to its end, or to the step at which it is killed."""
 
     def _run(role: str, kill: str | None = None) -> int:
-        environment = {**scrubbed(dict(os.environ)), "PYTHONPATH": str(checkout)}
-        if kill is not None:
-            environment["AGENTBUS_TEST_KILL"] = kill
-        done = subprocess.run(
-            [sys.executable, "-m", "tests.events.killed", role, database, real_url, project],
-            env=environment,
-            cwd=checkout,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
+        said = tmp_path / "said"
+        process = _FRESH.Process(
+            target=killed.apart, args=(str(said), kill, role, database, real_url, project)
         )
-        assert done.returncode in (0, -signal.SIGKILL), done.stderr
-        return done.returncode
+        process.start()
+        process.join(120)
+        assert process.exitcode in (0, -signal.SIGKILL), said.read_text()
+        return process.exitcode
 
     return _run
 
