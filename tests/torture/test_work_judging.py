@@ -134,6 +134,30 @@ def test_an_innocent_with_an_attempt_that_was_not_in_vain_is_wrongly_buried(four
     assert "innocents_buried" in violations(found)
 
 
+def test_an_attempt_that_never_began_is_excused_by_a_mishap_of_its_own() -> None:
+    found = story(DIED_IN_THREE, letters=INNOCENT_BURIED)
+    assert judging.attempts_cut_off(found) == {1: {4}}
+
+    assert violations(found._replace(mishaps=2)) == set()
+    assert "innocents_buried" in violations(found._replace(mishaps=1))
+
+
+def test_what_was_done_by_one_that_lived_on_is_excused_by_a_mishap_unless_it_was_accepted() -> None:
+    lived_on = [(4, "b.2", BEGIN, 1, 4), (5, "b.2", DONE, 1, 4), (LATER, "b.2", BEGIN, 2)]
+    accepted = [(6, "b.2", ASKED, 1, 4), (7, "b.2", ACCEPTED, 1, 4)]
+
+    found = story([*DIED_IN_THREE, *lived_on], letters=INNOCENT_BURIED, mishaps=9)
+    assert violations(found) == set()
+    found = story([*DIED_IN_THREE, *lived_on, *accepted], letters=INNOCENT_BURIED, mishaps=9)
+    assert "innocents_buried" in violations(found)
+
+
+def test_an_innocent_that_hardly_ever_began_is_wrongly_buried() -> None:
+    found = story(DIED_IN_THREE[:1], letters=INNOCENT_BURIED, mishaps=100)
+
+    assert "innocents_buried" in violations(found)
+
+
 def publications(*lines: tuple[Any, ...]) -> list[Entry]:
     return [
         Entry(at, "publisher", PUBLISH, phase, {"n": number, **of})

@@ -49,6 +49,8 @@ class Story(NamedTuple):
     waiting: Mapping[str, int]  # What the server still keeps: all zero when the work is done.
     ended: Sequence[str] = ()  # Processes that ended without being made to, with what they said.
     ordered: Mapping[str, Sequence[int]] = {}  # Tasks by ordering key, as they were published.
+    # How often a worker died, or lost its server: each time it may have been about to begin a task.
+    mishaps: int = 0
 
 
 class Published(NamedTuple):
@@ -227,7 +229,10 @@ CHECKS = (
 def unlucky(story: Story) -> set[int]:
     """Innocents that were buried rightly: each of their attempts failed, or its process died of it.
 
-    Of one that was done, its process died before the acknowledgement was accepted, or it was refused.
+    Of one that was done, its process died before the acknowledgement was accepted, or it was refused. A
+    mishap excuses an attempt that never began, since it was cut off, and one that was done by a process
+    that lived on: taken over meanwhile, its acknowledgement with others was refused. There cannot be more
+    of these than mishaps, and at least half of a task's attempts must have begun all the same.
     """
     innocents = _buried(story).keys() - story.poison
     last = {event.who: event.at for event in story.events}
@@ -241,14 +246,31 @@ def unlucky(story: Story) -> set[int]:
             return True
         if (*key, ACK, INVOKE) in at:
             return (*key, ACK, OK) not in at
-        # It was to be acknowledged with others: whoever lived on has done so.
-        return last[run.who] < done + _LONGEST_BATCH
+        # It was to be acknowledged with others: whoever lived on has done so, unless it was taken over.
+        return excused or last[run.who] < done + _LONGEST_BATCH
 
+    excused = 0 < sum(map(len, attempts_cut_off(story).values())) + len(innocents) <= story.mishaps
+    least = (story.attempts + 1) // 2 if excused else story.attempts
     return {
         task
         for task, runs in of_tasks(told, RUN, INVOKE).items()
-        if len(runs) >= story.attempts and all(map(in_vain, runs))
+        if len(runs) >= least and all(map(in_vain, runs))
     }
+
+
+def attempts_cut_off(story: Story) -> dict[int, set[int]]:
+    """Return the attempts, by task, that were counted and that nobody began.
+
+    The first is not among them: it counts where a task lay in a worker's hands, begun or not.
+    """
+    buried = _buried(story)
+    found = {}
+    for task, runs in of_tasks(story.events, RUN, INVOKE).items():
+        begun = {run.attempt for run in runs}
+        last = story.attempts if task in buried else max(begun)
+        if missing := {*range(2, last + 1)} - begun:
+            found[task] = missing
+    return found
 
 
 def runs_more_than_once(story: Story) -> int:

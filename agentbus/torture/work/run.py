@@ -13,7 +13,7 @@ import agentbus
 from agentbus.keys import Keys
 from agentbus.queue import PRIORITIES
 from agentbus.torture.history import FAIL, OK, UNKNOWN, Entry
-from agentbus.torture.nemesis import Client, possible
+from agentbus.torture.nemesis import KILL, OF_SERVERS, Client, possible
 from agentbus.torture.order import Order
 from agentbus.torture.server import Server
 from agentbus.torture.site import Site, through, upstream_of
@@ -22,7 +22,7 @@ from agentbus.torture.work import judging
 from agentbus.torture.work.hands import KINDS
 from agentbus.torture.work.judging import Letter, Story
 from agentbus.torture.work.naive import client as plainly
-from agentbus.torture.work.nemesis import PUBLISHER, WorkNemesis
+from agentbus.torture.work.nemesis import PUBLISHER, PUBLISHER_KILL, WorkNemesis
 from agentbus.torture.work.plan import Plan, plan_of
 from agentbus.torture.work.publisher import Pace
 from agentbus.torture.work.tasks import ACK, ATTEMPTS, GROUP, PUBLISH, QUEUE, RUN, Tasks
@@ -214,7 +214,15 @@ class Run:
             self._waiting(),
             self.site.ended,
             publications.ordered,
+            self._mishaps(),
         )
+
+    def _mishaps(self) -> int:
+        """Return how often one worker died or lost its server; what a server suffers, all of them do."""
+        counts, workers = self.nemesis.counts, len(self.plan.workers)
+        elsewhere = sum(counts.get(kind, 0) for kind in (KILL, PUBLISHER_KILL))
+        of_server = sum(counts.get(kind, 0) for kind in OF_SERVERS)
+        return self.site.deaths + self.nemesis.done - elsewhere + of_server * (workers - 1)
 
     def _figures(self, story: Story, took: float) -> dict[str, Any]:
         answers = collections.Counter(event.phase for event in story.events if event.op == ACK)
@@ -234,6 +242,7 @@ class Run:
             "publications refused and repeated": len(refused),
             "process deaths": self.site.deaths,
             "killed at work": self.nemesis.at_work,
+            "attempts cut off": sum(map(len, judging.attempts_cut_off(story).values())),
             "runs beyond the first": judging.runs_more_than_once(story),
             "runs at once": judging.runs_at_once(story),
             "acknowledgements accepted": answers[OK],
