@@ -10,12 +10,12 @@ import sqlalchemy as sa
 from agentbus.errors import ConfigError
 from agentbus.torture import nemesis
 from agentbus.torture.events import MODE
-from agentbus.torture.events.database import Database
+from agentbus.torture.events.database import Database, opened
 from agentbus.torture.events.judging import Row, Story, violations
 from agentbus.torture.events.plan import DATABASE, Plan, planned
 from agentbus.torture.events.postgres import Postgres
 from agentbus.torture.events.producer import begun
-from agentbus.torture.events.running import tortured
+from agentbus.torture.events.running import Shop, tortured
 from agentbus.torture.history import INVOKE, UNKNOWN, Scribe
 from agentbus.torture.order import Order
 from agentbus.torture.server import Server
@@ -99,6 +99,23 @@ def test_a_server_and_a_database_of_others_are_left_as_they_were(order, tmp_path
             left.ask(sa.text("SELECT tablename FROM pg_tables WHERE schemaname = 'public'")) == []
         )
         left.close()
+
+
+def test_what_comes_once_more_does_so_after_the_database_was_restarted(order, tmp_path):
+    plan = Plan(*(0, {}, 0.1), producers=0, relays=0, each=0, reads=("shelf",), lease=1.0)
+    with (
+        Server(tmp_path / "server") as server,
+        opened("postgresql", tmp_path, wal=False) as database,
+        Shop(plan, order, database, server) as shop,
+    ):
+        assert database.server is not None
+        shop.go_through()
+        database.server.stop()
+        database.server.start()
+
+        shop.go_through()
+
+        assert shop.ended == []
 
 
 def test_a_database_that_holds_events_is_refused(tmp_path):

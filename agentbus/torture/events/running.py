@@ -86,7 +86,7 @@ class Shop(Site):
         """Send, act and suffer until all is settled, nothing moves any more, or the time is up."""
         if self.plan.control is None:
             # A consumer begins where the stream does when it becomes known: before anything is removed.
-            self._go_through()
+            self.go_through()
         for role, number in self.plan.roles():
             name = f"{role}-{number}"
             self._roles[name] = role
@@ -254,7 +254,7 @@ class Shop(Site):
         if self.plan.control is None:
             self.forget()
             # All of it comes once more, on a server that knows nothing, and changes nothing.
-            self._go_through(self.plan.lease)
+            self.go_through(self.plan.lease)
 
     def forget(self) -> None:
         """Have the server know nothing of this run."""
@@ -264,11 +264,13 @@ class Shop(Site):
         with agentbus.connect(self.order.url, project=self.project, agent="torture") as bus:
             bus.clear()
 
-    def _go_through(self, patience: float = 0.0) -> None:
+    def go_through(self, patience: float = 0.0) -> None:
         """Relay and consume what is there once, in this process; wait so long for leases to run out."""
         url = self.order.url if self.server is None else self.server.url
         ledger, lease = self.database.ledger, self.plan.lease
         scribe = Scribe(self.histories / "torture")
+        # Connections from before a restart of the database are of no use any more.
+        ledger.engine.dispose()
         try:
             with agentbus.connect(url, project=self.project, agent="torture") as bus:
                 with contextlib.closing(Relay(ledger, bus, lease=lease)) as relay:
