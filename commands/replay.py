@@ -66,7 +66,7 @@ VERB = Verb(
         metavar="S",
         convert=seconds,
         default=60.0,
-        help="How long to wait at a full queue (60).",
+        help="How long to wait at a full queue, or for a server (60).",
     ),
     *_spark.PARAMS,
     text="Without --stream the entries of all queues are meant (with --to-channel: the channel's);"

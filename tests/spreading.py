@@ -14,6 +14,7 @@ _APART = (
     *((name,) for name in ("cli_replay", "commits", "copying", "decoding", "interrupts", "java")),
     *((name,) for name in ("passwords", "planning", "planting", "reach", "report_page")),
     ("restoring",),
+    ("resuming",),
 )
 # The first one's tests look at one run of the example, in a project of one name; the other's at the syntax
 # trees of all source, which each process would read anew.

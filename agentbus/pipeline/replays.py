@@ -98,7 +98,7 @@ def replay(
     if rate is not None and not rate > 0:
         raise UsageError(f"the rate is {rate}", hint="give rows a second, more than 0")
     settings = _for_tasks(settings)
-    record = Record(settings)
+    record = Record(settings, patience)
     try:
         now = time.time()
         wanted = Wanted(

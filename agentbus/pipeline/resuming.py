@@ -70,20 +70,24 @@ def progress(scope: Scope, replay_id: str) -> Op[int]:
 
 
 class Record:
-    """A replay's record, as the driver reads and writes it."""
+    """A replay's record, as the driver reads and writes it.
 
-    def __init__(self, settings: Settings) -> None:
+    `patience` is how long a server that is away is waited for once Spark is at work: as long as by its tasks.
+    """
+
+    def __init__(self, settings: Settings, patience: float) -> None:
         self.backend, self.scope = backends.enter(settings)
         self.link = self.backend.link()
         self.token = self.scope.token().replace(".", "-")
         self._settings = settings
+        self._patience = max(patience, settings.deadline)
 
-    def run(self, op: Op[Any]) -> Any:
+    def run(self, op: Op[Any], *, patiently: bool = False) -> Any:
         """Run an operation on the server."""
         tried = attempt(
             op,
             where=self.backend.name,
-            deadline=self._settings.deadline,
+            deadline=self._patience if patiently else self._settings.deadline,
             advice=self.backend.advice,
         )
         return run(self.link, tried)
@@ -119,7 +123,8 @@ class Record:
         }
         rows = sum(each.rows for each in chosen)
         key = self.scope.keys.replay(name)
-        return _begun(name, asked, *self.run(_begin(key, json.dumps(said), rows)))
+        kept = self.run(_begin(key, json.dumps(said), rows), patiently=True)
+        return _begun(name, asked, *kept)
 
     def close(self, name: str, chosen: Sequence[Source]) -> int:
         """Note that all is published, if it is, and return how many rows this run published.
@@ -129,7 +134,7 @@ class Record:
         key = self.scope.keys.replay(name)
         last = ends(chosen)
         fields = [planting.cursor_field(stream) for stream in last]
-        mine, failed, cursors = self.run(_outcome(key, self.token, fields))
+        mine, failed, cursors = self.run(_outcome(key, self.token, fields), patiently=True)
         if failed is not None:
             said = json.loads(failed)
             raise getattr(errors, said["error"], AgentBusError)(said["message"], hint=said["hint"])
@@ -141,7 +146,8 @@ class Record:
                     f" {end[0]}-{end[1]}",
                     hint="run it again: it goes on there",
                 )
-        self.run(_ask(Command("HSET", key, "finished", rfc3339(self.scope.now()))))
+        finished = _ask(Command("HSET", key, "finished", rfc3339(self.scope.now())))
+        self.run(finished, patiently=True)
         return int(mine or 0)
 
 

@@ -50,8 +50,8 @@ def wanted(order: Order) -> dict[str, int]:
     number = order.number
     rare = {SECOND: 0.6, COMPACT: 0.3, CLOCK: 1.0, FREEZE: 1.0} if order.minutes >= 1 else {}
     return {
-        KILL: number(2.5),
-        TREE_KILL: number(2.5),
+        KILL: number(1.5),
+        TREE_KILL: number(1.5),
         WORKER_KILL: number(1.0),
         **{kind: number(often) for kind, often in rare.items()},
         WRITER_KILL: number(2),

@@ -125,6 +125,8 @@ class Scene:
     def replayer(self, rate: float) -> Client:
         """Start a replay of all queues at so many rows a second, which verifies the archive then."""
         line = ["replay", str(self.path), "--to-queue", AGAIN, "--rate", f"{rate:g}", "--json"]
+        # It may be started anew while the server is away, and reads all that it has before it serves.
+        line += ["--deadline", "60"]
         return self.commands(REPLAYER, [line, self.verify(), command.DONE])
 
     def verify(self) -> Sequence[str]:
