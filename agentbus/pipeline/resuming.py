@@ -72,7 +72,7 @@ def progress(scope: Scope, replay_id: str) -> Op[int]:
 class Record:
     """A replay's record, as the driver reads and writes it.
 
-    `patience` is how long a server that is away is waited for once Spark is at work: as long as by its tasks.
+    `patience` is how long it waits for a server that is away once Spark is at work: as long as its tasks.
     """
 
     def __init__(self, settings: Settings, patience: float) -> None:

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import threading
-from typing import Self
 
 # It reads numbers of processes until nobody is left who could write one, and kills the last one named.
 _WATCHING = 'while read -r line; do pid=$line; done; [ -z "$pid" ] || kill -9 "$pid"'
@@ -36,10 +35,7 @@ class Watch:
             process_group=0,
         )
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_exc: object) -> None:
+    def close(self) -> None:
         """End the watch, and whoever it is still kept on."""
         with contextlib.suppress(BrokenPipeError):
             self._shell.communicate()

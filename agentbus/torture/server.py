@@ -79,7 +79,7 @@ class Server:
     def __exit__(self, *_exc: object) -> None:
         self.kill()
         if self._watch is not None:
-            self._watch.__exit__()
+            self._watch.close()
             self._watch = None
         pathlib.Path(self.socket).unlink(missing_ok=True)
         if self._socket_place is not None:

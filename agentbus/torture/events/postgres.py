@@ -90,7 +90,7 @@ class Postgres:
     def __exit__(self, *_exc: object) -> None:
         self.stop()
         if self._watch is not None:
-            self._watch.__exit__()
+            self._watch.close()
             self._watch = None
         shutil.rmtree(self.place, ignore_errors=True)
 
