@@ -151,12 +151,12 @@ class Server:
         self.start()
 
     def lose_tail(self, size: int) -> bool:
-        """Cut so many bytes off the log of a server that was killed; tells whether there was one."""
+        """Cut so many bytes off the log of a server that was killed; tells whether there were any."""
         logs = sorted((self.place / "appendonlydir").glob("*.incr.aof"))
-        if not logs:
+        if not logs or not (there := logs[-1].stat().st_size):
             return False
         with logs[-1].open("r+b") as file:
-            file.truncate(max(0, logs[-1].stat().st_size - size))
+            file.truncate(max(0, there - size))
         return True
 
     @property

@@ -60,6 +60,14 @@ def test_a_server_without_its_logs_end_has_forgotten_the_last_thing(server: Serv
     assert (server.ask("GET", "a"), server.ask("GET", "c")) == (b"b", None)
 
 
+def test_a_server_that_has_forgotten_all_has_nothing_more_to_lose(server: Server) -> None:
+    server.ask("SET", "a", "b")
+    server.kill()
+
+    assert server.lose_tail(1_000_000)
+    assert not server.lose_tail(1_000_000)
+
+
 @pytest.mark.parametrize("leap", [7200, -7200])
 def test_a_servers_clock_leaps_and_leaps_back(server: Server, leap: int) -> None:
     assert server.has_clockwork

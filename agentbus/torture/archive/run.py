@@ -239,8 +239,11 @@ class _Run:
         tail = _TAIL
         while not self._behind():
             server.kill()
-            server.lose_tail(tail)
+            left = server.lose_tail(tail)
             server.start()
+            if not left:
+                scene.unfinished.append("the server forgot all, and was not behind the archive")
+                return
             # What the replay wrote is younger than the archive, and may be much.
             tail *= 4
         self.counts[RESTORE] += 1

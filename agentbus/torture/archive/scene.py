@@ -35,7 +35,10 @@ def scene_of(order: Order) -> Iterator[Scene]:
     with contextlib.ExitStack() as stack:
         server = None
         if order.url is None:
-            server = stack.enter_context(Server(order.place / "server", clock=True))
+            server = stack.enter_context(
+                # What it is to forget in the end lies in one log.
+                Server(order.place / "server", "--auto-aof-rewrite-percentage", "0", clock=True)
+            )
         # What Spark leaves is no part of a failure's history.
         stack.callback(shutil.rmtree, order.place / "scratch", ignore_errors=True)
         site = stack.enter_context(Site(order.place, upstream_of(server, order.url)))
