@@ -219,7 +219,7 @@ def run(
         capture_output=True,
         text=True,
         check=False,
-        timeout=280,
+        timeout=600,
     )
 
 
