@@ -18,6 +18,7 @@ from tests.bench._page import Page, Run
 from tests.bench._plot import shown, svg
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs/explanation/performance.md"
 SVG = "{http://www.w3.org/2000/svg}"
 
 WAKING = Figure(
@@ -271,3 +272,13 @@ def test_every_benchmark_has_a_quick_size_and_one_for_the_page(name: str) -> Non
     )
 
     assert set(sizes) | {"full"} == set(_page.SIZES)
+
+
+def test_the_page_in_the_documentation_is_what_its_data_and_the_benchmarks_say() -> None:
+    page = Page.load((PAGE.with_suffix("") / "figures.json").read_text())
+
+    assert PAGE.read_text() == _page.text(page, PAGE.stem), "scripts/bench --again, or restore it"
+    pictures = {path.name: path.read_text() for path in PAGE.with_suffix("").glob("*.svg")}
+    assert pictures == {
+        f"{figure.name}.svg": svg(figure) for run in page.runs for figure in run.figures
+    }
