@@ -150,14 +150,25 @@ class Server:
         shutil.rmtree(self.place / "appendonlydir", ignore_errors=True)
         self.start()
 
+    @property
+    def written(self) -> int:
+        """How many bytes its log has, since it was last written anew."""
+        log = self._newest_log
+        return 0 if log is None else log.stat().st_size
+
     def lose_tail(self, size: int) -> bool:
         """Cut so many bytes off the log of a server that was killed; tells whether there were any."""
-        logs = sorted((self.place / "appendonlydir").glob("*.incr.aof"))
-        if not logs or not (there := logs[-1].stat().st_size):
+        log = self._newest_log
+        if log is None or not (there := log.stat().st_size):
             return False
-        with logs[-1].open("r+b") as file:
+        with log.open("r+b") as file:
             file.truncate(max(0, there - size))
         return True
+
+    @property
+    def _newest_log(self) -> pathlib.Path | None:
+        logs = sorted((self.place / "appendonlydir").glob("*.incr.aof"))
+        return logs[-1] if logs else None
 
     @property
     def has_clockwork(self) -> bool:

@@ -30,7 +30,8 @@ _GLANCE = 0.1
 _REPLAY_GAP, _REPLAY_LEAST = 0.3, 6.0
 _REPLAYED = ("q:again", "q:again:high", "q:again:low")
 _RESTORED = "restored"
-# So many bytes of the log are cut off at first, and then more, until the server is behind the archive.
+# So many bytes before what the replay wrote are cut off the log, and then more, until the server is behind
+# the archive.
 _TAIL = 20_000
 
 
@@ -65,6 +66,8 @@ class _Run:
         self.wanted: collections.Counter[str] = collections.Counter()
         self.figures: dict[str, Any] = {}
         self._looked, self._there = 0.0, 0
+        # How long the server's log was when all was archived.
+        self._replayed_from = 0
 
     def through(self) -> Story:
         """Do all steps, and return what is known in the end."""
@@ -197,6 +200,7 @@ class _Run:
 
     def _replay(self) -> None:
         scene = self._scene
+        self._replayed_from = scene.server.written if scene.server is not None else 0
         rows = sum(1 for row in archived(scene.path)[0] if row.kind == "queue")
         wanted = possible(faults.wanted_of_replay(self._order), scene.server)
         seconds = sum(wanted.values()) * _REPLAY_GAP * 2 + _REPLAY_LEAST
@@ -236,7 +240,7 @@ class _Run:
         """Have the server go back behind the archive: that ends it, until it is told to go on."""
         scene = self._scene
         self.wanted[RESTORE] = 1
-        tail = _TAIL
+        tail = server.written - self._replayed_from + _TAIL
         while not self._behind():
             server.kill()
             left = server.lose_tail(tail)
@@ -244,8 +248,7 @@ class _Run:
             if not left:
                 scene.unfinished.append("the server forgot all, and was not behind the archive")
                 return
-            # What the replay wrote is younger than the archive, and may be much.
-            tail *= 4
+            tail = _TAIL
         self.counts[RESTORE] += 1
         path = str(scene.path)
         lines = [["archive", path, "--json"], ["archive", path, "--new-epoch", "--json"]]
