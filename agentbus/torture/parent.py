@@ -26,7 +26,17 @@ class Watch:
     """Has a process that cannot see to it itself end when this one does, even by a kill -9."""
 
     def __init__(self) -> None:
-        self._shell = subprocess.Popen(
+        self._shell: subprocess.Popen[bytes] | None = None
+
+    def close(self) -> None:
+        """End the watch, and whoever it is still kept on."""
+        if self._shell is not None:
+            self._shell.communicate()
+            self._shell = None
+
+    def keep_on(self, pid: int) -> None:
+        """Watch this process alone from now on."""
+        self._shell = self._shell or subprocess.Popen(
             ["/bin/sh", "-c", _WATCHING],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
@@ -34,16 +44,14 @@ class Watch:
             # What ends all of a terminal at once must not end this first.
             process_group=0,
         )
+        self._tell(str(pid))
 
-    def close(self) -> None:
-        """End the watch, and whoever it is still kept on."""
-        with contextlib.suppress(BrokenPipeError):
-            self._shell.communicate()
+    def leave(self) -> None:
+        """Watch nobody: it was ended, and its number will be another's."""
+        self._tell("")
 
-    def keep_on(self, pid: int | None) -> None:
-        """Watch this process alone from now on; None once it was ended, before its number is another's."""
-        assert self._shell.stdin is not None
-        # Without the watch all goes on: it only tidies up.
-        with contextlib.suppress(BrokenPipeError):
-            self._shell.stdin.write(b"%d\n" % pid if pid is not None else b"\n")
-            self._shell.stdin.flush()
+    def _tell(self, line: str) -> None:
+        if self._shell is not None and self._shell.stdin is not None:
+            # Without the watch all goes on: it only tidies up.
+            with contextlib.suppress(BrokenPipeError):
+                os.write(self._shell.stdin.fileno(), f"{line}\n".encode())

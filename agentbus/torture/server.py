@@ -69,7 +69,7 @@ class Server:
         self.url = f"unix://{self.socket}"
         self.tcp_url = f"redis://127.0.0.1:{self.port}"
         self.process: subprocess.Popen[bytes] | None = None
-        self._watch: Watch | None = None
+        self._watch = Watch()
         self._clockwork = clockwork() if clock else None
 
     def __enter__(self) -> Self:
@@ -78,9 +78,7 @@ class Server:
 
     def __exit__(self, *_exc: object) -> None:
         self.kill()
-        if self._watch is not None:
-            self._watch.close()
-            self._watch = None
+        self._watch.close()
         pathlib.Path(self.socket).unlink(missing_ok=True)
         if self._socket_place is not None:
             shutil.rmtree(self._socket_place, ignore_errors=True)
@@ -102,7 +100,6 @@ class Server:
             # A Ctrl-C is for whoever runs it, and who may ask it something yet before it ends.
             process_group=0,
         )
-        self._watch = self._watch or Watch()
         self._watch.keep_on(self.process.pid)
         deadline = time.monotonic() + _STARTS_WITHIN
         while True:
@@ -121,8 +118,7 @@ class Server:
         """Kill the server with -9, if it runs."""
         if self.process is not None:
             self.process.kill()
-            if self._watch is not None:
-                self._watch.keep_on(None)
+            self._watch.leave()
             self.process.wait()
 
     def stop(self) -> None:

@@ -66,7 +66,7 @@ class Postgres:
         self._begin = _as_nobody(self.place)
         self._process: subprocess.Popen[str] | None = None
         self._reader: threading.Thread | None = None
-        self._watch: Watch | None = None
+        self._watch = Watch()
 
     def __enter__(self) -> Self:
         try:
@@ -89,9 +89,7 @@ class Postgres:
 
     def __exit__(self, *_exc: object) -> None:
         self.stop()
-        if self._watch is not None:
-            self._watch.close()
-            self._watch = None
+        self._watch.close()
         shutil.rmtree(self.place, ignore_errors=True)
 
     @property
@@ -112,7 +110,6 @@ class Postgres:
             stderr=subprocess.PIPE,
             text=True,
         )
-        self._watch = self._watch or Watch()
         self._watch.keep_on(process.pid)
         lines: list[str] = []
         ready = threading.Event()
@@ -139,8 +136,7 @@ class Postgres:
             return
         process.send_signal(number)
         process.wait()
-        if self._watch is not None:
-            self._watch.keep_on(None)
+        self._watch.leave()
         reader.join()
         assert process.stderr is not None
         process.stderr.close()
