@@ -50,9 +50,9 @@ def wanted(order: Order) -> dict[str, int]:
     number = order.number
     rare = {SECOND: 0.6, COMPACT: 0.3, CLOCK: 1.0, FREEZE: 1.0} if order.minutes >= 1 else {}
     return {
-        KILL: number(1.5),
-        TREE_KILL: number(1.5),
-        WORKER_KILL: number(1.0),
+        KILL: number(1.2),
+        TREE_KILL: number(1.0),
+        WORKER_KILL: number(0.8),
         **{kind: number(often) for kind, often in rare.items()},
         WRITER_KILL: number(2),
         CUT: number(6),

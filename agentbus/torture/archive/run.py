@@ -108,7 +108,7 @@ class _Run:
         wanted = possible(faults.wanted(order), scene.server)
         nemesis = Faults(
             wanted,
-            order.minutes * 60 / sum(wanted.values()),
+            order.minutes * 60 * _WRITING / sum(wanted.values()),
             order.seed,
             scene.site.clients,
             scene.server,

@@ -15,7 +15,7 @@ DATABASE = "database_restart"
 # What processes note of themselves.
 READY, SEND, ACT, ROUND, STOPS = "ready", "send", "act", "round", "stops"
 # Of the time, that which goes with the faults; the rest is for setting up and for draining.
-_SHARE = 0.75
+_SHARE = 0.65
 # How often each fault is done in a minute.
 _A_MINUTE = {
     nemesis.KILL: 50.0,

@@ -54,7 +54,7 @@ _CONTENDERS, _FEW, _FEW_BELOW = 50, 12, 1.0
 # A round is over when so many have done their part: the others are frozen, cut off or dead.
 _QUORUM = 0.75
 # How much of the time is for the faults, and how much longer it may all take on a busy machine.
-_SHARE, _SLACK, _LEAST = 0.8, 6.0, 180.0
+_SHARE, _SLACK, _LEAST = 0.55, 6.0, 180.0
 _BOUND = 30.0
 
 
