@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import signal
 
 import pytest
@@ -10,15 +9,11 @@ import pytest
 from agentbus.errors import ConfigError
 from agentbus.events import Relay, steps
 from tests.events import killed
+from tests.events.forked import FRESH
 from tests.events.shop import effects, entries, expire, rows, send, uuids
 
 SENT = ["a", "b", "poison", "d", "e", "f"]
 ACTED = ["a", "b", "d", "e", "f"]
-
-
-# Its processes come by a fork of one that has imported all already, which takes longest.
-_FRESH = multiprocessing.get_context("forkserver")
-_FRESH.set_forkserver_preload(["tests.events.killed"])
 
 
 @pytest.fixture
@@ -29,7 +24,7 @@ def run(database, real_url, project, tmp_path):
         said = tmp_path / "said"
         words = (str(said), kill, role, database, real_url, project)
         # One that hangs must not be waited for when the tests end.
-        process = _FRESH.Process(target=killed.apart, args=words, daemon=True)
+        process = FRESH.Process(target=killed.apart, args=words, daemon=True)
         process.start()
         process.join(120)
         assert process.exitcode in (0, -signal.SIGKILL), said.read_text()

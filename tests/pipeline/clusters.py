@@ -20,8 +20,9 @@ from tests.source_tree import ROOT
 
 SPARK_HOME = pathlib.Path(pyspark.__file__).parent
 _STARTS_WITHIN = 60.0
+# Small data is read before a better compiler has paid for itself.
+QUICK = "-XX:TieredStopAtLevel=1"
 # What scripts/setup puts beside the environment, since nothing but tests needs it.
-_QUICK = "-XX:TieredStopAtLevel=1"
 S3A_JARS = ROOT / ".venv" / "s3a"
 CONNECT_PACKAGES = ROOT / ".venv" / "connect"
 
@@ -125,7 +126,7 @@ def cluster(place: pathlib.Path) -> Iterator[Cluster]:
     variables = {
         "PYTHONPATH": sysconfig.get_path("purelib"),
         "SPARK_NO_DAEMONIZE": "1",
-        "SPARK_DAEMON_JAVA_OPTS": _QUICK,
+        "SPARK_DAEMON_JAVA_OPTS": QUICK,
     }
     started = []
     try:
@@ -153,9 +154,8 @@ def cluster(place: pathlib.Path) -> Iterator[Cluster]:
             {
                 "spark.executor.memory": "512m",
                 "spark.driver.memory": "512m",
-                # Small data is read before a better compiler has paid for itself.
-                "spark.driver.extraJavaOptions": _QUICK,
-                "spark.executor.extraJavaOptions": _QUICK,
+                "spark.driver.extraJavaOptions": QUICK,
+                "spark.executor.extraJavaOptions": QUICK,
             },
             place,
             tuple(started[1:]),

@@ -44,6 +44,7 @@ def spark(s3_port: int) -> Iterator[SparkSession]:
         conf={
             "spark.driver.memory": "1g",
             "spark.sql.shuffle.partitions": "2",
+            "spark.driver.extraJavaOptions": clusters.QUICK,
             **clusters.s3a_settings(f"http://127.0.0.1:{s3_port}"),
         },
     )

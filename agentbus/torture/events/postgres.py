@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import os
 import pathlib
@@ -11,7 +10,6 @@ import signal
 import subprocess
 import tempfile
 import threading
-from collections.abc import Iterator
 from typing import Self
 
 from agentbus.errors import BackendUnavailable, ConfigError
@@ -141,10 +139,3 @@ class Postgres:
         assert process.stderr is not None
         process.stderr.close()
         self._process = None
-
-
-@contextlib.contextmanager
-def served() -> Iterator[str]:
-    """Run a server; yield its URL, without a database."""
-    with Postgres() as server:
-        yield server.url
