@@ -397,8 +397,9 @@ def test_a_command_that_cannot_run_exits_as_in_a_shell_and_frees_the_flag(
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_reaches_the_command_and_the_flag_is_freed(shell, bus, number):
-    caught = f"trap 'echo caught; exit 3' {number.value}; echo ready; while read line; do :; done"
-    holder = shell.start("hold", "deploy", "--", "sh", "-c", caught, stdin=subprocess.PIPE)
+    # Not `read`: a shell that is told between "ready" and that notices nothing before there is a line.
+    caught = f"trap 'echo caught; exit 3' {number.value}; echo ready; while :; do sleep 0.05; done"
+    holder = shell.start("hold", "deploy", "--", "sh", "-c", caught)
     assert holder.stdout.readline() == "ready\n"
 
     holder.send_signal(number)
