@@ -136,7 +136,7 @@ def test_a_server_that_is_not_ours_suffers_nothing_and_keeps_nothing(
 @pytest.mark.parametrize(
     ("control", "by"),
     [
-        ("check_then_wait", "never_woken"),
+        pytest.param("check_then_wait", "never_woken", marks=pytest.mark.slow),
         pytest.param("unfenced_lease", "false_holders", marks=pytest.mark.slow),
         ("check_then_set", "held_twice_in_time"),
     ],

@@ -50,7 +50,8 @@ def wanted(order: Order) -> dict[str, int]:
     number = order.number
     rare = {SECOND: 0.6, COMPACT: 0.3, CLOCK: 1.0, FREEZE: 1.0} if order.minutes >= 1 else {}
     return {
-        KILL: number(1.2),
+        # Each costs the start of a JVM, for which a short form has time but once.
+        KILL: number(1.2, 0),
         TREE_KILL: number(1.0),
         WORKER_KILL: number(0.8),
         **{kind: number(often) for kind, often in rare.items()},
