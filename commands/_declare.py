@@ -301,7 +301,7 @@ GROUPS = {
         "rerun",
         "tidy",
     ),
-    "Pipeline": ("archive", "replay", "report"),
+    "Pipeline": ("archive", "replay", "report", "spark"),
     "Events": ("events", "outbox", "consume", "supervise", "quarantine"),
     "Housekeeping": (
         *("whoami", "doctor", "health", "acl", "clear", "server"),

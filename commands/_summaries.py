@@ -33,6 +33,7 @@ SUMMARIES = {
     "archive": "Keep the streams as Parquet files, each entry exactly once.",
     "replay": "Publish entries of an archive anew, each once.",
     "report": "Report on an archive: who did how much, how fast, and what went wrong.",
+    "spark": "Tell what Spark runs on here, and have it start sooner.",
     "events": "Send events; see how far consumers are, and to what they put aside.",
     "outbox": "Make an outbox, publish what waits in it, or show how far it is.",
     "consume": "Run the consumers of a Python module, each event exactly once.",

@@ -53,9 +53,11 @@ def clean_environment(
     monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     """No setting of the machine's user reaches a test."""
+    kept = scrubbed(dict(os.environ))
     for name in list(os.environ):
-        if name not in scrubbed(dict(os.environ)):
+        if name not in kept:
             monkeypatch.delenv(name)
+    monkeypatch.setenv("XDG_CACHE_HOME", kept["XDG_CACHE_HOME"])
     home = tmp_path_factory.mktemp("home")
     monkeypatch.setenv("HOME", str(home))
 

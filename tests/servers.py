@@ -46,14 +46,19 @@ def ask(bus: agentbus.Bus, *words: str | bytes | int) -> Any:
     return bus._run("ask", op())
 
 
+# What can be made again is made once, above all what Spark starts from: scripts/test.
+CACHE = pathlib.Path(sys.prefix, "cache")
+
+
 def scrubbed(environment: dict[str, str]) -> dict[str, str]:
-    """Return an environment without what AgentBus reads."""
+    """Return an environment without what AgentBus reads, but for the cache that all tests share."""
     ours = ("AGENT", "REDIS_URL", "PROJECT_PREFIX", "XDG_")
-    return {
+    kept = {
         name: value
         for name, value in environment.items()
         if not name.startswith(ours) or name == "AGENTBUS_TEST_REDIS"
     }
+    return {**kept, "XDG_CACHE_HOME": str(CACHE)}
 
 
 def program() -> str:

@@ -53,7 +53,10 @@ NAMES_NO_COMMANDS = {"agentbus.pipeline.commits", "agentbus.acl"}
 SPARK = {"archive", "replay", "report"}
 # What asks for more than the rule allows, and does without.
 ASKED_IN_VAIN = {"config|get"}
-NO_BUS = ("server", "--help"), ("completion", "bash"), ("whoami",), ("acl",), ("torture", "--help")
+NO_BUS = (
+    *(("server", "--help"), ("completion", "bash"), ("whoami",), ("acl",)),
+    *(("torture", "--help"), ("spark", "--help")),
+)
 LOOKING = [
     *(("overhear", "--peek"), ("overhear", "--last", "5"), ("overhear", "--since", "1h")),
     *(("recall", "how"), ("recall", "--tag", "make"), ("list",), ("list", "--flags")),

@@ -123,7 +123,7 @@ def _private_home(program: str) -> str:
         "done\n"
         f'exec {shlex.quote(program)} "$@"\n'
     )
-    name = _short(program)
+    name = short(program)
     try:
         return _prepare(pathlib.Path(settings.cache_directory(), "java", name), script)
     except OSError:
@@ -153,7 +153,8 @@ def _prepare(home: pathlib.Path, script: str) -> str:
     return str(home)
 
 
-def _short(text: str) -> str:
+def short(text: str) -> str:
+    """Return a name for what a text names, such as any file system takes."""
     import hashlib
 
     return hashlib.sha256(os.fsencode(text)).hexdigest()[:16]

