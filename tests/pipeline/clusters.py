@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import pyspark
 
-from agentbus.pipeline import java
+from agentbus.pipeline import classes, home, java
 from tests.servers import scrubbed
 from tests.source_tree import ROOT
 
@@ -40,6 +40,11 @@ _NUMBERS = {
     "connection.ttl": "300000",
     "multipart.purge.age": "86400",
 }
+
+
+def quick() -> str:
+    """Return what a JVM is started with whose SPARK_HOME is `home.kept()`: see `agentbus spark`."""
+    return " ".join([QUICK, *classes.options(java.find())])
 
 
 class Daemon:
@@ -113,6 +118,8 @@ class Cluster:
 
     master: str
     conf: Mapping[str, str]
+    # What its processes have for SPARK_HOME.
+    home: str
     place: pathlib.Path
     workers: tuple[Daemon, ...]
     # A Python that has this project's dependencies, and not the project.
@@ -122,12 +129,14 @@ class Cluster:
 def cluster(place: pathlib.Path) -> Iterator[Cluster]:
     """Start a master and two workers of one core and 512 MB, each a process."""
     python = _bare_python(place)
-    daemon = str(SPARK_HOME / "bin" / "spark-class")
+    spark = home.kept()
+    daemon = f"{spark}/bin/spark-class"
     ours = ["--host", "127.0.0.1", "--port", "0", "--webui-port", "0"]
     variables = {
         "PYTHONPATH": sysconfig.get_path("purelib"),
         "SPARK_NO_DAEMONIZE": "1",
-        "SPARK_DAEMON_JAVA_OPTS": QUICK,
+        "SPARK_HOME": spark,
+        "SPARK_DAEMON_JAVA_OPTS": quick(),
     }
     started = []
     try:
@@ -155,9 +164,10 @@ def cluster(place: pathlib.Path) -> Iterator[Cluster]:
             {
                 "spark.executor.memory": "512m",
                 "spark.driver.memory": "512m",
-                "spark.driver.extraJavaOptions": QUICK,
-                "spark.executor.extraJavaOptions": QUICK,
+                "spark.driver.extraJavaOptions": quick(),
+                "spark.executor.extraJavaOptions": quick(),
             },
+            spark,
             place,
             tuple(started[1:]),
             python,

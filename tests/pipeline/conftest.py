@@ -30,6 +30,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             raise pytest.UsageError(f"{item.nodeid} needs the session: see tests/spreading.py")
 
 
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have each JVM that a test starts compile as those do whose data is small."""
+    monkeypatch.setenv("SPARK_SUBMIT_OPTS", clusters.QUICK)
+
+
 @pytest.fixture(scope="session")
 def s3_port() -> int:
     """The port that S3 will answer at, which Spark must know before it starts."""

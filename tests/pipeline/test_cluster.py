@@ -33,6 +33,7 @@ def test_executors_that_lack_the_package_are_sent_it(cluster, tmp_path):
         *(PROGRAM, cluster.master, json.dumps(dict(cluster.conf))),
         home=tmp_path,
         PYSPARK_PYTHON=cluster.python,
+        SPARK_HOME=cluster.home,
     )
 
     assert (done.returncode, done.stderr) == (0, ""), done.stderr

@@ -69,6 +69,7 @@ def test_the_pipeline_runs_on_a_cluster_whose_workers_lack_the_package(
         # The driver's own Python workers are those of the executors.
         paths=(DEPENDENCIES,),
         PYSPARK_PYTHON=cluster.python,
+        SPARK_HOME=cluster.home,
     )
 
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
@@ -131,6 +132,7 @@ def test_an_executor_that_is_killed_in_the_middle_costs_no_entry_and_doubles_non
         # The driver's own Python workers are those of the executors.
         paths=(DEPENDENCIES,),
         PYSPARK_PYTHON=cluster.python,
+        SPARK_HOME=cluster.home,
     )
 
     assert (done.returncode, done.stderr) == (0, ""), done.stderr

@@ -9,7 +9,6 @@ import pytest
 from agentbus.torture.archive import MODE
 from agentbus.torture.order import Order
 from agentbus.torture.verdict import Verdict
-from tests.pipeline import clusters
 
 
 def tortured(place: pathlib.Path, minutes: float, seed: int = 3) -> Verdict:
@@ -18,11 +17,7 @@ def tortured(place: pathlib.Path, minutes: float, seed: int = 3) -> Verdict:
 
 
 @pytest.mark.timeout(900)
-def test_what_was_acknowledged_is_archived_once_and_replayed_once_whoever_is_killed(
-    tmp_path, monkeypatch
-):
-    monkeypatch.setenv("SPARK_SUBMIT_OPTS", clusters.QUICK)
-
+def test_what_was_acknowledged_is_archived_once_and_replayed_once_whoever_is_killed(tmp_path):
     verdict = tortured(tmp_path, 0.2)
 
     assert not verdict.violations
