@@ -6,6 +6,7 @@ import gc
 import json
 import unicodedata
 import warnings
+from collections.abc import Callable
 
 import redis
 from hypothesis import strategies as st
@@ -96,19 +97,17 @@ class World:
                 for kind in ("jots", "flag:building", "ch:main", "last:ada", "jot:how", "note"):
                     pipe.set(f"{name}:{kind}", f"{name} {kind}")
             pipe.execute()
-        self._theirs = self.foreign()
+        # What is planted is the same each time.
+        self._theirs = self._theirs or self.foreign()
 
     def foreign(self) -> dict[bytes, bytes]:
         """Return every key that is not the project's, with what it holds."""
-        kinds = tuple(f"{self.project}:{kind}".encode() for kind in KEY_KINDS)
-        return {
-            key: value
-            for key, value in self.all().items()
-            if not any(key == kind or key.startswith(kind + b":") for kind in kinds)
-        }
+        kinds = {f"{self.project}:{kind}".encode() for kind in KEY_KINDS}
+        below = tuple(kind + b":" for kind in kinds)
+        return self.all(lambda key: key not in kinds and not key.startswith(below))
 
-    def all(self) -> dict[bytes, bytes]:
-        keys = sorted(self.client.scan_iter(count=1000))
+    def all(self, wanted: Callable[[bytes], bool] = lambda _key: True) -> dict[bytes, bytes]:
+        keys = sorted(filter(wanted, self.client.scan_iter(count=1000)))
         with self.client.pipeline(transaction=False) as pipe:
             for key in keys:
                 pipe.dump(key)
