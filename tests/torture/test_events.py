@@ -34,7 +34,7 @@ FAULTS = {
 }
 SQLITE = Plan(200, {**FAULTS, nemesis.KILL: 6}, 0.2, producers=2, relays=1, each=2, lease=1.0)
 POSTGRESQL = Plan(
-    *(1500, {**FAULTS, nemesis.KILL: 40, DATABASE: 1}, 0.1),
+    *(800, {**FAULTS, nemesis.KILL: 16, DATABASE: 1}, 0.1),
     producers=2,
     relays=2,
     each=1,
