@@ -18,7 +18,10 @@ import pytest
 import agentbus
 import agentbus.aio
 from tests import profiles
-from tests.servers import Server, Shell, program, scrubbed
+from tests.servers import CACHE, Server, Shell, program, scrubbed
+
+# Also for what is started once for all tests, before any of them.
+os.environ["XDG_CACHE_HOME"] = str(CACHE)
 
 # Where the run was started in the background, a shell may have had it ignore interrupts, and all that
 # it starts would ignore them, too.
@@ -57,7 +60,6 @@ def clean_environment(
     for name in list(os.environ):
         if name not in kept:
             monkeypatch.delenv(name)
-    monkeypatch.setenv("XDG_CACHE_HOME", kept["XDG_CACHE_HOME"])
     home = tmp_path_factory.mktemp("home")
     monkeypatch.setenv("HOME", str(home))
 

@@ -14,6 +14,8 @@ from agentbus.errors import ConfigError
 from agentbus.pipeline import home
 from agentbus.pipeline.java import Java, short
 
+# What works for less than a minute does not pay for a better compiler.
+QUICK = "-XX:TieredStopAtLevel=1"
 # A JVM that cannot use the file, as for other jars before Spark's, says so on stdout, where our data is.
 _SILENT = ("-Xlog:disable", "-Xlog:all=error:stderr")
 
@@ -53,8 +55,7 @@ def keep(java: Java, names: pathlib.Path, classpath: str) -> pathlib.Path:
                 "-Xshare:dump",
                 f"-XX:SharedClassListFile={names}",
                 f"-XX:SharedArchiveFile={made}",
-                # Half a minute's work pays for no better compiler.
-                "-XX:TieredStopAtLevel=1",
+                QUICK,
                 *_SILENT,
                 "-cp",
                 classpath,

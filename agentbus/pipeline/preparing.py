@@ -46,7 +46,9 @@ def prepare(found: java.Java) -> pathlib.Path:
     with tempfile.TemporaryDirectory(prefix="agentbus-prepare-") as place:
         names = pathlib.Path(place, "names")
         listing = classes.option("DumpLoadedClassList", names)
-        spark = opening.session(conf={"spark.driver.extraJavaOptions": listing})
+        spark = opening.session(
+            conf={"spark.driver.extraJavaOptions": f"{classes.QUICK} {listing}"}
+        )
         _work(spark, place)
         jvm: Any = SparkContext._jvm
         classpath = jvm.java.lang.System.getProperty("java.class.path")
