@@ -37,8 +37,13 @@ def option(name: str, path: pathlib.Path) -> str:
 def place(java: Java) -> pathlib.Path:
     """Return where the file for a Java and the installed Spark lies, or would."""
     program = os.path.realpath(java.program)
-    built = os.stat(program).st_mtime_ns
-    return pathlib.Path(home.kept()).parent / f"classes-{short(f'{program} {built}')}.jsa"
+    # Java takes the file only for the very program and the very jars that it was made of.
+    times = [os.stat(each).st_mtime_ns for each in (program, f"{home.installed()}/jars")]
+    return pathlib.Path(home.kept()).parent / f"{_of(program)}-{short(str(times))}.jsa"
+
+
+def _of(program: str) -> str:
+    return f"classes-{short(program)}"
 
 
 def keep(java: Java, names: pathlib.Path, classpath: str) -> pathlib.Path:
@@ -74,4 +79,7 @@ def keep(java: Java, names: pathlib.Path, classpath: str) -> pathlib.Path:
             )
         # Another one that is made at the same time is as good.
         made.replace(file)
+    for older in file.parent.glob(f"{_of(os.path.realpath(java.program))}-*.jsa"):
+        if older != file:
+            older.unlink(missing_ok=True)
     return file

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from pyspark import SparkContext
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession, functions
 from pyspark.sql.datasource import (
     DataSource,
@@ -24,6 +25,7 @@ from pyspark.sql.window import Window
 from agentbus import settings
 from agentbus.errors import ConfigError
 from agentbus.pipeline import classes, home, java, opening
+from agentbus.pipeline.telling import told
 
 _ENDS_WITHIN = 60.0
 _NAME = "agentbus-prepare"
@@ -49,7 +51,10 @@ def prepare(found: java.Java) -> pathlib.Path:
         spark = opening.session(
             conf={"spark.driver.extraJavaOptions": f"{classes.QUICK} {listing}"}
         )
-        _work(spark, place)
+        try:
+            _work(spark, place)
+        except PySparkException as error:
+            raise told(error) from error
         jvm: Any = SparkContext._jvm
         classpath = jvm.java.lang.System.getProperty("java.class.path")
         spark.stop()

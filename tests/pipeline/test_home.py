@@ -78,12 +78,34 @@ def test_spark_starts_and_says_nothing_if_java_cannot_use_the_file(cache, tmp_pa
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
+@pytest.fixture
+def fake(tmp_path):
+    """Return a function that makes a Java which does what a script says."""
+
+    def _fake(script: str) -> java.Java:
+        program = tmp_path / "java"
+        program.write_text(f"#!/bin/sh\n{script}\n")
+        program.chmod(0o755)
+        return java.Java(str(program), 17, str(tmp_path))
+
+    return _fake
+
+
 @pytest.mark.usefixtures("cache")
-def test_a_java_that_keeps_no_classes_says_why(tmp_path):
-    program = tmp_path / "java"
-    program.write_text("#!/bin/sh\necho no such thing here >&2\nexit 3\n")
-    program.chmod(0o755)
-    found = java.Java(str(program), 17, str(tmp_path))
+def test_a_java_that_was_replaced_has_a_file_of_its_own_and_the_old_one_goes(fake, tmp_path):
+    keeps = 'for word; do case $word in *SharedArchiveFile=*) echo kept >"${word#*=}";; esac; done'
+    first = classes.keep(fake(keeps), tmp_path / "names", "x.jar")
+    os.utime(tmp_path / "java", ns=(1, 1))
+
+    second = classes.keep(java.Java(str(tmp_path / "java"), 17, ""), tmp_path / "names", "x.jar")
+
+    assert first != second
+    assert sorted(os.listdir(second.parent)) == sorted([second.name, "home"])
+
+
+@pytest.mark.usefixtures("cache")
+def test_a_java_that_keeps_no_classes_says_why(fake, tmp_path):
+    found = fake("echo no such thing here >&2; exit 3")
 
     with pytest.raises(ConfigError, match=r"did not keep .* \(exit code 3\): no such thing here"):
         classes.keep(found, tmp_path / "names", "x.jar")
