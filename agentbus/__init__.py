@@ -5,14 +5,26 @@ from __future__ import annotations
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from agentbus import aio as aio
+    from agentbus.admin.agents import Attendee as Attendee
+    from agentbus.admin.entries import Entry as Entry
+    from agentbus.admin.health.findings import Health as Health, HealthFinding as HealthFinding
+    from agentbus.admin.metrics_reader import Metrics as Metrics
+    from agentbus.admin.pause import Dismissal as Dismissal, Order as Order
+    from agentbus.admin.project import Presence as Presence, Topic as Topic
+    from agentbus.admin.stats import (
+        Consumer as Consumer,
+        Group as Group,
+        QueueStats as QueueStats,
+        StreamInfo as StreamInfo,
+    )
     from agentbus.aio import AsyncBus as AsyncBus
-    from agentbus.attendance import Attendee as Attendee
-    from agentbus.awaiting import Completion as Completion
-    from agentbus.aworker import AsyncWorker as AsyncWorker
-    from agentbus.bus import Bus as Bus, connect as connect
-    from agentbus.delivery import Delivery as Delivery
-    from agentbus.entries import Entry as Entry
-    from agentbus.errors import (
+    from agentbus.client.bus import Bus as Bus, connect as connect
+    from agentbus.client.queue import Queue as Queue
+    from agentbus.coordination.flags import FlagState as FlagState, Hold as Hold
+    from agentbus.coordination.message import Message as Message
+    from agentbus.coordination.notes import Note as Note
+    from agentbus.coordination.wait import Completion as Completion
+    from agentbus.core.errors import (
         AgentBusError as AgentBusError,
         BackendUnavailable as BackendUnavailable,
         CommitInTransactionError as CommitInTransactionError,
@@ -39,96 +51,84 @@ if TYPE_CHECKING:
         UnknownBackend as UnknownBackend,
         UsageError as UsageError,
     )
-    from agentbus.figures import (
-        Consumer as Consumer,
-        Group as Group,
-        QueueStats as QueueStats,
-        StreamInfo as StreamInfo,
-    )
-    from agentbus.flags import FlagState as FlagState, Hold as Hold
-    from agentbus.health.findings import Health as Health, HealthFinding as HealthFinding
-    from agentbus.inspector import Presence as Presence, Topic as Topic
-    from agentbus.letters import Letter as Letter
-    from agentbus.message import Message as Message
-    from agentbus.metrics import Durations as Durations
-    from agentbus.notebook import Note as Note
-    from agentbus.pausing import Dismissal as Dismissal, Order as Order
-    from agentbus.policy import Policy as Policy
-    from agentbus.presence import Registered as Registered
-    from agentbus.publishing import Task as Task
-    from agentbus.queue import Priority as Priority
-    from agentbus.queues import Queue as Queue
-    from agentbus.retry import Backoff as Backoff, Bury as Bury, Retry as Retry
-    from agentbus.samples import Metrics as Metrics
-    from agentbus.worker import Worker as Worker
+    from agentbus.queues.dead_letters import Letter as Letter
+    from agentbus.queues.delivery import Delivery as Delivery
+    from agentbus.queues.ids import Priority as Priority
+    from agentbus.queues.policy import Policy as Policy
+    from agentbus.queues.publish import Task as Task
+    from agentbus.queues.retry import Backoff as Backoff, Bury as Bury, Retry as Retry
+    from agentbus.workers.async_worker import AsyncWorker as AsyncWorker
+    from agentbus.workers.metrics import Durations as Durations
+    from agentbus.workers.registry import Registered as Registered
+    from agentbus.workers.worker import Worker as Worker
 
 __version__ = "0.1.0"
 
 # Loaded when first used: a shell verb must not pay for what it does not touch.
 _HOMES = {
     # The bus
-    "connect": "bus",
-    "Bus": "bus",
-    "AsyncBus": "aio",
+    "connect": "client.bus",
+    "Bus": "client.bus",
+    "AsyncBus": "client.aio",
     # Values
-    "Backoff": "retry",
-    "Bury": "retry",
-    "Completion": "awaiting",
-    "Delivery": "delivery",
-    "FlagState": "flags",
-    "Hold": "flags",
-    "Message": "message",
-    "Note": "notebook",
-    "Presence": "inspector",
-    "Retry": "retry",
-    "Topic": "inspector",
-    "Letter": "letters",
-    "Policy": "policy",
-    "Priority": "queue",
-    "Queue": "queues",
-    "AsyncWorker": "aworker",
-    "Task": "publishing",
-    "Worker": "worker",
+    "Backoff": "queues.retry",
+    "Bury": "queues.retry",
+    "Completion": "coordination.wait",
+    "Delivery": "queues.delivery",
+    "FlagState": "coordination.flags",
+    "Hold": "coordination.flags",
+    "Message": "coordination.message",
+    "Note": "coordination.notes",
+    "Presence": "admin.project",
+    "Retry": "queues.retry",
+    "Topic": "admin.project",
+    "Letter": "queues.dead_letters",
+    "Policy": "queues.policy",
+    "Priority": "queues.ids",
+    "Queue": "client.queue",
+    "AsyncWorker": "workers.async_worker",
+    "Task": "queues.publish",
+    "Worker": "workers.worker",
     # Figures
-    "Consumer": "figures",
-    "Durations": "metrics",
-    "Entry": "entries",
-    "Group": "figures",
-    "Health": "health.findings",
-    "HealthFinding": "health.findings",
-    "Metrics": "samples",
-    "QueueStats": "figures",
-    "StreamInfo": "figures",
-    "Dismissal": "pausing",
-    "Order": "pausing",
-    "Attendee": "attendance",
-    "Registered": "presence",
+    "Consumer": "admin.stats",
+    "Durations": "workers.metrics",
+    "Entry": "admin.entries",
+    "Group": "admin.stats",
+    "Health": "admin.health.findings",
+    "HealthFinding": "admin.health.findings",
+    "Metrics": "admin.metrics_reader",
+    "QueueStats": "admin.stats",
+    "StreamInfo": "admin.stats",
+    "Dismissal": "admin.pause",
+    "Order": "admin.pause",
+    "Attendee": "admin.agents",
+    "Registered": "workers.registry",
     # Errors
-    "AgentBusError": "errors",
-    "BackendUnavailable": "errors",
-    "CommitInTransactionError": "errors",
-    "ConfigError": "errors",
-    "EpochMismatch": "errors",
-    "EventsLost": "errors",
-    "FlagHeld": "errors",
-    "HandlerFailed": "errors",
-    "InvalidName": "errors",
-    "InvalidPayload": "errors",
-    "NoteExists": "errors",
-    "NotFound": "errors",
-    "NotHolder": "errors",
-    "OutcomeUnknown": "errors",
-    "QueueFull": "errors",
-    "Refused": "errors",
-    "StaleDelivery": "errors",
-    "ReplayTooOld": "errors",
-    "StaleLease": "errors",
-    "TaskBuried": "errors",
-    "TaskFailed": "errors",
-    "TimedOut": "errors",
-    "Unhealthy": "errors",
-    "UnknownBackend": "errors",
-    "UsageError": "errors",
+    "AgentBusError": "core.errors",
+    "BackendUnavailable": "core.errors",
+    "CommitInTransactionError": "core.errors",
+    "ConfigError": "core.errors",
+    "EpochMismatch": "core.errors",
+    "EventsLost": "core.errors",
+    "FlagHeld": "core.errors",
+    "HandlerFailed": "core.errors",
+    "InvalidName": "core.errors",
+    "InvalidPayload": "core.errors",
+    "NoteExists": "core.errors",
+    "NotFound": "core.errors",
+    "NotHolder": "core.errors",
+    "OutcomeUnknown": "core.errors",
+    "QueueFull": "core.errors",
+    "Refused": "core.errors",
+    "StaleDelivery": "core.errors",
+    "ReplayTooOld": "core.errors",
+    "StaleLease": "core.errors",
+    "TaskBuried": "core.errors",
+    "TaskFailed": "core.errors",
+    "TimedOut": "core.errors",
+    "Unhealthy": "core.errors",
+    "UnknownBackend": "core.errors",
+    "UsageError": "core.errors",
 }
 __all__ = ["aio", *_HOMES]
 

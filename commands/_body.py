@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from agentbus.errors import InvalidPayload, UsageError
+from agentbus.core.errors import InvalidPayload, UsageError
 
 
 def fetched(what: str, argument: str, limit: int, option: str | None) -> str:

@@ -11,7 +11,7 @@ from agentbus.commands._declare import GLOBAL, GROUPS, VERBS, Param, Verb, modul
 from agentbus.commands._out import to_stderr
 from agentbus.commands._summaries import SUMMARIES
 from agentbus.commands._trouble import tell
-from agentbus.errors import EXIT_CODES, UsageError
+from agentbus.core.errors import EXIT_CODES, UsageError
 
 _INTERRUPTED = 130
 

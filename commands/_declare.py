@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from typing import Any, TypeVar
 
-    from agentbus.bus import Bus
+    from agentbus.client.bus import Bus
     from agentbus.commands._out import Out
-    from agentbus.keys import Scope
-    from agentbus.settings import Settings
-    from agentbus.store import Link, Op
+    from agentbus.core.keys import Scope
+    from agentbus.core.settings import Settings
+    from agentbus.store.operation import Link, Op
 
     T = TypeVar("T")
 
@@ -145,14 +145,14 @@ class Call:
     def bus(self) -> Bus:
         """The bus that the settings name."""
         if self._bus is None:
-            from agentbus.bus import Bus
+            from agentbus.client.bus import Bus
 
             self._bus = Bus(self.settings)
         return self._bus
 
     def enter(self) -> Scope:
         """Return the scope of the bus that the settings name."""
-        from agentbus.backends import enter
+        from agentbus.store.backends import enter
 
         self._backend, scope = enter(self.settings)
         self._link = self._backend.link()
@@ -160,20 +160,20 @@ class Call:
 
     def run(self, op: Op[T], *, patience: float = 0.0) -> T:
         """Run an operation of the scope that was entered, and return its result."""
-        from agentbus.store import run
+        from agentbus.store.operation import run
 
         assert self._link is not None
         return run(self._link, self._attempt(op, patience))
 
     def each(self, op: Op[None], *, patience: float = 0.0) -> Iterator[Any]:
         """Run an operation of the scope that was entered, and yield what it emits."""
-        from agentbus.store import iterate
+        from agentbus.store.operation import iterate
 
         assert self._link is not None
         return iterate(self._link, self._attempt(op, patience))
 
     def _attempt(self, op: Op[T], patience: float) -> Op[T]:
-        from agentbus.store import attempt
+        from agentbus.store.operation import attempt
 
         return attempt(
             op,
@@ -188,7 +188,7 @@ class Call:
 def _prepare() -> None:
     """Load what comes after the server's answer, while it is on its way."""
     import agentbus.commands._out
-    import agentbus.logs  # noqa: F401
+    import agentbus.core.oplog  # noqa: F401
 
 
 def body(
@@ -196,7 +196,7 @@ def body(
 ) -> str:
     """Return a body given once: as an argument, `-` for stdin, `@FILE`, or literally by an option."""
     if (argument is None) == (literal is None):
-        from agentbus.errors import UsageError
+        from agentbus.core.errors import UsageError
 
         raise UsageError(
             f"the {what} is {'missing' if argument is None else 'given twice'}",
@@ -215,7 +215,7 @@ def body(
 def one_flag(args: Args) -> str:
     """Return the one flag that was named, and keep it as `args.flag`."""
     if (args.name is None) == (args.flag is None):
-        from agentbus.errors import UsageError
+        from agentbus.core.errors import UsageError
 
         raise UsageError(
             f"the flag is {'missing' if args.name is None else 'given twice'}",
@@ -235,7 +235,7 @@ def whole(text: str) -> int:
 
 def seconds(text: str) -> float:
     """Read a number of seconds, or a duration such as 30m."""
-    from agentbus.when import duration
+    from agentbus.core.timespec import duration
 
     found = duration(text)
     if found is None:

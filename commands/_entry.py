@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from agentbus.clock import rfc3339
-from agentbus.stream import id_time, is_number
+from agentbus.core.clock import rfc3339
+from agentbus.core.stream import id_time, is_number
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

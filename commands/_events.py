@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 from agentbus.commands._declare import Param, seconds
 from agentbus.commands._running import until_told
-from agentbus.errors import BackendUnavailable, ConfigError, UsageError
-from agentbus.loggers import emit
-from agentbus.settings import events_path
+from agentbus.core.errors import BackendUnavailable, ConfigError, UsageError
+from agentbus.core.loggers import emit
+from agentbus.core.settings import events_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

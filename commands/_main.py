@@ -7,7 +7,7 @@ import sys
 import time
 
 from agentbus.commands._declare import Args, Call, parse
-from agentbus.settings import json_wished, resolve
+from agentbus.core.settings import json_wished, resolve
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from typing import Any, NoReturn
 
     from agentbus.commands._declare import Verb
-    from agentbus.settings import Settings
+    from agentbus.core.settings import Settings
 
 _GLOBAL_FLAGS = ("agent", "project", "url", "log_level", "config", "deadline")
 
@@ -84,7 +84,7 @@ def call(verb: Verb, values: dict[str, Any], module: Any) -> int:
 def _log(
     verb: Verb, values: dict[str, Any], settings: Settings, began: float, code: int, outcome: str
 ) -> None:
-    from agentbus.logs import write
+    from agentbus.core.oplog import write
 
     key = values.get(verb.subject) if verb.subject else None
     write(

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from agentbus import pausing
+from agentbus.admin import pause
 from agentbus.commands._declare import Param, seconds
-from agentbus.errors import TimedOut
+from agentbus.core.errors import TimedOut
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from agentbus.admin.pause import Order
     from agentbus.commands._out import Out
-    from agentbus.pausing import Order
 
 OPTIONS = (
     Param("why", "--why", metavar="TEXT", help="A reason, which is shown to those who look."),
@@ -18,7 +18,7 @@ OPTIONS = (
         "--wait",
         metavar="S",
         convert=seconds,
-        default=pausing.CONFIRM,
+        default=pause.CONFIRM,
         help="Give the workers so long to confirm (5).",
     ),
 )

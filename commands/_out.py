@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from agentbus.logs import quoted
+from agentbus.core.oplog import quoted
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class Out:
         except BrokenPipeError:
             raise ReaderGone from None
         except OSError as error:
-            from agentbus.errors import AgentBusError
+            from agentbus.core.errors import AgentBusError
 
             raise AgentBusError(
                 f"stdout cannot be written ({error.strerror})",

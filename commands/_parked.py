@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import orjson
 
-from agentbus.clock import rfc3339
 from agentbus.commands import _events
 from agentbus.commands._declare import Call, whole
 from agentbus.commands._table import count
-from agentbus.errors import UsageError
+from agentbus.core.clock import rfc3339
+from agentbus.core.errors import UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

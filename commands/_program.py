@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from agentbus import envelope
 from agentbus.commands.publish import payload
-from agentbus.errors import InvalidPayload
-from agentbus.retry import Bury, Retry
+from agentbus.core import envelope
+from agentbus.core.errors import InvalidPayload
+from agentbus.queues.retry import Bury, Retry
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from agentbus.delivery import Delivery
+    from agentbus.queues.delivery import Delivery
 
 # What sysexits.h calls EX_DATAERR: the task itself is wrong, and trying again cannot help.
 _REFUSED = 65

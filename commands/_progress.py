@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Self
 
 from agentbus.commands._out import plain, to_stderr
 from agentbus.commands._table import age, number
-from agentbus.errors import AgentBusError
+from agentbus.core.errors import AgentBusError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -8,9 +8,9 @@ import os
 import threading
 from typing import TYPE_CHECKING
 
-from agentbus import logs
 from agentbus.commands import _signals
 from agentbus.commands._out import to_stderr
+from agentbus.core import oplog
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -52,7 +52,7 @@ class _Telling(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         fields = {key: getattr(record, key) for key in _LOGGED if hasattr(record, key)}
-        logs.write(record.levelname.lower(), self._call.settings.log_level, fields)
+        oplog.write(record.levelname.lower(), self._call.settings.log_level, fields)
         shown = "event" in fields and fields.get("verb") != "route"
         if shown or record.levelno < logging.WARNING:
             # A record on stdout tells the user of it; there is none of rules that a router refuses.

@@ -6,8 +6,8 @@ import json
 
 from agentbus.commands import _events
 from agentbus.commands._declare import Call, body
-from agentbus.errors import InvalidPayload
-from agentbus.names import MAX_BODY_BYTES
+from agentbus.core.errors import InvalidPayload
+from agentbus.core.names import MAX_BODY_BYTES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from agentbus.clock import rfc3339
+from agentbus.core.clock import rfc3339
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from agentbus.awaiting import Completion
     from agentbus.commands._out import Out
-    from agentbus.flags import FlagState
-    from agentbus.notebook import Note
+    from agentbus.coordination.flags import FlagState
+    from agentbus.coordination.notes import Note
+    from agentbus.coordination.wait import Completion
 
 
 def note(out: Out, found: Note, *, value: bool) -> None:

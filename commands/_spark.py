@@ -6,9 +6,9 @@ import contextlib
 import signal
 from typing import TYPE_CHECKING
 
-from agentbus import settings
 from agentbus.commands._declare import Param
-from agentbus.errors import AgentBusError, ConfigError, UsageError
+from agentbus.core import settings
+from agentbus.core.errors import AgentBusError, ConfigError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from agentbus.commands._out import Out
-    from agentbus.metrics import Durations
+    from agentbus.workers.metrics import Durations
 
 WIDTH = 100
 _SPANS = ((86_400.0, "d"), (3_600.0, "h"), (60.0, "m"), (1.0, "s"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from agentbus.commands._out import ReaderGone, plain, to_json, to_stderr
-from agentbus.errors import AgentBusError
+from agentbus.core.errors import AgentBusError
 
 _INTERRUPTED = 130
 _READER_GONE = 141

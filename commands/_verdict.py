@@ -6,9 +6,9 @@ import time
 from itertools import islice
 from typing import TYPE_CHECKING, Protocol
 
-from agentbus.clock import rfc3339
 from agentbus.commands._out import plain
 from agentbus.commands._table import WIDTH, cut
+from agentbus.core.clock import rfc3339
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping

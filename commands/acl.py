@@ -38,8 +38,8 @@ VERB = Verb(
 
 def run(call: Call) -> None:
     """Print the rule."""
-    from agentbus.acl import rule
-    from agentbus.backends import enter
+    from agentbus.admin.acl import rule
+    from agentbus.store.backends import enter
 
     args, settings = call.args, call.settings
     # Nothing is opened: the URL tells whether the keys lie on a cluster.
@@ -74,6 +74,6 @@ def _password() -> str:
 
         return getpass()
     from agentbus.commands._body import fetched
-    from agentbus.names import MAX_BODY_BYTES
+    from agentbus.core.names import MAX_BODY_BYTES
 
     return fetched("password", "-", MAX_BODY_BYTES, None).rstrip("\r\n")

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from agentbus import pausing
-from agentbus.clock import rfc3339
+from agentbus.admin import pause
 from agentbus.commands import _order, _table
 from agentbus.commands._declare import Call, Param, Verb, seconds
 from agentbus.commands._out import plain
 from agentbus.commands._table import count
-from agentbus.errors import NotFound, TimedOut, UsageError
+from agentbus.core.clock import rfc3339
+from agentbus.core.errors import NotFound, TimedOut, UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from agentbus.attendance import Attendee
+    from agentbus.admin.agents import Attendee
     from agentbus.commands._out import Out
-    from agentbus.presence import Registered
+    from agentbus.workers.registry import Registered
 
 VERB = Verb(
     "agent",
@@ -77,7 +77,7 @@ def run(call: Call) -> None:
         _get(call, args.name)
     else:
         scope = call.enter()
-        kind, name = call.run(pausing.meant(scope, args.name))
+        kind, name = call.run(pause.meant(scope, args.name))
         _order_to(call, {kind: name})
 
 
@@ -87,10 +87,10 @@ def _order_to(call: Call, subject: dict[str, str]) -> None:
     if args.action == "resume":
         _order.show_resumed(out, kind, name, had=bus.resume(**subject))
     elif args.action == "pause":
-        wait = pausing.CONFIRM if args.wait is None else args.wait
+        wait = pause.CONFIRM if args.wait is None else args.wait
         _order.show_confirmed(out, bus.pause(**subject, why=args.why, wait=wait), wait)
     else:
-        wait = pausing.GRACE if args.wait is None else args.wait
+        wait = pause.GRACE if args.wait is None else args.wait
         found = bus.delete(**subject, wait=wait)
         fields: dict[str, object] = {
             "name": name,

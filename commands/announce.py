@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from agentbus import holds
 from agentbus.commands._declare import Call, Param, Verb, one_flag, seconds
+from agentbus.coordination import announce
 
 VERB = Verb(
     "announce",
@@ -41,9 +41,9 @@ def run(call: Call) -> None:
     args = call.args
     flag = one_flag(args)
     scope = call.enter()
-    op = holds.take(scope, flag, ttl=args.ttl, force=args.force, wait=args.wait)
+    op = announce.take(scope, flag, ttl=args.ttl, force=args.force, wait=args.wait)
     _, value, token, left = call.run(op, patience=args.wait or 0.0)
-    agent, at = holds.holder(value), holds.since(value)
+    agent, at = announce.holder(value), announce.since(value)
     fields = {"flag": flag, "agent_id": agent, "timestamp": at, "ttl": left, "token": token}
     until = "" if left is None else f" for {left:g} s"
     call.out.record(fields, f"{flag} held by {agent} since {at}{until} (token {token})")

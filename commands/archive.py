@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from agentbus.commands import _signals, _spark
 from agentbus.commands._declare import Call, Param, Verb, seconds
 from agentbus.commands._table import age, show as table
-from agentbus.errors import UsageError
+from agentbus.core.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -167,10 +167,10 @@ def _archive(call: Call, path: str) -> None:
 
 def _may_begin(call: Call, path: str) -> None:
     """Refuse what cannot be archived before Spark starts, which takes seconds."""
-    from agentbus.errors import NotFound
+    from agentbus.admin.metrics_reader import server_time
+    from agentbus.core.errors import NotFound
     from agentbus.pipeline.archived import check
     from agentbus.pipeline.pages import Reader
-    from agentbus.samples import server_time
 
     with Reader(call.settings) as reader:
         with contextlib.suppress(NotFound):
@@ -230,10 +230,10 @@ def _compact(call: Call, path: str) -> None:
 
 
 def _verify(call: Call, path: str) -> int:
+    from agentbus.admin.metrics_reader import server_time
     from agentbus.pipeline.archived import check
     from agentbus.pipeline.pages import Reader
     from agentbus.pipeline.verifying import verify
-    from agentbus.samples import server_time
 
     with Reader(call.settings) as reader:
         check(path, project=reader.scope.keys.project)
@@ -304,7 +304,7 @@ _ACTS = {
 def _line(call: Call) -> Iterator[Any]:
     """Yield what shows the progress of a round on a terminal, and of None clears it."""
     from agentbus.commands._progress import Line, wanted
-    from agentbus.settings import environment
+    from agentbus.core.settings import environment
 
     if not wanted(json=call.settings.json, term=environment().get("TERM", "")):
         yield lambda _progress: None

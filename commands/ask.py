@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from agentbus import asking, names, policy
 from agentbus.commands import _show
 from agentbus.commands._declare import Call, Param, Verb, body, seconds
 from agentbus.commands.publish import caused, header, payload
-from agentbus.errors import InvalidPayload
+from agentbus.core import names
+from agentbus.core.errors import InvalidPayload
+from agentbus.queues import ask, policy
 
 VERB = Verb(
     "ask",
@@ -60,6 +61,6 @@ def run(call: Call) -> None:
         "headers": dict(args.header) or None,
     }
     found = policy.read(call.settings).policy_of(names.name("queue", args.queue))
-    op = asking.ask(scope, args.queue, payload(text), args.timeout, envelope, found)
+    op = ask.ask(scope, args.queue, payload(text), args.timeout, envelope, found)
     task_id, found = call.run(op, patience=args.timeout or float("inf"))
     _show.result(call.out, task_id, found)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from agentbus import awaiting
 from agentbus.commands import _show
 from agentbus.commands._declare import Call, Param, Verb, seconds
-from agentbus.errors import UsageError
+from agentbus.coordination import wait
+from agentbus.core.errors import UsageError
 
 VERB = Verb(
     "await",
@@ -48,7 +48,7 @@ def run(call: Call) -> None:
     args.flag = [*args.names, *args.flag]
     if not args.flag:
         raise UsageError("no flag was named", hint="name at least one")
-    op = awaiting.await_(
+    op = wait.await_(
         call.enter(),
         args.flag,
         until=args.until,

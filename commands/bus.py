@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import orjson
 
-from agentbus import entries, figures, names, policy
-from agentbus.clock import rfc3339
+from agentbus.admin import entries, stats
 from agentbus.commands import _table
 from agentbus.commands._declare import Call, Param, Verb, whole
-from agentbus.errors import UsageError
+from agentbus.core import names
+from agentbus.core.clock import rfc3339
+from agentbus.core.errors import UsageError
+from agentbus.queues import policy
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
+    from agentbus.admin.entries import Entry
+    from agentbus.admin.stats import Group, QueueStats, StreamInfo
     from agentbus.commands._out import Out
-    from agentbus.entries import Entry
-    from agentbus.figures import Group, QueueStats, StreamInfo
 
 VERB = Verb(
     "bus",
@@ -94,7 +96,7 @@ def _no(value: object, why: str, hint: str = "leave the option out") -> None:
 
 
 def _list(call: Call) -> None:
-    found = call.run(figures.streams(call.enter()))
+    found = call.run(stats.streams(call.enter()))
     rows = [
         (
             *(_what(one), str(one.length), _table.age(one.oldest), _table.age(one.newest)),
@@ -116,7 +118,7 @@ def _what(one: StreamInfo) -> str:
 
 def _stats(call: Call) -> None:
     where = policy.read(call.settings).letters_of
-    found = call.run(figures.stats(call.enter(), call.args.queue, letters_of=where))
+    found = call.run(stats.stats(call.enter(), call.args.queue, letters_of=where))
     if call.args.queue is not None and not call.out.json:
         for one in found:
             _detail(call.out, one)
@@ -175,7 +177,7 @@ def _counts(counters: Mapping[str, int]) -> str:
 def _groups(call: Call) -> None:
     out = call.out
     where = policy.read(call.settings).letters_of(call.args.queue)
-    for one in call.run(figures.groups(call.enter(), call.args.queue, letters_of=where)):
+    for one in call.run(stats.groups(call.enter(), call.args.queue, letters_of=where)):
         text = f"{one.group}: {_backlog(one)} waiting, {one.pending} held, {one.retrying} retrying"
         text += f", {one.dead} dead"
         text += "" if one.oldest is None else f"; oldest {_table.age(one.oldest)}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from agentbus.commands._declare import Call, Param, Verb
-from agentbus.errors import UsageError
+from agentbus.core.errors import UsageError
 
 VERB = Verb(
     "clear",

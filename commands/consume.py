@@ -6,7 +6,7 @@ from collections import Counter
 
 from agentbus.commands import _events, _running
 from agentbus.commands._declare import Call, Param, Verb
-from agentbus.errors import UsageError
+from agentbus.core.errors import UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import orjson
 
-from agentbus import letters, names, policy
 from agentbus.commands._declare import Call, Param, Verb, whole
-from agentbus.errors import NotFound, UsageError
+from agentbus.core import names
+from agentbus.core.errors import NotFound, UsageError
+from agentbus.queues import dead_letters, policy
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -14,8 +15,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from agentbus.commands._out import Out
-    from agentbus.keys import Scope
-    from agentbus.letters import Letter
+    from agentbus.core.keys import Scope
+    from agentbus.queues.dead_letters import Letter
 
 VERB = Verb(
     "dlq",
@@ -95,7 +96,9 @@ def _found(call: Call, scope: Scope) -> Iterator[Letter]:
     if args.ids:
         # All of them first: nothing is done where one is not there.
         named = [
-            call.run(letters.letter(scope, args.queue, args.group, one, letters_of=args.letters_of))
+            call.run(
+                dead_letters.letter(scope, args.queue, args.group, one, letters_of=args.letters_of)
+            )
             for one in args.ids
         ]
         found: Iterable[Letter] = (
@@ -103,7 +106,7 @@ def _found(call: Call, scope: Scope) -> Iterator[Letter]:
         )
     else:
         found = call.each(
-            letters.each(
+            dead_letters.each(
                 scope,
                 args.queue,
                 args.group,
@@ -113,7 +116,7 @@ def _found(call: Call, scope: Scope) -> Iterator[Letter]:
             )
         )
         if args.action == "replay":
-            found = filter(letters.is_to_be_replayed, found)
+            found = filter(dead_letters.is_to_be_replayed, found)
     for number, one in enumerate(found):
         if args.action == "list" and number == args.limit:
             return
@@ -122,7 +125,7 @@ def _found(call: Call, scope: Scope) -> Iterator[Letter]:
 
 def _replay(call: Call, scope: Scope, one: Letter) -> None:
     args = call.args
-    op = letters.replay(
+    op = dead_letters.replay(
         scope, args.queue, args.group, one.id, to=args.to, letters_of=args.letters_of
     )
     task_id = call.run(op)
@@ -133,7 +136,9 @@ def _replay(call: Call, scope: Scope, one: Letter) -> None:
 def _purge(call: Call, scope: Scope) -> None:
     args = call.args
     ids = list(dict.fromkeys(args.ids))
-    op = letters.purge(scope, args.queue, args.group, ids, args.match, letters_of=args.letters_of)
+    op = dead_letters.purge(
+        scope, args.queue, args.group, ids, args.match, letters_of=args.letters_of
+    )
     gone = call.run(op)
     fields = {"queue": args.queue, "group": args.group, "purged": gone}
     call.out.record(fields, f"{args.queue}: {gone} purged")

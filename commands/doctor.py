@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from agentbus.commands._declare import Call, Verb
-from agentbus.errors import Unhealthy
+from agentbus.core.errors import Unhealthy
 
 VERB = Verb(
     "doctor",

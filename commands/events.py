@@ -6,7 +6,7 @@ from importlib import import_module
 
 from agentbus.commands import _events
 from agentbus.commands._declare import Call, Param, Verb, whole
-from agentbus.errors import UsageError
+from agentbus.core.errors import UsageError
 
 # Each action's module and function; it reads the words behind the action by itself.
 _ACTIONS = {

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import time
 
-from agentbus.clock import rfc3339
 from agentbus.commands import _table
 from agentbus.commands._declare import Call, Param, Verb, seconds
-from agentbus.errors import BackendUnavailable, Unhealthy, UsageError
+from agentbus.core.clock import rfc3339
+from agentbus.core.errors import BackendUnavailable, Unhealthy, UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from agentbus.admin.health import Health, HealthFinding
     from agentbus.commands._out import Out
-    from agentbus.health import Health, HealthFinding
 
 VERB = Verb(
     "health",
@@ -85,7 +85,7 @@ def _look(call: Call) -> Health:
     try:
         return call.bus.health()
     except BackendUnavailable as error:
-        from agentbus.health import Health, HealthFinding
+        from agentbus.admin.health import Health, HealthFinding
 
         remedy = error.hint or "start it, or see what is between"
         away = HealthFinding(
@@ -108,7 +108,7 @@ class _Changes:
 
     def show(self, health: Health) -> None:
         """Tell what has changed since the last look."""
-        from agentbus.health import HealthFinding
+        from agentbus.admin.health import HealthFinding
 
         now = {(one.check, one.subject): one for one in health.findings}
         before = self._before or {}

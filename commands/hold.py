@@ -6,8 +6,8 @@ import signal
 import subprocess
 
 from agentbus.commands._declare import Call, Param, Verb, seconds
-from agentbus.errors import AgentBusError, NotHolder, UsageError
-from agentbus.settings import environment
+from agentbus.core.errors import AgentBusError, NotHolder, UsageError
+from agentbus.core.settings import environment
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from agentbus import notebook
 from agentbus.commands import _show
 from agentbus.commands._declare import Call, Param, Verb, body, tags
-from agentbus.errors import UsageError
+from agentbus.coordination import notes
+from agentbus.core.errors import UsageError
 
 VERB = Verb(
     "jot",
@@ -48,7 +48,7 @@ def run(call: Call) -> None:
     args.key = key
     labels = [tag for group in args.tag for tag in group]
     value = body("note", text, args.value, call.settings.max_body, "--value")
-    noted = call.run(notebook.jot(call.enter(), key, value, labels, if_absent=args.if_absent))
+    noted = call.run(notes.jot(call.enter(), key, value, labels, if_absent=args.if_absent))
     if call.out.json:
         _show.note(call.out, noted, value=True)
     else:

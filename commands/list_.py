@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from agentbus.clock import rfc3339
 from agentbus.commands import _show
 from agentbus.commands._declare import Call, Param, Verb, whole
-from agentbus.errors import UsageError
+from agentbus.core.clock import rfc3339
+from agentbus.core.errors import UsageError
 
 VERB = Verb(
     "list",

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from agentbus import names, samples
-from agentbus.clock import rfc3339
+from agentbus.admin import metrics_reader
 from agentbus.commands import _table
 from agentbus.commands._declare import Call, Param, Verb, whole
-from agentbus.errors import UsageError
+from agentbus.core import names
+from agentbus.core.clock import rfc3339
+from agentbus.core.errors import UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from agentbus.metrics import Durations
-    from agentbus.samples import Metrics, Sample
+    from agentbus.admin.metrics_reader import Metrics, Sample
+    from agentbus.workers.metrics import Durations
 
 _SINCE = "5m"
 # A scrape that is not answered by then is given up by Prometheus, too, or soon.
@@ -85,11 +86,11 @@ def run(call: Call) -> None:
     if args.raw:
         # For programs alone: its lines are JSON with and without --json.
         out.json = True
-        op = samples.each(scope, args.since, args.queue, follow=args.follow)
+        op = metrics_reader.each(scope, args.since, args.queue, follow=args.follow)
         for sample in call.each(op, patience=float("inf") if args.follow else 0.0):
             out.record(_raw(sample), "")
         return
-    found = call.run(samples.metrics(scope, args.since, args.queue))
+    found = call.run(metrics_reader.metrics(scope, args.since, args.queue))
     rows = [_row(one) for one in found]
     _table.show(out, _HEAD, rows, [_fields(one) for one in found], left=2)
 
@@ -99,9 +100,9 @@ def _serve(call: Call) -> None:
     import copy
     import threading
 
-    from agentbus.bus import Bus
+    from agentbus.admin.prometheus import serve
+    from agentbus.client.bus import Bus
     from agentbus.commands import _signals
-    from agentbus.prometheus import serve
 
     settings = copy.copy(call.settings)
     settings.deadline = min(settings.deadline, _PATIENCE)

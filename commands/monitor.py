@@ -6,17 +6,17 @@ import sys
 from collections import deque
 from typing import TYPE_CHECKING
 
-from agentbus import hearing
-from agentbus.clock import rfc3339
 from agentbus.commands import _entry
 from agentbus.commands._declare import Call, Param, Verb, seconds
 from agentbus.commands._out import plain
+from agentbus.coordination import overhear
+from agentbus.core.clock import rfc3339
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from agentbus.bus import Bus
-    from agentbus.message import Message
+    from agentbus.client.bus import Bus
+    from agentbus.coordination.message import Message
 
 VERB = Verb(
     "monitor",
@@ -47,11 +47,11 @@ def run(call: Call) -> None:
 def _plain(call: Call) -> None:
     scope = call.enter()
     tail = "0-0"
-    for entry_id, named in call.each(hearing.overhear(scope, last=_SHOWN, make=_entry.pair)):
+    for entry_id, named in call.each(overhear.overhear(scope, last=_SHOWN, make=_entry.pair)):
         _entry.show(call.out, entry_id, named)
         tail = entry_id
     timeout = call.args.timeout
-    op = hearing.overhear(
+    op = overhear.overhear(
         scope, start=tail, follow=True, timeout=timeout, limit=None, make=_entry.pair
     )
     for entry_id, named in call.each(op, patience=timeout or float("inf")):

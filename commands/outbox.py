@@ -6,7 +6,7 @@ from agentbus.commands import _events, _running, _table
 from agentbus.commands._declare import Call, Param, Verb
 from agentbus.commands._standing import holding
 from agentbus.commands._table import age, count
-from agentbus.errors import UsageError
+from agentbus.core.errors import UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

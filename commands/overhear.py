@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from agentbus import hearing
 from agentbus.commands import _entry
 from agentbus.commands._declare import Call, Param, Verb, seconds, whole
+from agentbus.coordination import overhear
 
 VERB = Verb(
     "overhear",
@@ -59,7 +59,7 @@ def run(call: Call) -> None:
     """Print what was said, each message before its cursor moves."""
     args = call.args
     limit = args.max if args.max is not None or args.follow else 100
-    op = hearing.overhear(
+    op = overhear.overhear(
         call.enter(),
         args.topic,
         limit=limit,

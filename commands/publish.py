@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import orjson
 
-from agentbus import envelope, names, policy, publishing
 from agentbus.commands._declare import Call, Param, Verb, body, seconds
-from agentbus.errors import AgentBusError, InvalidPayload, UsageError
-from agentbus.settings import environment
+from agentbus.core import envelope, names
+from agentbus.core.errors import AgentBusError, InvalidPayload, UsageError
+from agentbus.core.settings import environment
+from agentbus.queues import policy, publish
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
-    from agentbus.keys import Scope
+    from agentbus.core.keys import Scope
 
 _PIECE = 65536
 
@@ -139,10 +140,10 @@ def payload(text: str) -> Any:
     return text if isinstance(value, float) and text.strip().lstrip("-").isdigit() else value
 
 
-def _task(call: Call, value: object) -> publishing.Task:
+def _task(call: Call, value: object) -> publish.Task:
     """Return a payload in its envelope; what a program publishes for a task belongs to that task."""
     args = call.args
-    return publishing.Task(
+    return publish.Task(
         value,
         key=args.key,
         **caused(args.correlation_id, args.causation_id),
@@ -179,12 +180,12 @@ def _trail(text: str | None) -> Any:
 def _published(call: Call, scope: Scope, item: object, by: policy.Policy) -> Any:
     args = call.args
     if args.after:
-        from agentbus import depending
+        from agentbus.queues import dependencies
 
         options = _options(call, by)
         # At the bound it is refused in any case.
         del options["trim"]
-        return depending.publish(
+        return dependencies.publish(
             scope,
             args.queue,
             item,
@@ -196,7 +197,7 @@ def _published(call: Call, scope: Scope, item: object, by: policy.Policy) -> Any
             kept_for=policy.read(call.settings).results_of,
             **options,
         )
-    return publishing.publish(scope, args.queue, item, delay=args.delay, **_options(call, by))
+    return publish.publish(scope, args.queue, item, delay=args.delay, **_options(call, by))
 
 
 def _options(call: Call, by: policy.Policy) -> dict[str, Any]:
@@ -210,17 +211,17 @@ def _options(call: Call, by: policy.Policy) -> dict[str, Any]:
 
 def _each_line(call: Call, scope: Scope, by: policy.Policy) -> None:
     args = call.args
-    plain = _task(call, None) == publishing.Task(None)
+    plain = _task(call, None) == publish.Task(None)
     done = 0
     try:
         alone = args.delay is not None or bool(args.after)
-        for batch in _batches(scope.max_body, 1 if alone else publishing.BATCH):
+        for batch in _batches(scope.max_body, 1 if alone else publish.BATCH):
             tasks = batch if plain else [_task(call, value) for value in batch]
             items = list(by.each_keyed(tasks))
             if alone:
                 ids = [call.run(_published(call, scope, items[0], by))]
             else:
-                op = publishing.publish_many(scope, args.queue, items, **_options(call, by))
+                op = publish.publish_many(scope, args.queue, items, **_options(call, by))
                 ids = call.run(op)
             _show(call, ids, items)
             done += len(ids)
@@ -290,6 +291,6 @@ def _show(call: Call, ids: list[str], items: list[Any]) -> None:
             "id": task_id,
             "queue": args.queue,
             "priority": args.priority,
-            "key": item.key if isinstance(item, publishing.Task) else None,
+            "key": item.key if isinstance(item, publish.Task) else None,
         }
         out.record(fields, task_id)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from agentbus.commands import _table
 from agentbus.commands._declare import Call, Param, Verb
-from agentbus.errors import UsageError
+from agentbus.core.errors import UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

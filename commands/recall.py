@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from agentbus import reading
 from agentbus.commands._declare import Call, Param, Verb, tags, whole
+from agentbus.coordination import recall
 
 VERB = Verb(
     "recall",
@@ -39,7 +39,7 @@ def run(call: Call) -> None:
     key = args.name if args.key is None else args.key
     labels = [tag for group in args.tag for tag in group]
     if (key is None) == (not labels) or (args.name is not None and args.key is not None):
-        from agentbus.errors import UsageError
+        from agentbus.core.errors import UsageError
 
         raise UsageError(
             "recall needs a key or tags" if key is None else "recall was given too much",
@@ -48,15 +48,15 @@ def run(call: Call) -> None:
     args.key = key
     scope = call.enter()
     if key is not None and not call.out.json:
-        found = call.run(reading.read(scope, key))
+        found = call.run(recall.read(scope, key))
         value = found[found.index(b"value") + 1] if b"value" in found[::2] else b""
         call.out.exactly(value)
         return
-    from agentbus import notebook
     from agentbus.commands import _show
+    from agentbus.coordination import notes
 
     if key is not None:
-        _show.note(call.out, call.run(notebook.recall(scope, key)), value=True)
+        _show.note(call.out, call.run(notes.recall(scope, key)), value=True)
         return
-    for noted in call.run(notebook.notes(scope, labels, every=args.all, latest=args.latest)):
+    for noted in call.run(notes.notes(scope, labels, every=args.all, latest=args.latest)):
         _show.note(call.out, noted, value=True)

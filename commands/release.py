@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from agentbus import holds
 from agentbus.commands._declare import Call, Param, Verb, one_flag
 from agentbus.commands.satisfy import show_end
+from agentbus.coordination import announce
 
 VERB = Verb(
     "release",
@@ -23,5 +23,5 @@ def run(call: Call) -> None:
     """Release the flag and print it."""
     args = call.args
     flag = one_flag(args)
-    op = holds.end(call.enter(), flag, "released", force=args.force)
+    op = announce.end(call.enter(), flag, "released", force=args.force)
     show_end(call.out, flag, "released", *call.run(op))

@@ -127,8 +127,8 @@ def run(call: Call) -> None:
 
 def _watch(call: Call, shown: contextlib.ExitStack, name: str, rows: int) -> None:
     from agentbus.commands import _progress
+    from agentbus.core.settings import environment
     from agentbus.pipeline.resuming import progress
-    from agentbus.settings import environment
 
     if not _progress.wanted(json=call.out.json, term=environment().get("TERM", "")):
         return

@@ -6,10 +6,10 @@ import pathlib
 import time
 from datetime import datetime
 
-from agentbus.clock import rfc3339
 from agentbus.commands import _progress, _spark
 from agentbus.commands._declare import Call, Param, Verb
-from agentbus.errors import UsageError
+from agentbus.core.clock import rfc3339
+from agentbus.core.errors import UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -208,7 +208,7 @@ class _Steps:
     """A line on a terminal's stderr that says what a report is at; it leaves nothing behind."""
 
     def __init__(self, call: Call) -> None:
-        from agentbus.settings import environment
+        from agentbus.core.settings import environment
 
         term = environment().get("TERM", "")
         self._wanted = _progress.wanted(json=call.out.json, term=term)

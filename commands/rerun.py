@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from agentbus import names, replaying
 from agentbus.commands._declare import Call, Param, Verb, whole
-from agentbus.errors import UsageError
+from agentbus.core import names
+from agentbus.core.errors import UsageError
+from agentbus.queues import rerun
 
 VERB = Verb(
     "rerun",
@@ -45,7 +46,7 @@ def run(call: Call) -> None:
         )
     scope = call.enter()
     done = call.run(
-        replaying.replay_from(
+        rerun.replay_from(
             scope,
             args.queue,
             args.group,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from agentbus import policy, results
 from agentbus.commands import _show
 from agentbus.commands._declare import Call, Param, Verb, seconds
+from agentbus.queues import policy, results
 
 VERB = Verb(
     "result",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agentbus import pausing
+from agentbus.admin import pause
 from agentbus.commands import _order
 from agentbus.commands._declare import Call, Param, Verb
 
@@ -21,5 +21,5 @@ VERB = Verb(
 def run(call: Call) -> None:
     """Resume the queue, or the project."""
     queue = call.args.queue
-    kind = pausing.PROJECT if queue is None else "queue"
+    kind = pause.PROJECT if queue is None else "queue"
     _order.show_resumed(call.out, kind, queue, had=call.bus.resume(queue=queue))

@@ -7,7 +7,7 @@ import orjson
 from agentbus.commands import _running
 from agentbus.commands._declare import Call, Param, Verb, body, seconds
 from agentbus.commands._table import count
-from agentbus.errors import InvalidPayload
+from agentbus.core.errors import InvalidPayload
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from agentbus import holds
 from agentbus.commands._declare import Call, Param, Verb, one_flag
+from agentbus.coordination import announce
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def run(call: Call) -> None:
     """Satisfy the flag and print it."""
     args = call.args
     flag = one_flag(args)
-    op = holds.end(call.enter(), flag, "satisfied", force=args.force, note=args.note)
+    op = announce.end(call.enter(), flag, "satisfied", force=args.force, note=args.note)
     show_end(call.out, flag, "satisfied", *call.run(op), args.note)
 
 
@@ -36,7 +36,7 @@ def show_end(
     out: Out, flag: str, how: str, value: str, token: int, note: str | None = None
 ) -> None:
     """Write how a hold ended."""
-    agent, at = holds.holder(value), holds.since(value)
+    agent, at = announce.holder(value), announce.since(value)
     fields = {
         "flag": flag,
         "state": how,

@@ -27,7 +27,7 @@ _NOT_RUNNING = 5
 
 def run(call: Call) -> int:
     """Do what was asked and print how the server is."""
-    from agentbus.server import control
+    from agentbus.store.embedded import control
 
     action = call.args.action
     if action == "run":

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from agentbus import channel
 from agentbus.commands._declare import Call, Param, Verb, body
+from agentbus.coordination import speak
 
 VERB = Verb(
     "speak",
@@ -26,12 +26,12 @@ def run(call: Call) -> None:
     args = call.args
     scope = call.enter()
     text = body("message", args.text, args.msg, scope.max_body, "--msg")
-    entry_id = call.run(channel.append(scope, text, args.topic))
+    entry_id = call.run(speak.append(scope, text, args.topic))
     if not call.out.json:
         call.out.record({}, entry_id)
         return
-    from agentbus.clock import rfc3339
-    from agentbus.stream import id_time
+    from agentbus.core.clock import rfc3339
+    from agentbus.core.stream import id_time
 
     fields = {
         "id": entry_id,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from agentbus.commands import _verdict
 from agentbus.commands._declare import Call, Param, Verb, whole
-from agentbus.errors import ConfigError, Refused, Unhealthy, UsageError
+from agentbus.core.errors import ConfigError, Refused, Unhealthy, UsageError
 from agentbus.torture import modes
 
 if TYPE_CHECKING:
@@ -203,7 +203,7 @@ def _databases(given: list[str], jobs: list[Job]) -> tuple[str, ...]:
 
 def _watched(call: Call) -> bool:
     from agentbus.commands._progress import wanted
-    from agentbus.settings import environment
+    from agentbus.core.settings import environment
 
     return wanted(json=call.settings.json, term=environment().get("TERM", ""))
 

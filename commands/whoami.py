@@ -15,7 +15,7 @@ VERB = Verb(
 
 def run(call: Call) -> None:
     """Print the settings."""
-    from agentbus.settings import socket_path
+    from agentbus.core.settings import socket_path
     from agentbus.store.url import read
 
     found = call.settings

@@ -11,13 +11,14 @@ import threading
 import time
 from importlib import import_module
 
-from agentbus import figures, names
+from agentbus.admin import stats
 from agentbus.commands import _order, _signals
 from agentbus.commands._declare import Call, Param, Verb, seconds, whole
 from agentbus.commands._out import ReaderGone, to_stderr
 from agentbus.commands._table import count
-from agentbus.errors import AgentBusError, UsageError
-from agentbus.settings import environment
+from agentbus.core import names
+from agentbus.core.errors import AgentBusError, UsageError
+from agentbus.core.settings import environment
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,8 +27,8 @@ if TYPE_CHECKING:
 
     from agentbus.commands._program import Program
     from agentbus.commands._progress import Progress
-    from agentbus.delivery import Delivery
-    from agentbus.worker import Worker
+    from agentbus.queues.delivery import Delivery
+    from agentbus.workers.worker import Worker
 
 _NOT_FOUND = 127
 _NOT_EXECUTABLE = 126
@@ -249,7 +250,7 @@ def _shown(call: Call, worker: Worker, handling: _Handling | None) -> Iterator[N
         return
 
     def left() -> int:
-        return bus._run("stats", figures.left(bus.scope, args.queue, args.group))
+        return bus._run("stats", stats.left(bus.scope, args.queue, args.group))
 
     with _progress.Progress(args.queue, lambda: worker.done, left) as progress:
         if handling is not None:
@@ -293,7 +294,7 @@ def _webhooks(call: Call, drain: Callable[[], bool]) -> contextlib.AbstractConte
     """Send webhooks meanwhile, if they are on."""
     if not call.settings.webhooks:
         return contextlib.nullcontext()
-    from agentbus.webhook import beside
+    from agentbus.workers.webhooks import beside
 
     return beside(call.bus, drain=drain)
 

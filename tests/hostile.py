@@ -11,7 +11,7 @@ from collections.abc import Callable
 import redis
 from hypothesis import strategies as st
 
-from agentbus.names import KEY_KINDS, MAX_BODY_BYTES
+from agentbus.core.names import KEY_KINDS, MAX_BODY_BYTES
 from tests.inprocess import Done, run
 from tests.servers import Server
 

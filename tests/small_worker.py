@@ -9,11 +9,11 @@ from types import TracebackType
 from typing import Any, Self
 
 import agentbus
-from agentbus.consuming import Consumption
-from agentbus.gate import Gate
-from agentbus.presence import BEAT, Orders, Registration
-from agentbus.store import Command, Wait
-from agentbus.verb import Patient
+from agentbus.client.verb import Patient
+from agentbus.queues.consumer import Consumption
+from agentbus.store.operation import Command, Wait
+from agentbus.workers.pause import Gate
+from agentbus.workers.registry import BEAT, Orders, Registration
 
 PATIENCE = 30.0
 # How long it may be blocked in taking: so long an order to pause takes to hold.

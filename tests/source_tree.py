@@ -31,7 +31,7 @@ def files() -> list[pathlib.Path]:
 
 def scripts() -> list[pathlib.Path]:
     """Return the Lua scripts and what they include."""
-    return sorted((PACKAGE / "lua").rglob("*.lua"))
+    return sorted((PACKAGE / "store/lua").rglob("*.lua"))
 
 
 def module_name(path: pathlib.Path) -> str:

@@ -20,11 +20,13 @@ import redis
 from hypothesis import given, strategies as st
 
 import agentbus
-from agentbus import acl, diagnosis, settings
+from agentbus import acl
+from agentbus.admin import doctor
 from agentbus.commands._declare import VERBS
+from agentbus.core import settings
+from agentbus.core.keys import Keys
+from agentbus.core.names import KEY_KINDS
 from agentbus.errors import InvalidName, InvalidPayload
-from agentbus.keys import Keys
-from agentbus.names import KEY_KINDS
 from tests import inprocess
 from tests.servers import Server, Shell, free_port
 from tests.source_tree import files, module_name, scripts, tree
@@ -317,7 +319,7 @@ def test_doctor_tells_of_a_password_that_others_can_read(users, tmp_path):
     ],
 )
 def test_doctor_tells_of_a_password_that_crosses_the_network_as_it_is(url, told):
-    found = diagnosis.secrets(settings.resolve({"url": url}))
+    found = doctor.secrets(settings.resolve({"url": url}))
 
     assert ["use TLS: rediss://, or ?tls=true" in str(one.remedy) for one in found] == [True] * told
 

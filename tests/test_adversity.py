@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 import agentbus
-from agentbus.consuming import Consumption
-from agentbus.delivery import Delivery
-from agentbus.keys import Keys
+from agentbus.core.keys import Keys
+from agentbus.queues.consumer import Consumption
+from agentbus.queues.delivery import Delivery
 from agentbus.retry import Backoff
-from agentbus.store.wire import digest
+from agentbus.store.connection import digest
 from tests.proxy import Proxy
 from tests.servers import ask
 

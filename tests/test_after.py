@@ -13,10 +13,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 import agentbus
-from agentbus import depending, following
-from agentbus.consuming import Consumption
-from agentbus.delivery import Delivery
-from agentbus.keys import Keys
+from agentbus.core.keys import Keys
+from agentbus.queues import dependencies, dependents
+from agentbus.queues.consumer import Consumption
+from agentbus.queues.delivery import Delivery
 from agentbus.retry import Backoff
 from agentbus.testing import published
 from tests.conftest import Connect
@@ -373,7 +373,7 @@ def test_a_publish_whose_answer_was_lost_is_done_once(bus: agentbus.Bus) -> None
     first = bus.queue("mail").publish("first")
 
     def twice() -> Any:
-        op = depending.publish(bus.scope, "mail", "second", [first])
+        op = dependencies.publish(bus.scope, "mail", "second", [first])
         step = next(op)
         replies = [(yield step), (yield step)]
         assert replies[0] == replies[1]
@@ -717,8 +717,8 @@ def test_what_is_told_takes_bounded_time_and_goes_on_later(bus: agentbus.Bus) ->
     ask(bus, "HSET", settled, f"{first}\ndefault", "!gone")
 
     # when one is told at a time
-    bus._run("follow", following.follow(bus.scope, -1.0))
+    bus._run("follow", dependents.follow(bus.scope, -1.0))
     assert len(bus.queue("next").dead_letters()) == 1
-    bus._run("follow", following.follow(bus.scope))
+    bus._run("follow", dependents.follow(bus.scope))
 
     assert len(bus.queue("next").dead_letters()) == 5

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import agentbus
-from agentbus import inspector
+from agentbus.admin import project
 from tests.conftest import Connect
 from tests.servers import ask
 from tests.small_worker import Registry
@@ -106,7 +106,7 @@ def test_flags_are_not_looked_for_among_too_many_keys(
     bus: agentbus.Bus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bus.announce("building")
-    monkeypatch.setattr(inspector, "MANY_KEYS", 1)
+    monkeypatch.setattr(project, "MANY_KEYS", 1)
 
     assert [one.flags for one in bus.who()] == [None]
 

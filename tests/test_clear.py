@@ -7,7 +7,7 @@ import uuid
 import pytest
 
 import agentbus
-from agentbus.store import Command, run
+from agentbus.store.operation import Command, run
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from hypothesis import given, strategies as st
 
 import agentbus
 from agentbus.commands import _progress, _table
-from agentbus.metrics import Tally
+from agentbus.workers.metrics import Tally
 from tests.servers import Shell, ask, program
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent

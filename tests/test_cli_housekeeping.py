@@ -17,8 +17,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from agentbus import vitals
-from agentbus.health.thresholds import Thresholds
+from agentbus.admin import server_health
+from agentbus.admin.health.thresholds import Thresholds
 from tests.servers import Shell, program
 
 
@@ -180,8 +180,10 @@ def test_doctor_says_what_a_loss_of_power_takes(shell, own_server, level, status
 def test_doctor_fails_on_every_policy_but_one(policy):
     (found,) = [
         vital
-        for vital in vitals.examine(
-            vitals.Said({"aof_enabled": "1", "maxmemory_policy": policy}, "", None, "always"),
+        for vital in server_health.examine(
+            server_health.Said(
+                {"aof_enabled": "1", "maxmemory_policy": policy}, "", None, "always"
+            ),
             *(Thresholds({}, "default").levels(check) for check in ("memory", "replication")),
         )
         if vital.severity is not None

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 import agentbus
-from agentbus.delivery import Delivery
 from agentbus.errors import UsageError
+from agentbus.queues.delivery import Delivery
 from agentbus.retry import Backoff
 
 PATIENCE = 20.0

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import agentbus
-from agentbus.consuming import Consumption, Taken
-from agentbus.keys import Keys
-from agentbus.queue import PRIORITIES
+from agentbus.core.keys import Keys
+from agentbus.queues.consumer import Consumption, Taken
+from agentbus.queues.ids import PRIORITIES
 from tests.conftest import Connect
 from tests.servers import ask
 

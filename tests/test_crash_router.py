@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import agentbus
-from agentbus.keys import Keys
+from agentbus.core.keys import Keys
 from tests.servers import Shell, ask, program
 
 AGENTS = tuple(f"a{n}" for n in range(20))

@@ -25,11 +25,13 @@ import yaml
 
 import agentbus
 import agentbus.aio
-from agentbus import errors, names, schemes, settings
+from agentbus import errors
+from agentbus.admin.doctor import Finding
 from agentbus.commands._declare import GLOBAL, VERBS, Param, module, parse as parse_line
-from agentbus.diagnosis import Finding
-from agentbus.keys import Keys
-from agentbus.record import Record
+from agentbus.core import names, settings
+from agentbus.core.keys import Keys
+from agentbus.core.record import Record
+from agentbus.store import schemes
 from tests.pages import REDIS_CLI, RUNNER, Terminal, blocks, run_python
 from tests.servers import Shell, program
 

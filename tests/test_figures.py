@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 import agentbus
-from agentbus import figures
+from agentbus.admin import stats as figures
+from agentbus.admin.stats import Group, QueueStats
+from agentbus.core.keys import Keys
 from agentbus.errors import NotFound, UsageError
-from agentbus.figures import Group, QueueStats
-from agentbus.keys import Keys
-from agentbus.metrics import Tally
-from agentbus.store import attempt
+from agentbus.store.operation import attempt
+from agentbus.workers.metrics import Tally
 from tests.servers import ask
 
 

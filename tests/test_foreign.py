@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 import agentbus
-from agentbus.delivery import Delivery
-from agentbus.keys import Keys
-from agentbus.queue import PRIORITIES
+from agentbus.core.keys import Keys
+from agentbus.queues.delivery import Delivery
+from agentbus.queues.ids import PRIORITIES
 from agentbus.retry import Backoff, Bury
 from tests.servers import ask
 

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 import agentbus
+from agentbus.core.keys import Keys
 from agentbus.errors import BackendUnavailable, OutcomeUnknown
-from agentbus.keys import Keys
 from agentbus.routing import Router, load
-from agentbus.store import LinkDown
-from agentbus.store.wire import digest
+from agentbus.store.connection import digest
+from agentbus.store.operation import LinkDown
 from tests.proxy import Proxy
 from tests.servers import Server
 

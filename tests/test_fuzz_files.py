@@ -9,7 +9,7 @@ import pytest
 import yaml
 from hypothesis import given, strategies as st
 
-from agentbus import settings
+from agentbus.core import settings
 from tests import inprocess
 from tests.hostile import World, hostile, raw
 from tests.profiles import few

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import pytest
 
 import agentbus
+from agentbus.core.stream import position
 from agentbus.errors import NotHolder, TimedOut
-from agentbus.stream import position
 from agentbus.torture.server import clockwork
 from tests.servers import Server
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import agentbus
-from agentbus.delivery import Delivery
+from agentbus.queues.delivery import Delivery
 from agentbus.retry import Backoff
 
 SOON = Backoff(first=0.01)

@@ -15,14 +15,14 @@ import pytest
 import yaml
 
 import agentbus
-from agentbus import health, vitals
+from agentbus.admin import health, server_health
+from agentbus.admin.health import HealthFinding
+from agentbus.admin.health.thresholds import Levels
+from agentbus.admin.server_health import Said
+from agentbus.core.keys import Keys, pause_field
 from agentbus.errors import ConfigError, QueueFull
-from agentbus.health import HealthFinding
-from agentbus.health.thresholds import Levels
-from agentbus.keys import Keys, pause_field
-from agentbus.queue import PRIORITIES
+from agentbus.queues.ids import PRIORITIES
 from agentbus.retry import Bury
-from agentbus.vitals import Said
 from tests.conftest import Connect
 from tests.servers import Server, Shell, ask
 from tests.small_worker import Registry
@@ -684,7 +684,7 @@ def test_a_replica_that_is_not_in_sync_is_told(replica: str, expected: Any) -> N
 
     found = [
         one
-        for one in vitals.examine(said, Levels(0.8, 0.95), Levels(10, None))
+        for one in server_health.examine(said, Levels(0.8, 0.95), Levels(10, None))
         if one.severity is not None
     ]
 

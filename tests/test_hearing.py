@@ -8,8 +8,8 @@ import pytest
 
 import agentbus
 from agentbus import EpochMismatch, UsageError
-from agentbus.clock import rfc3339
-from agentbus.store import Command
+from agentbus.core.clock import rfc3339
+from agentbus.store.operation import Command
 from tests.servers import Server
 
 

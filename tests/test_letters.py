@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 import agentbus
-from agentbus.delivery import Delivery
+from agentbus.core.keys import Keys
 from agentbus.errors import AgentBusError, NotFound, UsageError
-from agentbus.keys import Keys
-from agentbus.letters import Letter
+from agentbus.queues.dead_letters import Letter
+from agentbus.queues.delivery import Delivery
 from agentbus.retry import Backoff, Bury
 from tests.conftest import Connect
 from tests.servers import ask

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 import agentbus
-from agentbus import letters
 from agentbus.commands import rerun, tidy
 from agentbus.commands._declare import Args, Call
+from agentbus.core.keys import Keys
+from agentbus.core.settings import resolve
 from agentbus.errors import InvalidName, NotFound, UsageError
-from agentbus.keys import Keys
-from agentbus.settings import resolve
-from agentbus.store import iterate
+from agentbus.queues import dead_letters
+from agentbus.store.operation import iterate
 from tests.conftest import Connect, Shell
 from tests.servers import ask
 
@@ -73,7 +73,7 @@ def test_letters_are_read_a_page_at_a_time(bus: agentbus.Bus) -> None:
     asked: list[int] = []
 
     def watched() -> Any:
-        op, reply = letters.each(bus.scope, "mail", "default"), None
+        op, reply = dead_letters.each(bus.scope, "mail", "default"), None
         while True:
             try:
                 step = op.send(reply)
@@ -141,7 +141,7 @@ def test_letters_written_meanwhile_are_not_replayed(bus: agentbus.Bus) -> None:
     buried(bus, *["broken"] * 3)
 
     def both() -> Any:
-        op, reply = letters.replay_all(bus.scope, "mail", "default"), None
+        op, reply = dead_letters.replay_all(bus.scope, "mail", "default"), None
         while True:
             try:
                 step = op.send(reply)

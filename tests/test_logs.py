@@ -15,7 +15,7 @@ import subprocess
 import pytest
 
 import agentbus
-from agentbus import loggers, logs
+from agentbus.core import loggers, oplog
 from tests.servers import Shell, program
 
 KEYS = {"time", "level", "verb", "agent", "project", "key", "duration_ms", "outcome", "code"}
@@ -294,6 +294,6 @@ def test_a_handler_follows_no_link_either(kind, tmp_path):
 
 def test_quoted_text_is_json():
     for text in ("", "plain", 'a"b', "a\\b", "a\nb", "\x7f", "é", "\U0001f600", "\u2028", "\ud800"):
-        assert json.loads(logs.quoted(text)) == text
-        assert logs.quoted(text).isascii()
-        assert logs.quoted(text).isprintable()
+        assert json.loads(oplog.quoted(text)) == text
+        assert oplog.quoted(text).isascii()
+        assert oplog.quoted(text).isprintable()

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, strategies as st
 
 import agentbus
-from agentbus import samples
+from agentbus.admin import metrics_reader
+from agentbus.client.verb import Patient
+from agentbus.core.keys import Keys
 from agentbus.errors import BackendUnavailable, OutcomeUnknown, UsageError
-from agentbus.keys import Keys
-from agentbus.metrics import BOUNDS, Histogram, Tally, bucket
-from agentbus.store import LinkDown, Run, ServerReply, attempt
-from agentbus.verb import Patient
+from agentbus.store.operation import LinkDown, Run, ServerReply, attempt
+from agentbus.workers.metrics import BOUNDS, Histogram, Tally, bucket
 from tests.conftest import Connect
 from tests.servers import ask
 from tests.source_tree import PACKAGE
@@ -338,7 +338,7 @@ def test_ages_follow_the_servers_clock_once_it_is_known(bus: agentbus.Bus) -> No
 def refuse(bus: agentbus.Bus, number: int) -> None:
     """Do what a script does that refuses tasks."""
     keys = bus.scope.keys
-    library = (PACKAGE / "lua/lib/refused.lua").read_text()
+    library = (PACKAGE / "store/lua/lib/refused.lua").read_text()
     script = f"{library}\nrefused(KEYS[1], KEYS[2], 1000, ARGV[1], ARGV[2])"
     ask(bus, "EVAL", script, 2, keys.metrics, keys.stats("mail"), "mail", number)
 
@@ -455,7 +455,7 @@ def test_an_entry_of_another_program_spoils_nothing(
     flush(bus, counted)
 
     assert bus.metrics()[-1].counts == {"received": 1}
-    assert list(bus._iterate("metrics", Patient(samples.each(bus.scope), 0.0)))
+    assert list(bus._iterate("metrics", Patient(metrics_reader.each(bus.scope), 0.0)))
 
 
 def test_more_entries_than_one_page_are_all_read(bus: agentbus.Bus, project: str) -> None:
@@ -466,7 +466,7 @@ def test_more_entries_than_one_page_are_all_read(bus: agentbus.Bus, project: str
     (found,) = bus.metrics()
 
     assert (found.counts, found.workers) == ({"received": 2100}, 2100)
-    read = list(bus._iterate("metrics", Patient(samples.each(bus.scope), 0.0)))
+    read = list(bus._iterate("metrics", Patient(metrics_reader.each(bus.scope), 0.0)))
     assert len(read) == 2100
 
 
@@ -474,7 +474,7 @@ def test_those_who_follow_get_what_comes_later(connect: Connect) -> None:
     bus, got = connect(), threading.Event()
 
     def follow() -> None:
-        op = samples.each(bus.scope, queue="mail", follow=True)
+        op = metrics_reader.each(bus.scope, queue="mail", follow=True)
         for sample in bus._iterate("metrics", Patient(op, 60.0)):
             assert sample.counts == {"received": 2}
             got.set()

@@ -8,9 +8,9 @@ import unicodedata
 import pytest
 from hypothesis import example, given, strategies as st
 
-from agentbus import names
+from agentbus.core import names
+from agentbus.core.names import shell_word
 from agentbus.errors import InvalidName, InvalidPayload
-from agentbus.names import shell_word
 from tests import profiles  # noqa: F401 (loads the profile)
 
 anything = st.text(st.characters(exclude_categories=()), max_size=300)

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 import agentbus
-from agentbus.delivery import Delivery
-from agentbus.keys import Keys
+from agentbus.core.keys import Keys
+from agentbus.queues.delivery import Delivery
 from agentbus.retry import Backoff
 from tests.conftest import Connect
 from tests.servers import ask

@@ -98,7 +98,7 @@ def test_the_wheel_holds_every_module_and_script(contents):
         f"{name.replace('.', '/')}{'/__init__' if _is_package(name) else ''}.py"
         for name in MODULES - elsewhere
     }
-    scripts = {str(path.relative_to(ROOT)) for path in (PACKAGE / "lua").rglob("*.lua")}
+    scripts = {str(path.relative_to(ROOT)) for path in (PACKAGE / "store/lua").rglob("*.lua")}
 
     assert modules - contents == set()
     assert scripts - contents == set()

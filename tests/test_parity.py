@@ -9,7 +9,7 @@ import pytest
 import agentbus
 import agentbus.events
 import agentbus.pipeline
-from agentbus.bus import Bus
+from agentbus.client.bus import Bus
 from agentbus.commands._declare import VERBS, module
 
 # What opens and closes a bus differs; and workers are run or awaited.

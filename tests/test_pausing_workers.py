@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 import agentbus
-from agentbus.presence import BEAT
 from agentbus.retry import Backoff
-from agentbus.store import Wait
+from agentbus.store.operation import Wait
+from agentbus.workers.registry import BEAT
 from tests.conftest import Connect
 from tests.servers import ROOT, Shell, ask
 

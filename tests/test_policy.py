@@ -14,11 +14,11 @@ import yaml
 from hypothesis import given, strategies as st
 
 import agentbus
+from agentbus.core.keys import Keys
 from agentbus.errors import ConfigError, InvalidName, NotFound, QueueFull, TaskBuried
-from agentbus.keys import Keys
-from agentbus.policy import Policies, Policy
-from agentbus.presence import ALIVE
+from agentbus.queues.policy import Policies, Policy
 from agentbus.retry import Backoff, Bury
+from agentbus.workers.registry import ALIVE
 from tests.conftest import Connect
 from tests.pages import blocks
 from tests.servers import ask
@@ -248,7 +248,7 @@ def test_queues_that_are_no_mapping_are_refused_by_every_verb(
     path.write_text(text)
 
     with pytest.raises(ConfigError, match="'queues' is a"):
-        agentbus.settings.resolve({"config": str(path)})
+        agentbus.core.settings.resolve({"config": str(path)})
 
 
 def test_a_mistake_in_a_policy_keeps_nobody_from_talking(configured: Configured) -> None:

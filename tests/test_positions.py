@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 import agentbus
-from agentbus.consuming import Consumption
-from agentbus.delivery import Delivery
+from agentbus.core.keys import Keys
 from agentbus.errors import UsageError
-from agentbus.keys import Keys
+from agentbus.queues.consumer import Consumption
+from agentbus.queues.delivery import Delivery
 from tests.servers import ask
 
 

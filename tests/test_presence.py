@@ -9,12 +9,12 @@ import threading
 import pytest
 
 import agentbus
-from agentbus.consuming import Consumption
+from agentbus.core.keys import Keys, Scope, pause_field
 from agentbus.errors import InvalidName, InvalidPayload, NotFound, UsageError
-from agentbus.gate import Gate
-from agentbus.keys import Keys, Scope, pause_field
-from agentbus.presence import ALIVE, KEPT, Orders, Registration
-from agentbus.store import Run
+from agentbus.queues.consumer import Consumption
+from agentbus.store.operation import Run
+from agentbus.workers.pause import Gate
+from agentbus.workers.registry import ALIVE, KEPT, Orders, Registration
 from tests.conftest import Connect
 from tests.servers import ask
 from tests.small_worker import PATIENCE, Registry, SmallWorker
@@ -147,16 +147,16 @@ def test_an_order_reaches_whom_it_concerns_and_nobody_else(
 
 
 def test_an_order_for_the_whole_project_concerns_all(bus: agentbus.Bus) -> None:
-    from agentbus import pausing
+    from agentbus.admin import pause
 
     registry = Registry(bus)
     registry.beat()
 
-    bus._run("pause", pausing.pause(bus.scope, "project", None, "halt", wait=0))
+    bus._run("pause", pause.pause(bus.scope, "project", None, "halt", wait=0))
 
     assert registry.beat().paused
     assert [(order.kind, order.name) for order in bus.paused()] == [("project", None)]
-    assert bus._run("resume", pausing.resume(bus.scope, "project", None))
+    assert bus._run("resume", pause.resume(bus.scope, "project", None))
     assert not registry.beat().paused
 
 

@@ -6,8 +6,8 @@ import threading
 from typing import Any
 
 import agentbus
-from agentbus.delivery import Delivery
 from agentbus.errors import QueueFull
+from agentbus.queues.delivery import Delivery
 from tests.conftest import Connect
 
 BOUND = 1000

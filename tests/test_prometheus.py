@@ -19,9 +19,9 @@ from prometheus_client.openmetrics import exposition as openmetrics, parser as o
 from prometheus_client.parser import text_string_to_metric_families
 
 import agentbus
+from agentbus.admin.prometheus import Collector, _Page, _Told, serve
+from agentbus.admin.prometheus_metrics import FAMILIES, sample_names
 from agentbus.errors import ConfigError
-from agentbus.families import FAMILIES, sample_names
-from agentbus.prometheus import Collector, _Page, _Told, serve
 from tests.servers import Server, Shell, ask
 from tests.small_worker import Registry
 from tests.test_presence import age

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 import agentbus
+from agentbus.core.keys import Keys
 from agentbus.errors import InvalidName, InvalidPayload, NotFound, QueueFull, TimedOut, UsageError
-from agentbus.keys import Keys
 from tests.conftest import Connect
 from tests.servers import ask
 

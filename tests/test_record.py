@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 import agentbus
-from agentbus.record import Record
+from agentbus.core.record import Record
 from tests import profiles  # noqa: F401 (loads the profile)
 
 

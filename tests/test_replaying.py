@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given, strategies as st
 
 import agentbus
-from agentbus import replaying
-from agentbus.consuming import Consumption
-from agentbus.delivery import Delivery
+from agentbus.core.keys import Keys
+from agentbus.core.stream import position
 from agentbus.errors import InvalidName, NotFound, UsageError
-from agentbus.keys import Keys
+from agentbus.queues import rerun
+from agentbus.queues.consumer import Consumption
+from agentbus.queues.delivery import Delivery
 from agentbus.retry import Backoff
-from agentbus.stream import position
 from tests.servers import ask
 
 SOON = Backoff(first=0.01)
@@ -43,7 +43,7 @@ def test_everything_that_was_done_comes_again_in_its_order(bus: agentbus.Bus) ->
 
     replayed = queue.replay_from(ids[0])
 
-    assert replayed == replaying.Replayed("mail", "default", 40, 0, ids[0], ids[-1], False)
+    assert replayed == rerun.Replayed("mail", "default", 40, 0, ids[0], ids[-1], False)
     assert drain(bus) == list(range(40))
     assert drain(bus) == []
 
@@ -193,7 +193,7 @@ def test_a_replay_that_died_halfway_is_started_again(bus: agentbus.Bus) -> None:
     drain(bus)
 
     def halfway() -> Any:
-        op = replaying.replay_from(bus.scope, "mail", "default", first)
+        op = rerun.replay_from(bus.scope, "mail", "default", first)
         reply = None
         for _ in range(3):
             reply = yield op.send(reply)
@@ -346,14 +346,14 @@ async def test_the_asynchronous_bus_replays_too(abus: agentbus.AsyncBus) -> None
 def test_a_tasks_id_is_a_point_that_includes_itself(milliseconds: int, sequence: int) -> None:
     task = f"{milliseconds}-{sequence}@a%3Ab:high"
 
-    assert replaying.point(task, "a:b", 0.0) == f"{milliseconds}-{sequence}"
-    assert replaying.point(task, "a:b", 0.0, last=True) == f"{milliseconds}-{sequence}"
+    assert rerun.point(task, "a:b", 0.0) == f"{milliseconds}-{sequence}"
+    assert rerun.point(task, "a:b", 0.0, last=True) == f"{milliseconds}-{sequence}"
 
 
 @given(st.integers(0, 4_000_000_000_000))
 def test_a_moment_begins_before_all_of_its_entries_and_ends_after_them(moment: int) -> None:
-    first = position(replaying.point(str(moment), "q", 0.0))
-    last = position(replaying.point(str(moment), "q", 0.0, last=True))
+    first = position(rerun.point(str(moment), "q", 0.0))
+    last = position(rerun.point(str(moment), "q", 0.0, last=True))
 
     assert first == (moment, 0)
     assert last == (moment, 2**64 - 1)

@@ -11,8 +11,8 @@ import orjson
 import pytest
 
 import agentbus
+from agentbus.core.keys import Keys
 from agentbus.errors import QueueFull, TaskFailed, TimedOut, UsageError
-from agentbus.keys import Keys
 from tests.conftest import Connect
 from tests.servers import Server, ask as plainly
 

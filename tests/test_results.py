@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, strategies as st
 
 import agentbus
-from agentbus import names
+from agentbus.core import names
+from agentbus.core.keys import Keys
 from agentbus.errors import NotFound, TaskBuried, TimedOut, UsageError
-from agentbus.keys import Keys
-from agentbus.queue import PRIORITIES, task_id
-from agentbus.results import Address
+from agentbus.queues.ids import PRIORITIES, task_id
+from agentbus.queues.results import Address
 from tests import profiles  # noqa: F401 (loads the profile)
 from tests.conftest import Connect
 from tests.servers import ask

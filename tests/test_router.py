@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 import agentbus
+from agentbus.core.keys import Keys
 from agentbus.errors import NotFound, TaskBuried
-from agentbus.keys import Keys
 from agentbus.retry import Bury
 from agentbus.routing import Router, Rules, load, parse
 from tests.servers import Shell, ask, program

@@ -8,10 +8,10 @@ import sys
 
 import pytest
 
-from agentbus.store import wire
+from agentbus.store import connection
 from tests.source_tree import PACKAGE
 
-NAMES = sorted(path.stem for path in (PACKAGE / "lua").glob("*.lua"))
+NAMES = sorted(path.stem for path in (PACKAGE / "store/lua").glob("*.lua"))
 
 
 def test_the_digests_are_those_of_the_scripts(checkout):
@@ -26,22 +26,22 @@ def test_the_digests_are_those_of_the_scripts(checkout):
 
 
 def test_every_script_has_a_digest_and_no_digest_is_left_over():
-    lines = (PACKAGE / "lua/digests.txt").read_text().splitlines()
+    lines = (PACKAGE / "store/lua/digests.txt").read_text().splitlines()
 
     assert sorted(line.split()[0] for line in lines) == NAMES
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_server_computes_the_same_digest(name, valkey):
-    loaded = valkey.ask("SCRIPT", "LOAD", wire.source(name)).decode()
+    loaded = valkey.ask("SCRIPT", "LOAD", connection.source(name)).decode()
 
-    assert loaded == wire.digest(name)
-    assert loaded == hashlib.sha1(wire.source(name), usedforsecurity=False).hexdigest()
+    assert loaded == connection.digest(name)
+    assert loaded == hashlib.sha1(connection.source(name), usedforsecurity=False).hexdigest()
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_linked_script_includes_each_library_once_and_nothing_unlinked(name):
-    text = wire.source(name).decode()
+    text = connection.source(name).decode()
 
     assert "--@include" not in text
     assert text.startswith("#!lua")

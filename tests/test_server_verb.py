@@ -153,7 +153,7 @@ def wrapper(path: pathlib.Path, script: str) -> str:
 
 
 def bundled() -> str:
-    from agentbus.server import binary
+    from agentbus.store.embedded import binary
 
     found = binary._bundled()
     assert found is not None

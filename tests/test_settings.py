@@ -10,8 +10,8 @@ import subprocess
 import pytest
 from hypothesis import given, strategies as st
 
-from agentbus import settings
-from agentbus.config import load
+from agentbus.core import settings
+from agentbus.core.config_file import load
 from agentbus.errors import ConfigError, UsageError
 from tests import profiles  # noqa: F401 (loads the profile)
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
+from agentbus.admin.health.thresholds import CHECKS, Levels, Thresholds
 from agentbus.errors import ConfigError
-from agentbus.health.thresholds import CHECKS, Levels, Thresholds
 
 FIGURES = st.floats(min_value=0, max_value=1e9) | st.integers(0, 10**9)
 

@@ -17,8 +17,9 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from opentelemetry.trace import SpanKind, StatusCode
 
 import agentbus
-from agentbus import context, publishing, traced, tracing
+from agentbus.core import context
 from agentbus.errors import InvalidPayload, QueueFull
+from agentbus.queues import publish as publishing, traced, tracing
 from agentbus.retry import Backoff
 from tests.servers import ROOT
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import assume, example, given, strategies as st
 
 from agentbus.errors import AgentBusError, ConfigError
-from agentbus.schemes import backend
+from agentbus.store.schemes import backend
 from agentbus.store.url import Url, read
 from tests import profiles  # noqa: F401 (loads the profile)
 

@@ -22,11 +22,13 @@ import trustme
 from hypothesis import given, strategies as st
 
 import agentbus
-from agentbus import settings, webhook, weburl
+from agentbus.core import settings
+from agentbus.core.keys import Keys
 from agentbus.errors import ConfigError, UsageError
-from agentbus.keys import Keys
+from agentbus.queues import webhook_url
+from agentbus.queues.notify import WEBHOOKS
 from agentbus.retry import Backoff
-from agentbus.telling import WEBHOOKS
+from agentbus.workers import webhooks
 from tests import profiles  # noqa: F401 (loads the profile)
 from tests.conftest import Connect
 from tests.servers import Shell, ask
@@ -125,7 +127,7 @@ def finished(bus: agentbus.Bus, url: str, handler: Any = lambda d: d.payload) ->
 def sent(bus: agentbus.Bus, **options: Any) -> int:
     """Send what waits, and return how many were taken by their receivers."""
     kept = {"attempts": 2, "backoff": Backoff(first=0.01), "drain": True, **options}
-    return webhook.sender(bus, **kept).run()
+    return webhooks.sender(bus, **kept).run()
 
 
 def failing(_: agentbus.Delivery) -> None:
@@ -151,8 +153,8 @@ def test_a_result_is_posted_signed(on: agentbus.Bus, receiver: Receiver) -> None
     }
     assert headers["Content-Type"] == "application/json"
     assert headers["AgentBus-Delivery"].endswith("@~webhooks")
-    assert webhook.verify(SECRET, headers, body)
-    assert not webhook.verify("another secret of many words", headers, body)
+    assert webhooks.verify(SECRET, headers, body)
+    assert not webhooks.verify("another secret of many words", headers, body)
 
 
 def test_the_error_of_a_buried_task_is_posted(on: agentbus.Bus, receiver: Receiver) -> None:
@@ -188,7 +190,7 @@ def test_webhooks_are_off_by_default_and_counted(bus: agentbus.Bus, project: str
     assert bus.queue(WEBHOOKS).peek() == []
     assert ask(bus, "HGET", Keys(project).stats("sums"), "webhooks_off") == b"2"
     with pytest.raises(ConfigError, match="off"):
-        webhook.sender(bus)
+        webhooks.sender(bus)
 
 
 def test_a_sender_without_a_secret_is_refused(
@@ -197,7 +199,7 @@ def test_a_sender_without_a_secret_is_refused(
     monkeypatch.delenv("AGENTBUS_WEBHOOK_SECRET")
 
     with pytest.raises(ConfigError, match="secret"):
-        webhook.sender(connect())
+        webhooks.sender(connect())
 
 
 @pytest.mark.parametrize("status", [408, 429, 500, 503])
@@ -277,7 +279,7 @@ def test_a_receiver_that_drips_its_answer_is_given_up(
     on: agentbus.Bus, authority: trustme.CA, trusted: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # given a receiver that never comes to the end of its first line
-    monkeypatch.setattr(webhook, "_TIMEOUT", 0.3)
+    monkeypatch.setattr(webhooks, "_TIMEOUT", 0.3)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     authority.issue_cert("localhost").configure_cert(context)
     with socket.create_server(("127.0.0.1", 0)) as listening:
@@ -310,7 +312,7 @@ def test_a_sender_beside_a_worker_sends_all_before_a_drain_ends(
 ) -> None:
     on.queue("sums").publish(3, webhook=receiver.url)
 
-    with webhook.beside(on, drain=lambda: True):
+    with webhooks.beside(on, drain=lambda: True):
         on.subscribe("sums", lambda d: d.payload, drain=True).run()
 
     assert receiver.got.qsize() == 1
@@ -319,7 +321,7 @@ def test_a_sender_beside_a_worker_sends_all_before_a_drain_ends(
 def test_nothing_is_sent_beside_where_webhooks_are_off(bus: agentbus.Bus) -> None:
     before = threading.active_count()
 
-    with webhook.beside(bus):
+    with webhooks.beside(bus):
         assert threading.active_count() == before
 
 
@@ -361,7 +363,7 @@ def test_a_drain_does_not_wait_for_a_receiver_that_is_away(
     receiver.answers = [(503, {"Retry-After": "600"})]
     on.queue("sums").publish(3, webhook=receiver.url)
 
-    with webhook.beside(on, drain=lambda: True):
+    with webhooks.beside(on, drain=lambda: True):
         on.subscribe("sums", lambda d: d.payload, drain=True).run()
 
     assert receiver.got.qsize() == 1
@@ -380,7 +382,7 @@ def test_the_verb_work_sends_webhooks_beside(
     real_shell.ok("work", "sums", "--drain", "--", "echo", "7")
 
     headers, body, _ = receiver.got.get(timeout=30)
-    assert webhook.verify(SECRET, headers, body)
+    assert webhooks.verify(SECRET, headers, body)
     assert (json.loads(body)["task_id"], json.loads(body)["result"]) == (task, 7)
 
 
@@ -403,7 +405,8 @@ def test_a_sender_may_be_started_from_the_shell(
     environment |= {"SSL_CERT_FILE": os.environ["SSL_CERT_FILE"], "PYTHONPATH": str(ROOT)}
 
     real_shell.ok(
-        *("work", WEBHOOKS, "--drain", "--handler", "agentbus.webhook:deliver"), env=environment
+        *("work", WEBHOOKS, "--drain", "--handler", "agentbus.workers.webhooks:deliver"),
+        env=environment,
     )
 
     assert receiver.got.qsize() == 1
@@ -428,12 +431,12 @@ PUBLIC = [
 
 @pytest.mark.parametrize("address", PRIVATE)
 def test_no_address_but_a_public_one_is_global(address: str) -> None:
-    assert not webhook.is_global(address)
+    assert not webhooks.is_global(address)
 
 
 @pytest.mark.parametrize("address", PUBLIC)
 def test_public_addresses_are_global(address: str) -> None:
-    assert webhook.is_global(address)
+    assert webhooks.is_global(address)
 
 
 @given(st.ip_addresses(v=4))
@@ -443,11 +446,11 @@ def test_an_address_of_ipv4_is_judged_alike_in_every_disguise(
     number = int(address)
     translated = ipaddress.IPv6Address(int(ipaddress.IPv6Address("64:ff9b::")) + number)
     tunnelled = ipaddress.IPv6Address((0x2002 << 112) + (number << 80))
-    judged = webhook.is_global(str(address))
+    judged = webhooks.is_global(str(address))
 
-    assert webhook.is_global(f"::ffff:{address}") == judged
-    assert webhook.is_global(str(translated)) == judged
-    assert webhook.is_global(str(tunnelled)) == judged
+    assert webhooks.is_global(f"::ffff:{address}") == judged
+    assert webhooks.is_global(str(translated)) == judged
+    assert webhooks.is_global(str(tunnelled)) == judged
     assert not judged or address.is_global
 
 
@@ -483,7 +486,7 @@ def test_a_host_with_one_private_address_among_public_ones_is_refused(
         (socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, 443))
         for address in ("93.184.216.34", "10.0.0.1")
     ]
-    monkeypatch.setattr(webhook.socket, "getaddrinfo", lambda *_a, **_k: found)
+    monkeypatch.setattr(webhooks.socket, "getaddrinfo", lambda *_a, **_k: found)
     finished(on, "https://example.org/")
 
     assert sent(on) == 0
@@ -500,7 +503,7 @@ def test_a_name_is_resolved_once_and_the_connection_goes_where_it_led(
         asked.append(host)
         return real("127.0.0.1" if len(asked) == 1 else "192.0.2.1", *args, **options)
 
-    monkeypatch.setattr(webhook.socket, "getaddrinfo", rebinding)
+    monkeypatch.setattr(webhooks.socket, "getaddrinfo", rebinding)
     finished(on, receiver.url)
 
     assert sent(on) == 1
@@ -554,7 +557,7 @@ def test_a_url_that_will_not_do_is_refused_at_publish(bus: agentbus.Bus, where: 
     ],
 )
 def test_a_url_is_taken_apart(url: str, target: tuple[str, int, str]) -> None:
-    found = weburl.target(url)
+    found = webhook_url.target(url)
 
     assert (found.host, found.port, found.path) == target
 
@@ -562,7 +565,7 @@ def test_a_url_is_taken_apart(url: str, target: tuple[str, int, str]) -> None:
 @given(st.text(max_size=40) | st.text("https:/.@[]%#?a1\\", max_size=30).map("https://".__add__))
 def test_any_text_is_a_target_or_a_usage_error(url: str) -> None:
     try:
-        found = weburl.target(url)
+        found = webhook_url.target(url)
     except UsageError:
         return
     assert found.path.startswith("/")
@@ -586,35 +589,35 @@ def test_what_is_no_webhook_is_buried(on: agentbus.Bus, payload: Any) -> None:
 
 @given(st.binary(max_size=200), st.integers(0, 10**11))
 def test_what_was_signed_is_verified_and_what_was_changed_is_not(body: bytes, now: int) -> None:
-    signed = {webhook.SIGNATURE.lower(): webhook.sign(SECRET, body, now=now)}
+    signed = {webhooks.SIGNATURE.lower(): webhooks.sign(SECRET, body, now=now)}
 
-    assert webhook.verify(SECRET, signed, body, now=now + 300)
-    assert not webhook.verify(SECRET, signed, body + b"x", now=now)
-    assert not webhook.verify(SECRET + "x", signed, body, now=now)
-    assert not webhook.verify(SECRET, signed, body, now=now + 301)
-    assert not webhook.verify(SECRET, signed, body, now=now - 301)
-    assert webhook.verify(SECRET, signed, body, 400, now=now + 301)
+    assert webhooks.verify(SECRET, signed, body, now=now + 300)
+    assert not webhooks.verify(SECRET, signed, body + b"x", now=now)
+    assert not webhooks.verify(SECRET + "x", signed, body, now=now)
+    assert not webhooks.verify(SECRET, signed, body, now=now + 301)
+    assert not webhooks.verify(SECRET, signed, body, now=now - 301)
+    assert webhooks.verify(SECRET, signed, body, 400, now=now + 301)
 
 
 def test_a_new_time_needs_a_new_signature() -> None:
-    stamp, _, rest = webhook.sign(SECRET, b"x", now=1000).partition(",")
+    stamp, _, rest = webhooks.sign(SECRET, b"x", now=1000).partition(",")
 
-    forged = {webhook.SIGNATURE: f"t=2000,{rest}"}
+    forged = {webhooks.SIGNATURE: f"t=2000,{rest}"}
 
     assert stamp == "t=1000"
-    assert not webhook.verify(SECRET, forged, b"x", now=2000)
+    assert not webhooks.verify(SECRET, forged, b"x", now=2000)
 
 
 def test_one_sound_signature_among_several_is_enough() -> None:
-    header = f"{webhook.sign(SECRET, b'x')},v1={'0' * 64},v2=what"
+    header = f"{webhooks.sign(SECRET, b'x')},v1={'0' * 64},v2=what"
 
-    assert webhook.verify(SECRET, {webhook.SIGNATURE: header}, b"x")
+    assert webhooks.verify(SECRET, {webhooks.SIGNATURE: header}, b"x")
 
 
 @given(st.text(max_size=60) | st.text("tv1=,0123456789²é", max_size=30))
 def test_any_header_is_answered_without_an_error(header: str) -> None:
-    assert not webhook.verify(SECRET, {webhook.SIGNATURE: header}, b"x", now=0)
-    assert not webhook.verify(SECRET, {}, b"x")
+    assert not webhooks.verify(SECRET, {webhooks.SIGNATURE: header}, b"x", now=0)
+    assert not webhooks.verify(SECRET, {}, b"x")
 
 
 @pytest.mark.parametrize(
@@ -626,7 +629,7 @@ def test_any_header_is_answered_without_an_error(header: str) -> None:
     ],
 )
 def test_a_receivers_wish_is_kept_within_bounds(said: str | None, pause: float | None) -> None:
-    assert webhook._pause(said) == pause
+    assert webhooks._pause(said) == pause
 
 
 # -- settings --
@@ -697,6 +700,6 @@ def test_a_program_that_does_a_task_does_not_get_the_secret(real_shell: Shell) -
 def test_the_clock_of_a_signature_is_this_machines() -> None:
     before = int(time.time())
 
-    stamp = int(webhook.sign(SECRET, b"").partition(",")[0].removeprefix("t="))
+    stamp = int(webhooks.sign(SECRET, b"").partition(",")[0].removeprefix("t="))
 
     assert before <= stamp <= int(time.time())

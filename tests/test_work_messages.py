@@ -7,7 +7,7 @@ import subprocess
 import pytest
 
 from agentbus.aio import AsyncBus
-from agentbus.bus import Bus
+from agentbus.client.bus import Bus
 from agentbus.errors import InvalidPayload, UsageError
 from tests.servers import Shell, program
 

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 import agentbus
-from agentbus.delivery import Delivery
+from agentbus.core.keys import Keys
 from agentbus.errors import QueueFull
-from agentbus.keys import Keys
+from agentbus.queues.delivery import Delivery
 from agentbus.retry import Backoff, Retry
 from tests.conftest import Connect
 from tests.servers import ask

@@ -5,11 +5,11 @@ from __future__ import annotations
 import importlib.util
 from typing import TYPE_CHECKING
 
-from agentbus.contents import lazily
-from agentbus.errors import ConfigError
+from agentbus.core.errors import ConfigError
+from agentbus.core.lazy import lazily
 
 if TYPE_CHECKING:
-    from agentbus.errors import (
+    from agentbus.core.errors import (
         CommitInTransactionError as CommitInTransactionError,
         HandlerFailed as HandlerFailed,
         StaleLease as StaleLease,
@@ -69,13 +69,13 @@ if importlib.util.find_spec("sqlalchemy") is None:
     )
 
 _HOMES = {
-    "CommitInTransactionError": "agentbus.errors",
+    "CommitInTransactionError": "agentbus.core.errors",
     "Consumer": "consuming",
     "Context": "registry",
     "EventSchemas": "schemas",
     "Failure": "consuming",
     "Guarantee": "guarantee",
-    "HandlerFailed": "agentbus.errors",
+    "HandlerFailed": "agentbus.core.errors",
     "Happening": "posts",
     "LeaseStanding": "standings",
     "Ledger": "ledger",
@@ -85,7 +85,7 @@ _HOMES = {
     "Registration": "registry",
     "Relay": "relay",
     "Skipped": "roster",
-    "StaleLease": "agentbus.errors",
+    "StaleLease": "agentbus.core.errors",
     "Standing": "standings",
     "StreamEvent": "event",
     "Supervisor": "supervising",

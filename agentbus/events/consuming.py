@@ -11,12 +11,9 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import exc
 
-from agentbus.errors import (
-    AgentBusError,
-    BackendUnavailable,
-    OutcomeUnknown,
-    StaleLease,
-)
+from agentbus.core.errors import AgentBusError, BackendUnavailable, OutcomeUnknown, StaleLease
+from agentbus.core.loggers import emit
+from agentbus.core.stream import position
 from agentbus.events import databases, leases, parking, steps
 from agentbus.events.applying import Applying, HandlerError, told
 from agentbus.events.entries import Entries
@@ -29,14 +26,12 @@ from agentbus.events.renewing import Renewing
 from agentbus.events.schemas import REGISTERED
 from agentbus.events.server import Server
 from agentbus.events.telemetry import Telemetry
-from agentbus.loggers import emit
-from agentbus.retry import Backoff
-from agentbus.stream import position
+from agentbus.queues.retry import Backoff
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from agentbus.bus import Bus
+    from agentbus.client.bus import Bus
     from agentbus.events.leases import Held
     from agentbus.events.ledger import Ledger
     from agentbus.events.registry import Registration

@@ -6,8 +6,8 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from agentbus.errors import ConfigError
-from agentbus.retry import Backoff
+from agentbus.core.errors import ConfigError
+from agentbus.queues.retry import Backoff
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -11,7 +11,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.expression import FunctionElement
 
-from agentbus.errors import BackendUnavailable, ConfigError
+from agentbus.core.errors import BackendUnavailable, ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

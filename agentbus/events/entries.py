@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
-from agentbus.errors import EventsLost
+from agentbus.core.errors import EventsLost
+from agentbus.core.stream import position, text
 from agentbus.events import leases
 from agentbus.events.leases import RELAY
 from agentbus.events.server import LEDGER, foreign, info
-from agentbus.store import Command, Wait
-from agentbus.stream import position, text
+from agentbus.store.operation import Command, Wait
 
 if TYPE_CHECKING:
     from agentbus.events.leases import Held

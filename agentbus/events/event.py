@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from agentbus.stream import is_number, position
+from agentbus.core.stream import is_number, position
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from agentbus.errors import AgentBusError, InvalidPayload, ReplayTooOld
+from agentbus.core.errors import AgentBusError, InvalidPayload, ReplayTooOld
 from agentbus.events import outbox
 
 if TYPE_CHECKING:

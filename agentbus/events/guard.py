@@ -18,7 +18,7 @@ import sqlalchemy as sa
 from sqlalchemy import event
 from sqlalchemy.orm import Session
 
-from agentbus.errors import CommitInTransactionError, HandlerFailed
+from agentbus.core.errors import CommitInTransactionError, HandlerFailed
 from agentbus.events.databases import POSTGRESQL
 from agentbus.events.tables import UNSEALED
 

@@ -8,13 +8,13 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from agentbus.errors import UsageError
+from agentbus.core.errors import UsageError
 from agentbus.events.workers import Worker
 
 if TYPE_CHECKING:
     import threading
 
-    from agentbus.bus import Bus
+    from agentbus.client.bus import Bus
     from agentbus.events.ledger import Ledger
 
 _GLANCE = 0.05

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from agentbus.core.stream import position, text
 from agentbus.events import leases, outbox, readers
 from agentbus.events.event import words
 from agentbus.events.server import LEDGER, foreign, info
-from agentbus.store import Command, Run
-from agentbus.stream import position, text
+from agentbus.store.operation import Command, Run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

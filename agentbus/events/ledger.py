@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy as sa
 from sqlalchemy.orm import Session, scoped_session
 
-from agentbus.errors import ConfigError
+from agentbus.core.errors import ConfigError
 from agentbus.events import databases, leases
 from agentbus.events.databases import now_ms
 from agentbus.events.tables import sealed, statements, tables

@@ -9,7 +9,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import exc
 
-from agentbus.errors import ConfigError
+from agentbus.core.errors import ConfigError
 from agentbus.events.databases import SQLITE
 from agentbus.events.ledger import Ledger
 

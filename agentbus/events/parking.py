@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import sqlalchemy as sa
 
-from agentbus.errors import NotFound
+from agentbus.core.errors import NotFound
 from agentbus.events.databases import now_ms
 from agentbus.events.event import StreamEvent
 

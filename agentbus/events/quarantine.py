@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from agentbus import names
-from agentbus.clock import rfc3339
-from agentbus.errors import AgentBusError, NotFound
+from agentbus.core import names
+from agentbus.core.clock import rfc3339
+from agentbus.core.errors import AgentBusError, NotFound
+from agentbus.core.loggers import emit
 from agentbus.events.server import Server
-from agentbus.loggers import emit
-from agentbus.store import Command, Run
+from agentbus.store.operation import Command, Run
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from agentbus.bus import Bus
+    from agentbus.client.bus import Bus
 
 CRASH_LOOP, HEARTBEAT = "crash_loop", "heartbeat"
 _EVERY = 1.0

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
 
+from agentbus.core.stream import position
+from agentbus.core.timespec import stream_id
 from agentbus.events import outbox
 from agentbus.events.leases import READER
-from agentbus.stream import position
-from agentbus.when import stream_id
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

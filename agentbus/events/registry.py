@@ -6,8 +6,8 @@ import inspect
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from agentbus import names
-from agentbus.errors import ConfigError
+from agentbus.core import names
+from agentbus.core.errors import ConfigError
 from agentbus.events.guarantee import Guarantee
 from agentbus.events.leases import READER, RELAY
 

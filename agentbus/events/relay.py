@@ -7,19 +7,19 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from agentbus.errors import BackendUnavailable, OutcomeUnknown, StaleLease
+from agentbus.core.errors import BackendUnavailable, OutcomeUnknown, StaleLease
+from agentbus.core.loggers import emit
 from agentbus.events import databases, leases, outbox, steps
 from agentbus.events.hints import Hints
 from agentbus.events.lane import Lane
 from agentbus.events.leases import LEASE_SECONDS, RENEW_SECONDS
 from agentbus.events.server import Server
 from agentbus.events.telemetry import Telemetry
-from agentbus.loggers import emit
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from agentbus.bus import Bus
+    from agentbus.client.bus import Bus
     from agentbus.events.ledger import Ledger
 
 BOUND = 100_000

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
 
-from agentbus.errors import StaleLease
+from agentbus.core.errors import StaleLease
 from agentbus.events import leases
 from agentbus.events.databases import POSTGRESQL
 

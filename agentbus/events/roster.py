@@ -7,18 +7,19 @@ from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
-from agentbus import janitor, names
-from agentbus.errors import NotFound, Refused, UsageError
+from agentbus.core import names
+from agentbus.core.errors import NotFound, Refused, UsageError
+from agentbus.core.stream import position
+from agentbus.core.timespec import stream_id
 from agentbus.events import databases, leases, outbox
 from agentbus.events.databases import now_ms
 from agentbus.events.entries import Entries
 from agentbus.events.leases import READER, RELAY
 from agentbus.events.server import Server
-from agentbus.stream import position
-from agentbus.when import stream_id
+from agentbus.queues import janitor
 
 if TYPE_CHECKING:
-    from agentbus.bus import Bus
+    from agentbus.client.bus import Bus
     from agentbus.events.leases import Held
     from agentbus.events.ledger import Ledger
     from agentbus.events.outbox import Position

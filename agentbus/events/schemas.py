@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from agentbus import names
-from agentbus.errors import ConfigError, InvalidPayload
+from agentbus.core import names
+from agentbus.core.errors import ConfigError, InvalidPayload
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy as sa
 from sqlalchemy.orm import Session, scoped_session
 
-from agentbus import envelope, names
-from agentbus.errors import InvalidPayload, UsageError
+from agentbus.core import envelope, names
+from agentbus.core.errors import InvalidPayload, UsageError
 from agentbus.events import databases
 from agentbus.events.guarantee import Guarantee
 from agentbus.events.ledger import Ledger

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from agentbus.errors import EpochMismatch
-from agentbus.store import Batch, Command, ServerReply, attempt, one_step, run
+from agentbus.core.errors import EpochMismatch
+from agentbus.store.operation import Batch, Command, ServerReply, attempt, one_step, run
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from agentbus.bus import Bus
+    from agentbus.client.bus import Bus
     from agentbus.events.ledger import Ledger
-    from agentbus.store import Op, Step
+    from agentbus.store.operation import Op, Step
 
 
 # In the relay's hash: which ledger the events of the stream lie in, too.

@@ -6,8 +6,8 @@ import os
 import signal
 from typing import TYPE_CHECKING
 
-from agentbus import settings
-from agentbus.errors import ConfigError
+from agentbus.core import settings
+from agentbus.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,7 +11,8 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
-from agentbus.errors import AgentBusError, ConfigError
+from agentbus.core.errors import AgentBusError, ConfigError
+from agentbus.core.loggers import emit
 from agentbus.events import leases
 from agentbus.events.crashes import BACKOFF, HEALTHY, Crashes, windows
 from agentbus.events.hiring import Hiring
@@ -19,16 +20,15 @@ from agentbus.events.leases import LEASE_SECONDS
 from agentbus.events.posts import Happening, Post, PostStatus, SupervisorStatus
 from agentbus.events.quarantine import CRASH_LOOP, HEARTBEAT, Board, record
 from agentbus.events.workers import Worker
-from agentbus.loggers import emit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from agentbus.bus import Bus
+    from agentbus.client.bus import Bus
     from agentbus.events.crashes import Window
     from agentbus.events.ledger import Ledger
     from agentbus.events.quarantine import Quarantined
-    from agentbus.retry import Backoff
+    from agentbus.queues.retry import Backoff
 
 SILENCE = 30.0
 GRACE = 10.0

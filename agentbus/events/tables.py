@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from sqlalchemy import Column, event
 from sqlalchemy.schema import CreateIndex, CreateTable
 
-from agentbus.errors import ConfigError
+from agentbus.core.errors import ConfigError
 from agentbus.events.databases import POSTGRESQL, now_ms
 
 # PostgreSQL cuts names to 63 bytes, and the longest of ours has 24.

@@ -6,14 +6,14 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from agentbus.errors import AgentBusError
+from agentbus.core.errors import AgentBusError
+from agentbus.core.loggers import emit
 from agentbus.events import standings
-from agentbus.loggers import emit
-from agentbus.metrics import BOUND, VERSION, Histogram
-from agentbus.store import Command
+from agentbus.store.operation import Command
+from agentbus.workers.metrics import BOUND, VERSION, Histogram
 
 if TYPE_CHECKING:
-    from agentbus.bus import Bus
+    from agentbus.client.bus import Bus
     from agentbus.events.ledger import Ledger
     from agentbus.events.server import Server
 

@@ -14,7 +14,7 @@ import time
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from agentbus.errors import AgentBusError, ConfigError, UsageError
+from agentbus.core.errors import AgentBusError, ConfigError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -113,12 +113,12 @@ class _Forward(logging.Handler):
 
 def _consumer(job: Mapping[str, Any], report: Report) -> Consumer:
     """Return the consumer that a job names, ready to run."""
-    from agentbus.bus import Bus
+    from agentbus.client.bus import Bus
+    from agentbus.core.settings import Settings
     from agentbus.events import steps
     from agentbus.events.consuming import Consumer
     from agentbus.events.opening import open_ledger
     from agentbus.events.registry import registered
-    from agentbus.settings import Settings
 
     _load(job["module"])
     found = registered().get(job["consumer"])

@@ -5,8 +5,8 @@ from __future__ import annotations
 import importlib.util
 from typing import TYPE_CHECKING, Any
 
-from agentbus.contents import lazily
-from agentbus.errors import ConfigError
+from agentbus.core.errors import ConfigError
+from agentbus.core.lazy import lazily
 
 if TYPE_CHECKING:
     from agentbus.pipeline.archived import read as read

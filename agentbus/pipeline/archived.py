@@ -9,12 +9,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
-from agentbus.errors import ConfigError, NotFound, UsageError
+from agentbus.core.errors import ConfigError, NotFound, UsageError
+from agentbus.core.timespec import duration, following, parse_rfc3339, since as starting, stream_id
 from agentbus.pipeline import schema
 from agentbus.pipeline.commits import File, Log, State
 from agentbus.pipeline.places import Place, place
 from agentbus.pipeline.typed import COMPACTED, TYPED, types
-from agentbus.when import duration, following, parse_rfc3339, since as starting, stream_id
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -65,7 +65,7 @@ class Range:
 
 
 def between(since: str | None, until: str | None, *, now: float | None = None) -> Range:
-    """Read two points in time as `agentbus.when` knows them: an id, a time, or how long ago.
+    """Read two points in time as `agentbus.core.timespec` knows them: an id, a time, or how long ago.
 
     Times and durations: from `since` on, up to before `until`. A full id is where somebody has got
     to: the entries after `since`, up to `until` and with it.

@@ -14,8 +14,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from agentbus import janitor
-from agentbus.errors import AgentBusError, EpochMismatch
+from agentbus.core.errors import AgentBusError, EpochMismatch
+from agentbus.core.settings import resolve
+from agentbus.core.stream import position as parts_of
+from agentbus.core.timespec import following
 from agentbus.pipeline import planning, streams
 from agentbus.pipeline.commits import APPEND, Change, CommitConflict, Log, State, new_batch
 from agentbus.pipeline.copying import Job, write_gaps
@@ -26,16 +28,14 @@ from agentbus.pipeline.planning import Gap, Head, Range
 from agentbus.pipeline.schema import EVENT, QUEUE
 from agentbus.pipeline.streams import ALL, Discovery, Selection
 from agentbus.pipeline.versions import File, Position
-from agentbus.settings import resolve
-from agentbus.stream import position as parts_of
-from agentbus.when import following
+from agentbus.queues import janitor
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from agentbus.keys import Scope
-    from agentbus.settings import Settings
-    from agentbus.store import Op
+    from agentbus.core.keys import Scope
+    from agentbus.core.settings import Settings
+    from agentbus.store.operation import Op
 
 # What one task copies, about: less costs more for each row, more keeps cores waiting for the last one.
 _LOT = 125_000

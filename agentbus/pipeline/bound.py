@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql.datasource import DataSource
 
-    from agentbus.settings import Settings
+    from agentbus.core.settings import Settings
 
 
 def source(settings: Settings) -> type[DataSource]:

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from agentbus import settings
-from agentbus.errors import AgentBusError, BackendUnavailable, ConfigError, NotFound
+from agentbus.core import settings
+from agentbus.core.errors import AgentBusError, BackendUnavailable, ConfigError, NotFound
 from agentbus.pipeline.places import Entry, Place, Target
 
 # A server may ask to try a conditional put again while another one is under way.

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F  # noqa: N812 (as all of Spark's users call it)
 
-from agentbus import names, when
-from agentbus.errors import UsageError
-from agentbus.letters import OWN
+from agentbus.core import names, timespec
+from agentbus.core.errors import UsageError
 from agentbus.pipeline import schema, streams
 from agentbus.pipeline.schema import CHANNEL, DEAD_LETTER, EVENT, QUEUE
 from agentbus.pipeline.telling import sentence
-from agentbus.queue import PRIORITIES
+from agentbus.queues.dead_letters import OWN
+from agentbus.queues.ids import PRIORITIES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -117,10 +117,10 @@ def point(given: str, now: float, *, last: bool = False) -> tuple[int, int]:
     if not isinstance(given, str):
         raise UsageError(f"{given!r} is no point in time", hint="give it as text, such as '30m'")
     given = given.partition("@")[0]
-    parts = when.stream_id(given)
+    parts = timespec.stream_id(given)
     if parts is not None and "-" in given:
         return parts
-    milliseconds = int(when.since(given, now).partition("-")[0])
+    milliseconds = int(timespec.since(given, now).partition("-")[0])
     return milliseconds, _MAX if last else 0
 
 

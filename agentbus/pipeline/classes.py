@@ -10,7 +10,7 @@ import pathlib
 import subprocess
 import tempfile
 
-from agentbus.errors import ConfigError
+from agentbus.core.errors import ConfigError
 from agentbus.pipeline import home
 from agentbus.pipeline.java import Java, short
 

@@ -14,8 +14,15 @@ import time
 import uuid
 from collections.abc import Iterator
 
-from agentbus.clock import rfc3339
-from agentbus.errors import AgentBusError, NotFound, OutcomeUnknown, Refused, Unhealthy, UsageError
+from agentbus.core.clock import rfc3339
+from agentbus.core.errors import (
+    AgentBusError,
+    NotFound,
+    OutcomeUnknown,
+    Refused,
+    Unhealthy,
+    UsageError,
+)
 from agentbus.pipeline import schema
 from agentbus.pipeline.places import Entry, Place
 from agentbus.pipeline.versions import (

@@ -12,8 +12,8 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from agentbus.clock import rfc3339
-from agentbus.errors import Refused, Unhealthy, UsageError
+from agentbus.core.clock import rfc3339
+from agentbus.core.errors import Refused, Unhealthy, UsageError
 from agentbus.pipeline import schema
 from agentbus.pipeline.archived import check_schema, literal, read_files
 from agentbus.pipeline.commits import (

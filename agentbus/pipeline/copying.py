@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from agentbus.core.settings import Settings
 from agentbus.pipeline import schema
 from agentbus.pipeline.commits import file_path
 from agentbus.pipeline.decoding import gap
@@ -26,7 +27,6 @@ from agentbus.pipeline.pages import Reader
 from agentbus.pipeline.places import Target
 from agentbus.pipeline.planning import Gap, Range
 from agentbus.pipeline.versions import File, Span
-from agentbus.settings import Settings
 
 # The kind is in the path.
 _KEPT = [field for field in schema.ARROW if field.name != "kind"]

@@ -11,7 +11,7 @@ import shutil
 import time
 from collections.abc import Iterable, Iterator
 
-from agentbus.errors import AgentBusError, ConfigError, NotFound, UsageError
+from agentbus.core.errors import AgentBusError, ConfigError, NotFound, UsageError
 from agentbus.pipeline.places import Entry, Place, Target
 
 _NOT_LINKABLE = (errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.EXDEV, errno.EACCES)

@@ -11,7 +11,7 @@ from types import ModuleType
 import py4j
 import pyspark
 
-from agentbus import settings
+from agentbus.core import settings
 from agentbus.pipeline import scratch
 from agentbus.pipeline.java import short
 

@@ -12,8 +12,8 @@ import subprocess
 import tempfile
 from dataclasses import dataclass
 
-from agentbus import settings
-from agentbus.errors import ConfigError
+from agentbus.core import settings
+from agentbus.core.errors import ConfigError
 from agentbus.pipeline import scratch
 
 OLDEST = 17

@@ -17,8 +17,8 @@ from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException, PySparkRuntimeError
 from pyspark.sql import SparkSession
 
-from agentbus import settings
-from agentbus.errors import AgentBusError, BackendUnavailable, ConfigError, UsageError
+from agentbus.core import settings
+from agentbus.core.errors import AgentBusError, BackendUnavailable, ConfigError, UsageError
 from agentbus.pipeline import classes, home, java, launching, quiet, scratch
 from agentbus.pipeline.telling import sentence, told
 

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from agentbus.errors import ConfigError, UsageError
+from agentbus.admin.metrics_reader import server_time
+from agentbus.core.errors import ConfigError, UsageError
+from agentbus.core.settings import resolve
 from agentbus.pipeline.pages import PAGE
 from agentbus.pipeline.streams import ALL, Selection
-from agentbus.replaying import point
-from agentbus.samples import server_time
-from agentbus.settings import resolve
+from agentbus.queues.rerun import point
 from agentbus.store.url import read
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from agentbus.keys import Scope
-    from agentbus.store import Op
+    from agentbus.core.keys import Scope
+    from agentbus.store.operation import Op
 
 _KNOWN = (
     *("url", "project", "streams", "from", "to"),

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from agentbus.backends import enter
+from agentbus.core.stream import text
 from agentbus.pipeline import streams
 from agentbus.pipeline.decoding import batch, gap
 from agentbus.pipeline.planning import Gap, Range
-from agentbus.store import Batch, Command, ServerReply, attempt, run
-from agentbus.stream import text
+from agentbus.store.backends import enter
+from agentbus.store.operation import Batch, Command, ServerReply, attempt, run
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from agentbus.settings import Settings
-    from agentbus.store import Op
+    from agentbus.core.settings import Settings
+    from agentbus.store.operation import Op
 
     T = TypeVar("T")
 

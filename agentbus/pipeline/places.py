@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from agentbus import settings
-from agentbus.errors import UsageError
+from agentbus.core import settings
+from agentbus.core.errors import UsageError
 
 _SUPPORTED = "give a path, file:///path or s3a://bucket/prefix"
 

@@ -10,16 +10,16 @@ import itertools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from agentbus.errors import BackendUnavailable, EpochMismatch
-from agentbus.store import Batch, Run, ServerReply, floor
-from agentbus.stream import position, text
-from agentbus.when import stream_id
+from agentbus.core.errors import BackendUnavailable, EpochMismatch
+from agentbus.core.stream import position, text
+from agentbus.core.timespec import stream_id
+from agentbus.store.operation import Batch, Run, ServerReply, floor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from agentbus.keys import Scope
-    from agentbus.store import Op
+    from agentbus.core.keys import Scope
+    from agentbus.store.operation import Op
 
 START = "0-0"
 # What one script looks at: about 15 ms of the server's time.

@@ -17,28 +17,28 @@ from typing import TYPE_CHECKING, Any
 import orjson
 from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
 
-from agentbus import backends
-from agentbus.errors import (
+from agentbus.core.errors import (
     AgentBusError,
     BackendUnavailable,
     NotFound,
     OutcomeUnknown,
     QueueFull,
 )
+from agentbus.core.settings import Settings
+from agentbus.core.stream import text
 from agentbus.pipeline import restoring
 from agentbus.pipeline.schema import CHANNEL, DEAD_LETTER
-from agentbus.policy import Policies
-from agentbus.settings import Settings
-from agentbus.store import Batch, Command, Pause, Run, attempt, run
-from agentbus.store.wire import digest
-from agentbus.stream import text
+from agentbus.queues.policy import Policies
+from agentbus.store import backends
+from agentbus.store.connection import digest
+from agentbus.store.operation import Batch, Command, Pause, Run, attempt, run
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-    from agentbus.keys import Scope
-    from agentbus.store import Arg, Op
+    from agentbus.core.keys import Scope
+    from agentbus.store.operation import Arg, Op
 
 # What a row must have, in this order. `number` is its stream in `Task.streams`; `target`, `priority` say
 # where it goes, unless all of its stream go to the same place. What is not there is null, an empty map too:

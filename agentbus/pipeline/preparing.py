@@ -22,8 +22,8 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.window import Window
 
-from agentbus import settings
-from agentbus.errors import ConfigError
+from agentbus.core import settings
+from agentbus.core.errors import ConfigError
 from agentbus.pipeline import classes, home, java, opening
 from agentbus.pipeline.telling import told
 

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F  # noqa: N812
 
-from agentbus import names, settings as resolving
-from agentbus.errors import AgentBusError, ConfigError, NotFound, UsageError
+from agentbus.core import names, settings as resolving
+from agentbus.core.errors import AgentBusError, ConfigError, NotFound, UsageError
+from agentbus.core.settings import Settings
 from agentbus.pipeline import archived, choosing, planting
 from agentbus.pipeline.choosing import Wanted
 from agentbus.pipeline.commits import Log
@@ -27,8 +28,7 @@ from agentbus.pipeline.planting import PATIENCE, Stream, Task
 from agentbus.pipeline.resuming import Record, Source, ends
 from agentbus.pipeline.schema import CHANNEL, DEAD_LETTER, QUEUE
 from agentbus.pipeline.telling import sentence, told
-from agentbus.queue import Priority
-from agentbus.settings import Settings
+from agentbus.queues.ids import Priority
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 import orjson
 
-from agentbus.letters import OWN
+from agentbus.queues.dead_letters import OWN
 
 # An entry's fields and values in turn.
 Words: TypeAlias = list[str | bytes]

@@ -9,20 +9,21 @@ import json
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from agentbus import backends, errors
-from agentbus.clock import rfc3339
-from agentbus.errors import AgentBusError, Refused
+from agentbus.core import errors
+from agentbus.core.clock import rfc3339
+from agentbus.core.errors import AgentBusError, Refused
+from agentbus.core.settings import Settings
+from agentbus.core.stream import position, text
 from agentbus.pipeline import planting
 from agentbus.pipeline.choosing import Wanted
-from agentbus.settings import Settings
-from agentbus.store import Command, Step, attempt, run
-from agentbus.stream import position, text
+from agentbus.store import backends
+from agentbus.store.operation import Command, Step, attempt, run
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from agentbus.keys import Scope
-    from agentbus.store import Op
+    from agentbus.core.keys import Scope
+    from agentbus.store.operation import Op
 
 
 @dataclass(frozen=True, slots=True)

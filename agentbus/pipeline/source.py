@@ -29,6 +29,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from agentbus.core.stream import position
 from agentbus.pipeline import planning, streams
 from agentbus.pipeline.decoding import gap
 from agentbus.pipeline.options import Options
@@ -36,7 +37,6 @@ from agentbus.pipeline.pages import Reader
 from agentbus.pipeline.planning import Gap, Head, Position, Range
 from agentbus.pipeline.schema import DDL, GAP
 from agentbus.pipeline.streams import Discovery
-from agentbus.stream import position
 
 if TYPE_CHECKING:
     import datetime
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-    from agentbus.store import Op
+    from agentbus.store.operation import Op
 
 _PUSHING = "pyspark.sql.worker.data_source_pushdown_filters"
 

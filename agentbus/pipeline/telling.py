@@ -8,8 +8,8 @@ from collections.abc import Callable
 from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 from pyspark.errors import AnalysisException, ParseException
 
-from agentbus import errors
-from agentbus.errors import (
+from agentbus.core import errors
+from agentbus.core.errors import (
     AgentBusError,
     BackendUnavailable,
     ConfigError,

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from agentbus.backends import enter
+from agentbus.admin.metrics_reader import server_time
+from agentbus.core.stream import id_time, position, text
 from agentbus.pipeline import planning, streams
 from agentbus.pipeline.archived import read
 from agentbus.pipeline.archiving import NOTHING
@@ -15,18 +16,17 @@ from agentbus.pipeline.pages import Reader
 from agentbus.pipeline.places import place
 from agentbus.pipeline.schema import COLUMNS, GAP
 from agentbus.pipeline.streams import ALL, Discovery, Selection
-from agentbus.samples import server_time
-from agentbus.store import Batch, ServerReply
-from agentbus.stream import id_time, position, text
+from agentbus.store.backends import enter
+from agentbus.store.operation import Batch, ServerReply
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pyspark.sql import Column, DataFrame, SparkSession
 
+    from agentbus.core.settings import Settings
     from agentbus.pipeline.commits import State
-    from agentbus.settings import Settings
-    from agentbus.store import Op
+    from agentbus.store.operation import Op
 
 _AT_ONCE = 200
 

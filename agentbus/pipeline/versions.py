@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 
 import orjson
 
-from agentbus.errors import ConfigError, Refused, Unhealthy
-from agentbus.when import parse_rfc3339
+from agentbus.core.errors import ConfigError, Refused, Unhealthy
+from agentbus.core.timespec import parse_rfc3339
 
 T = TypeVar("T")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from agentbus.contents import lazily
+from agentbus.core.lazy import lazily
 
 if TYPE_CHECKING:
     from agentbus.routing.glob import Glob as Glob

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from agentbus.core.timespec import duration
 from agentbus.routing.document import Text
 from agentbus.routing.problems import shown
 from agentbus.routing.rules import Limit
-from agentbus.when import duration
 
 if TYPE_CHECKING:
     from agentbus.routing.document import Node

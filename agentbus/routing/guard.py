@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from agentbus import envelope
+from agentbus.core import envelope
 
 if TYPE_CHECKING:
     # Agents in their order, each with the unix time in ms at which it was triggered.

@@ -6,8 +6,8 @@ import os
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
-from agentbus import config, names
-from agentbus.errors import UsageError
+from agentbus.core import config_file, names
+from agentbus.core.errors import UsageError
 from agentbus.routing import amounts, document, reach, targets
 from agentbus.routing.amounts import about
 from agentbus.routing.document import Fields, Items, Text
@@ -29,7 +29,7 @@ _DEEPEST = 100
 def load(path: str | os.PathLike[str]) -> Rules:
     """Return the rules in a file. Raises `ConfigError`, which lists every problem with its line."""
     name = os.fspath(path)
-    data = config.contents(name, "rules file", hint="correct its path or its permissions")
+    data = config_file.contents(name, "rules file", hint="correct its path or its permissions")
     return parse(data, name)
 
 

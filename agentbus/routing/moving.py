@@ -8,25 +8,26 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from agentbus import channel, envelope
-from agentbus.ending import ASIDE
-from agentbus.errors import AgentBusError
-from agentbus.performing import Outcome
-from agentbus.queue import PRIORITIES, suffix
-from agentbus.retry import Bury
+from agentbus.coordination import speak
+from agentbus.core import envelope
+from agentbus.core.errors import AgentBusError
+from agentbus.core.stream import text
+from agentbus.queues.ids import PRIORITIES, suffix
+from agentbus.queues.retry import Bury
+from agentbus.queues.settle import ASIDE
 from agentbus.routing import guard
-from agentbus.store import Batch, Run, ServerReply, one_step
-from agentbus.stream import text
+from agentbus.store.operation import Batch, Run, ServerReply, one_step
+from agentbus.workers.executors import Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from agentbus.consuming import Consumption
-    from agentbus.delivery import Delivery
-    from agentbus.keys import Scope
+    from agentbus.core.keys import Scope
+    from agentbus.queues.claimed import Taken
+    from agentbus.queues.consumer import Consumption
+    from agentbus.queues.delivery import Delivery
     from agentbus.routing.rules import Choice, Rules
-    from agentbus.store import Op
-    from agentbus.taken import Taken
+    from agentbus.store.operation import Op
 
 # Milliseconds after which a task is looked at again whose agents have no room.
 _PAUSE = 1_000
@@ -309,7 +310,7 @@ class Moving:
         with contextlib.suppress(AgentBusError):
             # It is stopped whether it can be said or not.
             self._ask(
-                channel.append(
+                speak.append(
                     self._scope,
                     f"stopped the task {task_id}: {why}",
                     _TOPIC,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
-from agentbus.errors import ConfigError
+from agentbus.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

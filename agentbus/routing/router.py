@@ -6,20 +6,20 @@ import os
 import time
 from typing import TYPE_CHECKING
 
-from agentbus.errors import AgentBusError
-from agentbus.loggers import emit
-from agentbus.queue import ROUTER
+from agentbus.core.errors import AgentBusError
+from agentbus.core.loggers import emit
+from agentbus.queues.ids import ROUTER
 from agentbus.routing.loading import load
 from agentbus.routing.moving import Moving
-from agentbus.worker import Worker
+from agentbus.workers.worker import Worker
 
 if TYPE_CHECKING:
     from collections import Counter
     from collections.abc import Callable
 
-    from agentbus.bus import Bus
+    from agentbus.client.bus import Bus
     from agentbus.routing.rules import Rules
-    from agentbus.store import Op
+    from agentbus.store.operation import Op
 
 VISIBILITY = 10.0
 _ATTEMPTS = 100

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from agentbus import names
-from agentbus.errors import UsageError
+from agentbus.core import names
+from agentbus.core.errors import UsageError
 from agentbus.routing import amounts
 from agentbus.routing.amounts import about
 from agentbus.routing.document import Fields, Items, Text

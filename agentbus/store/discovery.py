@@ -9,10 +9,10 @@ import redis
 import redis.sentinel
 from redis.exceptions import RedisClusterException
 
-from agentbus.errors import ConfigError
-from agentbus.store import LinkDown
+from agentbus.core.errors import ConfigError
+from agentbus.store.connection import Target
+from agentbus.store.operation import LinkDown
 from agentbus.store.url import Url
-from agentbus.store.wire import Target
 
 _ACCESS = ("WRONGPASS", "NOAUTH", "NOPERM", "invalid username-password")
 

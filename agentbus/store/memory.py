@@ -12,13 +12,13 @@ from fakeredis import FakeRedisConnection
 from fakeredis.aioredis import FakeAsyncRedisConnection
 from redis.exceptions import ConnectionError as RedisConnectionError, ResponseError
 
-from agentbus.errors import BackendUnavailable
-from agentbus.store import LinkDown, Run, ServerReply, Step, Take, Wait
+from agentbus.core.errors import BackendUnavailable
+from agentbus.store.connection import commands, settle, source
+from agentbus.store.operation import LinkDown, Run, ServerReply, Step, Take, Wait
 from agentbus.store.tail import Tails
-from agentbus.store.wire import commands, settle, source
 
 if TYPE_CHECKING:
-    from agentbus.store import Arg
+    from agentbus.store.operation import Arg
 
 _servers: dict[str, fakeredis.FakeServer] = {}
 _guard = threading.Lock()

@@ -7,9 +7,9 @@ from bisect import bisect_right
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from agentbus.errors import AgentBusError
-from agentbus.store import Command, LinkDown, ServerReply, Step, Wait
-from agentbus.stream import position, text
+from agentbus.core.errors import AgentBusError
+from agentbus.core.stream import position, text
+from agentbus.store.operation import Command, LinkDown, ServerReply, Step, Wait
 
 # How long a tail goes on reading after its last waiter has left: followers come back at once.
 _LINGERS = 5.0

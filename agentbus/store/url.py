@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from agentbus.errors import ConfigError
-from agentbus.record import Record
+from agentbus.core.errors import ConfigError
+from agentbus.core.record import Record
 
 _HEX = "0123456789abcdefABCDEF"
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING
 
-from agentbus.bus import Bus
+from agentbus.client.bus import Bus
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from agentbus.bus import Verbs
+    from agentbus.client.bus import Verbs
 
 
 @contextlib.contextmanager

@@ -6,7 +6,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from agentbus.errors import UsageError
+from agentbus.core.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

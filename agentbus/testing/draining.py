@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from agentbus.consuming import Consumption
-from agentbus.errors import UsageError
-from agentbus.queue import PRIORITIES
-from agentbus.record import Record
-from agentbus.store import Batch
+from agentbus.core.errors import UsageError
+from agentbus.core.record import Record
+from agentbus.queues.consumer import Consumption
+from agentbus.queues.ids import PRIORITIES
+from agentbus.store.operation import Batch
 from agentbus.testing.blocking import blocking
 from agentbus.testing.clock import FakeClock
 from agentbus.testing.journal import Journal, is_asynchronous
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from concurrent.futures import Future
 
-    from agentbus.bus import Bus, Verbs
-    from agentbus.letters import Letter
-    from agentbus.store import Op
+    from agentbus.client.bus import Bus, Verbs
+    from agentbus.queues.dead_letters import Letter
+    from agentbus.store.operation import Op
 
 _MOST = 10_000
 _ALL = 1_000_000

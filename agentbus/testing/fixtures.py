@@ -11,8 +11,8 @@ from agentbus.testing.memory import MemoryServer
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from agentbus.aio import AsyncBus
-    from agentbus.bus import Bus
+    from agentbus.client.aio import AsyncBus
+    from agentbus.client.bus import Bus
     from agentbus.testing.clock import FakeClock
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from agentbus.delivery import Delivery
+    from agentbus.queues.delivery import Delivery
 
 
 class Journal:

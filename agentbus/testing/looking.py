@@ -6,20 +6,20 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from agentbus import envelope
-from agentbus.consuming import Consumption
-from agentbus.queue import PRIORITIES
-from agentbus.record import Record
-from agentbus.store import Batch, ServerReply
-from agentbus.stream import position, text
+from agentbus.core import envelope
+from agentbus.core.record import Record
+from agentbus.core.stream import position, text
+from agentbus.queues.consumer import Consumption
+from agentbus.queues.ids import PRIORITIES
+from agentbus.store.operation import Batch, ServerReply
 from agentbus.testing.blocking import blocking
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from agentbus.bus import Verbs
-    from agentbus.message import Message
-    from agentbus.store import Op
+    from agentbus.client.bus import Verbs
+    from agentbus.coordination.message import Message
+    from agentbus.store.operation import Op
 
 
 class Published(Record):

@@ -5,16 +5,16 @@ from __future__ import annotations
 import uuid
 from typing import TYPE_CHECKING, Self, TypeVar
 
-from agentbus import aio, bus
-from agentbus.schemes import backend
+from agentbus.client import aio, bus
+from agentbus.store.schemes import backend
 from agentbus.testing.clock import FakeClock
 
 if TYPE_CHECKING:
     from typing import Any
 
-    from agentbus.aio import AsyncBus
-    from agentbus.bus import Bus, Verbs
-    from agentbus.store.clocked import ServerTime
+    from agentbus.client.aio import AsyncBus
+    from agentbus.client.bus import Bus, Verbs
+    from agentbus.store.memory_clock import ServerTime
 
     AnyBus = TypeVar("AnyBus", bound=Verbs)
 
@@ -48,7 +48,7 @@ class MemoryServer:
     def clock(self) -> FakeClock:
         """The clock of this server and of all its buses; they have the machine's until it is asked for."""
         if self._clock is None:
-            from agentbus.store.clocked import ServerTime
+            from agentbus.store.memory_clock import ServerTime
 
             clock = FakeClock()
             self._time = ServerTime(self._name, clock.server_time)

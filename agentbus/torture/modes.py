@@ -13,8 +13,8 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import NamedTuple
 
-from agentbus import settings
-from agentbus.errors import ConfigError, UsageError
+from agentbus.core import settings
+from agentbus.core.errors import ConfigError, UsageError
 from agentbus.store.url import read
 from agentbus.torture import ending
 from agentbus.torture.order import Mode, Order
@@ -207,7 +207,7 @@ class Run:
         if self.url is None:
             yield
             return
-        from agentbus.bus import connect
+        from agentbus.client.bus import connect
 
         with connect(self.url, project=self.project, agent="torture") as bus:
             bus.clear()

@@ -15,8 +15,8 @@ from typing import Any, Self
 
 import hiredis
 
-from agentbus.errors import BackendUnavailable
-from agentbus.server import binary as programs
+from agentbus.core.errors import BackendUnavailable
+from agentbus.store.embedded import binary as programs
 from agentbus.torture.parent import Watch
 
 _STARTS_WITHIN = 20.0

@@ -11,7 +11,7 @@ import urllib.parse
 from collections.abc import Callable, Sequence
 from typing import IO, Self
 
-from agentbus.errors import UsageError
+from agentbus.core.errors import UsageError
 from agentbus.torture.history import Entry, Reader
 from agentbus.torture.nemesis import Client, Nemesis
 from agentbus.torture.network import Proxy

@@ -23,7 +23,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from agentbus.settings import resolve
+from agentbus.core.settings import resolve
 from tests.bench._figures import Figure, Row, Spread, run, table
 from tests.bench._streams import PROJECT, Payload, fill, plain, served
 from tests.servers import Server

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import agentbus
-from agentbus.keys import Keys
+from agentbus.core.keys import Keys
 from agentbus.routing import Router, parse
 from tests.bench._figures import Figure, Row, Spread, percentile, run, table
 from tests.servers import Server, ask

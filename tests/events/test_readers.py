@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import sqlalchemy as sa
 
-from agentbus import janitor
+from agentbus.core.timespec import following
 from agentbus.errors import ConfigError
 from agentbus.events import Consumer, Ledger, Relay, consumer, register as declare, standing
-from agentbus.when import following
+from agentbus.queues import janitor
 from tests.events.shop import (
     STREAM,
     act,

@@ -7,7 +7,6 @@ import threading
 
 import pytest
 
-from agentbus import janitor
 from agentbus.errors import EventsLost, NotFound, Refused, UsageError
 from agentbus.events import (
     forget_consumer,
@@ -17,6 +16,7 @@ from agentbus.events import (
     skip_events,
     standing,
 )
+from agentbus.queues import janitor
 from tests.events.shop import STREAM, effects, entries, expire, rows, send, uuids
 
 

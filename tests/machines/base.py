@@ -12,9 +12,9 @@ import pytest
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
 import agentbus
-from agentbus.keys import Keys
-from agentbus.store import Batch
-from agentbus.stream import fields, text
+from agentbus.core.keys import Keys
+from agentbus.core.stream import fields, text
+from agentbus.store.operation import Batch
 from tests import profiles
 from tests.servers import ask
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, rule
 
-from agentbus.stream import position
+from agentbus.core.stream import position
 from tests.machines.base import Machine
 
 AGENTS = ("ada", "bob")

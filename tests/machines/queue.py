@@ -8,9 +8,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, precondition, rule
 
 import agentbus
-from agentbus import QueueFull, pulling
-from agentbus.ending import ASIDE
-from agentbus.queue import PRIORITIES
+from agentbus import QueueFull
+from agentbus.queues.ids import PRIORITIES
+from agentbus.queues.settle import ASIDE
+from agentbus.workers import fetch
 from tests.machines.base import Machine, refused
 from tests.machines.tasks import Model, Pending
 
@@ -82,7 +83,7 @@ class QueueMachine(Machine):
     @rule(agent=consumers, group=groups, count=st.integers(1, 5))
     def take(self, agent: str, group: str, count: int) -> None:
         # As if the half minute were over in which a consumer does not look for what others left.
-        pulling._here(self.bus(agent)).reclaims.clear()
+        fetch._here(self.bus(agent)).reclaims.clear()
         found = self.queue(agent).fetch(group=group, count=count, visibility=LONG)
 
         wanted = self.model.take(group, agent, count, paused=self.paused)
@@ -142,7 +143,7 @@ class QueueMachine(Machine):
         self, agent: str, group: str, next_: str, count: int
     ) -> None:
         # Nobody gives one for what was put aside, either; that waits for its time nevertheless.
-        names = {agent: pulling._here(self.bus(agent)).consumer, ASIDE: ASIDE}
+        names = {agent: fetch._here(self.bus(agent)).consumer, ASIDE: ASIDE}
         for task, pending in self.model.pending_of(group):
             if pending.holder in names:
                 stream, name = self.keys.queue(QUEUE, task.priority), names[pending.holder]
@@ -259,7 +260,7 @@ class QueueMachine(Machine):
 
     @invariant()
     def whoever_holds_a_task_in_the_model_holds_it(self) -> None:
-        names = {pulling._here(self.bus(agent)).consumer: agent for agent in ("ada", "bob")}
+        names = {fetch._here(self.bus(agent)).consumer: agent for agent in ("ada", "bob")}
         streams = [self.keys.queue(QUEUE, priority) for priority in PRIORITIES]
         for group in self.model.groups:
             asked = [("XPENDING", stream, group, "-", "+", 1000) for stream in streams]

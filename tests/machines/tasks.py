@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from agentbus.ending import ASIDE
-from agentbus.queue import PRIORITIES
+from agentbus.queues.ids import PRIORITIES
+from agentbus.queues.settle import ASIDE
 
 ATTEMPTS = 4
 EXHAUSTED = f"it was not acknowledged in any of its {ATTEMPTS} attempts"

@@ -10,7 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 from typing import Any
 
-from agentbus.metrics import Histogram
+from agentbus.workers.metrics import Histogram
 
 UTC = datetime.UTC
 EVENTS = (

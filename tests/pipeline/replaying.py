@@ -10,8 +10,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from agentbus import settings
-from agentbus.keys import Keys
+from agentbus.core import settings
+from agentbus.core.keys import Keys
 from agentbus.pipeline import schema
 from agentbus.pipeline.replays import Replayed, replay
 from tests.pipeline.archives import row, write_archive

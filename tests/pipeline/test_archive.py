@@ -10,14 +10,14 @@ import pyarrow.dataset
 import pytest
 
 import agentbus
-from agentbus import janitor
+from agentbus.core.settings import resolve
 from agentbus.errors import AgentBusError, EpochMismatch, NotFound, Refused
 from agentbus.pipeline import verifying
 from agentbus.pipeline.archived import read
 from agentbus.pipeline.archiving import Archiver, archive, release
 from agentbus.pipeline.commits import Log
 from agentbus.pipeline.places import place
-from agentbus.settings import resolve
+from agentbus.queues import janitor
 
 DAY = 86_400_000
 

@@ -10,6 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 import agentbus
+from agentbus.core.settings import resolve
 from agentbus.errors import UsageError
 from agentbus.events import Ledger, Relay, send_event
 from agentbus.pipeline import verifying
@@ -18,7 +19,6 @@ from agentbus.pipeline.archiving import Archiver, release
 from agentbus.pipeline.choosing import Wanted, check
 from agentbus.pipeline.compacting import compact
 from agentbus.pipeline.typed import typed
-from agentbus.settings import resolve
 from tests.events.shop import pass_by, register
 
 NAME = "shop:orders"

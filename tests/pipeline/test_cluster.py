@@ -15,10 +15,10 @@ import json, sys
 from agentbus.pipeline.opening import session
 
 def mine(rows):
-    import agentbus.store.wire, socket, os
+    import agentbus.store.connection, socket, os
     for row in rows:
-        text = agentbus.store.wire.source("announce")
-        yield row.id, agentbus.store.wire.__file__, len(text)
+        text = agentbus.store.connection.source("announce")
+        yield row.id, agentbus.store.connection.__file__, len(text)
 
 spark = session(sys.argv[1], conf=json.loads(sys.argv[2]))
 rows = spark.range(0, 4, 1, 2).rdd.mapPartitions(mine).collect()

@@ -55,7 +55,7 @@ files = st.builds(
 
 
 def commit_of(version, files=(), removed=(), positions=None, at_ms=T):
-    from agentbus.clock import rfc3339
+    from agentbus.core.clock import rfc3339
 
     at = rfc3339(at_ms / 1000, milliseconds=True)
     return versions.Commit(

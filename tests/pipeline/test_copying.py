@@ -5,11 +5,11 @@ from __future__ import annotations
 import pyarrow.parquet as pq
 import pytest
 
+from agentbus.core.settings import resolve
 from agentbus.errors import AgentBusError
 from agentbus.pipeline import copying, decoding
 from agentbus.pipeline.copying import Job, Writer
 from agentbus.pipeline.places import place
-from agentbus.settings import resolve
 
 
 @pytest.fixture

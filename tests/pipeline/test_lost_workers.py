@@ -8,8 +8,8 @@ import signal
 import subprocess
 import threading
 
+from agentbus.core.settings import resolve
 from agentbus.pipeline.archiving import Archiver
-from agentbus.settings import resolve
 from tests.pipeline.streams import Streams, assert_equal
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from agentbus.core.settings import resolve
 from agentbus.errors import EpochMismatch, UsageError
 from agentbus.pipeline import planning, streams
 from agentbus.pipeline.pages import Reader
 from agentbus.pipeline.planning import Head, Position, Range
-from agentbus.settings import resolve
 
 
 @pytest.fixture

@@ -11,12 +11,13 @@ import pyarrow as pa
 import pytest
 
 import agentbus
-from agentbus import backends, errors, settings
-from agentbus.keys import Keys
+from agentbus import errors
+from agentbus.core import settings
+from agentbus.core.keys import Keys
 from agentbus.pipeline import planting
 from agentbus.pipeline.planting import Planter, Stream, Task
 from agentbus.pipeline.schema import FIELDS
-from agentbus.store import wire
+from agentbus.store import backends, connection
 from tests.servers import Server
 
 SCHEMA = pa.schema(
@@ -260,5 +261,5 @@ def sliced(place: Place, batch: pa.RecordBatch) -> list[planting.Slice]:
 
 
 def send(place: Place, one: planting.Slice) -> Any:
-    place.server.ask("SCRIPT", "LOAD", wire.source("replant"))
+    place.server.ask("SCRIPT", "LOAD", connection.source("replant"))
     return place.server.ask(*one.command())

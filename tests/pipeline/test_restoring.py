@@ -8,7 +8,7 @@ import json
 import pytest
 from hypothesis import given, strategies as st
 
-from agentbus import envelope
+from agentbus.core import envelope
 from agentbus.pipeline import restoring
 from agentbus.pipeline.decoding import batch
 

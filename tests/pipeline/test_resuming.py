@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from agentbus.core.settings import resolve
 from agentbus.errors import BackendUnavailable
 from agentbus.pipeline.choosing import Wanted
 from agentbus.pipeline.resuming import Begun, Record, Source
-from agentbus.settings import resolve
 from tests.servers import Server
 
 SOURCE = Source("q:mail", "mail", "normal", 0, "0-0", "0-0")

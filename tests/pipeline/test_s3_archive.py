@@ -9,6 +9,7 @@ import threading
 import pytest
 
 from agentbus.commands._main import run
+from agentbus.core.settings import resolve
 from agentbus.errors import NotFound
 from agentbus.pipeline.archived import read
 from agentbus.pipeline.archiving import Archiver
@@ -16,7 +17,6 @@ from agentbus.pipeline.commits import Log
 from agentbus.pipeline.compacting import compact
 from agentbus.pipeline.places import place
 from agentbus.pipeline.verifying import status, verify
-from agentbus.settings import resolve
 from tests.pipeline import clusters
 
 DAY = 86_400_000

@@ -23,8 +23,8 @@ from agentbus.pipeline.telling import told
 spark = session("local[2,4]", conf={"spark.driver.memory": "600m"})
 
 def ours(number):
-    import agentbus.keys
-    return f"{agentbus.keys.__name__} {number}"
+    import agentbus.core.keys
+    return f"{agentbus.core.keys.__name__} {number}"
 
 rows = [row.said for row in spark.range(3).select(udf(ours)("id").alias("said")).collect()]
 version = spark.sparkContext._jvm.System.getProperty("java.version")
@@ -69,7 +69,7 @@ def test_a_machine_without_java_runs_python_in_spark_and_says_nothing(tmp_path):
 
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
     rows, version, errors, left = json.loads(done.stdout)
-    assert rows == ["agentbus.keys 0", "agentbus.keys 1", "agentbus.keys 2"]
+    assert rows == ["agentbus.core.keys 0", "agentbus.core.keys 1", "agentbus.core.keys 2"]
     assert int(version.split(".")[0]) >= 17
     assert "`nosuch` cannot be resolved" in errors[0]
     assert errors[1].startswith("Spark's Java process is gone")

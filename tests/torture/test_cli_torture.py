@@ -24,9 +24,9 @@ from typing import Any
 
 import pytest
 
-from agentbus import settings
 from agentbus.commands import _verdict
 from agentbus.commands._out import Out
+from agentbus.core import settings
 from agentbus.errors import ConfigError, UsageError
 from agentbus.torture import modes
 from agentbus.torture.ending import by_signals, children, with_variable

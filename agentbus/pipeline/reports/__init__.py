@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from agentbus.errors import UsageError
+from agentbus.core.errors import UsageError
 
 if TYPE_CHECKING:
     from agentbus.pipeline.reports.report import Report

@@ -16,7 +16,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F  # noqa: N812
 
-from agentbus.errors import UsageError
+from agentbus.core.errors import UsageError
 from agentbus.pipeline import schema
 from agentbus.pipeline.bound import source
 from agentbus.pipeline.reports.running import Filled
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-    from agentbus.settings import Settings
+    from agentbus.core.settings import Settings
 
 WINDOW, WATERMARK, EVERY = "1 minute", "2 minutes", "2 seconds"
 # How far back it begins, if nobody says.

@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from importlib import resources
 from typing import Any
 
-from agentbus.errors import AgentBusError
+from agentbus.core.errors import AgentBusError
 from agentbus.pipeline import schema
 from agentbus.pipeline.reports import svg, wording
 from agentbus.pipeline.reports.running import Filled, Outcome, Result, Summary

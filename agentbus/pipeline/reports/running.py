@@ -14,7 +14,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F  # noqa: N812
 
-from agentbus.errors import AgentBusError, UsageError
+from agentbus.core.errors import AgentBusError, UsageError
 from agentbus.pipeline import schema
 from agentbus.pipeline.reports import load
 from agentbus.pipeline.reports.report import Chart, Given, Report, Span, Table

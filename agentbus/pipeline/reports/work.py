@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F  # noqa: N812
 
-from agentbus.metrics import BOUNDS
 from agentbus.pipeline import schema
 from agentbus.pipeline.reports.report import Given, of_kind
 from agentbus.pipeline.typed import COUNTERS
+from agentbus.workers.metrics import BOUNDS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -122,7 +122,7 @@ def spread(rows: DataFrame, given: Given) -> DataFrame:
 def durations(rows: DataFrame, given: Given, keys: Sequence[str], what: str) -> DataFrame:
     """Return by these keys the number of tasks, p50_ms, p90_ms and p99_ms of `ran` or `waited`.
 
-    A percentile is interpolated in its bucket, as `agentbus.metrics.Histogram` does it.
+    A percentile is interpolated in its bucket, as `agentbus.workers.metrics.Histogram` does it.
     """
     counts = spread(rows, given).groupBy(*keys, "bucket").agg(F.sum(what).alias("number"))
     cells = F.array_sort(F.collect_list(F.struct("bucket", "number")))

@@ -12,7 +12,7 @@ import pathlib
 import sys
 from typing import NamedTuple
 
-from agentbus import settings
+from agentbus.core import settings
 from agentbus.torture.history import OK, Scribe
 from agentbus.torture.parent import end_with_parent
 

@@ -10,7 +10,7 @@ import time
 import uuid
 from typing import Any
 
-from agentbus.keys import Keys
+from agentbus.core.keys import Keys
 from agentbus.torture.archive import CHECKPOINT_FIRST, RESTART_AT_END, TEXT_ORDER
 from agentbus.torture.archive.writing import CHANNEL
 from agentbus.torture.history import OK, Scribe

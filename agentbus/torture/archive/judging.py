@@ -7,7 +7,7 @@ import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from agentbus.stream import position
+from agentbus.core.stream import position
 from agentbus.torture.archive.writing import CHANNEL, HELD, WRITE, text_of, token
 from agentbus.torture.history import INVOKE, OK, Entry
 

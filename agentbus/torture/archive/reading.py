@@ -7,8 +7,8 @@ import pathlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Self
 
-from agentbus.settings import Settings
-from agentbus.store import Command
+from agentbus.core.settings import Settings
+from agentbus.store.operation import Command
 from agentbus.torture.archive.judging import (
     Counted,
     Hole,
@@ -21,7 +21,7 @@ from agentbus.torture.archive.judging import (
 from agentbus.torture.archive.writing import CHANNEL
 
 if TYPE_CHECKING:
-    from agentbus.store import Op
+    from agentbus.store.operation import Op
 
 _PAGE = 5000
 # The columns that hold what is a field of the entry, by the field's name.

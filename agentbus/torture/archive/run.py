@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import agentbus
-from agentbus.errors import AgentBusError, BackendUnavailable, EpochMismatch
+from agentbus.core.errors import AgentBusError, BackendUnavailable, EpochMismatch
 from agentbus.torture.archive import command, faults, writing
 from agentbus.torture.archive.faults import RESTORE, Faults, Versions
 from agentbus.torture.archive.judging import CHECKS, Row, Story
@@ -145,7 +145,7 @@ class _Run:
 
     def _last_word(self, archiver: Client, versions: Versions) -> None:
         """Have the last archiver commit something, so that it has begun when it is stopped."""
-        with agentbus.bus.Bus(self._scene.settings) as bus:
+        with agentbus.Bus(self._scene.settings) as bus:
             bus.speak("the end")
         self._scene.quietly(
             "the last archiver is at work",

@@ -11,9 +11,9 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
 
-from agentbus.bus import Bus
-from agentbus.clock import rfc3339
-from agentbus.settings import Settings
+from agentbus.client.bus import Bus
+from agentbus.core.clock import rfc3339
+from agentbus.core.settings import Settings
 from agentbus.torture.archive import command, faults, writing
 from agentbus.torture.archive.faults import ARCHIVER, REPLAYER, WRITER
 from agentbus.torture.archive.reading import Look

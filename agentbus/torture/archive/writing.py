@@ -11,11 +11,11 @@ import threading
 import time
 from typing import NamedTuple
 
-from agentbus.bus import Bus
-from agentbus.delivery import Delivery
-from agentbus.errors import AgentBusError, QueueFull
-from agentbus.retry import Bury
-from agentbus.settings import Settings, resolve
+from agentbus.client.bus import Bus
+from agentbus.core.errors import AgentBusError, QueueFull
+from agentbus.core.settings import Settings, resolve
+from agentbus.queues.delivery import Delivery
+from agentbus.queues.retry import Bury
 from agentbus.torture.history import FAIL, INVOKE, OK, UNKNOWN, Scribe
 from agentbus.torture.parent import end_with_parent
 

@@ -11,7 +11,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import exc
 
-from agentbus.errors import ConfigError
+from agentbus.core.errors import ConfigError
 from agentbus.events import Ledger, open_ledger
 from agentbus.torture.events import naive, shop
 from agentbus.torture.events.plan import ORDERS

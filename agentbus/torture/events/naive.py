@@ -22,8 +22,8 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 from sqlalchemy import exc
 
+from agentbus.core.keys import Keys
 from agentbus.events import open_ledger
-from agentbus.keys import Keys
 from agentbus.torture.events.plan import READS, READY, RELAY, ROUND, STOPS
 from agentbus.torture.events.shop import METADATA, act
 from agentbus.torture.events.worker import until_told

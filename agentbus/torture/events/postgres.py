@@ -12,7 +12,7 @@ import tempfile
 import threading
 from typing import Self
 
-from agentbus.errors import BackendUnavailable, ConfigError
+from agentbus.core.errors import BackendUnavailable, ConfigError
 from agentbus.torture.parent import Watch
 
 _READY = "ready to accept connections"

@@ -15,7 +15,7 @@ from typing import Any
 import sqlalchemy as sa
 
 import agentbus
-from agentbus.errors import AgentBusError, BackendUnavailable
+from agentbus.core.errors import AgentBusError, BackendUnavailable
 from agentbus.events import Consumer, Relay, register_consumer
 from agentbus.torture import nemesis
 from agentbus.torture.events import naive, producer, shop, worker

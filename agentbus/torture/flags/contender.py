@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import agentbus
-from agentbus.errors import (
+from agentbus.core.errors import (
     AgentBusError,
     BackendUnavailable,
     FlagHeld,

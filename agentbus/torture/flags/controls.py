@@ -10,8 +10,8 @@ from typing import Any
 import redis
 
 import agentbus
-from agentbus.errors import BackendUnavailable, FlagHeld, NotHolder, OutcomeUnknown, TimedOut
-from agentbus.keys import Keys
+from agentbus.core.errors import BackendUnavailable, FlagHeld, NotHolder, OutcomeUnknown, TimedOut
+from agentbus.core.keys import Keys
 from agentbus.torture.flags.plan import Race, Watch
 from agentbus.torture.flags.ways import Held, Library
 

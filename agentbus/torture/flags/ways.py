@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import agentbus
-from agentbus.flags import Hold
+from agentbus.coordination.flags import Hold
 from agentbus.torture.flags.plan import Race, Watch
 
 

@@ -7,7 +7,7 @@ import random
 import re
 import sys
 
-from agentbus.errors import BackendUnavailable, NoteExists, NotFound, OutcomeUnknown
+from agentbus.core.errors import BackendUnavailable, NoteExists, NotFound, OutcomeUnknown
 from agentbus.torture.history import FAIL, INVOKE, OK, UNKNOWN, Scribe
 from agentbus.torture.parent import end_with_parent
 from agentbus.torture.talk.role import NOTES, Role, text_of, topic_of

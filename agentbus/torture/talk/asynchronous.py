@@ -7,8 +7,8 @@ from collections.abc import AsyncGenerator
 from contextlib import closing
 from typing import cast
 
-import agentbus.aio
-from agentbus.message import Message
+import agentbus.client.aio
+from agentbus.coordination.message import Message
 from agentbus.torture.talk.role import Role
 from agentbus.torture.talk.voices import DEADLINE, Heard, position_of, waiting
 
@@ -20,7 +20,7 @@ class Asynchronous:
 
     def __init__(self, role: Role) -> None:
         self._runner = asyncio.Runner()
-        self._bus = agentbus.aio.connect(
+        self._bus = agentbus.client.aio.connect(
             role.url, project=role.project, agent=role.name, deadline=DEADLINE
         )
         self._bus.scope.channel_bound = role.bound

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from agentbus.errors import BackendUnavailable, NoteExists, NotFound
-from agentbus.hearing import heard
-from agentbus.keys import Keys
-from agentbus.message import Message
-from agentbus.stream import fields, position, text
+from agentbus.coordination.message import Message
+from agentbus.coordination.overhear import heard
+from agentbus.core.errors import BackendUnavailable, NoteExists, NotFound
+from agentbus.core.keys import Keys
+from agentbus.core.stream import fields, position, text
 from agentbus.torture.talk.role import Role
 
 if TYPE_CHECKING:

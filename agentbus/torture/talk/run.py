@@ -10,7 +10,7 @@ import urllib.parse
 from collections.abc import Sequence
 
 import agentbus
-from agentbus.stream import position
+from agentbus.core.stream import position
 from agentbus.torture.history import OK, Entry, Scribe
 from agentbus.torture.nemesis import Client, Nemesis, possible
 from agentbus.torture.network import Proxy

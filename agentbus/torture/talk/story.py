@@ -6,7 +6,7 @@ import collections
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-from agentbus.stream import position
+from agentbus.core.stream import position
 from agentbus.torture.history import FAIL, INVOKE, OK, Entry
 from agentbus.torture.talk.agent import (
     CLAIM,

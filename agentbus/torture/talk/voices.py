@@ -6,13 +6,13 @@ from collections.abc import Generator
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import agentbus
-from agentbus.message import Message
-from agentbus.store import Command
-from agentbus.stream import text
+from agentbus.coordination.message import Message
+from agentbus.core.stream import text
+from agentbus.store.operation import Command
 from agentbus.torture.talk.role import Role
 
 if TYPE_CHECKING:
-    from agentbus.store import Op
+    from agentbus.store.operation import Op
 
 # Long enough for most outages, and short enough for some to end with an outcome that is unknown.
 DEADLINE = 2.5

@@ -12,9 +12,9 @@ import sys
 from typing import Any
 
 import agentbus
-from agentbus.delivery import AsyncDelivery, Delivery
-from agentbus.errors import BackendUnavailable
-from agentbus.retry import Backoff
+from agentbus.core.errors import BackendUnavailable
+from agentbus.queues.delivery import AsyncDelivery, Delivery
+from agentbus.queues.retry import Backoff
 from agentbus.torture.parent import end_with_parent
 from agentbus.torture.work.tasks import ATTEMPTS, QUEUE, by_hand
 from agentbus.torture.work.toil import Toil
@@ -56,9 +56,9 @@ class Hands:
             bus.subscribe(QUEUE, handler, **self._options).run()
 
     async def _on_an_asynchronous_bus(self) -> None:
-        import agentbus.aio
+        import agentbus.client.aio
 
-        async with agentbus.aio.connect(self._url, **self._connection) as bus:
+        async with agentbus.client.aio.connect(self._url, **self._connection) as bus:
             await bus.subscribe(QUEUE, self._handle_async, **self._options).run()
 
     def _handle(self, delivery: Delivery) -> None:

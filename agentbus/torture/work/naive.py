@@ -15,7 +15,7 @@ from typing import Any
 
 import redis
 
-from agentbus.keys import Keys
+from agentbus.core.keys import Keys
 from agentbus.torture.parent import end_with_parent
 from agentbus.torture.work.tasks import ATTEMPTS, GROUP, QUEUE
 from agentbus.torture.work.toil import Toil

@@ -14,8 +14,8 @@ from collections.abc import Callable
 from typing import Any
 
 import agentbus
-from agentbus.errors import BackendUnavailable, OutcomeUnknown
-from agentbus.keys import Keys
+from agentbus.core.errors import BackendUnavailable, OutcomeUnknown
+from agentbus.core.keys import Keys
 from agentbus.torture.history import FAIL, INVOKE, OK, UNKNOWN, Entry, Reader, Scribe
 from agentbus.torture.parent import end_with_parent
 from agentbus.torture.work.tasks import PUBLISH, QUEUE, Publication, Tasks

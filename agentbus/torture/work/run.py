@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import agentbus
-from agentbus.keys import Keys
-from agentbus.queue import PRIORITIES
+from agentbus.core.keys import Keys
+from agentbus.queues.ids import PRIORITIES
 from agentbus.torture.history import FAIL, OK, UNKNOWN, Entry
 from agentbus.torture.nemesis import KILL, OF_SERVERS, Client, possible
 from agentbus.torture.order import Order

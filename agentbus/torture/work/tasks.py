@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from agentbus.queue import PRIORITIES
+from agentbus.queues.ids import PRIORITIES
 
 QUEUE = "work"
 GROUP = "default"

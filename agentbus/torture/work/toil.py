@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from agentbus.errors import AgentBusError
+from agentbus.core.errors import AgentBusError
 from agentbus.torture.history import FAIL, INVOKE, OK, UNKNOWN, Scribe
 from agentbus.torture.work.tasks import ACK, LIFE, RUN
 

@@ -1,0 +1,1 @@
+"""What operators use: figures, health checks, pausing, access rules, Prometheus."""

@@ -1,0 +1,134 @@
+"""Who is there: the agents with their workers, what they do, since when, and how far behind they are."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from agentbus.admin import project, stats
+from agentbus.coordination.flags import split
+from agentbus.core.record import Record
+from agentbus.core.stream import text
+from agentbus.store.operation import Batch, Command
+from agentbus.workers import registry
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from agentbus.admin.project import Presence
+    from agentbus.core.keys import Scope
+    from agentbus.store.operation import Op
+    from agentbus.workers.registry import Registered
+
+# For so long one that only talks is there, as a worker that fell silent stays on the list.
+RECENT = float(registry.KEPT)
+_AT_ONCE, _SCANNED = 500, 5000
+# The states of workers, the one that says most of an agent first.
+_STATES = ("working", "paused", "stopping")
+
+
+class Attendee(Record):
+    """An agent that is there: it has `workers`, or was heard of on the channel, or holds a flag.
+
+    `state` is `working`, `paused` or `stopping` if one of its workers is, `dead` if all of them fell
+    silent, None without workers. `seen` is when it last gave a sign of life of any kind, in unix seconds,
+    and `age` how many seconds ago that was, by the server's clock; `since` is when the first of its live
+    workers started. `lag` is how many tasks the groups that it works for have yet to do. `heard` and
+    `unheard` are as in `Presence`. `flags` are those that it holds, None on a server with so many keys
+    that they were not looked for.
+    """
+
+    agent_id: str
+    state: str | None
+    seen: float | None
+    age: float | None
+    since: float | None
+    running: int
+    done: int
+    failed: int
+    lag: int | None
+    heard: str | None
+    unheard: int | None
+    flags: tuple[str, ...] | None
+    workers: tuple[Registered, ...]
+
+
+def who(scope: Scope, *, every: bool = False) -> Op[list[Attendee]]:
+    """Return who is there, by name; with `every`, those as well that were seen longer ago than an hour.
+
+    Each of the figures is of its own moment. It asks about ten requests for a few hundred agents and
+    25 queues, and one more for each 5,000 keys of the server, in search of flags.
+    """
+    workers = yield from registry.workers(scope)
+    spoke = {one.agent_id: one for one in (yield from project.agents(scope))}
+    (time,) = yield Batch([("TIME",)])
+    now = int(time[0]) + int(time[1]) / 1e6
+    flags = yield from _flags(scope)
+    lags = yield from stats.lags(scope, {(one.queue, one.group) for one in workers})
+    by_agent: dict[str, list[Registered]] = {}
+    for one in workers:
+        found = one.__replace__(lag=lags.get((one.queue, one.group)))
+        by_agent.setdefault(one.agent_id, []).append(found)
+    held: dict[str, list[str]] = {}
+    for flag, agent in (flags or {}).items():
+        held.setdefault(agent, []).append(flag)
+    named = {*by_agent, *held}
+    named |= {agent for agent, one in spoke.items() if every or now - one.last_seen <= RECENT}
+    return [
+        _attendee(
+            *(agent, now, by_agent.get(agent, []), spoke.get(agent)),
+            None if flags is None else tuple(sorted(held.get(agent, ()))),
+        )
+        for agent in sorted(named)
+    ]
+
+
+def _attendee(
+    agent: str,
+    now: float,
+    workers: Sequence[Registered],
+    spoke: Presence | None,
+    flags: tuple[str, ...] | None,
+) -> Attendee:
+    alive = [one for one in workers if one.alive]
+    seen = [one.seen for one in workers] + ([spoke.last_seen] if spoke else [])
+    groups = {(one.queue, one.group): one.lag for one in workers}
+    return Attendee(
+        agent,
+        _state(workers, {one.state for one in alive}),
+        max(seen, default=None),
+        max(0.0, now - max(seen)) if seen else None,
+        min((one.started for one in alive), default=None),
+        sum(one.running for one in alive),
+        sum(one.done for one in workers),
+        sum(one.failed for one in workers),
+        sum(lag or 0 for lag in groups.values()) if workers else None,
+        spoke.heard if spoke else None,
+        spoke.unheard if spoke else None,
+        flags,
+        tuple(workers),
+    )
+
+
+def _state(workers: Sequence[Registered], states: Iterable[str]) -> str | None:
+    if not workers:
+        return None
+    return next((state for state in _STATES if state in states), "dead")
+
+
+def _flags(scope: Scope) -> Op[Mapping[str, str] | None]:
+    """Return who holds each flag that is held, None if there are too many keys to look through."""
+    size = yield Command("DBSIZE")
+    if int(size) > project.MANY_KEYS:
+        return None
+    keys = yield from project.scan(scope, "flag", count=_SCANNED)
+    prefix = len(scope.keys.flag("").encode())
+    # Another program may name its flags in any encoding.
+    known = sorted(key.encode("utf-8", "surrogateescape") for key in keys)
+    holders: dict[str, str] = {}
+    for at in range(0, len(known), _AT_ONCE):
+        page = known[at : at + _AT_ONCE]
+        values = yield Command("MGET", *page)
+        for key, value in zip(page, values, strict=True):
+            if value is not None:
+                holders[text(key[prefix:])] = split(text(value))[0]
+    return holders

@@ -1,0 +1,174 @@
+"""Examines a server and a project: what is well, what endangers data, and what to do about it."""
+
+from __future__ import annotations
+
+import os
+
+from agentbus.admin import server_health
+from agentbus.admin.health.thresholds import Thresholds
+from agentbus.admin.project import scan
+from agentbus.core.record import Record
+from agentbus.core.stream import text
+from agentbus.store.operation import Batch, Command
+from agentbus.store.url import read
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from agentbus.admin.server_health import Vital
+    from agentbus.core.keys import Scope
+    from agentbus.core.settings import Settings
+    from agentbus.store.operation import Op
+
+_FLOOR = (7, 0)
+_PINGS = 5
+_SLOW_MS = 50.0
+# What is said to these hosts leaves no machine.
+_HERE = ("localhost", "127.0.0.1", "::1", "")
+# As `health` has them where no config says otherwise.
+_USUAL = Thresholds({}, "default")
+_SERVER = ("memory", "replication", "clock")
+_STATUS = {None: "ok", "warning": "warning", "critical": "failed"}
+_STALE_MS = 15 * 60 * 1000
+
+
+class Finding(Record):
+    """One examined matter: `status` is ok, warning or failed; `remedy` says what to do."""
+
+    check: str
+    status: str
+    found: str
+    remedy: str | None = None
+
+
+def diagnose(scope: Scope, settings: Settings, where: str) -> Op[list[Finding]]:
+    """Examine connection, version, persistence, eviction, memory, clock, identity and leftovers."""
+    findings = [(yield from _connection(scope, where))]
+    said = yield from server_health.ask()
+    if said.refusal is None:
+        findings.append(_version(said.named))
+    memory, replication, clock = (_USUAL.levels(check) for check in _SERVER)
+    findings += [_found(vital) for vital in server_health.examine(said, memory, replication)]
+    if any(finding.check == "version" and finding.status == "failed" for finding in findings):
+        # Nothing else can be asked of it.
+        return findings
+    findings.append(_found((yield from server_health.clock(scope, clock))))
+    findings.append(_identity(settings))
+    findings += secrets(settings)
+    findings += yield from _leftovers(scope)
+    return findings
+
+
+def _found(vital: Vital) -> Finding:
+    return Finding(vital.check, _STATUS[vital.severity], vital.found, vital.remedy)
+
+
+def _connection(scope: Scope, where: str) -> Op[Finding]:
+    took = []
+    for _ in range(_PINGS):
+        began = scope.monotonic()
+        yield Command("PING")
+        took.append((scope.monotonic() - began) * 1000)
+    median = sorted(took)[_PINGS // 2]
+    found = f"{where} answers in {median:.2f} ms"
+    if median > _SLOW_MS:
+        return Finding("connection", "warning", found, "use a nearer server, or look at its load")
+    return Finding("connection", "ok", found)
+
+
+def _version(named: dict[str, str]) -> Finding:
+    if "valkey_version" in named:
+        return Finding("version", "ok", f"Valkey {named['valkey_version']}")
+    version = named.get("redis_version", "0")
+    numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
+    if numbers < _FLOOR:
+        return Finding("version", "failed", f"Redis {version}", "use Redis 7.0 or newer, or Valkey")
+    return Finding("version", "ok", f"Redis {version}")
+
+
+def _identity(settings: Settings) -> Finding:
+    found = f"{settings.agent} in {settings.project}"
+    if settings.sources.get("agent") == "default":
+        return Finding(
+            "identity",
+            "ok",
+            f"{found} (by default: every shell of this user is the same agent)",
+        )
+    return Finding("identity", "ok", f"{found} (from {settings.sources.get('agent')})")
+
+
+def secrets(settings: Settings) -> list[Finding]:
+    """Tell of passwords that others can read: on the way to the server, or in a file."""
+    findings = []
+    url = None if settings.url is None else read(settings.url)
+    guarded = url is not None and url.password is not None
+    if url is not None and guarded and url.scheme not in ("unix", "rediss", "memory"):
+        hosts = [host for host, _ in url.hosts if host not in _HERE]
+        if hosts and dict(url.options).get("tls", "").lower() not in ("1", "true", "yes"):
+            found = (
+                f"the password goes to {', '.join(hosts)} as it is, and so does all that is said"
+            )
+            findings.append(
+                Finding("secrets", "warning", found, "use TLS: rediss://, or ?tls=true")
+            )
+    held = {"url": guarded, "webhook_secret": True, "database": settings.database is not None}
+    files = {settings.sources.get(name, "") for name, held_there in held.items() if held_there}
+    for path in sorted(path for path in files if path.startswith("/")):
+        if os.path.exists(path) and os.stat(path).st_mode & 0o077:
+            found = f"{path} holds a password, and others may read it"
+            findings.append(Finding("secrets", "warning", found, f"chmod 600 {path}"))
+    return findings
+
+
+def _leftovers(scope: Scope) -> Op[list[Finding]]:
+    """Count dead letters, and consumers that hold entries without a sign of life."""
+    letters = sorted((yield from scan(scope, "dlq")))
+    total = places = 0
+    if letters:
+        # Of each key the kind that it is not answers with an error; the sets hold what was purged.
+        dead = yield Batch([("XLEN", key) for key in letters])
+        gone = yield Batch([("SCARD", key) for key in letters])
+        total = sum(count for count in dead if isinstance(count, int))
+        total -= sum(count for count in gone if isinstance(count, int))
+        places = sum(1 for count in dead if isinstance(count, int) and count)
+    findings = [
+        Finding("dead letters", "ok", "none")
+        if not total
+        else Finding(
+            "dead letters",
+            "warning",
+            f"{total} in {places} queues",
+            "see 'agentbus dlq list'",
+        )
+    ]
+    stale = 0
+    for queue in sorted((yield from scan(scope, "q"))):
+        stale += yield from _stale(queue)
+    findings.append(
+        Finding("consumers", "ok", "none is stale")
+        if not stale
+        else Finding(
+            "consumers",
+            "warning",
+            f"{stale} hold entries and gave no sign of life for 15 minutes",
+            "start a worker of their group: it takes their entries over",
+        )
+    )
+    return findings
+
+
+def _stale(queue: str) -> Op[int]:
+    (groups,) = yield Batch([("XINFO", "GROUPS", queue)])
+    stale = 0
+    for group in groups if isinstance(groups, list) else ():
+        name = _pairs(group)["name"]
+        (consumers,) = yield Batch([("XINFO", "CONSUMERS", queue, name)])
+        for consumer in consumers if isinstance(consumers, list) else ():
+            about = _pairs(consumer)
+            stale += about["pending"] > 0 and about["idle"] > _STALE_MS
+    return stale
+
+
+def _pairs(flat: list[Any]) -> dict[str, Any]:
+    return {text(flat[i]): flat[i + 1] for i in range(0, len(flat), 2)}

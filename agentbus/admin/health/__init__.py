@@ -1,0 +1,67 @@
+"""Holds a project against its thresholds: queues, workers, events and the server."""
+
+from __future__ import annotations
+
+from agentbus.admin import server_health
+from agentbus.admin.health import crew, events, queues, thresholds
+from agentbus.admin.health.findings import Health, HealthFinding
+from agentbus.admin.health.thresholds import CRITICAL
+from agentbus.queues import policy
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from agentbus.admin.health.thresholds import Thresholds
+    from agentbus.core.keys import Scope
+    from agentbus.core.settings import Settings
+    from agentbus.store.operation import Op
+
+__all__ = ["Health", "HealthFinding", "examine"]
+
+
+def examine(scope: Scope, settings: Settings) -> Op[Health]:
+    """Return how the project and its server are, by the thresholds of the config.
+
+    It only reads, in a bounded number of requests. Raises `ConfigError`.
+    """
+    levels, policies = thresholds.read(settings), policy.read(settings)
+    found = yield from _server(scope, levels)
+    who = yield from crew.muster(scope)
+    of_queues, number, consumers = yield from queues.examine(scope, levels, policies, who)
+    of_events, streams = yield from events.examine(scope, levels)
+    found += of_queues + of_events
+    # Those that are as severe stay as they are: the server first, since it may be why all else fails.
+    found.sort(key=lambda one: one.severity != CRITICAL)
+    return Health(tuple(found), number, consumers, who.number, streams)
+
+
+def _server(scope: Scope, levels: Thresholds) -> Op[list[HealthFinding]]:
+    said = yield from server_health.ask()
+    examined = server_health.examine(said, levels.levels("memory"), levels.levels("replication"))
+    examined.append((yield from server_health.clock(scope, levels.levels("clock"))))
+    found = []
+    for vital in examined:
+        if vital.severity is None or vital.remedy is None:
+            continue
+        check = "persistence" if vital.check == "snapshot" else vital.check
+        severity = levels.severity(check, vital.severity) if check in _STATES else vital.severity
+        if severity is not None:
+            found.append(
+                HealthFinding(
+                    *(check, _SUBJECTS.get(vital.check, "server"), severity),
+                    *(vital.figure, vital.threshold),
+                    f"{_SENTENCES.get(vital.check, '')}{vital.found}",
+                    vital.remedy,
+                )
+            )
+    return found
+
+
+# What can only be so or not: the config says how severe it is.
+_STATES = ("eviction", "persistence", "role")
+_SUBJECTS = {"snapshot": "snapshots"}
+_SENTENCES = {
+    "eviction": "the server's eviction policy is ",
+    "memory": "the server's memory: ",
+    "clock": "the server's clock is ",
+    "role": "the server is ",
+}

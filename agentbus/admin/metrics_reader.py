@@ -1,0 +1,217 @@
+"""Reads the metrics stream: its entries, and what they come to over a time."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from agentbus.core import names
+from agentbus.core.record import Record
+from agentbus.core.stream import fields, id_time, is_number, position, text
+from agentbus.core.timespec import since as starting_at
+from agentbus.store.operation import Command, Emit, Wait
+from agentbus.workers.metrics import BOUND, Durations, Histogram
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterable, Mapping
+
+    from agentbus.core.keys import Scope
+    from agentbus.store.operation import Op, Step
+
+_PAGE = 1000
+_LONGEST_WAIT = 5.0
+# The fields of an entry that are no counts of events.
+_OWN = frozenset(
+    [
+        *("kind", "version", "queue", "group", "worker", "agent", "from", "to"),
+        *("ran", "waited", "busy_ms", "waited_ms"),
+    ]
+)
+
+
+class Sample(Record):
+    """One entry of the metrics stream: what a worker counted between two moments.
+
+    `kind` is `work`, or `refusal`: what publishers were refused. `ran` and `waited` are counts by
+    bucket. Times are unix seconds by the worker's clock.
+    """
+
+    id: str
+    kind: str
+    queue: str
+    group: str | None
+    worker: str | None
+    agent: str | None
+    start: float
+    end: float
+    counts: Mapping[str, int]
+    ran: tuple[int, ...]
+    waited: tuple[int, ...]
+    busy_ms: float
+    waited_ms: float
+
+
+class Metrics(Record):
+    """What a group of a queue came to over a time.
+
+    `seconds` is how long that time was; `rate` is tasks done a second; `attempts` is runs for each
+    task that was finished, well or not; `busy` is how many handlers ran at once, on average. Refusals
+    are the queue's, and have no group.
+    """
+
+    queue: str
+    group: str | None
+    seconds: float
+    counts: Mapping[str, int]
+    rate: float
+    attempts: float | None
+    busy: float
+    workers: int
+    running: Durations | None
+    waiting: Durations | None
+
+
+def metrics(scope: Scope, since: str = "5m", queue: str | None = None) -> Op[list[Metrics]]:
+    """Return what each group of each queue (or of one) came to since a time, an id, or so long ago."""
+    if queue is not None:
+        names.name("queue", queue)
+    now = yield from server_time(scope)
+    start = starting_at(since, now)
+    found = yield from recent(scope, start)
+    begins = id_time(start)
+    (oldest,) = (yield Command("XRANGE", scope.keys.metrics, "-", "+", "COUNT", 1)) or (None,)
+    sample = None if oldest is None else _sample(oldest)
+    if sample is not None and id_time(sample.id) > begins:
+        # Nothing is known of the time before.
+        begins = min(sample.start, id_time(sample.id)) if sample.start > 0 else id_time(sample.id)
+    return summed(found, max(now - begins, 1.0), queue)
+
+
+def summed(found: Iterable[Sample], seconds: float, queue: str | None = None) -> list[Metrics]:
+    """Return the sums of samples by queue and group, in that order."""
+    sums: dict[tuple[str, str], list[Sample]] = {}
+    for sample in found:
+        if queue is None or sample.queue == queue:
+            sums.setdefault((sample.queue, sample.group or ""), []).append(sample)
+    return [_sum(sums[key], seconds) for key in sorted(sums)]
+
+
+def recent(scope: Scope, start: str, most: int = 2 * BOUND) -> Op[list[Sample]]:
+    """Return the samples from an id on, oldest first; the newest of them, if there are more than `most`."""
+    found: list[Sample] = []
+    end = "+"
+    while len(found) < most:
+        page = yield Command("XREVRANGE", scope.keys.metrics, end, start, "COUNT", _PAGE)
+        found += [sample for sample in map(_sample, page) if sample is not None]
+        if len(page) < _PAGE:
+            break
+        end = "(" + text(page[-1][0])
+    return found[::-1]
+
+
+def each(
+    scope: Scope, since: str = "5m", queue: str | None = None, *, follow: bool = False
+) -> Generator[Step, Any, None]:
+    """Emit the samples since a time, oldest first; with `follow`, go on with those to come."""
+    if queue is not None:
+        names.name("queue", queue)
+    now = yield from server_time(scope)
+    start, after = starting_at(since, now), ""
+    while True:
+        page = yield Command(
+            "XRANGE", scope.keys.metrics, f"({after}" if after else start, "+", "COUNT", _PAGE
+        )
+        for entry in page:
+            after = text(entry[0])
+            sample = _sample(entry)
+            if sample is not None and queue in (None, sample.queue):
+                yield Emit(sample)
+        if len(page) == _PAGE:
+            continue
+        if not follow:
+            return
+        yield Wait(scope.keys.metrics, after or _before(start), _LONGEST_WAIT)
+
+
+def server_time(scope: Scope) -> Op[float]:
+    """Return the server's clock, in unix seconds."""
+    seconds, microseconds = yield Command("TIME")
+    return int(seconds) + int(microseconds) / 1_000_000
+
+
+def _before(start: str) -> str:
+    milliseconds, sequence = position(start)
+    if sequence:
+        return f"{milliseconds}-{sequence - 1}"
+    return f"{milliseconds - 1}-{2**64 - 1}" if milliseconds else "0-0"
+
+
+def _sample(entry: Any) -> Sample | None:
+    """Return an entry as a sample; None if another program wrote something else there."""
+    named = fields(entry[1] or [])
+    if not named.get("queue"):
+        return None
+    return Sample(
+        text(entry[0]),
+        named.get("kind", "work"),
+        named["queue"],
+        named.get("group") or None,
+        named.get("worker") or None,
+        named.get("agent") or None,
+        decimal(named.get("from")) / 1000,
+        decimal(named.get("to")) / 1000,
+        {
+            name: int(value)
+            for name, value in named.items()
+            if name not in _OWN and is_number(value)
+        },
+        by_bucket(named.get("ran")),
+        by_bucket(named.get("waited")),
+        decimal(named.get("busy_ms")),
+        decimal(named.get("waited_ms")),
+    )
+
+
+def decimal(value: str | None) -> float:
+    """Return a number as it lies in a field; 0 for what is none."""
+    whole, _, fraction = (value or "").partition(".")
+    if not is_number(whole) or (fraction and not is_number(fraction)):
+        return 0.0
+    return float(f"{whole}.{fraction or 0}")
+
+
+def by_bucket(value: str | None) -> tuple[int, ...]:
+    """Return counts by bucket as they lie in a field; none for what is no list of counts."""
+    try:
+        found = orjson.loads(value or "[]")
+    except ValueError:
+        return ()
+    if not isinstance(found, list) or not all(isinstance(n, int) and n >= 0 for n in found):
+        return ()
+    return tuple(map(int, found))
+
+
+def _sum(samples: list[Sample], seconds: float) -> Metrics:
+    counts: dict[str, int] = {}
+    ran, waited = Histogram(), Histogram()
+    for sample in samples:
+        for event, number in sample.counts.items():
+            counts[event] = counts.get(event, 0) + number
+        ran.merge(sample.ran, sample.busy_ms / 1000)
+        waited.merge(sample.waited, sample.waited_ms / 1000)
+    done = counts.get("processed", 0)
+    settled = done + counts.get("dead", 0)
+    runs = done + counts.get("failed", 0)
+    return Metrics(
+        samples[0].queue,
+        samples[0].group,
+        seconds,
+        counts,
+        done / seconds,
+        runs / settled if settled else None,
+        ran.total / seconds,
+        len({sample.worker for sample in samples if sample.worker}),
+        ran.durations(),
+        waited.durations(),
+    )

@@ -1,0 +1,308 @@
+"""Orders from outside: a queue, an agent or a worker takes no new tasks; a worker is to leave."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from agentbus.core import names
+from agentbus.core.errors import NotFound, UsageError
+from agentbus.core.keys import pause_field
+from agentbus.core.names import unescape
+from agentbus.core.record import Record
+from agentbus.core.stream import text
+from agentbus.queues.consumer import Consumption
+from agentbus.queues.ids import PRIORITIES
+from agentbus.queues.settle import ASIDE
+from agentbus.store.operation import Batch, Command, Pause, Run
+from agentbus.workers.registry import ALIVE, parsed, withdraw, workers
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping
+
+    from agentbus.core.keys import Scope
+    from agentbus.store.operation import Op
+    from agentbus.workers.registry import Registered
+
+# Longer than a worker may be silent: what is not confirmed by then is alive, and takes no notice.
+CONFIRM = 5.0
+GRACE = 30.0
+# What an order concerns that holds for every worker there is.
+PROJECT = "project"
+_SOON, _LATER = 0.01, 0.1
+_AT_ONCE = 500
+
+
+class Order(Record):
+    """That something takes no new tasks: `kind` is queue, agent, worker, or project without a `name`.
+
+    Right after `pause`, `confirmed` are the workers that stand still, and `unconfirmed` those that
+    are alive and have not said so in time.
+    """
+
+    kind: str
+    name: str | None
+    by: str | None
+    at: str | None
+    why: str | None
+    confirmed: tuple[str, ...] = ()
+    unconfirmed: tuple[str, ...] = ()
+
+
+class Dismissal(Record):
+    """What became of workers that were told to leave: those that are gone, and those that still run.
+
+    `handed_over` counts the tasks of dead workers that were given to others.
+    """
+
+    gone: tuple[str, ...]
+    unconfirmed: tuple[str, ...]
+    handed_over: int
+
+
+def resumed(
+    queue: str | None, agent: str | None, worker: str | None
+) -> tuple[str, str] | tuple[str, None]:
+    """Return the kind and name of the one thing that was named, or of the project; raises `UsageError`."""
+    if queue is None and agent is None and worker is None:
+        return PROJECT, None
+    return subject(queue, agent, worker)
+
+
+def subject(queue: str | None, agent: str | None, worker: str | None) -> tuple[str, str]:
+    """Return the kind and name of the one thing that was named; raises `UsageError`."""
+    named = [
+        (kind, value)
+        for kind, value in (("queue", queue), ("agent", agent), ("worker", worker))
+        if value is not None
+    ]
+    if len(named) != 1:
+        raise UsageError(
+            f"{len(named)} of queue, agent and worker are given", hint="name exactly one"
+        )
+    ((kind, name),) = named
+    return kind, names.name(kind, name)
+
+
+def meant(scope: Scope, name: str) -> Op[tuple[str, str]]:
+    """Return whether a name is that of a worker or of an agent, and the name. Raises `NotFound`."""
+    names.name("agent", name)
+    worker, agent = yield Batch(
+        [("EXISTS", scope.keys.beat(name)), ("ZSCORE", scope.keys.agents, name)]
+    )
+    if worker == 1:
+        return "worker", name
+    if isinstance(agent, bytes):
+        return "agent", name
+    yield from _known(scope, "agent", name)
+    return "agent", name
+
+
+def pause(
+    scope: Scope, kind: str, name: str | None, why: str | None = None, *, wait: float = CONFIRM
+) -> Op[Order]:
+    """Order that nothing new is taken, and wait until every live worker concerned does so."""
+    if why is not None:
+        names.body("reason", why, 4096)
+    yield from _known(scope, kind, name)
+    field = pause_field(kind, name)
+    told = yield Run("pause", (scope.keys.paused,), (field, scope.agent, why or ""), writes=True)
+    order = _order(field, told)
+    # Looked up after the order stands: whoever comes later asks before it takes its first task.
+    waiting = {
+        one.worker: one for one in (yield from workers(scope)) if _concerned(one, kind, name)
+    }
+    yield from _ring(scope, {one.queue for one in waiting.values()})
+    still = {worker for worker, one in waiting.items() if one.state != "working" and one.alive}
+    open_ = {worker for worker, one in waiting.items() if one.alive} - still
+    confirmed, unconfirmed, _ = yield from _until(scope, open_, _stands_still, wait)
+    return order.__replace__(
+        confirmed=tuple(sorted(still | confirmed)), unconfirmed=tuple(sorted(unconfirmed))
+    )
+
+
+def resume(scope: Scope, kind: str, name: str | None) -> Op[bool]:
+    """Take an order to pause back; tells whether there was one. Raises `NotFound` for unknown names."""
+    had = yield Command("HDEL", scope.keys.paused, pause_field(kind, name))
+    if not had:
+        yield from _known(scope, kind, name)
+    yield from _ring(
+        scope, {one.queue for one in (yield from workers(scope)) if _concerned(one, kind, name)}
+    )
+    return bool(had)
+
+
+def orders(scope: Scope) -> Op[list[Order]]:
+    """Return all orders to pause that are in force."""
+    flat = yield Command("HGETALL", scope.keys.paused)
+    found = [_order(text(flat[i]), flat[i + 1]) for i in range(0, len(flat), 2)]
+    return sorted(found, key=lambda order: (order.kind, order.name or ""))
+
+
+def order_of(scope: Scope, kind: str, name: str | None) -> Op[Order | None]:
+    """Return the order that pauses this very thing, or None."""
+    field = pause_field(kind, name)
+    found = yield Command("HGET", scope.keys.paused, field)
+    return None if found is None else _order(field, found)
+
+
+def dismiss(
+    scope: Scope,
+    kind: str,
+    name: str,
+    *,
+    wait: float = GRACE,
+    letters_of: Callable[[str], str] = str,
+) -> Op[Dismissal]:
+    """Have a worker, or an agent's workers, finish what runs and leave; waits for that so long.
+
+    What a dead one holds is handed over before it is removed. Raises `NotFound`.
+    """
+    chosen = {one.worker: one for one in (yield from workers(scope)) if _concerned(one, kind, name)}
+    if not chosen:
+        raise NotFound(f"there is no worker of {name!r}", hint="see 'agentbus agent list'")
+    for worker in chosen:
+        yield Run("dismiss", (scope.keys.beat(worker),), writes=True)
+    yield from _ring(scope, {one.queue for one in chosen.values()})
+    _, running, dead = yield from _until(scope, set(chosen), _never, wait)
+    handed, alive = 0, set(running)
+    for worker in sorted(dead):
+        one = chosen[worker]
+        moved = yield from _hand_over(scope, one, letters_of(one.queue))
+        if moved is None or not (yield from withdraw(scope, worker, silent=ALIVE)):
+            alive.add(worker)
+        handed += moved or 0
+    return Dismissal(tuple(sorted(set(chosen) - alive)), tuple(sorted(alive)), handed)
+
+
+def _concerned(one: Registered, kind: str, name: str | None) -> bool:
+    of = {"queue": one.queue, "agent": one.agent_id, "worker": one.worker}
+    return kind == PROJECT or of[kind] == name
+
+
+def _known(scope: Scope, kind: str, name: str | None) -> Op[None]:
+    """Raise `NotFound` for a name that nobody has used: an order for it would be a mistake."""
+    keys = scope.keys
+    if kind == PROJECT or name is None:
+        return
+    if kind == "queue":
+        asked: list[tuple[str | int, ...]] = [
+            (
+                *("EXISTS", *(keys.queue(name, priority) for priority in PRIORITIES)),
+                *(keys.delayed(name), keys.after(name)),
+            )
+        ]
+        asked.append(("ZSCORE", keys.queues, name))
+    elif kind == "agent":
+        asked = [("ZSCORE", keys.agents, name)]
+    else:
+        asked = [("EXISTS", keys.beat(name))]
+    replies = yield Batch(asked)
+    if any(isinstance(reply, bytes) or (isinstance(reply, int) and reply) for reply in replies):
+        return
+    if any(_concerned(one, kind, name) for one in (yield from workers(scope))):
+        return
+    see = "list --queues" if kind == "queue" else "agent list --all"
+    raise NotFound(f"there is no {kind} {name!r}", hint=f"see 'agentbus {see}'")
+
+
+def _order(field: str, told: bytes) -> Order:
+    kind, _, name = field.partition(":")
+    parts = parsed(told)
+    return Order(
+        PROJECT if kind == "all" else kind,
+        unescape(name) or None,
+        *(parts.get("by"), parts.get("at"), parts.get("why")),
+    )
+
+
+def _ring(scope: Scope, queues: Collection[str]) -> Op[None]:
+    """Wake the workers of these queues: they ask what was ordered."""
+    if queues:
+        yield Batch(
+            [
+                ("XADD", scope.keys.bell(queue), "MAXLEN", 1, "*", "order", "1")
+                for queue in sorted(queues)
+            ]
+        )
+
+
+def _stands_still(state: bytes | None) -> bool:
+    return state in (b"paused", b"stopping")
+
+
+def _never(_state: bytes | None) -> bool:
+    return False
+
+
+def _until(
+    scope: Scope, waiting: set[str], met: Callable[[bytes | None], bool], wait: float
+) -> Op[tuple[set[str], set[str], set[str]]]:
+    """Wait until each worker has met what is asked for, or has left, or is dead; at most so long.
+
+    Returns those that met it, those that are alive and did not, and those that are dead.
+    """
+    until, pause = scope.monotonic() + wait, _SOON
+    confirmed: set[str] = set()
+    dead: set[str] = set()
+    left = set(waiting)
+    while True:
+        seen = yield from _seen(scope, sorted(left))
+        for worker, (age, state) in seen.items():
+            if age is None or age > ALIVE:
+                left.discard(worker)
+                if age is not None:
+                    dead.add(worker)
+            elif met(state):
+                left.discard(worker)
+                confirmed.add(worker)
+        remains = until - scope.monotonic()
+        if not left or remains <= 0:
+            return confirmed, left, dead
+        yield Pause(min(pause, remains))
+        pause = min(pause * 1.5, _LATER)
+
+
+def _seen(scope: Scope, listed: list[str]) -> Op[Mapping[str, tuple[float | None, bytes | None]]]:
+    """Return how many seconds ago each worker was seen (None: it has left), and its state."""
+    keys = scope.keys
+    found: dict[str, tuple[float | None, bytes | None]] = {}
+    for at in range(0, len(listed), _AT_ONCE):
+        page = listed[at : at + _AT_ONCE]
+        asked: list[tuple[str | int, ...]] = [("TIME",)]
+        for worker in page:
+            asked += [("ZSCORE", keys.beats, worker), ("HGET", keys.beat(worker), "state")]
+        time, *replies = yield Batch(asked)
+        now = int(time[0]) + int(time[1]) / 1e6
+        for worker, score, state in zip(page, replies[::2], replies[1::2], strict=True):
+            age = None if score is None else now - float(score) / 1000
+            found[worker] = (age, state)
+    return found
+
+
+def _hand_over(scope: Scope, one: Registered, letters_of: str) -> Op[int | None]:
+    """Give what a dead worker holds to others; returns how many tasks, or None if it lives."""
+    of = Consumption(scope, one.queue, one.group, one.worker, letters_of=letters_of)
+    moved = 0
+    for priority, stream in of.streams.items():
+        more = 1
+        while more:
+            reply = yield Run(
+                "handover",
+                (
+                    *(scope.keys.beats, stream, of.retries(priority), of.letters),
+                    *(of.stats, of.attempts(priority)),
+                ),
+                (
+                    *(one.worker, one.group, round(ALIVE * 1000), ASIDE, _AT_ONCE),
+                    *of.tombstone,
+                ),
+                writes=True,
+            )
+            if not reply:
+                return None
+            moved += reply[0]
+            more = reply[2]
+    if moved:
+        # Whoever waits for what is due finds it now.
+        yield from _ring(scope, {one.queue})
+    return moved

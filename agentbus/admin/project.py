@@ -1,0 +1,128 @@
+"""Looks at a project as a whole: who is there, what it is made of; and clears it."""
+
+from __future__ import annotations
+
+from agentbus.core.keys import cursor_field
+from agentbus.core.names import unescape
+from agentbus.core.record import Record
+from agentbus.core.stream import text
+from agentbus.store.operation import Batch, Command, floor
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Generator
+    from typing import Any
+
+    from agentbus.core.keys import Scope
+    from agentbus.store.operation import Op, Step
+
+# With more keys than this, going through all of them takes longer than an operator should wait.
+MANY_KEYS = 100_000
+_AT_ONCE = 500
+
+
+class Presence(Record):
+    """An agent that has used the bus: when it was last seen, what it heard, what it has not.
+
+    `unheard` counts the messages past its cursor; None where that is not known.
+    """
+
+    agent_id: str
+    last_seen: float
+    heard: str | None
+    unheard: int | None
+
+
+class Topic(Record):
+    """A topic and when it was last spoken on, in unix seconds."""
+
+    topic: str
+    last_spoken: float
+
+
+def agents(scope: Scope) -> Op[list[Presence]]:
+    """Return who was seen, the latest first, with what each has not heard of the whole channel."""
+    keys = scope.keys
+    yield floor()
+    seen = yield Command("ZREVRANGE", keys.agents, 0, -1, "WITHSCORES")
+    named = [(text(seen[i]), float(seen[i + 1])) for i in range(0, len(seen), 2)]
+    if not named:
+        return []
+    added = yield from _entries_added(scope)
+    found = []
+    for at in range(0, len(named), _AT_ONCE):
+        page = named[at : at + _AT_ONCE]
+        cursors = yield Command("MGET", *(keys.cursor(agent) for agent, _ in page))
+        heard = yield Command("HMGET", keys.heard, *(cursor_field(agent) for agent, _ in page))
+        for (agent, last), cursor, position in zip(page, cursors, heard, strict=True):
+            reached = text(cursor) if cursor is not None else None
+            known_id, _, ordinal = text(position or b"").partition(" ")
+            unheard = max(0, added - int(ordinal)) if reached and known_id == reached else None
+            found.append(Presence(agent, last, reached, unheard))
+    return found
+
+
+def topics(scope: Scope) -> Op[list[Topic]]:
+    """Return the topics spoken on, the latest first."""
+    yield floor()
+    seen = yield Command("ZREVRANGE", scope.keys.topics, 0, -1, "WITHSCORES")
+    return [Topic(text(seen[i]), float(seen[i + 1])) for i in range(0, len(seen), 2)]
+
+
+def queues(scope: Scope) -> Op[list[str]]:
+    """Return the names of the project's queues."""
+    found = set()
+    keys = yield from scan(scope, "q")
+    prefix = f"{scope.keys.project}:q:"
+    for key in keys:
+        found.add(unescape(text(_bytes(key[len(prefix) :])).partition(":")[0]))
+    return sorted(found)
+
+
+def clear(scope: Scope, *, dry_run: bool = False) -> Op[dict[str, int]]:
+    """Remove the project's keys; returns how many there were of each kind."""
+    counts: dict[str, int] = {}
+    found = yield from scan(scope, None)
+    mine = []
+    for key in found:
+        kind = scope.keys.kind(key)
+        if kind is not None:
+            counts[kind] = counts.get(kind, 0) + 1
+            mine.append(key)
+    if not dry_run:
+        for at in range(0, len(mine), _AT_ONCE):
+            yield Command("UNLINK", *map(_bytes, mine[at : at + _AT_ONCE]))
+    return dict(sorted(counts.items()))
+
+
+def scan(
+    scope: Scope, kind: str | None, *, of: str | None = None, count: int = 1000
+) -> Generator[Step, Any, set[str]]:
+    """Return the keys that start like this project's (of one kind, if given), by SCAN.
+
+    `of` says of which type of Redis's, `count` how many keys are looked at in one request.
+    """
+    yield floor()
+    found: set[str] = set()
+    cursor: bytes | int = 0
+    while True:
+        cursor, page = yield Command(
+            *("SCAN", cursor, "MATCH", scope.keys.pattern(kind), "COUNT", count),
+            *(() if of is None else ("TYPE", of)),
+        )
+        found.update(key.decode("utf-8", "surrogateescape") for key in page)
+        if int(cursor) == 0:
+            return found
+
+
+def _bytes(key: str) -> bytes:
+    # Another program may write its titles in any encoding.
+    return key.encode("utf-8", "surrogateescape")
+
+
+def _entries_added(scope: Scope) -> Op[int]:
+    (reply,) = yield Batch([("XINFO", "STREAM", scope.keys.channel)])
+    if isinstance(reply, Exception):
+        return 0
+    named = {reply[i]: reply[i + 1] for i in range(0, len(reply), 2)}
+    return int(named.get(b"entries-added", 0))

@@ -1,0 +1,309 @@
+"""Tells Prometheus the figures of a project, asked of the server at each scrape.
+
+Needs the extra `prometheus`. Nothing is kept between scrapes but what the metrics stream told since the
+exporter started: counts by bucket and what relays and consumers of events did.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+from agentbus import __version__
+from agentbus.admin import scrape
+from agentbus.admin.metrics_reader import by_bucket, decimal
+from agentbus.admin.prometheus_metrics import FAMILIES
+from agentbus.core.errors import AgentBusError, ConfigError
+from agentbus.core.loggers import emit
+from agentbus.core.stream import id_time, is_number
+from agentbus.queues.ids import PRIORITIES
+from agentbus.workers.metrics import BOUNDS, Histogram
+
+try:
+    from prometheus_client import CollectorRegistry, start_http_server
+    from prometheus_client.core import (
+        CounterMetricFamily,
+        GaugeMetricFamily,
+        HistogramMetricFamily,
+    )
+    from prometheus_client.utils import floatToGoString
+except ImportError as missing:
+    raise ConfigError(
+        "the library prometheus-client is not there, which speaks to Prometheus",
+        hint="pip install 'agentbus-toolkit[prometheus]'",
+    ) from missing
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from agentbus.admin.scrape import Scraped
+    from agentbus.admin.stats import QueueStats
+    from agentbus.client.bus import Bus
+
+    Labels = tuple[str, ...]
+
+# So long figures count as fresh: several that scrape at once cost the server one answer.
+_FRESH = 1.0
+# A lag is told every 10 seconds; one that was not told for a minute is nobody's any longer.
+_LAG_COUNTS = 60.0
+# So many series of one kind are kept of what the stream tells: anybody may write any name there.
+_SERIES = 2000
+_FAMILY: dict[str, Any] = {
+    "gauge": GaugeMetricFamily,
+    "counter": CounterMetricFamily,
+    "histogram": HistogramMetricFamily,
+}
+# Counters that are times, and under which name their seconds go.
+_TIMES = {"busy_ms": "busy_seconds_total", "waited_ms": "waited_seconds_total"}
+_RELAYS = ("published", "lost")
+_CONSUMERS = (
+    *("handled", "duplicates", "parked", "foreign", "handler_failed", "unknown_event_type"),
+)
+_STATES = ("working", "paused", "stopping", "dead")
+
+
+class Collector:
+    """Answers a scrape; it may be registered with any registry of prometheus-client.
+
+    Threads may share it. Where the server does not answer within the bus's deadline, it says `agentbus_up`
+    0 and nothing else.
+    """
+
+    def __init__(self, bus: Bus, *, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._bus = bus
+        self._monotonic = monotonic
+        self._lock = threading.Lock()
+        self._told = _Told()
+        self._last: str | None = None
+        self._at = float("-inf")
+        self._answer: list[Any] = []
+
+    def describe(self) -> list[Any]:
+        """Name nothing ahead: whoever registers it need not ask the server for that."""
+        return []
+
+    def collect(self) -> list[Any]:
+        """Return the metrics, asked of the server unless that was done within the last second."""
+        with self._lock:
+            if self._monotonic() - self._at >= _FRESH:
+                self._answer = self._ask()
+                self._at = self._monotonic()
+            return self._answer
+
+    def _ask(self) -> list[Any]:
+        began = self._monotonic()
+        page = _Page(self._bus.project)
+        page.add("agentbus_build_info", 1, __version__)
+        try:
+            found = self._bus._run(
+                "metrics",
+                scrape.scrape(self._bus.scope, self._last, self._bus._policies().letters_of),
+            )
+        except AgentBusError as error:
+            emit("warning", {"verb": "metrics", "error": str(error)})
+            page.add("agentbus_up", 0)
+            return page.metrics()
+        self._last = found.last
+        self._told.take(found.entries)
+        page.add("agentbus_up", 1)
+        page.add("agentbus_scrape_duration_seconds", self._monotonic() - began)
+        _queues(page, found)
+        _workers(page, found)
+        self._told.write(page, found.now)
+        for consumer, stream, reason in found.quarantined:
+            page.add("agentbus_consumer_quarantined", 1, stream, consumer, reason)
+        return page.metrics()
+
+
+class _Page:
+    """The metrics of one answer. Each has the project as its first label."""
+
+    def __init__(self, project: str) -> None:
+        self._project = project
+        self._families = {
+            one.name: _FAMILY[one.kind](
+                one.name.removesuffix("_total"),
+                one.text,
+                labels=one.labels,
+                unit="seconds" if one.name.endswith("_seconds") else "",
+            )
+            for one in FAMILIES
+        }
+
+    def add(self, name: str, value: float, *labels: str) -> None:
+        """Say a value."""
+        self._families[name].add_metric((self._project, *labels), value)
+
+    def histogram(self, name: str, counted: Histogram, labels: Labels) -> None:
+        """Say counts by bucket: here each bucket counts all that took no longer than its bound."""
+        total, buckets = 0, []
+        bounds = (*map(floatToGoString, BOUNDS), "+Inf")
+        for bound, number in zip(bounds, counted.buckets, strict=True):
+            total += number
+            buckets.append((bound, total))
+        self._families[name].add_metric((self._project, *labels), buckets, counted.total)
+
+    def metrics(self) -> list[Any]:
+        """Return those of which anything was said."""
+        return [family for family in self._families.values() if family.samples]
+
+
+def _queues(page: _Page, found: Scraped) -> None:
+    page.add("agentbus_queues", found.queues)
+    halted = any(order.kind == "project" for order in found.orders)
+    page.add("agentbus_halted", int(halted))
+    paused = {order.name for order in found.orders if order.kind == "queue"}
+    seen: set[str] = set()
+    for one in found.stats:
+        if one.queue not in seen:
+            seen.add(one.queue)
+            page.add("agentbus_queue_paused", int(one.queue in paused), one.queue)
+            page.add("agentbus_queue_delayed", one.delayed, one.queue)
+            _counters(page, "agentbus_queue_", one.counters, (one.queue,))
+        _group(page, one)
+
+
+def _group(page: _Page, one: QueueStats) -> None:
+    labels = (one.queue, one.group or "")
+    for priority in PRIORITIES:
+        page.add("agentbus_queue_waiting", one.by_priority[priority], *labels, priority)
+    for name, value in (
+        ("pending", one.pending),
+        ("retrying", one.retrying),
+        ("lag", one.lag),
+        ("oldest_waiting_seconds", one.oldest or 0),
+        ("oldest_pending_seconds", one.oldest_pending or 0),
+        ("consumers", one.consumers),
+        ("dead_letters", one.dead),
+    ):
+        page.add(f"agentbus_queue_{name}", value, *labels)
+    if one.group is not None:
+        _counters(page, "agentbus_group_", one.worked, labels)
+
+
+def _counters(page: _Page, prefix: str, counters: Mapping[str, int], labels: Labels) -> None:
+    for event, number in counters.items():
+        if event not in _TIMES:
+            page.add(f"{prefix}tasks_total", number, *labels, event)
+        elif prefix == "agentbus_group_" or event == "busy_ms":
+            page.add(prefix + _TIMES[event], number / 1000, *labels)
+
+
+def _workers(page: _Page, found: Scraped) -> None:
+    counted: dict[Labels, dict[str, int]] = {}
+    running: dict[Labels, int] = {}
+    for one in found.workers:
+        labels = (one.queue, one.group)
+        states = counted.setdefault(labels, dict.fromkeys(_STATES, 0))
+        state = one.state if one.alive and one.state in _STATES else "dead"
+        states[state] += 1
+        running[labels] = running.get(labels, 0) + (one.running if one.alive else 0)
+    for group, states in counted.items():
+        for state, number in states.items():
+            page.add("agentbus_workers", number, *group, state)
+        page.add("agentbus_workers_running", running[group], *group)
+
+
+class _Told:
+    """What the metrics stream told since the exporter started."""
+
+    def __init__(self) -> None:
+        self._histograms: dict[tuple[str, Labels], Histogram] = {}
+        self._counts: dict[tuple[str, Labels], int] = {}
+        self._lags: dict[tuple[str, str], tuple[float, float, float]] = {}
+
+    def take(self, entries: Sequence[tuple[str, Mapping[str, str]]]) -> None:
+        """Add what new entries say; what is no figure counts as none."""
+        for entry_id, entry in entries:
+            if entry.get("kind", "work") == "events":
+                if entry.get("stream") and entry.get("role"):
+                    self._events(entry_id, entry)
+            elif entry.get("queue") and entry.get("group"):
+                labels = (entry["queue"], entry["group"])
+                self._add("agentbus_handler_duration_seconds", labels, entry, "ran", "busy_ms")
+                self._add("agentbus_task_wait_seconds", labels, entry, "waited", "waited_ms")
+
+    def _events(self, entry_id: str, entry: Mapping[str, str]) -> None:
+        stream, role = entry["stream"], entry["role"]
+        labels: Labels
+        relay = role == "relay"
+        name = "agentbus_outbox_events_total" if relay else "agentbus_consumer_events_total"
+        labels = (stream,) if relay else (stream, role)
+        for event in _RELAYS if relay else _CONSUMERS:
+            if is_number(entry.get(event, "")):
+                key = (name, (*labels, event))
+                if key in self._counts or len(self._counts) < _SERIES:
+                    self._counts[key] = self._counts.get(key, 0) + int(entry[event])
+        if not relay:
+            self._add(
+                "agentbus_consumer_handler_duration_seconds",
+                *(labels, entry, "handler_ran", "handler_ms"),
+            )
+        known = (stream, role) in self._lags or len(self._lags) < _SERIES
+        if known and is_number(entry.get("lag_events_count", "")):
+            events = int(entry["lag_events_count"])
+            seconds = decimal(entry.get("lag_ms")) / 1000
+            self._lags[stream, role] = id_time(entry_id), events, seconds
+
+    def _add(
+        self, name: str, labels: Labels, entry: Mapping[str, str], counts: str, spent: str
+    ) -> None:
+        buckets = by_bucket(entry.get(counts))
+        key = (name, labels)
+        if buckets and (key in self._histograms or len(self._histograms) < _SERIES):
+            total = decimal(entry.get(spent)) / 1000
+            self._histograms.setdefault(key, Histogram()).merge(buckets, total)
+
+    def write(self, page: _Page, now: float) -> None:
+        """Say it, and forget the lags that nobody told for a while."""
+        for (name, labels), histogram in self._histograms.items():
+            page.histogram(name, histogram, labels)
+        for (name, labels), number in self._counts.items():
+            page.add(name, number, *labels)
+        self._lags = {key: lag for key, lag in self._lags.items() if now - lag[0] <= _LAG_COUNTS}
+        for (stream, role), (_, events, seconds) in self._lags.items():
+            if role == "relay":
+                page.add("agentbus_outbox_waiting_events", events, stream)
+                page.add("agentbus_outbox_lag_seconds", seconds, stream)
+            else:
+                page.add("agentbus_consumer_lag_events", events, stream, role)
+                page.add("agentbus_consumer_lag_seconds", seconds, stream, role)
+
+
+class Exporter:
+    """Answers scrapes over HTTP, in threads, until it is closed."""
+
+    def __init__(self, bus: Bus, port: int, host: str = "127.0.0.1") -> None:
+        registry = CollectorRegistry()
+        registry.register(Collector(bus))
+        try:
+            self._server, self._thread = start_http_server(port, host, registry)
+        except (OSError, OverflowError) as error:
+            raise ConfigError(
+                f"nothing can be served on port {port} of {host!r}: {error}",
+                hint="choose another port (0: any that is free), or an address of this machine",
+            ) from error
+        shown = f"[{host}]" if ":" in host else host
+        self.url = f"http://{shown}:{self._server.server_port}/metrics"
+
+    def __enter__(self) -> Exporter:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Answer no more."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+def serve(bus: Bus, port: int, host: str = "127.0.0.1") -> Exporter:
+    """Start to answer scrapes on a port (0: any that is free) of an address of this machine.
+
+    Anybody who reaches it may read the names of queues, groups and consumers, and how many tasks there
+    are; nothing of what they hold. Raises `ConfigError` where nothing can be served.
+    """
+    return Exporter(bus, port, host)

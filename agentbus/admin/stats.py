@@ -1,0 +1,397 @@
+"""The figures of the queues: what waits, what is held, since when, and how fast it goes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from agentbus.admin.metrics_reader import Metrics, recent, summed
+from agentbus.admin.project import MANY_KEYS, scan
+from agentbus.core import names
+from agentbus.core.errors import NotFound
+from agentbus.core.names import unescape
+from agentbus.core.record import Record
+from agentbus.core.stream import id_time, is_number, text
+from agentbus.queues.ids import PRIORITIES
+from agentbus.queues.settle import ASIDE
+from agentbus.store.operation import Batch, Command, Run
+from agentbus.workers.metrics import Durations
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+
+    from agentbus.core.keys import Scope
+    from agentbus.store.operation import Op
+
+# So many queues are surveyed in one request: a script must not block the server for long.
+_PAGE = 25
+# What the script looks at where the server itself knows no figure: so many of the oldest pending
+# entries, and so many undelivered ones, of so many bytes.
+_LOOKED_AT, _COUNTED, _READ = 200, 10_000, 4_000_000
+_MINUTE = 60.0
+# One minute of the metrics of a thousand busy workers is more than this; the newest are read.
+_SAMPLES = 20_000
+# Fields of the counters that are the bus's own notes.
+_NOTES = ("refused_told", "refused_at")
+
+
+class Consumer(Record):
+    """A consumer of a group: how many tasks it holds, and for how many seconds it was not heard of."""
+
+    name: str
+    pending: int
+    idle: float
+
+
+class Group(Record):
+    """How far a group of workers is with a queue; ages are in seconds, by the server's clock.
+
+    `backlog` counts what was not delivered to it yet (at least so much, unless `exact`), `pending`
+    what its consumers hold, `retrying` what waits for its next attempt; `lag` is the sum of the three.
+    `last_ids` says by priority which entry was delivered last.
+    """
+
+    queue: str
+    group: str
+    backlog: int
+    exact: bool
+    by_priority: Mapping[str, int]
+    oldest: float | None
+    pending: int
+    oldest_pending: float | None
+    retrying: int
+    lag: int
+    dead: int
+    last_ids: Mapping[str, str]
+    consumers: Sequence[Consumer]
+
+
+class QueueStats(Record):
+    """The figures of a queue for one group (None: there is no group yet).
+
+    As in `Group`; `delayed` counts tasks that are not due yet, `dependent` those that wait for others to
+    be done; `consumers` counts the names. The
+    figures of speed are of the last minute: `rate` is tasks done a second, `attempts` is runs for each
+    task that was finished. `counters` are the queue's since it was made, `worked` the group's.
+    """
+
+    queue: str
+    group: str | None
+    backlog: int
+    exact: bool
+    by_priority: Mapping[str, int]
+    oldest: float | None
+    pending: int
+    oldest_pending: float | None
+    retrying: int
+    lag: int
+    delayed: int
+    dependent: int
+    dead: int
+    consumers: int
+    rate: float
+    attempts: float | None
+    running: Durations | None
+    waiting: Durations | None
+    counters: Mapping[str, int]
+    worked: Mapping[str, int]
+
+
+class StreamInfo(Record):
+    """A stream of the project: what it is for, its length, its ends, and how old they are in seconds."""
+
+    key: str
+    kind: str
+    queue: str | None
+    group: str | None
+    priority: str | None
+    length: int
+    first_id: str | None
+    last_id: str | None
+    oldest: float | None
+    newest: float | None
+
+
+class Survey:
+    """What the script said of one queue."""
+
+    def __init__(self, queue: str, now: float, streams: Sequence[Any]) -> None:
+        self.queue = queue
+        self.now = now
+        self.exists = any(length >= 0 for length, _, _ in streams)
+        self.lengths = {p: max(0, s[0]) for p, s in zip(PRIORITIES, streams, strict=True)}
+        self.firsts = {p: text(s[1]) for p, s in zip(PRIORITIES, streams, strict=True)}
+        self.groups: dict[str, dict[str, Any]] = {}
+        for priority, (_, _, groups) in zip(PRIORITIES, streams, strict=True):
+            for found in groups:
+                self.groups.setdefault(text(found[0]), {})[priority] = found
+
+    def age(self, ids: Iterable[str]) -> float | None:
+        """Return the age of the oldest entry."""
+        times = [id_time(found) for found in ids if found]
+        return max(0.0, self.now - min(times)) if times else None
+
+    def group(self, name: str | None, dead: int = 0) -> Group:
+        """Return how far a group is; a stream that it does not know, it will read from the start."""
+        parts = self.groups.get(name, {}) if name is not None else {}
+        backlog, waiting = {}, []
+        for priority in PRIORITIES:
+            part = parts.get(priority)
+            backlog[priority] = self.lengths[priority] if part is None else int(part[2])
+            waiting.append(self.firsts[priority] if part is None else text(part[4]))
+        aside = sum(part[6] for part in parts.values())
+        pending = sum(part[5] for part in parts.values()) - aside
+        idle = max((part[7] for part in parts.values()), default=-1)
+        return Group(
+            self.queue,
+            name or "",
+            sum(backlog.values()),
+            all(part[3] for part in parts.values()),
+            backlog,
+            self.age(waiting),
+            pending,
+            idle / 1000 if idle >= 0 else None,
+            aside,
+            sum(backlog.values()) + pending + aside,
+            dead,
+            {priority: text(parts[priority][1]) for priority in PRIORITIES if priority in parts},
+            _consumers(parts),
+        )
+
+
+def stats(
+    scope: Scope,
+    queue: str | None = None,
+    *,
+    letters_of: Callable[[str], str] = str,
+    most: int | None = None,
+    speed: bool = True,
+) -> Op[list[QueueStats]]:
+    """Return the figures of every queue (or of `most`), or of one, by group. Raises `NotFound`.
+
+    `letters_of` says for a queue under which name its dead letters lie. Without `speed` the metrics are
+    not read, and the figures of speed are those of a queue at rest.
+    """
+    if queue is None:
+        known = yield from known_queues(scope)
+    else:
+        known = [names.name("queue", queue)]
+    known = known[:most]
+    found: list[QueueStats] = []
+    speeds: dict[tuple[str, str | None], Metrics] | None = None if speed else {}
+    for at in range(0, len(known), _PAGE):
+        surveys = yield from surveyed(scope, known[at : at + _PAGE])
+        if speeds is None:
+            start = f"{max(0, round((surveys[0].now - _MINUTE) * 1000))}-0"
+            samples = yield from recent(scope, start, _SAMPLES)
+            speeds = {(s.queue, s.group): s for s in summed(samples, _MINUTE, queue)}
+        page = yield from _stats_of(scope, surveys, speeds, letters_of)
+        found += page
+    if queue is not None and not found:
+        raise _missing(queue)
+    return found
+
+
+def groups(scope: Scope, queue: str, *, letters_of: str | None = None) -> Op[list[Group]]:
+    """Return the groups of a queue with their consumers. Raises `NotFound`."""
+    (survey,) = yield from surveyed(scope, [names.name("queue", queue)])
+    if not survey.exists:
+        raise _missing(queue)
+    known = sorted(survey.groups)
+    dead = yield Batch(
+        [("XLEN", scope.keys.dead_letters(letters_of or queue, name)) for name in known]
+        or [("PING",)]
+    )
+    return [survey.group(name, _count(letters)) for name, letters in zip(known, dead, strict=False)]
+
+
+def lags(scope: Scope, groups: Collection[tuple[str, str]]) -> Op[dict[tuple[str, str], int]]:
+    """Return by queue and group how much is to be done of what is due; where nothing is known, nothing."""
+    known = sorted({queue for queue, _ in groups})
+    found: dict[str, Survey] = {}
+    for at in range(0, len(known), _PAGE):
+        page = yield from surveyed(scope, known[at : at + _PAGE])
+        found |= {survey.queue: survey for survey in page if survey.exists}
+    return {(queue, name): found[queue].group(name).lag for queue, name in groups if queue in found}
+
+
+def left(scope: Scope, queue: str, group: str) -> Op[int]:
+    """Return how many tasks a group has yet to finish, those included that are not due."""
+    (survey,) = yield from surveyed(scope, [queue])
+    delayed = yield Command("ZCARD", scope.keys.delayed(queue))
+    return survey.group(group).lag + int(delayed)
+
+
+def streams(scope: Scope) -> Op[list[StreamInfo]]:
+    """Return the streams of the project: the channel, queues by priority, dead letters, metrics."""
+    keys = scope.keys
+    known: list[tuple[str, str, str | None, str | None, str | None]] = [
+        (keys.channel, "channel", None, None, None)
+    ]
+    for kind in ("q", "dlq"):
+        for key in sorted((yield from scan(scope, kind))):
+            parts = key[len(f"{keys.project}:{kind}:") :].split(":")
+            # Keys that are no text are another program's; more parts are no stream of ours.
+            if len(parts) > 2 or not is_text(key):
+                continue
+            queue = unescape(parts[0])
+            last = unescape(parts[1]) if len(parts) == 2 else None
+            if kind == "dlq":
+                known.append((key, "dead letters", queue, last, None))
+            else:
+                known.append((key, "queue", queue, None, last or "normal"))
+    known.append((keys.metrics, "metrics", None, None, None))
+    order = {"channel": 0, "queue": 1, "dead letters": 2, "metrics": 3}
+    rank = {priority: at for at, priority in enumerate(PRIORITIES)}
+    known.sort(key=lambda one: (order[one[1]], one[2] or "", rank.get(one[4] or "", 9), one[0]))
+    found = []
+    for at in range(0, len(known), 8 * _PAGE):
+        page = known[at : at + 8 * _PAGE]
+        now, *ends = yield Run("ends", [one[0] for one in page])
+        for one, (length, first, last_id) in zip(page, ends, strict=True):
+            if length >= 0:
+                found.append(_info(one, now / 1000, length, text(first), text(last_id)))
+    return found
+
+
+def _info(
+    one: tuple[str, str, str | None, str | None, str | None],
+    now: float,
+    length: int,
+    first: str,
+    last: str,
+) -> StreamInfo:
+    return StreamInfo(
+        *one,
+        length,
+        first or None,
+        last or None,
+        max(0.0, now - id_time(first)) if first else None,
+        max(0.0, now - id_time(last)) if last else None,
+    )
+
+
+def known_queues(scope: Scope) -> Op[list[str]]:
+    """Return the queues; those that only other programs fill, too, unless that takes too long."""
+    listed, size = yield Batch([("ZRANGE", scope.keys.queues, 0, -1), ("DBSIZE",)])
+    found = {text(name) for name in listed} if isinstance(listed, list) else set()
+    if isinstance(size, int) and size <= MANY_KEYS:
+        prefix = f"{scope.keys.project}:q:"
+        for key in (yield from scan(scope, "q")):
+            if is_text(key):
+                found.add(unescape(key[len(prefix) :].partition(":")[0]))
+    return sorted(found)
+
+
+def surveyed(scope: Scope, queues: Sequence[str]) -> Op[list[Survey]]:
+    """Survey queues in one moment."""
+    keys = [scope.keys.queue(queue, priority) for queue in queues for priority in PRIORITIES]
+    now, *found = yield Run("survey", keys, (ASIDE, _LOOKED_AT, _COUNTED, _READ))
+    size = len(PRIORITIES)
+    return [
+        Survey(queue, now / 1000, found[at * size : (at + 1) * size])
+        for at, queue in enumerate(queues)
+    ]
+
+
+def _stats_of(
+    scope: Scope,
+    surveys: Sequence[Survey],
+    speeds: Mapping[tuple[str, str | None], Metrics],
+    letters_of: Callable[[str], str],
+) -> Op[list[QueueStats]]:
+    keys = scope.keys
+    wanted: list[tuple[str, ...]] = []
+    for survey in surveys:
+        wanted.append(("ZCARD", keys.delayed(survey.queue)))
+        wanted.append(("ZCARD", keys.after(survey.queue)))
+        wanted.append(("HGETALL", keys.stats(survey.queue)))
+        for name in survey.groups:
+            wanted.append(("XLEN", keys.dead_letters(letters_of(survey.queue), name)))
+            wanted.append(("HGETALL", keys.worked(survey.queue, name)))
+    replies = iter((yield Batch(wanted)))
+    found = []
+    for survey in surveys:
+        waiting = _count(next(replies)), _count(next(replies))
+        counters = _counters(next(replies))
+        about = {name: (_count(next(replies)), _counters(next(replies))) for name in survey.groups}
+        if not (survey.exists or any(waiting) or counters):
+            continue
+        rows: list[str | None] = [*sorted(about)]
+        for row in rows or [None]:
+            dead, worked = about[row] if row is not None else (0, {})
+            found.append(
+                _stats(
+                    survey.group(row, dead),
+                    waiting,
+                    speeds.get((survey.queue, row)),
+                    counters,
+                    worked,
+                )
+            )
+    return found
+
+
+def _stats(
+    group: Group,
+    waiting: tuple[int, int],
+    speed: Metrics | None,
+    counters: Mapping[str, int],
+    worked: Mapping[str, int],
+) -> QueueStats:
+    return QueueStats(
+        group.queue,
+        group.group or None,
+        group.backlog,
+        group.exact,
+        group.by_priority,
+        group.oldest,
+        group.pending,
+        group.oldest_pending,
+        group.retrying,
+        group.lag,
+        *waiting,
+        group.dead,
+        len(group.consumers),
+        0.0 if speed is None else speed.rate,
+        None if speed is None else speed.attempts,
+        None if speed is None else speed.running,
+        None if speed is None else speed.waiting,
+        counters,
+        worked,
+    )
+
+
+def _consumers(parts: Mapping[str, Any]) -> tuple[Consumer, ...]:
+    """Return the consumers of a group, each once for all its streams."""
+    found: dict[str, tuple[int, float]] = {}
+    for part in parts.values():
+        for raw, pending, idle in part[8]:
+            name = text(raw)
+            before = found.get(name, (0, float("inf")))
+            found[name] = before[0] + pending, min(before[1], idle / 1000)
+    return tuple(Consumer(name, *found[name]) for name in sorted(found))
+
+
+def _counters(reply: Any) -> dict[str, int]:
+    if not isinstance(reply, list):
+        return {}
+    named = {text(reply[i]): text(reply[i + 1]) for i in range(0, len(reply), 2)}
+    return {
+        name: int(value)
+        for name, value in sorted(named.items())
+        if is_number(value) and name not in _NOTES
+    }
+
+
+def _count(reply: Any) -> int:
+    return reply if isinstance(reply, int) else 0
+
+
+def _missing(queue: str) -> NotFound:
+    return NotFound(f"there is no queue {queue!r}", hint="see 'agentbus bus list'")
+
+
+def is_text(key: str) -> bool:
+    """Tell whether a key that SCAN found is text."""
+    # Bytes that are no UTF-8 come as lone surrogates: another program's key.
+    return not any("\ud800" <= character <= "\udfff" for character in key)

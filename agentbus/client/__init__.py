@@ -1,0 +1,1 @@
+"""The facade: `Bus`, `AsyncBus` and `Queue`."""

@@ -1,0 +1,81 @@
+"""What a bus does with work: its queues, and questions."""
+
+from __future__ import annotations
+
+from agentbus.client.verb import Patient, verb
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from agentbus.client.queue import Queue
+    from agentbus.core.keys import Scope
+    from agentbus.core.settings import Settings
+    from agentbus.queues.janitor import Tidied
+    from agentbus.queues.policy import Policies, Policy
+    from agentbus.store.operation import Op
+
+_FOR_EVER = float("inf")
+
+
+class Labour:
+    """The part of a bus that has to do with queues."""
+
+    scope: Scope
+    settings: Settings
+    _read: Policies | None = None
+
+    def queue(self, name: str, *, bound: int | None = None) -> Queue:
+        """Return a queue of this project; nothing is made before its first task."""
+        from agentbus.client.queue import Queue
+
+        return Queue(self, name, bound=bound)
+
+    def policy(self, queue: str) -> Policy:
+        """Return what the config says of a queue, with the defaults; nothing is asked of the server.
+
+        Raises `ConfigError` if there is a mistake in any policy of the config.
+        """
+        from agentbus.core import names
+
+        return self._policies().policy_of(names.name("queue", queue))
+
+    def _policies(self) -> Policies:
+        if self._read is None:
+            from agentbus.queues import policy
+
+            self._read = policy.read(self.settings)
+        return self._read
+
+    @verb
+    def ask(
+        self, /, queue: str, payload: object, timeout: float | None = 30, **envelope: Any
+    ) -> Patient[Any]:
+        """Publish a task and block until it is done; returns what its handler returned.
+
+        `timeout` is in seconds, 0 or None for no limit; `envelope` is as for `Queue.publish`, without a
+        key. Raises `TaskFailed` if the task was buried, `TimedOut`, `QueueFull`.
+        """
+        from agentbus.queues import ask
+
+        found = self.policy(queue)
+        op = ask.ask(self.scope, queue, payload, timeout, envelope, found)
+        return Patient(ask.result_of(op), timeout or _FOR_EVER)
+
+    @verb
+    def tidy(self, queue: str | None = None, *, dry_run: bool = False) -> Op[list[Tidied]]:
+        """Tidy a queue, or all: trim what is done and old, delete dead consumers, forget leftovers.
+
+        Returns what was removed of each queue, or with `dry_run` would be. Workers do this by
+        themselves, now and then. Raises `NotFound`.
+        """
+        from agentbus.queues import janitor
+
+        found = self._policies()
+        return janitor.tidy(
+            self.scope,
+            queue,
+            dry_run=dry_run,
+            retention=found.retention_of,
+            letters_of=found.letters_of,
+        )

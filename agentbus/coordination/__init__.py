@@ -1,0 +1,1 @@
+"""Talk, notes and flags: the operations behind each verb."""

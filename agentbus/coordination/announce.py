@@ -1,0 +1,165 @@
+"""Taking flags and ending holds: the operations under `flags`, in the server's own words.
+
+They answer with what the server said, and load neither values nor errors before they are needed: a
+hook may announce at every turn.
+"""
+
+from __future__ import annotations
+
+from agentbus.core import names
+from agentbus.store.operation import Run, Wait
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from agentbus.core.errors import AgentBusError
+    from agentbus.core.keys import Scope
+    from agentbus.store.operation import Op
+
+COMPLETION_KEPT = 86_400.0
+# Another program may end a hold without saying so on the channel: look again this often.
+RECHECK = 2.0
+_LONGEST_TTL = 10 * 365 * 86_400.0
+
+
+def take(
+    scope: Scope,
+    flag: str,
+    *,
+    ttl: float | None = None,
+    force: bool = False,
+    wait: float | None = None,
+) -> Op[tuple[str, str, int, float | None]]:
+    """Take a flag, or renew this agent's hold of it.
+
+    Returns `taken` or `renewed`, the flag's value, the fencing token, and the seconds left (None: no
+    end). `wait` is how long to wait for another's hold to end. Raises `FlagHeld`.
+    """
+    name = names.name("flag", flag)
+    keys = scope.keys
+    milliseconds = "" if ttl is None else str(milliseconds_of(ttl))
+    until = None if not wait else scope.monotonic() + span("wait", wait)
+    while True:
+        once = scope.once()
+        step = Run(
+            "announce",
+            (
+                *(keys.flag(name), keys.done(name), keys.fence(name)),
+                *(keys.channel, keys.agents, keys.topics, once.key),
+            ),
+            (
+                *(scope.agent, milliseconds, int(force), scope.channel_bound, once.token),
+                *(name, f"announced {name}"),
+            ),
+            writes=True,
+        )
+        reply = yield step
+        scope.settled(once, step)
+        what, value, token, left, tail = (part.decode("utf-8", "replace") for part in reply)
+        if what != "held":
+            return what, value, int(token), seconds_left(left)
+        remaining = 0.0 if until is None else until - scope.monotonic()
+        if remaining <= 0:
+            raise _held(name, value)
+        expires = seconds_left(left)
+        recheck = RECHECK if expires is None else min(RECHECK, expires + 0.001)
+        yield Wait(keys.channel, tail, min(recheck, remaining))
+
+
+def end(
+    scope: Scope,
+    flag: str,
+    how: str,
+    *,
+    force: bool = False,
+    token: int | None = None,
+    note: str | None = None,
+    kept: float = COMPLETION_KEPT,
+) -> Op[tuple[str, int]]:
+    """End a hold as `satisfied`, which leaves a completion for `kept` seconds, or as `released`.
+
+    Returns who and when as a flag's value has it, and the fencing token. With `token`, only the hold
+    that has it is ended. Raises `NotHolder`.
+    """
+    name = names.name("flag", flag)
+    remark = "" if note is None else names.body("note", note, scope.max_body)
+    keys, once = scope.keys, scope.once()
+    step = Run(
+        "satisfy",
+        (
+            *(keys.flag(name), keys.done(name), keys.fence(name)),
+            *(keys.channel, keys.agents, keys.topics, once.key),
+        ),
+        (
+            *(scope.agent, how, int(force), "" if token is None else token, remark),
+            *(max(1, round(span("kept", kept))), scope.channel_bound, once.token, name),
+            f"{how} {name}" + (f": {remark}" if remark else ""),
+        ),
+        writes=True,
+    )
+    reply = yield step
+    scope.settled(once, step)
+    if reply[0] != b"ended":
+        value = reply[1].decode("utf-8", "replace") if reply[0] == b"held" else ""
+        raise _not_held(scope.agent, name, value, token)
+    return reply[1].decode("utf-8", "replace"), int(reply[2])
+
+
+def holder(value: str) -> str:
+    """Return the agent in a flag's value, `agent @ RFC3339`."""
+    return value.rpartition(" @ ")[0] or value
+
+
+def since(value: str) -> str:
+    """Return the time in a flag's value, as it was written; empty where there is none."""
+    agent, _, at = value.rpartition(" @ ")
+    return at if agent else ""
+
+
+def seconds_left(milliseconds: str) -> float | None:
+    """Return the seconds in a PTTL reply; None for a key without an end."""
+    left = int(milliseconds)
+    return None if left < 0 else left / 1000
+
+
+def milliseconds_of(ttl: float) -> int:
+    """Return a TTL for PEXPIRE. Raises `UsageError` where it cannot be one."""
+    return max(1, round(span("ttl", ttl) * 1000))
+
+
+def span(what: str, seconds: float) -> float:
+    """Return a number of seconds above 0, at most ten years. Raises `UsageError`."""
+    if not isinstance(seconds, (int, float)) or not 0 < seconds <= _LONGEST_TTL:
+        from agentbus.core.errors import UsageError
+
+        raise UsageError(f"{what} is {seconds!r}", hint="give seconds above 0, at most ten years")
+    return seconds
+
+
+def whose(value: str) -> str:
+    """Say who holds a flag with this value, and since when."""
+    at = since(value)
+    return f"held by {holder(value)}" + (f" since {at}" if at else "")
+
+
+def _held(name: str, value: str) -> AgentBusError:
+    from agentbus.core.errors import FlagHeld
+
+    return FlagHeld(
+        f"the flag {name!r} is {whose(value)}",
+        hint=f"wait with 'agentbus await {names.shell_word(name)}', or take it with 'announce --force'",
+    )
+
+
+def _not_held(agent: str, name: str, value: str, token: int | None) -> AgentBusError:
+    from agentbus.core.errors import NotHolder
+
+    if value:
+        return NotHolder(
+            f"the flag {name!r} is not {agent}'s: {whose(value)}",
+            hint="its holder ends it, or use --force",
+        )
+    if token is not None:
+        return NotHolder(
+            f"the hold of {name!r} with the token {token} is over", hint="announce it again"
+        )
+    return NotHolder(f"{agent} does not hold {name!r}", hint="see 'agentbus list --flags'")

@@ -1,0 +1,175 @@
+"""Flags: who does what, and when it is done.
+
+A flag is held by one agent, ends as satisfied or released, and leaves a completion that outlives
+it. Each hold has a fencing token, and every change is an event on the channel.
+"""
+
+from __future__ import annotations
+
+from agentbus.coordination import announce as holds
+from agentbus.core.errors import NotHolder, UsageError
+from agentbus.core.record import Record
+from agentbus.core.stream import is_number, text
+from agentbus.core.timespec import parse_rfc3339
+from agentbus.store.operation import Command, Run
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from agentbus.core.keys import Scope
+    from agentbus.store.operation import Op
+
+
+class Hold(Record):
+    """An agent's hold of a flag; `token` is a fencing number that only grows.
+
+    `ttl` is in seconds, None for a hold without end. `renewed` tells that this agent held the flag
+    already.
+    """
+
+    flag: str
+    agent_id: str
+    timestamp: float | None
+    ttl: float | None
+    token: int
+    renewed: bool = False
+    _bus: Any = None
+
+    def renew(self, ttl: float | None = None) -> Any:
+        """Give the hold a new TTL (its own by default) if it is still this one, else `NotHolder`.
+
+        Returns the renewed hold; on an `AsyncBus`, an awaitable of it.
+        """
+        return self._bus._renew(self, ttl)
+
+
+class FlagState(Record):
+    """A flag as it stands: held by `agent_id` since `timestamp`, or completed, or neither."""
+
+    flag: str
+    state: str
+    agent_id: str | None
+    timestamp: float | None
+    ttl: float | None
+    token: int | None
+    note: str | None = None
+
+
+def announce(
+    scope: Scope,
+    flag: str,
+    *,
+    ttl: float | None = None,
+    force: bool = False,
+    wait: float | None = None,
+    bus: object = None,
+) -> Op[Hold]:
+    """Take a flag, or renew this agent's hold of it; `bus` is what the hold renews itself by."""
+    what, value, token, left = yield from holds.take(scope, flag, ttl=ttl, force=force, wait=wait)
+    agent, at = split(value)
+    return Hold(flag, agent, at, left, token, what == "renewed", bus)
+
+
+def end(
+    scope: Scope,
+    flag: str,
+    how: str,
+    *,
+    force: bool = False,
+    note: str | None = None,
+    token: int | None = None,
+) -> Op[FlagState]:
+    """End a hold as `satisfied` or `released`, in one atomic step with its event."""
+    value, number = yield from holds.end(scope, flag, how, force=force, note=note, token=token)
+    agent, at = split(value)
+    return FlagState(flag, how, agent, at, None, number, note)
+
+
+def renew(scope: Scope, hold: Hold, ttl: float | None = None) -> Op[Hold]:
+    """Give a hold a new TTL (its own by default), if it is still this one."""
+    span = ttl if ttl is not None else hold.ttl
+    if span is None:
+        raise UsageError(f"the hold of {hold.flag!r} has no end", hint="give it a ttl")
+    keys = scope.keys
+    reply = yield Run(
+        "renew",
+        (keys.flag(hold.flag), keys.fence(hold.flag), keys.channel, keys.agents, keys.topics),
+        (
+            *(hold.agent_id, hold.token, holds.milliseconds_of(span)),
+            *(scope.channel_bound, hold.flag),
+        ),
+        writes=True,
+    )
+    if reply[0] != b"renewed":
+        now = text(reply[1])
+        raise NotHolder(
+            f"the hold of {hold.flag!r} with the token {hold.token} is over"
+            + (f"; {holds.whose(now)}" if now else ""),
+            hint="announce it again",
+        )
+    return Hold(
+        hold.flag, hold.agent_id, hold.timestamp, span, hold.token, renewed=True, _bus=hold._bus
+    )
+
+
+def states(scope: Scope) -> Op[list[FlagState]]:
+    """Return every flag that is held or completed, by name."""
+    found: set[str] = set()
+    for kind in ("flag", "done"):
+        prefix, cursor = f"{scope.keys.project}:{kind}:", b"0"
+        while True:
+            cursor, page = yield Command(
+                "SCAN", cursor, "MATCH", scope.keys.pattern(kind), "COUNT", 1000
+            )
+            found.update(text(key)[len(prefix) :] for key in page)
+            if int(cursor) == 0:
+                break
+    reply = yield from look(scope, sorted(found))
+    return [state for state in reply[1] if state.state != "free"]
+
+
+def look(scope: Scope, flags: list[str]) -> Op[tuple[str, list[FlagState]]]:
+    """Return the channel's last id and the flags' states, as they are in one moment."""
+    reply = yield from _look(scope, flags)
+    return text(reply[0]), [_state(flag, reply, 1 + 4 * i) for i, flag in enumerate(flags)]
+
+
+def look_keys(scope: Scope, flags: list[str]) -> list[str]:
+    """Return the keys that the script `look` reads."""
+    keys = scope.keys
+    return [
+        keys.channel,
+        *(key for flag in flags for key in (keys.flag(flag), keys.done(flag), keys.fence(flag))),
+    ]
+
+
+def split(value: str) -> tuple[str, float | None]:
+    """Return the agent and the unix time in a flag's value; None where the time cannot be read."""
+    agent, separator, at = value.rpartition(" @ ")
+    return (agent, parse_rfc3339(at)) if separator else (value, None)
+
+
+def completion(value: str) -> tuple[str, float | None, str, str]:
+    """Return who, when, event id and note of a completion."""
+    first, _, rest = value.partition("\n")
+    event, _, rest = rest.partition("\n")
+    _token, _, note = rest.partition("\n")
+    return *split(first), event, note
+
+
+def _look(scope: Scope, flags: list[str]) -> Op[list[bytes]]:
+    reply: list[bytes] = yield Run("look", look_keys(scope, flags))
+    return reply
+
+
+def _state(flag: str, reply: list[bytes], at: int) -> FlagState:
+    value, left, done, token = (text(part) for part in reply[at : at + 4])
+    number = int(token) if is_number(token) else None
+    if value:
+        agent, since = split(value)
+        return FlagState(flag, "held", agent, since, holds.seconds_left(left), number)
+    if done:
+        agent, since, _event, note = completion(done)
+        return FlagState(flag, "satisfied", agent, since, None, number, note or None)
+    return FlagState(flag, "free", None, None, None, number)

@@ -1,0 +1,166 @@
+"""Notes: what agents write down for each other, by key and by tag."""
+
+from __future__ import annotations
+
+from agentbus.coordination import recall as reading
+from agentbus.core import names
+from agentbus.core.errors import AgentBusError, NoteExists, UsageError
+from agentbus.core.record import Record
+from agentbus.core.stream import fields, text
+from agentbus.store.operation import Command, Run, floor
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from agentbus.core.keys import Scope
+    from agentbus.store.operation import Op
+
+_TRIES = 20
+_PAGE = 500
+
+
+class Note(Record):
+    """A note; `value` is None where only the index was read. `timestamp` is unix seconds."""
+
+    key: str
+    value: str | None
+    author: str
+    timestamp: float
+    tags: tuple[str, ...]
+
+
+def jot(
+    scope: Scope, key: str, value: str, tags: Sequence[str] = (), *, if_absent: bool = False
+) -> Op[Note]:
+    """Write a note, replace its tags and say so on the channel, in one atomic step."""
+    title = names.name("key", key)
+    body = names.body("note", value, scope.max_body)
+    labels = _labels(tags)
+    keys, once, had = scope.keys, scope.once(), ""
+    for _ in range(_TRIES):
+        old = [tag for tag in had.split(",") if tag and tag not in labels]
+        step = Run(
+            "jot",
+            (
+                *(keys.jot(title), keys.jots, keys.channel, keys.agents, keys.topics, once.key),
+                *(keys.tag(tag) for tag in (*labels, *old)),
+            ),
+            (
+                *(title, body, scope.agent, ",".join(labels), had, int(if_absent)),
+                *(scope.channel_bound, once.token, f"noted {title}", len(labels)),
+            ),
+            writes=True,
+        )
+        reply = yield step
+        if reply[0] == b"written":
+            scope.settled(once, step)
+            return Note(title, body, scope.agent, float(reply[1]), tuple(labels))
+        if reply[0] == b"exists":
+            raise NoteExists(
+                f"the note {title!r} exists", hint="leave out --if-absent to replace it"
+            )
+        had = text(reply[1])
+    raise _contended(title)
+
+
+def forget(scope: Scope, key: str) -> Op[None]:
+    """Remove a note and its tag entries, and say so on the channel, in one atomic step."""
+    title = names.name("key", key)
+    keys, once, had = scope.keys, scope.once(), ""
+    for _ in range(_TRIES):
+        step = Run(
+            "forget",
+            (
+                *(keys.jot(title), keys.jots, keys.channel, keys.agents, keys.topics, once.key),
+                *(keys.tag(tag) for tag in had.split(",") if tag),
+            ),
+            (title, scope.agent, had, scope.channel_bound, once.token, f"forgot {title}"),
+            writes=True,
+        )
+        reply = yield step
+        if reply[0] == b"forgotten":
+            scope.settled(once, step)
+            return
+        if reply[0] == b"absent":
+            raise reading.missing(title)
+        had = text(reply[1])
+    raise _contended(title)
+
+
+def recall(scope: Scope, key: str) -> Op[Note]:
+    """Return the note with this key."""
+    found = yield from reading.read(scope, key)
+    return _note(key, found)
+
+
+def notes(
+    scope: Scope,
+    tags: Sequence[str] = (),
+    *,
+    every: bool = False,
+    latest: int = 10,
+    values: bool = True,
+) -> Op[list[Note]]:
+    """Return the newest notes with any (or every) of the tags, or of all notes without tags."""
+    if not isinstance(latest, int) or latest < 0:
+        raise UsageError(f"latest is {latest!r}", hint="give a number of notes")
+    labels = _labels(tags)
+    if labels:
+        found = yield Run("tagged", [scope.keys.tag(tag) for tag in labels], (int(every), latest))
+        titles = [text(title) for title in found[::2]]
+    else:
+        titles = yield from _newest(scope, latest)
+    replies = []
+    for at in range(0, len(titles), _PAGE):
+        page = titles[at : at + _PAGE]
+        replies += yield Run("recall", [scope.keys.jot(title) for title in page])
+    # An index entry without a note is another program's leftover; there is nothing to show.
+    found_notes = [_note(title, flat) for title, flat in zip(titles, replies, strict=True) if flat]
+    if not labels:
+        found_notes.sort(key=lambda note: -note.timestamp)
+    kept = found_notes[:latest]
+    if values:
+        return kept
+    return [Note(note.key, None, note.author, note.timestamp, note.tags) for note in kept]
+
+
+def _newest(scope: Scope, latest: int) -> Op[list[str]]:
+    """Return the newest titles, and all that another program wrote without the index of titles."""
+    yield floor()
+    indexed = yield Command("ZREVRANGE", scope.keys.jots, 0, -1)
+    known = [text(title) for title in indexed]
+    titles = dict.fromkeys(known[:latest])
+    everything = set(known)
+    prefix = scope.keys.jot("")
+    cursor: bytes | int = 0
+    while True:
+        cursor, page = yield Command(
+            "SCAN", cursor, "MATCH", scope.keys.pattern("jot"), "COUNT", 1000
+        )
+        for key in page:
+            title = text(key)[len(prefix) :]
+            if title not in everything:
+                titles[title] = None
+        if int(cursor) == 0:
+            return list(titles)
+
+
+def _labels(tags: Sequence[str]) -> list[str]:
+    if isinstance(tags, str):
+        raise UsageError(f"the tags are the text {tags!r}", hint="give a list of tags")
+    return list(dict.fromkeys(names.tag(tag) for tag in tags))
+
+
+def _note(title: str, flat: Sequence[bytes]) -> Note:
+    named = fields(flat)
+    try:
+        at = float(named.get("timestamp", "0"))
+    except ValueError:
+        at = 0.0
+    tags = tuple(tag for tag in named.get("tags", "").split(",") if tag)
+    return Note(title, named.get("value", ""), named.get("author", ""), at, tags)
+
+
+def _contended(title: str) -> AgentBusError:
+    return AgentBusError(f"the note {title!r} kept changing while it was written", hint="try again")

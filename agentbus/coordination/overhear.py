@@ -1,0 +1,230 @@
+"""Hearing: a read position for each agent, and one more for each topic that it follows."""
+
+from __future__ import annotations
+
+from agentbus.core import names
+from agentbus.core.keys import cursor_field
+from agentbus.core.stream import fields, position, text
+from agentbus.store.operation import Command, Emit, Run, Stopped, Wait, floor
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import Any
+
+    from agentbus.coordination.message import Message
+    from agentbus.core.errors import EpochMismatch, UsageError
+    from agentbus.core.keys import Scope
+    from agentbus.store.operation import Op
+
+_EXAMINED_AT_ONCE = 1000
+# A follower looks again at least this often, should the server have forgotten it.
+_RECHECK = 30.0
+
+
+def heard(entry_id: str, named: dict[str, str]) -> Message:
+    """Return an entry of the channel as a message, whoever wrote it."""
+    from agentbus.coordination.message import Message
+    from agentbus.core.stream import id_time
+
+    agent = named.pop("agent_id", "")
+    body = named.pop("message", "")
+    topic = named.pop("topic", None)
+    event = named.pop("event", None)
+    return Message(entry_id, agent, body, topic, id_time(entry_id), event, named or None)
+
+
+def overhear(
+    scope: Scope,
+    topics: Sequence[str] = (),
+    *,
+    limit: int | None = 100,
+    start: str | None = None,
+    last: int | None = None,
+    peek: bool = False,
+    follow: bool = False,
+    timeout: float | None = None,
+    others: bool = False,
+    reset: bool = False,
+    make: Callable[[str, dict[str, str]], object] = heard,
+) -> Op[None]:
+    """Emit what this agent has not heard yet, oldest first, then move its cursors past it.
+
+    With `start`, `last` or `peek` no cursor moves. What was trimmed away unheard comes as an entry
+    with the event `gap`. `make` turns an entry's id and fields into what is emitted.
+    """
+    wanted = [names.name("topic", topic) for topic in dict.fromkeys(topics)]
+    _check(limit, last, start, follow, timeout)
+    reader = _Reader(scope, wanted, limit, others, make)
+    if reset:
+        yield Run("rewind", (scope.keys.heard, *reader.cursors), reader.cursor_fields, writes=True)
+    if last is not None:
+        yield from reader.emit_last(last)
+        return
+    if start is not None:
+        from agentbus.core.timespec import since
+
+        reader.start = since(start, scope.now())
+    reader.moves = not peek and start is None
+    until = None if timeout is None else scope.monotonic() + timeout
+    while True:
+        yield from reader.emit_new()
+        if reader.left == 0 or not follow:
+            return
+        wait = _RECHECK if until is None else min(_RECHECK, until - scope.monotonic())
+        if wait <= 0:
+            return
+        yield Wait(scope.keys.channel, reader.tail, wait)
+
+
+def _check(
+    limit: int | None, last: int | None, start: str | None, follow: bool, timeout: float | None
+) -> None:
+    for what, number in (("limit", limit), ("last", last)):
+        if number is not None and (not isinstance(number, int) or number < 0):
+            raise _mistake(f"{what} is {number!r}", hint="give a number of messages")
+    if last is not None and (start is not None or follow):
+        raise _mistake("last goes with neither since nor follow", hint="leave one of them out")
+    if timeout is not None and not follow:
+        raise _mistake("a timeout needs follow", hint="leave it out, or follow")
+
+
+def _mistake(message: str, *, hint: str) -> UsageError:
+    from agentbus.core.errors import UsageError
+
+    return UsageError(message, hint=hint)
+
+
+class _Ordinals:
+    """The places that entries have among all that were ever added, where these are known."""
+
+    def __init__(self, before: int, offsets: list[int], examined: int) -> None:
+        self._before = before
+        self._offsets = offsets
+        self._examined = examined
+
+    def of(self, number: int) -> str:
+        """Return the ordinal of the so-many-th entry that was handed out; '' if it is unknown."""
+        return "" if self._before < 0 else str(self._before + self._offsets[number - 1])
+
+    def of_all(self) -> str:
+        """Return the ordinal of the last entry that was examined; '' if it is unknown."""
+        return "" if self._before < 0 else str(self._before + self._examined)
+
+
+class _Reader:
+    """One reading of the channel: where it stands, and what it has handed out."""
+
+    def __init__(
+        self,
+        scope: Scope,
+        topics: Sequence[str],
+        limit: int | None,
+        others: bool,
+        make: Callable[[str, dict[str, str]], object],
+    ) -> None:
+        self.scope = scope
+        self.make = make
+        self.topics: Sequence[str | None] = topics or (None,)
+        self.cursors = [scope.keys.cursor(scope.agent, topic) for topic in self.topics]
+        self.cursor_fields = [cursor_field(scope.agent, topic) for topic in self.topics]
+        self.left = limit
+        self.omit = scope.agent if others else ""
+        self.start = ""
+        self.moves = True
+        self.tail = "0-0"
+
+    def emit_new(self) -> Op[None]:
+        more = True
+        while more and self.left != 0:
+            room = _EXAMINED_AT_ONCE if self.left is None else min(self.left, _EXAMINED_AT_ONCE)
+            argv: list[str | int] = [self.start, room, _EXAMINED_AT_ONCE, self.omit]
+            for field, topic in zip(self.cursor_fields, self.topics, strict=True):
+                argv += [field, topic or ""]
+            reply = yield Run(
+                "overhear", (self.scope.keys.channel, self.scope.keys.heard, *self.cursors), argv
+            )
+            if reply[0] != b"entries":
+                raise self._misplaced(reply)
+            entries, examined, last = reply[1], text(reply[2]), text(reply[6])
+            more = bool(reply[3])
+            if reply[4] != b"0" and self.moves:
+                yield Emit(self._gap(text(reply[4]), examined))
+            ordinals = _Ordinals(reply[5], reply[7], reply[8])
+            yield from self._emit(entries, examined, ordinals)
+            self.tail = last if not more else examined
+            if not self.moves and examined:
+                # Without cursors the reading itself remembers where it stands.
+                from agentbus.core.timespec import following
+
+                self.start = following(position(examined))
+
+    def emit_last(self, count: int) -> Op[None]:
+        """Emit the newest `count` messages that fit, oldest first; no cursor moves."""
+        yield floor()
+        found: list[tuple[str, dict[str, str]]] = []
+        end = "+"
+        while len(found) < count:
+            entries = yield Command(
+                "XREVRANGE", self.scope.keys.channel, end, "-", "COUNT", _EXAMINED_AT_ONCE
+            )
+            for entry_id, flat in entries:
+                named = fields(flat or ())
+                if self._fits(named) and len(found) < count:
+                    found.append((text(entry_id), named))
+            if len(entries) < _EXAMINED_AT_ONCE:
+                break
+            end = f"({text(entries[-1][0])}"
+        for entry in reversed(found):
+            yield Emit(self.make(*entry))
+
+    def _emit(self, entries: list[Any], examined: str, ordinals: _Ordinals) -> Op[None]:
+        consumed, number = "", 0
+        try:
+            for entry_id, flat in entries:
+                yield Emit(self.make(text(entry_id), fields(flat or ())))
+                consumed, number = text(entry_id), number + 1
+                if self.left is not None:
+                    self.left -= 1
+        except Stopped:
+            # The reader left while it had a message in hand: that one was not heard to its end.
+            if consumed and self.moves:
+                yield self._advance(consumed, ordinals.of(number))
+            raise
+        if examined and self.moves:
+            yield self._advance(examined, ordinals.of_all())
+
+    def _advance(self, entry_id: str, ordinal: str) -> Run:
+        keys = self.scope.keys
+        return Run(
+            "advance",
+            (keys.heard, keys.agents, *self.cursors),
+            (self.scope.agent, entry_id, ordinal, *self.cursor_fields),
+            writes=True,
+        )
+
+    def _fits(self, named: dict[str, str]) -> bool:
+        wanted = self.topics == (None,) or named.get("topic") in self.topics
+        return wanted and (not self.omit or named.get("agent_id") != self.omit)
+
+    def _gap(self, missed: str, entry_id: str) -> object:
+        reader = self.scope.agent
+        told = f"{missed} messages were trimmed away before {reader} heard them"
+        return self.make(
+            entry_id, {"agent_id": reader, "message": told, "event": "gap", "missed": missed}
+        )
+
+    def _misplaced(self, reply: list[bytes]) -> EpochMismatch | UsageError:
+        cursor, value = text(reply[1]), text(reply[2])
+        if reply[0] == b"bad":
+            return _mistake(
+                f"the cursor {cursor!a} holds {value[:60]!a}, which is no stream id",
+                hint="another program wrote it; 'agentbus overhear --reset' starts again",
+            )
+        from agentbus.core.errors import EpochMismatch
+
+        return EpochMismatch(
+            f"the cursor {cursor!a} stands at {value}, and the channel ends at {text(reply[3])}:"
+            " the server went back in time",
+            hint="read on with --since, or start again with 'agentbus overhear --reset'",
+        )

@@ -1,0 +1,29 @@
+"""Reading one note: the operation under `notes`, which a hook may run at every turn."""
+
+from __future__ import annotations
+
+from agentbus.core import names
+from agentbus.store.operation import Run
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from agentbus.core.errors import NotFound
+    from agentbus.core.keys import Scope
+    from agentbus.store.operation import Op
+
+
+def read(scope: Scope, key: str) -> Op[list[bytes]]:
+    """Return the fields and values of the note with this key, one after the other."""
+    title = names.name("key", key)
+    reply = yield Run("recall", (scope.keys.jot(title),))
+    if not reply[0]:
+        raise missing(title)
+    found: list[bytes] = reply[0]
+    return found
+
+
+def missing(title: str) -> NotFound:
+    """Return the error for a note that is not there."""
+    from agentbus.core.errors import NotFound
+
+    return NotFound(f"there is no note {title!r}", hint="see 'agentbus list'")

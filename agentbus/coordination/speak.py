@@ -1,0 +1,38 @@
+"""Talk: one stream for the project, to which every agent appends."""
+
+from __future__ import annotations
+
+from agentbus.core import names
+from agentbus.store.operation import Run
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from agentbus.coordination.message import Message
+    from agentbus.core.keys import Scope
+    from agentbus.store.operation import Op
+
+
+def speak(scope: Scope, body: str, topic: str | None = None) -> Op[Message]:
+    """Append a message to the channel and return it as it was stored."""
+    entry_id = yield from append(scope, body, topic)
+    from agentbus.coordination.message import Message
+    from agentbus.core.stream import id_time
+
+    return Message(entry_id, scope.agent, body, topic, id_time(entry_id))
+
+
+def append(scope: Scope, body: str, topic: str | None = None, *fields: str) -> Op[str]:
+    """Append a message to the channel, with further fields and values, and return the entry's id."""
+    said = names.body("message", body, scope.max_body)
+    if topic is not None:
+        names.name("topic", topic)
+    keys, once = scope.keys, scope.once()
+    step = Run(
+        "speak",
+        (keys.channel, keys.agents, keys.topics, once.key),
+        (scope.agent, said, topic or "", scope.channel_bound, once.token, *fields),
+        writes=True,
+    )
+    reply = yield step
+    scope.settled(once, step)
+    return str(reply[0].decode())

@@ -1,0 +1,1 @@
+"""Names, keys, settings and values that every other package builds on."""

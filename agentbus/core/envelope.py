@@ -1,0 +1,113 @@
+"""The envelope of a task: what is sent, and how it lies in a stream entry.
+
+An entry has the field `payload`, JSON, and only where there is something to say `meta`, JSON of the
+rest of the envelope. An entry without `payload` was written by another program: its fields are the
+payload.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import orjson
+
+from agentbus.core.errors import InvalidPayload
+
+# A dataclass or a subclass of text could hide what is looked for below.
+_PLAIN = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_SUBCLASS
+# The field in which a router notes, in an entry of another program, which agents it passed.
+TRAIL = "agentbus_trail"
+# The field by which other programs' entries for the same piece of work are known.
+WORK_ITEM = "work_item_id"
+# What the envelope may carry beside the payload, as it is called in `meta`.
+META = (
+    "topic",
+    "correlation_id",
+    "causation_id",
+    "reply_to",
+    "webhook",
+    "headers",
+    "traceparent",
+    "key",
+    "ordering_key",
+    "source",
+    "tenant",
+    "created_at",
+    "replayed_from",
+    "trail",
+)
+
+
+def encode(payload: object, limit: int) -> bytes:
+    """Return a payload as JSON that every later sink can hold; raises `InvalidPayload`."""
+    try:
+        data = orjson.dumps(payload, option=_PLAIN)
+    except TypeError as error:
+        raise InvalidPayload(
+            f"the payload cannot be sent as JSON ({error})",
+            hint="send plain data: dicts with text keys, lists, text, numbers, true, false, null",
+        ) from None
+    if len(data) > limit:
+        raise InvalidPayload(
+            f"the payload has {len(data)} bytes, and {limit} fit",
+            hint="store the bulk elsewhere and send where it lies, or raise 'max_body'",
+        )
+    if b"\\u0000" in data and _holds(payload, _is_nul):
+        raise InvalidPayload(
+            "the payload holds a NUL character", hint="leave it out: databases cannot store it"
+        )
+    if b"null" in data and _holds(payload, _is_no_number):
+        raise InvalidPayload(
+            "the payload holds a NaN or an infinity", hint="JSON has none: send null or text"
+        )
+    return data
+
+
+def decode(flat: list[bytes]) -> tuple[Any, dict[str, Any]]:
+    """Return an entry's payload and the rest of its envelope; raises `ValueError` if it is malformed."""
+    named = {flat[i]: flat[i + 1] for i in range(0, len(flat) - 1, 2)}
+    payload = named.pop(b"payload", None)
+    if payload is None:
+        # Another program's entry: bytes that are no text make it malformed.
+        found = {key.decode(): value.decode() for key, value in named.items()}
+        item = found.get(WORK_ITEM)
+        return found, {WORK_ITEM: item} if item else {}
+    rest = orjson.loads(named[b"meta"]) if b"meta" in named else {}
+    if not isinstance(rest, dict):
+        raise ValueError("the field 'meta' holds no object")  # noqa: TRY004 (malformed data)
+    if b"id" in named:
+        rest["id"] = named[b"id"].decode()
+    return orjson.loads(payload), rest
+
+
+def trail_of(meta: dict[str, Any], payload: object) -> Any:
+    """Return the agents that a task passed, as it carries them, None if it carries nothing.
+
+    In an entry of another program they are a field, as JSON. Raises nothing: what is no JSON is returned.
+    """
+    found = meta.get("trail")
+    if found is None and isinstance(payload, dict):
+        found = payload.get(TRAIL)
+        if isinstance(found, str):
+            try:
+                return orjson.loads(found)
+            except ValueError:
+                return found
+    return found
+
+
+def _holds(value: object, test: Any) -> bool:
+    if isinstance(value, dict):
+        return any(test(key) or _holds(item, test) for key, item in value.items())
+    if isinstance(value, (list, tuple)):
+        return any(_holds(item, test) for item in value)
+    return bool(test(value))
+
+
+def _is_nul(value: object) -> bool:
+    return isinstance(value, str) and "\0" in value
+
+
+def _is_no_number(value: object) -> bool:
+    return isinstance(value, float) and not math.isfinite(value)

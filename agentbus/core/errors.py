@@ -1,0 +1,151 @@
+"""Every error that AgentBus raises, each with the exit code the command line ends with.
+
+Messages say what was tried, on what, and what to do next; `hint` holds the last part, so that
+`--json` can report it apart.
+"""
+
+from __future__ import annotations
+
+
+class AgentBusError(Exception):
+    """Raised when an operation could not be done; the base of every error in this package."""
+
+    exit_code = 1
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.message}; {self.hint}" if self.hint else self.message
+
+
+# -- the server ---------------------------------------------------------------------------------
+
+
+class BackendUnavailable(AgentBusError):
+    """Raised when the server cannot be reached, or cannot serve, and may do so later."""
+
+
+class QueueFull(AgentBusError):
+    """Raised when a queue is at its bound and nothing in it may be trimmed yet."""
+
+
+class TaskFailed(AgentBusError):
+    """Raised when a task whose result was asked for was buried; the message holds its error."""
+
+
+class OutcomeUnknown(AgentBusError):
+    """Raised when a write was sent and no answer came within the deadline: it may have happened."""
+
+    exit_code = 7
+
+
+# -- what the caller asked for -------------------------------------------------------------------
+
+
+class UsageError(AgentBusError):
+    """Raised when the request itself is wrong, so that repeating it cannot help."""
+
+    exit_code = 2
+
+
+class InvalidName(UsageError):
+    """Raised when a project, agent, topic, flag, tag or title breaks the rules for names."""
+
+
+class InvalidPayload(UsageError):
+    """Raised when a body is empty, too large, not UTF-8, or what a later sink would refuse."""
+
+
+class ConfigError(UsageError):
+    """Raised when a setting, a config file or the server's access rules do not fit."""
+
+
+class UnknownBackend(UsageError):
+    """Raised when a URL's scheme names no backend."""
+
+
+class TimedOut(AgentBusError):
+    """Raised when what was awaited did not happen in time."""
+
+    exit_code = 3
+
+
+# -- the state of things -------------------------------------------------------------------------
+
+
+class Refused(AgentBusError):
+    """Raised when another agent's claim, or an existing record, stands in the way."""
+
+    exit_code = 4
+
+
+class FlagHeld(Refused):
+    """Raised when a flag is held by another agent."""
+
+
+class NotHolder(Refused):
+    """Raised when a hold is no longer this agent's to renew or release."""
+
+
+class NoteExists(Refused):
+    """Raised when a note was to be written only if absent, and is there."""
+
+
+class StaleDelivery(Refused):
+    """Raised when a delivery was reclaimed by another consumer."""
+
+
+class NotFound(AgentBusError):
+    """Raised when there is no such note, flag, queue, letter or result."""
+
+    exit_code = 5
+
+
+class TaskBuried(NotFound):
+    """Raised when a task has no result and never will have: it lies among the dead letters."""
+
+
+class Unhealthy(AgentBusError):
+    """Raised when a check of the server or the bus found something that endangers data."""
+
+    exit_code = 6
+
+
+class EventsLost(AgentBusError):
+    """Raised when entries were trimmed away before this reader had read them."""
+
+
+class EpochMismatch(AgentBusError):
+    """Raised when a cursor lies beyond the server's last entry: the server went back in time."""
+
+
+class CommitInTransactionError(UsageError):
+    """Raised when a handler tried to end the transaction that its consumer acts in."""
+
+
+class StaleLease(Refused):
+    """Raised when a relay or a consumer was overtaken: another one has its lease now."""
+
+
+class ReplayTooOld(Refused):
+    """Raised when an event came again after it was forgotten whether a consumer had handled it."""
+
+
+class HandlerFailed(UsageError):
+    """Raised when a handler returned as if all were well, in a transaction that cannot be committed."""
+
+
+EXIT_CODES = {
+    0: "done",
+    1: "failed for a reason that may pass: server unreachable, queue full",
+    2: "usage or configuration",
+    3: "waited, and it did not happen in time",
+    4: "refused: held by another agent, already exists, not the holder",
+    5: "not there: no such note, flag, queue, letter, result",
+    6: "unhealthy (health, doctor), not compatible (events check), or broken (torture)",
+    7: "the outcome is unknown: it was sent, no answer came, and it may have happened",
+    130: "interrupted",
+}

@@ -1,0 +1,348 @@
+"""Every Redis key of a project, in one place, and the scope that its operations share.
+
+The patterns for the channel, cursors, notes and flags are literal: any program that follows them
+with plain Redis commands takes part in the same bus.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+from agentbus.core.names import KEY_KINDS, MAX_BODY_BYTES, escape
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from agentbus.store.operation import Step
+
+
+class Keys:
+    """Builds the keys of one project; it only joins names that were checked before."""
+
+    __slots__ = ("project",)
+
+    def __init__(self, project: str) -> None:
+        self.project = project
+
+    # -- talk --
+
+    @property
+    def channel(self) -> str:
+        """`<P>:ch:main`, stream: every message and every event of the bus itself."""
+        return f"{self.project}:ch:main"
+
+    def cursor(self, agent: str, topic: str | None = None) -> str:
+        """`<P>:last:<agent>` or `<P>:last:<agent>:<topic>`, string: the id last heard.
+
+        `%` and `:` in a name are percent-encoded in both forms. Were the first form literal, the
+        cursor of the agent `a:b` would be that of the agent `a` for the topic `b`.
+        """
+        return f"{self.project}:last:{cursor_field(agent, topic)}"
+
+    @property
+    def heard(self) -> str:
+        """`<P>:heard`, hash: cursor → `id ordinal`, from which missed entries are counted."""
+        return f"{self.project}:heard"
+
+    @property
+    def agents(self) -> str:
+        """`<P>:agents`, zset: agent → unix time last seen."""
+        return f"{self.project}:agents"
+
+    @property
+    def topics(self) -> str:
+        """`<P>:topics`, zset: topic → unix time last spoken on."""
+        return f"{self.project}:topics"
+
+    def once(self, slot: str) -> str:
+        """`<P>:once:<slot>`, string: a writer's last token and reply, so a repeat does nothing."""
+        return f"{self.project}:once:{slot}"
+
+    # -- notes --
+
+    def jot(self, title: str) -> str:
+        """`<P>:jot:<title>`, hash: `value author timestamp tags`."""
+        return f"{self.project}:jot:{title}"
+
+    def tag(self, tag: str) -> str:
+        """`<P>:jots_by_tag:<tag>`, zset: title → unix time."""
+        return f"{self.project}:jots_by_tag:{tag}"
+
+    @property
+    def jots(self) -> str:
+        """`<P>:jots`, zset: title → unix time, of all notes."""
+        return f"{self.project}:jots"
+
+    # -- flags --
+
+    def flag(self, flag: str) -> str:
+        """`<P>:flag:<name>`, string: `agent @ RFC3339`, with the hold's TTL if it has one."""
+        return f"{self.project}:flag:{flag}"
+
+    def done(self, flag: str) -> str:
+        """`<P>:done:<name>`, string: `agent @ RFC3339`, event id, token and note, a line each."""
+        return f"{self.project}:done:{flag}"
+
+    def fence(self, flag: str) -> str:
+        """`<P>:fence:<name>`, string: counter from which each hold takes its fencing token."""
+        return f"{self.project}:fence:{flag}"
+
+    # -- work --
+
+    @property
+    def queues(self) -> str:
+        """`<P>:queues`, zset: queue → unix time in ms of its first task."""
+        return f"{self.project}:queues"
+
+    def queue(self, queue: str, priority: str = "normal") -> str:
+        """`<P>:q:<queue>[:<priority>]`, stream: tasks; `normal` has no suffix."""
+        suffix = "" if priority == "normal" else f":{priority}"
+        return f"{self.project}:q:{escape(queue)}{suffix}"
+
+    def dead_letters(self, queue: str, group: str) -> str:
+        """`<P>:dlq:<queue>:<group>`, stream: tasks that failed for good, with the reason."""
+        return f"{self.project}:dlq:{escape(queue)}:{escape(group)}"
+
+    def replayed(self, queue: str, group: str) -> str:
+        """`<P>:dlq:<queue>:<group>:replayed`, hash: letter's id → id of the task that it became."""
+        return f"{self.dead_letters(queue, group)}:replayed"
+
+    def delayed(self, queue: str) -> str:
+        """`<P>:delayed:<queue>`, zset: task id → unix time in ms at which it is due."""
+        return f"{self.project}:delayed:{escape(queue)}"
+
+    def bodies(self, queue: str) -> str:
+        """`<P>:delayed:<queue>:bodies`, hash: task id → what waits, as JSON."""
+        return f"{self.project}:delayed:{escape(queue)}:bodies"
+
+    def bell(self, queue: str) -> str:
+        """`<P>:delayed:<queue>:bell`, stream of one entry: wakes those who wait for what is due."""
+        return f"{self.project}:delayed:{escape(queue)}:bell"
+
+    @property
+    def settled(self) -> str:
+        """`<P>:after`, hash: task and group → how it ended, until those that wait for it are told."""
+        return f"{self.project}:after"
+
+    def after(self, queue: str) -> str:
+        """`<P>:after:<queue>`, zset: task that waits for others → how many of them are still open."""
+        return f"{self.project}:after:{escape(queue)}"
+
+    def after_bodies(self, queue: str) -> str:
+        """`<P>:after:<queue>:bodies`, hash: task that waits for others → what it is, as JSON."""
+        return f"{self.after(queue)}:bodies"
+
+    def awaited(self, queue: str) -> str:
+        """`<P>:after:<queue>:of`, zset of equal scores: task, group, and each task that waits for it."""
+        return f"{self.after(queue)}:of"
+
+    def retries(self, queue: str, group: str, priority: str) -> str:
+        """`<P>:attempts:<queue>:<group>:<priority>:due`, zset: entry id → unix time in ms."""
+        return f"{self.attempts(queue, group, priority)}:due"
+
+    def attempts(self, queue: str, group: str, priority: str) -> str:
+        """`<P>:attempts:<queue>:<group>:<priority>`, hash: entry id → attempts started."""
+        return f"{self.project}:attempts:{escape(queue)}:{escape(group)}:{priority}"
+
+    def order(self, queue: str, priority: str) -> str:
+        """`<P>:order:<queue>:<priority>`, zset: ordering key and entry id, of equal scores."""
+        return f"{self.project}:order:{escape(queue)}:{priority}"
+
+    def positions(self, queue: str) -> str:
+        """`<P>:positions:<queue>`, hash: group and priority → id up to which the group is done."""
+        return f"{self.project}:positions:{escape(queue)}"
+
+    def seen(self, queue: str, key: str) -> str:
+        """`<P>:seen:<queue>:<key>`, string: the id of the task published with this dedup key."""
+        return f"{self.project}:seen:{escape(queue)}:{escape(key)}"
+
+    def result(self, task_id: str, group: str = "default") -> str:
+        """`<P>:results:<task id>:<group>`, string: what a task came to, as JSON; `!…` if it was buried."""
+        return f"{self.project}:results:{task_id}:{escape(group)}"
+
+    def replies(self, caller: str) -> str:
+        """`<P>:replies:<caller>`, stream: answers to what one process asks."""
+        return f"{self.project}:replies:{escape(caller)}"
+
+    def stats(self, queue: str) -> str:
+        """`<P>:stats:<queue>`, hash: counters."""
+        return f"{self.project}:stats:{escape(queue)}"
+
+    def worked(self, queue: str, group: str) -> str:
+        """`<P>:stats:<queue>:<group>`, hash: counters of what the group's workers did."""
+        return f"{self.stats(queue)}:{escape(group)}"
+
+    @property
+    def metrics(self) -> str:
+        """`<P>:metrics`, stream: what workers and publishers counted, about the newest 100,000."""
+        return f"{self.project}:metrics"
+
+    @property
+    def beats(self) -> str:
+        """`<P>:beat`, zset: worker → unix time in ms at which it was last seen."""
+        return f"{self.project}:beat"
+
+    def beat(self, worker: str) -> str:
+        """`<P>:beat:<worker>`, hash: what a worker says of itself, and whether it is to stop."""
+        return f"{self.project}:beat:{escape(worker)}"
+
+    @property
+    def paused(self) -> str:
+        """`<P>:paused`, hash: what is paused → by whom, since when and why, as JSON."""
+        return f"{self.project}:paused"
+
+    def purged(self, queue: str, group: str) -> str:
+        """`<P>:dlq:<queue>:<group>:purged`, set: ids of letters that are gone, and not yet trimmed."""
+        return f"{self.dead_letters(queue, group)}:purged"
+
+    def readers(self, queue: str, priority: str = "normal") -> str:
+        """`<P>:readers:<queue>[:<priority>]`, hash: reader → lowest id of the stream it still needs."""
+        suffix = "" if priority == "normal" else f":{priority}"
+        return f"{self.project}:readers:{escape(queue)}{suffix}"
+
+    def replay(self, replay_id: str) -> str:
+        """`<P>:replays:<replay>`, hash: what a replay of an archive was asked for, and its cursors."""
+        return f"{self.project}:replays:{escape(replay_id)}"
+
+    def tidied(self, duty: str) -> str:
+        """`<P>:tidied:<duty>`, string: who does this duty of the janitor's now; others need not."""
+        return f"{self.project}:tidied:{duty}"
+
+    @property
+    def triggers(self) -> str:
+        """`<P>:triggers`, zset: agent, newline, agent that it triggered → unix time in ms."""
+        return f"{self.project}:triggers"
+
+    def rate(self, kind: str, name: str) -> str:
+        """`<P>:rate:<kind>:<name>`, zset: task of an agent or a work type → when it was routed, in ms."""
+        return f"{self.project}:rate:{kind}:{escape(name)}"
+
+    # -- events --
+
+    def events(self, stream: str) -> str:
+        """`<P>:ev:<stream>`, stream: events that a relay published."""
+        return f"{self.project}:ev:{escape(stream)}"
+
+    def relay(self, stream: str) -> str:
+        """`<P>:ev:<stream>:relay`, hash: the token of the stream's relay, and how much it trimmed."""
+        return f"{self.events(stream)}:relay"
+
+    def event_readers(self, stream: str) -> str:
+        """`<P>:ev:<stream>:readers`, hash: reader → lowest id that it still needs, `none` to let go."""
+        return f"{self.events(stream)}:readers"
+
+    @property
+    def quarantined(self) -> str:
+        """`<P>:quarantined`, hash: consumer that its supervisor gave up → why and since when, as JSON."""
+        return f"{self.project}:quarantined"
+
+    # -- the whole project --
+
+    def stream(self, name: str) -> str:
+        """Return the key of a stream that is named as the pipeline does: by its key less the project."""
+        return f"{self.project}:{name}"
+
+    def kind(self, key: str) -> str | None:
+        """Return the kind of `key` if it belongs to this project, else None."""
+        prefix = f"{self.project}:"
+        if not key.startswith(prefix):
+            return None
+        kind = key[len(prefix) :].split(":", 1)[0]
+        return kind if kind in KEY_KINDS else None
+
+    def pattern(self, kind: str | None = None) -> str:
+        """Return a SCAN pattern for the project's keys; nothing in it but the last `*` is one."""
+        return _literal(f"{self.project}:{kind}:" if kind else f"{self.project}:") + "*"
+
+    def patterns(self) -> list[str]:
+        """Return patterns that match this project's keys, and none of a longer-named one."""
+        heads = (_literal(f"{self.project}:{kind}") for kind in sorted(KEY_KINDS))
+        return [pattern for head in heads for pattern in (head, f"{head}:*")]
+
+
+def _literal(text: str) -> str:
+    return "".join("\\" + c if c in "*?[]\\^" else c for c in text)
+
+
+def cursor_field(agent: str, topic: str | None = None) -> str:
+    """Return the part of a cursor's key that names the reader."""
+    return escape(agent) if topic is None else f"{escape(agent)}:{escape(topic)}"
+
+
+def pause_field(kind: str, name: str | None = None) -> str:
+    """Return the field of an order to pause: `queue:<q>`, `agent:<a>`, `worker:<w>`, or `all`."""
+    return "all" if name is None else f"{kind}:{escape(name)}"
+
+
+CHANNEL_BOUND = 10_000
+_WITHOUT_END = 2**62
+
+
+class Once:
+    """The slot and token by which the server knows a request that it has answered before."""
+
+    __slots__ = ("key", "slot", "token")
+
+    def __init__(self, key: str, slot: int, token: str) -> None:
+        self.key = key
+        self.slot = slot
+        self.token = token
+
+
+class Scope:
+    """The project and agent of a bus, and what its operations share."""
+
+    def __init__(
+        self,
+        project: str,
+        agent: str,
+        *,
+        channel_bound: int = CHANNEL_BOUND,
+        max_body: int = MAX_BODY_BYTES,
+        webhooks: bool = False,
+        now: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.keys = Keys(project)
+        self.agent = agent
+        self.channel_bound = channel_bound
+        self.max_body = max_body
+        self.webhooks = webhooks
+        self.now = now
+        self.monotonic = monotonic
+        self._begin()
+
+    def _begin(self) -> None:
+        self._process = os.getpid()
+        self._client = os.urandom(8).hex()
+        self._free: list[int] = []
+        # Iterators are counted by C code, so that two threads never get the same number.
+        self._slots = iter(range(1, _WITHOUT_END))
+        self._tokens = iter(range(1, _WITHOUT_END))
+
+    def once(self) -> Once:
+        """Reserve a slot for one write; it may be sent any number of times."""
+        if self._process != os.getpid():
+            # A forked child must not answer to its parent's tokens.
+            self._begin()
+        try:
+            slot = self._free.pop()
+        except IndexError:
+            slot = next(self._slots)
+        return Once(self.keys.once(f"{self._client}.{slot}"), slot, str(next(self._tokens)))
+
+    def token(self) -> str:
+        """Return a word that no other request of this project's programs carries."""
+        if self._process != os.getpid():
+            self._begin()
+        return f"{self._client}.{next(self._tokens)}"
+
+    def settled(self, once: Once, step: Step) -> None:
+        """Free the slot of a write that was sent once and answered.
+
+        One that was sent again keeps its slot for good: its first copy may still be on the way.
+        """
+        if step.sendings == 1:
+            self._free.append(once.slot)

@@ -1,0 +1,181 @@
+"""The rules for names and bodies, and how a name is put into a composite key.
+
+A name is data: it is never a pattern, a separator or a shell word. What the rules refuse is
+refused before anything is sent.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from agentbus.core.errors import InvalidName, InvalidPayload
+
+MAX_NAME_BYTES = 256
+MAX_PROJECT_BYTES = 128
+MAX_BODY_BYTES = 256 * 1024
+
+# The word that follows the project in a key. A project's later segments may not be one of these,
+# so that no key of `app` can be read as a key of `app:x`, nor the other way round.
+KEY_KINDS = frozenset(
+    [
+        "ch",
+        "last",
+        "jot",
+        "jots_by_tag",
+        "jots",
+        "flag",
+        "done",
+        "fence",
+        "once",
+        "heard",
+        "agents",
+        "topics",
+        "q",
+        "dlq",
+        "delayed",
+        "attempts",
+        "order",
+        "positions",
+        "seen",
+        "results",
+        "queues",
+        "metrics",
+        "stats",
+        "quarantined",
+        "beat",
+        "paused",
+        "replies",
+        "readers",
+        "replays",
+        "tidied",
+        "ev",
+        "triggers",
+        "rate",
+        "after",
+    ]
+)
+
+_PROJECT_CHARACTERS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-")
+_PLAIN_TO_SHELLS = _PROJECT_CHARACTERS | frozenset("@%+:,/")
+
+
+def name(kind: str, value: object) -> str:
+    """Return `value` if it can name a thing of this kind: 1 to 256 bytes of UTF-8, no controls."""
+    text = _text(kind, value)
+    size = len(text.encode())
+    if not size:
+        raise _bad_name(f"the {kind} is empty", hint="give it at least one character")
+    if size > MAX_NAME_BYTES:
+        raise _bad_name(
+            f"the {kind} {_shown(text)} has {size} bytes", hint=f"at most {MAX_NAME_BYTES} fit"
+        )
+    for character in text:
+        if character < " " or "\x7f" <= character <= "\x9f":
+            raise _bad_name(
+                f"the {kind} {_shown(text)} holds the control character U+{ord(character):04X}",
+                hint="leave it out",
+            )
+    return text
+
+
+def tag(value: object) -> str:
+    """Return `value` if it can be a tag: a name without a comma, which separates stored tags."""
+    text = name("tag", value)
+    if "," in text:
+        raise _bad_name(f"the tag {_shown(text)} holds a comma", hint="give two tags instead")
+    return text
+
+
+def project(value: object) -> str:
+    """Return `value` if it can prefix keys: `[A-Za-z0-9_.-]+` segments joined by `:`.
+
+    A `{}` around the whole is allowed: it is Redis Cluster's hash tag.
+    """
+    text = _text("project", value)
+    inner = text[1:-1] if text[:1] == "{" and text[-1:] == "}" else text
+    if len(text) > MAX_PROJECT_BYTES:
+        raise _bad_name(
+            f"the project {_shown(text)} has {len(text)} characters",
+            hint=f"at most {MAX_PROJECT_BYTES} fit",
+        )
+    for position, segment in enumerate(inner.split(":")):
+        if not segment or not _PROJECT_CHARACTERS.issuperset(segment):
+            raise _bad_name(
+                f"{_shown(text)} is no project name",
+                hint="use letters, digits, '_', '.' and '-', in segments joined by ':'",
+            )
+        if position and segment in KEY_KINDS:
+            raise _bad_name(
+                f"the project {_shown(text)} has the reserved segment {segment!r}",
+                hint="rename that segment: keys of another project would look like its own",
+            )
+    return text
+
+
+def body(kind: str, value: object, limit: int = MAX_BODY_BYTES) -> str:
+    """Return `value` if every sink can hold it: UTF-8, no NUL, not empty, at most `limit` bytes."""
+    if not isinstance(value, str):
+        raise _bad_payload(f"the {kind} is a {type(value).__name__}", hint="give it as text")
+    if not value:
+        raise _bad_payload(f"the {kind} is empty", hint="give it some text")
+    try:
+        size = len(value.encode())
+    except UnicodeEncodeError as error:
+        raise _bad_payload(
+            f"the {kind} is not UTF-8 (character {error.start})", hint="encode it as UTF-8"
+        ) from None
+    if size > limit:
+        raise _bad_payload(
+            f"the {kind} has {size} bytes, and {limit} fit",
+            hint="store the bulk elsewhere and send where it lies, or raise 'max_body'",
+        )
+    if "\0" in value:
+        raise _bad_payload(
+            f"the {kind} holds a NUL character",
+            hint="leave it out: databases cannot store it",
+        )
+    return value
+
+
+def escape(part: str) -> str:
+    """Percent-encode what would be ambiguous in a key that holds two names."""
+    return part.replace("%", "%25").replace(":", "%3A")
+
+
+def unescape(part: str) -> str:
+    """Undo `escape`."""
+    return part.replace("%3A", ":").replace("%25", "%")
+
+
+def shell_word(text: str) -> str:
+    """Return text as one word of a shell's, for a command that a message tells the user to run."""
+    if text and _PLAIN_TO_SHELLS.issuperset(text):
+        return text
+    return "'" + text.replace("'", "'\\''") + "'"
+
+
+def _text(kind: str, value: object) -> str:
+    if not isinstance(value, str):
+        raise _bad_name(f"the {kind} is a {type(value).__name__}", hint="give it as text")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise _bad_name(f"the {kind} {value!a} is not UTF-8", hint="encode it so") from None
+    return value
+
+
+def _shown(text: str) -> str:
+    return ascii(text if len(text) <= 60 else text[:57] + "...")
+
+
+# The errors are loaded when one is raised: a shell verb that goes well never needs them.
+def _bad_name(message: str, *, hint: str) -> InvalidName:
+    from agentbus.core.errors import InvalidName
+
+    return InvalidName(message, hint=hint)
+
+
+def _bad_payload(message: str, *, hint: str) -> InvalidPayload:
+    from agentbus.core.errors import InvalidPayload
+
+    return InvalidPayload(message, hint=hint)

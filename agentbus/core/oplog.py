@@ -1,0 +1,75 @@
+"""The operations log: one JSON object a line for each verb, never a payload nor a password.
+
+A one-shot verb writes its line by hand, which costs nothing; `agentbus.core.loggers` serves programs
+that have `logging` loaded. A log that cannot be written never fails an operation.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+
+from agentbus.core.clock import rfc3339
+from agentbus.core.settings import LOG_LEVELS, log_path
+
+_ROTATE_AT = 10 * 1024 * 1024
+
+
+def write(level: str, threshold: str, fields: dict[str, object]) -> bool:
+    """Append one record to the log file if its level reaches the threshold; tell whether it did."""
+    if threshold == "off" or LOG_LEVELS.index(level) < LOG_LEVELS.index(threshold):
+        return False
+    record = {"time": rfc3339(time.time(), milliseconds=True), "level": level, **fields}
+    line = "{" + ", ".join(f"{quoted(k)}: {_value(v)}" for k, v in record.items()) + "}\n"
+    try:
+        descriptor = open_file(log_path())
+    except OSError:
+        return False
+    try:
+        os.write(descriptor, line.encode())
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+    return True
+
+
+def open_file(path: str) -> int:
+    """Open a log for appending, private to this user; a link, a FIFO or a foreign file is refused."""
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        descriptor = os.open(path, flags, 0o600)
+    except FileNotFoundError:
+        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+        descriptor = os.open(path, flags, 0o600)
+    found = os.fstat(descriptor)
+    if not stat.S_ISREG(found.st_mode) or found.st_uid != os.getuid() or found.st_nlink > 1:
+        os.close(descriptor)
+        raise PermissionError(f"{path} is not a plain file of this user's")
+    if stat.S_IMODE(found.st_mode) & 0o077:
+        os.fchmod(descriptor, 0o600)
+    if found.st_size > _ROTATE_AT:
+        os.replace(path, f"{path}.1")
+        os.close(descriptor)
+        descriptor = os.open(path, flags | os.O_EXCL, 0o600)
+    return descriptor
+
+
+def _value(value: object) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (int, float)):
+        return f"{value:.3f}" if isinstance(value, float) else str(value)
+    return quoted(str(value))
+
+
+def quoted(text: str) -> str:
+    """Return text as a JSON string in ASCII."""
+    if text.isascii() and text.isprintable() and '"' not in text and "\\" not in text:
+        return f'"{text}"'
+    from _json import encode_basestring_ascii
+
+    return encode_basestring_ascii(text).replace("\x7f", "\\u007f")

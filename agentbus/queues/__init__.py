@@ -1,0 +1,1 @@
+"""Tasks and queues: publish, claim, settle, retry and dead letters."""

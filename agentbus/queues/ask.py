@@ -1,0 +1,171 @@
+"""Asking: a task is published, and its answer awaited on a stream of the caller's own."""
+
+from __future__ import annotations
+
+import os
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from agentbus.core import names
+from agentbus.core.errors import TaskFailed, TimedOut, UsageError
+from agentbus.core.stream import position, text
+from agentbus.queues import publish, traced
+from agentbus.queues.notify import PRIVATE
+from agentbus.store.operation import Command, Pause, Wait
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from agentbus.core.keys import Scope
+    from agentbus.queues.policy import Policy
+    from agentbus.store.operation import Op
+
+# A connection that died unnoticed is found out after so long.
+_LONGEST_WAIT = 5.0
+_AT_ONCE = 1000
+# After so many answers, those that nobody waits for any longer are trimmed away.
+_TIDY_EVERY = 64
+# Every answer wakes all who wait, so that the work grows with the square of their number; and so does the
+# pause of those who were woken for nothing: 1 ms where 100 ask at once, 0.1 s where 1,000 do.
+_TURN, _SHORTEST_TURN, _LONGEST_TURN = 1e-7, 0.0001, 1.0
+_inboxes: weakref.WeakKeyDictionary[Scope, _Inbox] = weakref.WeakKeyDictionary()
+
+
+class _Inbox:
+    """The stream on which all askers of one bus are answered, so that they share one blocked read."""
+
+    def __init__(self, scope: Scope) -> None:
+        self.process = os.getpid()
+        self.caller = os.urandom(12).hex()
+        self.key = scope.keys.replies(self.caller)
+        # Up to here all answers were read, and those that nobody has fetched yet are filed.
+        self.seen = "0-0"
+        self._filed: dict[bytes, tuple[str, bytes]] = {}
+        self._starts: dict[object, str] = {}
+        self._answered = 0
+
+    def enter(self, asker: object) -> None:
+        """Expect an answer, to something that is not asked yet."""
+        # Whatever was read was answered before: no look at the stream's end is needed.
+        self._starts[asker] = self.seen
+
+    def leave(self, asker: object) -> None:
+        """Wait for nothing more."""
+        self._starts.pop(asker, None)
+
+    def take(self, task_id: bytes) -> bytes | None:
+        """Return the answer to a task, if somebody has read it."""
+        return self._filed.pop(task_id, (None, None))[1]
+
+    def file(self, entries: Sequence[Any]) -> None:
+        """Keep answers for whom they are meant for."""
+        seen = position(self.seen)
+        for entry_id, flat in entries:
+            at = text(entry_id)
+            if position(at) > seen and flat and flat[0] == b"task_id" and flat[2] == b"payload":
+                self._filed[flat[1]] = at, flat[3]
+        # Afterwards: whoever reads on from here finds the rest on file.
+        if entries and position(at) > position(self.seen):
+            self.seen = at
+
+    def turn(self) -> float:
+        """Return for how long whoever was woken for nothing leaves the others to themselves."""
+        return min(_TURN * len(self._starts) ** 2, _LONGEST_TURN)
+
+    def tidy(self) -> Op[None]:
+        """Now and then, forget what nobody waits for any longer."""
+        self._answered += 1
+        if self._answered % _TIDY_EVERY:
+            return
+        oldest = min([*list(self._starts.values()), self.seen], key=position)
+        for task_id, (at, _) in list(self._filed.items()):
+            if position(at) <= position(oldest):
+                self._filed.pop(task_id, None)
+        yield Command("XTRIM", self.key, "MINID", oldest)
+
+
+def _inbox(scope: Scope) -> _Inbox:
+    inbox = _inboxes.get(scope)
+    if inbox is None or inbox.process != os.getpid():
+        inbox = _inboxes[scope] = _Inbox(scope)
+    return inbox
+
+
+def ask(
+    scope: Scope,
+    name: str,
+    payload: object,
+    timeout: float | None,
+    envelope: Mapping[str, Any],
+    policy: Policy,
+) -> Op[tuple[str, Any]]:
+    """Publish a task and wait for what it comes to; returns its id and its result.
+
+    `timeout` is in seconds, 0 or None for no limit. Raises `TaskFailed`, `TimedOut`, `QueueFull`.
+    """
+    names.name("queue", name)
+    for word in ("key", "reply_to"):
+        if envelope.get(word) is not None:
+            raise UsageError(
+                f"what is asked takes no {word}",
+                hint="the answer comes to whoever asked, and to nobody else: publish instead",
+            )
+    if timeout is not None and (not isinstance(timeout, (int, float)) or not timeout >= 0):
+        raise UsageError(f"the timeout is {timeout!r}", hint="give seconds, or 0 for no limit")
+    inbox, asker = _inbox(scope), object()
+    until = scope.monotonic() + timeout if timeout else None
+    inbox.enter(asker)
+    try:
+        task = publish.Task(payload, **{**envelope, "reply_to": f"{PRIVATE}{inbox.caller}"})
+        task_id = yield from traced.publisher().publish(
+            scope,
+            name,
+            task,
+            bound=policy.bound,
+            priority=policy.tier,
+            trim=policy.on_full == "trim",
+        )
+        found = yield from _answer(scope, inbox, task_id, until)
+        if found is None:
+            raise TimedOut(
+                f"waited {timeout:g} s for the answer to {task_id!r}",
+                hint=f"it may still be done: see 'agentbus result {task_id}'",
+            )
+    finally:
+        inbox.leave(asker)
+    yield from inbox.tidy()
+    answer = orjson.loads(found)
+    if not answer["ok"]:
+        raise TaskFailed(
+            f"the task {task_id!r} failed: {answer['error']}",
+            hint=f"see 'agentbus dlq list {names.shell_word(name)}"
+            f" --group {names.shell_word(str(answer['group']))}'",
+        )
+    return task_id, answer["result"]
+
+
+def _answer(scope: Scope, inbox: _Inbox, task_id: str, until: float | None) -> Op[bytes | None]:
+    """Wait for the answer to a task; None if it does not come in time."""
+    wanted = task_id.encode()
+    while True:
+        # In this order: what another asker files after the look lies past `after`, and is read again.
+        after = inbox.seen
+        found = inbox.take(wanted)
+        left = _LONGEST_WAIT if until is None else until - scope.monotonic()
+        if found is not None or left <= 0:
+            return found
+        entries = yield Wait(inbox.key, after, min(left, _LONGEST_WAIT), _AT_ONCE)
+        inbox.file(entries)
+        found = inbox.take(wanted)
+        if found is not None:
+            return found
+        if entries and (turn := inbox.turn()) > _SHORTEST_TURN:
+            yield Pause(min(turn, left))
+
+
+def result_of(op: Op[tuple[str, Any]]) -> Op[Any]:
+    """Return the result alone."""
+    _, found = yield from op
+    return found

@@ -1,0 +1,271 @@
+"""Taking tasks from a queue for a group, and saying what became of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from agentbus.core import envelope, names
+from agentbus.core.stream import position, text
+from agentbus.queues.claimed import Taken
+from agentbus.queues.dependents import passed_on
+from agentbus.queues.ids import PRIORITIES, suffix
+from agentbus.queues.settle import ASIDE, Ending
+from agentbus.store.operation import Run, ServerReply, Take
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from agentbus.core.keys import Once
+    from agentbus.store.operation import Op
+
+    # Ids of tasks by priority.
+    Done = Mapping[str, Sequence[bytes]]
+
+# Shared by all that have none, and never written to.
+_NO_META: dict[str, Any] = {}
+
+
+class Consumption(Ending):
+    """One consumer of one group of one queue: the operations by which it takes tasks."""
+
+    # Whether a task of another program that names its work is done only if no other has done it.
+    claiming = True
+
+    def prepare(self) -> Op[None]:
+        """Make the group where it is missing, at its last known position or else at the oldest task."""
+        # Whether it was made is of no interest to anybody: it is looked for again.
+        yield Run("prepare", *self._positions())
+
+    def bookmark(self) -> Op[None]:
+        """Note how far the group is, so that it can be made again there."""
+        yield Run("bookmark", *self._positions())
+
+    def _positions(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        keys = (self.scope.keys.positions(self.queue), *self.streams.values())
+        fields = (f"{names.escape(self.group)}:{priority}" for priority in PRIORITIES)
+        return keys, (self.group, *fields)
+
+    def turn(
+        self, done: Done, took: float, count: int, low: int = 0
+    ) -> Op[tuple[list[bytes], list[Taken]]]:
+        """Acknowledge tasks by priority, ids ascending, and take at most `count` new ones, without waiting.
+
+        The highest priority comes first, but for `low` tasks of the lowest that has any. `took` is how
+        many seconds the handlers took. Returns the ids that were no longer this consumer's, the new
+        tasks. Sets `missing` where the group is not there.
+        """
+        once = self.scope.once() if any(done.values()) else None
+        step = self._turn(once, done, took, count, low)
+        stale, found, missing, awaited = yield step
+        if once:
+            self.scope.settled(once, step)
+        self.missing = self.missing or bool(missing)
+        taken = [
+            task
+            for index, entries in found
+            for task in self.decoded(entries, PRIORITIES[index - 1])
+        ]
+        self.doubtful = self.doubtful or (step.sendings > 1 and count > 0)
+        if awaited:
+            yield from passed_on(self.scope)
+        return stale, taken
+
+    def turn_ahead(
+        self,
+        done: Done,
+        took: float,
+        count: int,
+        holds: Mapping[str, int] | None,
+        meanwhile: Callable[[], None],
+    ) -> Op[tuple[list[bytes], list[Taken]]]:
+        """Do as `turn` does, and something else while the server does it; takes of all priorities alike.
+
+        `holds` is how many tasks of each priority this consumer holds, if it knows for certain.
+        """
+        once = self.scope.once()
+        first = self._turn(once, done, took, 0, 0, holds)
+        step = Take(list(self.streams.values()), self.group, self.consumer, count, 0.0, first)
+        step.meanwhile = meanwhile
+        (stale, _, missing, awaited), reply = yield step
+        self.scope.settled(once, step)
+        if isinstance(reply, ServerReply):
+            self.missing = True
+            reply = None
+        self.missing = self.missing or bool(missing)
+        taken = [
+            task
+            for (_, entries), priority in self._by_priority(reply or ())
+            for task in self.decoded(entries, priority)
+        ]
+        self.doubtful = self.doubtful or step.sendings > 1
+        if awaited:
+            yield from passed_on(self.scope)
+        return stale, taken
+
+    def _turn(
+        self,
+        once: Once | None,
+        done: Done,
+        took: float,
+        count: int,
+        low: int,
+        holds: Mapping[str, int] | None = None,
+    ) -> Run:
+        argv: list[bytes | str | int] = [
+            *(self.group, self.consumer, once.token if once else "", count, low),
+            *(round(took * 1000), self.suffixes),
+            *(len(done.get(priority, ())) for priority in PRIORITIES),
+            *("" if holds is None else holds.get(priority, 0) for priority in PRIORITIES),
+        ]
+        for priority in PRIORITIES:
+            argv += done.get(priority, ())
+        keys = (
+            *(self.stats, once.key if once else self.stats),
+            *(self.awaited, self.scope.keys.settled, *self.streams.values()),
+        )
+        return Run("turn", keys, argv, writes=True)
+
+    def _by_priority(self, reply: Sequence[Any]) -> Iterator[tuple[Any, str]]:
+        of_stream = {stream.encode(): priority for priority, stream in self.streams.items()}
+        for item in reply:
+            yield item, of_stream[bytes(item[0])]
+
+    def take(self, count: int, seconds: float) -> Op[list[Taken]]:
+        """Take new tasks, at most `count` of each priority, waiting for them at most so many seconds."""
+        step = Take(list(self.streams.values()), self.group, self.consumer, count, seconds)
+        reply = yield step
+        taken = [
+            task
+            for (_, entries), priority in self._by_priority(reply)
+            for task in self.decoded(entries, priority)
+        ]
+        self.doubtful = self.doubtful or step.sendings > 1
+        return taken
+
+    def own(self, priority: str, known: Sequence[bytes], count: int = 1000) -> Op[list[Taken]]:
+        """Return what this consumer holds of a stream beside what it knows of, not yet begun."""
+        entries = yield Run(
+            "own", (self.streams[priority],), (self.group, self.consumer, count, *known)
+        )
+        return self.decoded(entries, priority, 0)
+
+    def decoded(self, entries: Sequence[Any], priority: str, attempt: int = 1) -> list[Taken]:
+        """Return entries as tasks; a malformed one carries its error."""
+        found: list[Taken] = []
+        loads, append = orjson.loads, found.append
+        for entry_id, flat in entries:
+            if flat and len(flat) == 2 and flat[0] == b"payload":
+                try:
+                    append(Taken(entry_id, priority, loads(flat[1]), _NO_META, attempt))
+                    continue
+                except ValueError as error:
+                    append(Taken(entry_id, priority, None, {}, attempt, str(error)))
+                    continue
+            try:
+                payload, meta = envelope.decode(flat or [])
+            except (ValueError, UnicodeDecodeError) as error:
+                append(Taken(entry_id, priority, None, {}, attempt, str(error)))
+            else:
+                if not self.claiming:
+                    meta.pop(envelope.WORK_ITEM, None)
+                append(Taken(entry_id, priority, payload, meta, attempt))
+                self.asks_first = self.asks_first or found[-1].asked_first
+        return found
+
+    def again(
+        self, priority: str, count: int, *, firsts: int = 0
+    ) -> Op[tuple[list[Taken], float | None, int]]:
+        """Take tasks whose retry is due.
+
+        Also tells in how many seconds the next one is, by the server's clock, and how many were trimmed
+        away meanwhile.
+
+        With `firsts`, tasks without an attempt so far (replayed, or given back before they began) come
+        so many at most, as attempt 1 and ids ascending: they are run as first deliveries are, uncounted
+        and together. All others come as attempt 0, each attempt to be counted before it starts. What is
+        returned is of one kind.
+        """
+        step = Run(
+            "again",
+            (
+                *(self.streams[priority], self.retries(priority), self.letters),
+                *(self.stats, self.attempts(priority), self.awaited, self.scope.keys.settled),
+            ),
+            (
+                *(self.group, self.consumer, count, firsts),
+                *(suffix(self.queue, priority), *self.tombstone),
+            ),
+            writes=True,
+        )
+        reply = yield step
+        self.doubtful = self.doubtful or step.sendings > 1
+        if reply[2]:
+            yield from passed_on(self.scope)
+        due = float(reply[1]) / 1000 if reply[1] else None
+        tasks = self.decoded(reply[0], priority, int(reply[3]))
+        if reply[3]:
+            tasks.sort(key=lambda task: position(text(task.entry_id)))
+        return tasks, due, int(reply[2])
+
+    def reclaim(
+        self, priority: str, idle: float, start: str, count: int, *, own: bool = False
+    ) -> Op[tuple[str, list[Taken], int]]:
+        """Take over tasks idle for so many seconds; this consumer's own only with `own`.
+
+        Returns where to go on ('' at the end), the tasks, and how many had been trimmed away.
+        """
+        step = Run(
+            "reclaim",
+            (
+                *(self.streams[priority], self.letters, self.stats, self.attempts(priority)),
+                *(self.awaited, self.scope.keys.settled),
+            ),
+            (
+                *(self.group, self.consumer, round(idle * 1000), start, count, ASIDE),
+                ASIDE if own else self.consumer,
+                *(suffix(self.queue, priority), *self.tombstone),
+            ),
+            writes=True,
+        )
+        reply = yield step
+        self.doubtful = self.doubtful or step.sendings > 1
+        if reply[2]:
+            yield from passed_on(self.scope)
+        return text(reply[0]), self.decoded(reply[1], priority, 0), int(reply[2])
+
+    def heartbeat(self, priority: str, ids: Sequence[bytes]) -> Op[list[bytes]]:
+        """Show that this consumer still works on tasks, ids ascending; returns those it has lost."""
+        gone: list[bytes] = yield Run(
+            "heartbeat",
+            (self.streams[priority],),
+            (self.group, self.consumer, *ids),
+            writes=True,
+        )
+        return gone
+
+    def promote(self, count: int = 1000) -> Op[tuple[int, float | None]]:
+        """Move delayed tasks that are due into their streams; returns how many.
+
+        Also tells in how many seconds the next one is due, by the server's clock.
+        """
+        keys = self.scope.keys
+        reply = yield Run(
+            "promote",
+            (
+                *(keys.delayed(self.queue), keys.bodies(self.queue)),
+                *(
+                    key
+                    for priority, stream in self.streams.items()
+                    for key in (stream, keys.order(self.queue, priority))
+                ),
+            ),
+            (count, *self.streams),
+            writes=True,
+        )
+        return int(reply[0]), float(reply[1]) / 1000 if reply[1] else None
+
+    def leave(self) -> Op[None]:
+        """Delete this consumer from the groups in which it holds nothing."""
+        yield Run("leave", list(self.streams.values()), (self.group, self.consumer), writes=True)

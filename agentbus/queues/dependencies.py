@@ -1,0 +1,244 @@
+"""Publishing tasks that wait for others: ready when those are done, buried when one of them is."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from agentbus.core import names
+from agentbus.core.errors import NotFound, Refused, UsageError
+from agentbus.core.stream import position, text
+from agentbus.queues import publish as publishing
+from agentbus.queues.dependents import DONE, follow, groups
+from agentbus.queues.ids import BOUND, DEDUP_WINDOW, PRIORITIES, RESULT_KEPT, suffix
+from agentbus.queues.results import Address
+from agentbus.store.operation import Batch, Command, Run, ServerReply
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterable, Sequence
+
+    from agentbus.core.keys import Scope
+    from agentbus.store.operation import Arg, Op, Step
+
+# A script must not block the server: it looks at each of them.
+_MOST = 1000
+_PAGE = 200
+
+
+class _Dependency:
+    """A task that another is to wait for; its entry is known, or found, unless it is still delayed."""
+
+    __slots__ = ("address", "entry", "priority")
+
+    def __init__(self, task_id: str) -> None:
+        self.address = Address(task_id)
+        self.entry = self.address.entry
+        self.priority = self.address.priority
+
+    def keys(self, scope: Scope, group: str) -> tuple[str, ...]:
+        """Return the keys at which the script sees how it stands."""
+        keys, queue = scope.keys, self.address.queue
+        return (
+            *(keys.queue(queue, self.priority), keys.result(self.address.id, group)),
+            *(keys.delayed(queue), keys.stats(queue), keys.awaited(queue), keys.after(queue)),
+        )
+
+    def delays(self, scope: Scope) -> tuple[str, str]:
+        """Return where it is while it is delayed, or waits for others."""
+        return scope.keys.delayed(self.address.queue), scope.keys.after(self.address.queue)
+
+
+def publish(
+    scope: Scope,
+    queue: str,
+    item: object,
+    after: str | Iterable[str],
+    *,
+    after_group: str | None = None,
+    bound: int = BOUND,
+    priority: str = "normal",
+    delay: float | None = None,
+    at: float | None = None,
+    window: float = DEDUP_WINDOW,
+    letters: str | None = None,
+    kept: float = RESULT_KEPT,
+    kept_for: Callable[[str], float] = lambda _queue: RESULT_KEPT,
+) -> Op[str]:
+    """Keep one payload or `Task` until the tasks with these ids are done, and return its id.
+
+    Done is what the group `after_group` (`default`) has acknowledged. A delay, or a time, counts from now:
+    the task is ready when both are over. `letters` is the name of its dead letters, `kept` for how many
+    seconds it is noted there that it was buried; `kept_for` says so for the queues of the others. Looking
+    and keeping are one atomic step. Raises `NotFound` for a task of which nothing is known, `Refused` for
+    one that was buried, `QueueFull`, and `UsageError` for what is no task id.
+    """
+    group = names.name("group", "default" if after_group is None else after_group)
+    others = _others(after)
+    wait, due = ("", "") if delay is None and at is None else publishing._due(delay, at)
+    task = item if isinstance(item, publishing.Task) else publishing.Task(item)
+    priority = task.priority or priority
+    publishing._known(priority)
+    if task.created_at is None:
+        # The entry's id will tell when it was ready, not when it was published.
+        task = task.__replace__(created_at=round(scope.now(), 3))
+    words, key, ordering = publishing._words(scope, task)
+    keys, once = scope.keys, scope.once()
+    seen = [keys.seen(queue, key)] if key is not None else []
+    while True:
+        step = Run(
+            "depend",
+            (
+                *(keys.after(queue), keys.after_bodies(queue), keys.queues, keys.stats(queue)),
+                *(once.key, keys.queue(queue, priority), keys.order(queue, priority)),
+                *(keys.metrics, keys.readers(queue, priority), keys.settled),
+                *(keys.delayed(queue), keys.bodies(queue), keys.bell(queue)),
+                *(one for other in others for one in other.keys(scope, group)),
+                *seen,
+            ),
+            (
+                *(queue, bound, round(window), suffix(queue, "normal"), once.token, wait, due),
+                *(priority, ordering or "", letters or queue, math.ceil(kept)),
+                *(len(others), *_said(others, group, kept_for), *words),
+            ),
+            writes=True,
+        )
+        reply = yield step
+        if reply[0] != b"unclear":
+            break
+        found = yield from _find(scope, others[int(reply[1]) - 1], group)
+        if not found:
+            reply = [b"absent", reply[1]]
+            break
+    scope.settled(once, step)
+    if reply[0] == b"full":
+        raise publishing._full(queue, bound, int(reply[1]))
+    if reply[0] in (b"buried", b"absent"):
+        raise _refusal(others[int(reply[1]) - 1], reply)
+    return text(reply[1])
+
+
+def review(scope: Scope, queue: str, *, thorough: bool) -> Op[None]:
+    """Look at the tasks of a queue for which others wait, and note which ended without a note of it.
+
+    So it is where another program acknowledges, or trims away what was not done. `thorough` also looks for
+    those that were delayed, each in the whole of what is not done.
+    """
+    index, start, ended = scope.keys.awaited(queue), "-", 0
+    while start:
+        members = yield Command("ZRANGEBYLEX", index, start, "+", "LIMIT", 0, _PAGE)
+        for member in members:
+            task_id, _, group = text(member).partition("\n")
+            if "\n" in group:
+                continue
+            verdict = yield from _ended(scope, task_id, group, thorough)
+            if verdict:
+                keys = (scope.keys.settled, index)
+                ended += yield Run("note", keys, (task_id, group, verdict, ""), writes=True)
+        start = f"({text(members[-1])}" if len(members) == _PAGE else ""
+    if ended:
+        yield from follow(scope)
+
+
+def _ended(
+    scope: Scope, task_id: str, group: str, thorough: bool
+) -> Generator[Step, Any, str | None]:
+    """Return how a task ended for a group; None if it did not, or nobody can know."""
+    other = _Dependency(task_id)
+    reply = yield Run(
+        "fate", other.keys(scope, group)[:4], (other.entry, task_id, other.address.number, group)
+    )
+    fate = text(reply[0])
+    if fate == "kept":
+        kept = text(reply[1])
+        return f"!{kept.partition(' ')[2]}" if kept.startswith("!") else DONE
+    if fate == "waiting" and thorough and not other.entry:
+        waits = yield Batch([("ZSCORE", key, task_id) for key in other.delays(scope)])
+        works = yield from groups(scope, other.address.queue)
+        # Where the group does not work, the task may have been moved to where it does.
+        if group in works and waits == [None, None]:
+            found = yield from _find(scope, other, group)
+            fate = fate if found else "absent"
+    if fate == "done":
+        # Whoever does it here notes that in the same step: without a note, only its entry can tell.
+        stream = scope.keys.queue(other.address.queue, other.priority)
+        there = yield Command("XRANGE", stream, other.entry, other.entry)
+        fate = "done" if there else "absent"
+    if fate == "absent":
+        return "!it was trimmed away, and nobody has said that it was done"
+    return DONE if fate == "done" else None
+
+
+def _others(after: str | Iterable[str]) -> list[_Dependency]:
+    """Return the tasks that are to be waited for, each once."""
+    ids = dict.fromkeys([after] if isinstance(after, str) else after)
+    if len(ids) > _MOST:
+        raise UsageError(
+            f"the task waits for {len(ids)} others, and at most {_MOST} may be named",
+            hint="put a task between that waits for some of them",
+        )
+    for one in ids:
+        if not isinstance(one, str):
+            raise UsageError(f"{one!r} is no task id", hint="give one that 'publish' returned")
+    return [_Dependency(one) for one in ids]
+
+
+def _said(others: Sequence[_Dependency], group: str, kept_for: Callable[[str], float]) -> list[Arg]:
+    said: list[Arg] = []
+    for other in others:
+        address = other.address
+        noted = round(kept_for(address.queue) * 1000)
+        said += (address.id, other.entry, address.number, group, noted)
+    return said
+
+
+def _find(scope: Scope, other: _Dependency, group: str) -> Generator[Step, Any, bool]:
+    """Find the entry that a delayed task got when it fell due; it lies among what is not done.
+
+    Returns False where neither that nor a note of its end is there.
+    """
+    for priority in PRIORITIES:
+        stream = scope.keys.queue(other.address.queue, priority)
+        start = yield from _oldest_open(stream, group)
+        while start:
+            entries = yield Command("XRANGE", stream, start, "+", "COUNT", _PAGE)
+            for entry_id, flat in entries:
+                if _id_in(flat) == other.address.id.encode():
+                    other.entry, other.priority = text(entry_id), priority
+                    return True
+            start = f"({text(entries[-1][0])}" if len(entries) == _PAGE else ""
+    # If it ended meanwhile, that is kept.
+    kept = yield Command("GET", scope.keys.result(other.address.id, group))
+    return kept is not None
+
+
+def _oldest_open(stream: str, group: str) -> Generator[Step, Any, str]:
+    """Return the first entry that may not be done by the group; '' where there is no stream."""
+    groups, pending = yield Batch([("XINFO", "GROUPS", stream), ("XPENDING", stream, group)])
+    if isinstance(groups, ServerReply):
+        return ""
+    for flat in groups:
+        named = dict(zip(flat[::2], flat[1::2], strict=True))
+        if text(named[b"name"]) == group:
+            lowest = text(named[b"last-delivered-id"])
+            if not isinstance(pending, ServerReply) and pending[1]:
+                lowest = min(lowest, text(pending[1]), key=position)
+            return lowest
+    return "-"
+
+
+def _id_in(flat: Sequence[bytes] | None) -> bytes | None:
+    return None if flat is None else dict(zip(flat[::2], flat[1::2], strict=True)).get(b"id")
+
+
+def _refusal(other: _Dependency, reply: Sequence[Any]) -> NotFound | Refused:
+    task_id = other.address.id
+    if reply[0] == b"buried":
+        return Refused(
+            f"the task cannot wait for {task_id!r}, which was buried: {text(reply[2])}",
+            hint="replay that one ('agentbus dlq list"
+            f" {names.shell_word(other.address.queue)}') and wait for what it becomes",
+        )
+    return NotFound(
+        f"there is no task {task_id!r} to wait for, or it ended so long ago that nothing is known",
+        hint="give an id that 'publish' printed; if that task is done, leave it out",
+    )

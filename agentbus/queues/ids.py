@@ -1,0 +1,78 @@
+"""Work: queues on streams and consumer groups, that lose nothing they have accepted."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+from agentbus.core import envelope, names
+from agentbus.core.errors import UsageError
+from agentbus.core.stream import text
+from agentbus.store.operation import Command
+
+if TYPE_CHECKING:
+    from agentbus.core.keys import Scope
+    from agentbus.store.operation import Op
+
+
+class Priority(StrEnum):
+    """How urgent a task is; each is a stream of its own, read in this order."""
+
+    CRITICAL = "critical"
+    HIGH = "high"
+    NORMAL = "normal"
+    LOW = "low"
+
+
+PRIORITIES = tuple(priority.value for priority in Priority)
+BOUND = 10_000
+DEDUP_WINDOW = 300
+RESULT_KEPT = 86_400
+# The group of routers, which move tasks and do none.
+ROUTER = "router"
+
+
+def bound_of(queue: str) -> int:
+    """Return how many tasks a queue holds unless it is told otherwise."""
+    if queue == "incoming":
+        return 1_000
+    return 100 if queue.startswith("agent.") else BOUND
+
+
+def peek(scope: Scope, queue: str, limit: int = 10) -> Op[list[tuple[str, Any]]]:
+    """Return the oldest tasks of a queue, by priority, without taking them."""
+    found: list[tuple[str, Any]] = []
+    for priority in PRIORITIES:
+        room = limit - len(found)
+        if room <= 0:
+            break
+        entries = yield Command(
+            "XRANGE", scope.keys.queue(queue, priority), "-", "+", "COUNT", room
+        )
+        for entry_id, flat in entries:
+            try:
+                payload, _ = envelope.decode(flat or [])
+            except ValueError as error:
+                payload = {"malformed": str(error)}
+            found.append((text(entry_id) + suffix(queue, priority), payload))
+    return found
+
+
+def split(task_id: str) -> tuple[str, str, str]:
+    """Return the entry id, the queue's encoded name and the priority in a task's id."""
+    entry_id, separator, rest = task_id.partition("@")
+    if not separator:
+        raise UsageError(f"{task_id!r} is no task id", hint="give one that 'publish' printed")
+    queue, _, priority = rest.partition(":")
+    return entry_id, queue, priority or "normal"
+
+
+def task_id(entry_id: str, queue: str, priority: str) -> str:
+    """Return a task's id: the id of its entry, and where it lies."""
+    return entry_id + suffix(queue, priority)
+
+
+def suffix(queue: str, priority: str) -> str:
+    """Return what follows the entry id in a task's id: where it lies."""
+    tail = "" if priority == "normal" else f":{priority}"
+    return f"@{names.escape(queue)}{tail}"

@@ -1,0 +1,299 @@
+"""Tidies up: what everybody has read and is old, consumers that are dead, notes on what is gone."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from agentbus.admin import project
+from agentbus.core import names
+from agentbus.core.errors import NotFound, UsageError
+from agentbus.core.record import Record
+from agentbus.core.stream import position, text
+from agentbus.core.timespec import stream_id
+from agentbus.queues import dead_letters, dependencies, dependents
+from agentbus.queues.ids import PRIORITIES
+from agentbus.queues.settle import ASIDE
+from agentbus.store.operation import Batch, Command, Run, ServerReply
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+
+    from agentbus.core.keys import Scope
+    from agentbus.store.operation import Op, Step
+
+    Number = Generator[Step, Any, int]
+
+# How long what every group has done is kept, by the time at which it was published: a replay needs it.
+RETENTION = 86_400.0
+# Workers ask for tasks every second, or hold some; who did neither for so long is gone.
+DEAD_AFTER = 3600.0
+_EVERY, _LEFTOVERS_EVERY = 60.0, 3600.0
+# What one script does at most.
+_TRIMMED, _LOOKED_AT, _SWEPT = 10_000, 200, 100
+# What one call of the chore does at most, so that it keeps nothing else waiting.
+_STEPS = 50
+
+
+class Tidied(Record):
+    """What was removed of a queue, or would be: entries, dead consumers, and notes on what is gone."""
+
+    queue: str
+    trimmed: int
+    consumers: int
+    leftovers: int
+
+
+def tidy(
+    scope: Scope,
+    queue: str | None = None,
+    *,
+    dry_run: bool = False,
+    retention: Callable[[str], float] = lambda _queue: RETENTION,
+    letters_of: Callable[[str], str] = str,
+    dead_after: float = DEAD_AFTER,
+) -> Op[list[Tidied]]:
+    """Tidy a queue, or all of them, and return what was removed. Raises `NotFound`.
+
+    `retention` says for a queue how many seconds are kept, `letters_of` under which name its dead letters
+    lie, `dead_after` how long a consumer may be silent.
+    """
+    if queue is not None:
+        names.name("queue", queue)
+        there = yield from _streams(scope, queue)
+        if not there:
+            raise NotFound(f"there is no queue {queue!r}", hint="see 'agentbus list --queues'")
+        found = [queue]
+    else:
+        found = sorted({*(yield from project.queues(scope)), *(yield from _registered(scope))})
+    done = []
+    boxes = _Boxes(letters_of)
+    for name in found:
+        one = yield from _tidy(
+            scope, name, retention(name), dead_after, boxes, leftovers=True, dry_run=dry_run
+        )
+        done.append(one)
+    if not dry_run:
+        yield from dependents.follow(scope)
+    return done
+
+
+class Janitor:
+    """Tidies a project's queues once a minute, whichever worker comes first; a chore of every worker."""
+
+    every = 1.0
+
+    def __init__(
+        self,
+        scope: Scope,
+        *,
+        retention: Callable[[str], float] = lambda _queue: RETENTION,
+        letters_of: Callable[[str], str] = str,
+    ) -> None:
+        self._scope = scope
+        self._retention = retention
+        self._letters_of = letters_of
+        self._next = 0.0
+        self._work: Op[None] | None = None
+        self._reply: Any = None
+
+    def op(self) -> Op[None]:
+        """Do a bounded part of the work; the rest is done when it is called again."""
+        if self._work is None:
+            now = self._scope.monotonic()
+            if now < self._next:
+                return
+            self._next = now + _EVERY
+            self._work, self._reply = self._round(), None
+        work, self._work = self._work, None
+        try:
+            for _ in range(_STEPS):
+                # Were a step to fail, this round would be over: the next one starts anew.
+                self._reply = yield work.send(self._reply)
+        except StopIteration:
+            return
+        self._work = work
+
+    def _round(self) -> Op[None]:
+        scope = self._scope
+        if not (yield _lease(scope, "trim", _EVERY)):
+            return
+        leftovers = bool((yield _lease(scope, "leftovers", _LEFTOVERS_EVERY)))
+        boxes = _Boxes(self._letters_of)
+        for queue in (yield from _registered(scope)):
+            kept = self._retention(queue)
+            yield from _tidy(scope, queue, kept, DEAD_AFTER, boxes, leftovers=leftovers)
+
+
+class _Boxes:
+    """Where the dead letters of queues lie; several may share a place, which is tidied once."""
+
+    def __init__(self, letters_of: Callable[[str], str]) -> None:
+        self._letters_of = letters_of
+        self._seen: set[tuple[str, str]] = set()
+
+    def new(self, queue: str, groups: set[str]) -> list[tuple[str, str]]:
+        """Return the names and groups that were not returned before."""
+        name = self._letters_of(queue)
+        found = [(name, group) for group in sorted(groups) if (name, group) not in self._seen]
+        self._seen.update(found)
+        return found
+
+
+def keep(scope: Scope, reader: str, queue: str, priority: str, entry_id: str | None) -> Op[None]:
+    """Note the lowest id of a queue's stream that a reader which is no group still needs.
+
+    Nothing from it on is trimmed. None lets everything go, and forgets the reader.
+    """
+    names.name("reader", reader)
+    key = scope.keys.readers(names.name("queue", queue), priority)
+    if entry_id is None:
+        yield Command("HDEL", key, reader)
+        return
+    yield Command("HSET", key, reader, _id(entry_id))
+
+
+def keep_events(scope: Scope, reader: str, stream: str, entry_id: str | None) -> Op[None]:
+    """Note the lowest id of a stream of events that a reader which is no consumer still needs.
+
+    Nothing from it on is removed, neither from the stream nor from the outbox. None lets everything go:
+    the relay forgets the reader when it hears of it. Where a server lost the note, the ledger still has it.
+    """
+    names.name("reader", reader)
+    key = scope.keys.event_readers(names.name("stream", stream))
+    yield Command("HSET", key, reader, "none" if entry_id is None else _id(entry_id))
+
+
+def _id(entry_id: str) -> str:
+    if stream_id(entry_id) is None:
+        raise UsageError(f"{entry_id[:60]!a} is no id", hint="give the id of an entry")
+    milliseconds, sequence = position(entry_id)
+    return f"{milliseconds}-{sequence}"
+
+
+def _lease(scope: Scope, duty: str, seconds: float) -> Command:
+    # Sent again after a lost answer it says no: then nobody does it this time.
+    lasts = round(seconds * 1000)
+    return Command("SET", scope.keys.tidied(duty), scope.agent, "NX", "PX", lasts)
+
+
+def _registered(scope: Scope) -> Generator[Step, Any, list[str]]:
+    found = yield Command("ZRANGE", scope.keys.queues, 0, -1)
+    return [text(name) for name in found]
+
+
+def _streams(scope: Scope, queue: str) -> Generator[Step, Any, dict[str, list[bytes]]]:
+    """Return for each priority that has a stream the names of its groups."""
+    replies = yield Batch(
+        [("XINFO", "GROUPS", scope.keys.queue(queue, priority)) for priority in PRIORITIES]
+    )
+    return {
+        priority: [dict(zip(flat[::2], flat[1::2], strict=True))[b"name"] for flat in groups]
+        for priority, groups in zip(PRIORITIES, replies, strict=True)
+        if not isinstance(groups, ServerReply)
+    }
+
+
+def _tidy(
+    scope: Scope,
+    queue: str,
+    retention: float,
+    dead_after: float,
+    boxes: _Boxes,
+    *,
+    leftovers: bool,
+    dry_run: bool = False,
+) -> Op[Tidied]:
+    streams = yield from _streams(scope, queue)
+    trimmed = consumers = forgotten = 0
+    known: set[str] = set()
+    for priority, groups in streams.items():
+        trimmed += yield from _trim(scope, queue, priority, retention, dry_run=dry_run)
+        for raw in groups:
+            consumers += yield from _sweep(scope, queue, priority, raw, dead_after, dry_run=dry_run)
+            group = raw.decode("utf-8", "replace")
+            # A group whose name is no text was made by another program, and has no keys of ours.
+            if leftovers and group.encode() == raw:
+                known.add(group)
+                forgotten += yield from _of_tasks(scope, queue, group, priority, dry_run=dry_run)
+    for name, group in boxes.new(queue, known):
+        forgotten += yield from _of_letters(scope, name, group, dry_run=dry_run)
+    if not dry_run:
+        yield from dependencies.review(scope, queue, thorough=leftovers)
+        if not streams:
+            yield _unregister(scope, queue)
+    return Tidied(queue, trimmed, consumers, forgotten)
+
+
+def _trim(scope: Scope, queue: str, priority: str, retention: float, *, dry_run: bool) -> Number:
+    keys = (scope.keys.queue(queue, priority), scope.keys.readers(queue, priority))
+    total, at = 0, "-"
+    while at:
+        number, onwards = yield Run(
+            "trim",
+            keys,
+            (round(retention * 1000), _TRIMMED, "1" if dry_run else "0", at),
+            writes=not dry_run,
+        )
+        total += number
+        at = text(onwards)
+    return total
+
+
+def _sweep(
+    scope: Scope, queue: str, priority: str, group: bytes, dead_after: float, *, dry_run: bool
+) -> Number:
+    number: int = yield Run(
+        "sweep",
+        (scope.keys.queue(queue, priority),),
+        (group, ASIDE, round(dead_after * 1000), _SWEPT, "1" if dry_run else "0"),
+        writes=not dry_run,
+    )
+    return number
+
+
+def _of_tasks(scope: Scope, queue: str, group: str, priority: str, *, dry_run: bool) -> Number:
+    """Forget attempts and retries of tasks that are not pending any longer."""
+    keys = scope.keys
+    stream = keys.queue(queue, priority)
+    noted = (
+        ("hash", keys.attempts(queue, group, priority)),
+        ("zset", keys.retries(queue, group, priority)),
+    )
+    total = 0
+    for kind, key in noted:
+        total += yield from _leftovers(stream, kind, key, group, dry_run=dry_run)
+    return total
+
+
+def _of_letters(scope: Scope, queue: str, group: str, *, dry_run: bool) -> Number:
+    """Forget where letters went that are not there any longer, and which were purged."""
+    keys = scope.keys
+    stream = keys.dead_letters(queue, group)
+    total = 0
+    for kind, key in (("hash", keys.replayed(queue, group)), ("set", keys.purged(queue, group))):
+        total += yield from _leftovers(stream, kind, key, "", dry_run=dry_run)
+    if not dry_run:
+        yield from dead_letters.compact(scope, queue, group)
+    return total
+
+
+def _leftovers(stream: str, kind: str, key: str, group: str, *, dry_run: bool) -> Number:
+    total, cursor = 0, "0"
+    while True:
+        onwards, number = yield Run(
+            "leftovers",
+            (stream, key),
+            (kind, group, cursor, _LOOKED_AT, "1" if dry_run else "0"),
+            writes=not dry_run,
+        )
+        total += int(number)
+        cursor = text(onwards)
+        if cursor == "0":
+            return total
+
+
+def _unregister(scope: Scope, queue: str) -> Run:
+    keys = scope.keys
+    streams = (keys.queue(queue, priority) for priority in PRIORITIES)
+    parts = (*streams, keys.delayed(queue), keys.after(queue), keys.awaited(queue))
+    return Run("unregister", (keys.queues, *parts), (queue,), writes=True)

@@ -1,0 +1,151 @@
+"""Replay: what a group has acknowledged, and what the stream still holds, delivered to it once more."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from agentbus.core import names, timespec
+from agentbus.core.errors import NotFound, UsageError
+from agentbus.core.record import Record
+from agentbus.core.stream import position, text
+from agentbus.queues.ids import PRIORITIES, split, task_id
+from agentbus.queues.settle import ASIDE
+from agentbus.store.operation import Batch, Run, ServerReply
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+    from typing import Any
+
+    from agentbus.core.keys import Scope
+    from agentbus.store.operation import Op, Step
+
+# How many entries one script looks at; it takes fewer where they are large.
+_SLICE = 500
+_MAX = 2**64 - 1
+
+
+class Replayed(Record):
+    """What was delivered again, or would be: how many tasks, and the first and last of them.
+
+    `pending` counts those that were left alone: they run now, or wait for their next attempt.
+    """
+
+    queue: str
+    group: str
+    tasks: int
+    pending: int
+    first: str | None
+    last: str | None
+    dry_run: bool
+
+
+def replay_from(
+    scope: Scope,
+    queue: str,
+    group: str,
+    start: str | float,
+    until: str | float | None = None,
+    *,
+    dry_run: bool = False,
+    limit: int | None = None,
+) -> Op[Replayed]:
+    """Deliver the tasks from `start` to `until` that a group acknowledged to it again, now.
+
+    Raises `NotFound` if the queue has no such group.
+    """
+    first = point(start, queue, scope.now())
+    end = (_MAX, _MAX) if until is None else position(point(until, queue, scope.now(), last=True))
+    if position(first) > end:
+        raise UsageError("the replay ends before it starts", hint="give an earlier start")
+    if limit is not None and limit < 1:
+        raise UsageError(f"the limit is {limit}", hint="give a positive number")
+    # What is published, or acknowledged for the first time, from now on is not meant.
+    reached = yield from _reached(scope, queue, group)
+    left = _MAX if limit is None else limit
+    found: list[tuple[tuple[int, int], str]] = []
+    tasks = pending = 0
+    for priority, last_delivered in reached.items():
+        last = min(end, position(last_delivered))
+        at, due = first, "0"
+        while left and at and position(at.lstrip("(")) <= last:
+            step = _slice(scope, queue, group, priority, at, last, left, due, dry_run=dry_run)
+            at, number, oldest, newest, busy, due = yield step
+            at, due = text(at), text(due)
+            tasks += number
+            left -= number
+            pending += busy
+            for entry in (oldest, newest):
+                if entry:
+                    entry_id = text(entry)
+                    found.append((position(entry_id), task_id(entry_id, queue, priority)))
+            found = [min(found), max(found)] if found else []
+    oldest_id, newest_id = (found[0][1], found[-1][1]) if found else (None, None)
+    return Replayed(queue, group, tasks, pending, oldest_id, newest_id, dry_run)
+
+
+def point(given: str | float, queue: str, now: float, *, last: bool = False) -> str:
+    """Turn a task's id, an entry's id, a time or a duration before `now` into an id, inclusive.
+
+    With `last` it is the id to end at. A number is a unix time.
+    """
+    if isinstance(given, (int, float)):
+        given = f"{max(0, round(given * 1000))}"
+    if isinstance(given, str) and "@" in given:
+        entry, name, _ = split(given)
+        if name != names.escape(queue) or timespec.stream_id(entry) is None:
+            raise UsageError(
+                f"{given[:60]!a} is no place in the queue {queue!r}",
+                hint="give the id of a task of this queue that was not delayed, or a time",
+            )
+        given = entry
+    parts = timespec.stream_id(given) if isinstance(given, str) else None
+    if parts is not None and "-" in given:
+        return f"{parts[0]}-{parts[1]}"
+    milliseconds = timespec.since(given, now).partition("-")[0]
+    return f"{milliseconds}-{_MAX if last else 0}"
+
+
+def _reached(scope: Scope, queue: str, group: str) -> Generator[Step, Any, dict[str, str]]:
+    """Return for each priority the last id that was delivered to the group."""
+    replies = yield Batch(
+        [("XINFO", "GROUPS", scope.keys.queue(queue, priority)) for priority in PRIORITIES]
+    )
+    reached = {}
+    for priority, groups in zip(PRIORITIES, replies, strict=True):
+        for flat in () if isinstance(groups, ServerReply) else groups:
+            named = {flat[i]: flat[i + 1] for i in range(0, len(flat), 2)}
+            if named[b"name"] == group.encode():
+                reached[priority] = text(named[b"last-delivered-id"])
+    if not reached:
+        raise NotFound(
+            f"the queue {queue!r} has no group {group!r}",
+            hint="a group is made when its first worker starts",
+        )
+    return reached
+
+
+def _slice(
+    scope: Scope,
+    queue: str,
+    group: str,
+    priority: str,
+    at: str,
+    last: tuple[int, int],
+    left: int,
+    due: str,
+    *,
+    dry_run: bool,
+) -> Run:
+    keys = scope.keys
+    return Run(
+        "redeliver",
+        (
+            *(keys.queue(queue, priority), keys.retries(queue, group, priority)),
+            *(keys.attempts(queue, group, priority), keys.stats(queue), keys.bell(queue)),
+        ),
+        (
+            *(group, at, f"{last[0]}-{last[1]}", _SLICE, min(left, _SLICE), ASIDE, due),
+            "1" if dry_run else "0",
+        ),
+        writes=not dry_run,
+    )

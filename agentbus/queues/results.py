@@ -1,0 +1,168 @@
+"""What became of a task: its result, or why there is none and never will be."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from agentbus.core import names
+from agentbus.core.errors import InvalidName, NotFound, TaskBuried, TimedOut, UsageError
+from agentbus.core.stream import id_time, text
+from agentbus.queues.ids import PRIORITIES, RESULT_KEPT, ROUTER, split, task_id as shown
+from agentbus.store.operation import Command, Pause, Run
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from agentbus.core.keys import Scope
+    from agentbus.store.operation import Op
+
+_FIRST_LOOK, _LONGEST_PAUSE = 0.005, 0.25
+_LARGEST = 2**64
+
+
+class Address:
+    """A task's id, taken apart: its entry, or its number if it was delayed; queue and priority."""
+
+    __slots__ = ("entry", "id", "number", "priority", "queue")
+
+    def __init__(self, task_id: str) -> None:
+        names.name("task id", task_id[:256])
+        self.id = task_id
+        where, queue, self.priority = split(task_id)
+        self.queue = names.unescape(queue)
+        self.entry, self.number = "", ""
+        milliseconds, dash, sequence = where.partition("-")
+        if where[:1] == "d" and _is_number(where[1:]):
+            self.number = where[1:]
+            sound = True
+        else:
+            self.entry = where
+            sound = bool(dash) and _is_number(milliseconds) and _is_number(sequence)
+        try:
+            names.name("queue", self.queue)
+        except InvalidName:
+            sound = False
+        again = shown(where, self.queue, self.priority)
+        if not sound or again != task_id or self.priority not in PRIORITIES:
+            raise UsageError(
+                f"{task_id[:300]!r} is no task id", hint="give one that 'publish' printed"
+            )
+
+
+def result(
+    scope: Scope,
+    task_id: str,
+    wait: float | None = None,
+    group: str | None = None,
+    *,
+    kept_for: Callable[[str], float] = lambda _queue: RESULT_KEPT,
+    letters_of: Callable[[str], str] = str,
+) -> Op[Any]:
+    """Return what a task came to, None if its handler returned nothing.
+
+    Waits so many seconds for it. `group` is needed only where several do the task and none of them is
+    `default`. `kept_for` says for a queue how many seconds its results are kept, `letters_of` under which
+    name its dead letters lie. Raises `TaskBuried`, `NotFound`, `TimedOut`, and `UsageError` for what is
+    no task id.
+    """
+    task = Address(task_id)
+    if group is not None:
+        names.name("group", group)
+    until = scope.monotonic() + (wait or 0.0)
+    pause, running = _FIRST_LOOK, False
+    # The server is asked for no more than this where the result is there.
+    kept = yield Command("GET", scope.keys.result(task_id, group or "default"))
+    while True:
+        fate = "kept"
+        if kept is None:
+            fate, kept, group = yield from _fate(scope, task, group)
+        if fate == "kept":
+            lie_at = letters_of(task.queue)
+            return (yield from _read(scope, task, kept, group or "default", lie_at))
+        if fate == "done":
+            seconds = kept_for(task.queue)
+            age = scope.now() - id_time(task.entry) if task.entry else 0.0
+            # One that ran at the last look has left what it came to, however old it is.
+            if not seconds or (age > seconds and not running):
+                raise NotFound(
+                    f"the task {task_id!r} is done or gone, and no result of it is kept any longer",
+                    hint=f"results of {task.queue!r} are {_kept(seconds)}",
+                )
+            return None
+        running, left = True, until - scope.monotonic()
+        if not wait:
+            raise NotFound(f"there is no result of the task {task_id!r}", hint="wait for it")
+        if left <= 0:
+            raise TimedOut(f"waited {wait:g} s for the result of {task_id!r}")
+        yield Pause(min(pause, left))
+        pause = min(pause * 1.5, _LONGEST_PAUSE)
+
+
+def _fate(scope: Scope, task: Address, group: str | None) -> Op[tuple[str, Any, str | None]]:
+    """Look at the task where it lies; returns what became of it, for which group."""
+    keys = scope.keys
+    while True:
+        reply = yield Run(
+            "fate",
+            (
+                keys.queue(task.queue, task.priority),
+                keys.result(task.id, group or "default"),
+                *(keys.delayed(task.queue), keys.stats(task.queue)),
+            ),
+            (task.entry, task.id, task.number, group or ""),
+        )
+        fate = text(reply[0])
+        if fate == "group":
+            group = text(reply[1])
+            continue
+        if fate == "groups":
+            named = ", ".join(sorted(repr(text(name)) for name in reply[1:]))
+            raise UsageError(
+                f"the task {task.id!r} is done by several groups ({named})", hint="name the group"
+            )
+        if fate == "absent":
+            raise NotFound(
+                f"there is no task {task.id!r}",
+                hint=f"nothing waits in {task.queue!r} under this id",
+            )
+        if fate == "waiting" and group is None:
+            # One that no rule routes is done by nobody: its router has buried it.
+            kept = yield Command("GET", keys.result(task.id, ROUTER))
+            if kept is not None:
+                return "kept", kept, ROUTER
+        return fate, reply[1] if fate == "kept" else None, group
+
+
+def _read(scope: Scope, task: Address, kept: bytes, group: str, letters_of: str) -> Op[Any]:
+    if not kept.startswith(b"!"):
+        return orjson.loads(kept)
+    letter, _, error = text(kept[1:]).partition(" ")
+    letter, _, elsewhere = letter.partition("@")
+    queue = names.unescape(elsewhere.replace("%20", " ")) or task.queue
+    if elsewhere and letters_of == task.queue:
+        # It was routed, and buried where it was done.
+        letters_of = queue
+    whose = "" if group == "default" else f" --group {names.shell_word(group)}"
+    again = yield Command("HGET", scope.keys.replayed(letters_of, group), letter)
+    raise TaskBuried(
+        f"the task {task.id!r} was buried: {error}",
+        hint=f"it was replayed as {text(again)!r}"
+        if again is not None
+        else f"see 'agentbus dlq show {names.shell_word(queue)} {letter}{whose}'",
+    )
+
+
+def _kept(seconds: float) -> str:
+    if not seconds:
+        return "not kept"
+    span = f"{seconds:g} seconds" if seconds % 3600 else f"{seconds / 3600:g} hours"
+    return f"kept for {span}"
+
+
+def _is_number(digits: str) -> bool:
+    if not (digits.isascii() and digits.isdigit()) or len(digits) > 20:
+        return False
+    # Written as the server writes it: other spellings would be other keys.
+    return str(int(digits)) == digits and int(digits) < _LARGEST

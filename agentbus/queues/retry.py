@@ -1,0 +1,46 @@
+"""When a failed task is tried again, and what a handler raises to say so itself."""
+
+from __future__ import annotations
+
+from agentbus.core.errors import UsageError
+from agentbus.core.record import Record
+
+ATTEMPTS = 4
+_LONGEST = 300.0
+_FAR = 400 * 86_400.0
+
+
+def pause(seconds: float) -> float:
+    """Return `seconds` if that can be a pause before the next attempt."""
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
+        raise UsageError(f"the pause is a {type(seconds).__name__}", hint="give seconds")
+    if not 0 <= seconds <= _FAR:
+        raise UsageError(f"the pause is {seconds!r} s", hint="give seconds, at most 400 days")
+    return seconds
+
+
+class Retry(Exception):
+    """Raised by a handler to have its task tried again, `after` so many seconds."""
+
+    def __init__(self, message: str = "", *, after: float | None = None) -> None:
+        super().__init__(message)
+        self.after = None if after is None else pause(after)
+
+
+class Bury(Exception):
+    """Raised by a handler to have its task put among the dead letters at once."""
+
+
+class Backoff(Record):
+    """Exponential backoff with jitter: `first` seconds, doubled for each attempt, at most `longest`."""
+
+    first: float = 1.0
+    longest: float = _LONGEST
+
+    def after(self, attempt: int) -> float:
+        """Return the seconds to wait after so many attempts; half of it is chance."""
+        # Loaded here: it takes longer than publishing a task, which reads backoffs, too.
+        from random import random
+
+        span = min(self.longest, self.first * 2.0 ** min(attempt - 1, 60))
+        return span * (0.5 + random() / 2)  # noqa: S311 (no secret)

@@ -1,0 +1,279 @@
+"""What a consumer says of the tasks that it holds: begun, done, to be tried again, buried."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from agentbus.core import envelope, names
+from agentbus.core.clock import rfc3339
+from agentbus.core.stream import text
+from agentbus.queues.claimed import Taken, told
+from agentbus.queues.dependents import passed_on, queue_of
+from agentbus.queues.ids import DEDUP_WINDOW, PRIORITIES, RESULT_KEPT, suffix, task_id
+from agentbus.queues.notify import telling
+from agentbus.store.operation import Run
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from agentbus.core.keys import Scope
+    from agentbus.store.operation import Op
+
+# The consumer that holds what waits for its next attempt; no worker has this name.
+ASIDE = "~aside"
+# Milliseconds after which an ordered task looks again whether it may begin; it is woken before that.
+_LOOK_AGAIN = 5_000
+# What a script says that has settled a task for which others wait.
+_AWAITED = 2
+
+
+class Ending:
+    """One consumer of one group of one queue: the operations on what it holds.
+
+    Results, and notes that a task was buried, are `kept` so many seconds, 0 for never; dead letters lie
+    under the name `letters_of`, by default the queue's.
+    """
+
+    def __init__(
+        self,
+        scope: Scope,
+        queue: str,
+        group: str,
+        consumer: str,
+        *,
+        kept: float = RESULT_KEPT,
+        letters_of: str | None = None,
+    ) -> None:
+        self.scope = scope
+        self.queue = names.name("queue", queue)
+        self.group = names.name("group", group)
+        self.consumer = consumer
+        # Whether the group was found missing; it is to be made again.
+        self.missing = False
+        # Whether an answer that gave it tasks may have been lost, so that it holds some that it does not
+        # know of.
+        self.doubtful = False
+        # Whether a task was ever seen that the server is asked about before it begins.
+        self.asks_first = False
+        keys = scope.keys
+        self.streams = {priority: keys.queue(queue, priority) for priority in PRIORITIES}
+        self.stats = keys.stats(queue)
+        self.awaited = keys.awaited(queue)
+        # What follows the entry's id in the ids of each stream's tasks.
+        self.suffixes = "\n".join(suffix(queue, priority) for priority in PRIORITIES)
+        self.kept = math.ceil(kept)
+        self.letters = keys.dead_letters(letters_of or queue, group)
+        self.tombstone = (
+            "queue",
+            queue,
+            "group",
+            group,
+            "error",
+            "trimmed away before it was done",
+        )
+
+    def attempts(self, priority: str) -> str:
+        """Return the key of the attempts of one stream's tasks."""
+        return self.scope.keys.attempts(self.queue, self.group, priority)
+
+    def retries(self, priority: str) -> str:
+        """Return the key of what waits for its next attempt."""
+        return self.scope.keys.retries(self.queue, self.group, priority)
+
+    def id_of(self, task: Taken) -> str:
+        """Return a task's id; one that was delayed keeps the id it had."""
+        return str(task.meta.get("id") or task_id(text(task.entry_id), self.queue, task.priority))
+
+    def enter(self, task: Taken) -> Op[int]:
+        """Let an ordered task begin (1), or put it aside until those before it are done (0).
+
+        -1 if it is no longer this consumer's.
+        """
+        answer: int = yield Run(
+            "enter",
+            (
+                *(self.streams[task.priority], self.scope.keys.order(self.queue, task.priority)),
+                *(self.attempts(task.priority), self.retries(task.priority)),
+            ),
+            (
+                *(self.group, self.consumer, task.entry_id, task.meta["ordering_key"]),
+                *(ASIDE, max(0, task.attempt - 1), _LOOK_AGAIN),
+            ),
+            writes=True,
+        )
+        return answer
+
+    def wake(self, task: Taken) -> Op[int]:
+        """Say that an ordered task is done with; returns 1 if the next one with its key was waiting."""
+        keys = self.scope.keys
+        waiting: int = yield Run(
+            "wake",
+            (
+                *(self.streams[task.priority], keys.order(self.queue, task.priority)),
+                *(self.retries(task.priority), keys.bell(self.queue)),
+            ),
+            (task.entry_id, task.meta["ordering_key"]),
+            writes=True,
+        )
+        return waiting
+
+    def claim(self, task: Taken, *, keep: bool = True) -> Op[int]:
+        """Take a piece of work for a task; 0 if another task took it within the dedup window.
+
+        Whoever is given the same task again has it already. With `keep` False it is let go.
+        """
+        item = str(task.meta[envelope.WORK_ITEM])
+        mine: int = yield Run(
+            "claim",
+            (self.scope.keys.seen(self.queue, item),),
+            (self.id_of(task), DEDUP_WINDOW if keep else 0),
+            writes=True,
+        )
+        return mine
+
+    def begin(self, task: Taken, uncounted: int = 1) -> Op[int]:
+        """Count an attempt before it starts; 0 if the task is no longer this consumer's.
+
+        `uncounted` is how many attempts there were that nobody counted, if none was counted yet.
+        """
+        number: int = yield Run(
+            "begin",
+            (self.streams[task.priority], self.attempts(task.priority)),
+            (
+                *(self.group, self.consumer, task.entry_id, uncounted),
+                self.scope.token(),
+            ),
+            writes=True,
+        )
+        return number
+
+    def finish(self, task: Taken, took: float, result: object = None) -> Op[bool]:
+        """Acknowledge one task, with its result if it has one; tells whether it was still ours.
+
+        In the same step its reply is appended, and its webhook put where webhooks wait.
+        """
+        data: bytes = b""
+        if result is not None:
+            data = envelope.encode(result, self.scope.max_body)
+        elif "id" in task.meta:
+            # Where it lay says nothing of one that was delayed: that it is done must be kept.
+            data = b"null"
+        name = self.id_of(task)
+        told = telling(self.scope, self.queue, self.group, name, task.meta, result=data)
+        once = self.scope.once()
+        step = Run(
+            "finish",
+            (
+                *(self.streams[task.priority], self.stats, self.attempts(task.priority)),
+                *(self.scope.keys.result(name, self.group), *self._noting(name)),
+                *(once.key, *told.keys),
+            ),
+            (
+                *(self.group, self.consumer, task.entry_id, round(took * 1000)),
+                *(data if self.kept else b"", self.kept, told.counter, name),
+                *(once.token, *told.argv),
+            ),
+            writes=True,
+        )
+        done = yield step
+        self.scope.settled(once, step)
+        if done == _AWAITED:
+            yield from passed_on(self.scope)
+        return bool(done)
+
+    def retry(self, task: Taken, after: float) -> Op[bool]:
+        """Put a task aside for so many seconds; tells whether it was still ours."""
+        once = self.scope.once()
+        step = Run(
+            "retry",
+            (
+                *(self.streams[task.priority], self.stats),
+                *(self.attempts(task.priority), self.retries(task.priority), once.key),
+            ),
+            (
+                *(self.group, self.consumer, task.entry_id, round(after * 1000)),
+                *(task.attempt, ASIDE, once.token),
+            ),
+            writes=True,
+        )
+        due = yield step
+        self.scope.settled(once, step)
+        return bool(due)
+
+    def bury(self, task: Taken, error: BaseException | str) -> Op[bool]:
+        """Move a task to the dead letters with the reason; tells whether it was still ours.
+
+        In the same step its reply is appended, and its webhook put where webhooks wait.
+        """
+        why, trace = told(error)
+        name = self.id_of(task)
+        others = telling(self.scope, self.queue, self.group, name, task.meta, error=why)
+        words = (
+            *("queue", self.queue, "group", self.group, "priority", task.priority),
+            *("original_id", task.entry_id, "task_id", name),
+            *("attempts", task.attempt, "error", why, "traceback", trace),
+            *("failed_at", rfc3339(self.scope.now(), milliseconds=True)),
+        )
+        once = self.scope.once()
+        step = Run(
+            "bury",
+            (
+                *(self.streams[task.priority], self.letters, self.stats),
+                *(self.attempts(task.priority), self.retries(task.priority)),
+                *(self.scope.keys.result(name, self.group), *self._noting(name)),
+                *(once.key, *others.keys),
+            ),
+            (
+                *(self.group, self.consumer, task.entry_id, why, self._kept(name)),
+                *(others.counter, name, once.token, len(words), *words, *others.argv),
+            ),
+            writes=True,
+        )
+        buried = yield step
+        self.scope.settled(once, step)
+        if buried == _AWAITED:
+            yield from passed_on(self.scope)
+        if buried and task.claims:
+            # It was not done: its letter may be replayed, or the work be asked for anew.
+            yield from self.claim(task, keep=False)
+        return bool(buried)
+
+    def _kept(self, name: str) -> str:
+        """Return for how long a burial is kept, and for a task that was routed where its letter lies."""
+        if queue_of(name) == self.queue:
+            return str(self.kept)
+        return f"{self.kept}@{names.escape(self.queue).replace(' ', '%20')}"
+
+    def _noting(self, name: str) -> tuple[str, str]:
+        """Return where the tasks are that wait for this one, and where its end is noted for them."""
+        # Of the queue that its id names: it may have been moved into this one.
+        keys = self.scope.keys
+        return keys.awaited(queue_of(name)), keys.settled
+
+    def give_back(self, tasks: Sequence[Taken]) -> Op[int]:
+        """Let go of tasks that were not begun, due at once for any worker; returns how many were ours."""
+        given = 0
+        for priority, stream in self.streams.items():
+            # What was delivered before had an attempt that nobody may have counted.
+            for uncounted in (0, 1):
+                ids = [
+                    task.entry_id
+                    for task in tasks
+                    if task.priority == priority and _uncounted(task) == uncounted
+                ]
+                if ids:
+                    given += yield Run(
+                        "giveback",
+                        (stream, self.attempts(priority), self.retries(priority)),
+                        (self.group, self.consumer, ASIDE, uncounted, *ids),
+                        writes=True,
+                    )
+        return given
+
+
+def _uncounted(task: Taken) -> int:
+    """Return how many attempts at a task there may have been that nobody counted."""
+    if task.attempt:
+        return 0
+    return 1 if task.uncounted is None else task.uncounted

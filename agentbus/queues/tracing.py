@@ -1,0 +1,212 @@
+"""Spans for publishing and handling tasks, where the program has set up OpenTelemetry.
+
+The extra `otel` brings the API. Nothing of it is loaded here before the program has done so: without it,
+or without a provider, each publish and each run of a handler costs one look into a dict. Names and
+attributes follow OpenTelemetry's semantic conventions for messaging. What tasks hold is in no span.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from sys import modules
+from typing import TYPE_CHECKING, Any
+
+from agentbus.core.context import is_traceparent
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterator, Sequence
+
+    from opentelemetry.context import Context
+    from opentelemetry.trace import Link, Span, SpanContext, Tracer
+
+    from agentbus.core.context import Origin
+
+API = "opentelemetry.trace"
+# The provider that was asked last, and its tracer.
+_known: tuple[object, Any] = (None, None)
+
+
+def tracer() -> Any:
+    """Return what makes spans, a `Tracer`; None where the program has set up none that keeps them."""
+    global _known  # noqa: PLW0603 (a provider makes a new tracer each time it is asked)
+    api = modules.get(API)
+    # It may be in the midst of being imported by another thread.
+    if api is None or not hasattr(api, "get_tracer_provider"):
+        return None
+    known, found = _known
+    # Its own answer reads the environment each time. Where this name is gone, that is asked all the same.
+    if known is not None and found is None and getattr(api, "_TRACER_PROVIDER", api) is None:
+        return None
+    provider = api.get_tracer_provider()
+    if provider is not known:
+        from agentbus import __version__
+
+        silent = isinstance(provider, (api.ProxyTracerProvider, api.NoOpTracerProvider))
+        found = None if silent else provider.get_tracer("agentbus", __version__)
+        _known = provider, found
+    return found
+
+
+@contextmanager
+def publishing(
+    tracer: Tracer, queue: str, given: object = None
+) -> Iterator[tuple[Span, str | None]]:
+    """Make a span of a publish; gives the span, and the `traceparent` that the task is to carry.
+
+    It belongs to the `traceparent` that was given, or else to what the caller is doing.
+    """
+    from opentelemetry.trace import SpanKind
+
+    span = tracer.start_span(
+        f"publish {queue}",
+        _parent(given),
+        kind=SpanKind.PRODUCER,
+        attributes=_about(queue, "publish", "send"),
+    )
+    # Not the current one: it ends where it is told to, in whatever thread or coroutine that is.
+    try:
+        yield span, _written(span.get_span_context())
+    except BaseException as error:
+        _failed(span, error)
+        raise
+    finally:
+        span.end()
+
+
+def published(span: Span, task_id: str) -> None:
+    """Note the id of the task that was published."""
+    span.set_attribute("messaging.message.id", task_id)
+
+
+def published_many(span: Span, number: int) -> None:
+    """Note how many tasks were published."""
+    span.set_attribute("messaging.batch.message_count", number)
+
+
+def handle(run: Callable[[Any], Any], delivery: Any) -> Any:
+    """Run a handler for a delivery, in a span that is a child of the one that published the task."""
+    found = tracer()
+    if found is None:
+        return run(delivery)
+    with _handling(found, delivery) as span:
+        return _kept(span, run, delivery)
+
+
+async def ahandle(run: Callable[[Any], Awaitable[Any]], delivery: Any) -> Any:
+    """Run an asynchronous handler as `handle` does a plain one."""
+    found = tracer()
+    if found is None:
+        return await run(delivery)
+    with _handling(found, delivery) as span:
+        try:
+            return await run(delivery)
+        except BaseException as error:
+            _failed(span, error)
+            raise
+
+
+def handle_all(run: Callable[[Any], Any], deliveries: Sequence[Any]) -> Any:
+    """Run a handler for deliveries together, in a span that is linked to those that published them."""
+    found = tracer()
+    if found is None or not deliveries:
+        return run(deliveries)
+    from opentelemetry.trace import SpanKind
+
+    first = deliveries[0]
+    attributes = {
+        **_about(first.queue, "process", "process"),
+        "messaging.consumer.group.name": first.group,
+        "messaging.batch.message_count": len(deliveries),
+    }
+    with found.start_as_current_span(
+        f"process {first.queue}",
+        kind=SpanKind.CONSUMER,
+        attributes=attributes,
+        links=_links(deliveries),
+        record_exception=False,
+        set_status_on_exception=False,
+    ) as span:
+        return _kept(span, run, deliveries)
+
+
+def _handling(found: Tracer, delivery: Any) -> Any:
+    from opentelemetry.trace import SpanKind
+
+    attributes = {
+        **_about(delivery.queue, "process", "process"),
+        "messaging.consumer.group.name": delivery.group,
+        "messaging.message.id": delivery.id,
+        "agentbus.attempt": delivery.attempt,
+        "agentbus.priority": delivery.priority,
+    }
+    if isinstance(delivery.correlation_id, str):
+        attributes["messaging.message.conversation_id"] = delivery.correlation_id
+    return found.start_as_current_span(
+        f"process {delivery.queue}",
+        _parent(delivery.traceparent),
+        kind=SpanKind.CONSUMER,
+        attributes=attributes,
+        record_exception=False,
+        set_status_on_exception=False,
+    )
+
+
+def _kept(span: Span, run: Callable[[Any], Any], subject: Any) -> Any:
+    try:
+        return run(subject)
+    except BaseException as error:
+        _failed(span, error)
+        raise
+
+
+def _failed(span: Span, error: BaseException) -> None:
+    """Say of a span that it failed; a generator that is closed early, or an exit, is no failure."""
+    if not isinstance(error, Exception):
+        return
+    from opentelemetry.trace import StatusCode
+
+    span.record_exception(error)
+    span.set_attribute("error.type", type(error).__qualname__)
+    span.set_status(StatusCode.ERROR, type(error).__name__)
+
+
+def _about(queue: str, name: str, kind: str) -> dict[str, str]:
+    return {
+        "messaging.system": "agentbus",
+        "messaging.destination.name": queue,
+        "messaging.operation.name": name,
+        "messaging.operation.type": kind,
+    }
+
+
+def _links(deliveries: Sequence[Origin]) -> list[Link]:
+    from opentelemetry.trace import Link
+
+    found = (_read(one.traceparent) for one in deliveries)
+    return [Link(context) for context in found if context is not None]
+
+
+def _parent(traceparent: object) -> Context | None:
+    """Return the context of a `traceparent`; None, what is going on here, if it is none."""
+    found = _read(traceparent)
+    if found is None:
+        return None
+    from opentelemetry.trace import NonRecordingSpan, set_span_in_context
+
+    return set_span_in_context(NonRecordingSpan(found))
+
+
+def _read(traceparent: object) -> SpanContext | None:
+    if not is_traceparent(traceparent):
+        return None
+    from opentelemetry.trace import SpanContext, TraceFlags
+
+    _, trace, span, flags = str(traceparent).split("-")[:4]
+    return SpanContext(int(trace, 16), int(span, 16), True, TraceFlags(int(flags, 16)))
+
+
+def _written(found: SpanContext) -> str | None:
+    """Return a span as W3C Trace Context, section 3.2, writes it; None for one that is none."""
+    if not found.is_valid:
+        return None
+    return f"00-{found.trace_id:032x}-{found.span_id:016x}-{found.trace_flags & 0xFF:02x}"

@@ -1,0 +1,49 @@
+"""The rules for the URLs of webhooks: what is refused before anything is sent or resolved."""
+
+from __future__ import annotations
+
+from urllib.parse import urlsplit
+
+from agentbus.core.errors import UsageError
+from agentbus.core.record import Record
+
+_LONGEST = 2048
+_HOST = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-._")
+_HINT = "write it as https://host/path"
+
+
+class Target(Record):
+    """Where a webhook goes: the host as it is written, lower case, its port, and path with query."""
+
+    host: str
+    port: int
+    path: str
+
+
+def target(url: object) -> Target:
+    """Return where a webhook's URL leads. Raises `UsageError`; no message shows a query or a user."""
+    if not isinstance(url, str) or not url.isascii() or not url.isprintable():
+        raise UsageError("the webhook is no URL of plain characters", hint=_HINT)
+    if len(url) > _LONGEST or set(url) & set(' "<>\\^`{|}'):
+        raise UsageError(
+            f"the webhook has over {_LONGEST} characters, or some that no URL holds", hint=_HINT
+        )
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+        host = parts.hostname or ""
+    except ValueError as error:
+        raise UsageError(f"the webhook is no URL ({error})", hint=_HINT) from None
+    if parts.scheme != "https":
+        raise UsageError("the webhook is no https URL", hint="results are sent encrypted only")
+    if "@" in parts.netloc:
+        raise UsageError(
+            "the webhook's URL holds a user", hint="leave it out: what is sent is signed instead"
+        )
+    if "#" in url:
+        raise UsageError("the webhook's URL has a fragment", hint="leave out '#' and what follows")
+    literal = parts.netloc.startswith("[")
+    if not host or port == 0 or not (literal or _HOST.issuperset(host)) or "%" in parts.netloc:
+        raise UsageError("the webhook's URL names no host and port", hint=_HINT)
+    path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    return Target(host, 443 if port is None else port, path)

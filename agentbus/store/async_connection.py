@@ -1,0 +1,277 @@
+"""Asynchronous connections: commands of many callers in one write, one blocked read for all."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from agentbus.core.errors import BackendUnavailable
+from agentbus.store.connection import Target, commands, forgotten, moved, pack, settle
+from agentbus.store.hiredis_reader import buffer, reader
+from agentbus.store.operation import LinkDown, ServerReply, Step, Wait
+from agentbus.store.tail import Tails
+
+if TYPE_CHECKING:
+    from agentbus.store.operation import Arg
+
+_GRACE = 1.0
+
+
+class AsyncPlainLink:
+    """One connection for commands, and one for each stream that coroutines wait on."""
+
+    def __init__(
+        self,
+        name: str,
+        find: Callable[[float], Target],
+        *,
+        revive: Callable[[float], None] | None = None,
+    ) -> None:
+        """`find` says where the server is, `revive` starts it, both within so many seconds."""
+        self.name = name
+        self._find = find
+        self._revive = revive
+        self._connection: _Connection | None = None
+        self._dialing: asyncio.Task[_Connection] | None = None
+        self._tails: Tails | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._closed = False
+
+    async def execute(self, step: Step) -> Any:
+        """Exchange one step with the server."""
+        if self._closed:
+            raise BackendUnavailable("the bus was closed", hint="open another one")
+        self._enter_loop()
+        if step.meanwhile is not None:
+            step.meanwhile()
+        if isinstance(step, Wait) and self._tails is not None:
+            return await self._tails.wait(step)
+        return await self.exchange(step)
+
+    async def exchange(self, step: Step) -> Any:
+        """Send a step's commands on the shared connection and return its reply."""
+        connection = self._connection
+        if connection is None or connection.closed:
+            connection = await self._shared(step.within)
+        replies = await connection.request(commands(step), step.within)
+        if forgotten(replies):
+            replies[:1] = await connection.request(commands(step, whole=True)[:1], step.within)
+        if moved(replies):
+            connection.close("another server is in charge")
+        return settle(step, replies)
+
+    async def dial(self, within: float) -> _Connection:
+        """Open a connection of one's own."""
+        target = await asyncio.to_thread(self._find, within)
+        try:
+            return await _open(target, within)
+        except LinkDown:
+            if self._revive is None:
+                raise
+        try:
+            await asyncio.to_thread(self._revive, within)
+        except BackendUnavailable as failure:
+            # Another process may be starting it: whoever has the patience tries again.
+            raise LinkDown(failure.message, sent=False) from None
+        return await _open(target, within)
+
+    async def aclose(self) -> None:
+        """Close the connections; whoever still waits is told so."""
+        self._closed = True
+        if self._tails is not None:
+            await self._tails.aclose()
+        if self._connection is not None:
+            self._connection.close("the bus was closed")
+
+    async def _shared(self, within: float) -> _Connection:
+        """Return the connection for commands; whoever needs a new one waits for the same."""
+        if self._dialing is None:
+            self._dialing = asyncio.ensure_future(self.dial(within))
+            self._dialing.add_done_callback(self._dialled)
+        try:
+            async with asyncio.timeout(within):
+                return await asyncio.shield(self._dialing)
+        except TimeoutError:
+            raise LinkDown("no connection in time", sent=False) from None
+
+    def _dialled(self, task: asyncio.Task[_Connection]) -> None:
+        self._dialing = None
+        # Asked for, so that a failure that nobody waits for any longer is no warning.
+        if not task.cancelled() and task.exception() is None:
+            self._connection = task.result()
+
+    def _enter_loop(self) -> None:
+        loop = asyncio.get_running_loop()
+        if loop is not self._loop:
+            # Connections belong to the loop that opened them.
+            self._loop = loop
+            self._connection = None
+            self._dialing = None
+            self._tails = Tails(self.exchange, self._block_on_own)
+
+    async def _block_on_own(self, steps: asyncio.Queue[Wait], give: Callable[[Any], None]) -> None:
+        """Serve blocking reads, one after the other, on a connection of their own."""
+        connection = await self.dial(5.0)
+        try:
+            while True:
+                step = await steps.get()
+                replies = await connection.request(
+                    commands(step), step.seconds + _GRACE + step.within
+                )
+                give(settle(step, replies))
+        finally:
+            connection.close("nobody waits any longer")
+
+
+class _Connection(asyncio.BufferedProtocol):
+    """A pipelined connection: requests leave together at the end of a loop's turn."""
+
+    def __init__(self, greeting: list[tuple[Arg, ...]]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._reader = reader()
+        self._place = buffer()
+        self._waiting: deque[_Request] = deque()
+        self._outgoing: list[bytes] = []
+        self._flushing = False
+        self._watchdog: asyncio.TimerHandle | None = None
+        self._lost = ""
+        self._greeting = greeting
+
+    @property
+    def closed(self) -> bool:
+        """Whether this connection can take no further request."""
+        return bool(self._lost)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def get_buffer(self, sizehint: int) -> bytearray:
+        return self._place
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._reader.feed(self._place, 0, nbytes)  # type: ignore[arg-type]
+        try:
+            while self._waiting:
+                reply = self._reader.gets()
+                if reply is False:
+                    return
+                request = self._waiting[0]
+                request.replies.append(reply)
+                if len(request.replies) == request.expected:
+                    self._waiting.popleft()
+                    request.finish()
+                    if request.greets:
+                        self._greeted(request.replies)
+        except ConnectionError as error:
+            self.close(str(error))
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._fail(str(error) if error else "the server closed the connection")
+
+    async def request(self, requests: Sequence[Sequence[Arg]], within: float) -> list[Any]:
+        """Send commands and return their replies, in order."""
+        if self._lost:
+            raise LinkDown(self._lost, sent=False)
+        greeting, self._greeting = self._greeting, []
+        entry = _Request(self._loop, len(requests), self._loop.time() + within)
+        if greeting:
+            opening = _Request(self._loop, len(greeting), self._loop.time() + within)
+            opening.greets = True
+            self._waiting.append(opening)
+        self._waiting.append(entry)
+        self._outgoing.extend(pack(command) for command in (*greeting, *requests))
+        if not self._flushing:
+            self._flushing = True
+            self._loop.call_soon(self._flush)
+        if self._watchdog is None:
+            self._watchdog = self._loop.call_at(entry.until, self._watch)
+        return await entry.future
+
+    def close(self, why: str) -> None:
+        """Close at once; requests without a reply fail."""
+        if self._transport is not None:
+            self._transport.abort()
+        self._fail(why)
+
+    def _flush(self) -> None:
+        self._flushing = False
+        outgoing, self._outgoing = self._outgoing, []
+        if self._transport is not None and not self._lost:
+            self._transport.write(b"".join(outgoing))
+
+    def _watch(self) -> None:
+        """Give the connection up if its oldest request is overdue; those behind it are stuck too."""
+        self._watchdog = None
+        if not self._waiting:
+            return
+        until = self._waiting[0].until
+        if until <= self._loop.time():
+            self.close("no answer in time")
+        else:
+            self._watchdog = self._loop.call_at(until, self._watch)
+
+    def _greeted(self, replies: list[Any]) -> None:
+        """Tell everybody who waits if the server did not accept who we are."""
+        for reply in replies:
+            if isinstance(reply, ServerReply):
+                for request in self._waiting:
+                    request.fail(reply)
+                self.close(str(reply))
+
+    def _fail(self, why: str) -> None:
+        if self._lost:
+            return
+        self._lost = why or "the connection was lost"
+        if self._watchdog is not None:
+            self._watchdog.cancel()
+        waiting, self._waiting = self._waiting, deque()
+        for request in waiting:
+            request.fail(LinkDown(self._lost, sent=True))
+
+
+class _Request:
+    """Commands on the way, and the replies that have come so far."""
+
+    __slots__ = ("expected", "future", "greets", "replies", "until")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, expected: int, until: float) -> None:
+        self.future: asyncio.Future[list[Any]] = loop.create_future()
+        self.expected = expected
+        self.replies: list[Any] = []
+        self.until = until
+        self.greets = False
+
+    def finish(self) -> None:
+        """Hand the replies over, if anybody still wants them."""
+        if not self.future.done():
+            self.future.set_result(self.replies)
+
+    def fail(self, error: Exception) -> None:
+        """Report a failure, if anybody still wants to know."""
+        if not self.future.done():
+            self.future.set_exception(error)
+
+
+async def _open(target: Target, within: float) -> _Connection:
+    loop = asyncio.get_running_loop()
+
+    def protocol() -> _Connection:
+        return _Connection(target.greeting())
+
+    try:
+        async with asyncio.timeout(within):
+            if target.path is not None:
+                _, connection = await loop.create_unix_connection(protocol, target.path)
+            else:
+                _, connection = await loop.create_connection(
+                    protocol, target.host, target.port, ssl=target.tls
+                )
+    except TimeoutError:
+        raise LinkDown("no connection in time", sent=False) from None
+    except OSError as error:
+        raise LinkDown(error.strerror or str(error), sent=False) from None
+    return connection

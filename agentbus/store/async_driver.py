@@ -1,0 +1,76 @@
+"""The asynchronous driver: the same operations, run by an event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from agentbus.core.errors import BackendUnavailable
+from agentbus.store.operation import Emit, LinkDown, Pause, ServerReply, Step, Stopped
+
+if TYPE_CHECKING:
+    from agentbus.store.operation import Op
+
+T = TypeVar("T")
+
+
+class AsyncLink(Protocol):
+    """A connection to the server that many coroutines share."""
+
+    name: str
+
+    async def execute(self, step: Step) -> Any:
+        """Exchange one step; raises `LinkDown` or `ServerReply`."""
+
+    async def aclose(self) -> None:
+        """Close what is open."""
+
+
+async def run(link: AsyncLink, op: Op[T]) -> T:
+    """Run an operation to its end and return its result."""
+    try:
+        step = next(op)
+        while True:
+            reply, failure = await _exchange(link, step)
+            step = op.send(reply) if failure is None else op.throw(failure)
+    except StopIteration as result:
+        value: T = result.value
+        return value
+
+
+async def iterate(link: AsyncLink, op: Op[Any]) -> AsyncIterator[Any]:
+    """Run an operation and yield what it emits."""
+    left = False
+    try:
+        step = next(op)
+        while True:
+            if isinstance(step, Emit):
+                try:
+                    yield step.value
+                except GeneratorExit:
+                    # Let it keep its books (a cursor moves past what was consumed), then end.
+                    left = True
+                    step = op.throw(Stopped())
+                else:
+                    step = op.send(None)
+            else:
+                reply, failure = await _exchange(link, step)
+                step = op.send(reply) if failure is None else op.throw(failure)
+    except (StopIteration, Stopped):
+        return
+    except BackendUnavailable:
+        # An event loop closes what nobody iterates over any longer, maybe after the bus: nobody is there
+        # to be told, and what the books lack is heard again.
+        if not left:
+            raise
+
+
+async def _exchange(link: AsyncLink, step: Step) -> tuple[Any, LinkDown | ServerReply | None]:
+    if isinstance(step, Pause):
+        await asyncio.sleep(step.seconds)
+        return None, None
+    try:
+        return await link.execute(step), None
+    except (LinkDown, ServerReply) as failure:
+        return None, failure

@@ -1,0 +1,170 @@
+"""Looks after the embedded server: status, stop, run in the foreground, repair."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+from typing import NoReturn
+
+from agentbus.core.errors import AgentBusError, BackendUnavailable, NotFound, Refused
+from agentbus.core.record import Record
+from agentbus.core.settings import server_directory, socket_path
+from agentbus.store.connection import PlainLink, Target
+from agentbus.store.embedded import binary
+from agentbus.store.embedded.launch import Lock, alive_now, arguments, ensure, log_path, prepare
+from agentbus.store.operation import Command, LinkDown, ServerReply
+
+_STOPS_WITHIN = 30.0
+_GLANCE = 0.01
+
+
+class Status(Record):
+    """How the embedded server is: `version` and what follows are None while it does not run."""
+
+    running: bool
+    directory: str
+    socket: str
+    log: str
+    version: str | None = None
+    pid: int | None = None
+    uptime: float | None = None
+    memory: int | None = None
+    keys: int | None = None
+
+
+def status() -> Status:
+    """Return how the server is, without starting it."""
+    down = Status(False, server_directory(), socket_path(), log_path())
+    if not alive_now():
+        return down
+    try:
+        named = _info()
+    except (LinkDown, ServerReply):
+        return Status(True, server_directory(), socket_path(), log_path())
+    keys = sum(
+        int(value.split(",")[0].removeprefix("keys="))
+        for name, value in named.items()
+        if name.startswith("db") and value.startswith("keys=")
+    )
+    if "valkey_version" in named:
+        version = f"Valkey {named['valkey_version']}"
+    else:
+        version = f"Redis {named.get('redis_version', '?')}"
+    return Status(
+        True,
+        server_directory(),
+        socket_path(),
+        log_path(),
+        version,
+        int(named["process_id"]),
+        float(named["uptime_in_seconds"]),
+        int(named["used_memory"]),
+        keys,
+    )
+
+
+def start(within: float) -> Status:
+    """Start the server if it does not run, and return how it is."""
+    ensure(within)
+    return status()
+
+
+def stop() -> bool:
+    """Stop the server; everything acknowledged is on disk already. Tells whether one ran."""
+    if not alive_now():
+        return False
+    link = _link()
+    try:
+        link.execute(Command("SHUTDOWN", "NOSAVE"))
+    except LinkDown:
+        pass
+    except ServerReply as refused:
+        raise BackendUnavailable(f"the embedded server did not stop ({refused})") from None
+    until = time.monotonic() + _STOPS_WITHIN
+    while alive_now():
+        if time.monotonic() > until:
+            raise BackendUnavailable(
+                f"the embedded server still runs after {_STOPS_WITHIN:g} s",
+                hint=f"see {log_path()}",
+            )
+        time.sleep(_GLANCE)
+    return True
+
+
+def run() -> NoReturn:
+    """Become the server, in the foreground, with its log on stdout."""
+    place = prepare()
+    program = binary.find()
+    with Lock(os.path.join(place, "alive.lock")) as alive:
+        if not alive.try_take():
+            raise Refused(
+                "the embedded server runs already", hint="stop it first: 'agentbus server stop'"
+            )
+        if os.path.lexists(socket_path()):
+            os.unlink(socket_path())
+        words = arguments(place)
+        words[words.index("--logfile") + 1] = ""
+        # This process becomes the server, so that whoever manages it signals the server itself.
+        os.set_inheritable(alive.descriptor, True)
+        os.umask(0o077)
+        os.chdir(place)
+        os.execv(program, [program, *words])  # noqa: S606 (no shell is wanted)
+
+
+def repair() -> str:
+    """Mend a damaged append-only file, keeping a copy of it, and return where the copy is."""
+    place = prepare()
+    with Lock(os.path.join(place, "alive.lock")) as alive:
+        if not alive.try_take():
+            raise Refused(
+                "the embedded server runs, so its file is sound",
+                hint="if it misbehaves, stop it first: 'agentbus server stop'",
+            )
+        files = os.path.join(place, "appendonlydir")
+        manifest = os.path.join(files, "appendonly.aof.manifest")
+        if not os.path.exists(manifest):
+            raise NotFound("there is no append-only file to repair", hint=f"looked in {files}")
+        kept = f"{files}.{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}.{os.getpid()}"
+        shutil.copytree(files, kept)
+        with tempfile.TemporaryDirectory() as folder:
+            # The server's program is its own checker when it is called by the checker's name.
+            program = binary.find()
+            name = os.path.basename(program).replace("-server", "-check-aof")
+            checker = os.path.join(folder, name)
+            os.symlink(program, checker)
+            done = subprocess.run(
+                [checker, "--fix", manifest],
+                input="y\n",
+                capture_output=True,
+                text=True,
+                errors="replace",
+                check=False,
+            )
+        if done.returncode:
+            raise AgentBusError(
+                f"the append-only file could not be repaired ({_last_line(done.stdout)})",
+                hint=f"a copy of it is in {kept}",
+            )
+        return kept
+
+
+def _last_line(text: str) -> str:
+    return (text.strip().splitlines() or ["it said nothing"])[-1][:200]
+
+
+def _link() -> PlainLink:
+    target = Target(path=socket_path())
+    return PlainLink("the embedded server", lambda _within: target)
+
+
+def _info() -> dict[str, str]:
+    reply: bytes = _link().execute(Command("INFO", "everything"))
+    named = {}
+    for line in reply.decode(errors="replace").splitlines():
+        key, separator, value = line.partition(":")
+        if separator:
+            named[key] = value
+    return named

@@ -1,0 +1,196 @@
+"""Starts the embedded server so that, whoever calls and however often, there is one.
+
+The starters take turns at `start.lock`. The server itself holds `alive.lock`, through a descriptor
+that it inherits, for as long as it lives: process ids are reused and zombies keep theirs, so
+neither tells the truth.
+"""
+
+from __future__ import annotations
+
+import _socket
+import fcntl
+import os
+import time
+
+from agentbus.core.errors import BackendUnavailable, ConfigError
+from agentbus.core.settings import home, own_directory, server_directory, socket_path
+from agentbus.store.embedded import binary
+
+_TRIES = 3
+_GLANCE = 0.003
+
+
+def ensure(within: float) -> None:
+    """Return once the server takes connections, starting it if need be; `within` is in seconds."""
+    place = prepare()
+    until = time.monotonic() + max(within, 1.0)
+    with Lock(os.path.join(place, "start.lock")) as turn:
+        turn.take(until)
+        for _ in range(_TRIES):
+            if accepts():
+                return
+            with Lock(os.path.join(place, "alive.lock")) as alive:
+                if alive.try_take():
+                    _spawn(place, alive)
+            if _await_accepting(place, until):
+                return
+    if alive_now():
+        raise BackendUnavailable(
+            f"the embedded server runs but takes no connections within {within:g} s",
+            hint=f"see {log_path()}, or 'agentbus server stop' and try again",
+        )
+    raise BackendUnavailable(
+        f"the embedded server died {_TRIES} times while it started ({_last_words()})",
+        hint=f"see {log_path()}; 'agentbus server repair' mends a damaged append-only file",
+    )
+
+
+def prepare() -> str:
+    """Make the directories, private to this user, and return the server's."""
+    place = server_directory()
+    for path in {place, os.path.dirname(socket_path())}:
+        try:
+            os.makedirs(path, mode=0o700, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(
+                f"the embedded server's directory {path} cannot be made ({error.strerror})",
+                hint=f"make {home()} writable, set XDG_STATE_HOME, or give a --url",
+            ) from None
+        own_directory(path)
+    return place
+
+
+def accepts(*, ready: bool = False) -> bool:
+    """Tell whether the server takes connections, and if asked whether it has loaded its data."""
+    sock = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
+    try:
+        sock.settimeout(1.0)
+        sock.connect(socket_path())
+        if not ready:
+            return True
+        sock.sendall(b"PING\r\n")
+        return sock.recv(64).startswith(b"+PONG")
+    except OSError:
+        return False
+    finally:
+        sock.close()
+
+
+def alive_now() -> bool:
+    """Tell whether a server process holds its lock."""
+    path = os.path.join(server_directory(), "alive.lock")
+    if not os.path.exists(path):
+        return False
+    with Lock(path) as lock:
+        return not lock.try_take()
+
+
+def log_path() -> str:
+    """Return the path of the server's own log."""
+    return os.path.join(server_directory(), "server.log")
+
+
+def arguments(place: str) -> list[str]:
+    """Return the server's options.
+
+    Every write reaches the disk before its answer; nothing is evicted; the append-only file is in
+    a form that every Redis and Valkey reads.
+    """
+    options = {
+        "port": "0",
+        "unixsocket": socket_path(),
+        "unixsocketperm": "700",
+        "dir": place,
+        "appendonly": "yes",
+        "appendfsync": "always",
+        "aof-use-rdb-preamble": "no",
+        "save": "",
+        "maxmemory-policy": "noeviction",
+        "timeout": "0",
+        "logfile": log_path(),
+    }
+    return [word for key, value in options.items() for word in (f"--{key}", value)]
+
+
+def _spawn(place: str, alive: Lock) -> None:
+    import subprocess
+
+    program = binary.find()
+    _unlink(socket_path())
+    os.set_inheritable(alive.descriptor, True)
+    process = subprocess.Popen(
+        [program, *arguments(place), "--daemonize", "yes"],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        pass_fds=[alive.descriptor],
+        start_new_session=True,
+        umask=0o077,
+        cwd=place,
+    )
+    _, said = process.communicate()
+    if process.returncode:
+        raise BackendUnavailable(
+            f"the embedded server did not start ({said.decode(errors='replace').strip()[-200:]})",
+            hint=f"see {log_path()}",
+        )
+
+
+def _await_accepting(place: str, until: float) -> bool:
+    while time.monotonic() < until:
+        # A damaged file kills the server while it loads: until it answers, it has not started.
+        if accepts(ready=True):
+            return True
+        with Lock(os.path.join(place, "alive.lock")) as alive:
+            if alive.try_take():
+                return False
+        time.sleep(_GLANCE)
+    return False
+
+
+def _last_words() -> str:
+    try:
+        with open(log_path(), "rb") as file:
+            file.seek(max(0, os.path.getsize(log_path()) - 4096))
+            lines = file.read().decode(errors="replace").split("\n")
+    except OSError as error:
+        return f"no log: {error.strerror}"
+    telling = [line for line in lines if " # " in line] or lines
+    return " ".join(telling[-1:])[:200]
+
+
+def _unlink(path: str) -> None:
+    if os.path.lexists(path):
+        os.unlink(path)
+
+
+class Lock:
+    """A `flock` on a file, given up when the `with` ends (or when every inheritor has died)."""
+
+    def __init__(self, path: str) -> None:
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        self.descriptor = os.open(path, flags, 0o600)
+
+    def __enter__(self) -> Lock:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        os.close(self.descriptor)
+
+    def try_take(self) -> bool:
+        """Take the lock if nobody has it."""
+        try:
+            fcntl.flock(self.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    def take(self, until: float) -> None:
+        """Take the lock, waiting for it until that monotonic time."""
+        while not self.try_take():
+            if time.monotonic() >= until:
+                raise BackendUnavailable(
+                    "another process has been starting the embedded server all the while",
+                    hint=f"see {log_path()}",
+                )
+            time.sleep(_GLANCE)

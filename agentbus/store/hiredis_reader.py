@@ -1,0 +1,82 @@
+"""The C parser, for replies that are longer than a line, and for connections that last."""
+
+from __future__ import annotations
+
+import _socket
+import struct
+import time
+from typing import TYPE_CHECKING, Any
+
+import hiredis
+
+from agentbus.store.operation import LinkDown, ServerReply
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from agentbus.store.operation import Arg
+
+
+_AT_ONCE = 262_144
+_TIMEVAL = struct.Struct("ll")
+
+
+def reader() -> hiredis.Reader:
+    """Return a parser that gives error replies back as `ServerReply` objects."""
+    return hiredis.Reader(protocolError=_not_redis, replyError=ServerReply, notEnoughData=False)
+
+
+def pack(args: Sequence[Arg]) -> bytes:
+    """Return a command as RESP2 bytes."""
+    packed: bytes = hiredis.pack_command(args if type(args) is tuple else tuple(args))  # type: ignore[arg-type]
+    return packed
+
+
+def kernel_limit(link: Any) -> Callable[[float], None]:
+    """Return what sets for how long the kernel lets a connection wait.
+
+    Python's own timeouts ask the kernel twice for each send and receive.
+    """
+    sock = link._socket
+    sock.settimeout(None)
+
+    def limit(seconds: float) -> None:
+        # Nothing would mean without end.
+        data = _TIMEVAL.pack(*divmod(max(1000, int(seconds * 1_000_000)), 1_000_000))
+        sock.setsockopt(_socket.SOL_SOCKET, _socket.SO_RCVTIMEO, data)
+        sock.setsockopt(_socket.SOL_SOCKET, _socket.SO_SNDTIMEO, data)
+        link._allowed = seconds
+
+    return limit
+
+
+def buffer() -> bytearray:
+    """Return where a connection puts what it receives: a new place each time costs more than the rest."""
+    return bytearray(_AT_ONCE)
+
+
+def receive(link: Any, source: hiredis.Reader, expected: int, until: float) -> list[Any]:
+    """Return that many replies from a connection; raises `OSError` or `LinkDown`."""
+    replies: list[Any] = []
+    sock, place = link._socket, link._place
+    while True:
+        while len(replies) < expected:
+            reply = source.gets()
+            if reply is False:
+                break
+            replies.append(reply)
+        if len(replies) == expected:
+            return replies
+        left = until - time.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        if not left - 0.25 <= link._allowed <= left + 0.25:
+            link._limit(left)
+        got = sock.recv_into(place)
+        if not got:
+            raise LinkDown("the server closed the connection", sent=True)
+        source.feed(place, 0, got)
+
+
+def _not_redis(text: str) -> Exception:
+    return ConnectionError(f"the server does not speak Redis's protocol ({text})")

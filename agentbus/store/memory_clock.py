@@ -1,0 +1,132 @@
+"""Gives an in-process server a time of its own, while all others keep the machine's.
+
+fakeredis has no hook for this: many of its modules call `time.time()`, always while they hold the lock of
+the server that they work for. So each lock of such a server says whose time it is, and the name `time` in
+those modules leads, as long as any server has a time of its own, to a stand-in that asks.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+from agentbus.core.errors import ConfigError
+from agentbus.store.memory import server
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
+
+_guard = threading.Lock()
+_users = 0
+_changed: list[ModuleType] = []
+
+
+class _Held(threading.local):
+    """The clock of the server whose lock this thread holds, if that server has one."""
+
+    now: Callable[[], float] | None = None
+
+
+_held = _Held()
+
+
+class _Time:
+    """Stands in for the module `time` within fakeredis."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(time, name)
+
+    def time(self) -> float:
+        """Return the time of the server at work, else the machine's."""
+        return time.time() if _held.now is None else _held.now()
+
+
+class _Lock:
+    """A server's own lock, which also says whose time it is while it is held."""
+
+    def __init__(self, lock: threading.Lock, now: Callable[[], float]) -> None:
+        self.lock = lock
+        self.now: Callable[[], float] | None = now
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        taken = self.lock.acquire(blocking, timeout)
+        if taken:
+            _held.now = self.now
+        return taken
+
+    def release(self) -> None:
+        _held.now = None
+        self.lock.release()
+
+    def locked(self) -> bool:
+        return self.lock.locked()
+
+    def __enter__(self) -> None:
+        self.acquire()
+
+    def __exit__(self, *_exc: object) -> None:
+        self.release()
+
+
+class ServerTime:
+    """The time of one in-process server, from `now`, until `close`."""
+
+    def __init__(self, name: str, now: Callable[[], float]) -> None:
+        """Raises `ConfigError` if the installed fakeredis does not take this time."""
+        self._server = server(name)
+        self._lock = _Lock(self._server.lock, now)
+        _stand_in()
+        self._server.lock = self._lock  # type: ignore[assignment]
+        if not self._taken(now):
+            self.close()
+            raise ConfigError(
+                "the installed fakeredis takes its time from elsewhere",
+                hint="install another version of fakeredis, or test without a fake clock",
+            )
+
+    def wake(self) -> None:
+        """Have whoever is blocked look at the time again."""
+        with self._server.lock:
+            for database in self._server.dbs.values():
+                database.condition.notify_all()
+
+    def close(self) -> None:
+        """Give the server the machine's time again; may be called twice."""
+        if self._lock.now is None:
+            return
+        # Whoever holds a reference to it keeps a plain lock.
+        self._lock.now = None
+        self._server.lock = self._lock.lock
+        _step_back()
+
+    def _taken(self, now: Callable[[], float]) -> bool:
+        from fakeredis import FakeRedis
+
+        client = FakeRedis(server=self._server, protocol=2)
+        seconds, microseconds = client.time()
+        client.close()
+        return bool(abs(seconds + microseconds / 1_000_000 - now()) < 0.001)
+
+
+def _stand_in() -> None:
+    global _users  # noqa: PLW0603 (the modules are changed once, whoever asks)
+    with _guard:
+        _users += 1
+        if _users > 1:
+            return
+        stand_in = _Time()
+        for name, module in list(sys.modules.items()):
+            if name.partition(".")[0] == "fakeredis" and vars(module).get("time") is time:
+                vars(module)["time"] = stand_in
+                _changed.append(module)
+
+
+def _step_back() -> None:
+    global _users  # noqa: PLW0603 (see above)
+    with _guard:
+        _users -= 1
+        while not _users and _changed:
+            vars(_changed.pop())["time"] = time

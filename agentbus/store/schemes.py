@@ -1,0 +1,146 @@
+"""The backends by the scheme of their URL."""
+
+from __future__ import annotations
+
+from agentbus.core.errors import ConfigError, UnknownBackend
+from agentbus.store.backends import Backend
+from agentbus.store.connection import Target
+from agentbus.store.url import Url, read
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from agentbus.store.async_driver import AsyncLink
+    from agentbus.store.operation import Link
+
+
+def backend(text: str, project: str) -> Backend:
+    """Return the backend for a URL; `project` tells a cluster which of its shards is meant."""
+    url = read(text)
+    make = _SCHEMES.get(url.scheme)
+    if make is None:
+        raise UnknownBackend(
+            f"no backend is called {url.scheme[:20]!a}",
+            hint=f"use one of {', '.join(f'{scheme}://' for scheme in _SCHEMES)}",
+        )
+    return make(url, project)
+
+
+class _Cluster(Backend):
+    wraps = True
+
+
+class _Memory(Backend):
+    def __init__(self, server: str) -> None:
+        super().__init__(f"memory://{server}", lambda _within: Target())
+        self._server = server
+
+    def link(self) -> Link:
+        _needs_fakeredis()
+        from agentbus.store.memory import MemoryLink
+
+        return MemoryLink(self._server)
+
+    def alink(self) -> AsyncLink:
+        _needs_fakeredis()
+        from agentbus.store.memory import AsyncMemoryLink
+
+        return AsyncMemoryLink(self._server)
+
+
+def _tcp(url: Url, _project: str) -> Backend:
+    _only_options(url, "db")
+    host, port = _one_host(url)
+    target = Target(
+        host=host,
+        port=port or 6379,
+        username=url.username,
+        password=url.password,
+        database=url.database(),
+    )
+    return Backend(url.masked(), lambda _within: target)
+
+
+def _unix(url: Url, _project: str) -> Backend:
+    _only_options(url, "db")
+    path = "".join(host for host, _ in url.hosts) + url.path
+    if not path:
+        raise ConfigError(f"{url.masked()} names no socket", hint="write unix:///path/to.sock")
+    target = Target(
+        path=path, username=url.username, password=url.password, database=url.database()
+    )
+    return Backend(url.masked(), lambda _within: target)
+
+
+def _tls(url: Url, _project: str) -> Backend:
+    from agentbus.store.discovery import secured
+
+    _only_options(url, "db", *_TLS_OPTIONS)
+    host, port = _one_host(url)
+    target = secured(url, host, port or 6379)
+    return Backend(url.masked(), lambda _within: target)
+
+
+def _sentinel(url: Url, _project: str) -> Backend:
+    from agentbus.store.discovery import SentinelFinder
+
+    _only_options(url, "db", "tls", "sentinel_username", "sentinel_password", *_TLS_OPTIONS)
+    return Backend(url.masked(), SentinelFinder(url).find)
+
+
+def _cluster(url: Url, project: str) -> Backend:
+    from agentbus.store.discovery import ClusterFinder
+
+    _only_options(url, "tls", *_TLS_OPTIONS)
+    return _Cluster(url.masked(), ClusterFinder(url, project).find)
+
+
+def _memory(url: Url, _project: str) -> Backend:
+    _only_options(url)
+    return _Memory("".join(host for host, _ in url.hosts) + url.path)
+
+
+_TLS_OPTIONS = (
+    "ssl_ca_certs",
+    "ssl_certfile",
+    "ssl_keyfile",
+    "ssl_cert_reqs",
+    "ssl_check_hostname",
+)
+_SCHEMES: dict[str, Callable[[Url, str], Backend]] = {
+    "redis": _tcp,
+    "rediss": _tls,
+    "unix": _unix,
+    "redis+sentinel": _sentinel,
+    "redis+cluster": _cluster,
+    "memory": _memory,
+}
+
+
+def _one_host(url: Url) -> tuple[str, int | None]:
+    if len(url.hosts) > 1:
+        raise ConfigError(
+            f"{url.masked()} names {len(url.hosts)} hosts",
+            hint="several hosts need redis+cluster:// or redis+sentinel://",
+        )
+    return url.hosts[0] if url.hosts else ("localhost", None)
+
+
+def _only_options(url: Url, *known: str) -> None:
+    for key, _ in url.options:
+        if key not in known:
+            raise ConfigError(
+                f"{url.masked()} has the unknown option {key!r}",
+                hint=f"known here: {', '.join(known)}" if known else "it takes none",
+            )
+
+
+def _needs_fakeredis() -> None:
+    try:
+        import fakeredis  # noqa: F401
+        import lupa  # noqa: F401
+    except ImportError as error:
+        raise ConfigError(
+            f"memory:// needs the package {error.name}", hint="install agentbus-toolkit[memory]"
+        ) from None

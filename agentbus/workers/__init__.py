@@ -1,0 +1,1 @@
+"""Workers: they fetch tasks, run handlers, acknowledge and send heartbeats."""

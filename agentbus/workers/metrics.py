@@ -1,0 +1,265 @@
+"""Counts what becomes of tasks, cheaply, and tells the project's metrics stream from time to time."""
+
+from __future__ import annotations
+
+import math
+import threading
+from typing import TYPE_CHECKING
+
+from agentbus.core.errors import OutcomeUnknown
+from agentbus.core.record import Record
+from agentbus.core.stream import id_time, text
+from agentbus.store.operation import Run
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from agentbus.core.keys import Once, Scope
+    from agentbus.store.operation import Arg, Op
+
+# What a flush adds to the queue's counters. The scripts count all other events there themselves, since
+# they alone know whether a task was still this worker's.
+_COUNTED_HERE = ("received", "failed")
+# The upper bounds of the buckets in seconds: 1 ms, doubled up to the first one beyond an hour. What
+# took longer falls into one more bucket.
+BOUNDS: tuple[float, ...] = tuple(0.001 * (1 << power) for power in range(23))
+# The metrics stream keeps about so many entries.
+BOUND = 100_000
+VERSION = 1
+# A slot keeps its token for 300 seconds: what may have been counted longer ago is not sent again.
+_KNOWN_FOR = 240.0
+
+
+class Durations(Record):
+    """How long things took, in seconds: how many there were, their mean, and percentiles.
+
+    The percentiles come from buckets whose bounds double, so they are right within a factor of 2.
+    """
+
+    count: int
+    mean: float
+    p50: float
+    p95: float
+    p99: float
+
+
+class Histogram:
+    """Counts of durations in buckets whose bounds double; two of them can be added."""
+
+    __slots__ = ("buckets", "total")
+
+    def __init__(self) -> None:
+        self.buckets = [0] * (len(BOUNDS) + 1)
+        self.total = 0.0
+
+    def add(self, number: int, seconds: float) -> None:
+        """Count so many durations of so many seconds each; a clock that was set back makes it 0."""
+        seconds = max(seconds, 0.0)
+        self.buckets[bucket(seconds)] += number
+        self.total += number * seconds
+
+    def merge(self, buckets: Sequence[int], total: float) -> None:
+        """Add what another one counted; buckets at its end that are empty may be left out."""
+        for at, number in enumerate(buckets[: len(self.buckets)]):
+            self.buckets[at] += number
+        self.total += total
+
+    def trimmed(self) -> list[int]:
+        """Return the buckets without the empty ones at the end."""
+        end = len(self.buckets)
+        while end and not self.buckets[end - 1]:
+            end -= 1
+        return self.buckets[:end]
+
+    def percentile(self, share: float) -> float:
+        """Return the duration that this share of all did not exceed, interpolated in its bucket."""
+        rank = share * sum(self.buckets)
+        below = 0
+        for at, number in enumerate(self.buckets):
+            if number and below + number >= rank:
+                if at == len(BOUNDS):
+                    break
+                low = BOUNDS[at - 1] if at else 0.0
+                return low + (BOUNDS[at] - low) * (rank - below) / number
+            below += number
+        return BOUNDS[-1]
+
+    def durations(self) -> Durations | None:
+        """Return the figures, None if nothing was counted."""
+        count = sum(self.buckets)
+        if not count:
+            return None
+        return Durations(
+            count,
+            self.total / count,
+            *(self.percentile(share) for share in (0.5, 0.95, 0.99)),
+        )
+
+
+def bucket(seconds: float) -> int:
+    """Return the number of the bucket that a duration falls into."""
+    fraction, power = math.frexp(seconds * 1000)
+    # A bound itself belongs to the bucket that it ends.
+    return max(0, min(power - (fraction == 0.5), len(BOUNDS)))
+
+
+class _Counts:
+    """What was counted since some moment."""
+
+    __slots__ = ("began", "events", "ran", "waited")
+
+    def __init__(self, began: float) -> None:
+        self.began = began
+        self.events: dict[str, int] = {}
+        self.ran = Histogram()
+        self.waited = Histogram()
+
+    def add(self, later: _Counts) -> None:
+        for event, number in later.events.items():
+            self.events[event] = self.events.get(event, 0) + number
+        self.ran.merge(later.ran.buckets, later.ran.total)
+        self.waited.merge(later.waited.buckets, later.waited.total)
+
+    def is_empty(self) -> bool:
+        return not (any(self.events.values()) or any(self.ran.buckets) or any(self.waited.buckets))
+
+
+class Tally:
+    """What one worker counted since it last told; threads may share it.
+
+    Counting costs a lock and an addition, so one call for a whole batch is nearly free. It is a
+    worker's chore, to be done `every` so many seconds, and once more when the worker ends.
+    """
+
+    every = 1.0
+
+    def __init__(self, scope: Scope, queue: str, group: str, worker: str) -> None:
+        self._scope = scope
+        self._queue = queue
+        self._group = group
+        self._worker = worker
+        self._lock = threading.Lock()
+        self._now = _Counts(scope.now())
+        self._flushing = False
+        # How far the server's clock is ahead of ours, as far as we know.
+        self._ahead = 0.0
+        # What was sent without an answer: it is sent again as it was, by the same token.
+        self._unsure: tuple[Once, list[Arg], float] | None = None
+
+    def note(self, event: str, number: int = 1) -> None:
+        """Count an event of so many tasks."""
+        with self._lock:
+            events = self._now.events
+            events[event] = events.get(event, 0) + number
+
+    def ran(self, number: int, seconds_each: float) -> None:
+        """Count so many runs of a handler, of so many seconds each."""
+        with self._lock:
+            self._now.ran.add(number, seconds_each)
+
+    def waited(self, number: int, seconds_each: float) -> None:
+        """Count so many tasks that waited so many seconds from publication to their handler's start."""
+        with self._lock:
+            self._now.waited.add(number, seconds_each)
+
+    def age(self, entry_id: bytes) -> float:
+        """Return for how many seconds an entry has existed, by the server's clock at the last flush."""
+        published = int(entry_id.partition(b"-")[0]) / 1000
+        return max(0.0, self._scope.now() + self._ahead - published)
+
+    def op(self) -> Op[None]:
+        """Do the chore: tell what there is to tell."""
+        yield from self.flush()
+
+    def flush(self) -> Op[bool]:
+        """Tell the metrics stream and the counters, if there is something to tell; tells whether it did.
+
+        One entry, in one atomic step. What failed is kept for the next time; what may have arrived
+        is recognised by the server, and counted once. Called while another flush runs, it does nothing.
+        """
+        with self._lock:
+            if self._flushing:
+                return False
+            self._flushing = True
+        try:
+            told = yield from self._resend()
+            return (yield from self._send()) or told
+        finally:
+            self._flushing = False
+
+    def _resend(self) -> Op[bool]:
+        if self._unsure is None:
+            return False
+        once, argv, began = self._unsure
+        if self._scope.monotonic() - began > _KNOWN_FOR:
+            # The server may have forgotten the token: rather lost than counted twice.
+            self._unsure = None
+            return False
+        yield self._step(once, argv)
+        self._unsure = None
+        return True
+
+    def _send(self) -> Op[bool]:
+        now = self._scope.now()
+        with self._lock:
+            counts, self._now = self._now, _Counts(now)
+            if counts.is_empty():
+                return False
+        once = self._scope.once()
+        argv = self._words(once, counts, now)
+        self._unsure = once, argv, self._scope.monotonic()
+        step = self._step(once, argv)
+        try:
+            reply = yield step
+        except OutcomeUnknown:
+            raise
+        except Exception:
+            # Nothing was done: it is told with what comes next.
+            self._unsure = None
+            with self._lock:
+                counts.add(self._now)
+                self._now = counts
+            raise
+        self._unsure = None
+        self._scope.settled(once, step)
+        self._ahead = id_time(text(reply[0])) - self._scope.now()
+        return True
+
+    def _step(self, once: Once, argv: list[Arg]) -> Run:
+        keys = self._scope.keys
+        return Run(
+            "tally",
+            (
+                *(keys.metrics, keys.stats(self._queue)),
+                *(keys.worked(self._queue, self._group), once.key, keys.queues),
+            ),
+            argv,
+            writes=True,
+        )
+
+    def _words(self, once: Once, counts: _Counts, now: float) -> list[Arg]:
+        events = {event: number for event, number in counts.events.items() if number}
+        ran, waited = counts.ran, counts.waited
+        entry: dict[str, Arg] = {
+            "kind": "work",
+            "version": VERSION,
+            "queue": self._queue,
+            "group": self._group,
+            "worker": self._worker,
+            "agent": self._scope.agent,
+            "from": round(counts.began * 1000),
+            "to": round(now * 1000),
+            **events,
+        }
+        sums = dict(events)
+        for name, spent, histogram in (("ran", "busy_ms", ran), ("waited", "waited_ms", waited)):
+            if any(histogram.buckets):
+                entry[name] = "[" + ",".join(map(str, histogram.trimmed())) + "]"
+                entry[spent] = f"{histogram.total * 1000:.3f}"
+                sums[spent] = round(histogram.total * 1000)
+        here = [(event, sums[event]) for event in _COUNTED_HERE if event in sums]
+        words: list[Arg] = [once.token, BOUND, self._queue]
+        for pairs in (here, list(sums.items())):
+            words.append(len(pairs))
+            words += [word for pair in pairs for word in pair]
+        return words + [word for pair in entry.items() for word in pair]

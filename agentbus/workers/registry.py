@@ -1,0 +1,260 @@
+"""The registered workers: how a worker shows that it lives and hears what was ordered, and who is there.
+
+A worker beats every second, and the answer tells it what was ordered. A beat is a lease, too: a worker
+that has not beaten for `ALIVE` seconds counts as dead to others, and asks before it runs another task.
+So an order to pause holds as soon as all that are alive have heard it.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from agentbus import __version__
+from agentbus.core import names
+from agentbus.core.keys import pause_field
+from agentbus.core.record import Record
+from agentbus.core.stream import is_number, text
+from agentbus.queues.ids import PRIORITIES
+from agentbus.store.operation import Batch, Command, Run
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from agentbus.core.keys import Scope
+    from agentbus.store.operation import Op
+
+# Seconds from one sign of life to the next, and how long the last one counts.
+BEAT = 1.0
+ALIVE = 3 * BEAT
+# How long a worker that is silent stays on the list.
+KEPT = 3600
+_AT_ONCE = 200
+
+
+class Orders(Record):
+    """What concerns a worker now: whether it is to take nothing new, why, and whether it is to stop."""
+
+    paused: bool = False
+    reason: str | None = None
+    stop: bool = False
+
+
+class Registered(Record):
+    """A worker as it is listed. `age` is how many seconds ago it was last seen, by the server's clock.
+
+    `pending` counts the tasks that it has taken and not yet settled; `paused` says why it takes none.
+    `lag` is what its group has yet to do of what is due; only `who` asks for it.
+    """
+
+    worker: str
+    agent_id: str
+    queue: str
+    group: str
+    state: str
+    alive: bool
+    age: float
+    seen: float
+    started: float
+    done: int
+    failed: int
+    running: int
+    pending: int
+    concurrency: int
+    host: str
+    pid: int
+    version: str
+    paused: str | None = None
+    lag: int | None = None
+
+
+class Registration:
+    """One worker's place on the list. Its beats go out one after the other, never two at a time."""
+
+    def __init__(
+        self, scope: Scope, worker: str, agent: str, queue: str, group: str, concurrency: int
+    ) -> None:
+        self.scope = scope
+        self.worker = names.name("worker", worker)
+        self.queue = queue
+        self._record: list[str | int] = [
+            *("agent", agent, "queue", queue, "group", group, "concurrency", concurrency),
+            *("host", socket.gethostname(), "pid", os.getpid(), "version", __version__),
+        ]
+        self._fields = fields_of(queue, agent, worker)
+        self._numbers = count(1)
+        self._until = float("-inf")
+
+    @property
+    def current(self) -> bool:
+        """Whether the last beat still counts; if not, others may take this worker for dead."""
+        return self.scope.monotonic() < self._until
+
+    def beat_op(self, state: str, done: int, failed: int, running: int) -> Op[Orders]:
+        """Show a sign of life (`state` is working, paused or stopping), and return what was ordered.
+
+        A worker says `paused` when it takes nothing, and keeps to it until it is told otherwise here.
+        """
+        # The lease counts from before the beat was sent, so that it never ends after the server's.
+        began = self.scope.monotonic()
+        keys, number = self.scope.keys, next(self._numbers)
+        order, stop, silent = yield Run(
+            "beat",
+            (keys.beats, keys.beat(self.worker), keys.paused),
+            (
+                *(self.worker, number, state, KEPT, len(self._fields)),
+                *self._fields,
+                *self._record,
+                *("done", done, "failed", failed, "running", running),
+            ),
+            writes=True,
+        )
+        self._until = began + ALIVE
+        for worker in silent:
+            yield from withdraw(self.scope, text(worker), silent=KEPT)
+        return Orders(bool(order), reason(order), bool(stop))
+
+    def withdraw_op(self) -> Op[None]:
+        """Leave the list, at a clean end."""
+        yield from withdraw(self.scope, self.worker)
+
+
+def fields_of(queue: str, agent: str, worker: str | None = None) -> list[str]:
+    """Return the fields of all orders that concern a worker, or whoever takes tasks by hand."""
+    fields = [pause_field("project"), pause_field("queue", queue), pause_field("agent", agent)]
+    return fields if worker is None else [*fields, pause_field("worker", worker)]
+
+
+def withdraw(scope: Scope, worker: str, *, silent: float = 0.0) -> Op[bool]:
+    """Take a worker off the list, if it was silent for so many seconds; tells whether it was."""
+    keys = scope.keys
+    gone = yield Run(
+        "withdraw",
+        (keys.beats, keys.beat(worker), keys.paused),
+        (worker, pause_field("worker", worker), round(silent * 1000)),
+        writes=True,
+    )
+    return bool(gone)
+
+
+def held(scope: Scope, queue: str, agent: str) -> Op[str | None]:
+    """Return why nobody of this agent may take tasks of a queue now, or None if nothing was ordered."""
+    found = yield Command("HMGET", scope.keys.paused, *fields_of(queue, agent))
+    return next((reason(order) for order in found if order), None)
+
+
+def reason(order: bytes) -> str | None:
+    """Say in words who ordered a pause, and why; None for no order."""
+    if not order:
+        return None
+    told = parsed(order)
+    said = f"by {told['by']}" if told.get("by") else "by an order"
+    return f"{said}: {told['why']}" if told.get("why") else said
+
+
+def parsed(order: bytes) -> dict[str, str]:
+    """Return an order's parts; one that another program has spoilt is an order all the same."""
+    try:
+        found = orjson.loads(order)
+    except ValueError:
+        return {}
+    if not isinstance(found, dict):
+        return {}
+    return {key: value for key, value in found.items() if isinstance(value, str)}
+
+
+def workers(scope: Scope) -> Op[list[Registered]]:
+    """Return the registered workers by queue and agent, those that fell silent among them."""
+    now, last, records = yield from listed(scope)
+    if not records:
+        return []
+    orders = yield from orders_by_field(scope)
+    pending = yield from _pending(
+        scope, sorted({(one.get("queue", ""), one.get("group", "")) for one in records.values()})
+    )
+    found = []
+    for worker, record in records.items():
+        queue, group, agent = (record.get(name, "") for name in ("queue", "group", "agent"))
+        order = next(
+            (orders[field] for field in fields_of(queue, agent, worker) if field in orders), None
+        )
+        age = max(0.0, now - last[worker])
+        found.append(
+            Registered(
+                worker,
+                agent,
+                queue,
+                group,
+                record.get("state", "working"),
+                age <= ALIVE,
+                age,
+                last[worker],
+                _int(record, "started") / 1000,
+                _int(record, "done"),
+                _int(record, "failed"),
+                _int(record, "running"),
+                pending.get((queue, group, worker), 0),
+                _int(record, "concurrency"),
+                record.get("host", ""),
+                _int(record, "pid"),
+                record.get("version", ""),
+                order,
+            )
+        )
+    return sorted(found, key=lambda one: (one.queue, one.agent_id, one.started, one.worker))
+
+
+def listed(scope: Scope) -> Op[tuple[float, dict[str, float], dict[str, dict[str, str]]]]:
+    """Return the server's time, when each worker was last seen, and what those say that are listed."""
+    keys = scope.keys
+    time, seen = yield Batch([("TIME",), ("ZRANGE", keys.beats, 0, -1, "WITHSCORES")])
+    if isinstance(seen, Exception):
+        raise seen
+    last = {text(seen[i]): float(seen[i + 1]) / 1000 for i in range(0, len(seen), 2)}
+    records: dict[str, dict[str, str]] = {}
+    everybody = list(last)
+    for at in range(0, len(everybody), _AT_ONCE):
+        page = everybody[at : at + _AT_ONCE]
+        replies = yield Batch([("HGETALL", keys.beat(worker)) for worker in page])
+        for worker, flat in zip(page, replies, strict=True):
+            if flat and not isinstance(flat, Exception):
+                records[worker] = {text(flat[i]): text(flat[i + 1]) for i in range(0, len(flat), 2)}
+    return int(time[0]) + int(time[1]) / 1e6, last, records
+
+
+def orders_by_field(scope: Scope) -> Op[dict[str, str]]:
+    """Return why what is paused is, by the field of the order."""
+    flat = yield Command("HGETALL", scope.keys.paused)
+    return {text(flat[i]): reason(flat[i + 1]) or "" for i in range(0, len(flat), 2)}
+
+
+def _pending(
+    scope: Scope, groups: Sequence[tuple[str, str]]
+) -> Op[dict[tuple[str, str, str], int]]:
+    """Return how many tasks each consumer of the groups has in its hands."""
+    asked = [(queue, group, priority) for queue, group in groups for priority in PRIORITIES]
+    found: dict[tuple[str, str, str], int] = {}
+    for at in range(0, len(asked), _AT_ONCE):
+        page = asked[at : at + _AT_ONCE]
+        replies = yield Batch(
+            [
+                ("XINFO", "CONSUMERS", scope.keys.queue(queue, priority), group)
+                for queue, group, priority in page
+            ]
+        )
+        for (queue, group, _), reply in zip(page, replies, strict=True):
+            # Without the stream or its group nobody has anything.
+            for consumer in reply if isinstance(reply, list) else ():
+                about: dict[bytes, Any] = dict(zip(consumer[::2], consumer[1::2], strict=True))
+                who = (queue, group, text(about[b"name"]))
+                found[who] = found.get(who, 0) + int(about[b"pending"])
+    return found
+
+
+def _int(record: dict[str, str], name: str) -> int:
+    value = record.get(name, "")
+    return int(value) if is_number(value) else 0

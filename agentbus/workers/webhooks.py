@@ -1,0 +1,299 @@
+"""Webhooks: results posted to https URLs, signed, retried apart from the tasks they tell of.
+
+A worker with webhooks on leaves what is to be posted in the queue `~webhooks`, in the step that settles
+the task. A sender is an ordinary worker on that queue, with the handler of this module: retries, pauses
+and dead letters are those of any queue.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import email.utils
+import hashlib
+import hmac
+import http.client
+import ipaddress
+import socket
+import ssl
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from agentbus.core.errors import ConfigError, UsageError
+from agentbus.core.settings import resolve
+from agentbus.queues import webhook_url
+from agentbus.queues.consumer import Consumption
+from agentbus.queues.notify import WEBHOOKS
+from agentbus.queues.retry import Backoff, Bury, Retry
+from agentbus.workers.worker import Worker
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from agentbus.client.bus import Bus
+    from agentbus.core.settings import Settings
+    from agentbus.queues.delivery import Delivery
+
+SIGNATURE = "AgentBus-Signature"
+# How old a signature may be: receivers whose clocks differ more should mend them.
+TOLERANCE = 300.0
+_TIMEOUT = 10.0
+_LONGEST_PAUSE = 3600.0
+_MOST_OF_ANSWER = 1024
+_RETRIED = frozenset((408, 425, 429))
+_ATTEMPTS = 10
+_AT_ONCE = 8
+_PAUSES = Backoff(first=2.0, longest=900.0)
+# Global unicast; and addresses behind which a translator of the network's puts those of IPv4.
+_GLOBAL_6 = ipaddress.IPv6Network("2000::/3")
+_TRANSLATED = ipaddress.IPv6Network("64:ff9b::/96")
+# For protocols of the internet itself; not all versions of Python know all of them.
+_SPECIAL_4 = (ipaddress.IPv4Network("192.0.0.0/24"), ipaddress.IPv4Network("192.88.99.0/24"))
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+
+# -- for receivers ------------------------------------------------------------------------------
+
+
+def verify(
+    secret: str,
+    headers: Mapping[str, str],
+    body: bytes,
+    tolerance: float = TOLERANCE,
+    *,
+    now: float | None = None,
+) -> bool:
+    """Tell whether a request was signed with this secret, at most `tolerance` seconds ago.
+
+    `headers` may be those of any framework, in any case; `body` is the body as it came, undecoded.
+    """
+    signature = next(
+        (str(value) for name, value in headers.items() if name.lower() == SIGNATURE.lower()), ""
+    )
+    parts = [part.strip().partition("=") for part in signature.split(",")]
+    stamp = next((value for name, _, value in parts if name == "t"), "")
+    if not (stamp.isascii() and stamp.isdigit() and len(stamp) < 16):
+        return False
+    if abs((time.time() if now is None else now) - int(stamp)) > tolerance:
+        return False
+    wanted = _digest(secret, stamp, body).encode()
+    given = [value.encode("utf-8", "replace") for name, _, value in parts if name == "v1"]
+    return any(hmac.compare_digest(wanted, one) for one in given)
+
+
+def sign(secret: str, body: bytes, *, now: float | None = None) -> str:
+    """Return the signature of a body, as the header `AgentBus-Signature` carries it."""
+    stamp = str(int(time.time() if now is None else now))
+    return f"t={stamp},v1={_digest(secret, stamp, body)}"
+
+
+def _digest(secret: str, stamp: str, body: bytes) -> str:
+    return hmac.new(secret.encode(), f"{stamp}.".encode() + body, hashlib.sha256).hexdigest()
+
+
+# -- for senders --------------------------------------------------------------------------------
+
+
+def sender(bus: Bus, **options: Any) -> Worker:
+    """Return a worker that posts what waits in `~webhooks`; options as for `Bus.subscribe`.
+
+    Raises `ConfigError` unless webhooks are on and there is a secret to sign with.
+    """
+    kept = {"attempts": _ATTEMPTS, "concurrency": _AT_ONCE, "backoff": _PAUSES, **options}
+    worker: Worker = bus.subscribe(WEBHOOKS, handler(bus.settings), **kept)
+    return worker
+
+
+@contextlib.contextmanager
+def beside(bus: Bus, *, drain: Callable[[], bool] = bool) -> Iterator[None]:
+    """Send webhooks in a thread while the block runs, if they are on.
+
+    At its end, as long as `drain` says so, what waits is sent, but not waited for if it is to be retried.
+    """
+    if not bus.settings.webhooks:
+        yield
+        return
+    worker = sender(bus)
+    thread = threading.Thread(target=worker.run, name="agentbus-webhooks", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        worker.stop()
+        thread.join()
+    if drain():
+        with sender(bus) as last:
+            while drain() and last.run_once():
+                pass
+        bus._run("webhook", Consumption(bus.scope, WEBHOOKS, last.group, last.name).leave())
+
+
+def handler(settings: Settings) -> Callable[[Delivery], None]:
+    """Return a handler for the queue `~webhooks`. Raises `ConfigError`."""
+    secret, allowed = settings.webhook_secret, frozenset(settings.webhook_allow)
+    if not settings.webhooks:
+        raise ConfigError("webhooks are off", hint="set AGENTBUS_WEBHOOKS=1")
+    if secret is None:
+        raise ConfigError(
+            "there is no secret to sign webhooks with", hint="set AGENTBUS_WEBHOOK_SECRET"
+        )
+
+    def post(delivery: Delivery) -> None:
+        url, body = _what(delivery.payload)
+        try:
+            target = webhook_url.target(url)
+        except UsageError as error:
+            raise Bury(str(error)) from None
+        headers = {
+            "Content-Type": "application/json",
+            "User-Agent": "agentbus",
+            "Connection": "close",
+            "AgentBus-Delivery": delivery.id.encode("ascii", "backslashreplace").decode(),
+            SIGNATURE: sign(secret, body),
+        }
+        _judge(*_post(target, body, headers, allowed=target.host in allowed))
+
+    return post
+
+
+def deliver(delivery: Delivery) -> None:
+    """Post one webhook, by the settings of this process: what `agentbus work` may be given to call."""
+    handler(resolve())(delivery)
+
+
+def _what(payload: Any) -> tuple[str, bytes]:
+    if not isinstance(payload, dict) or "url" not in payload or "body" not in payload:
+        raise Bury("the task is no webhook: it needs a url and a body")
+    return payload["url"], orjson.dumps(payload["body"])
+
+
+def _post(
+    target: webhook_url.Target, body: bytes, headers: Mapping[str, str], *, allowed: bool
+) -> tuple[int, str | None, str]:
+    """Post a body and return the status, the header Retry-After, and the start of the answer."""
+    until = time.monotonic() + _TIMEOUT
+    try:
+        with _connected(target, _addresses(target, allowed=allowed), until) as link:
+            # In brackets where the host is an address of IPv6, as http.client writes it.
+            connection = http.client.HTTPConnection(target.host, target.port)
+            connection.sock = link
+            connection.default_port = 443
+            connection.request("POST", target.path, body, dict(headers))
+            with connection.getresponse() as answer:
+                said = answer.read(_MOST_OF_ANSWER).decode("utf-8", "backslashreplace")
+                return answer.status, answer.getheader("Retry-After"), said
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        # It may have arrived: receivers know it again by AgentBus-Delivery.
+        late = isinstance(error, TimeoutError)
+        why = f"no answer within {_TIMEOUT:g} s" if late else str(error) or type(error).__name__
+        raise Retry(f"{target.host}:{target.port} could not be posted to ({why})") from None
+
+
+def _judge(status: int, retry_after: str | None, said: str) -> None:
+    """Return if a status means that it was taken; else raise what is to become of the webhook."""
+    if 200 <= status < 300:
+        return
+    what = f"the receiver answered {status}" + (f": {said[:300]}" if said else "")
+    if status in _RETRIED or status >= 500:
+        raise Retry(what, after=_pause(retry_after))
+    if 300 <= status < 400:
+        what += " (redirects are not followed)"
+    raise Bury(what)
+
+
+def _pause(retry_after: str | None) -> float | None:
+    """Return for how many seconds a receiver asks, within bounds; None where it says nothing sensible."""
+    if retry_after is None:
+        return None
+    said = retry_after.strip()
+    if said.isascii() and said.isdigit():
+        return min(float(said[:9]), _LONGEST_PAUSE)
+    try:
+        at = email.utils.parsedate_to_datetime(said).timestamp()
+    except (ValueError, OverflowError):
+        return None
+    return min(max(0.0, at - time.time()), _LONGEST_PAUSE)
+
+
+def _addresses(target: webhook_url.Target, *, allowed: bool) -> list[tuple[int, Any]]:
+    """Return where a host is, each address checked; the connection goes to one of these and no other."""
+    found: list[tuple[int, Any]] = [
+        (family, address)
+        for family, _, _, _, address in socket.getaddrinfo(
+            target.host, target.port, type=socket.SOCK_STREAM
+        )
+        if family in (socket.AF_INET, socket.AF_INET6)
+    ]
+    for _, address in found:
+        if not allowed and not is_global(str(address[0])):
+            raise Bury(
+                f"{target.host!r} is at {address[0]}, which is no address of the public internet;"
+                " if that is meant, allow the host by name: AGENTBUS_WEBHOOK_ALLOW"
+            )
+    if not found:
+        raise OSError("it has no address")
+    return found
+
+
+def is_global(address: str) -> bool:
+    """Tell whether an address can be reached by all of the internet, and stands for one machine."""
+    found: Address = ipaddress.ip_address(address.partition("%")[0])
+    if isinstance(found, ipaddress.IPv6Address):
+        inner = found.ipv4_mapped or found.sixtofour
+        if inner is None and found in _TRANSLATED:
+            inner = ipaddress.IPv4Address(int(found) & 0xFFFFFFFF)
+        if inner is None:
+            return found in _GLOBAL_6 and found.is_global and found.teredo is None
+        found = inner
+    if found.is_multicast or found.is_reserved or any(found in net for net in _SPECIAL_4):
+        return False
+    return found.is_global
+
+
+@contextlib.contextmanager
+def _connected(
+    target: webhook_url.Target, addresses: list[tuple[int, Any]], until: float
+) -> Iterator[ssl.SSLSocket]:
+    context = ssl.create_default_context()
+    context.sslsocket_class = _Hurried
+    failure: OSError = OSError("it has no address")
+    for family, address in addresses:
+        raw = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            raw.settimeout(_left(until))
+            raw.connect(address)
+            link = context.wrap_socket(raw, server_hostname=target.host)
+        except OSError as error:
+            raw.close()
+            failure = error
+            continue
+        assert isinstance(link, _Hurried)
+        link.until = until
+        with link:
+            yield link
+        return
+    raise failure
+
+
+class _Hurried(ssl.SSLSocket):
+    """A connection whose whole exchange ends in time: a receiver that drips bytes does not hold it."""
+
+    until = float("inf")
+
+    def send(self, *args: Any, **options: Any) -> int:
+        self.settimeout(_left(self.until))
+        return super().send(*args, **options)
+
+    def recv_into(self, *args: Any, **options: Any) -> int:
+        self.settimeout(_left(self.until))
+        return super().recv_into(*args, **options)
+
+
+def _left(until: float) -> float:
+    left = until - time.monotonic()
+    if left <= 0:
+        raise TimeoutError
+    return min(left, _TIMEOUT)
