@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from agentbus.admin.pause import Dismissal as Dismissal, Order as Order
     from agentbus.admin.project import Presence as Presence, Topic as Topic
     from agentbus.admin.stats import (
-        Consumer as Consumer,
         Group as Group,
+        GroupConsumer as Consumer,  # noqa: F401
         QueueStats as QueueStats,
         StreamInfo as StreamInfo,
     )
@@ -51,6 +51,7 @@ if TYPE_CHECKING:
         UnknownBackend as UnknownBackend,
         UsageError as UsageError,
     )
+    from agentbus.core.version import __version__ as __version__
     from agentbus.queues.dead_letters import Letter as Letter
     from agentbus.queues.delivery import Delivery as Delivery
     from agentbus.queues.ids import Priority as Priority
@@ -62,11 +63,10 @@ if TYPE_CHECKING:
     from agentbus.workers.registry import Registered as Registered
     from agentbus.workers.worker import Worker as Worker
 
-__version__ = "0.1.0"
-
 # Loaded when first used: a shell verb must not pay for what it does not touch.
 _HOMES = {
     # The bus
+    "__version__": "core.version",
     "connect": "client.bus",
     "Bus": "client.bus",
     "AsyncBus": "client.aio",
@@ -90,7 +90,7 @@ _HOMES = {
     "Task": "queues.publish",
     "Worker": "workers.worker",
     # Figures
-    "Consumer": "admin.stats",
+    "Consumer": "admin.stats:GroupConsumer",
     "Durations": "workers.metrics",
     "Entry": "admin.entries",
     "Group": "admin.stats",
@@ -141,6 +141,7 @@ def __getattr__(name: str) -> object:
 
     if name == "aio":
         return import_module("agentbus.aio")
-    found = getattr(import_module(f"agentbus.{_HOMES[name]}"), name)
+    home, _, own = _HOMES[name].partition(":")
+    found = getattr(import_module(f"agentbus.{home}"), own or name)
     globals()[name] = found
     return found

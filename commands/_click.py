@@ -193,7 +193,7 @@ def _mistake(error: click.ClickException, json: bool) -> int:
 
 def _show_version(ctx: click.Context, _param: click.Parameter, wished: bool) -> None:
     if wished and not ctx.resilient_parsing:
-        from agentbus import __version__
+        from agentbus.core.version import __version__
 
         click.echo(f"agentbus {__version__}")
         ctx.exit()

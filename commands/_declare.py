@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
     from agentbus.client.bus import Bus
     from agentbus.commands._out import Out
-    from agentbus.core.keys import Scope
     from agentbus.core.settings import Settings
-    from agentbus.store.operation import Link, Op
+    from agentbus.store.scope import Scope
+    from agentbus.store.steps import Link, Op
 
     T = TypeVar("T")
 
@@ -160,14 +160,14 @@ class Call:
 
     def run(self, op: Op[T], *, patience: float = 0.0) -> T:
         """Run an operation of the scope that was entered, and return its result."""
-        from agentbus.store.operation import run
+        from agentbus.store.driver import run
 
         assert self._link is not None
         return run(self._link, self._attempt(op, patience))
 
     def each(self, op: Op[None], *, patience: float = 0.0) -> Iterator[Any]:
         """Run an operation of the scope that was entered, and yield what it emits."""
-        from agentbus.store.operation import iterate
+        from agentbus.store.driver import iterate
 
         assert self._link is not None
         return iterate(self._link, self._attempt(op, patience))

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from agentbus.commands._out import Out
-    from agentbus.core.keys import Scope
     from agentbus.queues.dead_letters import Letter
+    from agentbus.store.scope import Scope
 
 VERB = Verb(
     "dlq",

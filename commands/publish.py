@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
-    from agentbus.core.keys import Scope
+    from agentbus.store.scope import Scope
 
 _PIECE = 65536
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import agentbus
-from agentbus.store.operation import LinkDown, Pause, ServerReply, Wait
+from agentbus.store.steps import LinkDown, Pause, ServerReply, Wait
 
 
 class Blocked:

@@ -13,7 +13,7 @@ from typing import Any
 import redis
 
 import agentbus
-from agentbus.store.operation import Command
+from agentbus.store.steps import Command
 from agentbus.torture.server import Server, free_port
 
 __all__ = [

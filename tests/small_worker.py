@@ -11,7 +11,7 @@ from typing import Any, Self
 import agentbus
 from agentbus.client.verb import Patient
 from agentbus.queues.consumer import Consumption
-from agentbus.store.operation import Command, Wait
+from agentbus.store.steps import Command, Wait
 from agentbus.workers.pause import Gate
 from agentbus.workers.registry import BEAT, Orders, Registration
 

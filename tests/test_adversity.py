@@ -15,7 +15,7 @@ from agentbus.core.keys import Keys
 from agentbus.queues.consumer import Consumption
 from agentbus.queues.delivery import Delivery
 from agentbus.retry import Backoff
-from agentbus.store.connection import digest
+from agentbus.store.scripts import digest
 from tests.proxy import Proxy
 from tests.servers import ask
 

@@ -7,7 +7,8 @@ import uuid
 import pytest
 
 import agentbus
-from agentbus.store.operation import Command, run
+from agentbus.store.driver import run
+from agentbus.store.steps import Command
 
 
 @pytest.fixture

@@ -28,7 +28,7 @@ import agentbus.aio
 from agentbus import errors
 from agentbus.admin.doctor import Finding
 from agentbus.commands._declare import GLOBAL, VERBS, Param, module, parse as parse_line
-from agentbus.core import names, settings
+from agentbus.core import names, settings_names
 from agentbus.core.keys import Keys
 from agentbus.core.record import Record
 from agentbus.store import schemes
@@ -151,14 +151,14 @@ def test_every_word_that_a_project_may_not_hold_is_listed(kind):
     assert f"`{kind}`" in section("keys.md", "Reserved words")
 
 
-@pytest.mark.parametrize("setting", settings.VARIABLES)
+@pytest.mark.parametrize("setting", settings_names.VARIABLES)
 def test_every_setting_is_described_with_its_variables(setting):
     rows = [row for row in page("settings.md").splitlines() if row.startswith(f"| `{setting}` |")]
 
     assert len(rows) == 1
-    for variable in settings.VARIABLES[setting]:
+    for variable in settings_names.VARIABLES[setting]:
         assert f"`{variable}" in rows[0]
-    assert ("in files" in rows[0]) == (setting in settings.IN_FILES)
+    assert ("in files" in rows[0]) == (setting in settings_names.IN_FILES)
 
 
 @pytest.mark.parametrize("scheme", schemes._SCHEMES)

@@ -9,7 +9,7 @@ import pytest
 import agentbus
 from agentbus import EpochMismatch, UsageError
 from agentbus.core.clock import rfc3339
-from agentbus.store.operation import Command
+from agentbus.store.steps import Command
 from tests.servers import Server
 
 

@@ -14,7 +14,7 @@ from agentbus.errors import InvalidName, NotFound, UsageError
 from agentbus.queues import janitor
 from agentbus.queues.consumer import ASIDE
 from agentbus.queues.delivery import Delivery
-from agentbus.store.operation import Command
+from agentbus.store.steps import Command
 from tests.profiles import times
 from tests.servers import ask
 

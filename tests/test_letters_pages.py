@@ -14,7 +14,7 @@ from agentbus.core.keys import Keys
 from agentbus.core.settings import resolve
 from agentbus.errors import InvalidName, NotFound, UsageError
 from agentbus.queues import dead_letters
-from agentbus.store.operation import iterate
+from agentbus.store.driver import iterate
 from tests.conftest import Connect, Shell
 from tests.servers import ask
 

@@ -14,7 +14,8 @@ from agentbus.admin import metrics_reader
 from agentbus.client.verb import Patient
 from agentbus.core.keys import Keys
 from agentbus.errors import BackendUnavailable, OutcomeUnknown, UsageError
-from agentbus.store.operation import LinkDown, Run, ServerReply, attempt
+from agentbus.store.operation import attempt
+from agentbus.store.steps import LinkDown, Script, ServerReply
 from agentbus.workers.metrics import BOUNDS, Histogram, Tally, bucket
 from tests.conftest import Connect
 from tests.servers import ask
@@ -229,7 +230,7 @@ class Lossy:
             step = next(whole)
             while True:
                 step.within = 5.0
-                if isinstance(step, Run) and self.lost:
+                if isinstance(step, Script) and self.lost:
                     self.lost -= 1
                     if self.arrives:
                         self.link.execute(step)

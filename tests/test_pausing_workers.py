@@ -17,7 +17,7 @@ import pytest
 
 import agentbus
 from agentbus.retry import Backoff
-from agentbus.store.operation import Wait
+from agentbus.store.steps import Wait
 from agentbus.workers.registry import BEAT
 from tests.conftest import Connect
 from tests.servers import ROOT, Shell, ask

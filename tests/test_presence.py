@@ -9,10 +9,11 @@ import threading
 import pytest
 
 import agentbus
-from agentbus.core.keys import Keys, Scope, pause_field
+from agentbus.core.keys import Keys, pause_field
 from agentbus.errors import InvalidName, InvalidPayload, NotFound, UsageError
 from agentbus.queues.consumer import Consumption
-from agentbus.store.operation import Run
+from agentbus.store.scope import Scope
+from agentbus.store.steps import Script
 from agentbus.workers.pause import Gate
 from agentbus.workers.registry import ALIVE, KEPT, Orders, Registration
 from tests.conftest import Connect
@@ -346,10 +347,10 @@ def test_a_beat_that_is_sent_again_confirms_nothing_that_it_did_not_before(
     registry.beat()
     op = registry.entry.beat_op("paused", 0, 0, 0)
     step = next(op)
-    assert isinstance(step, Run)
+    assert isinstance(step, Script)
 
     def send() -> bytes:
-        again = Run(step.script, step.keys, step.argv, writes=True)
+        again = Script(step.script, step.keys, step.argv, writes=True)
         reply = yield again
         return reply[0]
 

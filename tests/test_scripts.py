@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from agentbus.store import connection
+from agentbus.store import scripts
 from tests.source_tree import PACKAGE
 
 NAMES = sorted(path.stem for path in (PACKAGE / "store/lua").glob("*.lua"))
@@ -33,15 +33,15 @@ def test_every_script_has_a_digest_and_no_digest_is_left_over():
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_server_computes_the_same_digest(name, valkey):
-    loaded = valkey.ask("SCRIPT", "LOAD", connection.source(name)).decode()
+    loaded = valkey.ask("SCRIPT", "LOAD", scripts.source(name)).decode()
 
-    assert loaded == connection.digest(name)
-    assert loaded == hashlib.sha1(connection.source(name), usedforsecurity=False).hexdigest()
+    assert loaded == scripts.digest(name)
+    assert loaded == hashlib.sha1(scripts.source(name), usedforsecurity=False).hexdigest()
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_linked_script_includes_each_library_once_and_nothing_unlinked(name):
-    text = connection.source(name).decode()
+    text = scripts.source(name).decode()
 
     assert "--@include" not in text
     assert text.startswith("#!lua")

@@ -49,7 +49,7 @@ _NAME = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz012345678
 _SHORTEST_PASSWORD = 16
 
 
-class Rule(Record):
+class AccessRule(Record):
     """What a user may do: `words` are those of Redis's `ACL SETUSER`, in their order.
 
     They hold no password; at most a digest of one, as `#…`.
@@ -76,7 +76,7 @@ def rule(
     read_only: bool = False,
     cluster: bool = False,
     password: str | None = None,
-) -> Rule:
+) -> AccessRule:
     """Return the rule for a user who can do everything in one project and nothing in another.
 
     `user` is the project's name where none is given. A reader (`read_only`) can look and wait, and
@@ -99,7 +99,7 @@ def rule(
         "-@all",
         *(f"+{command}" for command in sorted(allowed)),
     )
-    return Rule(_user(bare if user is None else user), prefix, read_only, words)
+    return AccessRule(_user(bare if user is None else user), prefix, read_only, words)
 
 
 def _user(name: str) -> str:
@@ -121,3 +121,7 @@ def _digest(password: str) -> str:
             hint="make one, such as with 'openssl rand -hex 32'",
         )
     return hashlib.sha256(password.encode()).hexdigest()
+
+
+# The name that `agentbus.acl` exports.
+Rule = AccessRule

@@ -8,15 +8,16 @@ from agentbus.admin import project, stats
 from agentbus.coordination.flags import split
 from agentbus.core.record import Record
 from agentbus.core.stream import text
-from agentbus.store.operation import Batch, Command
+from agentbus.store.scan import scan
+from agentbus.store.steps import Batch, Command
 from agentbus.workers import registry
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from agentbus.admin.project import Presence
-    from agentbus.core.keys import Scope
-    from agentbus.store.operation import Op
+    from agentbus.store.scope import Scope
+    from agentbus.store.steps import Op
     from agentbus.workers.registry import Registered
 
 # For so long one that only talks is there, as a worker that fell silent stays on the list.
@@ -120,7 +121,7 @@ def _flags(scope: Scope) -> Op[Mapping[str, str] | None]:
     size = yield Command("DBSIZE")
     if int(size) > project.MANY_KEYS:
         return None
-    keys = yield from project.scan(scope, "flag", count=_SCANNED)
+    keys = yield from scan(scope, "flag", count=_SCANNED)
     prefix = len(scope.keys.flag("").encode())
     # Another program may name its flags in any encoding.
     known = sorted(key.encode("utf-8", "surrogateescape") for key in keys)

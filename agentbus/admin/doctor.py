@@ -6,10 +6,10 @@ import os
 
 from agentbus.admin import server_health
 from agentbus.admin.health.thresholds import Thresholds
-from agentbus.admin.project import scan
 from agentbus.core.record import Record
 from agentbus.core.stream import text
-from agentbus.store.operation import Batch, Command
+from agentbus.store.scan import scan
+from agentbus.store.steps import Batch, Command
 from agentbus.store.url import read
 
 TYPE_CHECKING = False
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from typing import Any
 
     from agentbus.admin.server_health import Vital
-    from agentbus.core.keys import Scope
     from agentbus.core.settings import Settings
-    from agentbus.store.operation import Op
+    from agentbus.store.scope import Scope
+    from agentbus.store.steps import Op
 
 _FLOOR = (7, 0)
 _PINGS = 5

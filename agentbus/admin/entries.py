@@ -12,13 +12,13 @@ from agentbus.core.stream import id_time, is_number, position, text
 from agentbus.core.timespec import since, stream_id
 from agentbus.queues.ids import PRIORITIES, split, task_id
 from agentbus.queues.settle import ASIDE
-from agentbus.store.operation import Batch
+from agentbus.store.steps import Batch
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from agentbus.core.keys import Scope
-    from agentbus.store.operation import Op
+    from agentbus.store.scope import Scope
+    from agentbus.store.steps import Op
 
 _MOST = 10_000
 

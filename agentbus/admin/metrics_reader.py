@@ -10,14 +10,14 @@ from agentbus.core import names
 from agentbus.core.record import Record
 from agentbus.core.stream import fields, id_time, is_number, position, text
 from agentbus.core.timespec import since as starting_at
-from agentbus.store.operation import Command, Emit, Wait
+from agentbus.store.steps import Command, Emit, Wait
 from agentbus.workers.metrics import BOUND, Durations, Histogram
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Mapping
 
-    from agentbus.core.keys import Scope
-    from agentbus.store.operation import Op, Step
+    from agentbus.store.scope import Scope
+    from agentbus.store.steps import Op, Step
 
 _PAGE = 1000
 _LONGEST_WAIT = 5.0

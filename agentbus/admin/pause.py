@@ -13,14 +13,14 @@ from agentbus.core.stream import text
 from agentbus.queues.consumer import Consumption
 from agentbus.queues.ids import PRIORITIES
 from agentbus.queues.settle import ASIDE
-from agentbus.store.operation import Batch, Command, Pause, Run
+from agentbus.store.steps import Batch, Command, Pause, Script
 from agentbus.workers.registry import ALIVE, parsed, withdraw, workers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
-    from agentbus.core.keys import Scope
-    from agentbus.store.operation import Op
+    from agentbus.store.scope import Scope
+    from agentbus.store.steps import Op
     from agentbus.workers.registry import Registered
 
 # Longer than a worker may be silent: what is not confirmed by then is alive, and takes no notice.
@@ -105,7 +105,7 @@ def pause(
         names.body("reason", why, 4096)
     yield from _known(scope, kind, name)
     field = pause_field(kind, name)
-    told = yield Run("pause", (scope.keys.paused,), (field, scope.agent, why or ""), writes=True)
+    told = yield Script("pause", (scope.keys.paused,), (field, scope.agent, why or ""), writes=True)
     order = _order(field, told)
     # Looked up after the order stands: whoever comes later asks before it takes its first task.
     waiting = {
@@ -161,7 +161,7 @@ def dismiss(
     if not chosen:
         raise NotFound(f"there is no worker of {name!r}", hint="see 'agentbus agent list'")
     for worker in chosen:
-        yield Run("dismiss", (scope.keys.beat(worker),), writes=True)
+        yield Script("dismiss", (scope.keys.beat(worker),), writes=True)
     yield from _ring(scope, {one.queue for one in chosen.values()})
     _, running, dead = yield from _until(scope, set(chosen), _never, wait)
     handed, alive = 0, set(running)
@@ -286,7 +286,7 @@ def _hand_over(scope: Scope, one: Registered, letters_of: str) -> Op[int | None]
     for priority, stream in of.streams.items():
         more = 1
         while more:
-            reply = yield Run(
+            reply = yield Script(
                 "handover",
                 (
                     *(scope.keys.beats, stream, of.retries(priority), of.letters),

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from agentbus.core.keys import cursor_field
-from agentbus.core.names import unescape
 from agentbus.core.record import Record
 from agentbus.core.stream import text
-from agentbus.store.operation import Batch, Command, floor
+from agentbus.store.scan import key_bytes, scan
+from agentbus.store.steps import Batch, Command, floor
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Generator
-    from typing import Any
-
-    from agentbus.core.keys import Scope
-    from agentbus.store.operation import Op, Step
+    from agentbus.store.scope import Scope
+    from agentbus.store.steps import Op
 
 # With more keys than this, going through all of them takes longer than an operator should wait.
 MANY_KEYS = 100_000
@@ -69,16 +66,6 @@ def topics(scope: Scope) -> Op[list[Topic]]:
     return [Topic(text(seen[i]), float(seen[i + 1])) for i in range(0, len(seen), 2)]
 
 
-def queues(scope: Scope) -> Op[list[str]]:
-    """Return the names of the project's queues."""
-    found = set()
-    keys = yield from scan(scope, "q")
-    prefix = f"{scope.keys.project}:q:"
-    for key in keys:
-        found.add(unescape(text(_bytes(key[len(prefix) :])).partition(":")[0]))
-    return sorted(found)
-
-
 def clear(scope: Scope, *, dry_run: bool = False) -> Op[dict[str, int]]:
     """Remove the project's keys; returns how many there were of each kind."""
     counts: dict[str, int] = {}
@@ -91,33 +78,8 @@ def clear(scope: Scope, *, dry_run: bool = False) -> Op[dict[str, int]]:
             mine.append(key)
     if not dry_run:
         for at in range(0, len(mine), _AT_ONCE):
-            yield Command("UNLINK", *map(_bytes, mine[at : at + _AT_ONCE]))
+            yield Command("UNLINK", *map(key_bytes, mine[at : at + _AT_ONCE]))
     return dict(sorted(counts.items()))
-
-
-def scan(
-    scope: Scope, kind: str | None, *, of: str | None = None, count: int = 1000
-) -> Generator[Step, Any, set[str]]:
-    """Return the keys that start like this project's (of one kind, if given), by SCAN.
-
-    `of` says of which type of Redis's, `count` how many keys are looked at in one request.
-    """
-    yield floor()
-    found: set[str] = set()
-    cursor: bytes | int = 0
-    while True:
-        cursor, page = yield Command(
-            *("SCAN", cursor, "MATCH", scope.keys.pattern(kind), "COUNT", count),
-            *(() if of is None else ("TYPE", of)),
-        )
-        found.update(key.decode("utf-8", "surrogateescape") for key in page)
-        if int(cursor) == 0:
-            return found
-
-
-def _bytes(key: str) -> bytes:
-    # Another program may write its titles in any encoding.
-    return key.encode("utf-8", "surrogateescape")
 
 
 def _entries_added(scope: Scope) -> Op[int]:

@@ -10,13 +10,13 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from agentbus import __version__
 from agentbus.admin import scrape
 from agentbus.admin.metrics_reader import by_bucket, decimal
 from agentbus.admin.prometheus_metrics import FAMILIES
 from agentbus.core.errors import AgentBusError, ConfigError
 from agentbus.core.loggers import emit
 from agentbus.core.stream import id_time, is_number
+from agentbus.core.version import __version__
 from agentbus.queues.ids import PRIORITIES
 from agentbus.workers.metrics import BOUNDS, Histogram
 

@@ -9,7 +9,7 @@ import orjson
 from agentbus.admin import pause, stats as figures
 from agentbus.core.record import Record
 from agentbus.core.stream import fields, text
-from agentbus.store.operation import Batch, Command
+from agentbus.store.steps import Batch, Command
 from agentbus.workers import registry
 
 if TYPE_CHECKING:
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     from agentbus.admin.pause import Order
     from agentbus.admin.stats import QueueStats
-    from agentbus.core.keys import Scope
-    from agentbus.store.operation import Op
+    from agentbus.store.scope import Scope
+    from agentbus.store.steps import Op
     from agentbus.workers.registry import Registered
 
 # So many queues are looked at, the first by name.

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from agentbus.core.record import Record
 from agentbus.core.stream import text
-from agentbus.store.operation import Batch, Command
+from agentbus.store.steps import Batch, Command
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
     from agentbus.admin.health.thresholds import Levels
-    from agentbus.core.keys import Scope
-    from agentbus.store.operation import Op
+    from agentbus.store.scope import Scope
+    from agentbus.store.steps import Op
 
 _DISK = "free disk space, and see the server's log"
 _APPEND = "redis-cli CONFIG SET appendonly yes, and the same in its config file"

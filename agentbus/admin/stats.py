@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from agentbus.admin.metrics_reader import Metrics, recent, summed
-from agentbus.admin.project import MANY_KEYS, scan
+from agentbus.admin.project import MANY_KEYS
 from agentbus.core import names
 from agentbus.core.errors import NotFound
 from agentbus.core.names import unescape
@@ -13,14 +13,15 @@ from agentbus.core.record import Record
 from agentbus.core.stream import id_time, is_number, text
 from agentbus.queues.ids import PRIORITIES
 from agentbus.queues.settle import ASIDE
-from agentbus.store.operation import Batch, Command, Run
+from agentbus.store.scan import scan
+from agentbus.store.steps import Batch, Command, Script
 from agentbus.workers.metrics import Durations
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-    from agentbus.core.keys import Scope
-    from agentbus.store.operation import Op
+    from agentbus.store.scope import Scope
+    from agentbus.store.steps import Op
 
 # So many queues are surveyed in one request: a script must not block the server for long.
 _PAGE = 25
@@ -34,7 +35,7 @@ _SAMPLES = 20_000
 _NOTES = ("refused_told", "refused_at")
 
 
-class Consumer(Record):
+class GroupConsumer(Record):
     """A consumer of a group: how many tasks it holds, and for how many seconds it was not heard of."""
 
     name: str
@@ -62,7 +63,7 @@ class Group(Record):
     lag: int
     dead: int
     last_ids: Mapping[str, str]
-    consumers: Sequence[Consumer]
+    consumers: Sequence[GroupConsumer]
 
 
 class QueueStats(Record):
@@ -246,7 +247,7 @@ def streams(scope: Scope) -> Op[list[StreamInfo]]:
     found = []
     for at in range(0, len(known), 8 * _PAGE):
         page = known[at : at + 8 * _PAGE]
-        now, *ends = yield Run("ends", [one[0] for one in page])
+        now, *ends = yield Script("ends", [one[0] for one in page])
         for one, (length, first, last_id) in zip(page, ends, strict=True):
             if length >= 0:
                 found.append(_info(one, now / 1000, length, text(first), text(last_id)))
@@ -285,7 +286,7 @@ def known_queues(scope: Scope) -> Op[list[str]]:
 def surveyed(scope: Scope, queues: Sequence[str]) -> Op[list[Survey]]:
     """Survey queues in one moment."""
     keys = [scope.keys.queue(queue, priority) for queue in queues for priority in PRIORITIES]
-    now, *found = yield Run("survey", keys, (ASIDE, _LOOKED_AT, _COUNTED, _READ))
+    now, *found = yield Script("survey", keys, (ASIDE, _LOOKED_AT, _COUNTED, _READ))
     size = len(PRIORITIES)
     return [
         Survey(queue, now / 1000, found[at * size : (at + 1) * size])
@@ -361,7 +362,7 @@ def _stats(
     )
 
 
-def _consumers(parts: Mapping[str, Any]) -> tuple[Consumer, ...]:
+def _consumers(parts: Mapping[str, Any]) -> tuple[GroupConsumer, ...]:
     """Return the consumers of a group, each once for all its streams."""
     found: dict[str, tuple[int, float]] = {}
     for part in parts.values():
@@ -369,7 +370,7 @@ def _consumers(parts: Mapping[str, Any]) -> tuple[Consumer, ...]:
             name = text(raw)
             before = found.get(name, (0, float("inf")))
             found[name] = before[0] + pending, min(before[1], idle / 1000)
-    return tuple(Consumer(name, *found[name]) for name in sorted(found))
+    return tuple(GroupConsumer(name, *found[name]) for name in sorted(found))
 
 
 def _counters(reply: Any) -> dict[str, int]:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from agentbus.client.verb import Patient
-    from agentbus.store.operation import Op
+    from agentbus.store.steps import Op
 
 T = TypeVar("T")
 

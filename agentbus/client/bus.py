@@ -13,7 +13,8 @@ from agentbus.client.worker_verbs import Oversight
 from agentbus.core.errors import AgentBusError
 from agentbus.core.settings import Settings, resolve
 from agentbus.store.backends import enter
-from agentbus.store.operation import at_once, attempt, iterate, run
+from agentbus.store.driver import at_once, iterate, run
+from agentbus.store.operation import attempt
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,9 +28,9 @@ if TYPE_CHECKING:
     from agentbus.coordination.message import Message
     from agentbus.coordination.notes import Note
     from agentbus.coordination.wait import Completion
-    from agentbus.core.keys import Scope
-    from agentbus.store.backends import Backend
-    from agentbus.store.operation import Op
+    from agentbus.store.backend import Backend
+    from agentbus.store.scope import Scope
+    from agentbus.store.steps import Op
 
     T = TypeVar("T")
 
@@ -277,9 +278,9 @@ class Verbs(Labour, Overview, Oversight):
     @verb
     def queues(self) -> Op[list[str]]:
         """Return the names of the project's queues."""
-        from agentbus.admin import project as inspector
+        from agentbus.store import scan
 
-        return inspector.queues(self.scope)
+        return scan.queues(self.scope)
 
     @verb
     def doctor(self) -> Op[list[Finding]]:

@@ -21,7 +21,7 @@ from agentbus.queues import (
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from agentbus.core.keys import Scope
+    from agentbus.store.scope import Scope
 
 
 class Queue:

@@ -9,11 +9,11 @@ if TYPE_CHECKING:
     from typing import Any
 
     from agentbus.client.queue import Queue
-    from agentbus.core.keys import Scope
     from agentbus.core.settings import Settings
     from agentbus.queues.janitor import Tidied
     from agentbus.queues.policy import Policies, Policy
-    from agentbus.store.operation import Op
+    from agentbus.store.scope import Scope
+    from agentbus.store.steps import Op
 
 _FOR_EVER = float("inf")
 

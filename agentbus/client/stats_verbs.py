@@ -12,10 +12,10 @@ if TYPE_CHECKING:
     from agentbus.admin.health import Health
     from agentbus.admin.metrics_reader import Metrics
     from agentbus.admin.stats import QueueStats, StreamInfo
-    from agentbus.core.keys import Scope
     from agentbus.core.settings import Settings
     from agentbus.queues.policy import Policies
-    from agentbus.store.operation import Op
+    from agentbus.store.scope import Scope
+    from agentbus.store.steps import Op
 
 
 class Overview:

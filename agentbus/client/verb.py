@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from agentbus.client.aio import AsyncBus
     from agentbus.client.bus import Bus
-    from agentbus.store.operation import Op
+    from agentbus.store.steps import Op
 
     P = ParamSpec("P")
     T = TypeVar("T")

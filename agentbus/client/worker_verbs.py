@@ -10,9 +10,9 @@ if TYPE_CHECKING:
 
     from agentbus.admin.agents import Attendee
     from agentbus.admin.pause import Dismissal, Order
-    from agentbus.core.keys import Scope
     from agentbus.queues.policy import Policies
-    from agentbus.store.operation import Op
+    from agentbus.store.scope import Scope
+    from agentbus.store.steps import Op
     from agentbus.workers.registry import Registered
 
 

@@ -7,13 +7,13 @@ hook may announce at every turn.
 from __future__ import annotations
 
 from agentbus.core import names
-from agentbus.store.operation import Run, Wait
+from agentbus.store.steps import Script, Wait
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from agentbus.core.errors import AgentBusError
-    from agentbus.core.keys import Scope
-    from agentbus.store.operation import Op
+    from agentbus.store.scope import Scope
+    from agentbus.store.steps import Op
 
 COMPLETION_KEPT = 86_400.0
 # Another program may end a hold without saying so on the channel: look again this often.
@@ -40,7 +40,7 @@ def take(
     until = None if not wait else scope.monotonic() + span("wait", wait)
     while True:
         once = scope.once()
-        step = Run(
+        step = Script(
             "announce",
             (
                 *(keys.flag(name), keys.done(name), keys.fence(name)),
@@ -83,7 +83,7 @@ def end(
     name = names.name("flag", flag)
     remark = "" if note is None else names.body("note", note, scope.max_body)
     keys, once = scope.keys, scope.once()
-    step = Run(
+    step = Script(
         "satisfy",
         (
             *(keys.flag(name), keys.done(name), keys.fence(name)),

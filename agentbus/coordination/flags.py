@@ -11,14 +11,14 @@ from agentbus.core.errors import NotHolder, UsageError
 from agentbus.core.record import Record
 from agentbus.core.stream import is_number, text
 from agentbus.core.timespec import parse_rfc3339
-from agentbus.store.operation import Command, Run
+from agentbus.store.steps import Command, Script
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from agentbus.core.keys import Scope
-    from agentbus.store.operation import Op
+    from agentbus.store.scope import Scope
+    from agentbus.store.steps import Op
 
 
 class Hold(Record):
@@ -92,7 +92,7 @@ def renew(scope: Scope, hold: Hold, ttl: float | None = None) -> Op[Hold]:
     if span is None:
         raise UsageError(f"the hold of {hold.flag!r} has no end", hint="give it a ttl")
     keys = scope.keys
-    reply = yield Run(
+    reply = yield Script(
         "renew",
         (keys.flag(hold.flag), keys.fence(hold.flag), keys.channel, keys.agents, keys.topics),
         (
@@ -159,7 +159,7 @@ def completion(value: str) -> tuple[str, float | None, str, str]:
 
 
 def _look(scope: Scope, flags: list[str]) -> Op[list[bytes]]:
-    reply: list[bytes] = yield Run("look", look_keys(scope, flags))
+    reply: list[bytes] = yield Script("look", look_keys(scope, flags))
     return reply
 
 

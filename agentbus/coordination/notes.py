@@ -7,14 +7,14 @@ from agentbus.core import names
 from agentbus.core.errors import AgentBusError, NoteExists, UsageError
 from agentbus.core.record import Record
 from agentbus.core.stream import fields, text
-from agentbus.store.operation import Command, Run, floor
+from agentbus.store.steps import Command, Script, floor
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from agentbus.core.keys import Scope
-    from agentbus.store.operation import Op
+    from agentbus.store.scope import Scope
+    from agentbus.store.steps import Op
 
 _TRIES = 20
 _PAGE = 500
@@ -40,7 +40,7 @@ def jot(
     keys, once, had = scope.keys, scope.once(), ""
     for _ in range(_TRIES):
         old = [tag for tag in had.split(",") if tag and tag not in labels]
-        step = Run(
+        step = Script(
             "jot",
             (
                 *(keys.jot(title), keys.jots, keys.channel, keys.agents, keys.topics, once.key),
@@ -69,7 +69,7 @@ def forget(scope: Scope, key: str) -> Op[None]:
     title = names.name("key", key)
     keys, once, had = scope.keys, scope.once(), ""
     for _ in range(_TRIES):
-        step = Run(
+        step = Script(
             "forget",
             (
                 *(keys.jot(title), keys.jots, keys.channel, keys.agents, keys.topics, once.key),
@@ -107,14 +107,16 @@ def notes(
         raise UsageError(f"latest is {latest!r}", hint="give a number of notes")
     labels = _labels(tags)
     if labels:
-        found = yield Run("tagged", [scope.keys.tag(tag) for tag in labels], (int(every), latest))
+        found = yield Script(
+            "tagged", [scope.keys.tag(tag) for tag in labels], (int(every), latest)
+        )
         titles = [text(title) for title in found[::2]]
     else:
         titles = yield from _newest(scope, latest)
     replies = []
     for at in range(0, len(titles), _PAGE):
         page = titles[at : at + _PAGE]
-        replies += yield Run("recall", [scope.keys.jot(title) for title in page])
+        replies += yield Script("recall", [scope.keys.jot(title) for title in page])
     # An index entry without a note is another program's leftover; there is nothing to show.
     found_notes = [_note(title, flat) for title, flat in zip(titles, replies, strict=True) if flat]
     if not labels:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from agentbus.core import names
 from agentbus.core.keys import cursor_field
 from agentbus.core.stream import fields, position, text
-from agentbus.store.operation import Command, Emit, Run, Stopped, Wait, floor
+from agentbus.store.steps import Command, Emit, Script, Stopped, Wait, floor
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
     from agentbus.coordination.message import Message
     from agentbus.core.errors import EpochMismatch, UsageError
-    from agentbus.core.keys import Scope
-    from agentbus.store.operation import Op
+    from agentbus.store.scope import Scope
+    from agentbus.store.steps import Op
 
 _EXAMINED_AT_ONCE = 1000
 # A follower looks again at least this often, should the server have forgotten it.
@@ -57,7 +57,9 @@ def overhear(
     _check(limit, last, start, follow, timeout)
     reader = _Reader(scope, wanted, limit, others, make)
     if reset:
-        yield Run("rewind", (scope.keys.heard, *reader.cursors), reader.cursor_fields, writes=True)
+        yield Script(
+            "rewind", (scope.keys.heard, *reader.cursors), reader.cursor_fields, writes=True
+        )
     if last is not None:
         yield from reader.emit_last(last)
         return
@@ -141,7 +143,7 @@ class _Reader:
             argv: list[str | int] = [self.start, room, _EXAMINED_AT_ONCE, self.omit]
             for field, topic in zip(self.cursor_fields, self.topics, strict=True):
                 argv += [field, topic or ""]
-            reply = yield Run(
+            reply = yield Script(
                 "overhear", (self.scope.keys.channel, self.scope.keys.heard, *self.cursors), argv
             )
             if reply[0] != b"entries":
@@ -194,9 +196,9 @@ class _Reader:
         if examined and self.moves:
             yield self._advance(examined, ordinals.of_all())
 
-    def _advance(self, entry_id: str, ordinal: str) -> Run:
+    def _advance(self, entry_id: str, ordinal: str) -> Script:
         keys = self.scope.keys
-        return Run(
+        return Script(
             "advance",
             (keys.heard, keys.agents, *self.cursors),
             (self.scope.agent, entry_id, ordinal, *self.cursor_fields),

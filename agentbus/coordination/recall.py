@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from agentbus.core import names
-from agentbus.store.operation import Run
+from agentbus.store.steps import Script
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from agentbus.core.errors import NotFound
-    from agentbus.core.keys import Scope
-    from agentbus.store.operation import Op
+    from agentbus.store.scope import Scope
+    from agentbus.store.steps import Op
 
 
 def read(scope: Scope, key: str) -> Op[list[bytes]]:
     """Return the fields and values of the note with this key, one after the other."""
     title = names.name("key", key)
-    reply = yield Run("recall", (scope.keys.jot(title),))
+    reply = yield Script("recall", (scope.keys.jot(title),))
     if not reply[0]:
         raise missing(title)
     found: list[bytes] = reply[0]

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from agentbus.core import names
-from agentbus.store.operation import Run
+from agentbus.store.steps import Script
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from agentbus.coordination.message import Message
-    from agentbus.core.keys import Scope
-    from agentbus.store.operation import Op
+    from agentbus.store.scope import Scope
+    from agentbus.store.steps import Op
 
 
 def speak(scope: Scope, body: str, topic: str | None = None) -> Op[Message]:
@@ -27,7 +27,7 @@ def append(scope: Scope, body: str, topic: str | None = None, *fields: str) -> O
     if topic is not None:
         names.name("topic", topic)
     keys, once = scope.keys, scope.once()
-    step = Run(
+    step = Script(
         "speak",
         (keys.channel, keys.agents, keys.topics, once.key),
         (scope.agent, said, topic or "", scope.channel_bound, once.token, *fields),

@@ -13,15 +13,15 @@ from agentbus.core.clock import rfc3339
 from agentbus.core.errors import TimedOut, UsageError
 from agentbus.core.record import Record
 from agentbus.core.stream import fields, id_time, position, text
-from agentbus.store.operation import Command, Run, Wait
+from agentbus.store.steps import Command, Script, Wait
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
-    from agentbus.core.keys import Scope
-    from agentbus.store.operation import Op
+    from agentbus.store.scope import Scope
+    from agentbus.store.steps import Op
 
 STATES = ("satisfied", "announced", "free")
 _AT_ONCE = 100
@@ -147,7 +147,7 @@ class _Watch:
 
     def look(self) -> Op[None]:
         """Look at the flags and at the channel's end in one moment, and draw the conclusions."""
-        reply: list[bytes] = yield Run("look", look_keys(self.scope, self.flags))
+        reply: list[bytes] = yield Script("look", look_keys(self.scope, self.flags))
         last = text(reply[0])
         if not self.tail or position(last) < position(self.tail):
             # The first look; or a server that lost its end, where what was seen proves nothing.
@@ -244,7 +244,7 @@ class _Watch:
         """Consume the completions, all of them (or the first, if any will do), or none."""
         for group in [[flag] for flag in met] if self.any else [met]:
             once = self.scope.once()
-            step = Run(
+            step = Script(
                 "collect",
                 (once.key, *(self.scope.keys.done(flag) for flag in group)),
                 (once.token, *(self._seen[flag][2] for flag in group)),

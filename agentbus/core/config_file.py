@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import yaml
 
 from agentbus.core.errors import ConfigError
-from agentbus.core.settings import IN_FILES, IN_OWN_FILE
+from agentbus.core.settings_names import IN_FILES, IN_OWN_FILE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

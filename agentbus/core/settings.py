@@ -8,46 +8,16 @@ from __future__ import annotations
 import os
 
 from agentbus.core.names import MAX_BODY_BYTES, name
+from agentbus.core.settings_names import IN_FILES, IN_OWN_FILE, ON, VARIABLES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
-ON = ("1", "true", "yes", "on")
 DEFAULT_DEADLINE = 5.0
 # A unix socket's path must fit into 108 bytes on Linux and 104 on macOS.
 _LONGEST_SOCKET_PATH = 100
-LOG_LEVELS = ("debug", "info", "warning", "error", "off")
-
-# setting: the environment variables that set it, first found wins.
-VARIABLES = {
-    "agent": ("AGENTBUS_AGENT", "AGENT_ID"),
-    "project": ("AGENTBUS_PROJECT", "PROJECT_PREFIX"),
-    "url": ("AGENTBUS_URL", "REDIS_URL"),
-    "json": ("AGENTBUS_JSON",),
-    "log_level": ("AGENTBUS_LOG_LEVEL",),
-    "log": ("AGENTBUS_LOG",),
-    "config": ("AGENTBUS_CONFIG",),
-    "deadline": ("AGENTBUS_DEADLINE",),
-    "max_body": ("AGENTBUS_MAX_BODY",),
-    "server": ("AGENTBUS_SERVER",),
-    "database": ("AGENTBUS_DATABASE",),
-    "webhooks": ("AGENTBUS_WEBHOOKS",),
-    "webhook_secret": ("AGENTBUS_WEBHOOK_SECRET",),
-    "webhook_allow": ("AGENTBUS_WEBHOOK_ALLOW",),
-    "queues": (),
-    "health": (),
-}
-# What a config file may set. A file that comes with a repository must not choose where logs go or
-# which program runs as the server.
-IN_FILES = (
-    *("agent", "project", "url", "json", "log_level", "deadline", "max_body"),
-    *("queues", "health"),
-)
-# What the user's own file may set beside these, or one that was chosen by --config: a repository must
-# not have results sent out, nor into the network that it finds itself in, nor name a file to write to.
-IN_OWN_FILE = ("database", "webhooks", "webhook_secret", "webhook_allow")
 
 
 class Settings:

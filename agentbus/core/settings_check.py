@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from agentbus.core.errors import ConfigError
 from agentbus.core.names import name, project
-from agentbus.core.settings import LOG_LEVELS, ON
+from agentbus.core.settings_names import LOG_LEVELS, ON
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

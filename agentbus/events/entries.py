@@ -13,7 +13,7 @@ from agentbus.core.stream import position, text
 from agentbus.events import leases
 from agentbus.events.leases import RELAY
 from agentbus.events.server import LEDGER, foreign, info
-from agentbus.store.operation import Command, Wait
+from agentbus.store.steps import Command, Wait
 
 if TYPE_CHECKING:
     from agentbus.events.leases import Held

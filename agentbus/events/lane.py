@@ -8,7 +8,7 @@ from agentbus.core.stream import position, text
 from agentbus.events import leases, outbox, readers
 from agentbus.events.event import words
 from agentbus.events.server import LEDGER, foreign, info
-from agentbus.store.operation import Command, Run
+from agentbus.store.steps import Command, Script
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -80,7 +80,7 @@ class Lane:
                 break
         assert self._last is not None
         head = (self.held.token, _id(self._last), _id(self._floor), int(self._cut), self._bound)
-        reply = self._server.ask(Run("emit", self._keys, (*head, *argv)))
+        reply = self._server.ask(Script("emit", self._keys, (*head, *argv)))
         state = text(reply[0])
         if state == "stale":
             raise leases.stale(self.held)
@@ -123,7 +123,7 @@ class Lane:
             passed = outbox.marks(connection, made, self.held.stream).passed
         head = (self.held.token, _id(passed or _START))
         gone, *told = self._server.ask(
-            Run("pare", (*self._keys, self._readers), (*head, *self._over))
+            Script("pare", (*self._keys, self._readers), (*head, *self._over))
         )
         if gone < 0:
             raise leases.stale(self.held)

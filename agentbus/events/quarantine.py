@@ -14,7 +14,7 @@ from agentbus.core.clock import rfc3339
 from agentbus.core.errors import AgentBusError, NotFound
 from agentbus.core.loggers import emit
 from agentbus.events.server import Server
-from agentbus.store.operation import Command, Run
+from agentbus.store.steps import Command, Script
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -60,7 +60,7 @@ def release_consumer(bus: Bus, consumer: str | None) -> list[str]:
     asked = () if consumer is None else (names.name("consumer", consumer),)
     server = Server(bus)
     try:
-        gone = server.ask(Run("pardon", (server.keys.quarantined,), asked, writes=True))
+        gone = server.ask(Script("pardon", (server.keys.quarantined,), asked, writes=True))
     finally:
         server.close()
     if not gone and consumer is not None:
@@ -189,7 +189,7 @@ def _write(server: Server, records: Sequence[Quarantined]) -> None:
             "last_error": one.error,
         }
         words += [one.consumer, orjson.dumps(value)]
-    server.ask(Run("quarantine", (server.keys.quarantined,), words, writes=True))
+    server.ask(Script("quarantine", (server.keys.quarantined,), words, writes=True))
 
 
 def _read(server: Server) -> tuple[dict[str, Quarantined], tuple[str, int] | None]:

@@ -5,14 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from agentbus.core.errors import EpochMismatch
-from agentbus.store.operation import Batch, Command, ServerReply, attempt, one_step, run
+from agentbus.store.driver import run
+from agentbus.store.operation import attempt
+from agentbus.store.steps import Batch, Command, ServerReply, one_step
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from agentbus.client.bus import Bus
     from agentbus.events.ledger import Ledger
-    from agentbus.store.operation import Op, Step
+    from agentbus.store.steps import Op, Step
 
 
 # In the relay's hash: which ledger the events of the stream lie in, too.

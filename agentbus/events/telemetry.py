@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from agentbus.core.errors import AgentBusError
 from agentbus.core.loggers import emit
 from agentbus.events import standings
-from agentbus.store.operation import Command
+from agentbus.store.steps import Command
 from agentbus.workers.metrics import BOUND, VERSION, Histogram
 
 if TYPE_CHECKING:

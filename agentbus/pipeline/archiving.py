@@ -33,9 +33,9 @@ from agentbus.queues import janitor
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from agentbus.core.keys import Scope
     from agentbus.core.settings import Settings
-    from agentbus.store.operation import Op
+    from agentbus.store.scope import Scope
+    from agentbus.store.steps import Op
 
 # What one task copies, about: less costs more for each row, more keeps cores waiting for the last one.
 _LOT = 125_000

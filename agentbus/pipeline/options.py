@@ -15,8 +15,8 @@ from agentbus.store.url import read
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from agentbus.core.keys import Scope
-    from agentbus.store.operation import Op
+    from agentbus.store.scope import Scope
+    from agentbus.store.steps import Op
 
 _KNOWN = (
     *("url", "project", "streams", "from", "to"),

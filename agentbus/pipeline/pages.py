@@ -9,7 +9,9 @@ from agentbus.pipeline import streams
 from agentbus.pipeline.decoding import batch, gap
 from agentbus.pipeline.planning import Gap, Range
 from agentbus.store.backends import enter
-from agentbus.store.operation import Batch, Command, ServerReply, attempt, run
+from agentbus.store.driver import run
+from agentbus.store.operation import attempt
+from agentbus.store.steps import Batch, Command, ServerReply
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from agentbus.core.settings import Settings
-    from agentbus.store.operation import Op
+    from agentbus.store.steps import Op
 
     T = TypeVar("T")
 

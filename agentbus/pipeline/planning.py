@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 from agentbus.core.errors import BackendUnavailable, EpochMismatch
 from agentbus.core.stream import position, text
 from agentbus.core.timespec import stream_id
-from agentbus.store.operation import Batch, Run, ServerReply, floor
+from agentbus.store.steps import Batch, Script, ServerReply, floor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from agentbus.core.keys import Scope
-    from agentbus.store.operation import Op
+    from agentbus.store.scope import Scope
+    from agentbus.store.steps import Op
 
 START = "0-0"
 # What one script looks at: about 15 ms of the server's time.
@@ -237,7 +237,7 @@ def steps(
         wanted = min(size - counted, _LOOKED_AT)
         if most is not None:
             wanted = min(wanted, most - total)
-        seen, last = yield Run("stride", (key(scope, name),), (at, until, wanted))
+        seen, last = yield Script("stride", (key(scope, name),), (at, until, wanted))
         counted += seen
         total += seen
         at = text(last) or at

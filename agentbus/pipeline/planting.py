@@ -30,15 +30,17 @@ from agentbus.pipeline import restoring
 from agentbus.pipeline.schema import CHANNEL, DEAD_LETTER
 from agentbus.queues.policy import Policies
 from agentbus.store import backends
-from agentbus.store.connection import digest
-from agentbus.store.operation import Batch, Command, Pause, Run, attempt, run
+from agentbus.store.driver import run
+from agentbus.store.operation import attempt
+from agentbus.store.scripts import digest
+from agentbus.store.steps import Batch, Command, Pause, Script
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-    from agentbus.core.keys import Scope
-    from agentbus.store.operation import Arg, Op
+    from agentbus.store.scope import Scope
+    from agentbus.store.steps import Arg, Op
 
 # What a row must have, in this order. `number` is its stream in `Task.streams`; `target`, `priority` say
 # where it goes, unless all of its stream go to the same place. What is not there is null, an empty map too:
@@ -124,9 +126,9 @@ class Slice:
         """Return the slice as one of many commands."""
         return ("EVALSHA", digest("replant"), len(self.keys), *self.keys, *self.argv())
 
-    def step(self, *, last_try: bool = False) -> Run:
+    def step(self, *, last_try: bool = False) -> Script:
         """Return the slice as a step of its own."""
-        return Run("replant", self.keys, self.argv(last_try=last_try))
+        return Script("replant", self.keys, self.argv(last_try=last_try))
 
     def drop(self, number: int) -> None:
         """Forget the first rows, which are published."""

@@ -17,13 +17,15 @@ from agentbus.core.stream import position, text
 from agentbus.pipeline import planting
 from agentbus.pipeline.choosing import Wanted
 from agentbus.store import backends
-from agentbus.store.operation import Command, Step, attempt, run
+from agentbus.store.driver import run
+from agentbus.store.operation import attempt
+from agentbus.store.steps import Command, Step
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from agentbus.core.keys import Scope
-    from agentbus.store.operation import Op
+    from agentbus.store.scope import Scope
+    from agentbus.store.steps import Op
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ import zipfile
 from pyspark.sql import SparkSession
 
 import agentbus
+from agentbus.core.version import __version__
 from agentbus.pipeline import scratch
 
 # What only ever runs beside a shell.
@@ -29,7 +30,7 @@ def ship(spark: SparkSession) -> None:
 
 def packed(place: pathlib.Path) -> pathlib.Path:
     """Write this package as a zip into a directory and return its path."""
-    path = place / f"agentbus-{agentbus.__version__}.zip"
+    path = place / f"agentbus-{__version__}.zip"
     package = pathlib.Path(agentbus.__file__).parent
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
         for found in sorted(package.rglob("*")):

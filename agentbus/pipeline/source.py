@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-    from agentbus.store.operation import Op
+    from agentbus.store.steps import Op
 
 _PUSHING = "pyspark.sql.worker.data_source_pushdown_filters"
 

@@ -9,19 +9,19 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from agentbus.admin.project import scan
 from agentbus.core.errors import UsageError
 from agentbus.core.names import unescape
 from agentbus.core.stream import text
 from agentbus.pipeline.schema import CHANNEL, DEAD_LETTER, EVENT, METRICS, QUEUE
 from agentbus.queues.ids import PRIORITIES
-from agentbus.store.operation import Command
+from agentbus.store.scan import scan
+from agentbus.store.steps import Command
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from agentbus.core.keys import Scope
-    from agentbus.store.operation import Op
+    from agentbus.store.scope import Scope
+    from agentbus.store.steps import Op
 
 # Going through all keys of a large server takes a while: the streams of queues that registered are found
 # at once, others (dead letters, events, and queues of other programs) after so many seconds at most.

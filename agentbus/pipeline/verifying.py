@@ -17,7 +17,7 @@ from agentbus.pipeline.places import place
 from agentbus.pipeline.schema import COLUMNS, GAP
 from agentbus.pipeline.streams import ALL, Discovery, Selection
 from agentbus.store.backends import enter
-from agentbus.store.operation import Batch, ServerReply
+from agentbus.store.steps import Batch, ServerReply
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from agentbus.core.settings import Settings
     from agentbus.pipeline.commits import State
-    from agentbus.store.operation import Op
+    from agentbus.store.steps import Op
 
 _AT_ONCE = 200
 

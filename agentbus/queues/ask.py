@@ -13,14 +13,14 @@ from agentbus.core.errors import TaskFailed, TimedOut, UsageError
 from agentbus.core.stream import position, text
 from agentbus.queues import publish, traced
 from agentbus.queues.notify import PRIVATE
-from agentbus.store.operation import Command, Pause, Wait
+from agentbus.store.steps import Command, Pause, Wait
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from agentbus.core.keys import Scope
     from agentbus.queues.policy import Policy
-    from agentbus.store.operation import Op
+    from agentbus.store.scope import Scope
+    from agentbus.store.steps import Op
 
 # A connection that died unnoticed is found out after so long.
 _LONGEST_WAIT = 5.0

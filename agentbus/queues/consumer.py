@@ -12,13 +12,13 @@ from agentbus.queues.claimed import Taken
 from agentbus.queues.dependents import passed_on
 from agentbus.queues.ids import PRIORITIES, suffix
 from agentbus.queues.settle import ASIDE, Ending
-from agentbus.store.operation import Run, ServerReply, Take
+from agentbus.store.steps import Script, ServerReply, Take
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from agentbus.core.keys import Once
-    from agentbus.store.operation import Op
+    from agentbus.store.scope import Once
+    from agentbus.store.steps import Op
 
     # Ids of tasks by priority.
     Done = Mapping[str, Sequence[bytes]]
@@ -36,11 +36,11 @@ class Consumption(Ending):
     def prepare(self) -> Op[None]:
         """Make the group where it is missing, at its last known position or else at the oldest task."""
         # Whether it was made is of no interest to anybody: it is looked for again.
-        yield Run("prepare", *self._positions())
+        yield Script("prepare", *self._positions())
 
     def bookmark(self) -> Op[None]:
         """Note how far the group is, so that it can be made again there."""
-        yield Run("bookmark", *self._positions())
+        yield Script("bookmark", *self._positions())
 
     def _positions(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         keys = (self.scope.keys.positions(self.queue), *self.streams.values())
@@ -112,7 +112,7 @@ class Consumption(Ending):
         count: int,
         low: int,
         holds: Mapping[str, int] | None = None,
-    ) -> Run:
+    ) -> Script:
         argv: list[bytes | str | int] = [
             *(self.group, self.consumer, once.token if once else "", count, low),
             *(round(took * 1000), self.suffixes),
@@ -125,7 +125,7 @@ class Consumption(Ending):
             *(self.stats, once.key if once else self.stats),
             *(self.awaited, self.scope.keys.settled, *self.streams.values()),
         )
-        return Run("turn", keys, argv, writes=True)
+        return Script("turn", keys, argv, writes=True)
 
     def _by_priority(self, reply: Sequence[Any]) -> Iterator[tuple[Any, str]]:
         of_stream = {stream.encode(): priority for priority, stream in self.streams.items()}
@@ -146,7 +146,7 @@ class Consumption(Ending):
 
     def own(self, priority: str, known: Sequence[bytes], count: int = 1000) -> Op[list[Taken]]:
         """Return what this consumer holds of a stream beside what it knows of, not yet begun."""
-        entries = yield Run(
+        entries = yield Script(
             "own", (self.streams[priority],), (self.group, self.consumer, count, *known)
         )
         return self.decoded(entries, priority, 0)
@@ -187,7 +187,7 @@ class Consumption(Ending):
         and together. All others come as attempt 0, each attempt to be counted before it starts. What is
         returned is of one kind.
         """
-        step = Run(
+        step = Script(
             "again",
             (
                 *(self.streams[priority], self.retries(priority), self.letters),
@@ -216,7 +216,7 @@ class Consumption(Ending):
 
         Returns where to go on ('' at the end), the tasks, and how many had been trimmed away.
         """
-        step = Run(
+        step = Script(
             "reclaim",
             (
                 *(self.streams[priority], self.letters, self.stats, self.attempts(priority)),
@@ -237,7 +237,7 @@ class Consumption(Ending):
 
     def heartbeat(self, priority: str, ids: Sequence[bytes]) -> Op[list[bytes]]:
         """Show that this consumer still works on tasks, ids ascending; returns those it has lost."""
-        gone: list[bytes] = yield Run(
+        gone: list[bytes] = yield Script(
             "heartbeat",
             (self.streams[priority],),
             (self.group, self.consumer, *ids),
@@ -251,7 +251,7 @@ class Consumption(Ending):
         Also tells in how many seconds the next one is due, by the server's clock.
         """
         keys = self.scope.keys
-        reply = yield Run(
+        reply = yield Script(
             "promote",
             (
                 *(keys.delayed(self.queue), keys.bodies(self.queue)),
@@ -268,4 +268,4 @@ class Consumption(Ending):
 
     def leave(self) -> Op[None]:
         """Delete this consumer from the groups in which it holds nothing."""
-        yield Run("leave", list(self.streams.values()), (self.group, self.consumer), writes=True)
+        yield Script("leave", list(self.streams.values()), (self.group, self.consumer), writes=True)

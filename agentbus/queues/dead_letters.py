@@ -10,13 +10,13 @@ from agentbus.core.record import Record
 from agentbus.core.stream import fields, text
 from agentbus.core.timespec import stream_id
 from agentbus.queues.ids import task_id
-from agentbus.store.operation import Command, Emit, Run
+from agentbus.store.steps import Command, Emit, Script
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping, Sequence
 
-    from agentbus.core.keys import Scope
-    from agentbus.store.operation import Op, Step
+    from agentbus.store.scope import Scope
+    from agentbus.store.steps import Op, Step
 
 # How many letters are read, or purged, at once: each may have a traceback and a large payload.
 _PAGE = 200
@@ -267,11 +267,11 @@ def _page(box: _Box, start: str, last: str) -> Generator[Step, Any, tuple[list[L
     return found, f"({ids[-1]}" if len(ids) == _PAGE else ""
 
 
-def _replaying(box: _Box, one: Letter, to: str | None) -> Run:
+def _replaying(box: _Box, one: Letter, to: str | None) -> Script:
     keys = box.scope.keys
     target = one.queue if to is None else names.name("queue", to)
     priority = (one.fields or {}).get("priority", "normal")
-    return Run(
+    return Script(
         "replay",
         (
             *(box.letters, keys.queue(target, priority), keys.queues),
@@ -282,8 +282,8 @@ def _replaying(box: _Box, one: Letter, to: str | None) -> Run:
     )
 
 
-def _purging(box: _Box, what: str, ids: Sequence[str]) -> Run:
-    return Run(
+def _purging(box: _Box, what: str, ids: Sequence[str]) -> Script:
+    return Script(
         "purge",
         (box.letters, box.replayed, box.purged),
         (what, _REWRITTEN, _REWRITTEN_BYTES, *ids),

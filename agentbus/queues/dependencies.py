@@ -12,13 +12,13 @@ from agentbus.queues import publish as publishing
 from agentbus.queues.dependents import DONE, follow, groups
 from agentbus.queues.ids import BOUND, DEDUP_WINDOW, PRIORITIES, RESULT_KEPT, suffix
 from agentbus.queues.results import Address
-from agentbus.store.operation import Batch, Command, Run, ServerReply
+from agentbus.store.steps import Batch, Command, Script, ServerReply
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Sequence
 
-    from agentbus.core.keys import Scope
-    from agentbus.store.operation import Arg, Op, Step
+    from agentbus.store.scope import Scope
+    from agentbus.store.steps import Arg, Op, Step
 
 # A script must not block the server: it looks at each of them.
 _MOST = 1000
@@ -85,7 +85,7 @@ def publish(
     keys, once = scope.keys, scope.once()
     seen = [keys.seen(queue, key)] if key is not None else []
     while True:
-        step = Run(
+        step = Script(
             "depend",
             (
                 *(keys.after(queue), keys.after_bodies(queue), keys.queues, keys.stats(queue)),
@@ -133,7 +133,7 @@ def review(scope: Scope, queue: str, *, thorough: bool) -> Op[None]:
             verdict = yield from _ended(scope, task_id, group, thorough)
             if verdict:
                 keys = (scope.keys.settled, index)
-                ended += yield Run("note", keys, (task_id, group, verdict, ""), writes=True)
+                ended += yield Script("note", keys, (task_id, group, verdict, ""), writes=True)
         start = f"({text(members[-1])}" if len(members) == _PAGE else ""
     if ended:
         yield from follow(scope)
@@ -144,7 +144,7 @@ def _ended(
 ) -> Generator[Step, Any, str | None]:
     """Return how a task ended for a group; None if it did not, or nobody can know."""
     other = _Dependency(task_id)
-    reply = yield Run(
+    reply = yield Script(
         "fate", other.keys(scope, group)[:4], (other.entry, task_id, other.address.number, group)
     )
     fate = text(reply[0])

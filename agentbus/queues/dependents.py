@@ -13,13 +13,13 @@ from agentbus.core.names import unescape
 from agentbus.core.stream import text
 from agentbus.queues.ids import PRIORITIES
 from agentbus.queues.notify import telling
-from agentbus.store.operation import Batch, Command, Run, ServerReply
+from agentbus.store.steps import Batch, Command, Script, ServerReply
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
 
-    from agentbus.core.keys import Scope
-    from agentbus.store.operation import Arg, Op, Step
+    from agentbus.store.scope import Scope
+    from agentbus.store.steps import Arg, Op, Step
 
 # How many tasks one script tells.
 _PAGE = 200
@@ -105,7 +105,7 @@ def _free(scope: Scope, fields: Sequence[str]) -> Op[None]:
             for key in (keys.queue(queue, priority), keys.order(queue, priority))
         ]
         for at in range(0, len(members), _PAGE):
-            yield Run(
+            yield Script(
                 "follow",
                 (
                     *(keys.settled, index, keys.after(queue), keys.after_bodies(queue)),
@@ -163,7 +163,7 @@ def _forget(scope: Scope, field: str, prefix: str) -> Op[None]:
         yield Command("HDEL", scope.keys.settled, field)
         return
     keys = (scope.keys.settled, scope.keys.awaited(queue_of(task_id)))
-    yield Run("note", keys, (task_id, group, "", prefix), writes=True)
+    yield Script("note", keys, (task_id, group, "", prefix), writes=True)
 
 
 def _forsaking(
@@ -173,7 +173,7 @@ def _forsaking(
     queue: str,
     group: str,
     body: bytes | None,
-) -> Run:
+) -> Script:
     keys, task_id, why = scope.keys, _waits(head[2]), head[4]
     # What is gone was buried or freed by another: the script finds it gone, too.
     found: list[Any] = ["normal", "", "", queue, "0"] if body is None else orjson.loads(body)
@@ -188,7 +188,7 @@ def _forsaking(
         *("attempts", 0, "error", why, "traceback", ""),
         *("failed_at", rfc3339(scope.now(), milliseconds=True)),
     )
-    return Run(
+    return Script(
         "forsake",
         (
             *(keys.settled, index, keys.after(queue), keys.after_bodies(queue)),

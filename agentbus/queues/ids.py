@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 from agentbus.core import envelope, names
 from agentbus.core.errors import UsageError
 from agentbus.core.stream import text
-from agentbus.store.operation import Command
+from agentbus.store.steps import Command
 
 if TYPE_CHECKING:
-    from agentbus.core.keys import Scope
-    from agentbus.store.operation import Op
+    from agentbus.store.scope import Scope
+    from agentbus.store.steps import Op
 
 
 class Priority(StrEnum):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from agentbus.admin import project
 from agentbus.core import names
 from agentbus.core.errors import NotFound, UsageError
 from agentbus.core.record import Record
@@ -13,13 +12,14 @@ from agentbus.core.timespec import stream_id
 from agentbus.queues import dead_letters, dependencies, dependents
 from agentbus.queues.ids import PRIORITIES
 from agentbus.queues.settle import ASIDE
-from agentbus.store.operation import Batch, Command, Run, ServerReply
+from agentbus.store.scan import queues
+from agentbus.store.steps import Batch, Command, Script, ServerReply
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
-    from agentbus.core.keys import Scope
-    from agentbus.store.operation import Op, Step
+    from agentbus.store.scope import Scope
+    from agentbus.store.steps import Op, Step
 
     Number = Generator[Step, Any, int]
 
@@ -64,7 +64,7 @@ def tidy(
             raise NotFound(f"there is no queue {queue!r}", hint="see 'agentbus list --queues'")
         found = [queue]
     else:
-        found = sorted({*(yield from project.queues(scope)), *(yield from _registered(scope))})
+        found = sorted({*(yield from queues(scope)), *(yield from _registered(scope))})
     done = []
     boxes = _Boxes(letters_of)
     for name in found:
@@ -228,7 +228,7 @@ def _trim(scope: Scope, queue: str, priority: str, retention: float, *, dry_run:
     keys = (scope.keys.queue(queue, priority), scope.keys.readers(queue, priority))
     total, at = 0, "-"
     while at:
-        number, onwards = yield Run(
+        number, onwards = yield Script(
             "trim",
             keys,
             (round(retention * 1000), _TRIMMED, "1" if dry_run else "0", at),
@@ -242,7 +242,7 @@ def _trim(scope: Scope, queue: str, priority: str, retention: float, *, dry_run:
 def _sweep(
     scope: Scope, queue: str, priority: str, group: bytes, dead_after: float, *, dry_run: bool
 ) -> Number:
-    number: int = yield Run(
+    number: int = yield Script(
         "sweep",
         (scope.keys.queue(queue, priority),),
         (group, ASIDE, round(dead_after * 1000), _SWEPT, "1" if dry_run else "0"),
@@ -280,7 +280,7 @@ def _of_letters(scope: Scope, queue: str, group: str, *, dry_run: bool) -> Numbe
 def _leftovers(stream: str, kind: str, key: str, group: str, *, dry_run: bool) -> Number:
     total, cursor = 0, "0"
     while True:
-        onwards, number = yield Run(
+        onwards, number = yield Script(
             "leftovers",
             (stream, key),
             (kind, group, cursor, _LOOKED_AT, "1" if dry_run else "0"),
@@ -292,8 +292,8 @@ def _leftovers(stream: str, kind: str, key: str, group: str, *, dry_run: bool) -
             return total
 
 
-def _unregister(scope: Scope, queue: str) -> Run:
+def _unregister(scope: Scope, queue: str) -> Script:
     keys = scope.keys
     streams = (keys.queue(queue, priority) for priority in PRIORITIES)
     parts = (*streams, keys.delayed(queue), keys.after(queue), keys.awaited(queue))
-    return Run("unregister", (keys.queues, *parts), (queue,), writes=True)
+    return Script("unregister", (keys.queues, *parts), (queue,), writes=True)

@@ -12,8 +12,8 @@ from agentbus.core.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from agentbus.core.keys import Scope
-    from agentbus.store.operation import Arg
+    from agentbus.store.scope import Scope
+    from agentbus.store.steps import Arg
 
 # The queue that webhooks wait in; a worker of its own sends them.
 WEBHOOKS = "~webhooks"

@@ -12,13 +12,13 @@ from agentbus.core.keys import Keys
 from agentbus.core.record import Record
 from agentbus.core.stream import text
 from agentbus.queues.ids import BOUND, DEDUP_WINDOW, PRIORITIES, suffix
-from agentbus.store.operation import Emit, Run
+from agentbus.store.steps import Emit, Script
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from agentbus.core.keys import Scope
-    from agentbus.store.operation import Op
+    from agentbus.store.scope import Scope
+    from agentbus.store.steps import Op
 
 # How many tasks one request carries: more gains nothing, and a script must not block the server.
 BATCH = 500
@@ -93,7 +93,7 @@ def publish(
             _known(priority)
         place, once = _place(scope.keys.project, queue, priority), scope.once()
         data = envelope.encode(item, scope.max_body)
-        step = Run("push", place.plain(once.key), (once.token, bound, queue, data), writes=True)
+        step = Script("push", place.plain(once.key), (once.token, bound, queue, data), writes=True)
         reply = yield step
         scope.settled(once, step)
         if reply is not None:
@@ -225,7 +225,7 @@ def _send(
     place, once = _place(scope.keys.project, queue, priority), scope.once()
     if not isinstance(tasks[0], tuple):
         plain = (once.token, bound, queue, *tasks)
-        step = Run("push", place.plain(once.key), plain, writes=True)
+        step = Script("push", place.plain(once.key), plain, writes=True)
         if ahead is not None:
             step.meanwhile = ahead.prepare
         reply = yield step
@@ -249,7 +249,7 @@ def _send(
         argv += (len(words), 0 if key is None else len(keys) - 6, ordering or "", *words)
         if key is not None:
             keys.append(scope.keys.seen(queue, key))
-    step = Run("publish", keys, argv, writes=True)
+    step = Script("publish", keys, argv, writes=True)
     if ahead is not None:
         step.meanwhile = ahead.prepare
     reply = yield step
@@ -280,7 +280,7 @@ def _schedule(
     words, key, ordering = _words(scope, task)
     keys, once = scope.keys, scope.once()
     seen = [keys.seen(queue, key)] if key is not None else []
-    step = Run(
+    step = Script(
         "schedule",
         (
             *(keys.delayed(queue), keys.bodies(queue), keys.queues, keys.stats(queue)),

@@ -10,14 +10,14 @@ from agentbus.core.record import Record
 from agentbus.core.stream import position, text
 from agentbus.queues.ids import PRIORITIES, split, task_id
 from agentbus.queues.settle import ASIDE
-from agentbus.store.operation import Batch, Run, ServerReply
+from agentbus.store.steps import Batch, Script, ServerReply
 
 if TYPE_CHECKING:
     from collections.abc import Generator
     from typing import Any
 
-    from agentbus.core.keys import Scope
-    from agentbus.store.operation import Op, Step
+    from agentbus.store.scope import Scope
+    from agentbus.store.steps import Op, Step
 
 # How many entries one script looks at; it takes fewer where they are large.
 _SLICE = 500
@@ -135,9 +135,9 @@ def _slice(
     due: str,
     *,
     dry_run: bool,
-) -> Run:
+) -> Script:
     keys = scope.keys
-    return Run(
+    return Script(
         "redeliver",
         (
             *(keys.queue(queue, priority), keys.retries(queue, group, priority)),

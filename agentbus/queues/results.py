@@ -10,13 +10,13 @@ from agentbus.core import names
 from agentbus.core.errors import InvalidName, NotFound, TaskBuried, TimedOut, UsageError
 from agentbus.core.stream import id_time, text
 from agentbus.queues.ids import PRIORITIES, RESULT_KEPT, ROUTER, split, task_id as shown
-from agentbus.store.operation import Command, Pause, Run
+from agentbus.store.steps import Command, Pause, Script
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from agentbus.core.keys import Scope
-    from agentbus.store.operation import Op
+    from agentbus.store.scope import Scope
+    from agentbus.store.steps import Op
 
 _FIRST_LOOK, _LONGEST_PAUSE = 0.005, 0.25
 _LARGEST = 2**64
@@ -104,7 +104,7 @@ def _fate(scope: Scope, task: Address, group: str | None) -> Op[tuple[str, Any, 
     """Look at the task where it lies; returns what became of it, for which group."""
     keys = scope.keys
     while True:
-        reply = yield Run(
+        reply = yield Script(
             "fate",
             (
                 keys.queue(task.queue, task.priority),

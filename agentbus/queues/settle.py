@@ -12,13 +12,13 @@ from agentbus.queues.claimed import Taken, told
 from agentbus.queues.dependents import passed_on, queue_of
 from agentbus.queues.ids import DEDUP_WINDOW, PRIORITIES, RESULT_KEPT, suffix, task_id
 from agentbus.queues.notify import telling
-from agentbus.store.operation import Run
+from agentbus.store.steps import Script
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from agentbus.core.keys import Scope
-    from agentbus.store.operation import Op
+    from agentbus.store.scope import Scope
+    from agentbus.store.steps import Op
 
 # The consumer that holds what waits for its next attempt; no worker has this name.
 ASIDE = "~aside"
@@ -90,7 +90,7 @@ class Ending:
 
         -1 if it is no longer this consumer's.
         """
-        answer: int = yield Run(
+        answer: int = yield Script(
             "enter",
             (
                 *(self.streams[task.priority], self.scope.keys.order(self.queue, task.priority)),
@@ -107,7 +107,7 @@ class Ending:
     def wake(self, task: Taken) -> Op[int]:
         """Say that an ordered task is done with; returns 1 if the next one with its key was waiting."""
         keys = self.scope.keys
-        waiting: int = yield Run(
+        waiting: int = yield Script(
             "wake",
             (
                 *(self.streams[task.priority], keys.order(self.queue, task.priority)),
@@ -124,7 +124,7 @@ class Ending:
         Whoever is given the same task again has it already. With `keep` False it is let go.
         """
         item = str(task.meta[envelope.WORK_ITEM])
-        mine: int = yield Run(
+        mine: int = yield Script(
             "claim",
             (self.scope.keys.seen(self.queue, item),),
             (self.id_of(task), DEDUP_WINDOW if keep else 0),
@@ -137,7 +137,7 @@ class Ending:
 
         `uncounted` is how many attempts there were that nobody counted, if none was counted yet.
         """
-        number: int = yield Run(
+        number: int = yield Script(
             "begin",
             (self.streams[task.priority], self.attempts(task.priority)),
             (
@@ -162,7 +162,7 @@ class Ending:
         name = self.id_of(task)
         told = telling(self.scope, self.queue, self.group, name, task.meta, result=data)
         once = self.scope.once()
-        step = Run(
+        step = Script(
             "finish",
             (
                 *(self.streams[task.priority], self.stats, self.attempts(task.priority)),
@@ -185,7 +185,7 @@ class Ending:
     def retry(self, task: Taken, after: float) -> Op[bool]:
         """Put a task aside for so many seconds; tells whether it was still ours."""
         once = self.scope.once()
-        step = Run(
+        step = Script(
             "retry",
             (
                 *(self.streams[task.priority], self.stats),
@@ -216,7 +216,7 @@ class Ending:
             *("failed_at", rfc3339(self.scope.now(), milliseconds=True)),
         )
         once = self.scope.once()
-        step = Run(
+        step = Script(
             "bury",
             (
                 *(self.streams[task.priority], self.letters, self.stats),
@@ -263,7 +263,7 @@ class Ending:
                     if task.priority == priority and _uncounted(task) == uncounted
                 ]
                 if ids:
-                    given += yield Run(
+                    given += yield Script(
                         "giveback",
                         (stream, self.attempts(priority), self.retries(priority)),
                         (self.group, self.consumer, ASIDE, uncounted, *ids),

@@ -39,7 +39,7 @@ def tracer() -> Any:
         return None
     provider = api.get_tracer_provider()
     if provider is not known:
-        from agentbus import __version__
+        from agentbus.core.version import __version__
 
         silent = isinstance(provider, (api.ProxyTracerProvider, api.NoOpTracerProvider))
         found = None if silent else provider.get_tracer("agentbus", __version__)

@@ -12,7 +12,7 @@ _HOST = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-._")
 _HINT = "write it as https://host/path"
 
 
-class Target(Record):
+class WebhookTarget(Record):
     """Where a webhook goes: the host as it is written, lower case, its port, and path with query."""
 
     host: str
@@ -20,7 +20,7 @@ class Target(Record):
     path: str
 
 
-def target(url: object) -> Target:
+def target(url: object) -> WebhookTarget:
     """Return where a webhook's URL leads. Raises `UsageError`; no message shows a query or a user."""
     if not isinstance(url, str) or not url.isascii() or not url.isprintable():
         raise UsageError("the webhook is no URL of plain characters", hint=_HINT)
@@ -46,4 +46,4 @@ def target(url: object) -> Target:
     if not host or port == 0 or not (literal or _HOST.issuperset(host)) or "%" in parts.netloc:
         raise UsageError("the webhook's URL names no host and port", hint=_HINT)
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-    return Target(host, 443 if port is None else port, path)
+    return WebhookTarget(host, 443 if port is None else port, path)

@@ -16,18 +16,18 @@ from agentbus.queues.ids import PRIORITIES, suffix
 from agentbus.queues.retry import Bury
 from agentbus.queues.settle import ASIDE
 from agentbus.routing import guard
-from agentbus.store.operation import Batch, Run, ServerReply, one_step
+from agentbus.store.steps import Batch, Script, ServerReply, one_step
 from agentbus.workers.executors import Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from agentbus.core.keys import Scope
     from agentbus.queues.claimed import Taken
     from agentbus.queues.consumer import Consumption
     from agentbus.queues.delivery import Delivery
     from agentbus.routing.rules import Choice, Rules
-    from agentbus.store.operation import Op
+    from agentbus.store.scope import Scope
+    from agentbus.store.steps import Op
 
 # Milliseconds after which a task is looked at again whose agents have no room.
 _PAUSE = 1_000
@@ -162,7 +162,7 @@ class Moving:
         if not sent:
             return outcomes
         keys, task_keys = self._scope.keys, self._task
-        step = Run(
+        step = Script(
             "route",
             (
                 *(task_keys.streams[priority], task_keys.attempts(priority)),

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from agentbus.routing.glob import Glob
     from agentbus.routing.problems import Problems
-    from agentbus.routing.rules import Rule, Target
+    from agentbus.routing.rules import RouteTarget, Rule
 
     # In which line, and what.
     Told = tuple[int, str]
@@ -28,7 +28,7 @@ def check_rules(rules: Sequence[Rule], problems: Problems) -> list[Told]:
 
 
 def check_agents(
-    agents: Mapping[str, int], rules: Sequence[Rule], default: Target | None
+    agents: Mapping[str, int], rules: Sequence[Rule], default: RouteTarget | None
 ) -> list[Told]:
     """Return a warning for each agent, given with its line, that no rule and no default reaches."""
     if not rules and default is None:

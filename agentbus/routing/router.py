@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from agentbus.client.bus import Bus
     from agentbus.routing.rules import Rules
-    from agentbus.store.operation import Op
+    from agentbus.store.steps import Op
 
 VISIBILITY = 10.0
 _ATTEMPTS = 100

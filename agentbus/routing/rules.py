@@ -44,7 +44,7 @@ class Agent:
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class RouteTarget:
     """Agents of which one gets the task: by `backlog` the one with the least, or by `round_robin`."""
 
     agents: tuple[str, ...]
@@ -68,7 +68,7 @@ class Rule:
 
     number: int
     line: int
-    target: Target
+    target: RouteTarget
     work_types: tuple[str, ...] = ()
     match: tuple[Condition, ...] = ()
 
@@ -112,7 +112,7 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class ExplanationStep:
     """One thing that was looked at: `how` as in `Choice`, whether it decided, and why."""
 
     how: str
@@ -126,7 +126,7 @@ class Explanation:
     """Where a task goes, and what was looked at before that was clear, in order."""
 
     choice: Choice
-    steps: tuple[Step, ...]
+    steps: tuple[ExplanationStep, ...]
 
 
 class Rules:
@@ -146,7 +146,7 @@ class Rules:
         *,
         agents: Mapping[str, Agent],
         rules: Sequence[Rule] = (),
-        default: Target | None = None,
+        default: RouteTarget | None = None,
         path: str = "",
         incoming: str = "incoming",
         team: str | None = None,
@@ -202,7 +202,7 @@ class Rules:
     def explain(self, task: object) -> Explanation:
         """Return where a task goes, and every rule that was looked at with why it matched or not."""
         choice = self.route(task)
-        steps: list[Step] = []
+        steps: list[ExplanationStep] = []
         for step in self._steps(task, choice):
             steps.append(step)
             if step.matched:
@@ -217,25 +217,25 @@ class Rules:
             choice = Choice((), asked=repr(asked)[:60] if name is None else name)
         return choice._of(work_type(task))
 
-    def _steps(self, task: object, choice: Choice) -> Iterator[Step]:
+    def _steps(self, task: object, choice: Choice) -> Iterator[ExplanationStep]:
         """Yield what `route` looks at, in its order; what decides for it is what it is asked by."""
         if choice.asked is not None:
-            yield Step("agent_id", None, True, choice.reason)
+            yield ExplanationStep("agent_id", None, True, choice.reason)
             return
-        yield Step("agent_id", None, False, "the task has no agent_id")
+        yield ExplanationStep("agent_id", None, False, "the task has no agent_id")
         kind = choice.work_type
         for rule in self.rules:
             if rule.work_types:
                 matched = kind in rule.work_types
-                yield Step("work_type", rule, matched, _about_type(rule, kind, matched))
+                yield ExplanationStep("work_type", rule, matched, _about_type(rule, kind, matched))
         seen = _Seen(task)
         for pattern in self._patterns:
             matched = seen.first([pattern]) is not None
             made = pattern[1]
-            yield Step(
+            yield ExplanationStep(
                 "match", made.rule, matched, made.reason if matched else seen.why_not(made.rule)
             )
-        yield Step(choice.how, None, bool(choice.agents), choice.reason)
+        yield ExplanationStep(choice.how, None, bool(choice.agents), choice.reason)
 
 
 def work_type(task: dict[str, Any]) -> str | None:
@@ -332,3 +332,8 @@ def _about_type(rule: Rule, kind: str | None, matched: bool) -> str:
     more = f" and {len(rule.work_types) - 5} more" if len(rule.work_types) > 5 else ""
     said = "has no work type" if kind is None else f"has work_type {shown(kind)}"
     return f"{rule} is for {some}{more}; the task {said}"
+
+
+# The names that `agentbus.routing` exports.
+Step = ExplanationStep
+Target = RouteTarget

@@ -11,7 +11,7 @@ from agentbus.routing import amounts
 from agentbus.routing.amounts import about
 from agentbus.routing.document import Fields, Items, Text
 from agentbus.routing.problems import nearest, shown
-from agentbus.routing.rules import BACKLOG, ROUND_ROBIN, Limit, Target
+from agentbus.routing.rules import BACKLOG, ROUND_ROBIN, Limit, RouteTarget
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -52,7 +52,7 @@ def team(node: Node | None, line: int, problems: Problems) -> Team:
 
 def target(
     given: dict[str, Node], line: int, what: str, roster: Team, problems: Problems
-) -> Target:
+) -> RouteTarget:
     """Return whom a rule or a default sends to, from its `to` and `by`."""
     to = given.get("to")
     chosen: list[str] = []
@@ -67,14 +67,14 @@ def target(
                 chosen.append(agent)
     by = given.get("by")
     if by is None:
-        return Target(tuple(chosen))
+        return RouteTarget(tuple(chosen))
     if isinstance(by, Text) and by.text in (BACKLOG, ROUND_ROBIN):
-        return Target(tuple(chosen), by.text)
+        return RouteTarget(tuple(chosen), by.text)
     problems.add(by.line, f"'by' of {what} is {about(by)}", f"write {BACKLOG} or {ROUND_ROBIN}")
-    return Target(tuple(chosen))
+    return RouteTarget(tuple(chosen))
 
 
-def default(node: Node, roster: Team, problems: Problems) -> Target:
+def default(node: Node, roster: Team, problems: Problems) -> RouteTarget:
     """Return whom the default sends to: a name, a list of them, or a map of `to` and `by`."""
     given: dict[str, Node] = {"to": node}
     if isinstance(node, Fields):
@@ -85,7 +85,7 @@ def default(node: Node, roster: Team, problems: Problems) -> Target:
             "'default' is empty",
             "name an agent, or leave it out: what no rule matches is then buried",
         )
-        return Target(())
+        return RouteTarget(())
     return target(given, node.line, "'default'", roster, problems)
 
 

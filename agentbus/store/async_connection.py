@@ -8,13 +8,14 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from agentbus.core.errors import BackendUnavailable
-from agentbus.store.connection import Target, commands, forgotten, moved, pack, settle
 from agentbus.store.hiredis_reader import buffer, reader
-from agentbus.store.operation import LinkDown, ServerReply, Step, Wait
+from agentbus.store.resp import commands, forgotten, moved, pack, settle
+from agentbus.store.steps import LinkDown, ServerReply, Step, Wait
 from agentbus.store.tail import Tails
+from agentbus.store.target import Target
 
 if TYPE_CHECKING:
-    from agentbus.store.operation import Arg
+    from agentbus.store.steps import Arg
 
 _GRACE = 1.0
 

@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from agentbus.core.errors import BackendUnavailable
-from agentbus.store.operation import Emit, LinkDown, Pause, ServerReply, Step, Stopped
+from agentbus.store.steps import Emit, LinkDown, Pause, ServerReply, Step, Stopped
 
 if TYPE_CHECKING:
-    from agentbus.store.operation import Op
+    from agentbus.store.steps import Op
 
 T = TypeVar("T")
 

@@ -1,7 +1,4 @@
-"""Blocking connections over plain sockets, and what goes over them: RESP2.
-
-Small replies are parsed here, since loading hiredis costs more than it saves on one of them.
-"""
+"""Blocking connections over plain sockets."""
 
 from __future__ import annotations
 
@@ -9,199 +6,32 @@ import _socket
 import os
 import time
 
-from agentbus.store.operation import Batch, Command, LinkDown, Run, ServerReply, Step, Take, Wait
+from agentbus.store.resp import (
+    NO_REDIS,
+    Incomplete,
+    commands,
+    forgotten,
+    moved,
+    pack,
+    parse,
+    settle,
+)
+from agentbus.store.steps import LinkDown, ServerReply, Step
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any
 
-    from agentbus.store.operation import Arg
+    from agentbus.store.steps import Arg
+    from agentbus.store.target import Target
 
 
-_HERE = os.path.join(os.path.dirname(__file__), "lua")
-_sources: dict[str, bytes] = {}
-_digests: dict[str, str] = {}
 _NO_SIGPIPE = getattr(_socket, "MSG_NOSIGNAL", 0)
-_NO_REDIS = "the server does not speak Redis's protocol"
 _SMALL = 8192
 # From this exchange on a connection is one that lasts.
 _LASTS = 16
 _GRACE = 1.0
-_ELSEWHERE = frozenset(("MOVED", "ASK", "READONLY", "MASTERDOWN", "CLUSTERDOWN"))
-
-
-class Incomplete(Exception):
-    """The buffer ends before the reply does."""
-
-
-class Target:
-    """Where a connection goes, and how it introduces itself; `tls` is an `ssl.SSLContext`."""
-
-    __slots__ = ("database", "host", "password", "path", "port", "tls", "username")
-
-    def __init__(
-        self,
-        *,
-        path: str | None = None,
-        host: str = "localhost",
-        port: int = 6379,
-        username: str | None = None,
-        password: str | None = None,
-        database: int = 0,
-        tls: Any = None,
-    ) -> None:
-        self.path = path
-        self.host = host
-        self.port = port
-        self.username = username
-        self.password = password
-        self.database = database
-        self.tls = tls
-
-    def greeting(self) -> list[tuple[Arg, ...]]:
-        """Return the commands that open a connection; they travel with the first request."""
-        commands: list[tuple[Arg, ...]] = []
-        if self.password is not None:
-            user = () if self.username is None else (self.username,)
-            commands.append(("AUTH", *user, self.password))
-        if self.database:
-            commands.append(("SELECT", self.database))
-        return commands
-
-
-def pack(args: Sequence[Arg]) -> bytes:
-    """Return a command as RESP2 bytes."""
-    parts = [b"*%d\r\n" % len(args)]
-    for arg in args:
-        if isinstance(arg, str):
-            arg = arg.encode()
-        elif isinstance(arg, int):
-            arg = b"%d" % arg
-        parts.append(b"$%d\r\n%b\r\n" % (len(arg), arg))
-    return b"".join(parts)
-
-
-def commands(step: Step, *, whole: bool = False) -> list[Sequence[Arg]]:
-    """Return the commands that a step consists of; scripts by their digest, or with their `whole` text."""
-    if isinstance(step, Run):
-        keys = step.keys
-        if whole:
-            return [("EVAL", source(step.script), len(keys), *keys, *step.argv)]
-        return [("EVALSHA", digest(step.script), len(keys), *keys, *step.argv)]
-    if isinstance(step, Command):
-        return [step.args]
-    if isinstance(step, Batch):
-        return list(step.commands)
-    if isinstance(step, Wait):
-        block = max(1, round(step.seconds * 1000))
-        return [("XREAD", "COUNT", step.count, "BLOCK", block, "STREAMS", step.stream, step.after)]
-    if isinstance(step, Take):
-        wait: tuple[Arg, ...] = ()
-        if step.seconds:
-            wait = ("BLOCK", max(1, round(step.seconds * 1000)))
-        head = ("XREADGROUP", "GROUP", step.group, step.consumer, "COUNT", step.count, *wait)
-        before = [] if step.first is None else commands(step.first, whole=whole)
-        return [*before, (*head, "STREAMS", *step.streams, *(">" for _ in step.streams))]
-    raise TypeError(f"{step!r} is not for a server")
-
-
-def forgotten(replies: Sequence[Any]) -> bool:
-    """Tell whether the server does not know a script; it did nothing, and needs the text."""
-    return isinstance(replies[0], ServerReply) and replies[0].code == "NOSCRIPT"
-
-
-def settle(step: Step, replies: list[Any]) -> Any:
-    """Return a step's reply from those of its commands, or raise the error among them."""
-    if isinstance(step, Batch):
-        return replies
-    reply = replies[0]
-    if isinstance(reply, ServerReply):
-        raise reply
-    if len(replies) > 1:
-        return replies
-    if isinstance(step, Wait):
-        return reply[0][1] if reply else []
-    if isinstance(step, Take):
-        return reply or []
-    return reply
-
-
-def moved(replies: Sequence[Any]) -> bool:
-    """Tell whether the server said that another one is, or will be, in charge."""
-    for reply in replies:  # noqa: SIM110 (a generator costs more than the loop)
-        if isinstance(reply, ServerReply) and reply.code in _ELSEWHERE:
-            return True
-    return False
-
-
-def _size(line: bytes) -> int:
-    size = int(line)
-    if size < -1:
-        raise ValueError(line)
-    return size
-
-
-def parse(data: bytes, at: int) -> tuple[Any, int]:
-    """Read one reply from `data` at `at`; returns it and where the next one starts.
-
-    Raises `Incomplete`, and `ValueError` for what is no reply.
-    """
-    end = data.find(b"\r\n", at)
-    if end < 0:
-        raise Incomplete
-    kind, line, after = data[at], data[at + 1 : end], end + 2
-    if kind == 36:  # $
-        size = _size(line)
-        if size < 0:
-            return None, after
-        if len(data) < after + size + 2:
-            raise Incomplete
-        return data[after : after + size], after + size + 2
-    if kind == 58:  # :
-        return int(line), after
-    if kind == 42:  # *
-        size = _size(line)
-        if size < 0:
-            return None, after
-        items = []
-        for _ in range(size):
-            item, after = parse(data, after)
-            items.append(item)
-        return items, after
-    if kind == 43:  # +
-        return line, after
-    if kind == 45:  # -
-        return ServerReply(line.decode("utf-8", "replace")), after
-    raise LinkDown(f"{_NO_REDIS} ({data[at : at + 20]!r})", sent=True)
-
-
-def digest(name: str) -> str:
-    """Return the SHA1 by which a server knows a script, so that a shell verb need not read its text."""
-    if not _digests:
-        # Written by scripts/link-scripts; a test holds it.
-        words = _read("digests.txt").decode().split()
-        _digests.update(zip(words[::2], words[1::2], strict=True))
-    return _digests[name]
-
-
-def source(name: str) -> bytes:
-    """Return the script's text, every `--@include` replaced by that file of `lua/lib/`."""
-    text = _sources.get(name)
-    if text is None:
-        lines = []
-        for line in _read(f"{name}.lua").splitlines(keepends=True):
-            if line.startswith(b"--@include "):
-                lines.append(_read(f"lib/{line.split()[1].decode()}.lua"))
-            elif lines or not line.startswith(b"-- "):
-                lines.append(line)
-        text = _sources[name] = b"".join(lines)
-    return text
-
-
-def _read(path: str) -> bytes:
-    # By the loader, since Spark's executors load this package from a zip.
-    return __spec__.loader.get_data(os.path.join(_HERE, path))  # type: ignore[no-any-return,union-attr]
 
 
 class PlainLink:
@@ -373,7 +203,7 @@ class _Connection:
             except Incomplete:
                 continue
             except (ValueError, RecursionError):
-                raise LinkDown(_NO_REDIS, sent=True) from None
+                raise LinkDown(NO_REDIS, sent=True) from None
 
     def close(self) -> None:
         self._socket.close()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from agentbus.core.errors import AgentBusError, BackendUnavailable, ConfigError, OutcomeUnknown
-from agentbus.store.operation import LinkDown, ServerReply, Step
+from agentbus.store.steps import LinkDown, ServerReply, Step
 
 
 class GroupMissing(BackendUnavailable):

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import hiredis
 
-from agentbus.store.operation import LinkDown, ServerReply
+from agentbus.store.steps import LinkDown, ServerReply
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from agentbus.store.operation import Arg
+    from agentbus.store.steps import Arg
 
 
 _AT_ONCE = 262_144

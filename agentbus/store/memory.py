@@ -13,12 +13,13 @@ from fakeredis.aioredis import FakeAsyncRedisConnection
 from redis.exceptions import ConnectionError as RedisConnectionError, ResponseError
 
 from agentbus.core.errors import BackendUnavailable
-from agentbus.store.connection import commands, settle, source
-from agentbus.store.operation import LinkDown, Run, ServerReply, Step, Take, Wait
+from agentbus.store.resp import commands, settle
+from agentbus.store.scripts import source
+from agentbus.store.steps import LinkDown, Script, ServerReply, Step, Take, Wait
 from agentbus.store.tail import Tails
 
 if TYPE_CHECKING:
-    from agentbus.store.operation import Arg
+    from agentbus.store.steps import Arg
 
 _servers: dict[str, fakeredis.FakeServer] = {}
 _guard = threading.Lock()
@@ -119,7 +120,7 @@ class AsyncMemoryLink:
 
 
 def _requests(step: Step) -> list[tuple[Arg, ...]]:
-    if isinstance(step, Run):
+    if isinstance(step, Script):
         # fakeredis knows no script flags, which stand in the first line; it caches by the text.
         body = source(step.script).partition(b"\n")[2]
         return [("EVAL", body, len(step.keys), *step.keys, *step.argv)]

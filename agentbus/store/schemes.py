@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from agentbus.core.errors import ConfigError, UnknownBackend
-from agentbus.store.backends import Backend
-from agentbus.store.connection import Target
+from agentbus.store.backend import Backend
+from agentbus.store.target import Target
 from agentbus.store.url import Url, read
 
 TYPE_CHECKING = False
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from agentbus.store.async_driver import AsyncLink
-    from agentbus.store.operation import Link
+    from agentbus.store.steps import Link
 
 
 def backend(text: str, project: str) -> Backend:

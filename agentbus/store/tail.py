@@ -9,7 +9,7 @@ from typing import Any
 
 from agentbus.core.errors import AgentBusError
 from agentbus.core.stream import position, text
-from agentbus.store.operation import Command, LinkDown, ServerReply, Step, Wait
+from agentbus.store.steps import Command, LinkDown, ServerReply, Step, Wait
 
 # How long a tail goes on reading after its last waiter has left: followers come back at once.
 _LINGERS = 5.0

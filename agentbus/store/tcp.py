@@ -9,7 +9,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from agentbus.store.connection import Target
+    from agentbus.store.target import Target
 
 
 def connect(target: Target, until: float) -> Any:

@@ -13,7 +13,7 @@ from agentbus.core.errors import UsageError
 from agentbus.core.record import Record
 from agentbus.queues.consumer import Consumption
 from agentbus.queues.ids import PRIORITIES
-from agentbus.store.operation import Batch
+from agentbus.store.steps import Batch
 from agentbus.testing.blocking import blocking
 from agentbus.testing.clock import FakeClock
 from agentbus.testing.journal import Journal, is_asynchronous
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from agentbus.client.bus import Bus, Verbs
     from agentbus.queues.dead_letters import Letter
-    from agentbus.store.operation import Op
+    from agentbus.store.steps import Op
 
 _MOST = 10_000
 _ALL = 1_000_000

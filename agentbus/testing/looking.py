@@ -11,7 +11,7 @@ from agentbus.core.record import Record
 from agentbus.core.stream import position, text
 from agentbus.queues.consumer import Consumption
 from agentbus.queues.ids import PRIORITIES
-from agentbus.store.operation import Batch, ServerReply
+from agentbus.store.steps import Batch, ServerReply
 from agentbus.testing.blocking import blocking
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from agentbus.client.bus import Verbs
     from agentbus.coordination.message import Message
-    from agentbus.store.operation import Op
+    from agentbus.store.steps import Op
 
 
 class Published(Record):

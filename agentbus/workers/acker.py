@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from agentbus.queues.consumer import Consumption
     from agentbus.queues.retry import Backoff
-    from agentbus.store.operation import Op
+    from agentbus.store.steps import Op
     from agentbus.workers.metrics import Tally
 
     Done = dict[str, list[bytes]]

@@ -15,12 +15,12 @@ from agentbus.queues.consumer import Consumption
 from agentbus.queues.delivery import Delivery
 from agentbus.queues.ids import PRIORITIES
 from agentbus.store.failures import GroupMissing
-from agentbus.store.operation import Pause
+from agentbus.store.steps import Pause
 from agentbus.workers import registry
 
 if TYPE_CHECKING:
     from agentbus.client.bus import Bus
-    from agentbus.store.operation import Op
+    from agentbus.store.steps import Op
 
 
 _RECLAIM_EVERY = 30.0

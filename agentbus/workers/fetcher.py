@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from agentbus.queues.ids import PRIORITIES
 from agentbus.store.failures import GroupMissing
-from agentbus.store.operation import Batch, ServerReply
+from agentbus.store.steps import Batch, ServerReply
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from agentbus.queues.claimed import Taken
     from agentbus.queues.consumer import Consumption
-    from agentbus.store.operation import Op
+    from agentbus.store.steps import Op
     from agentbus.workers.acker import Settling
 
 T = TypeVar("T")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from agentbus.core.errors import AgentBusError
 from agentbus.core.stream import text
-from agentbus.store.operation import Command, Wait, one_step
+from agentbus.store.steps import Command, Wait, one_step
 from agentbus.workers.acker import order
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from agentbus.queues.claimed import Taken
     from agentbus.queues.consumer import Consumption
-    from agentbus.store.operation import Op
+    from agentbus.store.steps import Op
     from agentbus.workers.patience import Patience
 
 _LONGEST_WAIT = 1.0

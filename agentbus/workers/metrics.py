@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 from agentbus.core.errors import OutcomeUnknown
 from agentbus.core.record import Record
 from agentbus.core.stream import id_time, text
-from agentbus.store.operation import Run
+from agentbus.store.steps import Script
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from agentbus.core.keys import Once, Scope
-    from agentbus.store.operation import Arg, Op
+    from agentbus.store.scope import Once, Scope
+    from agentbus.store.steps import Arg, Op
 
 # What a flush adds to the queue's counters. The scripts count all other events there themselves, since
 # they alone know whether a task was still this worker's.
@@ -225,9 +225,9 @@ class Tally:
         self._ahead = id_time(text(reply[0])) - self._scope.now()
         return True
 
-    def _step(self, once: Once, argv: list[Arg]) -> Run:
+    def _step(self, once: Once, argv: list[Arg]) -> Script:
         keys = self._scope.keys
-        return Run(
+        return Script(
             "tally",
             (
                 *(keys.metrics, keys.stats(self._queue)),

@@ -7,13 +7,14 @@ import math
 import time
 from typing import TYPE_CHECKING, Any
 
-from agentbus.store.operation import attempt, run
+from agentbus.store.driver import run
+from agentbus.store.operation import attempt
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from agentbus.client.bus import Verbs
-    from agentbus.store.operation import Link, Op
+    from agentbus.store.steps import Link, Op
 
 
 class Patience:

@@ -14,19 +14,19 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from agentbus import __version__
 from agentbus.core import names
 from agentbus.core.keys import pause_field
 from agentbus.core.record import Record
 from agentbus.core.stream import is_number, text
+from agentbus.core.version import __version__
 from agentbus.queues.ids import PRIORITIES
-from agentbus.store.operation import Batch, Command, Run
+from agentbus.store.steps import Batch, Command, Script
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from agentbus.core.keys import Scope
-    from agentbus.store.operation import Op
+    from agentbus.store.scope import Scope
+    from agentbus.store.steps import Op
 
 # Seconds from one sign of life to the next, and how long the last one counts.
 BEAT = 1.0
@@ -102,7 +102,7 @@ class Registration:
         # The lease counts from before the beat was sent, so that it never ends after the server's.
         began = self.scope.monotonic()
         keys, number = self.scope.keys, next(self._numbers)
-        order, stop, silent = yield Run(
+        order, stop, silent = yield Script(
             "beat",
             (keys.beats, keys.beat(self.worker), keys.paused),
             (
@@ -132,7 +132,7 @@ def fields_of(queue: str, agent: str, worker: str | None = None) -> list[str]:
 def withdraw(scope: Scope, worker: str, *, silent: float = 0.0) -> Op[bool]:
     """Take a worker off the list, if it was silent for so many seconds; tells whether it was."""
     keys = scope.keys
-    gone = yield Run(
+    gone = yield Script(
         "withdraw",
         (keys.beats, keys.beat(worker), keys.paused),
         (worker, pause_field("worker", worker), round(silent * 1000)),

@@ -171,7 +171,7 @@ def _what(payload: Any) -> tuple[str, bytes]:
 
 
 def _post(
-    target: webhook_url.Target, body: bytes, headers: Mapping[str, str], *, allowed: bool
+    target: webhook_url.WebhookTarget, body: bytes, headers: Mapping[str, str], *, allowed: bool
 ) -> tuple[int, str | None, str]:
     """Post a body and return the status, the header Retry-After, and the start of the answer."""
     until = time.monotonic() + _TIMEOUT
@@ -218,7 +218,7 @@ def _pause(retry_after: str | None) -> float | None:
     return min(max(0.0, at - time.time()), _LONGEST_PAUSE)
 
 
-def _addresses(target: webhook_url.Target, *, allowed: bool) -> list[tuple[int, Any]]:
+def _addresses(target: webhook_url.WebhookTarget, *, allowed: bool) -> list[tuple[int, Any]]:
     """Return where a host is, each address checked; the connection goes to one of these and no other."""
     found: list[tuple[int, Any]] = [
         (family, address)
@@ -255,7 +255,7 @@ def is_global(address: str) -> bool:
 
 @contextlib.contextmanager
 def _connected(
-    target: webhook_url.Target, addresses: list[tuple[int, Any]], until: float
+    target: webhook_url.WebhookTarget, addresses: list[tuple[int, Any]], until: float
 ) -> Iterator[ssl.SSLSocket]:
     context = ssl.create_default_context()
     context.sslsocket_class = _Hurried

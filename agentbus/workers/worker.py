@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from agentbus.client.bus import Verbs
     from agentbus.queues.retry import Backoff
-    from agentbus.store.operation import Link, Op
+    from agentbus.store.steps import Link, Op
     from agentbus.workers.serial import Performer
 
 _MOST = 500

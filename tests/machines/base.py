@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 import agentbus
 from agentbus.core.keys import Keys
 from agentbus.core.stream import fields, text
-from agentbus.store.operation import Batch
+from agentbus.store.steps import Batch
 from tests import profiles
 from tests.servers import ask
 

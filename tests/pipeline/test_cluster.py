@@ -15,10 +15,10 @@ import json, sys
 from agentbus.pipeline.opening import session
 
 def mine(rows):
-    import agentbus.store.connection, socket, os
+    import agentbus.store.scripts, socket, os
     for row in rows:
-        text = agentbus.store.connection.source("announce")
-        yield row.id, agentbus.store.connection.__file__, len(text)
+        text = agentbus.store.scripts.source("announce")
+        yield row.id, agentbus.store.scripts.__file__, len(text)
 
 spark = session(sys.argv[1], conf=json.loads(sys.argv[2]))
 rows = spark.range(0, 4, 1, 2).rdd.mapPartitions(mine).collect()

@@ -17,7 +17,7 @@ from agentbus.core.keys import Keys
 from agentbus.pipeline import planting
 from agentbus.pipeline.planting import Planter, Stream, Task
 from agentbus.pipeline.schema import FIELDS
-from agentbus.store import backends, connection
+from agentbus.store import backends, scripts
 from tests.servers import Server
 
 SCHEMA = pa.schema(
@@ -261,5 +261,5 @@ def sliced(place: Place, batch: pa.RecordBatch) -> list[planting.Slice]:
 
 
 def send(place: Place, one: planting.Slice) -> Any:
-    place.server.ask("SCRIPT", "LOAD", connection.source("replant"))
+    place.server.ask("SCRIPT", "LOAD", scripts.source("replant"))
     return place.server.ask(*one.command())

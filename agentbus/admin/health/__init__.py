@@ -11,9 +11,9 @@ from agentbus.queues import policy
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from agentbus.admin.health.thresholds import Thresholds
-    from agentbus.core.keys import Scope
     from agentbus.core.settings import Settings
-    from agentbus.store.operation import Op
+    from agentbus.store.scope import Scope
+    from agentbus.store.steps import Op
 
 __all__ = ["Health", "HealthFinding", "examine"]
 

@@ -9,17 +9,17 @@ from agentbus.admin.health.findings import HealthFinding, span, things
 from agentbus.core.stream import position, text
 from agentbus.queues.ids import PRIORITIES
 from agentbus.queues.settle import ASIDE
-from agentbus.store.operation import Batch
+from agentbus.store.steps import Batch
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from agentbus.admin.health.crew import Crew, Hand
     from agentbus.admin.health.thresholds import Levels, Thresholds
-    from agentbus.admin.stats import Consumer, Group, Survey
+    from agentbus.admin.stats import Group, GroupConsumer, Survey
     from agentbus.core.keys import Keys
     from agentbus.queues.policy import Policy
-    from agentbus.store.operation import Arg, Op
+    from agentbus.store.steps import Arg, Op
 
 _AT_ONCE = 500
 # A live worker takes so many tasks at once, and keeps those that wait in its hands from getting idle.
@@ -298,7 +298,7 @@ class Case:
 
     def _dead_workers(self, group: Group) -> Iterator[HealthFinding]:
         levels = self._levels("dead_worker")
-        holds: dict[str, Consumer] = {one.name: one for one in group.consumers}
+        holds: dict[str, GroupConsumer] = {one.name: one for one in group.consumers}
         for hand in self._crew.of(self.queue, group.group) if self._crew else ():
             pending = holds[hand.worker].pending if hand.worker in holds else 0
             crossed = None if hand.alive else levels.crossed(pending)

@@ -12,14 +12,14 @@ import orjson
 
 from agentbus.admin.health.findings import HealthFinding, span, things
 from agentbus.core.stream import id_time, is_number, position, text
-from agentbus.store.operation import Batch, Command, Run
+from agentbus.store.steps import Batch, Command, Script
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from agentbus.admin.health.thresholds import Thresholds
-    from agentbus.core.keys import Scope
-    from agentbus.store.operation import Op
+    from agentbus.store.scope import Scope
+    from agentbus.store.steps import Op
 
 RELAY = "relay"
 # Of the newest so many entries of the last day, so many in a script: it takes about 5 ms.
@@ -72,7 +72,7 @@ def _voices(scope: Scope) -> Op[tuple[float, Sequence[Voice]]]:
     voices: dict[tuple[str, str], Voice] = {}
     begin, stop, now = "+", "-", 0.0
     for _ in range(_MOST // _PAGE):
-        time, following, *page = yield Run("voices", (scope.keys.metrics,), (begin, stop, _PAGE))
+        time, following, *page = yield Script("voices", (scope.keys.metrics,), (begin, stop, _PAGE))
         now = now or time / 1000
         for entry_id, stream, role, lag_ms, events, unknown in (map(text, row) for row in page):
             if not stream or not role:

@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 from agentbus.admin import stats
 from agentbus.admin.health.cases import Case, Questions, too_long
-from agentbus.admin.project import MANY_KEYS, scan
+from agentbus.admin.project import MANY_KEYS
 from agentbus.core.errors import ConfigError
 from agentbus.core.names import unescape
 from agentbus.core.stream import text
 from agentbus.queues.ids import PRIORITIES, bound_of
 from agentbus.queues.policy import Policy
-from agentbus.store.operation import Batch
+from agentbus.store.scan import scan
+from agentbus.store.steps import Batch
 from agentbus.workers.metrics import BOUND as METRICS_BOUND
 
 if TYPE_CHECKING:
@@ -21,9 +22,9 @@ if TYPE_CHECKING:
     from agentbus.admin.health.crew import Crew
     from agentbus.admin.health.findings import HealthFinding
     from agentbus.admin.health.thresholds import Thresholds
-    from agentbus.core.keys import Scope
     from agentbus.queues.policy import Policies
-    from agentbus.store.operation import Op
+    from agentbus.store.scope import Scope
+    from agentbus.store.steps import Op
 
 # So many queues are surveyed in one request, in one script: about 5 ms of the server's time.
 _PAGE = 50

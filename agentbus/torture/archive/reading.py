@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Self
 
 from agentbus.core.settings import Settings
-from agentbus.store.operation import Command
+from agentbus.store.steps import Command
 from agentbus.torture.archive.judging import (
     Counted,
     Hole,
@@ -21,7 +21,7 @@ from agentbus.torture.archive.judging import (
 from agentbus.torture.archive.writing import CHANNEL
 
 if TYPE_CHECKING:
-    from agentbus.store.operation import Op
+    from agentbus.store.steps import Op
 
 _PAGE = 5000
 # The columns that hold what is a field of the entry, by the field's name.

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 import agentbus
 from agentbus.coordination.message import Message
 from agentbus.core.stream import text
-from agentbus.store.operation import Command
+from agentbus.store.steps import Command
 from agentbus.torture.talk.role import Role
 
 if TYPE_CHECKING:
-    from agentbus.store.operation import Op
+    from agentbus.store.steps import Op
 
 # Long enough for most outages, and short enough for some to end with an outcome that is unknown.
 DEADLINE = 2.5

@@ -1,0 +1,129 @@
+"""RESP2: what a step is on the wire, and how replies are read.
+
+Small replies are parsed here, since loading hiredis costs more than it saves on one of them.
+"""
+
+from __future__ import annotations
+
+from agentbus.store.scripts import digest, source
+from agentbus.store.steps import Batch, Command, LinkDown, Script, ServerReply, Step, Take, Wait
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+    from agentbus.store.steps import Arg
+
+NO_REDIS = "the server does not speak Redis's protocol"
+_ELSEWHERE = frozenset(("MOVED", "ASK", "READONLY", "MASTERDOWN", "CLUSTERDOWN"))
+
+
+class Incomplete(Exception):
+    """The buffer ends before the reply does."""
+
+
+def pack(args: Sequence[Arg]) -> bytes:
+    """Return a command as RESP2 bytes."""
+    parts = [b"*%d\r\n" % len(args)]
+    for arg in args:
+        if isinstance(arg, str):
+            arg = arg.encode()
+        elif isinstance(arg, int):
+            arg = b"%d" % arg
+        parts.append(b"$%d\r\n%b\r\n" % (len(arg), arg))
+    return b"".join(parts)
+
+
+def commands(step: Step, *, whole: bool = False) -> list[Sequence[Arg]]:
+    """Return the commands that a step consists of; scripts by their digest, or with their `whole` text."""
+    if isinstance(step, Script):
+        keys = step.keys
+        if whole:
+            return [("EVAL", source(step.script), len(keys), *keys, *step.argv)]
+        return [("EVALSHA", digest(step.script), len(keys), *keys, *step.argv)]
+    if isinstance(step, Command):
+        return [step.args]
+    if isinstance(step, Batch):
+        return list(step.commands)
+    if isinstance(step, Wait):
+        block = max(1, round(step.seconds * 1000))
+        return [("XREAD", "COUNT", step.count, "BLOCK", block, "STREAMS", step.stream, step.after)]
+    if isinstance(step, Take):
+        wait: tuple[Arg, ...] = ()
+        if step.seconds:
+            wait = ("BLOCK", max(1, round(step.seconds * 1000)))
+        head = ("XREADGROUP", "GROUP", step.group, step.consumer, "COUNT", step.count, *wait)
+        before = [] if step.first is None else commands(step.first, whole=whole)
+        return [*before, (*head, "STREAMS", *step.streams, *(">" for _ in step.streams))]
+    raise TypeError(f"{step!r} is not for a server")
+
+
+def forgotten(replies: Sequence[Any]) -> bool:
+    """Tell whether the server does not know a script; it did nothing, and needs the text."""
+    return isinstance(replies[0], ServerReply) and replies[0].code == "NOSCRIPT"
+
+
+def settle(step: Step, replies: list[Any]) -> Any:
+    """Return a step's reply from those of its commands, or raise the error among them."""
+    if isinstance(step, Batch):
+        return replies
+    reply = replies[0]
+    if isinstance(reply, ServerReply):
+        raise reply
+    if len(replies) > 1:
+        return replies
+    if isinstance(step, Wait):
+        return reply[0][1] if reply else []
+    if isinstance(step, Take):
+        return reply or []
+    return reply
+
+
+def moved(replies: Sequence[Any]) -> bool:
+    """Tell whether the server said that another one is, or will be, in charge."""
+    for reply in replies:  # noqa: SIM110 (a generator costs more than the loop)
+        if isinstance(reply, ServerReply) and reply.code in _ELSEWHERE:
+            return True
+    return False
+
+
+def _size(line: bytes) -> int:
+    size = int(line)
+    if size < -1:
+        raise ValueError(line)
+    return size
+
+
+def parse(data: bytes, at: int) -> tuple[Any, int]:
+    """Read one reply from `data` at `at`; returns it and where the next one starts.
+
+    Raises `Incomplete`, and `ValueError` for what is no reply.
+    """
+    end = data.find(b"\r\n", at)
+    if end < 0:
+        raise Incomplete
+    kind, line, after = data[at], data[at + 1 : end], end + 2
+    if kind == 36:  # $
+        size = _size(line)
+        if size < 0:
+            return None, after
+        if len(data) < after + size + 2:
+            raise Incomplete
+        return data[after : after + size], after + size + 2
+    if kind == 58:  # :
+        return int(line), after
+    if kind == 42:  # *
+        size = _size(line)
+        if size < 0:
+            return None, after
+        items = []
+        for _ in range(size):
+            item, after = parse(data, after)
+            items.append(item)
+        return items, after
+    if kind == 43:  # +
+        return line, after
+    if kind == 45:  # -
+        return ServerReply(line.decode("utf-8", "replace")), after
+    raise LinkDown(f"{NO_REDIS} ({data[at : at + 20]!r})", sent=True)

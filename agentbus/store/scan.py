@@ -1,0 +1,51 @@
+"""Finds keys of a project by SCAN."""
+
+from __future__ import annotations
+
+from agentbus.core.names import unescape
+from agentbus.core.stream import text
+from agentbus.store.steps import Command, floor
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Generator
+    from typing import Any
+
+    from agentbus.store.scope import Scope
+    from agentbus.store.steps import Op, Step
+
+
+def queues(scope: Scope) -> Op[list[str]]:
+    """Return the names of the project's queues."""
+    found = set()
+    keys = yield from scan(scope, "q")
+    prefix = f"{scope.keys.project}:q:"
+    for key in keys:
+        found.add(unescape(text(key_bytes(key[len(prefix) :])).partition(":")[0]))
+    return sorted(found)
+
+
+def scan(
+    scope: Scope, kind: str | None, *, of: str | None = None, count: int = 1000
+) -> Generator[Step, Any, set[str]]:
+    """Return the keys that start like this project's (of one kind, if given), by SCAN.
+
+    `of` says of which type of Redis's, `count` how many keys are looked at in one request.
+    """
+    yield floor()
+    found: set[str] = set()
+    cursor: bytes | int = 0
+    while True:
+        cursor, page = yield Command(
+            *("SCAN", cursor, "MATCH", scope.keys.pattern(kind), "COUNT", count),
+            *(() if of is None else ("TYPE", of)),
+        )
+        found.update(key.decode("utf-8", "surrogateescape") for key in page)
+        if int(cursor) == 0:
+            return found
+
+
+def key_bytes(key: str) -> bytes:
+    """Return a scanned key as the server stores it."""
+    # Another program may write its titles in any encoding.
+    return key.encode("utf-8", "surrogateescape")

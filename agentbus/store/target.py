@@ -1,0 +1,44 @@
+"""Where a connection goes, and the commands that open it."""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from agentbus.store.steps import Arg
+
+
+class Target:
+    """Where a connection goes, and how it introduces itself; `tls` is an `ssl.SSLContext`."""
+
+    __slots__ = ("database", "host", "password", "path", "port", "tls", "username")
+
+    def __init__(
+        self,
+        *,
+        path: str | None = None,
+        host: str = "localhost",
+        port: int = 6379,
+        username: str | None = None,
+        password: str | None = None,
+        database: int = 0,
+        tls: Any = None,
+    ) -> None:
+        self.path = path
+        self.host = host
+        self.port = port
+        self.username = username
+        self.password = password
+        self.database = database
+        self.tls = tls
+
+    def greeting(self) -> list[tuple[Arg, ...]]:
+        """Return the commands that open a connection; they travel with the first request."""
+        commands: list[tuple[Arg, ...]] = []
+        if self.password is not None:
+            user = () if self.username is None else (self.username,)
+            commands.append(("AUTH", *user, self.password))
+        if self.database:
+            commands.append(("SELECT", self.database))
+        return commands
