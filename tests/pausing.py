@@ -16,8 +16,8 @@ class Blocked:
 
     def __init__(self, bus: agentbus.Bus, verb: str, *args: object, **options: object) -> None:
         define = getattr(type(bus), verb).__wrapped__
-        self._link = bus._link
-        self._op = bus._attempt(define(bus, *args, **options))
+        self._link = bus.runner.link
+        self._op = bus.runner.attempt(define(bus, *args, **options))
         self._step = next(self._op)
         while not isinstance(self._step, Wait):
             self._go_on()

@@ -34,7 +34,7 @@ def requests(bus: agentbus.Bus, op: Any) -> tuple[int, Any]:
         step = next(whole)
         while True:
             number += 1
-            step = whole.send(bus._link.execute(step))
+            step = whole.send(bus.runner.link.execute(step))
     except StopIteration as ended:
         return number, ended.value
 

@@ -130,7 +130,7 @@ def test_a_router_that_a_full_server_refuses_leaves_its_tasks_to_the_next(
 
 def answers_are_lost(bus: agentbus.Bus, server: Server, *, full_for: int) -> list[str]:
     """Lose the answer to the next request, when the server gets full for so many requests; returns each."""
-    execute, seen = bus._link.execute, list[str]()
+    execute, seen = bus.runner.link.execute, list[str]()
 
     def losing(step: Any) -> Any:
         seen.append(step.label)
@@ -142,7 +142,7 @@ def answers_are_lost(bus: agentbus.Bus, server: Server, *, full_for: int) -> lis
             raise LinkDown("the answer was lost", sent=True)
         return reply
 
-    bus._link.execute = losing  # type: ignore[method-assign]
+    bus.runner.link.execute = losing  # type: ignore[method-assign]
     return seen
 
 

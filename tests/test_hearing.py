@@ -23,7 +23,7 @@ def heard(bus, *topics, **options):
 
 
 def position_of(bus, topic):
-    return bus._link.execute(Command("GET", bus.scope.keys.cursor(bus.agent, topic))).decode()
+    return bus.runner.link.execute(Command("GET", bus.scope.keys.cursor(bus.agent, topic))).decode()
 
 
 def say(bus, *texts, topic=None):

@@ -83,7 +83,7 @@ def test_letters_are_read_a_page_at_a_time(bus: agentbus.Bus) -> None:
             if step.label == "XRANGE":
                 asked.append(len(reply))
 
-    reader = iterate(bus._link, watched())
+    reader = iterate(bus.runner.link, watched())
 
     assert next(reader).id == ids[0]
     assert len(asked) == 1

@@ -55,9 +55,9 @@ def test_an_attempt_whose_beginning_is_told_twice_counts_once(far_bus, near_bus,
     op = consumer.begin(task)
     step = next(op)
     with pytest.raises(agentbus.store.LinkDown):
-        far_bus._link.execute(step)
+        far_bus.runner.link.execute(step)
     lossy.loses_every = 0
-    again = far_bus._link.execute(step)
+    again = far_bus.runner.link.execute(step)
 
     # then it is the third still, and the next one is the fourth
     assert (lossy.lost, again) == (1, 3)

@@ -221,7 +221,7 @@ class Lossy:
     """Runs an operation against a bus's server; answers to the first sendings are lost."""
 
     def __init__(self, bus: agentbus.Bus, lost: int, *, arrives: bool) -> None:
-        self.link = bus._link
+        self.link = bus.runner.link
         self.lost, self.arrives = lost, arrives
 
     def run(self, op: Any) -> Any:

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from agentbus.admin.scrape import Scraped
     from agentbus.admin.stats import QueueStats
-    from agentbus.client.bus import Bus
+    from agentbus.queues.runner import BlockingBus
 
     Labels = tuple[str, ...]
 
@@ -70,8 +70,10 @@ class Collector:
     0 and nothing else.
     """
 
-    def __init__(self, bus: Bus, *, monotonic: Callable[[], float] = time.monotonic) -> None:
-        self._bus = bus
+    def __init__(
+        self, bus: BlockingBus, *, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._runner = bus.runner
         self._monotonic = monotonic
         self._lock = threading.Lock()
         self._told = _Told()
@@ -93,13 +95,12 @@ class Collector:
 
     def _ask(self) -> list[Any]:
         began = self._monotonic()
-        page = _Page(self._bus.project)
+        page = _Page(self._runner.scope.keys.project)
         page.add("agentbus_build_info", 1, __version__)
         try:
-            found = self._bus._run(
-                "metrics",
-                scrape.scrape(self._bus.scope, self._last, self._bus._policies().letters_of),
-            )
+            letters_of = self._runner.policies.letters_of
+            op = scrape.scrape(self._runner.scope, self._last, letters_of)
+            found = self._runner.run(op, verb="metrics")
         except AgentBusError as error:
             emit("warning", {"verb": "metrics", "error": str(error)})
             page.add("agentbus_up", 0)
@@ -274,7 +275,7 @@ class _Told:
 class Exporter:
     """Answers scrapes over HTTP, in threads, until it is closed."""
 
-    def __init__(self, bus: Bus, port: int, host: str = "127.0.0.1") -> None:
+    def __init__(self, bus: BlockingBus, port: int, host: str = "127.0.0.1") -> None:
         registry = CollectorRegistry()
         registry.register(Collector(bus))
         try:
@@ -300,7 +301,7 @@ class Exporter:
         self._thread.join()
 
 
-def serve(bus: Bus, port: int, host: str = "127.0.0.1") -> Exporter:
+def serve(bus: BlockingBus, port: int, host: str = "127.0.0.1") -> Exporter:
     """Start to answer scrapes on a port (0: any that is free) of an address of this machine.
 
     Anybody who reaches it may read the names of queues, groups and consumers, and how many tasks there

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from agentbus.client.bus import Verbs
 from agentbus.client.subscriptions import AsyncWorking
-from agentbus.core.errors import AgentBusError
+from agentbus.client.verb import Patient
 from agentbus.core.settings import Settings, resolve
-from agentbus.store import async_driver
+from agentbus.queues.runner import AsyncRunner
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from agentbus.client.verb import Patient
     from agentbus.store.steps import Op
 
 T = TypeVar("T")
@@ -23,11 +21,11 @@ T = TypeVar("T")
 class AsyncBus(AsyncWorking, Verbs):
     """An asynchronous bus: a thousand coroutines may wait on a handful of connections."""
 
+    runner: AsyncRunner
+
     def __init__(self, settings: Settings) -> None:
-        super().__init__(settings)
-        self._link = self.backend.alink()
-        # For workers, each of which has a thread that asks.
-        self._blocking = self.backend.link()
+        self.runner = AsyncRunner(settings)
+        super().__init__(self.runner)
 
     async def __aenter__(self) -> Self:
         return self
@@ -36,22 +34,16 @@ class AsyncBus(AsyncWorking, Verbs):
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Close the connections; whoever still waits is told so."""
-        self._blocking.close()
-        await self._link.aclose()
+        """Close the connections; operations in progress fail."""
+        await self.runner.aclose()
 
     async def _run(self, name: str, op: Op[T] | Patient[T]) -> T:
-        began = time.monotonic()
-        try:
-            result = await async_driver.run(self._link, self._attempt(op))
-        except AgentBusError as error:
-            self._record(name, began, error)
-            raise
-        self._record(name, began, None)
-        return result
+        if isinstance(op, Patient):
+            return await self.runner.run(op.op, verb=name, patience=op.seconds)
+        return await self.runner.run(op, verb=name)
 
     def _iterate(self, name: str, op: Patient[Any]) -> AsyncIterator[Any]:
-        return async_driver.iterate(self._link, self._attempt(op))
+        return self.runner.iterate(op.op, op.seconds)
 
 
 def connect(

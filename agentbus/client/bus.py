@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import sys
-import time
-
 from agentbus.client.queue_verbs import Labour
 from agentbus.client.stats_verbs import Overview
 from agentbus.client.subscriptions import Working
 from agentbus.client.verb import Emits, Patient, stream_verb, verb
 from agentbus.client.worker_verbs import Oversight
-from agentbus.core.errors import AgentBusError
 from agentbus.core.settings import Settings, resolve
-from agentbus.store.backends import enter
-from agentbus.store.driver import at_once, iterate, run
-from agentbus.store.operation import attempt
+from agentbus.queues.runner import Runner
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,6 +22,7 @@ if TYPE_CHECKING:
     from agentbus.coordination.message import Message
     from agentbus.coordination.notes import Note
     from agentbus.coordination.wait import Completion
+    from agentbus.queues.runner import AsyncRunner
     from agentbus.store.backend import Backend
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Op
@@ -55,9 +50,8 @@ class Verbs(Labour, Overview, Oversight):
             if isinstance(definition, verb):
                 setattr(cls, name, definition.bind(cls))  # type: ignore[attr-defined]
 
-    def __init__(self, settings: Settings) -> None:
-        self.settings = settings
-        self.backend, self.scope = enter(settings)
+    def __init__(self, runner: Runner | AsyncRunner) -> None:
+        self.settings, self.backend, self.scope = runner.settings, runner.backend, runner.scope
 
     @property
     def agent(self) -> str:
@@ -302,47 +296,15 @@ class Verbs(Labour, Overview, Oversight):
 
         return flags.renew(self.scope, hold, ttl)
 
-    def _attempt(self, op: Op[T] | Patient[T]) -> Op[T]:
-        work, patience = (op.op, op.seconds) if isinstance(op, Patient) else (op, 0.0)
-        return attempt(
-            work,
-            where=self.backend.name,
-            deadline=self.settings.deadline,
-            patience=patience,
-            advice=self.backend.advice,
-            monotonic=self.scope.monotonic,
-        )
-
-    def _record(self, name: str, began: float, error: BaseException | None) -> None:
-        # Only for programs that have loaded `logging`; nobody else would see it.
-        if "logging" in sys.modules:
-            global _loggers  # noqa: PLW0603 (an import for each publish costs more)
-            if _loggers is None:
-                from agentbus.core import loggers as _loggers
-            if not _loggers.heard("info" if error is None else "warning"):
-                return
-            outcome = "ok" if error is None else type(error).__name__
-            _loggers.emit(
-                "info" if error is None else "warning",
-                {
-                    "verb": name.strip("_"),
-                    "agent": self.agent,
-                    "project": self.project,
-                    "duration_ms": round((time.monotonic() - began) * 1000, 3),
-                    "outcome": outcome,
-                },
-            )
-
-
-_loggers: Any = None
-
 
 class Bus(Working, Verbs):
     """A blocking bus; threads may share it."""
 
+    runner: Runner
+
     def __init__(self, settings: Settings) -> None:
-        super().__init__(settings)
-        self._link = self.backend.link()
+        self.runner = Runner(settings)
+        super().__init__(self.runner)
 
     def __enter__(self) -> Self:
         return self
@@ -352,23 +314,15 @@ class Bus(Working, Verbs):
 
     def close(self) -> None:
         """Close the connections; the bus may be used again and opens new ones."""
-        self._link.close()
+        self.runner.close()
 
     def _run(self, name: str, op: Op[T] | Patient[T]) -> T:
-        began = time.monotonic()
-        try:
-            if isinstance(op, Patient):
-                result = run(self._link, self._attempt(op))
-            else:
-                result = at_once(self._link, op, self.settings.deadline, self._attempt)
-        except AgentBusError as error:
-            self._record(name, began, error)
-            raise
-        self._record(name, began, None)
-        return result
+        if isinstance(op, Patient):
+            return self.runner.run(op.op, verb=name, patience=op.seconds)
+        return self.runner.run(op, verb=name)
 
     def _iterate(self, name: str, op: Patient[Any]) -> Iterator[Any]:
-        return iterate(self._link, self._attempt(op))
+        return self.runner.iterate(op.op, op.seconds)
 
 
 def connect(

@@ -163,7 +163,12 @@ class Queue:
         if hasattr(self._bus, "__aenter__"):
             raise UsageError("fetch is for a blocking bus", hint="use 'subscribe' on this one")
         return fetch(
-            self._bus, self.name, group=group, count=count, block=block, visibility=visibility
+            self._bus.runner,
+            self.name,
+            group=group,
+            count=count,
+            block=block,
+            visibility=visibility,
         )
 
     def replay_from(

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from agentbus.core.settings import Settings
     from agentbus.queues.janitor import Tidied
     from agentbus.queues.policy import Policies, Policy
+    from agentbus.queues.runner import AsyncRunner, Runner
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Op
 
@@ -23,7 +24,8 @@ class Labour:
 
     scope: Scope
     settings: Settings
-    _read: Policies | None = None
+    if TYPE_CHECKING:
+        runner: Runner | AsyncRunner
 
     def queue(self, name: str, *, bound: int | None = None) -> Queue:
         """Return a queue of this project; nothing is made before its first task."""
@@ -36,16 +38,10 @@ class Labour:
 
         Raises `ConfigError` if there is a mistake in any policy of the config.
         """
-        from agentbus.core import names
-
-        return self._policies().policy_of(names.name("queue", queue))
+        return self.runner.policy(queue)
 
     def _policies(self) -> Policies:
-        if self._read is None:
-            from agentbus.queues import policy
-
-            self._read = policy.read(self.settings)
-        return self._read
+        return self.runner.policies
 
     @verb
     def ask(

@@ -58,7 +58,7 @@ class Working(_Registering):
         from agentbus.workers.worker import Worker
 
         bus: Any = self
-        return Worker(bus, queue, handler, link=bus._link, **options)
+        return Worker(bus.runner, queue, handler, **options)
 
     def work(self, *, drain: bool = False) -> int:
         """Run the handlers that decorators registered, each in a thread, until interrupted.
@@ -78,7 +78,7 @@ class AsyncWorking(_Registering):
         from agentbus.workers.async_worker import AsyncWorker
 
         bus: Any = self
-        return AsyncWorker(bus, queue, handler, **options)
+        return AsyncWorker(bus.runner, queue, handler, **options)
 
     async def work(self, *, drain: bool = False) -> int:
         """Run the handlers that decorators registered, side by side, until cancelled.

@@ -31,11 +31,11 @@ from agentbus.queues.retry import Backoff
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from agentbus.client.bus import Bus
     from agentbus.events.leases import Held
     from agentbus.events.ledger import Ledger
     from agentbus.events.registry import Registration
     from agentbus.events.schemas import EventSchemas
+    from agentbus.queues.runner import BlockingBus
 
 READ_AT_ONCE = 100
 _WAIT = 1.0
@@ -64,7 +64,7 @@ class Consumer:
         self,
         registration: Registration,
         ledger: Ledger,
-        bus: Bus,
+        bus: BlockingBus,
         *,
         schemas: EventSchemas = REGISTERED,
         lease: float = LEASE_SECONDS,
@@ -75,7 +75,7 @@ class Consumer:
     ) -> None:
         self.registration = registration
         self.ledger = ledger
-        self.owner = bus.scope.token()
+        self.owner = bus.runner.scope.token()
         self.counts: Counter[str] = Counter()
         self.failure: Failure | None = None
         self.checkpoint = (0, 0)
@@ -86,9 +86,9 @@ class Consumer:
         self._at_once = at_once
         self._at = at or steps.hook()
         self._beat = beat or (lambda: None)
-        self._server = Server(bus)
+        self._server = Server(bus.runner)
         self._entries = Entries(ledger, self._server, registration.stream)
-        self._telemetry = Telemetry(ledger, self._server, registration.name, self.owner, bus)
+        self._telemetry = Telemetry(ledger, self._server, registration.name, self.owner)
         self._held: Held | None = None
         self._applying: Applying | None = None
         self._renewing: Renewing | None = None

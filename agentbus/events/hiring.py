@@ -14,8 +14,8 @@ from agentbus.events.workers import Worker
 if TYPE_CHECKING:
     import threading
 
-    from agentbus.client.bus import Bus
     from agentbus.events.ledger import Ledger
+    from agentbus.queues.runner import BlockingBus
 
 _GLANCE = 0.05
 _SETTINGS = ("agent", "project", "url", "json", "log_level", "deadline", "max_body")
@@ -24,7 +24,9 @@ _SETTINGS = ("agent", "project", "url", "json", "log_level", "deadline", "max_bo
 class Hiring:
     """Starts processes that know a module, a database and a server, and share no connection with us."""
 
-    def __init__(self, module: str, ledger: Ledger, bus: Bus, silence: float, lease: float) -> None:
+    def __init__(
+        self, module: str, ledger: Ledger, bus: BlockingBus, silence: float, lease: float
+    ) -> None:
         self.module = module
         self._ledger = ledger
         self._bus = bus
@@ -33,7 +35,7 @@ class Hiring:
 
     def worker(self, consumer: str) -> Worker:
         """Start a worker for a consumer. Raises `OSError`."""
-        job = self._job(consumer, self._bus.scope.token())
+        job = self._job(consumer, self._bus.runner.scope.token())
         return Worker(f"consumer {consumer}", job, _path())
 
     def declared(
@@ -72,7 +74,7 @@ class Hiring:
         return {only: found[only]}
 
     def _job(self, consumer: str | None, owner: str | None) -> dict[str, Any]:
-        settings = self._bus.settings
+        settings = self._bus.runner.settings
         return {
             "module": self.module,
             "consumer": consumer,

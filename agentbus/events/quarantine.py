@@ -19,7 +19,7 @@ from agentbus.store.steps import Command, Script
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from agentbus.client.bus import Bus
+    from agentbus.queues.runner import BlockingBus
 
 CRASH_LOOP, HEARTBEAT = "crash_loop", "heartbeat"
 _EVERY = 1.0
@@ -42,9 +42,9 @@ class Quarantined:
     error: str | None
 
 
-def quarantined(bus: Bus) -> list[Quarantined]:
+def quarantined(bus: BlockingBus) -> list[Quarantined]:
     """Return the consumers that are in quarantine, by name. Raises `BackendUnavailable`."""
-    server = Server(bus)
+    server = Server(bus.runner)
     try:
         found, _ = _read(server)
     finally:
@@ -52,13 +52,13 @@ def quarantined(bus: Bus) -> list[Quarantined]:
     return [found[name] for name in sorted(found)]
 
 
-def release_consumer(bus: Bus, consumer: str | None) -> list[str]:
+def release_consumer(bus: BlockingBus, consumer: str | None) -> list[str]:
     """Take a consumer, or all (None), out of quarantine; returns which. Raises `NotFound`.
 
     Every running supervisor starts it within about a second, and has forgotten its crashes.
     """
     asked = () if consumer is None else (names.name("consumer", consumer),)
-    server = Server(bus)
+    server = Server(bus.runner)
     try:
         gone = server.ask(Script("pardon", (server.keys.quarantined,), asked, writes=True))
     finally:
@@ -78,7 +78,7 @@ class Board:
     no older than what was seen of it is released.
     """
 
-    def __init__(self, bus: Bus) -> None:
+    def __init__(self, bus: BlockingBus) -> None:
         self._bus = bus
         self._lock = threading.Lock()
         self._mine: dict[str, Quarantined] = {}
@@ -126,7 +126,7 @@ class Board:
         return found
 
     def _run(self) -> None:
-        server = Server(self._bus)
+        server = Server(self._bus.runner)
         while True:
             last = self._closed
             self._wake.clear()

@@ -19,8 +19,8 @@ from agentbus.events.telemetry import Telemetry
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from agentbus.client.bus import Bus
     from agentbus.events.ledger import Ledger
+    from agentbus.queues.runner import BlockingBus
 
 BOUND = 100_000
 KEEP_PROCESSED = 7 * 86_400.0
@@ -40,7 +40,7 @@ class Relay:
     def __init__(
         self,
         ledger: Ledger,
-        bus: Bus,
+        bus: BlockingBus,
         *,
         bound: int = BOUND,
         lease: float = LEASE_SECONDS,
@@ -48,16 +48,16 @@ class Relay:
         at: Callable[[str], None] | None = None,
     ) -> None:
         self.ledger = ledger
-        self.owner = bus.scope.token()
+        self.owner = bus.runner.scope.token()
         self._bound = bound
         self._lease = lease
         self._renew = min(RENEW_SECONDS, lease / 3)
         self._keep = keep_processed
         self._at = at or steps.hook()
-        self._server = Server(bus)
+        self._server = Server(bus.runner)
         self._lanes: dict[str, Lane] = {}
         self._counts: dict[str, Counter[str]] = {}
-        self._telemetry = Telemetry(ledger, self._server, leases.RELAY, self.owner, bus)
+        self._telemetry = Telemetry(ledger, self._server, leases.RELAY, self.owner)
         self._renewed = 0.0
         self._stopped = threading.Event()
 

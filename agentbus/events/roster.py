@@ -19,10 +19,10 @@ from agentbus.events.server import Server
 from agentbus.queues import janitor
 
 if TYPE_CHECKING:
-    from agentbus.client.bus import Bus
     from agentbus.events.leases import Held
     from agentbus.events.ledger import Ledger
     from agentbus.events.outbox import Position
+    from agentbus.queues.runner import BlockingBus
 
 END = "end"
 _SECONDS = 30.0
@@ -91,20 +91,20 @@ def forget_consumer(ledger: Ledger, stream: str, name: str, *, force: bool = Fal
     return dropped
 
 
-def forget_reader(bus: Bus, stream: str, role: str) -> None:
+def forget_reader(bus: BlockingBus, stream: str, role: str) -> None:
     """Forget a reader that is no consumer (`reader:…`, an archive that is gone), and keep nothing for it.
 
     The stream's relay does so when it next looks. Raises `InvalidName`, `BackendUnavailable`.
     """
-    server = Server(bus)
+    server = Server(bus.runner)
     try:
-        server.run(janitor.keep_events(bus.scope, role.removeprefix(READER), stream, None))
+        server.run(janitor.keep_events(bus.runner.scope, role.removeprefix(READER), stream, None))
     finally:
         server.close()
 
 
 def skip_events(
-    ledger: Ledger, bus: Bus, stream: str, name: str, *, to: str | None = None
+    ledger: Ledger, bus: BlockingBus, stream: str, name: str, *, to: str | None = None
 ) -> Skipped:
     """Move a consumer past events, which count as processed then; nothing brings them back to it.
 
@@ -115,10 +115,10 @@ def skip_events(
     _checked(stream, name)
     goal = _goal(to)
     made = ledger.tables
-    server = Server(bus)
+    server = Server(bus.runner)
     try:
         with ledger.committing("events were skipped") as connection:
-            held = leases.seize(connection, made, stream, name, bus.scope.token(), _SECONDS)
+            held = leases.seize(connection, made, stream, name, bus.runner.scope.token(), _SECONDS)
         if held is None:
             raise _unknown(stream, name)
         # In a transaction of its own: what the consumer has under way ends between.

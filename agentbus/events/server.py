@@ -5,14 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from agentbus.core.errors import EpochMismatch
-from agentbus.store.driver import run
-from agentbus.store.operation import attempt
+from agentbus.queues.runner import Runner
 from agentbus.store.steps import Batch, Command, ServerReply, one_step
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from agentbus.client.bus import Bus
     from agentbus.events.ledger import Ledger
     from agentbus.store.steps import Op, Step
 
@@ -31,40 +29,24 @@ def foreign(stream: str, ledger: Ledger) -> EpochMismatch:
     )
 
 
-class Server:
-    """The server of a bus, for one thread."""
+class Server(Runner):
+    """The server of a bus, over a connection of its own, for one thread."""
 
-    def __init__(self, bus: Bus) -> None:
-        self.keys = bus.scope.keys
-        self._backend = bus.backend
-        self._deadline = bus.settings.deadline
-        self._link = bus.backend.link()
+    def __init__(self, runner: Runner) -> None:
+        super().__init__(runner.settings, runner)
+        self.keys = self.scope.keys
 
     def ask(self, step: Step, *, deadline: float | None = None) -> Any:
         """Exchange one step, within the bus's deadline or another.
 
         Raises `BackendUnavailable`, `OutcomeUnknown`.
         """
-        return self.run(one_step(step), deadline)
-
-    def run(self, op: Op[Any], deadline: float | None = None) -> Any:
-        """Run an operation. Raises as `ask` does."""
-        tried = attempt(
-            op,
-            where=self._backend.name,
-            deadline=self._deadline if deadline is None else deadline,
-            advice=self._backend.advice,
-        )
-        return run(self._link, tried)
+        return self.run(one_step(step), deadline=deadline)
 
     def batch(self, commands: Sequence[tuple[str | bytes | int, ...]]) -> list[Any]:
         """Exchange commands that read, in one write; an error is a reply only where it is no trouble."""
         found: list[Any] = self.run(_many(commands))
         return found
-
-    def close(self) -> None:
-        """Close the connection."""
-        self._link.close()
 
 
 def _many(commands: Sequence[tuple[str | bytes | int, ...]]) -> Op[list[Any]]:

@@ -24,11 +24,11 @@ from agentbus.events.workers import Worker
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from agentbus.client.bus import Bus
     from agentbus.events.crashes import Window
     from agentbus.events.ledger import Ledger
     from agentbus.events.quarantine import Quarantined
     from agentbus.queues.retry import Backoff
+    from agentbus.queues.runner import BlockingBus
 
 SILENCE = 30.0
 GRACE = 10.0
@@ -58,7 +58,7 @@ class Supervisor:
         self,
         module: str,
         ledger: Ledger,
-        bus: Bus,
+        bus: BlockingBus,
         *,
         only: str | None = None,
         heartbeat_timeout: float = SILENCE,
@@ -74,7 +74,7 @@ class Supervisor:
                 f"the heartbeat timeout is {heartbeat_timeout:g} s",
                 hint=f"give at least {_LEAST_SILENCE:g} s: a healthy worker speaks once a second",
             )
-        if ledger.place == ":memory:" or (bus.settings.url or "").startswith("memory:"):
+        if ledger.place == ":memory:" or (bus.runner.settings.url or "").startswith("memory:"):
             raise ConfigError(
                 "a supervisor's workers cannot reach what lies in the memory of another process",
                 hint="name a file or a server",
@@ -126,7 +126,7 @@ class Supervisor:
             for post in self._posts.values():
                 if post.worker is not None:
                     post.worker.end()
-            board.close(self._bus.settings.deadline + 1)
+            board.close(self._bus.runner.settings.deadline + 1)
             returning.shutdown(wait=True)
             self._selector.close()
             os.close(self._wake_heard)
@@ -243,7 +243,7 @@ class Supervisor:
             why = post.error or _how(post.code)
             made = record(
                 *(post.name, post.stream, reason, post.crashes.count, why),
-                self._bus.scope.now(),
+                self._bus.runner.scope.now(),
             )
             board.add(made)
             post.quarantined = True

@@ -13,7 +13,6 @@ from agentbus.store.steps import Command
 from agentbus.workers.metrics import BOUND, VERSION, Histogram
 
 if TYPE_CHECKING:
-    from agentbus.client.bus import Bus
     from agentbus.events.ledger import Ledger
     from agentbus.events.server import Server
 
@@ -33,12 +32,12 @@ class Telemetry:
     next time, and stops nobody's work.
     """
 
-    def __init__(self, ledger: Ledger, server: Server, role: str, owner: str, bus: Bus) -> None:
+    def __init__(self, ledger: Ledger, server: Server, role: str, owner: str) -> None:
         self._ledger = ledger
         self._server = server
         self._role = role
         self._words = {"kind": "events", "version": str(VERSION), "role": role}
-        self._words |= {"worker": owner, "agent": bus.scope.agent}
+        self._words |= {"worker": owner, "agent": server.scope.agent}
         self._ran = Histogram()
         self._told: dict[str, Counter[str]] = {}
         self._next = 0.0

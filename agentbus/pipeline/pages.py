@@ -8,9 +8,7 @@ from agentbus.core.stream import text
 from agentbus.pipeline import streams
 from agentbus.pipeline.decoding import batch, gap
 from agentbus.pipeline.planning import Gap, Range
-from agentbus.store.backends import enter
-from agentbus.store.driver import run
-from agentbus.store.operation import attempt
+from agentbus.queues.runner import Runner
 from agentbus.store.steps import Batch, Command, ServerReply
 
 if TYPE_CHECKING:
@@ -36,9 +34,8 @@ class Reader:
     """Reads from the server that the settings name; what fails for a moment is tried again."""
 
     def __init__(self, settings: Settings, *, page: int = PAGE) -> None:
-        self._backend, self.scope = enter(settings)
-        self._link = self._backend.link()
-        self._deadline = settings.deadline
+        self._runner = Runner(settings)
+        self.scope = self._runner.scope
         self._page = page
         # By kind: how many entries come to a page's bytes.
         self._fits: dict[str, int] = {}
@@ -47,16 +44,11 @@ class Reader:
         return self
 
     def __exit__(self, *_exc: object) -> None:
-        self._link.close()
+        self._runner.close()
 
     def run(self, op: Op[T]) -> T:
         """Run an operation that reads."""
-        return run(
-            self._link,
-            attempt(
-                op, where=self._backend.name, deadline=self._deadline, advice=self._backend.advice
-            ),
-        )
+        return self._runner.run(op)
 
     def read(self, ranges: Sequence[Range]) -> Iterator[pa.RecordBatch]:
         """Yield the entries of ranges as rows, each batch of one kind, each stream in its order.

@@ -29,9 +29,7 @@ from agentbus.core.stream import text
 from agentbus.pipeline import restoring
 from agentbus.pipeline.schema import CHANNEL, DEAD_LETTER
 from agentbus.queues.policy import Policies
-from agentbus.store import backends
-from agentbus.store.driver import run
-from agentbus.store.operation import attempt
+from agentbus.queues.runner import LastingRunner, Runner
 from agentbus.store.scripts import digest
 from agentbus.store.steps import Batch, Command, Pause, Script
 
@@ -153,28 +151,13 @@ class Planter(DataSourceArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Told:
         """Publish the rows of a partition; why it could not is noted in the replay's hash."""
         task = self._task
-        backend, scope = backends.enter(task.settings)
-        link, answered = backend.link(), False
-
-        def exchange(op: Op[Any]) -> Any:
-            nonlocal answered
-            tried = attempt(
-                op,
-                where=backend.name,
-                deadline=task.settings.deadline,
-                patience=task.patience,
-                answered=answered,
-                advice=backend.advice,
-            )
-            found = run(link, tried)
-            answered = True
-            return found
-
+        runner = LastingRunner(Runner(task.settings))
+        scope = runner.scope
         rows = 0
         try:
             for slices in paced(batches(_Ground(scope, task).slices(_rows(iterator)))):
                 rows += sum(len(each.rows) for each in slices)
-                exchange(publish(slices, task.patience))
+                runner.run(publish(slices, task.patience), patience=task.patience)
         except (BackendUnavailable, OutcomeUnknown):
             # Spark tries the task again.
             raise
@@ -182,9 +165,10 @@ class Planter(DataSourceArrowWriter):
             # It would not help to try again; so the task ends well, and the driver tells.
             said = {"error": type(error).__name__, "message": error.message, "hint": error.hint}
             key = scope.keys.replay(task.replay_id)
-            exchange(_note(key, failure_field(task.token), orjson.dumps(said)))
+            noting = _note(key, failure_field(task.token), orjson.dumps(said))
+            runner.run(noting, patience=task.patience)
         finally:
-            link.close()
+            runner.close()
         return Told(rows)
 
 

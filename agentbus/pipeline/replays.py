@@ -155,7 +155,7 @@ def replay(
             begun.finished,
         )
     finally:
-        record.link.close()
+        record.disconnect()
 
 
 def _opened(spark: SparkSession | Callable[[], SparkSession]) -> SparkSession:

@@ -16,9 +16,7 @@ from agentbus.core.settings import Settings
 from agentbus.core.stream import position, text
 from agentbus.pipeline import planting
 from agentbus.pipeline.choosing import Wanted
-from agentbus.store import backends
-from agentbus.store.driver import run
-from agentbus.store.operation import attempt
+from agentbus.queues.runner import Runner
 from agentbus.store.steps import Command, Step
 
 if TYPE_CHECKING:
@@ -79,21 +77,18 @@ class Record:
     """
 
     def __init__(self, settings: Settings, patience: float) -> None:
-        self.backend, self.scope = backends.enter(settings)
-        self.link = self.backend.link()
+        self._runner = Runner(settings)
+        self.scope = self._runner.scope
         self.token = self.scope.token().replace(".", "-")
-        self._settings = settings
         self._patience = max(patience, settings.deadline)
 
     def run(self, op: Op[Any], *, patiently: bool = False) -> Any:
         """Run an operation on the server."""
-        tried = attempt(
-            op,
-            where=self.backend.name,
-            deadline=self._patience if patiently else self._settings.deadline,
-            advice=self.backend.advice,
-        )
-        return run(self.link, tried)
+        return self._runner.run(op, deadline=self._patience if patiently else None)
+
+    def disconnect(self) -> None:
+        """Close the connection."""
+        self._runner.close()
 
     def alive(self) -> None:
         """Raise `BackendUnavailable` if the server does not answer."""

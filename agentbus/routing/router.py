@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections import Counter
     from collections.abc import Callable
 
-    from agentbus.client.bus import Bus
+    from agentbus.queues.runner import BlockingBus
     from agentbus.routing.rules import Rules
     from agentbus.store.steps import Op
 
@@ -38,7 +38,7 @@ class Router(Worker):
 
     def __init__(
         self,
-        bus: Bus,
+        bus: BlockingBus,
         rules: Rules,
         *,
         drain: bool = False,
@@ -48,10 +48,9 @@ class Router(Worker):
     ) -> None:
         self._file = _File(rules)
         super().__init__(
-            bus,
+            bus.runner,
             rules.incoming,
             _nothing,
-            link=bus._link,
             group=ROUTER,
             # No code of a user's runs here: who dies meanwhile was killed for another reason.
             attempts=_ATTEMPTS,
@@ -62,11 +61,11 @@ class Router(Worker):
         # What is asked for twice is found when it is moved.
         self._task.claiming = False
         self._moving = Moving(
-            bus.scope,
-            self._do,
+            bus.runner.scope,
+            self._runner.run,
             self._task,
             self._file.rules,
-            lambda queue: bus.policy(queue).bound,
+            lambda queue: bus.runner.policy(queue).bound,
             self._settling.aside_until,
             on_refused or _unheard,
         )

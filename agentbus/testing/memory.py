@@ -97,7 +97,7 @@ class MemoryServer:
 
 def _close(opened: AsyncBus) -> None:
     """Close an asynchronous bus from outside its loop, if it was used in one that still lives."""
-    loop = getattr(opened._link, "_loop", None)
+    loop = getattr(opened.runner.link, "_loop", None)
     if loop is None or loop.is_closed():
         return
     if loop.is_running():

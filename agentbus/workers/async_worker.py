@@ -13,7 +13,7 @@ from agentbus.workers.worker import Worker
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from agentbus.client.aio import AsyncBus
+    from agentbus.queues.runner import AsyncRunner
 
 
 class AsyncWorker:
@@ -24,16 +24,15 @@ class AsyncWorker:
     """
 
     def __init__(
-        self, bus: AsyncBus, queue: str, handler: Callable[..., Any], **options: Any
+        self, runner: AsyncRunner, queue: str, handler: Callable[..., Any], **options: Any
     ) -> None:
         self._worker = Worker(
-            bus,
+            runner.blocking,
             queue,
             handler,
-            link=bus._blocking,
             loop=asyncio.get_running_loop(),
             # A handler's own requests go the way of the bus: threads are few in a loop.
-            arun=partial(bus._run, "work"),
+            arun=partial(runner.run, verb="work"),
             **options,
         )
 

@@ -355,7 +355,7 @@ def is_async(handler: Handler) -> bool:
     return inspect.iscoroutinefunction(call)
 
 
-def runner(
+def executor(
     handler: Handler,
     *,
     loop: asyncio.AbstractEventLoop | None = None,

@@ -9,7 +9,6 @@ import time
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from agentbus.client.verb import Patient
 from agentbus.queues.claimed import Taken
 from agentbus.queues.consumer import Consumption
 from agentbus.queues.delivery import Delivery
@@ -19,7 +18,7 @@ from agentbus.store.steps import Pause
 from agentbus.workers import registry
 
 if TYPE_CHECKING:
-    from agentbus.client.bus import Bus
+    from agentbus.queues.runner import Runner
     from agentbus.store.steps import Op
 
 
@@ -39,15 +38,15 @@ class _Place:
 _places: weakref.WeakKeyDictionary[Any, _Place] = weakref.WeakKeyDictionary()
 
 
-def _here(bus: Bus) -> _Place:
-    place = _places.get(bus)
+def _here(runner: Runner) -> _Place:
+    place = _places.get(runner)
     if place is None or place.process != os.getpid():
-        place = _places[bus] = _Place()
+        place = _places[runner] = _Place()
     return place
 
 
 def fetch(
-    bus: Bus,
+    runner: Runner,
     queue: str,
     *,
     group: str,
@@ -56,7 +55,7 @@ def fetch(
     visibility: float | None = None,
 ) -> list[Delivery]:
     """Take tasks for a consumer of its own; a malformed one is buried and left out."""
-    puller = _Puller(bus, queue, group, visibility)
+    puller = _Puller(runner, queue, group, visibility)
     puller.run(puller.task.prepare())
     taken = [] if puller.paused() else puller.due(count)
     until = time.monotonic() + (block or 0.0)
@@ -67,7 +66,7 @@ def fetch(
             puller.run(_rest(moment))
             continue
         try:
-            taken = puller.run(Patient(puller.task.take(count, moment), moment))
+            taken = puller.run(puller.task.take(count, moment), moment)
         except GroupMissing:
             return []
         taken = taken or puller.due(count)
@@ -81,15 +80,15 @@ def fetch(
 class _Puller:
     """One call that fetches by hand."""
 
-    def __init__(self, bus: Bus, queue: str, group: str, visibility: float | None) -> None:
-        policy = bus.policy(queue)
-        self._bus = bus
-        self._place = _here(bus)
+    def __init__(self, runner: Runner, queue: str, group: str, visibility: float | None) -> None:
+        policy = runner.policy(queue)
+        self._runner = runner
+        self._place = _here(runner)
         self._where = (queue, group)
         self._attempts = policy.attempts
         self._visibility = policy.visibility if visibility is None else visibility
         self.task = Consumption(
-            bus.scope,
+            runner.scope,
             queue,
             group,
             self._place.consumer,
@@ -97,14 +96,15 @@ class _Puller:
             letters_of=policy.dead_letters,
         )
 
-    def run(self, op: Op[Any] | Patient[Any]) -> Any:
+    def run(self, op: Op[Any], patience: float | None = None) -> Any:
         """Run an operation."""
-        return self._bus._run("fetch", op)
+        return self._runner.run(op, verb="fetch", patience=patience)
 
     def paused(self) -> bool:
         """Tell whether nothing may be taken."""
         return (
-            self.run(registry.held(self._bus.scope, self.task.queue, self._bus.agent)) is not None
+            self.run(registry.held(self._runner.scope, self.task.queue, self._runner.scope.agent))
+            is not None
         )
 
     def is_sound(self, task: Taken) -> bool:

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
     from agentbus.queues.claimed import Taken
     from agentbus.queues.consumer import Consumption
+    from agentbus.queues.runner import LastingRunner
     from agentbus.store.steps import Op
-    from agentbus.workers.patience import Patience
 
 _LONGEST_WAIT = 1.0
 _SIGN_EVERY = 1.0
@@ -51,7 +51,7 @@ class Keeper:
     def __init__(
         self,
         consumption: Consumption,
-        do: Patience,
+        runner: LastingRunner,
         held: Callable[[], Iterable[Taken]],
         chores: Sequence[Chore],
         *,
@@ -60,7 +60,8 @@ class Keeper:
         beat: Callable[[], object],
     ) -> None:
         self._task = consumption
-        self._do = do
+        self._runner = runner
+        self._do = runner.run
         self._held = held
         self._chores = chores
         self._rung = rung
@@ -138,7 +139,7 @@ class Keeper:
             if first or now >= self._next[chore]:
                 self._next[chore] = now + chore.every
                 try:
-                    self._do.briefly(chore.op())
+                    self._runner.briefly(chore.op())
                 except AgentBusError:
                     # The next time is soon, and no chore is worth a worker.
                     continue

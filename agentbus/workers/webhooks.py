@@ -32,9 +32,9 @@ from agentbus.workers.worker import Worker
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from agentbus.client.bus import Bus
     from agentbus.core.settings import Settings
     from agentbus.queues.delivery import Delivery
+    from agentbus.queues.runner import BlockingBus
 
 SIGNATURE = "AgentBus-Signature"
 # How old a signature may be: receivers whose clocks differ more should mend them.
@@ -97,23 +97,22 @@ def _digest(secret: str, stamp: str, body: bytes) -> str:
 # -- for senders --------------------------------------------------------------------------------
 
 
-def sender(bus: Bus, **options: Any) -> Worker:
+def sender(bus: BlockingBus, **options: Any) -> Worker:
     """Return a worker that posts what waits in `~webhooks`; options as for `Bus.subscribe`.
 
     Raises `ConfigError` unless webhooks are on and there is a secret to sign with.
     """
     kept = {"attempts": _ATTEMPTS, "concurrency": _AT_ONCE, "backoff": _PAUSES, **options}
-    worker: Worker = bus.subscribe(WEBHOOKS, handler(bus.settings), **kept)
-    return worker
+    return Worker(bus.runner, WEBHOOKS, handler(bus.runner.settings), **kept)
 
 
 @contextlib.contextmanager
-def beside(bus: Bus, *, drain: Callable[[], bool] = bool) -> Iterator[None]:
+def beside(bus: BlockingBus, *, drain: Callable[[], bool] = bool) -> Iterator[None]:
     """Send webhooks in a thread while the block runs, if they are on.
 
     At its end, as long as `drain` says so, what waits is sent, but not waited for if it is to be retried.
     """
-    if not bus.settings.webhooks:
+    if not bus.runner.settings.webhooks:
         yield
         return
     worker = sender(bus)
@@ -128,7 +127,8 @@ def beside(bus: Bus, *, drain: Callable[[], bool] = bool) -> Iterator[None]:
         with sender(bus) as last:
             while drain() and last.run_once():
                 pass
-        bus._run("webhook", Consumption(bus.scope, WEBHOOKS, last.group, last.name).leave())
+        leaving = Consumption(bus.runner.scope, WEBHOOKS, last.group, last.name).leave()
+        bus.runner.run(leaving, verb="webhook")
 
 
 def handler(settings: Settings) -> Callable[[Delivery], None]:

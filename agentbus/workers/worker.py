@@ -23,14 +23,14 @@ from agentbus.queues.consumer import Consumption
 from agentbus.queues.delivery import AsyncDelivery, Delivery
 from agentbus.queues.dependents import Follower
 from agentbus.queues.janitor import Janitor
+from agentbus.queues.runner import LastingRunner
 from agentbus.workers.acker import Settling
 from agentbus.workers.concurrent import Sliding, Window
 from agentbus.workers.duty import Duty
-from agentbus.workers.executors import Batches, Finish, Pool, is_async, runner
+from agentbus.workers.executors import Batches, Finish, Pool, executor, is_async
 from agentbus.workers.fetcher import Intake
 from agentbus.workers.heartbeat import Bookmark, Chore, Keeper
 from agentbus.workers.metrics import Tally
-from agentbus.workers.patience import Patience
 from agentbus.workers.pause import Gate
 from agentbus.workers.registry import Registration
 from agentbus.workers.serial import Serial
@@ -39,9 +39,9 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
 
-    from agentbus.client.bus import Verbs
     from agentbus.queues.retry import Backoff
-    from agentbus.store.steps import Link, Op
+    from agentbus.queues.runner import Runner
+    from agentbus.store.steps import Op
     from agentbus.workers.serial import Performer
 
 _MOST = 500
@@ -62,11 +62,10 @@ class Worker:
 
     def __init__(
         self,
-        bus: Verbs,
+        runner: Runner,
         queue: str,
         handler: Callable[..., Any],
         *,
-        link: Link,
         loop: asyncio.AbstractEventLoop | None = None,
         arun: Callable[[Op[Any]], Any] | None = None,
         group: str = "default",
@@ -79,7 +78,7 @@ class Worker:
         count: int | None = None,
         prefetch: int | None = None,
     ) -> None:
-        policy = bus.policy(queue)
+        policy = runner.policy(queue)
         attempts = policy.attempts if attempts is None else attempts
         visibility = policy.visibility if visibility is None else visibility
         if not callable(handler):
@@ -92,12 +91,18 @@ class Worker:
         self.name = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
         self.queue = names.name("queue", queue)
         self.group = names.name("group", group)
-        self._do = Patience(bus, link)
+        self._runner = LastingRunner(runner)
+        self._do = self._runner.run
         self._stopping = threading.Event()
         self._task = Consumption(
-            bus.scope, queue, group, self.name, kept=policy.results, letters_of=policy.dead_letters
+            runner.scope,
+            queue,
+            group,
+            self.name,
+            kept=policy.results,
+            letters_of=policy.dead_letters,
         )
-        self.tally = Tally(bus.scope, queue, group, self.name)
+        self.tally = Tally(runner.scope, queue, group, self.name)
         self._settling = Settling(
             self._task,
             self._do,
@@ -110,15 +115,15 @@ class Worker:
         )
         self._visibility = visibility
         self._drain = drain
-        alone = runner(handler, loop=loop, stopping=self._halted)
+        alone = executor(handler, loop=loop, stopping=self._halted)
         wrap: Callable[[Taken], Delivery] = partial(Delivery, self._task, self._do)
         if is_async(handler) and not batch:
-            wrap = partial(AsyncDelivery, self._task, arun or self._do.later)
+            wrap = partial(AsyncDelivery, self._task, arun or self._runner.arun)
         # Without a second attempt, a task that was taken must be one that runs: were this worker to
         # die, those that only waited in its hands would be buried with it.
         most = concurrency if attempts == 1 else prefetch or _MOST
         self._gate = Gate(
-            Registration(bus.scope, self.name, bus.agent, queue, group, concurrency),
+            Registration(runner.scope, self.name, runner.scope.agent, queue, group, concurrency),
             self._do,
             stop=self.stop,
             stopping=self._stopping.is_set,
@@ -146,10 +151,10 @@ class Worker:
             self._way = Sliding(self._duty, window)
         else:
             self._way = Serial(self._duty, alone)
-        found = bus._policies()
-        janitor = Janitor(bus.scope, retention=found.retention_of, letters_of=found.letters_of)
+        said = runner.policies
+        janitor = Janitor(runner.scope, retention=said.retention_of, letters_of=said.letters_of)
         self.chores: list[Chore] = [
-            *(self.tally, Bookmark(self._task), Follower(bus.scope)),
+            *(self.tally, Bookmark(self._task), Follower(runner.scope)),
             janitor,
         ]
 
@@ -178,7 +183,7 @@ class Worker:
     def stop(self) -> None:
         """Stop after what runs now is finished and acknowledged; may be called twice, and by a signal."""
         self._stopping.set()
-        self._do.hurry()
+        self._runner.hurry()
         self._gate.wake()
 
     def run(self) -> int:
@@ -189,7 +194,7 @@ class Worker:
         """
         keeper = Keeper(
             self._task,
-            self._do,
+            self._runner,
             self._in_hand,
             self.chores,
             visibility=self._visibility,

@@ -72,7 +72,7 @@ def test_health_reads_what_a_consumer_tells(
 
 
 def test_health_reads_what_a_supervisor_gave_up(bus):
-    server = Server(bus)
+    server = Server(bus.runner)
     _write(server, [record("welcome", STREAM, "crash_loop", 5, "no", 0.0)])
     server.close()
 

@@ -1,0 +1,225 @@
+"""Runs operations on one server, within a deadline: blocking, or in an event loop."""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+
+from agentbus.core import names
+from agentbus.core.errors import AgentBusError
+from agentbus.store.backends import enter
+from agentbus.store.driver import at_once, iterate, run
+from agentbus.store.operation import attempt
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterator
+    from typing import Any, Protocol, TypeVar
+
+    from agentbus.core.settings import Settings
+    from agentbus.queues.policy import Policies, Policy
+    from agentbus.store.steps import Link, Op
+
+    T = TypeVar("T")
+
+    class BlockingBus(Protocol):
+        """A `Bus`, as far as code below the facade needs it."""
+
+        runner: Runner
+
+
+_loggers: Any = None
+
+
+class _AnyRunner:
+    """Settings, the backend and scope that they name, and the retries of every operation."""
+
+    def __init__(self, settings: Settings, shared: _AnyRunner | None = None) -> None:
+        self.settings = settings
+        if shared is None:
+            self.backend, self.scope = enter(settings)
+        else:
+            self.backend, self.scope = shared.backend, shared.scope
+        self._policies: Policies | None = None if shared is None else shared._policies
+
+    @property
+    def policies(self) -> Policies:
+        """What the config says of queues. Raises `ConfigError` if any policy has a mistake."""
+        if self._policies is None:
+            from agentbus.queues import policy
+
+            self._policies = policy.read(self.settings)
+        return self._policies
+
+    def policy(self, queue: str) -> Policy:
+        """Return what the config says of one queue, with the defaults. Raises `ConfigError`."""
+        return self.policies.policy_of(names.name("queue", queue))
+
+    def attempt(
+        self,
+        op: Op[T],
+        patience: float | Callable[[], float] | None = None,
+        deadline: float | None = None,
+        *,
+        answered: bool = False,
+    ) -> Op[T]:
+        """Wrap an operation so that transient failures are retried; the numbers are seconds."""
+        return attempt(
+            op,
+            where=self.backend.name,
+            deadline=self.settings.deadline if deadline is None else deadline,
+            patience=patience,
+            answered=answered,
+            advice=self.backend.advice,
+            monotonic=self.scope.monotonic,
+        )
+
+    def record(self, verb: str | None, began: float, error: BaseException | None = None) -> None:
+        """Log how a verb ended. Nothing happens unless the program has loaded `logging`."""
+        if verb is None or "logging" not in sys.modules:
+            return
+        global _loggers  # noqa: PLW0603 (an import for each publish costs more)
+        if _loggers is None:
+            from agentbus.core import loggers as _loggers
+        level = "info" if error is None else "warning"
+        if _loggers.heard(level):
+            _loggers.emit(
+                level,
+                {
+                    "verb": verb.strip("_"),
+                    "agent": self.scope.agent,
+                    "project": self.scope.keys.project,
+                    "duration_ms": round((time.monotonic() - began) * 1000, 3),
+                    "outcome": "ok" if error is None else type(error).__name__,
+                },
+            )
+
+
+class Runner(_AnyRunner):
+    """Runs operations in the caller's thread; threads may share it.
+
+    With `shared` it takes that runner's backend and scope, and a connection of its own.
+    """
+
+    def __init__(
+        self, settings: Settings, shared: _AnyRunner | None = None, link: Link | None = None
+    ) -> None:
+        super().__init__(settings, shared)
+        self.link = self.backend.link() if link is None else link
+
+    def run(
+        self,
+        op: Op[T],
+        *,
+        verb: str | None = None,
+        patience: float | None = None,
+        deadline: float | None = None,
+    ) -> T:
+        """Run an operation to its end and return its result; logged as `verb`.
+
+        Once the server has answered, an outage may last `patience` seconds instead of the deadline.
+        Raises `BackendUnavailable`, `OutcomeUnknown`.
+        """
+        began = time.monotonic()
+        try:
+            if patience is None and deadline is None:
+                found = at_once(self.link, op, self.settings.deadline, self.attempt)
+            else:
+                found = run(self.link, self.attempt(op, patience, deadline))
+        except AgentBusError as error:
+            self.record(verb, began, error)
+            raise
+        self.record(verb, began)
+        return found
+
+    def iterate(self, op: Op[Any], patience: float | None = None) -> Iterator[Any]:
+        """Run an operation and yield what it emits."""
+        return iterate(self.link, self.attempt(op, patience))
+
+    def close(self) -> None:
+        """Close the connection; the next operation opens a new one."""
+        self.link.close()
+
+
+class LastingRunner(Runner):
+    """Runs a worker's operations: a server that has answered once is waited for until it is back.
+
+    It shares another runner's connection. `hurry` limits every outage to the deadline from then on.
+    """
+
+    def __init__(self, shared: Runner) -> None:
+        super().__init__(shared.settings, shared, shared.link)
+        self._answered = False
+        self._until = math.inf
+
+    def run(
+        self,
+        op: Op[T],
+        *,
+        verb: str | None = None,
+        patience: float | None = None,
+        deadline: float | None = None,
+    ) -> T:
+        """Run an operation. Raises `BackendUnavailable` if the server never answered."""
+        left = self._left if patience is None else patience
+        found = run(self.link, self.attempt(op, left, deadline, answered=self._answered))
+        self._answered = True
+        return found
+
+    def briefly(self, op: Op[T]) -> T:
+        """Run an operation that is not worth waiting for a server that is away."""
+        return super().run(op)
+
+    async def arun(self, op: Op[T]) -> T:
+        """Run an operation in another thread, so that the calling event loop goes on."""
+        import asyncio
+
+        return await asyncio.to_thread(self.run, op)
+
+    def hurry(self) -> None:
+        """Give up an outage after the deadline, from now on."""
+        self._until = min(self._until, time.monotonic() + self.settings.deadline)
+
+    def _left(self) -> float:
+        return max(0.0, self._until - time.monotonic())
+
+
+class AsyncRunner(_AnyRunner):
+    """Runs operations in an event loop; its coroutines share one connection."""
+
+    def __init__(self, settings: Settings) -> None:
+        from agentbus.store import async_driver
+
+        super().__init__(settings)
+        self._drive = async_driver
+        self.link = self.backend.alink()
+        # For workers, each of which calls the server from threads of its own.
+        self.blocking = Runner(settings, self)
+
+    async def run(
+        self,
+        op: Op[T],
+        *,
+        verb: str | None = None,
+        patience: float | None = None,
+        deadline: float | None = None,
+    ) -> T:
+        """Run an operation as `Runner.run` does."""
+        began = time.monotonic()
+        try:
+            found = await self._drive.run(self.link, self.attempt(op, patience, deadline))
+        except AgentBusError as error:
+            self.record(verb, began, error)
+            raise
+        self.record(verb, began)
+        return found
+
+    def iterate(self, op: Op[Any], patience: float | None = None) -> AsyncIterator[Any]:
+        """Run an operation and yield what it emits."""
+        return self._drive.iterate(self.link, self.attempt(op, patience))
+
+    async def aclose(self) -> None:
+        """Close the connections; operations in progress fail."""
+        self.blocking.close()
+        await self.link.aclose()
