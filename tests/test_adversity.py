@@ -226,7 +226,7 @@ def test_no_stale_acknowledgement_counts_because_an_unknown_task_makes_the_numbe
     stream, queue = Keys(project).queue("mail"), near_bus.queue("mail")
     queue.publish_many(range(20))
     worker = subscribed(far_bus, "serial", print, visibility=AGES)
-    batch = worker._intake.new(20)
+    _, batch = worker._do(worker._fetcher.new(20))
     # and one that it does not, since an answer was lost
     other = Consumption(near_bus.scope, "mail", "default", "other")
     queue.publish("unknown")
@@ -238,9 +238,9 @@ def test_no_stale_acknowledgement_counts_because_an_unknown_task_makes_the_numbe
         ask(near_bus, "XCLAIM", stream, "default", "other", 0, task.entry_id, "IDLE", idle)
     lossy.loses = f"\r\n{stream}\r\n".encode()
     if how == "again":
-        assert worker._intake.retries(10, 0) == []
+        assert worker._do(worker._fetcher.retries(10, 0)) == []
     else:
-        assert list(worker._intake.reclaimed()) == []
+        assert list(worker._reclaimer.each(worker._do)) == []
     assert lossy.lost == 1
     # and of the twenty, another has taken one over
     gone = batch[7].entry_id
@@ -249,14 +249,14 @@ def test_no_stale_acknowledgement_counts_because_an_unknown_task_makes_the_numbe
     # when it acknowledges the twenty
     ids = [task.entry_id for task in batch]
     ran: list[int] = []
-    worker._intake.ahead(1, {"normal": ids}, 0.0, [], lambda: ran.append(1))
+    worker._do(worker._fetcher.ahead(1, {"normal": ids}, 0.0, [], lambda: ran.append(1)))
 
     # then the one is the other's still
     assert (stats(near_bus, project, "processed"), stats(near_bus, project, "stale")) == (19, 1)
     assert ask(near_bus, "XPENDING", stream, "default", gone, gone, 1)[0][1] == b"thief"
     # and the unknown one is found
-    worker._intake.recover(lambda _priority: [])
-    assert [task.payload for task in worker._intake.strays] == ["unknown"]
+    worker._do(worker._reclaimer.recover(lambda _priority: []))
+    assert [task.payload for task in worker._reclaimer.strays] == ["unknown"]
 
 
 def test_tasks_that_were_taken_over_meanwhile_are_not_acknowledged_by_their_number(bus, project):
@@ -264,13 +264,13 @@ def test_tasks_that_were_taken_over_meanwhile_are_not_acknowledged_by_their_numb
     queue, stream = bus.queue("mail"), Keys(project).queue("mail")
     queue.publish_many(range(20))
     worker = subscribed(bus, "serial", print, visibility=AGES)
-    batch = worker._intake.new(20)
+    _, batch = worker._do(worker._fetcher.new(20))
     done, runs = batch[:10], batch[10:]
     ask(bus, "XCLAIM", stream, "default", "thief", 0, done[3].entry_id)
 
     # when it acknowledges ten of them while the other ten run
     ids = [task.entry_id for task in done]
-    worker._intake.ahead(1, {"normal": ids}, 0.0, runs, lambda: None)
+    worker._do(worker._fetcher.ahead(1, {"normal": ids}, 0.0, runs, lambda: None))
 
     assert (stats(bus, project, "processed"), stats(bus, project, "stale")) == (9, 1)
     assert left(bus, project) == 11
@@ -486,15 +486,15 @@ def test_a_retry_that_was_taken_and_not_begun_has_not_used_an_attempt(bus):
     queue.publish(1)
     (delivery,) = queue.fetch()
     delivery.retry()
-    worker._intake.prepare()
+    worker._do(worker._fetcher.prepare())
 
     # when that does not begin, however often
     for _ in range(5):
-        worker._intake.look_again()
-        (task,) = worker._intake.retries(1, 1)
-        assert worker._intake.admitted(task)
+        worker._fetcher.look_again()
+        (task,) = worker._do(worker._fetcher.retries(1, 1))
+        assert worker._do(worker._fetcher.admitted(task))
         assert task.attempt == 2
-        worker._settling.release(task)
+        worker._acker.release(task)
 
 
 @each_mode
@@ -506,7 +506,7 @@ def test_count_is_exact_whatever_there_is_to_do(bus, project, mode):
     for delivery in deliveries[:5]:
         delivery.retry()
     worker = subscribed(bus, mode, print, visibility=AGES)
-    worker._duty.give_back(worker._intake.new(3))
+    worker._acker.give_back(worker._do(worker._fetcher.new(3))[1])
     ids = [delivery.id.partition("@")[0] for delivery in deliveries[5:]]
     ask(bus, "XCLAIM", keys.queue("mail"), "default", "dead", 0, *ids, "IDLE", 2 * AGES * 1000)
     runs = Runs()

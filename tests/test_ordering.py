@@ -159,3 +159,94 @@ def test_a_key_that_was_trimmed_away_keeps_nobody_waiting(bus: agentbus.Bus) -> 
     bus.subscribe("mail", lambda delivery: done.append(delivery.payload[1]), drain=True).run()
 
     assert done == [2]
+
+
+def test_a_fetched_task_keeps_the_next_one_with_its_key_waiting(connect: Connect) -> None:
+    # given two tasks of one key, and the first in another consumer's hands
+    ada, bob = connect("ada").queue("mail"), connect("bob").queue("mail")
+    publish(connect(), ("k", 1), ("k", 2))
+    (first,) = ada.fetch(count=1)
+
+    # then nobody gets the second, until the first is acknowledged
+    assert bob.fetch() == []
+    assert ada.fetch() == []
+    assert first.ack()
+    (second,) = bob.fetch()
+    assert (second.payload, second.attempt) == (["k", 2], 1)
+
+
+def test_a_fetch_returns_one_task_of_a_key_and_those_of_other_keys_behind_it(
+    bus: agentbus.Bus,
+) -> None:
+    publish(bus, *[("a", number) for number in range(5)], ("b", 0))
+    queue = bus.queue("mail")
+
+    # A batch of five brings tasks that must wait, and hides none that need not.
+    first = queue.fetch(count=5)
+    assert [delivery.payload for delivery in first] == [["a", 0]]
+    assert [delivery.payload for delivery in queue.fetch(count=5)] == [["b", 0]]
+    assert first[0].ack()
+    assert [delivery.payload for delivery in queue.fetch(count=5)] == [["a", 1]]
+
+
+def test_a_retry_of_a_fetched_task_keeps_the_next_one_with_its_key_waiting(
+    bus: agentbus.Bus,
+) -> None:
+    publish(bus, ("k", 1), ("k", 2))
+    queue = bus.queue("mail")
+    (first,) = queue.fetch(count=1)
+
+    assert first.retry(after=60)
+
+    assert queue.fetch() == []
+    assert queue.fetch(block=0.05) == []
+
+
+def test_a_fetched_task_that_is_buried_lets_the_next_one_with_its_key_begin(
+    bus: agentbus.Bus,
+) -> None:
+    publish(bus, ("k", 1), ("k", 2))
+    queue = bus.queue("mail")
+    (first,) = queue.fetch()
+
+    assert first.bury("never")
+
+    assert [delivery.payload for delivery in queue.fetch()] == [["k", 2]]
+
+
+@pytest.mark.parametrize("keys", [1, 200])
+def test_fetched_tasks_leave_nothing_in_the_index(bus: agentbus.Bus, keys: int) -> None:
+    publish(bus, *[(f"k{number % keys}", number) for number in range(200)])
+    queue = bus.queue("mail")
+    done: list[int] = []
+
+    while deliveries := queue.fetch(count=100):
+        for delivery in deliveries:
+            assert delivery.ack()
+            done.append(delivery.payload[1])
+
+    assert done == list(range(200))
+    assert ask(bus, "EXISTS", Keys(bus.project).order("mail", "normal")) == 0
+
+
+async def test_an_asynchronous_bus_fetches_in_the_order_of_a_key(
+    abus: agentbus.AsyncBus, connect: Connect
+) -> None:
+    publish(connect(), ("k", 1), ("k", 2), ("k", 3))
+    queue = abus.queue("mail")
+
+    (first,) = await queue.fetch()
+    assert await queue.fetch() == []
+    assert await first.ack("sent")
+    assert await queue.result(first.id) == "sent"
+
+    (second,) = await queue.fetch(block=1.0)
+    assert await second.retry()
+    (second,) = await queue.fetch()
+    assert (second.payload, second.attempt) == (["k", 2], 2)
+    assert await second.bury("never")
+
+    (third,) = await queue.fetch()
+    assert third.payload == ["k", 3]
+    assert await third.ack()
+    assert ask(connect(), "EXISTS", Keys(abus.project).order("mail", "normal")) == 0

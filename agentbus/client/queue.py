@@ -155,14 +155,12 @@ class Queue:
     ) -> Any:
         """Take tasks by hand: a list of deliveries, each to be acknowledged, retried or buried.
 
-        Waits at most `block` seconds for the first one. What is none of these within the `visibility` (in
-        seconds, by default the policy's) is handed out again, as the next attempt. Only on a blocking bus.
+        Waits at most `block` seconds for the first one. A task that is not settled within the `visibility`
+        (in seconds, by default the policy's) is delivered again, as the next attempt.
         """
         from agentbus.workers.fetch import fetch
 
-        if hasattr(self._bus, "__aenter__"):
-            raise UsageError("fetch is for a blocking bus", hint="use 'subscribe' on this one")
-        return fetch(
+        op = fetch(
             self._bus.runner,
             self.name,
             group=group,
@@ -170,6 +168,7 @@ class Queue:
             block=block,
             visibility=visibility,
         )
+        return self._bus._run("fetch", Patient(op, block or 0.0))
 
     def replay_from(
         self,

@@ -1,10 +1,11 @@
-"""One receipt of a task, as a handler gets it."""
+"""One receipt of a task, as a handler or a program that fetches gets it."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from agentbus.core.envelope import trail_of
+from agentbus.client.verb import verb
+from agentbus.core.envelope import META, trail_of
 from agentbus.queues.retry import pause
 
 if TYPE_CHECKING:
@@ -13,22 +14,22 @@ if TYPE_CHECKING:
     from agentbus.queues.claimed import Taken
     from agentbus.queues.consumer import Consumption
     from agentbus.queues.publish import Task
+    from agentbus.store.steps import Op
 
 
-class Delivery:
-    """A task in the hands of a consumer: its payload, and what may become of it.
+class AnyDelivery:
+    """What a blocking delivery and an asynchronous one share."""
 
-    `ack`, `retry` and `bury` tell whether the task was still this consumer's; one that was taken over by
-    another is refused, and nothing happens. In an asynchronous handler they are awaited.
-    The rest of the envelope are attributes, too: `correlation_id`, `reply_to`, `headers` and so on, as in
-    `Task`; None where nothing was said.
-    """
+    __slots__ = ("_consumer", "_perform", "_taken", "acked", "payload", "settled")
 
-    __slots__ = ("_consumption", "_run", "_taken", "acked", "payload", "settled")
+    def __init_subclass__(cls) -> None:
+        for name, definition in vars(AnyDelivery).items():
+            if isinstance(definition, verb):
+                setattr(cls, name, definition.bind(cls))  # type: ignore[attr-defined]
 
-    def __init__(self, consumption: Consumption, run: Callable[[Any], Any], taken: Taken) -> None:
-        self._consumption = consumption
-        self._run = run
+    def __init__(self, consumer: Consumption, perform: Callable[[Any], Any], taken: Taken) -> None:
+        self._consumer = consumer
+        self._perform = perform
         self._taken = taken
         self.payload = taken.payload
         self.settled = False
@@ -37,22 +38,22 @@ class Delivery:
     @property
     def id(self) -> str:
         """The task's id, as `publish` returned it."""
-        return self._consumption.id_of(self._taken)
+        return self._consumer.id_of(self._taken)
 
     @property
     def attempt(self) -> int:
-        """Which run of this task this is, from 1."""
+        """The attempt number, starting at 1."""
         return self._taken.attempt
 
     @property
     def queue(self) -> str:
         """The queue that it came from."""
-        return self._consumption.queue
+        return self._consumer.queue
 
     @property
     def group(self) -> str:
         """The group that it was taken for."""
-        return self._consumption.group
+        return self._consumer.group
 
     @property
     def priority(self) -> str:
@@ -69,7 +70,7 @@ class Delivery:
 
     @property
     def task(self) -> Task:
-        """The whole envelope, as it may be published again."""
+        """The whole envelope, ready to be published again."""
         from agentbus.queues.publish import Task
 
         known: dict[str, Any] = {name: self._taken.meta.get(name) for name in Task.__match_args__}
@@ -90,52 +91,50 @@ class Delivery:
 
     @property
     def trail(self) -> Any:
-        """The agents that the task passed, as a router noted, each with the time in unix ms."""
+        """The agents that the task passed, as a router noted them, each with the time in unix ms."""
         return trail_of(self._taken.meta, self.payload)
 
     def __getattr__(self, name: str) -> Any:
-        from agentbus.core.envelope import META
-
         if name in META:
             return self._taken.meta.get(name)
         raise AttributeError(f"a delivery has no {name!r}")
 
-    def ack(self, result: object = None) -> Any:
-        """Say that the task is done, with a result to keep if there is one."""
+    @verb
+    def ack(self, result: object = None) -> Op[bool]:
+        """Acknowledge the task, with a result to keep if there is one; tells whether it was still ours."""
         self.settled = True
-        self.acked = bool(self._run(self._consumption.finish(self._taken, 0.0, result)))
+        self.acked = yield from self._consumer.finish(self._taken, 0.0, result)
         return self.acked
 
-    def retry(self, after: float = 0.0) -> Any:
-        """Have the task delivered again, after so many seconds."""
-        op = self._consumption.retry(self._taken, pause(after))
+    @verb
+    def retry(self, after: float = 0.0) -> Op[bool]:
+        """Deliver the task again after `after` seconds; tells whether it was still ours."""
+        op = self._consumer.retry(self._taken, pause(after))
         self.settled = True
-        return bool(self._run(op))
+        return (yield from op)
 
-    def bury(self, error: BaseException | str) -> Any:
-        """Put the task among the dead letters, with the reason."""
+    @verb
+    def bury(self, error: BaseException | str) -> Op[bool]:
+        """Move the task to the dead letters, with the reason; tells whether it was still ours."""
         self.settled = True
-        return bool(self._run(self._consumption.bury(self._taken, error)))
+        return (yield from self._consumer.bury(self._taken, error))
+
+    def _run(self, _name: str, op: Op[bool]) -> Any:
+        return self._perform(op)
 
 
-class AsyncDelivery(Delivery):
-    """A delivery in the hands of an asynchronous handler: `ack`, `retry` and `bury` are awaited."""
+class Delivery(AnyDelivery):
+    """A task in the hands of a consumer: its payload, and the ways to settle it.
+
+    `ack`, `retry` and `bury` return whether the task was still this consumer's; one that another consumer
+    has reclaimed is left alone. The rest of the envelope are attributes, too: `correlation_id`,
+    `reply_to`, `headers` and so on, as in `Task`; None where nothing was given.
+    """
 
     __slots__ = ()
 
-    async def ack(self, result: object = None) -> bool:
-        """Say that the task is done, with a result to keep if there is one."""
-        self.settled = True
-        self.acked = bool(await self._run(self._consumption.finish(self._taken, 0.0, result)))
-        return self.acked
 
-    async def retry(self, after: float = 0.0) -> bool:
-        """Have the task delivered again, after so many seconds."""
-        op = self._consumption.retry(self._taken, pause(after))
-        self.settled = True
-        return bool(await self._run(op))
+class AsyncDelivery(AnyDelivery):
+    """A delivery in a coroutine: as `Delivery`, but `ack`, `retry` and `bury` are awaited."""
 
-    async def bury(self, error: BaseException | str) -> bool:
-        """Put the task among the dead letters, with the reason."""
-        self.settled = True
-        return bool(await self._run(self._consumption.bury(self._taken, error)))
+    __slots__ = ()

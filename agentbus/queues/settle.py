@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from agentbus.core import envelope, names
 from agentbus.core.clock import rfc3339
@@ -12,6 +12,7 @@ from agentbus.queues.claimed import Taken, told
 from agentbus.queues.dependents import passed_on, queue_of
 from agentbus.queues.ids import DEDUP_WINDOW, PRIORITIES, RESULT_KEPT, suffix, task_id
 from agentbus.queues.notify import telling
+from agentbus.store.failures import GroupMissing
 from agentbus.store.steps import Script
 
 if TYPE_CHECKING:
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Op
+
+T = TypeVar("T")
 
 # The consumer that holds what waits for its next attempt; no worker has this name.
 ASIDE = "~aside"
@@ -56,6 +59,9 @@ class Ending:
         self.doubtful = False
         # Whether a task was ever seen that the server is asked about before it begins.
         self.asks_first = False
+        # Priority: when to look for tasks that were put aside, in unix seconds. No key is ever added,
+        # since several threads look at it.
+        self.due = dict.fromkeys(PRIORITIES, 0.0)
         keys = scope.keys
         self.streams = {priority: keys.queue(queue, priority) for priority in PRIORITIES}
         self.stats = keys.stats(queue)
@@ -104,10 +110,10 @@ class Ending:
         )
         return answer
 
-    def wake(self, task: Taken) -> Op[int]:
-        """Say that an ordered task is done with; returns 1 if the next one with its key was waiting."""
+    def wake(self, task: Taken) -> Op[None]:
+        """Remove a settled task from the order of its key; the next one is due at once if it waits."""
         keys = self.scope.keys
-        waiting: int = yield Script(
+        waiting = yield Script(
             "wake",
             (
                 *(self.streams[task.priority], keys.order(self.queue, task.priority)),
@@ -116,7 +122,8 @@ class Ending:
             (task.entry_id, task.meta["ordering_key"]),
             writes=True,
         )
-        return waiting
+        if waiting:
+            self.due[task.priority] = 0.0
 
     def claim(self, task: Taken, *, keep: bool = True) -> Op[int]:
         """Take a piece of work for a task; 0 if another task took it within the dedup window.
@@ -180,6 +187,8 @@ class Ending:
         self.scope.settled(once, step)
         if done == _AWAITED:
             yield from passed_on(self.scope)
+        if done and task.ordered:
+            yield from self.wake(task)
         return bool(done)
 
     def retry(self, task: Taken, after: float) -> Op[bool]:
@@ -199,7 +208,21 @@ class Ending:
         )
         due = yield step
         self.scope.settled(once, step)
+        if due:
+            self.aside_until(task.priority, self.scope.now() + after)
         return bool(due)
+
+    def aside_until(self, priority: str, due: float) -> None:
+        """Look for tasks that were put aside at this unix time at the latest."""
+        self.due[priority] = min(self.due[priority], due)
+
+    def unless_missing(self, op: Op[T], otherwise: T) -> Op[T]:
+        """Run an operation; returns `otherwise` if the group was removed meanwhile."""
+        try:
+            return (yield from op)
+        except GroupMissing:
+            self.missing = True
+            return otherwise
 
     def bury(self, task: Taken, error: BaseException | str) -> Op[bool]:
         """Move a task to the dead letters with the reason; tells whether it was still ours.
@@ -234,6 +257,8 @@ class Ending:
         self.scope.settled(once, step)
         if buried == _AWAITED:
             yield from passed_on(self.scope)
+        if buried and task.ordered:
+            yield from self.wake(task)
         if buried and task.claims:
             # It was not done: its letter may be replayed, or the work be asked for anew.
             yield from self.claim(task, keep=False)

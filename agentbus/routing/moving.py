@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from agentbus.queues.claimed import Taken
     from agentbus.queues.consumer import Consumption
-    from agentbus.queues.delivery import Delivery
+    from agentbus.queues.delivery import AnyDelivery
     from agentbus.routing.rules import Choice, Rules
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Op
@@ -127,7 +127,7 @@ class Moving:
         self._turns: Counter[tuple[str, ...]] = Counter()
 
     def __call__(
-        self, tasks: Sequence[Taken], wrap: Callable[[Taken], Delivery]
+        self, tasks: Sequence[Taken], wrap: Callable[[Taken], AnyDelivery]
     ) -> list[Outcome | Taken]:
         """Move tasks, and return what became of each; nobody is handed a delivery."""
         del wrap
@@ -193,6 +193,8 @@ class Moving:
         else:
             outcome.settled = True
             outcome.acked = code >= _MOVED or code == _DUPLICATE
+            if outcome.acked and task.ordered:
+                self._ask(self._task.wake(task))
             if code >= _MOVED:
                 self.counts["moved"] += 1
             elif code == _DUPLICATE:

@@ -59,17 +59,17 @@ class Router(Worker):
             visibility=visibility,
         )
         # What is asked for twice is found when it is moved.
-        self._task.claiming = False
+        self._consumer.claiming = False
         self._moving = Moving(
             bus.runner.scope,
             self._runner.run,
-            self._task,
+            self._consumer,
             self._file.rules,
             lambda queue: bus.runner.policy(queue).bound,
-            self._settling.aside_until,
+            self._consumer.aside_until,
             on_refused or _unheard,
         )
-        self.perform(self._moving)
+        self.execute_by(self._moving)
         self.chores.append(self._file)
 
     @property

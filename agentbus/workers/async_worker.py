@@ -8,7 +8,7 @@ import threading
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from agentbus.workers.worker import Worker
+from agentbus.workers.worker import AnyWorker
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -16,84 +16,53 @@ if TYPE_CHECKING:
     from agentbus.queues.runner import AsyncRunner
 
 
-class AsyncWorker:
+class AsyncWorker(AnyWorker):
     """Runs a handler for the tasks of one queue, as `Worker` does.
 
     An asynchronous handler runs in the event loop in which the worker was made; a plain one runs in a
-    thread. What the worker asks of the server blocks a thread of its own, never the loop.
+    thread. The worker's own requests block a thread, never the loop.
     """
 
     def __init__(
         self, runner: AsyncRunner, queue: str, handler: Callable[..., Any], **options: Any
     ) -> None:
-        self._worker = Worker(
+        super().__init__(
             runner.blocking,
             queue,
             handler,
             loop=asyncio.get_running_loop(),
-            # A handler's own requests go the way of the bus: threads are few in a loop.
+            # A handler's own requests use the bus's connection: threads are few in a loop.
             arun=partial(runner.run, verb="work"),
             **options,
         )
-
-    @property
-    def name(self) -> str:
-        """The name of the consumer: `host:pid:random`."""
-        return self._worker.name
-
-    @property
-    def queue(self) -> str:
-        """The queue that it works on."""
-        return self._worker.queue
-
-    @property
-    def group(self) -> str:
-        """The group that it works for."""
-        return self._worker.group
-
-    @property
-    def done(self) -> int:
-        """How many tasks this worker has done and acknowledged."""
-        return self._worker.done
-
-    @property
-    def failed(self) -> int:
-        """How many runs of a handler have failed; their tasks are tried again, or were buried."""
-        return self._worker.failed
 
     async def __aenter__(self) -> AsyncWorker:
         return self
 
     async def __aexit__(self, *_exc: object) -> None:
-        self.stop()
-        await _in_thread(self._worker.close)
-
-    def stop(self) -> None:
-        """Stop after what runs now is finished and acknowledged; may be called from anywhere."""
-        self._worker.stop()
+        await _in_thread(self._close)
 
     async def run(self) -> int:
         """Work until stopped (or, to drain, until nothing is left); returns how many tasks were done.
 
-        Cancelled, it stops as `stop` does, and ends when what runs has ended.
+        Cancelled, it stops as `stop` does, and ends when the running tasks have ended.
         """
-        done: int = await self._until_it_ends(self._worker.run)
-        return done
+        return await self._until_it_ends(self._work)
 
     async def run_once(self, *, wait: float = 0.0) -> int:
-        """Make one pass: what is to be delivered again, then one batch of new tasks, to its end."""
-        handled: int = await self._until_it_ends(lambda: self._worker.run_once(wait=wait))
-        return handled
+        """Make one pass: redelivered tasks, then one batch of new ones, to its end."""
+        return await self._until_it_ends(partial(self._pass, wait))
 
-    async def _until_it_ends(self, work: Callable[[], Any]) -> Any:
-        # No task of the loop's: it is not to be cancelled with all of them when a program ends.
+    async def _until_it_ends(self, work: Callable[[], int]) -> int:
+        # Not a task of the loop: it must not be cancelled with all tasks when a program ends.
         working = _in_thread(work)
         try:
-            return await asyncio.shield(working)
+            done: int = await asyncio.shield(working)
         except asyncio.CancelledError:
             self.stop()
             await asyncio.wait([working])
             raise
+        return done
 
 
 def _in_thread(work: Callable[[], Any]) -> asyncio.Future[Any]:
@@ -115,7 +84,7 @@ def _in_thread(work: Callable[[], Any]) -> asyncio.Future[Any]:
             result = work()
         except BaseException as error:  # noqa: BLE001 (it is handed over)
             failure = error
-        # A loop that was closed has nobody who waits.
+        # In a closed loop nobody waits.
         with contextlib.suppress(RuntimeError):
             loop.call_soon_threadsafe(give, result, failure)
 

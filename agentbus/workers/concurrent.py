@@ -1,4 +1,4 @@
-"""Handlers side by side: each task is settled when it has ended, and its place is free."""
+"""The execution loop of a worker with a concurrency: each task is settled when its handler has ended."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ from typing import TYPE_CHECKING, Any
 
 from agentbus.core.errors import AgentBusError
 from agentbus.queues.claimed import Taken
+from agentbus.workers.serial import Loop
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from agentbus.workers.acker import Settling
-    from agentbus.workers.duty import Duty
+    from agentbus.workers.acker import Acker
     from agentbus.workers.executors import Outcome, Pool
 
 if TYPE_CHECKING:
     _Ended = tuple[Outcome | Taken, float]
 _LONGEST_WAIT = 1.0
 _SHORT_WAIT = 0.1
-# Tasks for about so many seconds are taken ahead of those that run.
+# Tasks for this many seconds of work are fetched ahead of those that run.
 _AHEAD = 0.05
 _MEASURE_EVERY = 0.25
 
 
 class Window:
-    """The tasks that are in a worker's hands, and the thread that settles those that have ended."""
+    """The tasks that a worker holds, and the thread that settles those that have ended."""
 
-    def __init__(self, concurrency: int, most: int, settling: Settling) -> None:
+    def __init__(self, concurrency: int, most: int, acker: Acker) -> None:
         self._concurrency = concurrency
         self._most = max(most, concurrency)
-        self._settling = settling
+        self._acker = acker
         self._held: dict[bytes, Taken] = {}
         self._ended: queue.SimpleQueue[_Ended | None] = queue.SimpleQueue()
         self._change = threading.Condition()
@@ -65,7 +65,7 @@ class Window:
     @property
     def room(self) -> int:
         """How many more tasks may be taken: those that run, and a moment's work ahead."""
-        # Measured anew, since no task may have ended for a while.
+        # Measured now, since no task may have ended for a while.
         self._measure(0)
         ahead = int(self._rate * _AHEAD)
         return min(self._concurrency + ahead, self._most) - len(self._held)
@@ -87,7 +87,7 @@ class Window:
             self._change.wait_for(lambda: happened() or self.failure is not None, seconds)
 
     def report(self, outcome: Outcome | Taken, took: float) -> None:
-        """Take note that a task has ended, after so many seconds; called by the pool, from any thread."""
+        """Note that a task has ended after `took` seconds; the pool calls this from any thread."""
         self._ended.put((outcome, took))
 
     def _settle(self) -> None:
@@ -102,11 +102,11 @@ class Window:
             outcomes = [outcome for outcome, _ in batch]
             for outcome, took in batch:
                 if isinstance(outcome, Taken) or outcome.begun:
-                    self._settling.tally.ran(1, took)
+                    self._acker.tally.ran(1, took)
             try:
-                done = self._settling.plain(outcomes)
+                done = self._acker.plain(outcomes)
                 if done:
-                    self._settling.ack(done, sum(took for _, took in batch))
+                    self._acker.ack(done, sum(took for _, took in batch))
             except Exception as failure:  # noqa: BLE001 (the worker's own thread raises it)
                 self.failure = failure
             self._let_go(outcomes)
@@ -122,7 +122,7 @@ class Window:
         self._measure(number)
 
     def _measure(self, number: int) -> None:
-        """Count tasks that ended, and every so often how many do in a second."""
+        """Count tasks that ended; now and then, update how many end in a second."""
         with self._counting:
             self._count += number
             spent = time.monotonic() - self._measured
@@ -136,11 +136,11 @@ def _name(task: Taken) -> bytes:
     return task.priority.encode() + task.entry_id
 
 
-class Sliding:
+class Concurrent(Loop):
     """Runs a handler for several tasks at once."""
 
-    def __init__(self, duty: Duty, window: Window) -> None:
-        self._duty = duty
+    def __init__(self, window: Window, *parts: Any, **limits: Any) -> None:
+        super().__init__(*parts, **limits)
         self._window = window
         self._suspects: threading.Thread | None = None
         window.start()
@@ -151,38 +151,39 @@ class Sliding:
         return self._window.held
 
     def turn(self, wait: float) -> int:
-        """Hand over what is to be delivered again, and new tasks; returns how many are in hand."""
-        duty, window = self._duty, self._window
+        """Submit redelivered and new tasks; returns how many are in hand."""
+        window = self._window
         if window.failure is not None:
             raise window.failure
         handled = 0
-        room = self._room()
-        for task in duty.allowed(lambda: duty.intake.retries(room, room)):
+        room = self._free_room()
+        for task in self._retries(room, room):
             self._submit(task)
             handled += 1
-        duty.intake.recover(self._known)
-        if duty.intake.reclaims and not (self._suspects and self._suspects.is_alive()):
+        if self._consumer.doubtful:
+            self._run(self._reclaimer.recover(self._known))
+        if self._reclaimer.due and not (self._suspects and self._suspects.is_alive()):
             self._suspects = threading.Thread(target=self._one_by_one, daemon=True)
             self._suspects.start()
-            if duty.limit is not None:
+            if self._limit is not None:
                 # Two threads that take tasks would take too many.
                 self._suspects.join()
-        room = self._room()
+        room = self._free_room()
         if room <= 0:
-            window.until(lambda: self._room() > 0, _LONGEST_WAIT)
+            window.until(lambda: self._free_room() > 0, _LONGEST_WAIT)
             return handled + 1
-        batch = duty.take(room)
+        batch = self._take(room)
         if not batch and wait and not handled:
             # While tasks run, one that was put aside may fall due at any moment.
             wait = min(wait, _SHORT_WAIT) if window.held else wait
-            batch = duty.within(duty.allowed(lambda: duty.intake.wait(room, wait)), room)
+            batch = self._wait(room, wait)
         handled += len(batch)
-        if duty.task.asks_first:
+        if self._consumer.asks_first:
             for task in batch:
                 if task.asked_first:
                     self._submit(task)
             batch = [task for task in batch if not task.asked_first]
-        window.submit(batch, duty.wrap)
+        window.submit(batch, self._wrap)
         return handled + len(window.held)
 
     def settle(self) -> int:
@@ -195,7 +196,7 @@ class Sliding:
         return 0
 
     def let_go(self) -> None:
-        """Wait for what runs; what has not begun is given back by its place in the pool."""
+        """Wait for reclaimed tasks; the pool gives back what has not begun."""
         if self._suspects is not None:
             self._suspects.join()
 
@@ -203,23 +204,23 @@ class Sliding:
         """End the threads."""
         self._window.close()
 
-    def _room(self) -> int:
-        return self._duty.room(self._window.room, len(self._window.held))
+    def _free_room(self) -> int:
+        return self._room(self._window.room, len(self._window.held))
 
     def _submit(self, task: Taken) -> None:
-        if self._duty.intake.admitted(task):
-            self._window.submit([task], self._duty.wrap)
+        if self._admitted(task):
+            self._window.submit([task], self._wrap)
 
     def _one_by_one(self) -> None:
-        """Run what dead workers held: one at a time, beside first deliveries."""
+        """Run reclaimed tasks one at a time, beside first deliveries."""
         window = self._window
         try:
-            for task in self._duty.intake.reclaimed():
-                if self._duty.limit is not None:
+            for task in self._reclaimer.each(self._run):
+                if self._limit is not None:
                     # What runs may be all that is left to do.
                     window.until(self._free, None)
-                if self._duty.halted:
-                    self._duty.give_back([task])
+                if self._halted:
+                    self._acker.give_back([task])
                     continue
                 self._submit(task)
                 window.until(partial(_gone, window, task), None)
@@ -227,7 +228,7 @@ class Sliding:
             window.failure = failure
 
     def _free(self) -> bool:
-        return self._duty.halted or self._room() > 0
+        return self._halted or self._free_room() > 0
 
     def _known(self, priority: str) -> list[bytes]:
         return [task.entry_id for task in self.held if task.priority == priority]

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Sequence
 
     from agentbus.queues.claimed import Taken
-    from agentbus.queues.delivery import Delivery
+    from agentbus.queues.delivery import AnyDelivery
 
-    Wrap = Callable[[Taken], Delivery]
+    Wrap = Callable[[Taken], AnyDelivery]
     Handler = Callable[[Any], Any]
 
 
@@ -118,7 +118,7 @@ class Inline(_Watched):
             outcome = Outcome(task, result)
         return _ended(outcome, delivery, began)
 
-    def _run(self, delivery: Delivery) -> object:
+    def _run(self, delivery: AnyDelivery) -> object:
         # A plain function may return a coroutine: unless it is run, nothing was done.
         result = self._handler(delivery)
         return self._finish(result) if inspect.isawaitable(result) else result
@@ -212,7 +212,7 @@ class Batches:
             outcomes.append(outcome)
         return outcomes
 
-    def _run(self, deliveries: list[Delivery]) -> None:
+    def _run(self, deliveries: list[AnyDelivery]) -> None:
         result = self._handler(deliveries)
         if inspect.isawaitable(result):
             self._finish(result)
@@ -377,7 +377,7 @@ def _awaited(awaitable: Awaitable[Any]) -> Coroutine[Any, Any, Any]:
     return wait()
 
 
-def _ended(outcome: Outcome, delivery: Delivery, began: float) -> Outcome:
+def _ended(outcome: Outcome, delivery: AnyDelivery, began: float) -> Outcome:
     outcome.took = time.monotonic() - began
     outcome.settled, outcome.acked = delivery.settled, delivery.acked
     return outcome

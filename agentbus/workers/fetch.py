@@ -1,4 +1,4 @@
-"""Taking tasks by hand, without a worker's loop."""
+"""Fetches tasks for a program that acknowledges them itself, without a worker."""
 
 from __future__ import annotations
 
@@ -7,159 +7,136 @@ import secrets
 import socket
 import time
 import weakref
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from agentbus.queues.claimed import Taken
 from agentbus.queues.consumer import Consumption
-from agentbus.queues.delivery import Delivery
+from agentbus.queues.delivery import AsyncDelivery, Delivery
 from agentbus.queues.ids import PRIORITIES
-from agentbus.store.failures import GroupMissing
+from agentbus.queues.runner import AsyncRunner
 from agentbus.store.steps import Pause
 from agentbus.workers import registry
+from agentbus.workers.fetcher import Fetcher
+from agentbus.workers.metrics import Tally
+from agentbus.workers.reclaim import Reclaimer
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from agentbus.queues.claimed import Taken
+    from agentbus.queues.delivery import AnyDelivery
     from agentbus.queues.runner import Runner
     from agentbus.store.steps import Op
 
+# Tasks that were put aside or delayed may fall due while a fetch waits for new ones.
+_LOOK_EVERY = 0.1
 
-_RECLAIM_EVERY = 30.0
 
-
-class _Place:
-    """Who fetches by hand in this process, and when it next looks for what others left."""
+class _Consumer:
+    """The consumer that fetches for one bus in this process, and when it next reclaims."""
 
     def __init__(self) -> None:
         self.process = os.getpid()
-        # One consumer for a bus and a process, or each call would leave another name behind.
-        self.consumer = f"{socket.gethostname()}:{self.process}:{secrets.token_hex(4)}"
-        self.reclaims: dict[tuple[str, str], float] = {}
+        # One name for a bus and a process, or each call would leave another consumer behind.
+        self.name = f"{socket.gethostname()}:{self.process}:{secrets.token_hex(4)}"
+        self.due_at: dict[tuple[str, str], float] = {}
 
 
-_places: weakref.WeakKeyDictionary[Any, _Place] = weakref.WeakKeyDictionary()
-
-
-def _here(runner: Runner) -> _Place:
-    place = _places.get(runner)
-    if place is None or place.process != os.getpid():
-        place = _places[runner] = _Place()
-    return place
+_consumers: weakref.WeakKeyDictionary[Any, _Consumer] = weakref.WeakKeyDictionary()
 
 
 def fetch(
-    runner: Runner,
+    runner: Runner | AsyncRunner,
     queue: str,
     *,
     group: str,
     count: int,
     block: float | None,
     visibility: float | None = None,
-) -> list[Delivery]:
-    """Take tasks for a consumer of its own; a malformed one is buried and left out."""
-    puller = _Puller(runner, queue, group, visibility)
-    puller.run(puller.task.prepare())
-    taken = [] if puller.paused() else puller.due(count)
-    until = time.monotonic() + (block or 0.0)
-    while not taken and time.monotonic() < until:
-        # Not for longer than a moment: what was put aside or delayed may fall due meanwhile.
-        moment = min(0.1, max(0.001, until - time.monotonic()))
-        if puller.paused():
-            puller.run(_rest(moment))
-            continue
-        try:
-            taken = puller.run(puller.task.take(count, moment), moment)
-        except GroupMissing:
-            return []
-        taken = taken or puller.due(count)
-    if taken and puller.paused():
-        # It was paused meanwhile: what was published after that must not be handed out.
-        puller.run(puller.task.give_back(taken))
+) -> Op[list[AnyDelivery]]:
+    """Take tasks for this process's own consumer; waits at most `block` seconds for the first one."""
+    scope, policy = runner.scope, runner.policy(queue)
+    known = _consumers.get(runner)
+    if known is None or known.process != os.getpid():
+        known = _consumers[runner] = _Consumer()
+    consumer = Consumption(
+        scope, queue, group, known.name, kept=policy.results, letters_of=policy.dead_letters
+    )
+    # Never sent: what programs fetch is in the counters that scripts keep, and not in the metrics.
+    tally = Tally(scope, queue, group, known.name)
+    seconds = policy.visibility if visibility is None else visibility
+    due_at = known.due_at.get((queue, group), 0.0)
+    reclaimer = Reclaimer(consumer, tally, seconds, own=True, due_at=due_at)
+    fetcher = Fetcher(consumer, reclaimer, tally, attempts=policy.attempts)
+    try:
+        taken = yield from _fetched(fetcher, count, block or 0.0)
+    finally:
+        known.due_at[queue, group] = reclaimer.due_at
+    kind = AsyncDelivery if isinstance(runner, AsyncRunner) else Delivery
+    return [kind(consumer, partial(runner.run, verb="fetch"), task) for task in taken]
+
+
+def _fetched(fetcher: Fetcher, count: int, block: float) -> Op[list[Taken]]:
+    consumer = fetcher.consumer
+    until = time.monotonic() + block
+    while True:
+        left = until - time.monotonic()
+        moment = max(0.001, min(_LOOK_EVERY, left))
+        taken: list[Taken] = []
+        if not (yield from _paused(consumer)):
+            taken = yield from _due(fetcher, count)
+            if not taken and left > 0:
+                found = yield from fetcher.wait(count, moment)
+                # The server applied the count to each priority.
+                yield from consumer.give_back(found[count:])
+                taken = yield from _admitted(fetcher, found[:count])
+        elif left > 0:
+            yield Pause(moment)
+        if taken or left <= 0:
+            break
+    if taken and (yield from _paused(consumer)):
+        # It was paused meanwhile: tasks published after that must not be handed out.
+        yield from consumer.give_back(taken)
         return []
-    return [Delivery(puller.task, puller.run, task) for task in taken if puller.is_sound(task)]
+    return taken
 
 
-class _Puller:
-    """One call that fetches by hand."""
+def _paused(consumer: Consumption) -> Op[bool]:
+    scope = consumer.scope
+    return (yield from registry.held(scope, consumer.queue, scope.agent)) is not None
 
-    def __init__(self, runner: Runner, queue: str, group: str, visibility: float | None) -> None:
-        policy = runner.policy(queue)
-        self._runner = runner
-        self._place = _here(runner)
-        self._where = (queue, group)
-        self._attempts = policy.attempts
-        self._visibility = policy.visibility if visibility is None else visibility
-        self.task = Consumption(
-            runner.scope,
-            queue,
-            group,
-            self._place.consumer,
-            kept=policy.results,
-            letters_of=policy.dead_letters,
-        )
 
-    def run(self, op: Op[Any], patience: float | None = None) -> Any:
-        """Run an operation."""
-        return self._runner.run(op, verb="fetch", patience=patience)
-
-    def paused(self) -> bool:
-        """Tell whether nothing may be taken."""
-        return (
-            self.run(registry.held(self._runner.scope, self.task.queue, self._runner.scope.agent))
-            is not None
-        )
-
-    def is_sound(self, task: Taken) -> bool:
-        """Tell whether a task is to be handed out; one that cannot be read is buried, a duplicate done."""
+def _admitted(fetcher: Fetcher, found: Iterable[Taken]) -> Op[list[Taken]]:
+    """Return the tasks that may begin; a malformed one is buried."""
+    taken = []
+    for task in found:
         if task.error is not None:
-            self.run(self.task.bury(task, f"the entry is malformed: {task.error}"))
-            return False
-        if task.claims and not self.run(self.task.claim(task)):
-            self.run(self.task.finish(task, 0.0))
-            return False
-        return True
+            yield from fetcher.consumer.bury(task, f"the entry is malformed: {task.error}")
+        elif (yield from fetcher.admitted(task)):
+            taken.append(task)
+    return taken
 
-    def due(self, count: int) -> list[Taken]:
-        """Take what is to be delivered again, each attempt counted, then new tasks."""
-        self.run(self.task.promote())
-        taken: list[Taken] = []
-        for priority in PRIORITIES:
-            if len(taken) < count:
-                tasks, _, _ = self.run(self.task.again(priority, count - len(taken)))
-                taken += [task for task in tasks if self._begun(task)]
-        taken += self._abandoned(count - len(taken))
-        if len(taken) < count:
-            _, found = self.run(self.task.turn({}, 0.0, count - len(taken)))
-            taken += found
-        # Now and then would do, but a program that fetches has nobody who would do it then.
-        self.run(self.task.bookmark())
-        return taken
 
-    def _abandoned(self, count: int) -> list[Taken]:
-        """Take over, now and then, what nobody has acknowledged within the visibility."""
-        now = time.monotonic()
-        if count <= 0 or now < self._place.reclaims.get(self._where, 0.0):
-            return []
-        self._place.reclaims[self._where] = now + min(_RECLAIM_EVERY, self._visibility / 2)
-        taken: list[Taken] = []
+def _due(fetcher: Fetcher, count: int) -> Op[list[Taken]]:
+    """Take what is to be redelivered, then new tasks."""
+    consumer, reclaimer = fetcher.consumer, fetcher.reclaimer
+    yield from fetcher.prepare()
+    yield from consumer.promote()
+    fetcher.look_again()
+    taken = yield from _admitted(fetcher, (yield from fetcher.retries(count)))
+    if len(taken) < count and reclaimer.begin():
         for priority in PRIORITIES:
             start = "-"
             while start and len(taken) < count:
-                start, tasks, _ = self.run(
-                    self.task.reclaim(
-                        priority, self._visibility, start, count - len(taken), own=True
-                    )
-                )
-                taken += [task for task in tasks if self._begun(task)]
-        return taken
-
-    def _begun(self, task: Taken) -> bool:
-        task.attempt = self.run(self.task.begin(task))
-        if task.attempt <= self._attempts:
-            return task.attempt > 0
-        why = f"it was not acknowledged in any of its {self._attempts} attempts"
-        task.attempt = self._attempts
-        self.run(self.task.bury(task, why))
-        return False
-
-
-def _rest(seconds: float) -> Op[None]:
-    yield Pause(seconds)
+                start, found = yield from reclaimer.page(priority, start, count - len(taken))
+                taken += yield from _admitted(fetcher, found)
+    if len(taken) < count:
+        # Tasks that wait for others with their ordering key must not hide those behind them.
+        while True:
+            _, found = yield from fetcher.new(count - len(taken))
+            taken += yield from _admitted(fetcher, found)
+            if taken or not found:
+                break
+    # Now and then would do, but a program that fetches has no thread for that.
+    yield from consumer.bookmark()
+    return taken

@@ -38,14 +38,14 @@ class Bookmark:
     every = 1.0
 
     def __init__(self, consumption: Consumption) -> None:
-        self._task = consumption
+        self._consumer = consumption
 
     def op(self) -> Op[None]:
         """Note it."""
-        return self._task.bookmark()
+        return self._consumer.bookmark()
 
 
-class Keeper:
+class Heartbeat:
     """A thread that keeps a worker's tasks its own, whatever the handlers do."""
 
     def __init__(
@@ -59,7 +59,7 @@ class Keeper:
         rung: Callable[[], None],
         beat: Callable[[], object],
     ) -> None:
-        self._task = consumption
+        self._consumer = consumption
         self._runner = runner
         self._do = runner.run
         self._held = held
@@ -118,7 +118,7 @@ class Keeper:
             self._wake.clear()
             ordered, self._ordered = self._ordered, False
             try:
-                _, due = self._do(self._task.promote())
+                _, due = self._do(self._consumer.promote())
                 self._work(ordered=ordered)
                 if due is not None:
                     wait = min(wait, due)
@@ -149,7 +149,7 @@ class Keeper:
         for task in self._held():
             held.setdefault(task.priority, []).append(task.entry_id)
         for priority, ids in held.items():
-            self._do(self._task.heartbeat(priority, sorted(ids, key=order)))
+            self._do(self._consumer.heartbeat(priority, sorted(ids, key=order)))
 
 
 def _ring(bell: str) -> Op[None]:

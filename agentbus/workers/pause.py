@@ -36,7 +36,7 @@ class Gate:
         self.refused = False
         self._run = run
         self._stop = stop
-        self._stopping = stopping
+        self.stopping = stopping
         self._figures = figures
         self._beating = threading.Lock()
         self._held = False
@@ -55,7 +55,7 @@ class Gate:
         """What the next beat says: nobody who is taking tasks stands still."""
         if self._taking:
             return "working"
-        if self._stopping():
+        if self.stopping():
             return "stopping"
         return "paused" if self._held else "working"
 
@@ -69,7 +69,7 @@ class Gate:
             self.reason = orders.reason
             freed = self._held and not orders.paused
             self._held = orders.paused
-        if orders.stop and not self._stopping():
+        if orders.stop and not self.stopping():
             self._stop()
             self.wake()
         elif freed:
@@ -92,13 +92,13 @@ class Gate:
         self._taking = True
         if not self.registration.current:
             self.beat()
-        if not self._held and not self._stopping():
+        if not self._held and not self.stopping():
             return True
         self._taking = False
         self.refused = True
         if self._said != self.state:
             self.beat()
-        if wait and self._held and not self._stopping():
+        if wait and self._held and not self.stopping():
             with contextlib.suppress(Empty):
                 self._wake.get(timeout=wait)
         return False

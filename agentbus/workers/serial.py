@@ -1,9 +1,10 @@
-"""Handlers one after the other: tasks are taken, run and acknowledged in batches."""
+"""The execution loop of a worker that runs its handler in one thread: fetch, run and ack in batches."""
 
 from __future__ import annotations
 
+import math
 import time
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from agentbus.queues.claimed import Taken
 from agentbus.workers.executors import Outcome
@@ -11,45 +12,167 @@ from agentbus.workers.executors import Outcome
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from agentbus.queues.delivery import Delivery
-    from agentbus.workers.duty import Duty
+    from agentbus.queues.delivery import AnyDelivery
+    from agentbus.store.steps import Op
+    from agentbus.workers.acker import Acker
+    from agentbus.workers.fetcher import Fetcher
+    from agentbus.workers.pause import Gate
+
+    Wrap = Callable[[Taken], AnyDelivery]
 
 # A batch should take about this long: longer ones keep tasks from other workers.
 _BRISK, _SLOW = 0.05, 0.2
-# From so many tasks on, a batch is taken while the one before it runs.
+# From this size on, the next batch is fetched while one runs.
 _AHEAD = 16
 
 
-class Performer(Protocol):
-    """Does tasks one batch after the other, and says what became of each."""
+class Executor(Protocol):
+    """Runs one batch of tasks after the other."""
 
-    # What ended a handler and is no failure of its task: an interrupt, an exit.
+    # What ended a handler without being its task's failure: an interrupt, an exit.
     interrupted: BaseException | None
 
-    def __call__(
-        self, tasks: Sequence[Taken], wrap: Callable[[Taken], Delivery]
-    ) -> list[Outcome | Taken]:
-        """Do tasks, until stopped, and return what became of each that was begun."""
+    def __call__(self, tasks: Sequence[Taken], wrap: Wrap) -> list[Outcome | Taken]:
+        """Run tasks, until stopped, and return the outcome of each that was begun."""
 
     def close(self) -> None:
         """Close what it ran in."""
 
 
+class Loop:
+    """What every execution loop of a worker needs: its limits, and fetching while it is not paused.
+
+    `concurrency` is how many tasks run at once, `most` how many it may hold, `limit` the number of done
+    tasks after which it ends.
+    """
+
+    def __init__(
+        self,
+        run: Callable[[Op[Any]], Any],
+        fetcher: Fetcher,
+        acker: Acker,
+        gate: Gate,
+        wrap: Wrap,
+        *,
+        concurrency: int,
+        most: int,
+        limit: int | None,
+    ) -> None:
+        self._run = run
+        self._consumer = fetcher.consumer
+        self._fetcher = fetcher
+        self._reclaimer = fetcher.reclaimer
+        self._acker = acker
+        self._tally = acker.tally
+        self._gate = gate
+        self._wrap = wrap
+        self._concurrency = concurrency
+        self._most = most
+        self._limit = limit
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing more is to begin."""
+        return self._gate.stopping() or self._left == 0
+
+    @property
+    def _halted(self) -> bool:
+        """Whether nothing more is to begin for now."""
+        return self.over or self._gate.held
+
+    @property
+    def _left(self) -> float:
+        """How many more tasks are to be done."""
+        return math.inf if self._limit is None else max(0, self._limit - self._acker.done)
+
+    def _allowed(self, take: Callable[[], list[Taken]]) -> list[Taken]:
+        """Take tasks unless the worker is paused; what was taken during a pause is given back."""
+        if not self._gate.enter():
+            return []
+        found: list[Taken] = []
+        free = False
+        try:
+            found = take()
+        finally:
+            free = self._gate.leave()
+        if free:
+            return found
+        self._acker.give_back(found)
+        return []
+
+    def _retries(self, room: int, firsts: int) -> list[Taken]:
+        """Take tasks that were put aside and are due."""
+        retries: list[Taken] = self._allowed(lambda: self._run(self._fetcher.retries(room, firsts)))
+        return retries
+
+    def _wait(self, room: int, seconds: float) -> list[Taken]:
+        """Take new tasks, waiting for the first."""
+        found = self._allowed(lambda: self._run(self._fetcher.wait(room, seconds)))
+        return self._within(found, room)
+
+    def _take(
+        self, count: int, done: dict[str, list[bytes]] | None = None, took: float = 0.0
+    ) -> list[Taken]:
+        """Acknowledge done tasks, paused or not, and take new ones unless the worker is paused."""
+
+        def take(count: int = count) -> list[Taken]:
+            return self._counted(done, self._run(self._fetcher.new(count, done, took)))
+
+        if count and self._gate.enter():
+            found: list[Taken] = []
+            free = False
+            try:
+                found = take()
+            finally:
+                free = self._gate.leave()
+            if free:
+                return found
+            self._acker.give_back(found)
+        elif done:
+            take(0)
+        return []
+
+    def _counted(
+        self, done: dict[str, list[bytes]] | None, answer: tuple[int, list[Taken]]
+    ) -> list[Taken]:
+        """Count what was acknowledged with a fetch, and return what was fetched."""
+        stale, taken = answer
+        if done:
+            self._acker.count(sum(map(len, done.values())), stale)
+        return taken
+
+    def _admitted(self, task: Taken) -> bool:
+        admitted: bool = self._run(self._fetcher.admitted(task))
+        return admitted
+
+    def _room(self, most: int, settling: int = 0) -> int:
+        """Return how many more tasks may be taken, at most, while `settling` are about to be done."""
+        return int(max(0, min(most, self._left - settling)))
+
+    def _within(self, taken: list[Taken], room: int) -> list[Taken]:
+        """Give back what is too much: a blocking fetch applies its count to each priority."""
+        if self._limit is None and self._most > self._concurrency:
+            return taken
+        for task in taken[room:]:
+            self._acker.release(task)
+        return taken[:room]
+
+
 class _Run(NamedTuple):
-    """What became of a batch: outcomes, how many seconds they took, and the tasks that did not begin."""
+    """A batch that ran: its outcomes, the seconds they took, and the tasks that did not begin."""
 
     outcomes: list[Outcome | Taken]
     took: float
     rest: list[Taken]
 
 
-class Serial:
+class Serial(Loop):
     """Runs a handler in the caller's thread."""
 
-    def __init__(self, duty: Duty, perform: Performer) -> None:
-        self._duty = duty
-        self._perform = perform
-        self._size = min(duty.concurrency, duty.most)
+    def __init__(self, executor: Executor, *parts: Any, **limits: Any) -> None:
+        super().__init__(*parts, **limits)
+        self.executor = executor
+        self._size = min(self._concurrency, self._most)
         self._brisk = False
         # What runs, and what was taken and has not begun.
         self.held: list[Taken] = []
@@ -59,120 +182,117 @@ class Serial:
         self._took = 0.0
 
     def turn(self, wait: float) -> int:
-        """Run what is to be delivered again, then one batch; returns how many tasks were seen to."""
-        duty = self._duty
+        """Run redelivered tasks, then one batch; returns how many tasks there were."""
         handled = self._again()
-        if duty.over:
+        if self.over:
             return handled
         batch, self._next = self._next, []
-        if duty.limit is not None:
-            # What was delivered again may have used the room that these were taken for.
-            batch = duty.within(batch, duty.room(len(batch)))
+        if self._limit is not None:
+            # Redelivered tasks may have used the room that these were taken for.
+            batch = self._within(batch, self._room(len(batch)))
         if not batch:
-            batch = duty.take(duty.room(self._size))
+            batch = self._take(self._room(self._size))
         if not batch and wait and not handled:
-            room = duty.room(self._size)
-            batch = duty.within(duty.allowed(lambda: duty.intake.wait(room, wait)), room)
+            batch = self._wait(self._room(self._size), wait)
         return handled + (self._batch(batch) if batch else 0)
 
     def settle(self) -> int:
-        """Run what is in hand to its end, and take nothing more; returns how many tasks there were."""
+        """Finish the tasks in hand and take no more; returns how many tasks there were."""
         handled = 0
-        while self._next and not self._duty.over:
+        while self._next and not self.over:
             batch, self._next = self._next, []
             handled += self._batch(batch, more=False)
         self.let_go()
         return handled
 
     def let_go(self) -> None:
-        """Say what was done, and give back what was not begun."""
+        """Acknowledge what is done, and give back what has not begun."""
         self._flush()
-        self._duty.give_back(self._next)
+        self._acker.give_back(self._next)
         self._next, self.held = [], []
 
     def close(self) -> None:
-        """Close what the handler ran in."""
-        self._perform.close()
+        """Close the executor."""
+        self.executor.close()
 
     def _batch(self, batch: list[Taken], *, more: bool = True) -> int:
         """Run a batch, acknowledge it, and take the next one in the same step."""
-        duty = self._duty
         self.held = batch
         handled = len(batch)
-        if duty.task.asks_first:
+        if self._consumer.asks_first:
             batch = self._without_single(batch)
-        if more and self._brisk and len(batch) >= _AHEAD and duty.limit is None:
+        if more and self._brisk and len(batch) >= _AHEAD and self._limit is None:
             self._overlapped(batch)
             return handled
         # Those before are not to wait for these.
         self._flush()
         outcomes, took, rest = self._timed(batch)
-        done = duty.settling.plain(outcomes)
-        more = more and self._perform.interrupted is None
-        room = duty.room(self._size, sum(map(len, done.values()))) if more else 0
+        done = self._acker.plain(outcomes)
+        more = more and self.executor.interrupted is None
+        room = self._room(self._size, sum(map(len, done.values()))) if more else 0
         if done or room:
-            self._next = duty.take(room, done, took)
-        duty.give_back(rest)
+            self._next = self._take(room, done, took)
+        self._acker.give_back(rest)
         self.held = self._next
         self._pass_on_interrupt()
         return handled
 
     def _overlapped(self, batch: list[Taken]) -> None:
         """Run a batch while the server acknowledges the one before and looks for the one after."""
-        duty = self._duty
         results: list[_Run] = []
 
         def meanwhile() -> None:
-            duty.gate.sent()
+            self._gate.sent()
             if not results:
                 results.append(self._timed(batch))
 
+        def ahead() -> list[Taken]:
+            fetch = self._fetcher.ahead(self._size, self._done, self._took, batch, meanwhile)
+            return self._counted(self._done, self._run(fetch))
+
         try:
-            following = duty.allowed(
-                lambda: duty.intake.ahead(self._size, self._done, self._took, batch, meanwhile)
-            )
+            following = self._allowed(ahead)
         except BaseException:
             # Interrupted while it waited for the answer: what was done is done.
             for ran in results:
-                for priority, ids in duty.settling.plain(ran.outcomes).items():
+                for priority, ids in self._acker.plain(ran.outcomes).items():
                     self._done[priority] = [*self._done.get(priority, ()), *ids]
             raise
         if not results:
-            # The gate is shut: nothing was asked, and nothing run.
+            # The worker is paused: nothing was fetched, and nothing ran.
             self._next = batch
             self.let_go()
             return
         ((outcomes, took, rest),) = results
-        self._done, self._took = duty.settling.plain(outcomes), took
-        duty.give_back(rest)
-        if self._perform.interrupted is not None:
+        self._done, self._took = self._acker.plain(outcomes), took
+        self._acker.give_back(rest)
+        if self.executor.interrupted is not None:
             self._next = following
             self.let_go()
             self._pass_on_interrupt()
-        if following and took > duty.visibility / 3:
-            # They gave no sign of life, since we did not know of them.
-            following = duty.settling.still_ours(following)
+        if following and took > self._reclaimer.visibility / 3:
+            # They had no heartbeat, since we did not know of them.
+            following = self._acker.still_ours(following)
         if not following and self._done:
-            following = duty.take(duty.room(self._size), self._done, took)
+            following = self._take(self._room(self._size), self._done, took)
             self._done = {}
         self._next = self.held = following
 
     def _timed(self, batch: list[Taken]) -> _Run:
-        """Run a batch, and ask nothing of the server; to be followed by `_pass_on_interrupt`."""
-        duty = self._duty
+        """Run a batch without a request to the server; `_pass_on_interrupt` must follow."""
         began = time.monotonic()
-        outcomes = self._perform(batch, duty.wrap)
+        outcomes = self.executor(batch, self._wrap)
         took = time.monotonic() - began
         if outcomes:
-            duty.tally.ran(len(outcomes), took / len(outcomes))
+            self._tally.ran(len(outcomes), took / len(outcomes))
         self._brisk = took < _BRISK and len(batch) >= self._size // 2
         if self._brisk and len(batch) >= self._size:
-            self._size = min(duty.most, self._size * 2)
+            self._size = min(self._most, self._size * 2)
         elif took > _SLOW:
             self._size = max(1, self._size // 2)
         rest = []
         if len(outcomes) < len(batch):
-            # It was told to stop.
+            # It was stopped.
             begun = {id(one if isinstance(one, Taken) else one.task) for one in outcomes}
             rest = [task for task in batch if id(task) not in begun]
         return _Run(outcomes, took, rest)
@@ -180,61 +300,60 @@ class Serial:
     def _flush(self) -> None:
         """Acknowledge what is done."""
         if self._done:
-            self._duty.take(0, self._done, self._took)
+            self._take(0, self._done, self._took)
             self._done = {}
 
     def _pass_on_interrupt(self) -> None:
         """Raise what interrupted a handler, now that what was done is settled."""
-        interrupt, self._perform.interrupted = self._perform.interrupted, None
+        interrupt, self.executor.interrupted = self.executor.interrupted, None
         if interrupt is not None:
             raise interrupt
 
     def _again(self) -> int:
-        """Run what is to be delivered again, one by one."""
-        duty = self._duty
+        """Run redelivered tasks, one by one."""
         handled = 0
-        tasks = duty.allowed(lambda: duty.intake.retries(duty.room(_AHEAD), duty.room(self._size)))
+        tasks = self._retries(self._room(_AHEAD), self._room(self._size))
         self.held = [*tasks, *self._next]
-        # Replayed, or given back before they began: they are as good as new.
+        # Replayed, or given back before they began: they run as new ones do.
         firsts = [task for task in tasks if not (task.redelivered or task.asked_first)]
         if firsts:
             self._flush()
             outcomes, took, rest = self._timed(firsts)
-            duty.take(0, duty.settling.plain(outcomes), took)
-            duty.give_back(rest)
+            self._take(0, self._acker.plain(outcomes), took)
+            self._acker.give_back(rest)
             self._pass_on_interrupt()
             handled += len(firsts)
         for task in tasks:
             if task.redelivered or task.asked_first:
                 handled += self._alone(task)
         self.held = self._next
-        duty.intake.recover(self._known)
-        if duty.intake.reclaims:
-            for task in duty.intake.reclaimed():
+        if self._consumer.doubtful:
+            self._run(self._reclaimer.recover(self._known))
+        if self._reclaimer.due:
+            for task in self._reclaimer.each(self._run):
                 handled += self._alone(task)
         return handled
 
     def _alone(self, task: Taken) -> int:
-        duty = self._duty
-        if duty.halted:
-            duty.give_back([task])
+        if self._halted:
+            self._acker.give_back([task])
             return 0
-        # Nobody gives a sign of life for what is done.
+        # There is no heartbeat for what is done.
         self._flush()
-        if duty.intake.admitted(task):
+        if self._admitted(task):
             began = time.monotonic()
-            outcomes = self._perform([task], duty.wrap)
+            outcomes = self.executor([task], self._wrap)
             for outcome in outcomes:
-                duty.tally.ran(1, time.monotonic() - began)
-                duty.settling.settle(Outcome(task) if isinstance(outcome, Taken) else outcome)
+                self._tally.ran(1, time.monotonic() - began)
+                self._acker.settle(Outcome(task) if isinstance(outcome, Taken) else outcome)
             if not outcomes:
-                # It was told to stop in the same moment; its attempt was counted, and did not begin.
-                duty.settling.release(task)
+                # It was stopped in the same moment; its attempt was counted, and did not begin.
+                self._acker.release(task)
             self._pass_on_interrupt()
         return 1
 
     def _without_single(self, batch: list[Taken]) -> list[Taken]:
-        """Run those that the server is asked about first, one by one, and return the others."""
+        """Run those that the server must admit first, one by one, and return the others."""
         for task in batch:
             if task.asked_first:
                 self._alone(task)
