@@ -8,15 +8,7 @@ from agentbus.admin import entries, pause, stats
 from agentbus.client.verb import Emits, Patient
 from agentbus.core import names
 from agentbus.core.errors import UsageError
-from agentbus.queues import (
-    dead_letters,
-    dependencies,
-    ids as queue,
-    publish,
-    rerun,
-    results,
-    traced,
-)
+from agentbus.queues import dead_letters, dependencies, ids as queue, publish, rerun, results
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -75,7 +67,7 @@ class Queue:
                 **self._waiting(on_full),
             )
             return self._bus._run("publish", op)
-        op = traced.publisher().publish(
+        op = publish.publish(
             self._bus.scope,
             self.name,
             self.policy.keyed(item),
@@ -97,7 +89,7 @@ class Queue:
         A batch of up to 500 tasks of one priority is accepted whole or refused whole, with `QueueFull`;
         those before it stay accepted.
         """
-        op = traced.publisher().publish_many(
+        op = publish.publish_many(
             self._bus.scope,
             self.name,
             self.policy.each_keyed(_several(payloads)),
@@ -116,7 +108,7 @@ class Queue:
 
         Nothing is kept but the batch in hand and the next, so the stream may have no end.
         """
-        op = traced.publisher().publish_stream(
+        op = publish.publish_stream(
             self._bus.scope,
             self.name,
             self.policy.each_keyed(_several(payloads)),

@@ -11,7 +11,7 @@ import orjson
 from agentbus.core import names
 from agentbus.core.errors import TaskFailed, TimedOut, UsageError
 from agentbus.core.stream import position, text
-from agentbus.queues import publish, traced
+from agentbus.queues import publish
 from agentbus.queues.notify import PRIVATE
 from agentbus.store.steps import Command, Pause, Wait
 
@@ -119,7 +119,7 @@ def ask(
     inbox.enter(asker)
     try:
         task = publish.Task(payload, **{**envelope, "reply_to": f"{PRIVATE}{inbox.caller}"})
-        task_id = yield from traced.publisher().publish(
+        task_id = yield from publish.publish(
             scope,
             name,
             task,

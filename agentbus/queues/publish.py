@@ -11,6 +11,7 @@ from agentbus.core.errors import InvalidPayload, QueueFull, UsageError
 from agentbus.core.keys import Keys
 from agentbus.core.record import Record
 from agentbus.core.stream import text
+from agentbus.queues import tracing
 from agentbus.queues.ids import BOUND, DEDUP_WINDOW, PRIORITIES, suffix
 from agentbus.store.steps import Emit, Script
 
@@ -74,6 +75,20 @@ class _Place:
 _place = lru_cache(1000)(_Place)
 
 
+def _stamped(item: object, traceparent: str | None) -> object:
+    """Return what is published with a `traceparent`; a task keeps its own."""
+    if traceparent is None:
+        return item
+    if not isinstance(item, Task):
+        return Task(item, traceparent=traceparent)
+    return item if item.traceparent is not None else item.__replace__(traceparent=traceparent)
+
+
+def _each_stamped(items: Iterable[object], traceparent: str | None) -> Iterator[object]:
+    return (_stamped(item, traceparent) for item in items)
+
+
+@tracing.in_span(_stamped)
 def publish(
     scope: Scope,
     queue: str,
@@ -112,6 +127,7 @@ def publish(
     return found
 
 
+@tracing.in_span(_each_stamped)
 def publish_many(
     scope: Scope,
     queue: str,
@@ -129,6 +145,7 @@ def publish_many(
     return ids
 
 
+@tracing.in_span(_each_stamped)
 def publish_stream(
     scope: Scope,
     queue: str,

@@ -7,19 +7,24 @@ attributes follow OpenTelemetry's semantic conventions for messaging. What tasks
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from functools import wraps
 from sys import modules
 from typing import TYPE_CHECKING, Any
 
 from agentbus.core.context import is_traceparent
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
+    from typing import ParamSpec, TypeVar
 
     from opentelemetry.context import Context
     from opentelemetry.trace import Link, Span, SpanContext, Tracer
 
     from agentbus.core.context import Origin
+    from agentbus.store.steps import Op
+
+    P = ParamSpec("P")
+    T = TypeVar("T")
 
 API = "opentelemetry.trace"
 # The provider that was asked last, and its tracer.
@@ -47,40 +52,58 @@ def tracer() -> Any:
     return found
 
 
-@contextmanager
-def publishing(
-    tracer: Tracer, queue: str, given: object = None
-) -> Iterator[tuple[Span, str | None]]:
-    """Make a span of a publish; gives the span, and the `traceparent` that the task is to carry.
+def in_span(
+    stamp: Callable[[Any, str | None], object],
+) -> Callable[[Callable[P, Op[T]]], Callable[P, Op[T]]]:
+    """Decorate an operation that publishes so that it runs in a span, if there is a tracer.
 
-    It belongs to the `traceparent` that was given, or else to what the caller is doing.
+    `stamp` returns what is published, the third argument, with the span as its `traceparent`.
     """
+
+    def decorate(publish: Callable[P, Op[T]]) -> Callable[P, Op[T]]:
+        @wraps(publish)
+        def publish_in_span(*args: P.args, **options: P.kwargs) -> Op[T]:
+            if tracer() is None:
+                return publish(*args, **options)
+            return _publishing(stamp, publish, args, options)
+
+        return publish_in_span
+
+    return decorate
+
+
+def _publishing(
+    stamp: Callable[[Any, str | None], object],
+    publish: Callable[..., Op[T]],
+    args: tuple[Any, ...],
+    options: dict[str, Any],
+) -> Op[T]:
+    found, (scope, queue, items) = tracer(), args
+    if found is None:
+        return (yield from publish(*args, **options))
     from opentelemetry.trace import SpanKind
 
-    span = tracer.start_span(
+    # It belongs to the `traceparent` of a task that has one, or else to what the caller is doing.
+    span = found.start_span(
         f"publish {queue}",
-        _parent(given),
+        _parent(getattr(items, "traceparent", None)),
         kind=SpanKind.PRODUCER,
         attributes=_about(queue, "publish", "send"),
     )
-    # Not the current one: it ends where it is told to, in whatever thread or coroutine that is.
+    # Not the current one: an operation may end in another thread or coroutine than it began in.
     try:
-        yield span, _written(span.get_span_context())
+        stamped = stamp(items, _written(span.get_span_context()))
+        ids = yield from publish(scope, queue, stamped, **options)
+        if isinstance(ids, str):
+            span.set_attribute("messaging.message.id", ids)
+        elif isinstance(ids, list):
+            span.set_attribute("messaging.batch.message_count", len(ids))
+        return ids
     except BaseException as error:
         _failed(span, error)
         raise
     finally:
         span.end()
-
-
-def published(span: Span, task_id: str) -> None:
-    """Note the id of the task that was published."""
-    span.set_attribute("messaging.message.id", task_id)
-
-
-def published_many(span: Span, number: int) -> None:
-    """Note how many tasks were published."""
-    span.set_attribute("messaging.batch.message_count", number)
 
 
 def handle(run: Callable[[Any], Any], delivery: Any) -> Any:
