@@ -17,6 +17,7 @@ import pytest
 
 import agentbus
 import agentbus.aio
+from agentbus.store.scope import INTERVALS, Intervals
 from tests import profiles
 from tests.servers import CACHE, Server, Shell, program, scrubbed
 
@@ -121,12 +122,19 @@ Connect = Callable[..., agentbus.Bus]
 
 
 @pytest.fixture
-def connect(url: str, project: str) -> Iterator[Connect]:
+def intervals() -> Intervals:
+    """How often workers look around; a module whose tests would wait for them overrides it."""
+    return INTERVALS
+
+
+@pytest.fixture
+def connect(url: str, project: str, intervals: Intervals) -> Iterator[Connect]:
     """Return a function that opens a bus for an agent, on this test's server and project."""
     opened: list[agentbus.Bus] = []
 
     def _connect(agent: str = "ada", **changes: Any) -> agentbus.Bus:
         bus = agentbus.connect(changes.pop("url", url), project=project, agent=agent, **changes)
+        bus.scope.intervals = intervals
         opened.append(bus)
         return bus
 
@@ -142,9 +150,10 @@ def bus(connect: Connect) -> agentbus.Bus:
 
 
 @pytest.fixture
-async def abus(url: str, project: str) -> AsyncIterator[agentbus.AsyncBus]:
+async def abus(url: str, project: str, intervals: Intervals) -> AsyncIterator[agentbus.AsyncBus]:
     """An asynchronous bus for the agent `ada`."""
     async with agentbus.aio.connect(url, project=project, agent="ada") as opened:
+        opened.scope.intervals = intervals
         yield opened
 
 

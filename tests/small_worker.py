@@ -11,11 +11,14 @@ from typing import Any, Self
 import agentbus
 from agentbus.client.verb import Patient
 from agentbus.queues.consumer import Consumption
+from agentbus.store.scope import Intervals
 from agentbus.store.steps import Command, Wait
 from agentbus.workers.pause import Gate
-from agentbus.workers.registry import BEAT, Orders, Registration
+from agentbus.workers.registry import WorkerOrders, WorkerRegistration
 
 PATIENCE = 30.0
+# Of workers that no test waits for.
+BRISK = Intervals(beat=0.1, look=0.1, fetch=0.05)
 # How long it may be blocked in taking: so long an order to pause takes to hold.
 _BRIEF = 0.1
 
@@ -45,7 +48,7 @@ class SmallWorker:
         self._ending = False
         self._beaten = threading.Condition()
         self._beats = 0
-        registration = Registration(bus.scope, self.name, bus.agent, queue, group, 1)
+        registration = WorkerRegistration(bus.scope, self.name, bus.agent, queue, group, 1)
         self.gate = Gate(
             registration,
             self._do,
@@ -91,7 +94,7 @@ class SmallWorker:
     def _work(self) -> None:
         self._do(self._of.prepare())
         while not self._ending:
-            if not self.gate.enter(BEAT):
+            if not self.gate.enter(self._bus.scope.intervals.beat):
                 continue
             # What was given back comes first.
             tasks, _, _ = self._do(self._of.again("normal", 1, firsts=1))
@@ -120,7 +123,7 @@ class SmallWorker:
             with self._beaten:
                 self._beats += 1
                 self._beaten.notify_all()
-            rung = self._do(_one(Wait(self._bell, tail, BEAT)))
+            rung = self._do(_one(Wait(self._bell, tail, self._bus.scope.intervals.beat)))
             tail = rung[-1][0].decode() if rung else tail
 
     def _ring(self) -> None:
@@ -135,11 +138,11 @@ class Registry:
 
     def __init__(self, bus: agentbus.Bus, queue: str = "mail", worker: str = "host:1:a") -> None:
         self.bus, self.worker = bus, worker
-        self.entry = Registration(bus.scope, worker, bus.agent, queue, "default", 4)
+        self.entry = WorkerRegistration(bus.scope, worker, bus.agent, queue, "default", 4)
 
-    def beat(self, state: str = "working", done: int = 0) -> Orders:
+    def beat(self, state: str = "working", done: int = 0) -> WorkerOrders:
         """Beat once, and return what was ordered."""
-        orders: Orders = self.bus._run("beat", self.entry.beat_op(state, done, 0, 0))
+        orders: WorkerOrders = self.bus._run("beat", self.entry.beat_op(state, done, 0, 0))
         return orders
 
 

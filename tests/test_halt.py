@@ -18,8 +18,8 @@ from tests.servers import Shell
 from tests.small_worker import PATIENCE, Registry
 from tests.test_pausing_workers import ROOT, Running, listed, running, wait_for
 
-# The fixture is used by its name.
-__all__ = ["running"]
+# The fixtures are used by their names.
+__all__ = ["intervals", "running"]
 
 # Each begun and ended task is a line, in one write, so that processes may share the file.
 CREW = """

@@ -17,10 +17,11 @@ import pytest
 
 import agentbus
 from agentbus.retry import Backoff
+from agentbus.store.scope import Intervals
 from agentbus.store.steps import Wait
-from agentbus.workers.registry import BEAT
 from tests.conftest import Connect
 from tests.servers import ROOT, Shell, ask
+from tests.small_worker import BRISK
 
 PATIENCE = 30.0
 SOON = Backoff(first=0.01)
@@ -31,7 +32,7 @@ def wait_for(bus: agentbus.Bus, met: Callable[[], Any]) -> None:
     deadline, tail = time.monotonic() + PATIENCE, "0-0"
 
     def rung() -> Any:
-        reply = yield Wait(bus.scope.keys.bell("mail"), tail, BEAT)
+        reply = yield Wait(bus.scope.keys.bell("mail"), tail, 1.0)
         return reply
 
     while not met():
@@ -61,6 +62,12 @@ class Running:
         self.worker.stop()
         self.thread.join(PATIENCE)
         assert not self.thread.is_alive()
+
+
+@pytest.fixture
+def intervals() -> Intervals:
+    """Workers in this process look around more often than workers of users."""
+    return BRISK
 
 
 @pytest.fixture
@@ -402,6 +409,8 @@ def test_a_process_that_is_killed_is_not_waited_for_and_can_be_removed(
     (one,) = real_bus.workers()
     process.kill()
     process.wait()
+    # It beat once a second; half of one is enough to call a killed one dead.
+    real_bus.scope.intervals = Intervals(alive=0.5)
 
     assert real_bus.queue("mail").pause(wait=PATIENCE).unconfirmed == ()
 

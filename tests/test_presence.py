@@ -12,13 +12,13 @@ import agentbus
 from agentbus.core.keys import Keys, pause_field
 from agentbus.errors import InvalidName, InvalidPayload, NotFound, UsageError
 from agentbus.queues.consumer import Consumption
-from agentbus.store.scope import Scope
+from agentbus.store.scope import Intervals, Scope
 from agentbus.store.steps import Script
 from agentbus.workers.pause import Gate
-from agentbus.workers.registry import ALIVE, KEPT, Orders, Registration
+from agentbus.workers.registry import ALIVE, KEPT, WorkerOrders, WorkerRegistration
 from tests.conftest import Connect
 from tests.servers import ask
-from tests.small_worker import PATIENCE, Registry, SmallWorker
+from tests.small_worker import BRISK, PATIENCE, Registry, SmallWorker
 
 NAMES = ["mail", "a:b", "100%", "*", "schräg", "x y"]
 
@@ -28,6 +28,12 @@ def age(bus: agentbus.Bus, worker: str, seconds: float) -> None:
     key = bus.scope.keys.beats
     now = int(ask(bus, "TIME")[0]) * 1000
     ask(bus, "ZADD", key, round(now - seconds * 1000), worker)
+
+
+@pytest.fixture
+def intervals() -> Intervals:
+    """Workers in this process look around more often than workers of users."""
+    return BRISK
 
 
 @pytest.fixture
@@ -138,13 +144,13 @@ def test_an_order_reaches_whom_it_concerns_and_nobody_else(
 
     assert (order.kind, order.name, order.by, order.why) == (kind, name, "ada", "the moon")
     assert order.unconfirmed == (meant["worker"],)
-    assert one.beat() == Orders(True, "by ada: the moon", False)
-    assert other.beat() == Orders()
+    assert one.beat() == WorkerOrders(True, "by ada: the moon", False)
+    assert other.beat() == WorkerOrders()
     assert [found.paused for found in bus.workers() if found.worker == meant["worker"]] == [
         "by ada: the moon"
     ]
     assert bus.resume(**{kind: name})
-    assert one.beat() == Orders()
+    assert one.beat() == WorkerOrders()
 
 
 def test_an_order_for_the_whole_project_concerns_all(bus: agentbus.Bus) -> None:
@@ -377,7 +383,7 @@ def test_who_has_not_beaten_for_too_long_asks_before_it_runs_a_task(
     now = [0.0]
     scope = Scope(bus.project, "bob", monotonic=lambda: now[0])
     gate = Gate(
-        Registration(scope, "frozen", "bob", "mail", "default", 1),
+        WorkerRegistration(scope, "frozen", "bob", "mail", "default", 1),
         lambda op: bus._run("work", op),
         stop=lambda: None,
         stopping=lambda: False,
@@ -403,7 +409,7 @@ def test_a_gate_that_waits_opens_as_soon_as_a_beat_says_so(
     bus: agentbus.Bus, queue: agentbus.Queue
 ) -> None:
     gate = Gate(
-        Registration(bus.scope, "one", "bob", "mail", "default", 1),
+        WorkerRegistration(bus.scope, "one", "bob", "mail", "default", 1),
         lambda op: bus._run("work", op),
         stop=lambda: None,
         stopping=lambda: False,

@@ -14,7 +14,7 @@ from agentbus.queues.consumer import Consumption
 from agentbus.queues.ids import PRIORITIES
 from agentbus.queues.settle import ASIDE
 from agentbus.store.steps import Batch, Command, Pause, Script
-from agentbus.workers.registry import ALIVE, parsed, withdraw, workers
+from agentbus.workers.registry import parsed, withdraw, workers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -168,7 +168,7 @@ def dismiss(
     for worker in sorted(dead):
         one = chosen[worker]
         moved = yield from _hand_over(scope, one, letters_of(one.queue))
-        if moved is None or not (yield from withdraw(scope, worker, silent=ALIVE)):
+        if moved is None or not (yield from withdraw(scope, worker, silent=scope.intervals.alive)):
             alive.add(worker)
         handed += moved or 0
     return Dismissal(tuple(sorted(set(chosen) - alive)), tuple(sorted(alive)), handed)
@@ -248,7 +248,7 @@ def _until(
     while True:
         seen = yield from _seen(scope, sorted(left))
         for worker, (age, state) in seen.items():
-            if age is None or age > ALIVE:
+            if age is None or age > scope.intervals.alive:
                 left.discard(worker)
                 if age is not None:
                     dead.add(worker)
@@ -293,7 +293,7 @@ def _hand_over(scope: Scope, one: Registered, letters_of: str) -> Op[int | None]
                     *(of.stats, of.attempts(priority)),
                 ),
                 (
-                    *(one.worker, one.group, round(ALIVE * 1000), ASIDE, _AT_ONCE),
+                    *(one.worker, one.group, round(scope.intervals.alive * 1000), ASIDE, _AT_ONCE),
                     *of.tombstone,
                 ),
                 writes=True,

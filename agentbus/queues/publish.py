@@ -52,7 +52,7 @@ class Task(Record):
     trail: Sequence[Any] | None = None
 
 
-class _Place:
+class _StreamKeys:
     """The keys that a publish needs, and the suffix of its tasks' ids."""
 
     __slots__ = ("metrics", "order", "queues", "readers", "stats", "stream", "suffix")
@@ -72,7 +72,7 @@ class _Place:
         return (self.stream, once, self.stats, self.queues)
 
 
-_place = lru_cache(1000)(_Place)
+_place = lru_cache(1000)(_StreamKeys)
 
 
 def _stamped(item: object, traceparent: str | None) -> object:

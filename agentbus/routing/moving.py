@@ -17,7 +17,7 @@ from agentbus.queues.retry import Bury
 from agentbus.queues.settle import ASIDE
 from agentbus.routing import guard
 from agentbus.store.steps import Batch, Script, ServerReply, one_step
-from agentbus.workers.executors import Outcome
+from agentbus.workers.executors import TaskOutcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -128,10 +128,10 @@ class Moving:
 
     def __call__(
         self, tasks: Sequence[Taken], wrap: Callable[[Taken], AnyDelivery]
-    ) -> list[Outcome | Taken]:
+    ) -> list[TaskOutcome | Taken]:
         """Move tasks, and return what became of each; nobody is handed a delivery."""
         del wrap
-        found: list[Outcome | Taken] = []
+        found: list[TaskOutcome | Taken] = []
         for priority in PRIORITIES:
             some = [task for task in tasks if task.priority == priority]
             if some:
@@ -141,15 +141,15 @@ class Moving:
     def close(self) -> None:
         """Nothing is open."""
 
-    def _moved(self, tasks: Sequence[Taken], priority: str) -> list[Outcome | Taken]:
+    def _moved(self, tasks: Sequence[Taken], priority: str) -> list[TaskOutcome | Taken]:
         rules = self._rules()
         sheet = _Sheet(self._scope, rules, self._bound_of, round(self._scope.now() * 1000))
-        outcomes: list[Outcome | Taken] = []
-        sent: list[tuple[Taken, Outcome]] = []
+        outcomes: list[TaskOutcome | Taken] = []
+        sent: list[tuple[Taken, TaskOutcome]] = []
         choices = [None if task.error is not None else rules.route(task.payload) for task in tasks]
         backlogs = self._backlogs(rules, choices)
         for task, choice in zip(tasks, choices, strict=True):
-            outcome = Outcome(task)
+            outcome = TaskOutcome(task)
             outcomes.append(outcome)
             if choice is None:
                 outcome.failed(self._buried(task, task.error or "it is malformed"))
@@ -184,7 +184,7 @@ class Moving:
             self._noted(task, outcome, int(code))
         return outcomes
 
-    def _noted(self, task: Taken, outcome: Outcome, code: int) -> None:
+    def _noted(self, task: Taken, outcome: TaskOutcome, code: int) -> None:
         """Say what became of a task that the script was asked to move."""
         if code in _WHY:
             outcome.failed(self._buried(task, _WHY[code]))

@@ -46,7 +46,7 @@ class Router(Worker):
         visibility: float = VISIBILITY,
         on_refused: Callable[[str, str, str], None] | None = None,
     ) -> None:
-        self._file = _File(rules)
+        self._file = _RulesFile(rules)
         super().__init__(
             bus.runner,
             rules.incoming,
@@ -94,7 +94,7 @@ def _unheard(_event: str, _task: str, _why: str) -> None:
     """Tell nobody."""
 
 
-class _File:
+class _RulesFile:
     """The rules as their file has them; a router's chore is to look whether it has changed."""
 
     every = _LOOK_EVERY

@@ -29,6 +29,28 @@ class Once:
         self.token = token
 
 
+class Intervals:
+    """How often workers look around, in seconds.
+
+    `beat` is from one heartbeat of a worker to the next, and `alive` how long one counts: a worker that
+    is silent for longer is dead to others. `look` is how long a worker's threads wait at most before they
+    look again, `fetch` how long it waits for new tasks before it confirms an order to pause.
+    """
+
+    __slots__ = ("alive", "beat", "fetch", "look")
+
+    def __init__(
+        self, *, beat: float = 1.0, alive: float = 3.0, look: float = 1.0, fetch: float = 0.5
+    ) -> None:
+        self.beat = beat
+        self.alive = alive
+        self.look = look
+        self.fetch = fetch
+
+
+INTERVALS = Intervals()
+
+
 class Scope:
     """The project and agent of a bus, and what its operations share."""
 
@@ -40,6 +62,7 @@ class Scope:
         channel_bound: int = CHANNEL_BOUND,
         max_body: int = MAX_BODY_BYTES,
         webhooks: bool = False,
+        intervals: Intervals = INTERVALS,
         now: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -48,6 +71,7 @@ class Scope:
         self.channel_bound = channel_bound
         self.max_body = max_body
         self.webhooks = webhooks
+        self.intervals = intervals
         self.now = now
         self.monotonic = monotonic
         self._begin()

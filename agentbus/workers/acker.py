@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from agentbus.core.errors import InvalidPayload
 from agentbus.queues.claimed import Taken
-from agentbus.workers.executors import Outcome
+from agentbus.workers.executors import TaskOutcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -44,7 +44,7 @@ class Acker:
         # Several of a worker's threads count.
         self._counting = threading.Lock()
 
-    def plain(self, outcomes: Iterable[Outcome | Taken]) -> Done:
+    def plain(self, outcomes: Iterable[TaskOutcome | Taken]) -> Done:
         """Settle all but plainly done tasks; returns the ids of those, by priority."""
         ids: Done = {}
         acked = 0
@@ -53,7 +53,7 @@ class Acker:
             if isinstance(outcome, Taken):
                 task = outcome
                 if (task.meta or task.redelivered) and task.alone:
-                    self.settle(Outcome(task))
+                    self.settle(TaskOutcome(task))
                     continue
             else:
                 task = outcome.task
@@ -88,7 +88,7 @@ class Acker:
         if stale:
             self.tally.note("stale", stale)
 
-    def settle(self, outcome: Outcome) -> None:
+    def settle(self, outcome: TaskOutcome) -> None:
         """Settle one task."""
         task = outcome.task
         if not outcome.begun:
@@ -107,7 +107,7 @@ class Acker:
         else:
             self._failed(outcome)
 
-    def _failed(self, outcome: Outcome) -> None:
+    def _failed(self, outcome: TaskOutcome) -> None:
         task, error = outcome.task, outcome.error
         assert error is not None
         with self._counting:

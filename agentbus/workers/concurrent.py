@@ -16,18 +16,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from agentbus.workers.acker import Acker
-    from agentbus.workers.executors import Outcome, Pool
+    from agentbus.workers.executors import Pool, TaskOutcome
 
 if TYPE_CHECKING:
-    _Ended = tuple[Outcome | Taken, float]
-_LONGEST_WAIT = 1.0
+    _Ended = tuple[TaskOutcome | Taken, float]
 _SHORT_WAIT = 0.1
 # Tasks for this many seconds of work are fetched ahead of those that run.
 _AHEAD = 0.05
 _MEASURE_EVERY = 0.25
 
 
-class Window:
+class InFlight:
     """The tasks that a worker holds, and the thread that settles those that have ended."""
 
     def __init__(self, concurrency: int, most: int, acker: Acker) -> None:
@@ -86,7 +85,7 @@ class Window:
         with self._change:
             self._change.wait_for(lambda: happened() or self.failure is not None, seconds)
 
-    def report(self, outcome: Outcome | Taken, took: float) -> None:
+    def report(self, outcome: TaskOutcome | Taken, took: float) -> None:
         """Note that a task has ended after `took` seconds; the pool calls this from any thread."""
         self._ended.put((outcome, took))
 
@@ -111,7 +110,7 @@ class Window:
                 self.failure = failure
             self._let_go(outcomes)
 
-    def _let_go(self, batch: Iterable[Outcome | Taken]) -> None:
+    def _let_go(self, batch: Iterable[TaskOutcome | Taken]) -> None:
         number = 0
         with self._change:
             for outcome in batch:
@@ -139,22 +138,23 @@ def _name(task: Taken) -> bytes:
 class Concurrent(Loop):
     """Runs a handler for several tasks at once."""
 
-    def __init__(self, window: Window, *parts: Any, **limits: Any) -> None:
+    def __init__(self, in_flight: InFlight, *parts: Any, **limits: Any) -> None:
         super().__init__(*parts, **limits)
-        self._window = window
+        self._in_flight = in_flight
+        self._look_every = self._consumer.scope.intervals.look
         self._suspects: threading.Thread | None = None
-        window.start()
+        in_flight.start()
 
     @property
     def held(self) -> list[Taken]:
         """What is in hand."""
-        return self._window.held
+        return self._in_flight.held
 
     def turn(self, wait: float) -> int:
         """Submit redelivered and new tasks; returns how many are in hand."""
-        window = self._window
-        if window.failure is not None:
-            raise window.failure
+        in_flight = self._in_flight
+        if in_flight.failure is not None:
+            raise in_flight.failure
         handled = 0
         room = self._free_room()
         for task in self._retries(room, room):
@@ -170,12 +170,12 @@ class Concurrent(Loop):
                 self._suspects.join()
         room = self._free_room()
         if room <= 0:
-            window.until(lambda: self._free_room() > 0, _LONGEST_WAIT)
+            in_flight.until(lambda: self._free_room() > 0, self._look_every)
             return handled + 1
         batch = self._take(room)
         if not batch and wait and not handled:
             # While tasks run, one that was put aside may fall due at any moment.
-            wait = min(wait, _SHORT_WAIT) if window.held else wait
+            wait = min(wait, _SHORT_WAIT) if in_flight.held else wait
             batch = self._wait(room, wait)
         handled += len(batch)
         if self._consumer.asks_first:
@@ -183,16 +183,16 @@ class Concurrent(Loop):
                 if task.asked_first:
                     self._submit(task)
             batch = [task for task in batch if not task.asked_first]
-        window.submit(batch, self._wrap)
-        return handled + len(window.held)
+        in_flight.submit(batch, self._wrap)
+        return handled + len(in_flight.held)
 
     def settle(self) -> int:
         """Wait until nothing is in hand."""
         if self._suspects is not None:
             self._suspects.join()
-        self._window.until(lambda: not self._window.held, None)
-        if self._window.failure is not None:
-            raise self._window.failure
+        self._in_flight.until(lambda: not self._in_flight.held, None)
+        if self._in_flight.failure is not None:
+            raise self._in_flight.failure
         return 0
 
     def let_go(self) -> None:
@@ -202,30 +202,30 @@ class Concurrent(Loop):
 
     def close(self) -> None:
         """End the threads."""
-        self._window.close()
+        self._in_flight.close()
 
     def _free_room(self) -> int:
-        return self._room(self._window.room, len(self._window.held))
+        return self._room(self._in_flight.room, len(self._in_flight.held))
 
     def _submit(self, task: Taken) -> None:
         if self._admitted(task):
-            self._window.submit([task], self._wrap)
+            self._in_flight.submit([task], self._wrap)
 
     def _one_by_one(self) -> None:
         """Run reclaimed tasks one at a time, beside first deliveries."""
-        window = self._window
+        in_flight = self._in_flight
         try:
             for task in self._reclaimer.each(self._run):
                 if self._limit is not None:
                     # What runs may be all that is left to do.
-                    window.until(self._free, None)
+                    in_flight.until(self._free, None)
                 if self._halted:
                     self._acker.give_back([task])
                     continue
                 self._submit(task)
-                window.until(partial(_gone, window, task), None)
+                in_flight.until(partial(_gone, in_flight, task), None)
         except AgentBusError as failure:
-            window.failure = failure
+            in_flight.failure = failure
 
     def _free(self) -> bool:
         return self._halted or self._free_room() > 0
@@ -234,5 +234,5 @@ class Concurrent(Loop):
         return [task.entry_id for task in self.held if task.priority == priority]
 
 
-def _gone(window: Window, task: Taken) -> bool:
-    return not window.holds(task)
+def _gone(in_flight: InFlight, task: Taken) -> bool:
+    return not in_flight.holds(task)

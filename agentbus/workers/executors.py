@@ -1,8 +1,8 @@
 """Runs handlers: plain or asynchronous, one by one, side by side, or in batches.
 
-A serial performer is called with tasks and returns what became of each: the task itself where it is
-done and there is nothing else to say, else an `Outcome`. A pool is handed tasks and reports each when it
-has ended, so that a slow one keeps no other waiting.
+A serial executor is called with tasks and returns the outcome of each: the task itself where it is plainly
+done, else a `TaskOutcome`. A pool is handed tasks and reports each when it has ended, so that a slow one
+keeps no other waiting.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
     Handler = Callable[[Any], Any]
 
 
-class Outcome:
-    """What became of one task: a result, an error, settled by its handler, or not begun."""
+class TaskOutcome:
+    """The outcome of one run: a result, an error, settled by the handler, or not begun."""
 
     __slots__ = ("acked", "after", "begun", "bury", "error", "result", "settled", "task", "took")
 
-    def __init__(self, task: Taken, result: object = None) -> None:
+    def __init__(self, task: Taken, result: object = None, *, begun: bool = True) -> None:
         self.task = task
         self.result = result
         self.error: BaseException | str | None = None
@@ -43,13 +43,13 @@ class Outcome:
         self.bury = False
         self.settled = False
         self.acked = False
-        self.begun = True
+        self.begun = begun
         # Seconds.
         self.took = 0.0
 
     @property
     def plain(self) -> bool:
-        """Whether it is done and there is nothing else to say."""
+        """Whether the task is done, without a result."""
         return self.error is None and self.result is None and not self.settled and self.begun
 
     def failed(self, error: BaseException | str) -> None:
@@ -60,29 +60,53 @@ class Outcome:
         self.bury = isinstance(error, (Bury, str))
 
 
-class _Watched:
-    """Knows whether there is anybody to tell of the runs to come."""
+class _Executor:
+    """What all serial executors share; `finish` runs awaitables to their end."""
 
-    _traced = False
-
-    def look(self) -> None:
-        """See whether there is; asked once for a whole batch."""
-        self._traced = tracing.tracer() is not None
-
-
-class Inline(_Watched):
-    """Runs a handler for each task, one after the other."""
-
-    def __init__(self, handler: Handler, finish: Finish, stopping: Callable[[], bool]) -> None:
+    def __init__(
+        self, handler: Handler, finish: Finish, stopping: Callable[[], bool] = bool
+    ) -> None:
         self._handler = handler
         self._finish = finish
         self._stopping = stopping
-        # What ended a handler and is no failure of its task: an interrupt, an exit.
+        self._traced = False
+        # What ended a handler without being its task's failure: an interrupt, an exit.
         self.interrupted: BaseException | None = None
 
-    def __call__(self, tasks: Sequence[Taken], wrap: Wrap) -> list[Outcome | Taken]:
-        """Run the handler for each task, until stopped, and return what became of each."""
-        outcomes: list[Outcome | Taken] = []
+    def look(self) -> None:
+        """See whether there is a tracer; asked once for a whole batch."""
+        self._traced = tracing.tracer() is not None
+
+    def close(self) -> None:
+        """Close the event loop, where it is a private one."""
+        self._finish.close()
+
+    @property
+    def _over(self) -> bool:
+        return self._stopping() or self.interrupted is not None
+
+    def _run(self, subject: Any) -> object:
+        # A plain function may return a coroutine: unless it is run, nothing was done.
+        result = self._handler(subject)
+        if result is not None and inspect.isawaitable(result):
+            return self._finish(result)
+        return result
+
+    def _failed(
+        self, task: Taken, delivery: AnyDelivery, began: float, error: BaseException
+    ) -> TaskOutcome:
+        outcome = TaskOutcome(task)
+        outcome.failed(error)
+        self.interrupted = self.interrupted or _interrupt(error)
+        return _ended(outcome, delivery, began)
+
+
+class Inline(_Executor):
+    """Runs a handler for each task, one after the other."""
+
+    def __call__(self, tasks: Sequence[Taken], wrap: Wrap) -> list[TaskOutcome | Taken]:
+        """Run the handler for each task, until stopped, and return the outcome of each."""
+        outcomes: list[TaskOutcome | Taken] = []
         self.look()
         add, stopping, one = outcomes.append, self._stopping, self.one
         try:
@@ -94,7 +118,7 @@ class Inline(_Watched):
             current.set(None)
         return outcomes
 
-    def one(self, task: Taken, wrap: Wrap) -> Outcome | Taken:
+    def one(self, task: Taken, wrap: Wrap) -> TaskOutcome | Taken:
         """Run the handler for one task."""
         if task.error is not None:
             return _malformed(task)
@@ -102,59 +126,32 @@ class Inline(_Watched):
         current.set(delivery)
         began = time.monotonic()
         try:
-            if self._traced:
-                result = tracing.handle(self._run, delivery)
-            else:
-                result = self._handler(delivery)
-                if result is not None and inspect.isawaitable(result):
-                    result = self._finish(result)
+            run = self._run
+            result = tracing.handle(run, delivery) if self._traced else run(delivery)
         except BaseException as error:  # noqa: BLE001 (it is kept)
-            outcome = Outcome(task)
-            outcome.failed(error)
-            self.interrupted = _interrupt(error)
-        else:
-            if result is None and not delivery.settled:
-                return task
-            outcome = Outcome(task, result)
-        return _ended(outcome, delivery, began)
-
-    def _run(self, delivery: AnyDelivery) -> object:
-        # A plain function may return a coroutine: unless it is run, nothing was done.
-        result = self._handler(delivery)
-        return self._finish(result) if inspect.isawaitable(result) else result
-
-    def close(self) -> None:
-        """Nothing is open."""
+            return self._failed(task, delivery, began, error)
+        if result is None and not delivery.settled:
+            return task
+        return _ended(TaskOutcome(task, result), delivery, began)
 
 
-class Coroutines(_Watched):
+class Coroutines(_Executor):
     """Runs an asynchronous handler for each task, one after the other, in an event loop."""
 
-    def __init__(self, handler: Handler, finish: Finish, stopping: Callable[[], bool]) -> None:
-        self._handler = handler
-        self._finish = finish
-        self._stopping = stopping
-        # What ended a handler and is no failure of its task: an interrupt, an exit.
-        self.interrupted: BaseException | None = None
-
-    def __call__(self, tasks: Sequence[Taken], wrap: Wrap) -> list[Outcome | Taken]:
-        """Run the handler for each task, until stopped, and return what became of each."""
+    def __call__(self, tasks: Sequence[Taken], wrap: Wrap) -> list[TaskOutcome | Taken]:
+        """Run the handler for each task, until stopped, and return the outcome of each."""
         self.look()
 
-        async def all_of_them() -> list[Outcome | Taken]:
-            return [
-                await self.one(task, wrap)
-                for task in tasks
-                if not self._stopping() and self.interrupted is None
-            ]
+        async def all_of_them() -> list[TaskOutcome | Taken]:
+            return [await self.one(task, wrap) for task in tasks if not self._over]
 
-        found: list[Outcome | Taken] = self._finish(all_of_them(), self._interrupt)
+        found: list[TaskOutcome | Taken] = self._finish(all_of_them(), self._interrupt)
         return found
 
     def _interrupt(self, error: BaseException) -> None:
         self.interrupted = error
 
-    async def one(self, task: Taken, wrap: Wrap) -> Outcome | Taken:
+    async def one(self, task: Taken, wrap: Wrap) -> TaskOutcome | Taken:
         """Run the handler for one task."""
         if task.error is not None:
             return _malformed(task)
@@ -167,32 +164,18 @@ class Coroutines(_Watched):
             else:
                 result = await self._handler(delivery)
         except BaseException as error:  # noqa: BLE001 (it is kept)
-            outcome = Outcome(task)
-            outcome.failed(error)
-            self.interrupted = self.interrupted or _interrupt(error)
-        else:
-            if result is None and not delivery.settled:
-                return task
-            outcome = Outcome(task, result)
-        return _ended(outcome, delivery, began)
-
-    def close(self) -> None:
-        """Close the loop, where it is a private one."""
-        self._finish.close()
+            return self._failed(task, delivery, began, error)
+        if result is None and not delivery.settled:
+            return task
+        return _ended(TaskOutcome(task, result), delivery, began)
 
 
-class Batches:
+class Batches(_Executor):
     """Runs a handler once for a whole list of tasks."""
 
-    def __init__(self, handler: Handler, finish: Finish) -> None:
-        self._handler = handler
-        self._finish = finish
-        # What ended a handler and is no failure of its tasks: an interrupt, an exit.
-        self.interrupted: BaseException | None = None
-
-    def __call__(self, tasks: Sequence[Taken], wrap: Wrap) -> list[Outcome | Taken]:
+    def __call__(self, tasks: Sequence[Taken], wrap: Wrap) -> list[TaskOutcome | Taken]:
         """Run the handler for the tasks together; if it fails, each of them has failed."""
-        outcomes: list[Outcome | Taken] = [
+        outcomes: list[TaskOutcome | Taken] = [
             _malformed(task) for task in tasks if task.error is not None
         ]
         sound = [task for task in tasks if task.error is None]
@@ -205,21 +188,12 @@ class Batches:
                 error = failure
                 self.interrupted = _interrupt(failure)
         for task, delivery in zip(sound, deliveries, strict=True):
-            outcome = _ended(Outcome(task), delivery, began)
+            outcome = _ended(TaskOutcome(task), delivery, began)
             outcome.took /= len(sound)
             if error is not None:
                 outcome.failed(error)
             outcomes.append(outcome)
         return outcomes
-
-    def _run(self, deliveries: list[AnyDelivery]) -> None:
-        result = self._handler(deliveries)
-        if inspect.isawaitable(result):
-            self._finish(result)
-
-    def close(self) -> None:
-        """Close the loop, where it is a private one."""
-        self._finish.close()
 
 
 class Pool:
@@ -227,20 +201,20 @@ class Pool:
 
     def __init__(
         self,
-        runner: Inline | Coroutines,
+        executor: Inline | Coroutines,
         concurrency: int,
         stopping: Callable[[], bool],
-        report: Callable[[Outcome | Taken, float], None],
+        report: Callable[[TaskOutcome | Taken, float], None],
         loop: asyncio.AbstractEventLoop | None,
     ) -> None:
-        self._runner = runner
+        self._executor = executor
         self._stopping = stopping
         self._report = report
         self._threads: ThreadPoolExecutor | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._running: set[asyncio.Task[None]] = set()
         self._thread: threading.Thread | None = None
-        if isinstance(runner, Inline):
+        if isinstance(executor, Inline):
             self._threads = ThreadPoolExecutor(concurrency, thread_name_prefix="agentbus-handler")
             return
         self._free = asyncio.Semaphore(concurrency)
@@ -253,8 +227,8 @@ class Pool:
             self._thread.start()
 
     def submit(self, tasks: Sequence[Taken], wrap: Wrap) -> None:
-        """Have the handler run for tasks; those that have not begun when it is stopped never do."""
-        self._runner.look()
+        """Submit tasks; those that have not begun when the worker is stopped never do."""
+        self._executor.look()
         if self._threads is not None:
             for task in tasks:
                 self._threads.submit(self._in_thread, task, wrap)
@@ -264,13 +238,15 @@ class Pool:
             except RuntimeError:
                 # The caller has closed its loop.
                 for task in tasks:
-                    self._report(_not_begun(task), 0.0)
+                    self._report(TaskOutcome(task, begun=False), 0.0)
                 raise
 
     def _in_thread(self, task: Taken, wrap: Wrap) -> None:
-        assert isinstance(self._runner, Inline)
+        assert isinstance(self._executor, Inline)
         began = time.monotonic()
-        outcome = _not_begun(task) if self._stopping() else self._runner.one(task, wrap)
+        outcome = (
+            TaskOutcome(task, begun=False) if self._stopping() else self._executor.one(task, wrap)
+        )
         self._report(outcome, time.monotonic() - began)
 
     def _start(self, tasks: Sequence[Taken], wrap: Wrap) -> None:
@@ -282,22 +258,22 @@ class Pool:
             started.add_done_callback(self._running.discard)
 
     async def _guarded(self, task: Taken, wrap: Wrap) -> None:
-        assert isinstance(self._runner, Coroutines)
+        assert isinstance(self._executor, Coroutines)
         began = time.monotonic()
-        outcome: Outcome | Taken = _not_begun(task)
-        # Whatever ends it: what is not reported would be in hand for good.
+        outcome: TaskOutcome | Taken = TaskOutcome(task, begun=False)
+        # However it ends: a task that is not reported would be in hand for good.
         with contextlib.suppress(asyncio.CancelledError):
             async with self._free:
                 began = time.monotonic()
                 if not self._stopping():
-                    outcome = await self._runner.one(task, wrap)
+                    outcome = await self._executor.one(task, wrap)
         self._report(outcome, time.monotonic() - began)
-        if self._thread is None and self._runner.interrupted is not None:
+        if self._thread is None and self._executor.interrupted is not None:
             # The loop is the caller's, and so is an interrupt.
-            raise self._runner.interrupted
+            raise self._executor.interrupted
 
     def close(self) -> None:
-        """Let the threads, or a loop of its own, end; nothing may be running."""
+        """End the threads, or its own event loop; no handler may be running."""
         if self._threads is not None:
             self._threads.shutdown()
         if self._thread is not None and self._loop is not None:
@@ -306,7 +282,7 @@ class Pool:
             self._thread.join()
             self._loop.close()
             self._thread = None
-        self._runner.close()
+        self._executor.close()
 
 
 class Finish:
@@ -320,7 +296,7 @@ class Finish:
     def __call__(
         self, awaitable: Awaitable[Any], interrupted: Callable[[BaseException], None] | None = None
     ) -> Any:
-        """Return what the awaitable comes to; it is cancelled when an interrupt comes, which is told."""
+        """Return the awaitable's result; an interrupt cancels it, and is handed to `interrupted`."""
         if self._shared is not None:
             return asyncio.run_coroutine_threadsafe(_awaited(awaitable), self._shared).result()
         if not self._keep:
@@ -347,7 +323,7 @@ class Finish:
 
 
 def is_async(handler: Handler) -> bool:
-    """Tell whether a handler is asynchronous; an object with an asynchronous call counts as such."""
+    """Tell whether a handler is asynchronous; an object with an asynchronous `__call__` is."""
     plain = handler
     while isinstance(plain, functools.partial):
         plain = plain.func
@@ -361,7 +337,7 @@ def executor(
     loop: asyncio.AbstractEventLoop | None = None,
     stopping: Callable[[], bool] = lambda: False,
 ) -> Inline | Coroutines:
-    """Return what runs this kind of handler for one task after the other."""
+    """Return the executor that runs this kind of handler for one task after the other."""
     if is_async(handler):
         return Coroutines(handler, Finish(loop, keep=True), stopping)
     return Inline(handler, Finish(loop, keep=False), stopping)
@@ -377,24 +353,18 @@ def _awaited(awaitable: Awaitable[Any]) -> Coroutine[Any, Any, Any]:
     return wait()
 
 
-def _ended(outcome: Outcome, delivery: AnyDelivery, began: float) -> Outcome:
+def _ended(outcome: TaskOutcome, delivery: AnyDelivery, began: float) -> TaskOutcome:
     outcome.took = time.monotonic() - began
     outcome.settled, outcome.acked = delivery.settled, delivery.acked
     return outcome
 
 
 def _interrupt(error: BaseException) -> BaseException | None:
-    """Return an error that is more than its task's."""
+    """Return an error that ends the worker, not only the task."""
     return None if isinstance(error, (Exception, asyncio.CancelledError)) else error
 
 
-def _malformed(task: Taken) -> Outcome:
-    outcome = Outcome(task)
+def _malformed(task: Taken) -> TaskOutcome:
+    outcome = TaskOutcome(task)
     outcome.failed(f"the entry is malformed: {task.error}")
-    return outcome
-
-
-def _not_begun(task: Taken) -> Outcome:
-    outcome = Outcome(task)
-    outcome.begun = False
     return outcome

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from agentbus.store.steps import Op
     from agentbus.workers.metrics import Tally
 
-# Another worker may put a task aside meanwhile.
-_LOOK_EVERY = 1.0
 # Every tenth fetch begins at the low end, so that no priority starves.
 _LOW_TURN = 10
 
@@ -96,7 +94,9 @@ class Fetcher:
     def retries(self, count: int, firsts: int = 0) -> Op[list[Taken]]:
         """Take tasks that were put aside and are due; at most `firsts` of those without an attempt."""
         found: list[Taken] = []
-        now, due = self.consumer.scope.now(), self.consumer.due
+        scope, due = self.consumer.scope, self.consumer.due
+        # Another worker may put a task aside meanwhile.
+        now, longest = scope.now(), scope.intervals.look
         for priority in PRIORITIES:
             if count > len(found) and due[priority] <= now:
                 try:
@@ -108,8 +108,8 @@ class Fetcher:
                     continue
                 if lost:
                     self._tally.note("lost", lost)
-                left = _LOOK_EVERY if next_due is None else next_due
-                due[priority] = now + min(max(left, 0.0), _LOOK_EVERY)
+                left = longest if next_due is None else next_due
+                due[priority] = now + min(max(left, 0.0), longest)
                 found += tasks
         return found
 

@@ -1,4 +1,4 @@
-"""Upkeep beside a worker's handlers: signs of life, what falls due, and other chores."""
+"""A worker's background threads: heartbeats, due tasks, and periodic maintenance."""
 
 from __future__ import annotations
 
@@ -19,26 +19,23 @@ if TYPE_CHECKING:
     from agentbus.queues.runner import LastingRunner
     from agentbus.store.steps import Op
 
-_LONGEST_WAIT = 1.0
-_SIGN_EVERY = 1.0
-
 
 class Chore(Protocol):
-    """Something that a worker does every so many seconds, and at its beginning and end."""
+    """Periodic maintenance: done every `every` seconds, and when the worker starts and ends."""
 
     every: float
 
     def op(self) -> Op[None]:
-        """Return what is to be done."""
+        """Return the operation that does it."""
 
 
 class Bookmark:
-    """Notes how far a worker's group is."""
+    """Notes the position of a worker's group."""
 
     every = 1.0
 
-    def __init__(self, consumption: Consumption) -> None:
-        self._consumer = consumption
+    def __init__(self, consumer: Consumption) -> None:
+        self._consumer = consumer
 
     def op(self) -> Op[None]:
         """Note it."""
@@ -46,11 +43,15 @@ class Bookmark:
 
 
 class Heartbeat:
-    """A thread that keeps a worker's tasks its own, whatever the handlers do."""
+    """Renews a worker's tasks and its registration while handlers run.
+
+    `beat` renews the registration. `rung` is called when the queue's bell rings: what falls due may have
+    changed. `visibility` is in seconds; tasks are renewed three times within it.
+    """
 
     def __init__(
         self,
-        consumption: Consumption,
+        consumer: Consumption,
         runner: LastingRunner,
         held: Callable[[], Iterable[Taken]],
         chores: Sequence[Chore],
@@ -59,51 +60,51 @@ class Heartbeat:
         rung: Callable[[], None],
         beat: Callable[[], object],
     ) -> None:
-        self._consumer = consumption
+        self._consumer = consumer
         self._runner = runner
-        self._do = runner.run
         self._held = held
         self._chores = chores
         self._rung = rung
-        self._sign = beat
-        self._next_sign = 0.0
+        self._beat = beat
+        self._intervals = consumer.scope.intervals
+        self._renew_every = visibility / 3
+        self._next_renewal = time.monotonic() + self._renew_every
+        self._next_beat = 0.0
         self._next = dict.fromkeys(chores, 0.0)
-        self._pulse = visibility / 3
-        self._next_beat = time.monotonic() + self._pulse
         self._over = threading.Event()
-        self._bell = consumption.scope.keys.bell(consumption.queue)
+        self._bell = consumer.scope.keys.bell(consumer.queue)
         # A server at rest ends a blocked read up to 0.1 s late, so what is due is waited for here.
         self._wake = threading.Event()
         self._ordered = False
         self._threads = [
             threading.Thread(target=work, name=f"agentbus-{name}", daemon=True)
-            for name, work in (("keeper", self._keep), ("listener", self._listen))
+            for name, work in (("heartbeat", self._keep), ("listener", self._listen))
         ]
 
     def start(self) -> None:
-        """Begin; every chore is done once before this returns."""
-        self._work(first=True)
+        """Start the threads, after one round of everything."""
+        self._work(at_once=True)
         for thread in self._threads:
             thread.start()
 
     def end(self) -> None:
-        """End, when what is being done is done; every chore is done once more."""
+        """End the threads, then do one last round of everything."""
         self._over.set()
         self._wake.set()
-        self._do(_ring(self._bell))
+        self._runner.run(one_step(Command("XADD", self._bell, "MAXLEN", 1, "*", "stop", "1")))
         for thread in self._threads:
             thread.join()
-        self._work(first=True)
+        self._work(at_once=True)
 
     def _listen(self) -> None:
         """Wait for the bell."""
         tail = "0-0"
         while not self._over.is_set():
             try:
-                news = self._do(one_step(Wait(self._bell, tail, _LONGEST_WAIT)))
+                news = self._runner.run(one_step(Wait(self._bell, tail, self._intervals.look)))
             except AgentBusError:
-                # Refused for now; the handlers' own requests tell whoever runs the worker.
-                self._over.wait(_LONGEST_WAIT)
+                # Refused for now; the loop's own requests raise it.
+                self._over.wait(self._intervals.look)
                 continue
             for entry_id, fields in news:
                 tail = text(entry_id)
@@ -112,31 +113,30 @@ class Heartbeat:
                 self._wake.set()
 
     def _keep(self) -> None:
-        """Do what is due."""
         while not self._over.is_set():
-            wait = _LONGEST_WAIT
+            wait = self._intervals.look
             self._wake.clear()
             ordered, self._ordered = self._ordered, False
             try:
-                _, due = self._do(self._consumer.promote())
+                _, due = self._runner.run(self._consumer.promote())
                 self._work(ordered=ordered)
                 if due is not None:
                     wait = min(wait, due)
             except AgentBusError:
-                self._over.wait(_LONGEST_WAIT)
-            self._wake.wait(max(0.001, min(wait, self._next_beat - time.monotonic())))
+                self._over.wait(self._intervals.look)
+            self._wake.wait(max(0.001, min(wait, self._next_renewal - time.monotonic())))
 
-    def _work(self, *, first: bool = False, ordered: bool = False) -> None:
+    def _work(self, *, at_once: bool = False, ordered: bool = False) -> None:
         now = time.monotonic()
-        if now >= self._next_beat:
-            self._next_beat = now + self._pulse
+        if now >= self._next_renewal:
+            self._next_renewal = now + self._renew_every
+            self._renew()
+        if at_once or ordered or now >= self._next_beat:
+            # Its answer brings orders.
+            self._next_beat = now + self._intervals.beat
             self._beat()
-        if first or ordered or now >= self._next_sign:
-            # Orders come with it.
-            self._next_sign = now + _SIGN_EVERY
-            self._sign()
         for chore in self._chores:
-            if first or now >= self._next[chore]:
+            if at_once or now >= self._next[chore]:
                 self._next[chore] = now + chore.every
                 try:
                     self._runner.briefly(chore.op())
@@ -144,13 +144,9 @@ class Heartbeat:
                     # The next time is soon, and no chore is worth a worker.
                     continue
 
-    def _beat(self) -> None:
+    def _renew(self) -> None:
         held: dict[str, list[bytes]] = {}
         for task in self._held():
             held.setdefault(task.priority, []).append(task.entry_id)
         for priority, ids in held.items():
-            self._do(self._consumer.heartbeat(priority, sorted(ids, key=order)))
-
-
-def _ring(bell: str) -> Op[None]:
-    yield Command("XADD", bell, "MAXLEN", 1, "*", "stop", "1")
+            self._runner.run(self._consumer.heartbeat(priority, sorted(ids, key=order)))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from agentbus.workers.registry import Orders, Registration
+    from agentbus.workers.registry import WorkerOrders, WorkerRegistration
 
 
 class Gate:
@@ -23,7 +23,7 @@ class Gate:
 
     def __init__(
         self,
-        registration: Registration,
+        registration: WorkerRegistration,
         run: Callable[[Any], Any],
         *,
         stop: Callable[[], None],
@@ -59,12 +59,12 @@ class Gate:
             return "stopping"
         return "paused" if self._held else "working"
 
-    def beat(self) -> Orders:
+    def beat(self) -> WorkerOrders:
         """Show a sign of life, and do what was ordered."""
         # One at a time: an older answer must not undo a newer one.
         with self._beating:
             state = self.state
-            orders: Orders = self._run(self.registration.beat_op(state, *self._figures()))
+            orders: WorkerOrders = self._run(self.registration.beat_op(state, *self._figures()))
             self._said = state
             self.reason = orders.reason
             freed = self._held and not orders.paused

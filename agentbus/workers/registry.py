@@ -20,6 +20,7 @@ from agentbus.core.record import Record
 from agentbus.core.stream import is_number, text
 from agentbus.core.version import __version__
 from agentbus.queues.ids import PRIORITIES
+from agentbus.store.scope import INTERVALS
 from agentbus.store.steps import Batch, Command, Script
 
 if TYPE_CHECKING:
@@ -28,15 +29,14 @@ if TYPE_CHECKING:
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Op
 
-# Seconds from one sign of life to the next, and how long the last one counts.
-BEAT = 1.0
-ALIVE = 3 * BEAT
+# How long the last heartbeat of a worker counts, in seconds.
+ALIVE = INTERVALS.alive
 # How long a worker that is silent stays on the list.
 KEPT = 3600
 _AT_ONCE = 200
 
 
-class Orders(Record):
+class WorkerOrders(Record):
     """What concerns a worker now: whether it is to take nothing new, why, and whether it is to stop."""
 
     paused: bool = False
@@ -72,7 +72,7 @@ class Registered(Record):
     lag: int | None = None
 
 
-class Registration:
+class WorkerRegistration:
     """One worker's place on the list. Its beats go out one after the other, never two at a time."""
 
     def __init__(
@@ -94,7 +94,7 @@ class Registration:
         """Whether the last beat still counts; if not, others may take this worker for dead."""
         return self.scope.monotonic() < self._until
 
-    def beat_op(self, state: str, done: int, failed: int, running: int) -> Op[Orders]:
+    def beat_op(self, state: str, done: int, failed: int, running: int) -> Op[WorkerOrders]:
         """Show a sign of life (`state` is working, paused or stopping), and return what was ordered.
 
         A worker says `paused` when it takes nothing, and keeps to it until it is told otherwise here.
@@ -113,10 +113,10 @@ class Registration:
             ),
             writes=True,
         )
-        self._until = began + ALIVE
+        self._until = began + self.scope.intervals.alive
         for worker in silent:
             yield from withdraw(self.scope, text(worker), silent=KEPT)
-        return Orders(bool(order), reason(order), bool(stop))
+        return WorkerOrders(bool(order), reason(order), bool(stop))
 
     def withdraw_op(self) -> Op[None]:
         """Leave the list, at a clean end."""
@@ -190,7 +190,7 @@ def workers(scope: Scope) -> Op[list[Registered]]:
                 queue,
                 group,
                 record.get("state", "working"),
-                age <= ALIVE,
+                age <= scope.intervals.alive,
                 age,
                 last[worker],
                 _int(record, "started") / 1000,

@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from agentbus.queues.claimed import Taken
-from agentbus.workers.executors import Outcome
+from agentbus.workers.executors import TaskOutcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -32,7 +32,7 @@ class Executor(Protocol):
     # What ended a handler without being its task's failure: an interrupt, an exit.
     interrupted: BaseException | None
 
-    def __call__(self, tasks: Sequence[Taken], wrap: Wrap) -> list[Outcome | Taken]:
+    def __call__(self, tasks: Sequence[Taken], wrap: Wrap) -> list[TaskOutcome | Taken]:
         """Run tasks, until stopped, and return the outcome of each that was begun."""
 
     def close(self) -> None:
@@ -158,10 +158,10 @@ class Loop:
         return taken[:room]
 
 
-class _Run(NamedTuple):
+class _RanBatch(NamedTuple):
     """A batch that ran: its outcomes, the seconds they took, and the tasks that did not begin."""
 
-    outcomes: list[Outcome | Taken]
+    outcomes: list[TaskOutcome | Taken]
     took: float
     rest: list[Taken]
 
@@ -239,7 +239,7 @@ class Serial(Loop):
 
     def _overlapped(self, batch: list[Taken]) -> None:
         """Run a batch while the server acknowledges the one before and looks for the one after."""
-        results: list[_Run] = []
+        results: list[_RanBatch] = []
 
         def meanwhile() -> None:
             self._gate.sent()
@@ -278,7 +278,7 @@ class Serial(Loop):
             self._done = {}
         self._next = self.held = following
 
-    def _timed(self, batch: list[Taken]) -> _Run:
+    def _timed(self, batch: list[Taken]) -> _RanBatch:
         """Run a batch without a request to the server; `_pass_on_interrupt` must follow."""
         began = time.monotonic()
         outcomes = self.executor(batch, self._wrap)
@@ -295,7 +295,7 @@ class Serial(Loop):
             # It was stopped.
             begun = {id(one if isinstance(one, Taken) else one.task) for one in outcomes}
             rest = [task for task in batch if id(task) not in begun]
-        return _Run(outcomes, took, rest)
+        return _RanBatch(outcomes, took, rest)
 
     def _flush(self) -> None:
         """Acknowledge what is done."""
@@ -345,7 +345,7 @@ class Serial(Loop):
             outcomes = self.executor([task], self._wrap)
             for outcome in outcomes:
                 self._tally.ran(1, time.monotonic() - began)
-                self._acker.settle(Outcome(task) if isinstance(outcome, Taken) else outcome)
+                self._acker.settle(TaskOutcome(task) if isinstance(outcome, Taken) else outcome)
             if not outcomes:
                 # It was stopped in the same moment; its attempt was counted, and did not begin.
                 self._acker.release(task)

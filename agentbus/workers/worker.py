@@ -25,14 +25,14 @@ from agentbus.queues.dependents import Follower
 from agentbus.queues.janitor import Janitor
 from agentbus.queues.runner import LastingRunner
 from agentbus.workers.acker import Acker
-from agentbus.workers.concurrent import Concurrent, Window
+from agentbus.workers.concurrent import Concurrent, InFlight
 from agentbus.workers.executors import Batches, Finish, Pool, executor, is_async
 from agentbus.workers.fetcher import Fetcher
 from agentbus.workers.heartbeat import Bookmark, Chore, Heartbeat
 from agentbus.workers.metrics import Tally
 from agentbus.workers.pause import Gate
 from agentbus.workers.reclaim import Reclaimer
-from agentbus.workers.registry import Registration
+from agentbus.workers.registry import WorkerRegistration
 from agentbus.workers.serial import Serial
 
 if TYPE_CHECKING:
@@ -45,9 +45,6 @@ if TYPE_CHECKING:
     from agentbus.workers.serial import Executor
 
 _MOST = 500
-# A waiting worker confirms an order to pause only when it has looked up: half a second, so that a whole
-# project stands still within one.
-_LONGEST_WAIT = 0.5
 
 
 class AnyWorker:
@@ -103,7 +100,7 @@ class AnyWorker:
         self._reclaimer = Reclaimer(self._consumer, self.tally, visibility)
         self._fetcher = Fetcher(self._consumer, self._reclaimer, self.tally, attempts=attempts)
         self._gate = Gate(
-            Registration(scope, self.name, scope.agent, queue, group, concurrency),
+            WorkerRegistration(scope, self.name, scope.agent, queue, group, concurrency),
             self._do,
             stop=self.stop,
             stopping=self._stopping.is_set,
@@ -122,9 +119,9 @@ class AnyWorker:
         if batch:
             self._loop = Serial(Batches(handler, Finish(loop, keep=True)), *parts, **limits)
         elif concurrency > 1:
-            window = Window(concurrency, most, self._acker)
-            window.pool = Pool(alone, concurrency, self._halted, window.report, loop)
-            self._loop = Concurrent(window, *parts, **limits)
+            in_flight = InFlight(concurrency, most, self._acker)
+            in_flight.pool = Pool(alone, concurrency, self._halted, in_flight.report, loop)
+            self._loop = Concurrent(in_flight, *parts, **limits)
         else:
             self._loop = Serial(alone, *parts, **limits)
         said = runner.policies
@@ -177,7 +174,7 @@ class AnyWorker:
                 expected = not self._drain or bool(self._in_hand()) or self._still_to_come()
                 waits = expected or self._gate.held
                 self._gate.refused = False
-                wait = _LONGEST_WAIT if waits else 0.0
+                wait = self._runner.scope.intervals.fetch if waits else 0.0
                 handled = self._loop.turn(wait) if self._open(wait) else 0
                 # While it is paused it does not know whether anything is left.
                 over = not (handled or expected or self._reclaimer.unsettled)
