@@ -16,7 +16,7 @@ import agentbus
 from tests.conftest import Connect
 from tests.servers import Shell
 from tests.small_worker import PATIENCE, Registry
-from tests.test_pausing_workers import ROOT, Running, listed, running, wait_for
+from tests.test_pausing_workers import ROOT, Running, intervals, listed, running, wait_for
 
 # The fixtures are used by their names.
 __all__ = ["intervals", "running"]
