@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import agentbus
@@ -15,7 +16,7 @@ class Blocked:
     """
 
     def __init__(self, bus: agentbus.Bus, verb: str, *args: object, **options: object) -> None:
-        define = getattr(type(bus), verb).__wrapped__
+        define: Any = inspect.unwrap(getattr(type(bus), verb))
         self._link = bus.runner.link
         self._op = bus.runner.attempt(define(bus, *args, **options))
         self._step = next(self._op)

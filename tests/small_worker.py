@@ -9,10 +9,10 @@ from types import TracebackType
 from typing import Any, Self
 
 import agentbus
-from agentbus.client.verb import Patient
 from agentbus.queues.consumer import Consumption
 from agentbus.store.scope import Intervals
 from agentbus.store.steps import Command, Wait
+from agentbus.store.verb import Patient
 from agentbus.workers.pause import Gate
 from agentbus.workers.registry import WorkerOrders, WorkerRegistration
 

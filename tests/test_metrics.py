@@ -11,11 +11,11 @@ from hypothesis import given, strategies as st
 
 import agentbus
 from agentbus.admin import metrics_reader
-from agentbus.client.verb import Patient
 from agentbus.core.keys import Keys
 from agentbus.errors import BackendUnavailable, OutcomeUnknown, UsageError
 from agentbus.store.operation import attempt
 from agentbus.store.steps import LinkDown, Script, ServerReply
+from agentbus.store.verb import Patient
 from agentbus.workers.metrics import BOUNDS, Histogram, Tally, bucket
 from tests.conftest import Connect
 from tests.servers import ask

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from agentbus.admin import project, stats
-from agentbus.coordination.flags import split
+from agentbus.coordination.announce import split
 from agentbus.core.record import Record
 from agentbus.core.stream import text
 from agentbus.store.scan import scan

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from agentbus.client.bus import Verbs
 from agentbus.client.subscriptions import AsyncWorking
-from agentbus.client.verb import Patient
 from agentbus.core.settings import Settings, resolve
 from agentbus.queues.runner import AsyncRunner
+from agentbus.store.verb import Awaiting, Patient
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class AsyncBus(AsyncWorking, Verbs):
+class AsyncBus(AsyncWorking, Verbs, Awaiting):
     """An asynchronous bus: a thousand coroutines may wait on a handful of connections."""
 
     runner: AsyncRunner

@@ -1,14 +1,14 @@
-"""The facade: a bus for a project and an agent, one method a verb."""
+"""The library's facade: a bus of one project and one agent, with a method for each verb."""
 
 from __future__ import annotations
 
 from agentbus.client.queue_verbs import Labour
 from agentbus.client.stats_verbs import Overview
 from agentbus.client.subscriptions import Working
-from agentbus.client.verb import Emits, Patient, stream_verb, verb
 from agentbus.client.worker_verbs import Oversight
 from agentbus.core.settings import Settings, resolve
 from agentbus.queues.runner import Runner
+from agentbus.store.verb import Blocking, Emits, Patient, stream_verb, verb
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from agentbus.store.backend import Backend
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Op
+    from agentbus.store.verb import Awaiting, PerBus
 
     T = TypeVar("T")
 
@@ -34,21 +35,11 @@ _READ_AT_ONCE = 100
 
 
 class Verbs(Labour, Overview, Oversight):
-    """What a bus can do; each method is defined here once, for `Bus` and `AsyncBus`."""
+    """The verbs, each defined once for `Bus` and `AsyncBus`."""
 
     settings: Settings
     scope: Scope
     backend: Backend
-
-    def __init_subclass__(cls) -> None:
-        for name, definition in [
-            *vars(Labour).items(),
-            *vars(Overview).items(),
-            *vars(Oversight).items(),
-            *vars(Verbs).items(),
-        ]:
-            if isinstance(definition, verb):
-                setattr(cls, name, definition.bind(cls))  # type: ignore[attr-defined]
 
     def __init__(self, runner: Runner | AsyncRunner) -> None:
         self.settings, self.backend, self.scope = runner.settings, runner.backend, runner.scope
@@ -177,7 +168,7 @@ class Verbs(Labour, Overview, Oversight):
         ttl: float | None = None,
         force: bool = False,
         wait: float | None = None,
-    ) -> Patient[Hold]:
+    ) -> Patient[PerBus[Hold, Hold[Awaiting]]]:
         """Take a flag, or renew this agent's hold of it.
 
         `ttl` is in seconds; a hold without one ends only by `satisfy` or `release`. `wait` is how
@@ -185,10 +176,8 @@ class Verbs(Labour, Overview, Oversight):
         """
         from agentbus.coordination import flags
 
-        return Patient(
-            flags.announce(self.scope, flag, ttl=ttl, force=force, wait=wait, bus=self),
-            wait or 0.0,
-        )
+        op: Op[Any] = flags.announce(self.scope, flag, ttl=ttl, force=force, wait=wait, bus=self)
+        return Patient(op, wait or 0.0)
 
     @verb
     def satisfy(
@@ -243,7 +232,7 @@ class Verbs(Labour, Overview, Oversight):
 
         return flags.states(self.scope)
 
-    def hold(self, flag: str, *, ttl: float = 60.0, wait: float | None = None) -> Holding:
+    def hold(self, flag: str, *, ttl: float = 60.0, wait: float | None = None) -> Holding[Self]:
         """Hold a flag for the length of a `with` (or `async with`) block, renewing it meanwhile.
 
         It is satisfied if the block ends well, and only released if it raises. Raises `FlagHeld` on
@@ -290,14 +279,8 @@ class Verbs(Labour, Overview, Oversight):
 
         return inspector.clear(self.scope, dry_run=dry_run)
 
-    @verb
-    def _renew(self, hold: Hold, ttl: float | None) -> Op[Hold]:
-        from agentbus.coordination import flags
 
-        return flags.renew(self.scope, hold, ttl)
-
-
-class Bus(Working, Verbs):
+class Bus(Working, Verbs, Blocking):
     """A blocking bus; threads may share it."""
 
     runner: Runner

@@ -1,29 +1,50 @@
-"""A queue as its users hold it, on a blocking bus or an asynchronous one."""
+"""A queue: its methods publish tasks and manage what is in it, on a `Bus` or an `AsyncBus`."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 from agentbus.admin import entries, pause, stats
-from agentbus.client.verb import Emits, Patient
 from agentbus.core import names
 from agentbus.core.errors import UsageError
 from agentbus.queues import dead_letters, dependencies, ids as queue, publish, rerun, results
+from agentbus.store.verb import Awaiting, BusT_co, Emits, OnBus, Patient, stream_verb, verb
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from typing import ClassVar, Unpack
 
+    from agentbus.admin.entries import Entry
+    from agentbus.admin.pause import Order
+    from agentbus.admin.stats import Group
+    from agentbus.core.envelope import Envelope
+    from agentbus.queues.dead_letters import Letter
+    from agentbus.queues.delivery import AsyncDelivery, Delivery
+    from agentbus.queues.rerun import Replayed
     from agentbus.store.scope import Scope
+    from agentbus.store.steps import Op
+    from agentbus.store.verb import PerBus
 
 
-class Queue:
-    """Publishes tasks. On an `AsyncBus` every method returns an awaitable.
+class Queue(OnBus[BusT_co]):
+    """A queue of tasks. On an `AsyncBus` its methods are awaited.
 
-    What is not given is as the queue's policy says.
+    The queue's policy applies where an argument is left out. In annotations, `Queue` is a queue on a `Bus`
+    and `Queue[AsyncBus]` one on an `AsyncBus`.
     """
+
+    _logged_as: ClassVar[dict[str, str]] = {
+        "publish_many": "publish",
+        "dead_letters": "dlq",
+        "letter": "dlq",
+        "replay_all": "replay",
+    }
 
     def __init__(self, bus: Any, name: str, *, bound: int | None = None) -> None:
         self._bus = bus
+        self._scope: Scope = bus.scope
+        # Looked up once, since each publish needs them.
+        self._run, self._iterate = bus._run, bus._iterate
         self.name = names.name("queue", name)
         self.policy = bus.policy(name)
         if bound is not None and (
@@ -31,9 +52,10 @@ class Queue:
         ):
             raise UsageError(f"the bound is {bound!r}", hint="give a number of tasks, at least 1")
         self.bound = self.policy.bound if bound is None else bound
-        # Each publish needs them.
-        self._usual = self._options(None, None)
+        self._letters = self.policy.dead_letters
+        self._trims = _trims(self.policy.on_full)
 
+    @verb
     def publish(
         self,
         payload: object,
@@ -43,100 +65,120 @@ class Queue:
         after: str | Iterable[str] | None = None,
         after_group: str | None = None,
         on_full: str | None = None,
-        **envelope: Any,
-    ) -> Any:
-        """Append one task and return its id. Raises `QueueFull`, `InvalidPayload`.
+        **envelope: Unpack[Envelope],
+    ) -> Op[str]:
+        """Append one task and return its id.
 
-        `delay` is in seconds, `at` in unix seconds. The envelope's fields are those of `Task`; a `Task`
-        may be given instead of a payload. `after` are the ids of tasks that are to be done first, by the
-        group `after_group` (`default`); if one of them is buried, this one is, too. Raises `NotFound` for
-        one of which nothing is known, and `Refused` for one that was buried.
+        `payload` is data that JSON can represent, or a `Task`. `delay` is in seconds, `at` a unix time.
+        `envelope` sets fields of `Task`: `key`, `priority`, `headers` and so on. With a `key`, a second
+        publish within the policy's window returns the first task's id and appends nothing. `on_full` says
+        what happens at the bound: "refuse" raises `QueueFull`, "trim" drops the oldest tasks.
+        `after` are ids of tasks that the group `after_group` (`default`) must finish first; if one of them
+        is buried, so is this task. Raises `QueueFull`, `InvalidPayload`, `UsageError`, `OutcomeUnknown`;
+        for `after` also `NotFound` if a task is unknown, and `Refused` if one is buried.
         """
-        item = publish.Task(payload, **envelope) if envelope else payload
+        item = self.policy.keyed(publish.Task(payload, **envelope) if envelope else payload)
+        trim = self._trims if on_full is None else _trims(on_full)
         if after_group is not None and after is None:
             raise UsageError("after_group goes with after", hint="leave it out")
         if after is not None and (ids := [after] if isinstance(after, str) else [*after]):
-            op = dependencies.publish(
-                self._bus.scope,
+            return dependencies.publish(
+                self._scope,
                 self.name,
-                self.policy.keyed(item),
+                item,
                 ids,
                 after_group=after_group,
+                bound=self.bound,
+                priority=self.policy.tier,
                 delay=delay,
                 at=at,
-                **self._waiting(on_full),
+                window=self.policy.window,
+                letters=self._letters,
+                kept=self.policy.results,
+                kept_for=self._bus.runner.policies.results_of,
             )
-            return self._bus._run("publish", op)
-        op = publish.publish(
-            self._bus.scope,
+        # Each keyword by name: unpacking a dict of them takes a tenth of a publish.
+        op: Op[str] = publish.publish(
+            self._scope,
             self.name,
-            self.policy.keyed(item),
+            item,
+            bound=self.bound,
+            priority=self.policy.tier,
             delay=delay,
             at=at,
-            **(self._usual if on_full is None else self._options(None, on_full)),
+            window=self.policy.window,
+            trim=trim,
         )
-        return self._bus._run("publish", op)
+        return op
 
+    @verb
     def publish_many(
         self,
         payloads: Iterable[object],
         *,
         priority: str | None = None,
         on_full: str | None = None,
-    ) -> Any:
-        """Append any number of payloads or `Task`s, a batch at a time, and return their ids.
+    ) -> Op[list[str]]:
+        """Append payloads or `Task`s in batches and return their ids.
 
-        A batch of up to 500 tasks of one priority is accepted whole or refused whole, with `QueueFull`;
-        those before it stay accepted.
+        A batch has up to 500 tasks of one priority and is atomic. Raises `QueueFull` for a batch that does
+        not fit; earlier batches stay in the queue.
         """
-        op = publish.publish_many(
-            self._bus.scope,
+        op: Op[list[str]] = publish.publish_many(
+            self._scope,
             self.name,
             self.policy.each_keyed(_several(payloads)),
             **self._options(priority, on_full),
         )
-        return self._bus._run("publish", op)
+        return op
 
+    @stream_verb
     def publish_stream(
         self,
         payloads: Iterable[object],
         *,
         priority: str | None = None,
         on_full: str | None = None,
-    ) -> Any:
-        """Append as `publish_many` does, and iterate over the ids as batches are accepted.
+    ) -> Emits[str]:
+        """Append payloads or `Task`s as `publish_many` does, and yield each id once its batch is in.
 
-        Nothing is kept but the batch in hand and the next, so the stream may have no end.
+        Only two batches are in memory, so `payloads` may be endless. Nothing is published before the first
+        iteration.
         """
         op = publish.publish_stream(
-            self._bus.scope,
+            self._scope,
             self.name,
             self.policy.each_keyed(_several(payloads)),
             **self._options(priority, on_full),
         )
-        return self._bus._iterate("publish", Emits(op, 0.0))
+        return Emits(op, 0.0)
 
-    def result(self, task_id: str, wait: float | None = None, *, group: str | None = None) -> Any:
-        """Return what a task came to, None if that was nothing; waits for it so many seconds.
+    @verb
+    def result(
+        self, task_id: str, wait: float | None = None, *, group: str | None = None
+    ) -> Patient[Any]:
+        """Return what a task's handler returned, waiting up to `wait` seconds for it.
 
-        Where several groups do the task, `group` says whose result is meant: by default that of the group
-        `default`, or of the only one. Raises `TaskBuried`, `NotFound`, `TimedOut`.
+        `group` selects the consumer group whose result is read: by default `default`, or the only group
+        that there is. Raises `TaskBuried`, `TimedOut`, and `NotFound` if the task is not done or unknown.
         """
-        said = self._bus._policies()
+        said = self._bus.runner.policies
         op = results.result(
-            self._bus.scope,
+            self._scope,
             task_id,
             wait,
             group,
             kept_for=said.results_of,
             letters_of=said.letters_of,
         )
-        return self._bus._run("result", Patient(op, wait or 0.0))
+        return Patient(op, wait or 0.0)
 
-    def peek(self, limit: int = 10) -> Any:
-        """Return the oldest tasks without taking them."""
-        return self._bus._run("peek", queue.peek(self._bus.scope, self.name, limit))
+    @verb
+    def peek(self, limit: int = 10) -> Op[list[tuple[str, Any]]]:
+        """Return the ids and payloads of the oldest tasks, by priority, without taking them."""
+        return queue.peek(self._scope, self.name, limit)
 
+    @verb
     def fetch(
         self,
         *,
@@ -144,7 +186,7 @@ class Queue:
         count: int = 10,
         block: float | None = None,
         visibility: float | None = None,
-    ) -> Any:
+    ) -> Patient[PerBus[list[Delivery], list[AsyncDelivery]]]:
         """Take tasks by hand: a list of deliveries, each to be acknowledged, retried or buried.
 
         Waits at most `block` seconds for the first one. A task that is not settled within the `visibility`
@@ -152,7 +194,7 @@ class Queue:
         """
         from agentbus.workers.fetch import fetch
 
-        op = fetch(
+        op: Op[Any] = fetch(
             self._bus.runner,
             self.name,
             group=group,
@@ -160,8 +202,9 @@ class Queue:
             block=block,
             visibility=visibility,
         )
-        return self._bus._run("fetch", Patient(op, block or 0.0))
+        return Patient(op, block or 0.0)
 
+    @verb
     def replay_from(
         self,
         start: str | float,
@@ -170,18 +213,18 @@ class Queue:
         until: str | float | None = None,
         dry_run: bool = False,
         limit: int | None = None,
-    ) -> Any:
-        """Deliver what a group acknowledged to it again, from `start` on; returns a `Replayed`.
+    ) -> Op[Replayed]:
+        """Deliver again to a group the tasks that it has acknowledged, from `start` on.
 
-        `start` and `until` are ids of tasks, times such as `2024-01-20T15:30:00Z`, durations such as
-        `30m` (ago), or unix seconds. Tasks that are pending are left alone. Raises `NotFound`.
+        `start` and `until` are task ids, times such as `2024-01-20T15:30:00Z`, durations such as `30m`
+        (ago), or unix times in seconds. Pending tasks are not affected. Raises `NotFound`.
         """
         names.name("group", group)
-        op = rerun.replay_from(
-            self._bus.scope, self.name, group, start, until, dry_run=dry_run, limit=limit
+        return rerun.replay_from(
+            self._scope, self.name, group, start, until, dry_run=dry_run, limit=limit
         )
-        return self._bus._run("replay_from", op)
 
+    @verb
     def dead_letters(
         self,
         group: str = "default",
@@ -189,54 +232,59 @@ class Queue:
         *,
         after: str | None = None,
         match: str | None = None,
-    ) -> Any:
-        """Return the oldest dead letters, with their errors, past the one with the id `after`.
+    ) -> Op[list[Letter]]:
+        """Return the oldest dead letters with their errors, after the letter with the id `after`.
 
-        With `match` only those whose error holds this text.
+        `match` selects the letters whose error contains this text.
         """
-        op = dead_letters.dead_letters(
-            *self._box(group), limit, after, match, letters_of=self.policy.dead_letters
+        return dead_letters.dead_letters(
+            *self._box(group), limit, after, match, letters_of=self._letters
         )
-        return self._bus._run("dlq", op)
 
-    def letter(self, letter_id: str, *, group: str = "default") -> Any:
+    @verb
+    def letter(self, letter_id: str, *, group: str = "default") -> Op[Letter]:
         """Return one dead letter. Raises `NotFound`."""
-        where = self.policy.dead_letters
-        op = dead_letters.letter(*self._box(group), letter_id, letters_of=where)
-        return self._bus._run("dlq", op)
+        return dead_letters.letter(*self._box(group), letter_id, letters_of=self._letters)
 
-    def replay(self, letter_id: str, *, group: str = "default", to: str | None = None) -> Any:
-        """Publish a dead letter's task anew, once, and return the new task's id."""
-        where = self.policy.dead_letters
-        op = dead_letters.replay(*self._box(group), letter_id, to=to, letters_of=where)
-        return self._bus._run("replay", op)
+    @verb
+    def replay(self, letter_id: str, *, group: str = "default", to: str | None = None) -> Op[str]:
+        """Publish a dead letter's task again, to this queue or `to`, and return the new task's id.
 
+        Idempotent: a second call returns the same id. Raises `NotFound`, and `UsageError` for a letter that
+        holds no task.
+        """
+        return dead_letters.replay(*self._box(group), letter_id, to=to, letters_of=self._letters)
+
+    @verb
     def replay_all(
         self, *, group: str = "default", match: str | None = None, to: str | None = None
-    ) -> Any:
-        """Publish the tasks of all dead letters anew that were not yet, and return the new ids.
+    ) -> Op[list[str]]:
+        """Publish the tasks of all dead letters that were not replayed yet, and return the new ids.
 
-        With `match` only those whose error holds this text.
+        `match` selects the letters whose error contains this text. Each letter is replayed atomically, not
+        all together; a call after a failure continues where the first one stopped.
         """
-        where = self.policy.dead_letters
-        op = dead_letters.replay_all(*self._box(group), match=match, to=to, letters_of=where)
-        return self._bus._run("replay", op)
+        return dead_letters.replay_all(
+            *self._box(group), match=match, to=to, letters_of=self._letters
+        )
 
-    def purge(self, *ids: str, group: str = "default", match: str | None = None) -> Any:
-        """Remove dead letters, those named or all; returns how many.
+    @verb
+    def purge(self, *ids: str, group: str = "default", match: str | None = None) -> Op[int]:
+        """Delete dead letters, those with the given ids or all, and return their number.
 
-        With `match` only those of them whose error holds this text.
+        `match` selects the letters whose error contains this text.
         """
-        where = self.policy.dead_letters
-        op = dead_letters.purge(*self._box(group), ids, match, letters_of=where)
-        return self._bus._run("purge", op)
+        return dead_letters.purge(*self._box(group), ids, match, letters_of=self._letters)
 
-    def groups(self) -> Any:
-        """Return the groups of this queue, how far each is, and its consumers. Raises `NotFound`."""
-        where = self.policy.dead_letters
-        op = stats.groups(self._bus.scope, self.name, letters_of=where)
-        return self._bus._run("groups", op)
+    @verb
+    def groups(self) -> Op[list[Group]]:
+        """Return the consumer groups of this queue with their backlog and consumers.
 
+        Raises `NotFound`.
+        """
+        return stats.groups(self._scope, self.name, letters_of=self._letters)
+
+    @verb
     def inspect(
         self,
         group: str = "default",
@@ -244,57 +292,61 @@ class Queue:
         last: int | None = None,
         start: str | None = None,
         limit: int = 20,
-    ) -> Any:
-        """Return entries, decoded, and how a group is with each. Raises `NotFound`."""
-        return self._bus._run(
-            "inspect",
-            entries.inspect(self._bus.scope, self.name, group, last=last, start=start, limit=limit),
-        )
+    ) -> Op[list[Entry]]:
+        """Return decoded stream entries, each with its state in a group.
 
-    def pause(self, why: str | None = None, *, wait: float = pause.CONFIRM) -> Any:
-        """Have nothing new taken from this queue until `resume`; see `bus.pause`."""
-        op = pause.pause(self._bus.scope, "queue", self.name, why, wait=wait)
-        return self._bus._run("pause", Patient(op, wait))
+        Returns the oldest `limit` entries; with `start` (a task id, an RFC 3339 time, or `30m` ago) those
+        from there on; with `last` the newest ones. Raises `NotFound`, `UsageError`.
+        """
+        return entries.inspect(self._scope, self.name, group, last=last, start=start, limit=limit)
 
-    def resume(self) -> Any:
-        """Let tasks be taken again; tells whether the queue was paused."""
-        return self._bus._run("resume", pause.resume(self._bus.scope, "queue", self.name))
+    @verb
+    def pause(self, why: str | None = None, *, wait: float = pause.CONFIRM) -> Patient[Order]:
+        """Pause this queue: workers stop taking new tasks until `resume`.
 
-    def paused(self) -> Any:
+        Waits up to `wait` seconds for the workers to confirm, as `bus.pause` does.
+        """
+        op = pause.pause(self._scope, "queue", self.name, why, wait=wait)
+        return Patient(op, wait)
+
+    @verb
+    def resume(self) -> Op[bool]:
+        """Resume this queue, and return whether it was paused."""
+        return pause.resume(self._scope, "queue", self.name)
+
+    @verb
+    def paused(self) -> Op[Order | None]:
         """Return the order that pauses this queue, or None."""
-        return self._bus._run("paused", pause.order_of(self._bus.scope, "queue", self.name))
+        return pause.order_of(self._scope, "queue", self.name)
 
     def _options(self, priority: str | None, on_full: str | None) -> dict[str, Any]:
-        """Return how to publish: as the call says, or else the policy."""
-        full = self.policy.on_full if on_full is None else on_full
-        publish.on_full(full)
+        """Return the options of a bulk publish: those of the call, or else the policy's."""
         return {
             "bound": self.bound,
             "priority": self.policy.tier if priority is None else priority,
             "window": self.policy.window,
-            "trim": full == "trim",
-        }
-
-    def _waiting(self, on_full: str | None) -> dict[str, Any]:
-        """Return how to publish what waits for others; it is refused at the bound in any case."""
-        options = self._options(None, on_full)
-        del options["trim"]
-        return {
-            **options,
-            "letters": self.policy.dead_letters,
-            "kept": self.policy.results,
-            "kept_for": self._bus._policies().results_of,
+            "trim": self._trims if on_full is None else _trims(on_full),
         }
 
     def _box(self, group: str) -> tuple[Scope, str, str]:
-        return self._bus.scope, self.name, names.name("group", group)
+        return self._scope, self.name, names.name("group", group)
+
+
+class AsyncQueue(Awaiting, Queue[Any]):
+    """A queue on an `AsyncBus`: a `Queue` whose methods `help` shows as coroutines."""
 
 
 def _several(payloads: Iterable[object]) -> Iterable[object]:
-    # Their letters, or names, would be published one by one: never what was meant.
+    # Iterating over these would publish each character or key as a task of its own.
     if isinstance(payloads, (str, bytes, dict)):
         raise UsageError(
             f"the payloads are one {type(payloads).__name__}",
             hint="give a list of them, or publish",
         )
     return payloads
+
+
+def _trims(on_full: str) -> bool:
+    if on_full not in {"refuse", "trim"}:
+        raise UsageError(f"on_full is {on_full!r}", hint="use 'refuse' or 'trim'")
+    return on_full == "trim"

@@ -1,17 +1,18 @@
-"""What a bus does with work: its queues, and questions."""
+"""The queue verbs of a bus: `queue`, `policy`, `ask`, `tidy`."""
 
 from __future__ import annotations
 
-from agentbus.client.verb import Patient, verb
+from agentbus.store.verb import Awaiting, Patient, verb
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import Any, Self, Unpack
 
     from agentbus.client.queue import Queue
+    from agentbus.core.envelope import Envelope
     from agentbus.core.settings import Settings
     from agentbus.queues.janitor import Tidied
-    from agentbus.queues.policy import Policies, Policy
+    from agentbus.queues.policy import Policy
     from agentbus.queues.runner import AsyncRunner, Runner
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Op
@@ -20,54 +21,61 @@ _FOR_EVER = float("inf")
 
 
 class Labour:
-    """The part of a bus that has to do with queues."""
+    """The queue verbs, which both kinds of bus have."""
 
     scope: Scope
     settings: Settings
     if TYPE_CHECKING:
         runner: Runner | AsyncRunner
 
-    def queue(self, name: str, *, bound: int | None = None) -> Queue:
-        """Return a queue of this project; nothing is made before its first task."""
-        from agentbus.client.queue import Queue
+    def queue(self, name: str, *, bound: int | None = None) -> Queue[Self]:
+        """Return a queue of this project; the server stores nothing before its first task.
 
-        return Queue(self, name, bound=bound)
+        `bound` is the number of unfinished tasks that each priority holds; by default the policy's.
+        """
+        from agentbus.client.queue import AsyncQueue, Queue
+
+        kind: type[Queue[Any]] = AsyncQueue if isinstance(self, Awaiting) else Queue
+        return kind(self, name, bound=bound)
 
     def policy(self, queue: str) -> Policy:
-        """Return what the config says of a queue, with the defaults; nothing is asked of the server.
+        """Return the configured policy of a queue, with defaults filled in, without a server request.
 
-        Raises `ConfigError` if there is a mistake in any policy of the config.
+        Raises `ConfigError` if any policy in the configuration is invalid.
         """
         return self.runner.policy(queue)
 
-    def _policies(self) -> Policies:
-        return self.runner.policies
-
     @verb
     def ask(
-        self, /, queue: str, payload: object, timeout: float | None = 30, **envelope: Any
+        self,
+        /,
+        queue: str,
+        payload: object,
+        timeout: float | None = 30,
+        **envelope: Unpack[Envelope],
     ) -> Patient[Any]:
-        """Publish a task and block until it is done; returns what its handler returned.
+        """Publish a task, wait until it is done, and return what its handler returned.
 
-        `timeout` is in seconds, 0 or None for no limit; `envelope` is as for `Queue.publish`, without a
-        key. Raises `TaskFailed` if the task was buried, `TimedOut`, `QueueFull`.
+        `timeout` is in seconds, 0 or None for no limit; after it the task stays in the queue. `envelope` is
+        that of `Queue.publish`, without `key` and `reply_to`. Raises `TaskFailed` if the task is buried,
+        `TimedOut`, `QueueFull`.
         """
         from agentbus.queues import ask
 
         found = self.policy(queue)
-        op = ask.ask(self.scope, queue, payload, timeout, envelope, found)
+        op = ask.ask(self.scope, queue, payload, timeout, {**envelope}, found)
         return Patient(ask.result_of(op), timeout or _FOR_EVER)
 
     @verb
     def tidy(self, queue: str | None = None, *, dry_run: bool = False) -> Op[list[Tidied]]:
-        """Tidy a queue, or all: trim what is done and old, delete dead consumers, forget leftovers.
+        """Clean up a queue, or all queues: trim old finished tasks, delete dead consumers and stale keys.
 
-        Returns what was removed of each queue, or with `dry_run` would be. Workers do this by
-        themselves, now and then. Raises `NotFound`.
+        Returns what was removed from each queue, or with `dry_run` what would be. Workers do this
+        periodically. Raises `NotFound`.
         """
         from agentbus.queues import janitor
 
-        found = self._policies()
+        found = self.runner.policies
         return janitor.tidy(
             self.scope,
             queue,

@@ -1,79 +1,115 @@
-"""All the workers of one process: how a bus makes them, and runs those that decorators registered."""
+"""Subscriptions of a bus: creates workers, and runs those that decorators registered."""
 
 from __future__ import annotations
+
+from agentbus.store.verb import Generic
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from typing import Any
+    from typing import Any, TypedDict, TypeVar, Unpack, overload
 
+    from agentbus.queues.retry import Backoff
     from agentbus.workers.async_worker import AsyncWorker
     from agentbus.workers.worker import Worker
 
+    Handler = TypeVar("Handler", bound=Callable[..., Any])
+    AnyWorker = TypeVar("AnyWorker", Worker, AsyncWorker)
 
-class _Registering:
-    """Makes workers, and keeps handlers and what they are for in the order of their registration."""
+    class WorkerOptions(TypedDict, total=False):
+        """The keywords of `subscribe`."""
 
-    _registered: list[tuple[str, Callable[..., Any], dict[str, Any]]] | None = None
+        group: str
+        concurrency: int
+        batch: bool
+        attempts: int | None
+        visibility: float | None
+        drain: bool
+        backoff: Backoff | None
+        count: int | None
+        prefetch: int | None
+
+else:
+    AnyWorker = None
+
+
+class _Registering(Generic[AnyWorker]):
+    """Creates workers, and keeps the handlers that decorators registered in their order."""
+
+    _registered: list[tuple[str, Callable[..., Any], WorkerOptions]] | None = None
     if TYPE_CHECKING:
-        # Each kind of bus makes its own.
-        _worker: Callable[[str, Callable[..., Any], dict[str, Any]], Any]
+        # Each kind of bus creates its own kind of worker.
+        _worker: Callable[[str, Callable[..., Any], WorkerOptions], AnyWorker]
+
+    if TYPE_CHECKING:
+
+        @overload
+        def subscribe(
+            self, queue: str, handler: None = None, **options: Unpack[WorkerOptions]
+        ) -> Callable[[Handler], Handler]: ...
+        @overload
+        def subscribe(
+            self, queue: str, handler: Callable[..., Any], **options: Unpack[WorkerOptions]
+        ) -> AnyWorker: ...
 
     def subscribe(
-        self, queue: str, handler: Callable[..., Any] | None = None, **options: Any
-    ) -> Any:
-        """Return a worker that runs a handler for the tasks of a queue; see `Worker` for the options.
+        self,
+        queue: str,
+        handler: Callable[..., Any] | None = None,
+        **options: Unpack[WorkerOptions],
+    ) -> AnyWorker | Callable[[Handler], Handler]:
+        """Return a worker that runs a handler for the tasks of a queue; `Worker` describes the options.
 
-        Without a handler it is a decorator: `@bus.subscribe("mail")` registers a function, and `work`
-        runs all that were registered.
+        Without a handler it returns a decorator: `@bus.subscribe("mail")` registers a function, and `work`
+        runs all registered functions. Raises `UsageError`.
         """
         if handler is None:
             return self._register(queue, options)
         return self._worker(queue, handler, options)
 
-    def _register(self, queue: str, options: dict[str, Any]) -> Callable[[Any], Any]:
-        def decorate(handler: Any) -> Any:
+    def _register(self, queue: str, options: WorkerOptions) -> Callable[[Handler], Handler]:
+        def decorate(handler: Handler) -> Handler:
             self._registered = [*(self._registered or ()), (queue, handler, options)]
             return handler
 
         return decorate
 
-    def _workers(self, subscribe: Callable[..., Any], drain: bool) -> list[Any]:
+    def _workers(self, drain: bool) -> list[AnyWorker]:
         if not self._registered:
             from agentbus.core.errors import UsageError
 
             raise UsageError(
-                "there is no handler to work with", hint="register one: @bus.subscribe('mail')"
+                "no handler is registered", hint="register one: @bus.subscribe('mail')"
             )
         return [
-            subscribe(queue, handler, **({**options, "drain": True} if drain else options))
+            self.subscribe(queue, handler, **({**options, "drain": True} if drain else options))
             for queue, handler, options in self._registered
         ]
 
 
-class Working(_Registering):
-    """What a blocking bus does with workers."""
+class Working(_Registering["Worker"]):
+    """The subscriptions of a blocking bus."""
 
-    def _worker(self, queue: str, handler: Callable[..., Any], options: dict[str, Any]) -> Worker:
+    def _worker(self, queue: str, handler: Callable[..., Any], options: WorkerOptions) -> Worker:
         from agentbus.workers.worker import Worker
 
         bus: Any = self
         return Worker(bus.runner, queue, handler, **options)
 
     def work(self, *, drain: bool = False) -> int:
-        """Run the handlers that decorators registered, each in a thread, until interrupted.
+        """Run the registered handlers, each in a worker and thread of its own, until interrupted.
 
-        With `drain`, until nothing is left. Returns how many tasks were done. One that fails stops the
-        others, and its error is raised.
+        With `drain` it ends when the queues are empty. Returns the number of tasks done. A worker that
+        fails stops the others, and its error is raised. Raises `UsageError` if no handler is registered.
         """
-        return _run(self._workers(self.subscribe, drain))
+        return _run(self._workers(drain))
 
 
-class AsyncWorking(_Registering):
-    """What an asynchronous bus does with workers."""
+class AsyncWorking(_Registering["AsyncWorker"]):
+    """The subscriptions of an asynchronous bus."""
 
     def _worker(
-        self, queue: str, handler: Callable[..., Any], options: dict[str, Any]
+        self, queue: str, handler: Callable[..., Any], options: WorkerOptions
     ) -> AsyncWorker:
         from agentbus.workers.async_worker import AsyncWorker
 
@@ -81,43 +117,25 @@ class AsyncWorking(_Registering):
         return AsyncWorker(bus.runner, queue, handler, **options)
 
     async def work(self, *, drain: bool = False) -> int:
-        """Run the handlers that decorators registered, side by side, until cancelled.
+        """Run the registered handlers concurrently, each in a worker of its own, until cancelled.
 
-        With `drain`, until nothing is left. Returns how many tasks were done. One that fails stops the
-        others, and its error is raised.
+        With `drain` it ends when the queues are empty. Returns the number of tasks done. A worker that
+        fails stops the others, and its error is raised. Raises `UsageError` if no handler is registered.
         """
-        return await _arun(self._workers(self.subscribe, drain))
+        return await _arun(self._workers(drain))
 
 
 def _run(workers: Sequence[Worker]) -> int:
-    import threading
+    from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 
-    failures: list[BaseException] = []
-
-    def stop() -> None:
-        for worker in workers:
-            worker.stop()
-
-    def work(worker: Worker) -> None:
+    with ThreadPoolExecutor(len(workers)) as pool:
+        running = [pool.submit(worker.run) for worker in workers]
         try:
-            worker.run()
-        except BaseException as error:  # noqa: BLE001 (raised below)
-            failures.append(error)
-            stop()
-
-    threads = [threading.Thread(target=work, args=(worker,)) for worker in workers]
-    for thread in threads:
-        thread.start()
-    try:
-        for thread in threads:
-            thread.join()
-    finally:
-        stop()
-        for thread in threads:
-            thread.join()
-    if failures:
-        raise failures[0]
-    return sum(worker.done for worker in workers)
+            wait(running, return_when=FIRST_EXCEPTION)
+        finally:
+            for worker in workers:
+                worker.stop()
+    return sum(one.result() for one in running)
 
 
 async def _arun(workers: Sequence[AsyncWorker]) -> int:

@@ -1,40 +1,39 @@
-"""What a bus can do about its workers: see them, pause them, let them go on, have them leave."""
+"""The worker verbs of a bus: list, pause, resume, halt and delete workers."""
 
 from __future__ import annotations
 
-from agentbus.client.verb import Patient, verb
+from agentbus.store.verb import Patient, verb
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from agentbus.admin.agents import Attendee
     from agentbus.admin.pause import Dismissal, Order
-    from agentbus.queues.policy import Policies
+    from agentbus.queues.runner import AsyncRunner, Runner
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Op
     from agentbus.workers.registry import Registered
 
 
 class Oversight:
-    """The verbs about workers, which every bus has."""
+    """The worker verbs, which both kinds of bus have."""
 
     scope: Scope
-    _policies: Callable[[], Policies]
+    if TYPE_CHECKING:
+        runner: Runner | AsyncRunner
 
     @verb
     def workers(self) -> Op[list[Registered]]:
-        """Return the registered workers, those that fell silent within the last hour among them."""
+        """Return the running workers, and those whose heartbeat stopped within the last hour."""
         from agentbus.workers import registry
 
         return registry.workers(self.scope)
 
     @verb
     def who(self, *, all: bool = False) -> Op[list[Attendee]]:
-        """Return who is there, by name: agents with their workers, and those that only talk.
+        """Return the agents by name, with their workers, flags and last activity.
 
-        Those that were last seen more than an hour ago are left out, unless `all` is asked for or they
-        hold a flag.
+        Agents without a worker or a flag that were last seen more than an hour ago are left out, unless
+        `all` is true.
         """
         from agentbus.admin import agents
 
@@ -50,11 +49,11 @@ class Oversight:
         why: str | None = None,
         wait: float = 5.0,
     ) -> Patient[Order]:
-        """Have nothing new taken from a queue, or by an agent or a worker, until `resume`.
+        """Pause a queue, an agent or a worker: no new task is taken until `resume`.
 
-        What runs goes on. Waits at most `wait` seconds until every live worker concerned stands still:
-        once all are `confirmed`, no task that is published later runs. The order stands in any case,
-        and holds for workers that start later. Raises `NotFound`.
+        Running tasks continue. Waits up to `wait` seconds for every live worker concerned to confirm; once
+        all are `confirmed`, no task published later runs. The order stays in force after the wait and also
+        applies to workers that start later. Raises `NotFound`.
         """
         from agentbus.admin import pause
 
@@ -63,11 +62,11 @@ class Oversight:
 
     @verb
     def halt(self, *, why: str | None = None, wait: float = 5.0) -> Patient[Order]:
-        """Have no worker of the project take a new task, and nobody fetch one, until `resume()`.
+        """Pause every worker of the project, and `fetch`, until `resume()`.
 
-        What runs goes on and is acknowledged; what was taken and not begun is given back. Waits at most
-        `wait` seconds until every live worker stands still, as `pause` does: once all are `confirmed`,
-        no task begins. The order stands in any case, and holds for workers that start later.
+        Running tasks continue and are acknowledged; tasks taken but not started are returned. Waits up to
+        `wait` seconds for every live worker to confirm; once all are `confirmed`, no task starts. The order
+        stays in force after the wait and also applies to workers that start later.
         """
         from agentbus.admin import pause
 
@@ -77,9 +76,9 @@ class Oversight:
     def resume(
         self, *, queue: str | None = None, agent: str | None = None, worker: str | None = None
     ) -> Op[bool]:
-        """Take an order to pause back, or without a name that to halt; tells whether there was one.
+        """Cancel a pause, or without a name the halt, and return whether there was one.
 
-        Each order stands by itself: what is paused by another stays so. Raises `NotFound`.
+        Other orders stay in force: a worker takes tasks only if none applies to it. Raises `NotFound`.
         """
         from agentbus.admin import pause
 
@@ -87,7 +86,7 @@ class Oversight:
 
     @verb
     def paused(self) -> Op[list[Order]]:
-        """Return the orders to pause that are in force."""
+        """Return the pause orders in force."""
         from agentbus.admin import pause
 
         return pause.orders(self.scope)
@@ -96,14 +95,15 @@ class Oversight:
     def delete(
         self, *, agent: str | None = None, worker: str | None = None, wait: float = 30.0
     ) -> Patient[Dismissal]:
-        """Have a worker, or all of an agent, finish what runs and leave; waits so many seconds.
+        """Stop a worker, or all workers of an agent, after their running tasks, and remove them.
 
-        What a dead worker holds is handed over to others before it is removed. Raises `NotFound`.
+        Waits up to `wait` seconds for them to end. The tasks of a dead worker become due at once for other
+        workers. Raises `NotFound`.
         """
         from agentbus.admin import pause
 
         kind, name = pause.subject(None, agent, worker)
-        letters_of = self._policies().letters_of
+        letters_of = self.runner.policies.letters_of
         return Patient(
             pause.dismiss(self.scope, kind, name, wait=wait, letters_of=letters_of), wait
         )

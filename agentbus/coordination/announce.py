@@ -141,6 +141,31 @@ def whose(value: str) -> str:
     return f"held by {holder(value)}" + (f" since {at}" if at else "")
 
 
+def look_keys(scope: Scope, flags: list[str]) -> list[str]:
+    """Return the keys that the script `look` reads."""
+    keys = scope.keys
+    return [
+        keys.channel,
+        *(key for flag in flags for key in (keys.flag(flag), keys.done(flag), keys.fence(flag))),
+    ]
+
+
+def split(value: str) -> tuple[str, float | None]:
+    """Return the agent and the unix time in a flag's value; None where the time cannot be read."""
+    from agentbus.core.timespec import parse_rfc3339
+
+    agent, separator, at = value.rpartition(" @ ")
+    return (agent, parse_rfc3339(at)) if separator else (value, None)
+
+
+def completion(value: str) -> tuple[str, float | None, str, str]:
+    """Return who, when, event id and note of a completion."""
+    first, _, rest = value.partition("\n")
+    event, _, rest = rest.partition("\n")
+    _token, _, note = rest.partition("\n")
+    return *split(first), event, note
+
+
 def _held(name: str, value: str) -> AgentBusError:
     from agentbus.core.errors import FlagHeld
 

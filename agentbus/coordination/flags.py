@@ -10,8 +10,8 @@ from agentbus.coordination import announce as holds
 from agentbus.core.errors import NotHolder, UsageError
 from agentbus.core.record import Record
 from agentbus.core.stream import is_number, text
-from agentbus.core.timespec import parse_rfc3339
 from agentbus.store.steps import Command, Script
+from agentbus.store.verb import BusT_co, OnBus, verb
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,13 +19,14 @@ if TYPE_CHECKING:
 
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Op
+    from agentbus.store.verb import Awaiting, PerBus
 
 
-class Hold(Record):
+class Hold(Record, OnBus[BusT_co]):
     """An agent's hold of a flag; `token` is a fencing number that only grows.
 
-    `ttl` is in seconds, None for a hold without end. `renewed` tells that this agent held the flag
-    already.
+    `ttl` is in seconds, None for a hold that does not expire. `renewed` is true if this agent already held
+    the flag. In annotations, `Hold` comes from a `Bus` and `Hold[AsyncBus]` from an `AsyncBus`.
     """
 
     flag: str
@@ -36,12 +37,17 @@ class Hold(Record):
     renewed: bool = False
     _bus: Any = None
 
-    def renew(self, ttl: float | None = None) -> Any:
-        """Give the hold a new TTL (its own by default) if it is still this one, else `NotHolder`.
+    @verb
+    def renew(self, ttl: float | None = None) -> Op[PerBus[Hold, Hold[Awaiting]]]:
+        """Extend the hold by `ttl` seconds, by default its own TTL, and return the renewed hold.
 
-        Returns the renewed hold; on an `AsyncBus`, an awaitable of it.
+        Raises `NotHolder` if the flag has another holder or none, and `UsageError` without any TTL.
         """
-        return self._bus._renew(self, ttl)
+        op: Op[Any] = renew(self._bus.scope, self, ttl)
+        return op
+
+    def _run(self, name: str, op: Op[Any]) -> Any:
+        return self._bus._run(name, op)
 
 
 class FlagState(Record):
@@ -64,10 +70,10 @@ def announce(
     force: bool = False,
     wait: float | None = None,
     bus: object = None,
-) -> Op[Hold]:
-    """Take a flag, or renew this agent's hold of it; `bus` is what the hold renews itself by."""
+) -> Op[Hold[Any]]:
+    """Take a flag, or renew this agent's hold of it; the hold uses `bus` to renew itself."""
     what, value, token, left = yield from holds.take(scope, flag, ttl=ttl, force=force, wait=wait)
-    agent, at = split(value)
+    agent, at = holds.split(value)
     return Hold(flag, agent, at, left, token, what == "renewed", bus)
 
 
@@ -82,12 +88,12 @@ def end(
 ) -> Op[FlagState]:
     """End a hold as `satisfied` or `released`, in one atomic step with its event."""
     value, number = yield from holds.end(scope, flag, how, force=force, note=note, token=token)
-    agent, at = split(value)
+    agent, at = holds.split(value)
     return FlagState(flag, how, agent, at, None, number, note)
 
 
-def renew(scope: Scope, hold: Hold, ttl: float | None = None) -> Op[Hold]:
-    """Give a hold a new TTL (its own by default), if it is still this one."""
+def renew(scope: Scope, hold: Hold[Any], ttl: float | None = None) -> Op[Hold[Any]]:
+    """Extend a hold by `ttl` seconds, by default its own TTL, if it is still in force."""
     span = ttl if ttl is not None else hold.ttl
     if span is None:
         raise UsageError(f"the hold of {hold.flag!r} has no end", hint="give it a ttl")
@@ -135,31 +141,8 @@ def look(scope: Scope, flags: list[str]) -> Op[tuple[str, list[FlagState]]]:
     return text(reply[0]), [_state(flag, reply, 1 + 4 * i) for i, flag in enumerate(flags)]
 
 
-def look_keys(scope: Scope, flags: list[str]) -> list[str]:
-    """Return the keys that the script `look` reads."""
-    keys = scope.keys
-    return [
-        keys.channel,
-        *(key for flag in flags for key in (keys.flag(flag), keys.done(flag), keys.fence(flag))),
-    ]
-
-
-def split(value: str) -> tuple[str, float | None]:
-    """Return the agent and the unix time in a flag's value; None where the time cannot be read."""
-    agent, separator, at = value.rpartition(" @ ")
-    return (agent, parse_rfc3339(at)) if separator else (value, None)
-
-
-def completion(value: str) -> tuple[str, float | None, str, str]:
-    """Return who, when, event id and note of a completion."""
-    first, _, rest = value.partition("\n")
-    event, _, rest = rest.partition("\n")
-    _token, _, note = rest.partition("\n")
-    return *split(first), event, note
-
-
 def _look(scope: Scope, flags: list[str]) -> Op[list[bytes]]:
-    reply: list[bytes] = yield Script("look", look_keys(scope, flags))
+    reply: list[bytes] = yield Script("look", holds.look_keys(scope, flags))
     return reply
 
 
@@ -167,9 +150,9 @@ def _state(flag: str, reply: list[bytes], at: int) -> FlagState:
     value, left, done, token = (text(part) for part in reply[at : at + 4])
     number = int(token) if is_number(token) else None
     if value:
-        agent, since = split(value)
+        agent, since = holds.split(value)
         return FlagState(flag, "held", agent, since, holds.seconds_left(left), number)
     if done:
-        agent, since, _event, note = completion(done)
+        agent, since, _event, note = holds.completion(done)
         return FlagState(flag, "satisfied", agent, since, None, number, note or None)
     return FlagState(flag, "free", None, None, None, number)

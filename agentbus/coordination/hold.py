@@ -1,10 +1,11 @@
-"""A hold that lasts as long as a block of code, renewed while it runs."""
+"""Holds a flag for the length of a block of code and renews it meanwhile."""
 
 from __future__ import annotations
 
 import threading
 
 from agentbus.core.errors import AgentBusError, NotHolder
+from agentbus.store.verb import Awaiting, Blocking, BusT_co, Generic
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -15,27 +16,26 @@ if TYPE_CHECKING:
     from agentbus.coordination.flags import Hold
 
 
-class Holding:
-    """Holds a flag inside `with` on a `Bus`, inside `async with` on an `AsyncBus`."""
+class Holding(Generic[BusT_co]):
+    """Holds a flag inside `with` on a `Bus`, or inside `async with` on an `AsyncBus`."""
 
     def __init__(self, bus: Any, flag: str, *, ttl: float, wait: float | None) -> None:
         self._bus = bus
         self._flag = flag
         self._ttl = ttl
         self._wait = wait
-        self._hold: Hold | None = None
+        self._hold: Hold[Any] | None = None
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
         self._task: asyncio.Task[None] | None = None
-        self.lost: NotHolder | None = None
 
     @property
-    def hold(self) -> Hold:
-        """The hold as it was taken."""
+    def hold(self) -> Hold[BusT_co]:
+        """The hold as it was acquired."""
         assert self._hold is not None
         return self._hold
 
-    def __enter__(self) -> Hold:
+    def __enter__(self: Holding[Blocking]) -> Hold:
         self._hold = self._bus.announce(self._flag, ttl=self._ttl, wait=self._wait)
         self._over.clear()
         self._thread = threading.Thread(target=self._keep, daemon=True)
@@ -43,7 +43,7 @@ class Holding:
         return self.hold
 
     def __exit__(
-        self,
+        self: Holding[Blocking],
         kind: type[BaseException] | None,
         error: BaseException | None,
         at: TracebackType | None,
@@ -51,17 +51,13 @@ class Holding:
         self._over.set()
         if self._thread is not None:
             self._thread.join()
-        if error is None:
-            self._bus.satisfy(self._flag, token=self.hold.token)
-            return
         try:
-            self._bus.release(self._flag, token=self.hold.token)
+            self._end(error)
         except AgentBusError as failure:
-            # The block's own error matters more; this one is told beside it.
-            error.add_note(f"and the flag {self._flag!r} was not released: {failure}")
+            self._failed(failure, error)
 
-    async def __aenter__(self) -> Hold:
-        # Loaded here: a shell verb that holds has no use for it.
+    async def __aenter__(self: Holding[Awaiting]) -> Hold[Awaiting]:
+        # Loaded here, because a shell verb that holds does not need it.
         import asyncio
 
         self._hold = await self._bus.announce(self._flag, ttl=self._ttl, wait=self._wait)
@@ -69,7 +65,7 @@ class Holding:
         return self.hold
 
     async def __aexit__(
-        self,
+        self: Holding[Awaiting],
         kind: type[BaseException] | None,
         error: BaseException | None,
         at: TracebackType | None,
@@ -79,34 +75,39 @@ class Holding:
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
-        if error is None:
-            await self._bus.satisfy(self._flag, token=self.hold.token)
-            return
         try:
-            await self._bus.release(self._flag, token=self.hold.token)
+            await self._end(error)
         except AgentBusError as failure:
-            error.add_note(f"and the flag {self._flag!r} was not released: {failure}")
+            self._failed(failure, error)
 
-    def _keep(self) -> None:
+    def _end(self, error: BaseException | None) -> Any:
+        end = self._bus.satisfy if error is None else self._bus.release
+        return end(self._flag, token=self.hold.token)
+
+    def _failed(self, failure: AgentBusError, error: BaseException | None) -> None:
+        if error is None:
+            raise failure
+        # The block's own error matters more.
+        error.add_note(f"and the flag {self._flag!r} was not released: {failure}")
+
+    def _keep(self: Holding[Blocking]) -> None:
         while not self._over.wait(self._ttl / 3):
             try:
-                self._bus._renew(self.hold, self._ttl)
-            except NotHolder as lost:
-                self.lost = lost
+                self.hold.renew(self._ttl)
+            except NotHolder:
                 return
             except AgentBusError:
-                # The server may be back before the hold ends; the next turn tells.
+                # The server may be back before the hold expires.
                 continue
 
-    async def _akeep(self) -> None:
+    async def _akeep(self: Holding[Awaiting]) -> None:
         import asyncio
 
         while True:
             await asyncio.sleep(self._ttl / 3)
             try:
-                await self._bus._renew(self.hold, self._ttl)
-            except NotHolder as lost:
-                self.lost = lost
+                await self.hold.renew(self._ttl)
+            except NotHolder:
                 return
             except AgentBusError:
                 continue

@@ -6,8 +6,7 @@ happens later is an entry past it, however short the flag itself lived.
 
 from __future__ import annotations
 
-from agentbus.coordination.announce import RECHECK
-from agentbus.coordination.flags import completion, look_keys, split
+from agentbus.coordination.announce import RECHECK, completion, look_keys, split
 from agentbus.core import names
 from agentbus.core.clock import rfc3339
 from agentbus.core.errors import TimedOut, UsageError

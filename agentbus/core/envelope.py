@@ -8,11 +8,34 @@ payload.
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
 from agentbus.core.errors import InvalidPayload
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import TypedDict
+
+    class Envelope(TypedDict, total=False):
+        """The fields of a `Task` that a publisher sets by keyword."""
+
+        key: str | None
+        priority: str | None
+        topic: str | None
+        correlation_id: str | None
+        causation_id: str | None
+        reply_to: str | None
+        webhook: str | None
+        headers: Mapping[str, str] | None
+        ordering_key: str | None
+        traceparent: str | None
+        source: str | None
+        tenant: str | None
+        created_at: float | None
+        trail: Sequence[Any] | None
+
 
 # A dataclass or a subclass of text could hide what is looked for below.
 _PLAIN = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_SUBCLASS

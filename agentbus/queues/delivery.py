@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from agentbus.client.verb import verb
 from agentbus.core.envelope import META, trail_of
 from agentbus.queues.retry import pause
+from agentbus.store.verb import Awaiting, Blocking, verb
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,11 +21,6 @@ class AnyDelivery:
     """What a blocking delivery and an asynchronous one share."""
 
     __slots__ = ("_consumer", "_perform", "_taken", "acked", "payload", "settled")
-
-    def __init_subclass__(cls) -> None:
-        for name, definition in vars(AnyDelivery).items():
-            if isinstance(definition, verb):
-                setattr(cls, name, definition.bind(cls))  # type: ignore[attr-defined]
 
     def __init__(self, consumer: Consumption, perform: Callable[[Any], Any], taken: Taken) -> None:
         self._consumer = consumer
@@ -123,7 +118,7 @@ class AnyDelivery:
         return self._perform(op)
 
 
-class Delivery(AnyDelivery):
+class Delivery(AnyDelivery, Blocking):
     """A task in the hands of a consumer: its payload, and the ways to settle it.
 
     `ack`, `retry` and `bury` return whether the task was still this consumer's; one that another consumer
@@ -134,7 +129,7 @@ class Delivery(AnyDelivery):
     __slots__ = ()
 
 
-class AsyncDelivery(AnyDelivery):
+class AsyncDelivery(AnyDelivery, Awaiting):
     """A delivery in a coroutine: as `Delivery`, but `ack`, `retry` and `bury` are awaited."""
 
     __slots__ = ()

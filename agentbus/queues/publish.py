@@ -346,12 +346,6 @@ def _known(priority: object) -> None:
         raise UsageError(f"{priority!r} is no priority", hint=f"use one of {', '.join(PRIORITIES)}")
 
 
-def on_full(word: str) -> None:
-    """Check what is to happen at the bound."""
-    if word not in {"refuse", "trim"}:
-        raise UsageError(f"on_full is {word!r}", hint="use 'refuse' or 'trim'")
-
-
 def _check(task: Task) -> None:
     for what in ("key", "reply_to", "ordering_key", "topic"):
         value = getattr(task, what)

@@ -1,0 +1,208 @@
+"""One definition of a verb for the blocking and the asynchronous bus.
+
+A method marked with `verb` or `stream_verb` returns an operation. A class that derives from `Blocking`
+or `Awaiting` turns these methods into ones that run the operation on the bus.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+    from typing import (
+        Any,
+        ClassVar,
+        Concatenate,
+        Generic as Generic,  # noqa: PLC0414 (exported)
+        ParamSpec,
+        TypeAlias,
+        overload,
+    )
+
+    from typing_extensions import TypeVar
+
+    from agentbus.store.steps import Op
+
+    P = ParamSpec("P")
+    T = TypeVar("T")
+    B = TypeVar("B")
+    A = TypeVar("A")
+    BusT_co = TypeVar("BusT_co", covariant=True, default="Blocking")
+    Sync: TypeAlias = "Blocking | OnBus[Blocking]"
+    Async: TypeAlias = "Awaiting | OnBus[Awaiting]"
+
+    class verb(Generic[P, T]):  # noqa: N801
+        """Marks a method that returns an operation with one result."""
+
+        def __init__(self, define: Callable[Concatenate[Any, P], Op[T] | Patient[T]]) -> None: ...
+        @overload
+        def __get__(self: verb[P, PerBus[B, A]], on: Sync, owner: type) -> Callable[P, B]: ...
+        @overload
+        def __get__(
+            self: verb[P, PerBus[B, A]], on: Async, owner: type
+        ) -> Callable[P, Coroutine[Any, Any, A]]: ...
+        @overload
+        def __get__(self, on: Sync, owner: type) -> Callable[P, T]: ...
+        @overload
+        def __get__(self, on: Async, owner: type) -> Callable[P, Coroutine[Any, Any, T]]: ...
+        @overload
+        def __get__(self, on: object, owner: type) -> Callable[..., Any]: ...
+        def __get__(self, on: object, owner: type) -> Any: ...
+        def bind(self, owner: type) -> Any: ...
+
+    class stream_verb(Generic[P, T]):  # noqa: N801
+        """Marks a method that returns an operation whose values are iterated over."""
+
+        def __init__(self, define: Callable[Concatenate[Any, P], Emits[T]]) -> None: ...
+        @overload
+        def __get__(self, on: Sync, owner: type) -> Callable[P, Iterator[T]]: ...
+        @overload
+        def __get__(self, on: Async, owner: type) -> Callable[P, AsyncIterator[T]]: ...
+        @overload
+        def __get__(self, on: object, owner: type) -> Callable[..., Any]: ...
+        def __get__(self, on: object, owner: type) -> Any: ...
+
+    class PerBus(Generic[B, A]):
+        """The type of a result that is a `B` on a `Bus` and an `A` on an `AsyncBus`."""
+
+    class Patient(Generic[T]):
+        """An operation that waits out a server failure for up to `seconds`."""
+
+        op: Op[T]
+        seconds: float
+
+        def __init__(self, op: Op[T], seconds: float) -> None: ...
+
+    class Emits(Patient[None], Generic[T]):
+        """An operation that emits values of one type."""
+
+else:
+
+    class Generic:
+        """Stands in for `typing.Generic`, because `typing` is slow to import."""
+
+        __slots__ = ()
+
+        def __class_getitem__(cls, _kind):
+            return cls
+
+    BusT_co = None
+
+    class verb:  # noqa: N801
+        """Marks a method that returns an operation with one result."""
+
+        def __init__(self, define):
+            self.define = define
+
+        def bind(self, owner):
+            """Return the method of `owner` that runs the operation."""
+            define = self.define
+            name = owner._logged_as.get(define.__name__, define.__name__)
+
+            def method(self, *args, **kwargs):
+                return self._run(name, define(self, *args, **kwargs))
+
+            return self._describe(method, owner, owner._returns)
+
+        def _describe(self, method, owner, returns):
+            define = self.define
+            method.__name__ = define.__name__
+            method.__qualname__ = f"{owner.__name__}.{define.__name__}"
+            method.__module__ = define.__module__
+            method.__doc__ = define.__doc__
+            method.__wrapped__ = _Described(self, returns)
+            return method
+
+    class stream_verb(verb):  # noqa: N801
+        """Marks a method that returns an operation whose values are iterated over."""
+
+        def bind(self, owner):
+            """Return the method of `owner` that iterates over the operation."""
+            define = self.define
+            name = define.__name__
+
+            def method(self, *args, **kwargs):
+                return self._iterate(name, define(self, *args, **kwargs))
+
+            return self._describe(method, owner, owner._yields)
+
+    class _Described:
+        """What `inspect` sees behind a bound verb: its source, and the signature that callers use."""
+
+        __slots__ = ("_returns", "verb")
+
+        def __init__(self, verb, returns):
+            self.verb = verb
+            self._returns = returns
+
+        @property
+        def __wrapped__(self):
+            return self.verb.define
+
+        @property
+        def __signature__(self):
+            from inspect import signature
+
+            found = signature(self.verb.define)
+            # `Op[str]` is `str` on a bus; of `PerBus[X, Y]` one applies.
+            result = str(found.return_annotation).partition("[")[2][:-1]
+            if result.startswith("PerBus["):
+                pair = result.removeprefix("PerBus[").removesuffix("]").split(", ")
+                result = pair[self._returns != Blocking._returns]
+            return found.replace(return_annotation=self._returns.format(result))
+
+    class Patient:
+        """An operation that waits out a server failure for up to `seconds`."""
+
+        __slots__ = ("op", "seconds")
+
+        def __init__(self, op, seconds):
+            self.op = op
+            self.seconds = seconds
+
+    Emits = Patient
+
+
+class _Binding:
+    """Binds all verbs of a class, inherited ones too, when the class is created."""
+
+    __slots__ = ()
+    # Names of operations in the log that are not those of their methods.
+    _logged_as: ClassVar[dict[str, str]] = {}
+    _returns = "{}"
+    _yields = "Iterator[{}]"
+
+    def __init_subclass__(cls) -> None:
+        names = set()
+        for kind in cls.__mro__:
+            for name, found in [*vars(kind).items()]:
+                if name in names:
+                    continue
+                names.add(name)
+                described = getattr(found, "__wrapped__", None)
+                definition = getattr(described, "verb", found)
+                if isinstance(definition, verb):
+                    setattr(cls, name, definition.bind(cls))
+
+
+class Blocking(_Binding):
+    """Marks a class whose verbs block and return their results."""
+
+    __slots__ = ()
+
+
+class Awaiting(_Binding):
+    """Marks a class whose verbs are awaited."""
+
+    __slots__ = ()
+    _returns = "Coroutine[Any, Any, {}]"
+    _yields = "AsyncIterator[{}]"
+
+
+class OnBus(_Binding, Generic[BusT_co]):
+    """An object whose verbs run on the bus that made it: they block or are awaited as those do."""
+
+    __slots__ = ()
+    if TYPE_CHECKING:
+        _run: Callable[..., Any]
+        _iterate: Callable[..., Any]

@@ -1,0 +1,134 @@
+"""A program that uses both buses correctly: type checkers must accept every line and infer these types."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from typing import TYPE_CHECKING, Any, assert_type
+
+import agentbus
+import agentbus.aio
+from agentbus import (
+    AsyncBus,
+    AsyncWorker,
+    Bus,
+    Entry,
+    Group,
+    Hold,
+    Letter,
+    Message,
+    Note,
+    Order,
+    Queue,
+    Task,
+    Worker,
+)
+from agentbus.store.steps import Command
+from agentbus.store.verb import Awaiting, Blocking, verb
+
+if TYPE_CHECKING:
+    from agentbus.store.steps import Op
+
+
+def talk() -> None:
+    with agentbus.connect(agent="ada") as bus:
+        assert_type(bus, Bus)
+        assert_type(bus.speak("hi", topic="build"), Message)
+        assert_type(bus.overhear(), Iterator[Message])
+        for message in bus.overhear(["build", "deploy"], follow=True, timeout=1):
+            assert_type(message.text, str)
+        assert_type(bus.jot("a", "b", tags=["c"]), Note)
+        assert_type(bus.notes(all=True), list[Note])
+        assert_type(bus.forget("a"), None)
+        with bus.hold("deploy", ttl=30) as hold:
+            assert_type(hold, Hold[Blocking])
+            assert_type(hold.renew(60), Hold[Blocking])
+        held: Hold = bus.announce("deploy", wait=3)
+        assert_type(held.renew().token, int)
+        assert_type(bus.halt(why="upgrade"), Order)
+        assert_type(bus.stats()[0].queue, str)
+
+
+def work(bus: Bus) -> None:
+    queue = bus.queue("mail")
+    annotated: Queue = queue
+    assert_type(annotated.publish({"to": "ada"}, priority="high", headers={"a": "b"}, delay=3), str)
+    assert_type(queue.publish(Task(1, key="once"), after=["1-1@mail"]), str)
+    assert_type(queue.publish_many([1, 2, 3], on_full="trim"), list[str])
+    assert_type(queue.publish_stream([1, 2, 3]), Iterator[str])
+    assert_type(queue.peek(), list[tuple[str, Any]])
+    assert_type(queue.replay_all(match="timed out"), list[str])
+    assert_type(queue.purge("1-1", group="default"), int)
+    assert_type(queue.resume(), bool)
+    assert_type(queue.dead_letters(match="timed out"), list[Letter])
+    assert_type(queue.groups(), list[Group])
+    assert_type(queue.inspect(last=3), list[Entry])
+    assert_type(queue.replay_from("30m").tasks, int)
+    assert_type(queue.result("1-1@mail", 3), Any)
+    assert_type(bus.ask("mail", 1, topic="x"), Any)
+    for delivery in queue.fetch(count=3):
+        delivery.ack()
+
+    @bus.subscribe("mail", concurrency=4, visibility=30.0)
+    def send(delivery: agentbus.Delivery) -> str:
+        return str(delivery.payload)
+
+    # The decorator returns what it decorates.
+    assert_type(send(queue.fetch()[0]), str)
+    assert_type(bus.work(drain=True), int)
+    with bus.subscribe("mail", send, batch=False, backoff=agentbus.Backoff(first=2)) as worker:
+        assert_type(worker, Worker)
+        assert_type(worker.run(), int)
+
+
+async def atalk() -> None:
+    async with agentbus.aio.connect(agent="ada") as bus:
+        assert_type(bus, AsyncBus)
+        assert_type(await bus.speak("hi"), Message)
+        assert_type(bus.overhear(), AsyncIterator[Message])
+        async for message in bus.overhear("build", last=3):
+            assert_type(message, Message)
+        async with bus.hold("deploy") as hold:
+            assert_type(hold, Hold[Awaiting])
+            assert_type(await hold.renew(60), Hold[Awaiting])
+        held = await bus.announce("deploy")
+        await held.renew()
+        await bus.await_("deploy", any=True)
+
+
+async def awork(bus: AsyncBus) -> None:
+    queue = bus.queue("mail")
+    annotated: Queue[AsyncBus] = queue
+    publishing: Coroutine[Any, Any, str] = annotated.publish(1, key="a")
+    assert_type(await publishing, str)
+    assert_type(await queue.publish(1), str)
+    assert_type(await queue.publish_many(range(3)), list[str])
+    async for task_id in queue.publish_stream(range(3)):
+        assert_type(task_id, str)
+    assert_type(await queue.pause("upgrade"), Order)
+    assert_type(await queue.paused(), Order | None)
+    assert_type(await bus.ask("mail", 1, timeout=3), Any)
+
+    @bus.subscribe("mail", concurrency=4)
+    async def send(delivery: agentbus.Delivery) -> int:
+        return delivery.attempt
+
+    assert_type(await bus.work(), int)
+    async with bus.subscribe("mail", send, count=3) as worker:
+        assert_type(worker, AsyncWorker)
+        assert_type(await worker.run_once(), int)
+
+
+class TeamBus(Bus):
+    """A bus with a verb of its own."""
+
+    @verb
+    def spoken(self) -> Op[int]:
+        """Return the number of messages on the channel."""
+        length: int = yield Command("XLEN", self.scope.keys.channel)
+        return length
+
+
+def team(bus: TeamBus) -> None:
+    assert_type(bus.spoken(), int)
+    assert_type(bus.speak("hi"), Message)
+    assert_type(bus.queue("mail").publish(1), str)
