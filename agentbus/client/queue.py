@@ -128,7 +128,10 @@ class Queue(OnBus[BusT_co]):
             self._scope,
             self.name,
             self.policy.each_keyed(_several(payloads)),
-            **self._options(priority, on_full),
+            bound=self.bound,
+            priority=self.policy.tier if priority is None else priority,
+            window=self.policy.window,
+            trim=self._trims if on_full is None else _trims(on_full),
         )
         return op
 
@@ -149,7 +152,10 @@ class Queue(OnBus[BusT_co]):
             self._scope,
             self.name,
             self.policy.each_keyed(_several(payloads)),
-            **self._options(priority, on_full),
+            bound=self.bound,
+            priority=self.policy.tier if priority is None else priority,
+            window=self.policy.window,
+            trim=self._trims if on_full is None else _trims(on_full),
         )
         return Emits(op, 0.0)
 
@@ -318,15 +324,6 @@ class Queue(OnBus[BusT_co]):
     def paused(self) -> Op[Order | None]:
         """Return the order that pauses this queue, or None."""
         return pause.order_of(self._scope, "queue", self.name)
-
-    def _options(self, priority: str | None, on_full: str | None) -> dict[str, Any]:
-        """Return the options of a bulk publish: those of the call, or else the policy's."""
-        return {
-            "bound": self.bound,
-            "priority": self.policy.tier if priority is None else priority,
-            "window": self.policy.window,
-            "trim": self._trims if on_full is None else _trims(on_full),
-        }
 
     def _box(self, group: str) -> tuple[Scope, str, str]:
         return self._scope, self.name, names.name("group", group)
