@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class AsyncBus(AsyncWorking, Verbs, Awaiting):
-    """An asynchronous bus: a thousand coroutines may wait on a handful of connections."""
+    """An asynchronous bus; all coroutines of an event loop share its few connections."""
 
     runner: AsyncRunner
 
@@ -34,7 +34,7 @@ class AsyncBus(AsyncWorking, Verbs, Awaiting):
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Close the connections; operations in progress fail."""
+        """Close the connections; operations in progress raise `BackendUnavailable`."""
         await self.runner.aclose()
 
     async def _run(self, name: str, op: Op[T] | Patient[T]) -> T:
@@ -53,7 +53,7 @@ def connect(
     agent: str | None = None,
     deadline: float | None = None,
 ) -> AsyncBus:
-    """Return an asynchronous bus, for `async with`; settings as for `agentbus.connect`."""
+    """Return an asynchronous bus, for `async with`; the arguments are those of `agentbus.connect`."""
     return AsyncBus(resolve({"url": url, "project": project, "agent": agent, "deadline": deadline}))
 
 

@@ -46,22 +46,22 @@ class Verbs(Labour, Overview, Oversight):
 
     @property
     def agent(self) -> str:
-        """The agent that speaks and holds through this bus."""
+        """The name of the agent that uses this bus."""
         return self.scope.agent
 
     @property
     def project(self) -> str:
-        """The prefix of this bus's keys."""
+        """The project: the prefix of this bus's keys."""
         return self.scope.keys.project
 
     # -- talk --
 
     @verb
     def speak(self, text: str, *, topic: str | None = None) -> Op[Message]:
-        """Say something on the project's channel, and return it as it was stored.
+        """Publish a message on the project's channel and return it as stored.
 
-        Repeats after a lost answer are recognised by the server, so it is stored once.
-        Raises `InvalidPayload`, `InvalidName`, `OutcomeUnknown`.
+        A retry after a lost reply is recognized by the server, so the message is stored once. Raises
+        `InvalidPayload`, `InvalidName`, `OutcomeUnknown`.
         """
         from agentbus.coordination import speak
 
@@ -81,15 +81,15 @@ class Verbs(Labour, Overview, Oversight):
         others: bool = False,
         reset: bool = False,
     ) -> Emits[Message]:
-        """Iterate over what this agent has not heard yet, oldest first.
+        """Iterate over the channel's messages that this agent has not read yet, oldest first.
 
-        The cursor moves when a page of messages has been taken, or when the reader leaves, and then
-        past those before the one in hand: a reader that dies hears some of them again. Each `topic`
-        has a cursor of its own. With `since` (after that id, or from an RFC 3339 time or `30m` ago
-        on), `last` or `peek` no cursor moves. `follow` waits for more, for `timeout` seconds or for
-        ever, and without a `limit` unless one is given. Messages that were trimmed away unheard are
-        reported as one with the event `gap`.
-        Raises `EpochMismatch` where the server went back behind a cursor; `reset` starts anew.
+        Each `topic` has its own cursor. It advances after each page of messages, and when the loop ends to
+        the message before the current one; a reader that crashes reads some messages again. With `since` (a
+        message id, an RFC 3339 time, or `30m` ago), `last` or `peek` no cursor moves. `follow` waits for
+        new messages, for `timeout` seconds or without end, and has no `limit` unless one is given. `others`
+        leaves out this agent's own messages. A range that was trimmed before it was read appears as one
+        message with the event `gap`. Raises `EpochMismatch` if the server lost data after the cursor's
+        position; `reset` starts again from the oldest message.
         """
         from agentbus.coordination import overhear
 
@@ -97,7 +97,7 @@ class Verbs(Labour, Overview, Oversight):
         op = overhear.overhear(
             self.scope,
             topics,
-            # Its default is meant for reading what there is, not for following.
+            # The default limit is for reading a backlog, not for following.
             limit=None if follow and limit == _READ_AT_ONCE else limit,
             start=since,
             last=last,
@@ -115,9 +115,9 @@ class Verbs(Labour, Overview, Oversight):
     def jot(
         self, key: str, value: str, *, tags: Sequence[str] = (), if_absent: bool = False
     ) -> Op[Note]:
-        """Write a note, replace its tags, and say so on the channel, in one atomic step.
+        """Store a note, replace its tags, and publish the change on the channel, atomically.
 
-        Raises `NoteExists` if it was to be written only if absent.
+        With `if_absent` it raises `NoteExists` if the key is in use.
         """
         from agentbus.coordination import notes
 
@@ -138,14 +138,17 @@ class Verbs(Labour, Overview, Oversight):
         all: bool = False,
         latest: int = 10,
     ) -> Op[list[Note]]:
-        """Return the newest notes with any of the tags (with `all`: every one), newest first."""
+        """Return the `latest` newest notes with any of the tags, with `all` those with every tag.
+
+        Without tags it returns the newest of all notes. The newest note comes first.
+        """
         from agentbus.coordination import notes
 
         return notes.notes(self.scope, tags, every=all, latest=latest)
 
     @verb
     def list_(self, *, tag: str | None = None, latest: int = 50) -> Op[list[Note]]:
-        """Return the newest notes without their values."""
+        """Return the `latest` newest notes, or those with a tag, without their values."""
         from agentbus.coordination import notes
 
         tags = () if tag is None else (tag,)
@@ -153,7 +156,7 @@ class Verbs(Labour, Overview, Oversight):
 
     @verb
     def forget(self, key: str) -> Op[None]:
-        """Remove a note and its tag entries, in one atomic step. Raises `NotFound`."""
+        """Delete a note and its tag entries, atomically. Raises `NotFound`."""
         from agentbus.coordination import notes
 
         return notes.forget(self.scope, key)
@@ -169,10 +172,10 @@ class Verbs(Labour, Overview, Oversight):
         force: bool = False,
         wait: float | None = None,
     ) -> Patient[PerBus[Hold, Hold[Awaiting]]]:
-        """Take a flag, or renew this agent's hold of it.
+        """Acquire a flag, or renew this agent's hold of it, and return the hold.
 
-        `ttl` is in seconds; a hold without one ends only by `satisfy` or `release`. `wait` is how
-        long to wait for another's hold to end. Raises `FlagHeld`.
+        `ttl` is in seconds; a hold without one ends only by `satisfy` or `release`. `wait` is how many
+        seconds to wait for another agent's hold to end; `force` replaces that hold. Raises `FlagHeld`.
         """
         from agentbus.coordination import flags
 
@@ -183,10 +186,10 @@ class Verbs(Labour, Overview, Oversight):
     def satisfy(
         self, flag: str, *, force: bool = False, note: str | None = None, token: int | None = None
     ) -> Op[FlagState]:
-        """Release a flag as done: record the completion and wake the awaiters, in one atomic step.
+        """End a hold as done: store the completion and wake the agents that await the flag, atomically.
 
-        A flag that nobody holds may be satisfied too. With `token`, only the hold with this fencing
-        token is ended. Raises `NotHolder`.
+        A flag without a holder can be satisfied too. With `token`, only the hold with this fencing token is
+        ended; with `force`, another agent's. Raises `NotHolder`.
         """
         from agentbus.coordination import flags
 
@@ -194,9 +197,9 @@ class Verbs(Labour, Overview, Oversight):
 
     @verb
     def release(self, flag: str, *, force: bool = False, token: int | None = None) -> Op[FlagState]:
-        """Give a flag up without calling it done; awaiters of its satisfaction wait on.
+        """End a hold without a completion; agents that await the flag's satisfaction keep waiting.
 
-        Raises `NotHolder`.
+        `token` and `force` are as in `satisfy`. Raises `NotHolder`.
         """
         from agentbus.coordination import flags
 
@@ -212,11 +215,11 @@ class Verbs(Labour, Overview, Oversight):
         delete: bool = False,
         fresh: bool = False,
     ) -> Patient[list[Completion]]:
-        """Block until every flag (with `any`: one) is `satisfied`, `announced` or `free`.
+        """Wait until every flag, or with `any` one, is `satisfied`, `announced` or `free`.
 
-        Returns a completion for each flag that came to be so. `timeout` is in seconds, 0 or None for
-        no limit. A flag satisfied before counts, unless `fresh`. `delete` consumes the completion,
-        for one awaiter only. Raises `TimedOut`.
+        Returns a completion for each flag in that state. `timeout` is in seconds, 0 or None for no limit.
+        An existing completion counts, unless `fresh`. `delete` consumes the completions, so that only one
+        agent gets them. Raises `TimedOut`.
         """
         from agentbus.coordination import wait as awaiting
 
@@ -233,10 +236,11 @@ class Verbs(Labour, Overview, Oversight):
         return flags.states(self.scope)
 
     def hold(self, flag: str, *, ttl: float = 60.0, wait: float | None = None) -> Holding[Self]:
-        """Hold a flag for the length of a `with` (or `async with`) block, renewing it meanwhile.
+        """Return a context manager that holds a flag during a `with` (or `async with`) block.
 
-        It is satisfied if the block ends well, and only released if it raises. Raises `FlagHeld` on
-        entry, and `NotHolder` at the end if the hold was lost meanwhile.
+        It renews the hold every third of `ttl` seconds, satisfies the flag if the block succeeds, and
+        releases it if the block raises. Raises `FlagHeld` on entry, and `NotHolder` at the end if the hold
+        was lost during the block.
         """
         from agentbus.coordination.hold import Holding
 
@@ -246,14 +250,14 @@ class Verbs(Labour, Overview, Oversight):
 
     @verb
     def agents(self) -> Op[list[Presence]]:
-        """Return the agents seen on this bus, the last seen first, and what they have not heard."""
+        """Return the agents of this project, most recently active first, with their unread messages."""
         from agentbus.admin import project as inspector
 
         return inspector.agents(self.scope)
 
     @verb
     def topics(self) -> Op[list[Topic]]:
-        """Return the topics spoken on, the latest first."""
+        """Return the topics of the channel, most recently used first."""
         from agentbus.admin import project as inspector
 
         return inspector.topics(self.scope)
@@ -267,14 +271,17 @@ class Verbs(Labour, Overview, Oversight):
 
     @verb
     def doctor(self) -> Op[list[Finding]]:
-        """Examine the server and the project, and return what was found, with remedies."""
+        """Check the server and the project, and return the findings with remedies."""
         from agentbus.admin import doctor
 
         return doctor.diagnose(self.scope, self.settings, self.backend.name)
 
     @verb
     def clear(self, *, dry_run: bool = False) -> Op[dict[str, int]]:
-        """Remove this project's keys and no other's; returns how many of each kind there were."""
+        """Delete this project's keys, and return the number of keys of each kind.
+
+        With `dry_run` it only counts them. Not atomic.
+        """
         from agentbus.admin import project as inspector
 
         return inspector.clear(self.scope, dry_run=dry_run)
@@ -315,9 +322,9 @@ def connect(
     agent: str | None = None,
     deadline: float | None = None,
 ) -> Bus:
-    """Return a bus; what is not given comes from the environment, the config files, the defaults.
+    """Return a bus; arguments left out come from the environment, configuration files, or defaults.
 
-    Nothing is opened before the first verb. `deadline` is how many seconds a verb may take before
-    it gives an unresponsive server up.
+    No connection is opened before the first verb. `deadline` is the number of seconds after which a verb
+    gives up on a server that does not respond. Raises `ConfigError`.
     """
     return Bus(resolve({"url": url, "project": project, "agent": agent, "deadline": deadline}))
