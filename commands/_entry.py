@@ -8,6 +8,7 @@ from agentbus.core.stream import id_time, is_number
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from agentbus.commands._out import Out
+    from agentbus.coordination.message import Message
 
 # The fields that the bus itself writes beside an event's own, in the order in which they are shown.
 _OWN = ("id", "agent_id", "topic", "message", "timestamp", "event")
@@ -17,6 +18,14 @@ _NUMBERS = frozenset(("missed", "token"))
 def pair(entry_id: str, named: dict[str, str]) -> tuple[str, dict[str, str]]:
     """Keep an entry as it is."""
     return entry_id, named
+
+
+def show_message(out: Out, message: Message) -> None:
+    """Write a message as `show` writes its entry."""
+    named = {"agent_id": message.agent_id, "message": message.text}
+    named |= {} if message.topic is None else {"topic": message.topic}
+    named |= {} if message.event is None else {"event": message.event}
+    show(out, message.id, {**named, **(message.details or {})})
 
 
 def show(out: Out, entry_id: str, named: dict[str, str]) -> None:

@@ -39,16 +39,14 @@ VERB = Verb(
 def run(call: Call) -> None:
     """Print the rule."""
     from agentbus.admin.acl import rule
-    from agentbus.store.backends import enter
 
-    args, settings = call.args, call.settings
     # Nothing is opened: the URL tells whether the keys lie on a cluster.
-    backend, scope = enter(settings)
+    args, bus = call.args, call.bus
     found = rule(
-        scope.keys.project,
+        bus.project,
         user=args.user,
         read_only=args.read_only,
-        cluster=backend.wraps,
+        cluster=bus.backend.wraps,
         password=_password() if args.password_stdin else None,
     )
     call.out.record(

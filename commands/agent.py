@@ -76,9 +76,8 @@ def run(call: Call) -> None:
     elif action == "get":
         _get(call, args.name)
     else:
-        scope = call.enter()
-        kind, name = call.run(pause.meant(scope, args.name))
-        _order_to(call, {kind: name})
+        is_worker = any(one.worker == args.name for one in call.bus.workers())
+        _order_to(call, {"worker" if is_worker else "agent": args.name})
 
 
 def _order_to(call: Call, subject: dict[str, str]) -> None:

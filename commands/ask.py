@@ -5,9 +5,7 @@ from __future__ import annotations
 from agentbus.commands import _show
 from agentbus.commands._declare import Call, Param, Verb, body, seconds
 from agentbus.commands.publish import caused, header, payload
-from agentbus.core import names
 from agentbus.core.errors import InvalidPayload
-from agentbus.queues import ask, policy
 
 VERB = Verb(
     "ask",
@@ -51,16 +49,15 @@ VERB = Verb(
 def run(call: Call) -> None:
     """Ask, and print the answer."""
     args = call.args
-    scope = call.enter()
-    text = body("payload", args.payload, None, scope.max_body)
+    text = body("payload", args.payload, None, call.settings.max_body)
     if not text:
         raise InvalidPayload("the payload is empty", hint="send at least a word, or null")
-    envelope = {
+    found = call.bus.answer(
+        args.queue,
+        payload(text),
+        args.timeout,
         **caused(args.correlation_id, None),
-        "priority": args.priority,
-        "headers": dict(args.header) or None,
-    }
-    found = policy.read(call.settings).policy_of(names.name("queue", args.queue))
-    op = ask.ask(scope, args.queue, payload(text), args.timeout, envelope, found)
-    task_id, found = call.run(op, patience=args.timeout or float("inf"))
-    _show.result(call.out, task_id, found)
+        priority=args.priority,
+        headers=dict(args.header) or None,
+    )
+    _show.result(call.out, found.id, found.result)

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import orjson
 
-from agentbus.admin import entries, stats
 from agentbus.commands import _table
 from agentbus.commands._declare import Call, Param, Verb, whole
-from agentbus.core import names
 from agentbus.core.clock import rfc3339
 from agentbus.core.errors import UsageError
-from agentbus.queues import policy
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -85,8 +82,6 @@ def run(call: Call) -> None:
             _no(value, f"{option} goes with inspect alone")
     elif args.last is not None:
         _no(args.start, "--last and --from do not go together")
-    if args.queue is not None:
-        names.name("queue", args.queue)
     {"list": _list, "inspect": _inspect, "groups": _groups, "stats": _stats}[args.action](call)
 
 
@@ -96,7 +91,7 @@ def _no(value: object, why: str, hint: str = "leave the option out") -> None:
 
 
 def _list(call: Call) -> None:
-    found = call.run(stats.streams(call.enter()))
+    found = call.bus.streams()
     rows = [
         (
             *(_what(one), str(one.length), _table.age(one.oldest), _table.age(one.newest)),
@@ -117,8 +112,7 @@ def _what(one: StreamInfo) -> str:
 
 
 def _stats(call: Call) -> None:
-    where = policy.read(call.settings).letters_of
-    found = call.run(stats.stats(call.enter(), call.args.queue, letters_of=where))
+    found = call.bus.stats(call.args.queue)
     if call.args.queue is not None and not call.out.json:
         for one in found:
             _detail(call.out, one)
@@ -176,8 +170,7 @@ def _counts(counters: Mapping[str, int]) -> str:
 
 def _groups(call: Call) -> None:
     out = call.out
-    where = policy.read(call.settings).letters_of(call.args.queue)
-    for one in call.run(stats.groups(call.enter(), call.args.queue, letters_of=where)):
+    for one in call.bus.queue(call.args.queue).groups():
         text = f"{one.group}: {_backlog(one)} waiting, {one.pending} held, {one.retrying} retrying"
         text += f", {one.dead} dead"
         text += "" if one.oldest is None else f"; oldest {_table.age(one.oldest)}"
@@ -193,12 +186,10 @@ def _groups(call: Call) -> None:
 
 def _inspect(call: Call) -> None:
     args, out = call.args, call.out
-    group = names.name("group", "default" if args.group is None else args.group)
-    scope = call.enter()
+    group = "default" if args.group is None else args.group
     limit = 20 if args.limit is None else args.limit
-    for one in call.run(
-        entries.inspect(scope, args.queue, group, last=args.last, start=args.start, limit=limit)
-    ):
+    queue = call.bus.queue(args.queue)
+    for one in queue.inspect(group, last=args.last, start=args.start, limit=limit):
         fields = _fields(one)
         fields["published"] = rfc3339(one.published, milliseconds=True)
         out.record(fields, _line(one))

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+from itertools import islice
+
 import orjson
 
 from agentbus.commands._declare import Call, Param, Verb, whole
 from agentbus.core import names
 from agentbus.core.errors import NotFound, UsageError
-from agentbus.queues import dead_letters, policy
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from typing import Any
 
+    from agentbus.client.queue import Queue
     from agentbus.commands._out import Out
     from agentbus.queues.dead_letters import Letter
-    from agentbus.store.scope import Scope
 
 VERB = Verb(
     "dlq",
@@ -64,8 +65,7 @@ VERB = Verb(
 def run(call: Call) -> None:
     """Do what was asked with the dead letters of the queue."""
     args = call.args
-    names.name("queue", args.queue)
-    names.name("group", args.group)
+    queue = call.bus.queue(args.queue)
     if args.action == "show" and not args.ids:
         raise UsageError(
             "show needs the id of a dead letter", hint=f"see 'agentbus dlq list {args.queue}'"
@@ -76,70 +76,42 @@ def run(call: Call) -> None:
         if args.action != "replay":
             raise UsageError("--to goes with replay alone", hint="leave it out")
         names.name("queue", args.to)
-    args.letters_of = policy.read(call.settings).policy_of(args.queue).dead_letters
-    scope = call.enter()
     if args.action == "purge":
-        _purge(call, scope)
+        _purge(call, queue)
         return
-    for one in _found(call, scope):
+    for one in _found(call, queue):
         if args.action == "replay":
-            _replay(call, scope, one)
+            task_id = queue.replay(one.id, group=args.group, to=args.to)
+            fields = {"id": one.id, "queue": args.to or one.queue, "task_id": task_id}
+            call.out.record(fields, f"{one.id} replayed as {task_id}")
         elif args.action == "show" and not call.out.json:
             _show(call.out, one)
         else:
             _list(call.out, one, whole_of_it=args.action == "show")
 
 
-def _found(call: Call, scope: Scope) -> Iterator[Letter]:
+def _found(call: Call, queue: Queue) -> Iterator[Letter]:
     """Yield the letters that are meant, as they are read."""
     args = call.args
     if args.ids:
         # All of them first: nothing is done where one is not there.
-        named = [
-            call.run(
-                dead_letters.letter(scope, args.queue, args.group, one, letters_of=args.letters_of)
-            )
-            for one in args.ids
-        ]
+        named = [queue.letter(one, group=args.group) for one in args.ids]
         found: Iterable[Letter] = (
             one for one in named if args.match is None or args.match in one.error
         )
     else:
-        found = call.each(
-            dead_letters.each(
-                scope,
-                args.queue,
-                args.group,
-                after=args.after,
-                match=args.match,
-                letters_of=args.letters_of,
-            )
-        )
+        found = queue.each_dead_letter(args.group, after=args.after, match=args.match)
         if args.action == "replay":
-            found = filter(dead_letters.is_to_be_replayed, found)
-    for number, one in enumerate(found):
-        if args.action == "list" and number == args.limit:
-            return
-        yield one
+            from agentbus.queues.dead_letters import is_to_be_replayed
+
+            found = filter(is_to_be_replayed, found)
+    yield from islice(found, args.limit if args.action == "list" else None)
 
 
-def _replay(call: Call, scope: Scope, one: Letter) -> None:
-    args = call.args
-    op = dead_letters.replay(
-        scope, args.queue, args.group, one.id, to=args.to, letters_of=args.letters_of
-    )
-    task_id = call.run(op)
-    fields = {"id": one.id, "queue": args.to or one.queue, "task_id": task_id}
-    call.out.record(fields, f"{one.id} replayed as {task_id}")
-
-
-def _purge(call: Call, scope: Scope) -> None:
+def _purge(call: Call, queue: Queue) -> None:
     args = call.args
     ids = list(dict.fromkeys(args.ids))
-    op = dead_letters.purge(
-        scope, args.queue, args.group, ids, args.match, letters_of=args.letters_of
-    )
-    gone = call.run(op)
+    gone = queue.purge(*ids, group=args.group, match=args.match)
     fields = {"queue": args.queue, "group": args.group, "purged": gone}
     call.out.record(fields, f"{args.queue}: {gone} purged")
     if args.match is None and gone < len(ids):

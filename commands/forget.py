@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from agentbus.commands._declare import Call, Param, Verb
-from agentbus.coordination import notes
 
 VERB = Verb(
     "forget",
@@ -17,5 +16,5 @@ VERB = Verb(
 
 def run(call: Call) -> None:
     """Remove the note and print its key."""
-    call.run(notes.forget(call.enter(), call.args.key))
+    call.bus.forget(call.args.key)
     call.out.record({"key": call.args.key}, call.args.key)

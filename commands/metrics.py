@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from agentbus.admin import metrics_reader
 from agentbus.commands import _table
 from agentbus.commands._declare import Call, Param, Verb, whole
-from agentbus.core import names
 from agentbus.core.clock import rfc3339
 from agentbus.core.errors import UsageError
 
@@ -69,8 +67,6 @@ _HEAD = (
 def run(call: Call) -> None:
     """Print the sums, or the entries."""
     args, out = call.args, call.out
-    if args.queue is not None:
-        names.name("queue", args.queue)
     if args.follow and not args.raw:
         raise UsageError("--follow goes with --raw", hint="use both, or neither")
     if args.host is not None and args.serve is None:
@@ -82,15 +78,13 @@ def run(call: Call) -> None:
             )
         _serve(call)
         return
-    scope = call.enter()
     if args.raw:
         # For programs alone: its lines are JSON with and without --json.
         out.json = True
-        op = metrics_reader.each(scope, args.since, args.queue, follow=args.follow)
-        for sample in call.each(op, patience=float("inf") if args.follow else 0.0):
+        for sample in call.bus.samples(since=args.since, queue=args.queue, follow=args.follow):
             out.record(_raw(sample), "")
         return
-    found = call.run(metrics_reader.metrics(scope, args.since, args.queue))
+    found = call.bus.metrics(since=args.since, queue=args.queue)
     rows = [_row(one) for one in found]
     _table.show(out, _HEAD, rows, [_fields(one) for one in found], left=2)
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from agentbus.commands import _entry
 from agentbus.commands._declare import Call, Param, Verb, seconds
 from agentbus.commands._out import plain
-from agentbus.coordination import overhear
 from agentbus.core.clock import rfc3339
 
 if TYPE_CHECKING:
@@ -45,17 +44,12 @@ def run(call: Call) -> None:
 
 
 def _plain(call: Call) -> None:
-    scope = call.enter()
-    tail = "0-0"
-    for entry_id, named in call.each(overhear.overhear(scope, last=_SHOWN, make=_entry.pair)):
-        _entry.show(call.out, entry_id, named)
-        tail = entry_id
-    timeout = call.args.timeout
-    op = overhear.overhear(
-        scope, start=tail, follow=True, timeout=timeout, limit=None, make=_entry.pair
-    )
-    for entry_id, named in call.each(op, patience=timeout or float("inf")):
-        _entry.show(call.out, entry_id, named)
+    bus, tail = call.bus, "0-0"
+    for message in bus.overhear(last=_SHOWN):
+        _entry.show_message(call.out, message)
+        tail = message.id
+    for message in bus.overhear(since=tail, follow=True, timeout=call.args.timeout):
+        _entry.show_message(call.out, message)
 
 
 def _live(call: Call) -> None:

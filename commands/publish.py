@@ -5,17 +5,17 @@ from __future__ import annotations
 import orjson
 
 from agentbus.commands._declare import Call, Param, Verb, body, seconds
-from agentbus.core import envelope, names
+from agentbus.core import envelope
 from agentbus.core.errors import AgentBusError, InvalidPayload, UsageError
 from agentbus.core.settings import environment
-from agentbus.queues import policy, publish
+from agentbus.queues import publish
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
-    from agentbus.store.scope import Scope
+    from agentbus.client.queue import Queue
 
 _PIECE = 65536
 
@@ -116,18 +116,16 @@ def run(call: Call) -> None:
         )
     if args.after_group is not None and not args.after:
         raise UsageError("--after-group goes with --after", hint="name a task to wait for")
-    scope = call.enter()
-    names.name("queue", args.queue)
-    found = policy.read(call.settings).policy_of(args.queue)
-    args.priority = args.priority or found.tier
+    queue = call.bus.queue(args.queue)
+    args.priority = args.priority or queue.policy.tier
     if args.lines:
-        _each_line(call, scope, found)
+        _each_line(call, queue)
         return
-    text = body("payload", args.payload, None, scope.max_body)
+    text = body("payload", args.payload, None, call.settings.max_body)
     if not text:
         raise InvalidPayload("the payload is empty", hint="send at least a word, or null")
-    item = found.keyed(_task(call, payload(text)))
-    _show(call, [call.run(_published(call, scope, item, found))], [item])
+    item = queue.policy.keyed(_task(call, payload(text)))
+    _show(call, [_publish(call, queue, item)], [item])
 
 
 def payload(text: str) -> Any:
@@ -146,6 +144,7 @@ def _task(call: Call, value: object) -> publish.Task:
     return publish.Task(
         value,
         key=args.key,
+        priority=args.priority,
         **caused(args.correlation_id, args.causation_id),
         reply_to=args.reply_to,
         webhook=args.webhook,
@@ -177,52 +176,26 @@ def _trail(text: str | None) -> Any:
     return found if isinstance(found, list) else None
 
 
-def _published(call: Call, scope: Scope, item: object, by: policy.Policy) -> Any:
+def _publish(call: Call, queue: Queue, item: object) -> str:
     args = call.args
-    if args.after:
-        from agentbus.queues import dependencies
-
-        options = _options(call, by)
-        # At the bound it is refused in any case.
-        del options["trim"]
-        return dependencies.publish(
-            scope,
-            args.queue,
-            item,
-            args.after,
-            after_group=args.after_group,
-            delay=args.delay,
-            letters=by.dead_letters,
-            kept=by.results,
-            kept_for=policy.read(call.settings).results_of,
-            **options,
-        )
-    return publish.publish(scope, args.queue, item, delay=args.delay, **_options(call, by))
+    after = args.after or None
+    found: str = queue.publish(item, delay=args.delay, after=after, after_group=args.after_group)
+    return found
 
 
-def _options(call: Call, by: policy.Policy) -> dict[str, Any]:
-    return {
-        "bound": by.bound,
-        "priority": call.args.priority,
-        "window": by.window,
-        "trim": by.on_full == "trim",
-    }
-
-
-def _each_line(call: Call, scope: Scope, by: policy.Policy) -> None:
+def _each_line(call: Call, queue: Queue) -> None:
     args = call.args
-    plain = _task(call, None) == publish.Task(None)
+    plain = _task(call, None) == publish.Task(None, priority=args.priority)
+    alone = args.delay is not None or bool(args.after)
     done = 0
     try:
-        alone = args.delay is not None or bool(args.after)
-        for batch in _batches(scope.max_body, 1 if alone else publish.BATCH):
-            tasks = batch if plain else [_task(call, value) for value in batch]
-            items = list(by.each_keyed(tasks))
+        for batch in _batches(call.settings.max_body, 1 if alone else publish.BATCH):
+            tasks = batch if plain and not alone else [_task(call, value) for value in batch]
+            items = list(queue.policy.each_keyed(tasks))
             if alone:
-                ids = [call.run(_published(call, scope, items[0], by))]
+                ids = [_publish(call, queue, items[0])]
             else:
-                op = publish.publish_many(scope, args.queue, items, **_options(call, by))
-                ids = call.run(op)
+                ids = queue.publish_many(items, priority=args.priority)
             _show(call, ids, items)
             done += len(ids)
     except AgentBusError as error:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+from agentbus.commands import _show
 from agentbus.commands._declare import Call, Param, Verb, one_flag
-from agentbus.commands.satisfy import show_end
-from agentbus.coordination import announce
 
 VERB = Verb(
     "release",
@@ -22,6 +21,4 @@ VERB = Verb(
 def run(call: Call) -> None:
     """Release the flag and print it."""
     args = call.args
-    flag = one_flag(args)
-    op = announce.end(call.enter(), flag, "released", force=args.force)
-    show_end(call.out, flag, "released", *call.run(op))
+    _show.flag(call.out, call.bus.release(one_flag(args), force=args.force))

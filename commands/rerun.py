@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from agentbus.commands._declare import Call, Param, Verb, whole
-from agentbus.core import names
 from agentbus.core.errors import UsageError
-from agentbus.queues import rerun
 
 VERB = Verb(
     "rerun",
@@ -38,23 +36,17 @@ VERB = Verb(
 def run(call: Call) -> None:
     """Deliver the tasks again, and say how many."""
     args = call.args
-    names.name("queue", args.queue)
-    names.name("group", args.group)
+    queue = call.bus.queue(args.queue)
     if args.start is None:
         raise UsageError(
             "rerun needs --from", hint="give a task's id, a time, or a duration such as 30m"
         )
-    scope = call.enter()
-    done = call.run(
-        rerun.replay_from(
-            scope,
-            args.queue,
-            args.group,
-            args.start,
-            args.until,
-            dry_run=args.dry_run,
-            limit=args.limit,
-        )
+    done = queue.replay_from(
+        args.start,
+        group=args.group,
+        until=args.until,
+        dry_run=args.dry_run,
+        limit=args.limit,
     )
     fields = {
         "queue": done.queue,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from agentbus.commands import _show
 from agentbus.commands._declare import Call, Param, Verb, seconds
-from agentbus.queues import policy, results
 
 VERB = Verb(
     "result",
@@ -32,13 +31,5 @@ VERB = Verb(
 def run(call: Call) -> None:
     """Print the result."""
     args = call.args
-    said = policy.read(call.settings)
-    op = results.result(
-        call.enter(),
-        args.id,
-        args.wait or None,
-        args.group,
-        kept_for=said.results_of,
-        letters_of=said.letters_of,
-    )
-    _show.result(call.out, args.id, call.run(op, patience=args.wait or 0.0))
+    found = call.bus.result(args.id, args.wait or None, group=args.group)
+    _show.result(call.out, args.id, found)

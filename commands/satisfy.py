@@ -5,10 +5,6 @@ from __future__ import annotations
 from agentbus.commands._declare import Call, Param, Verb, one_flag
 from agentbus.coordination import announce
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from agentbus.commands._out import Out
-
 VERB = Verb(
     "satisfy",
     "Release a flag as done, and wake who awaits it.",
@@ -29,21 +25,16 @@ def run(call: Call) -> None:
     args = call.args
     flag = one_flag(args)
     op = announce.end(call.enter(), flag, "satisfied", force=args.force, note=args.note)
-    show_end(call.out, flag, "satisfied", *call.run(op), args.note)
-
-
-def show_end(
-    out: Out, flag: str, how: str, value: str, token: int, note: str | None = None
-) -> None:
-    """Write how a hold ended."""
+    value, token = call.run(op)
     agent, at = announce.holder(value), announce.since(value)
     fields = {
         "flag": flag,
-        "state": how,
+        "state": "satisfied",
         "agent_id": agent,
         "timestamp": at,
         "ttl": None,
         "token": token,
-        "note": note,
+        "note": args.note,
     }
-    out.record(fields, f"{flag} {how} by {agent} at {at}" + (f": {note}" if note else ""))
+    text = f"{flag} satisfied by {agent} at {at}"
+    call.out.record(fields, text + (f": {args.note}" if args.note else ""))

@@ -11,7 +11,6 @@ import threading
 import time
 from importlib import import_module
 
-from agentbus.admin import stats
 from agentbus.commands import _order, _signals
 from agentbus.commands._declare import Call, Param, Verb, seconds, whole
 from agentbus.commands._out import ReaderGone, to_stderr
@@ -243,14 +242,14 @@ def _shown(call: Call, worker: Worker, handling: _Handling | None) -> Iterator[N
     """Show how far a drain is, to whoever sits at the terminal."""
     from agentbus.commands import _progress
 
-    args, bus = call.args, call.bus
+    args, queue = call.args, call.bus.queue(call.args.queue)
     term = environment().get("TERM", "")
     if not args.drain or not _progress.wanted(json=call.out.json, term=term):
         yield
         return
 
     def left() -> int:
-        return bus._run("stats", stats.left(bus.scope, args.queue, args.group))
+        return int(queue.remaining(args.group))
 
     with _progress.Progress(args.queue, lambda: worker.done, left) as progress:
         if handling is not None:
@@ -308,7 +307,7 @@ def _leave() -> None:
 def _program(call: Call) -> Program:
     from agentbus.commands._program import Program
 
-    args, settings, bus = call.args, call.settings, call.bus
+    args, settings = call.args, call.settings
     name = args.command[0]
     if not name or shutil.which(name) is None:
         there = bool(name) and os.path.exists(name)
@@ -326,7 +325,7 @@ def _program(call: Call) -> Program:
         args.command,
         environment={**environment(), **same},
         timeout=args.timeout,
-        limit=bus.scope.max_body,
+        limit=settings.max_body,
         warn=call.out.warn,
     )
 

@@ -25,7 +25,9 @@ class Import(NamedTuple):
 def files() -> list[pathlib.Path]:
     """Return the package's Python files."""
     # `commands` is linked into the package, which rglob would not follow on every version.
-    inside = [path for path in PACKAGE.rglob("*.py") if "commands" not in path.parts]
+    inside = [
+        path for path in PACKAGE.rglob("*.py") if "commands" not in path.relative_to(PACKAGE).parts
+    ]
     return sorted([*inside, *(PACKAGE / "commands").glob("*.py")])
 
 

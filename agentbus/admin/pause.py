@@ -83,20 +83,6 @@ def subject(queue: str | None, agent: str | None, worker: str | None) -> tuple[s
     return kind, names.name(kind, name)
 
 
-def meant(scope: Scope, name: str) -> Op[tuple[str, str]]:
-    """Return whether a name is that of a worker or of an agent, and the name. Raises `NotFound`."""
-    names.name("agent", name)
-    worker, agent = yield Batch(
-        [("EXISTS", scope.keys.beat(name)), ("ZSCORE", scope.keys.agents, name)]
-    )
-    if worker == 1:
-        return "worker", name
-    if isinstance(agent, bytes):
-        return "agent", name
-    yield from _known(scope, "agent", name)
-    return "agent", name
-
-
 def pause(
     scope: Scope, kind: str, name: str | None, why: str | None = None, *, wait: float = CONFIRM
 ) -> Op[Order]:

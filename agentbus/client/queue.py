@@ -247,6 +247,17 @@ class Queue(OnBus[BusT_co]):
             *self._box(group), limit, after, match, letters_of=self._letters
         )
 
+    @stream_verb
+    def each_dead_letter(
+        self, group: str = "default", *, after: str | None = None, match: str | None = None
+    ) -> Emits[Letter]:
+        """Iterate over all dead letters that there are now, oldest first, a page in memory at a time.
+
+        `after` and `match` are as in `dead_letters`.
+        """
+        op = dead_letters.each(*self._box(group), after, match, letters_of=self._letters)
+        return Emits(op, 0.0)
+
     @verb
     def letter(self, letter_id: str, *, group: str = "default") -> Op[Letter]:
         """Return one dead letter. Raises `NotFound`."""
@@ -289,6 +300,11 @@ class Queue(OnBus[BusT_co]):
         Raises `NotFound`.
         """
         return stats.groups(self._scope, self.name, letters_of=self._letters)
+
+    @verb
+    def remaining(self, group: str = "default") -> Op[int]:
+        """Return how many tasks a group has yet to finish, including those that are not due yet."""
+        return stats.left(self._scope, self.name, names.name("group", group))
 
     @verb
     def inspect(

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from agentbus.client.queue import Queue
     from agentbus.core.envelope import Envelope
     from agentbus.core.settings import Settings
+    from agentbus.queues.ask import Answer
     from agentbus.queues.janitor import Tidied
     from agentbus.queues.policy import Policy
     from agentbus.queues.runner import AsyncRunner, Runner
@@ -65,6 +66,44 @@ class Labour:
         found = self.policy(queue)
         op = ask.ask(self.scope, queue, payload, timeout, {**envelope}, found)
         return Patient(ask.result_of(op), timeout or _FOR_EVER)
+
+    @verb
+    def answer(
+        self,
+        /,
+        queue: str,
+        payload: object,
+        timeout: float | None = 30,
+        **envelope: Unpack[Envelope],
+    ) -> Patient[Answer]:
+        """Do as `ask` does, and return the task's `id` beside its `result`."""
+        from agentbus.queues import ask
+
+        found = self.policy(queue)
+        op = ask.ask(self.scope, queue, payload, timeout, {**envelope}, found)
+        return Patient(op, timeout or _FOR_EVER)
+
+    @verb
+    def result(
+        self, task_id: str, wait: float | None = None, *, group: str | None = None
+    ) -> Patient[Any]:
+        """Return the result of a task, None if it has none; wait for it at most `wait` seconds.
+
+        Where several groups work on the queue, `group` says whose result is meant: by default that of
+        the group `default`, or of the only one. Raises `TaskBuried`, `NotFound`, `TimedOut`.
+        """
+        from agentbus.queues import results
+
+        found = self.runner.policies
+        op = results.result(
+            self.scope,
+            task_id,
+            wait,
+            group,
+            kept_for=found.results_of,
+            letters_of=found.letters_of,
+        )
+        return Patient(op, wait or 0.0)
 
     @verb
     def tidy(self, queue: str | None = None, *, dry_run: bool = False) -> Op[list[Tidied]]:

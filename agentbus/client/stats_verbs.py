@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from agentbus.store.verb import verb
+from agentbus.store.verb import Emits, stream_verb, verb
 
 if TYPE_CHECKING:
     from agentbus.admin.health import Health
-    from agentbus.admin.metrics_reader import Metrics
+    from agentbus.admin.metrics_reader import Metrics, Sample
     from agentbus.admin.stats import QueueStats, StreamInfo
     from agentbus.core.settings import Settings
     from agentbus.queues.runner import AsyncRunner, Runner
@@ -43,6 +43,16 @@ class Overview:
         from agentbus.admin import metrics_reader
 
         return metrics_reader.metrics(self.scope, since, queue)
+
+    @stream_verb
+    def samples(
+        self, *, since: str = "5m", queue: str | None = None, follow: bool = False
+    ) -> Emits[Sample]:
+        """Iterate over the entries that `metrics` sums up, oldest first; `follow` waits for more."""
+        from agentbus.admin import metrics_reader
+
+        op = metrics_reader.each(self.scope, since, queue, follow=follow)
+        return Emits(op, float("inf") if follow else 0.0)
 
     @verb
     def streams(self) -> Op[list[StreamInfo]]:

@@ -10,6 +10,7 @@ import orjson
 
 from agentbus.core import names
 from agentbus.core.errors import TaskFailed, TimedOut, UsageError
+from agentbus.core.record import Record
 from agentbus.core.stream import position, text
 from agentbus.queues import publish
 from agentbus.queues.notify import PRIVATE
@@ -31,6 +32,13 @@ _TIDY_EVERY = 64
 # pause of those who were woken for nothing: 1 ms where 100 ask at once, 0.1 s where 1,000 do.
 _TURN, _SHORTEST_TURN, _LONGEST_TURN = 1e-7, 0.0001, 1.0
 _inboxes: weakref.WeakKeyDictionary[Scope, _Inbox] = weakref.WeakKeyDictionary()
+
+
+class Answer(Record):
+    """The result of a task that was asked for, and the task's id."""
+
+    id: str
+    result: Any
 
 
 class _Inbox:
@@ -100,8 +108,8 @@ def ask(
     timeout: float | None,
     envelope: Mapping[str, Any],
     policy: Policy,
-) -> Op[tuple[str, Any]]:
-    """Publish a task and wait for what it comes to; returns its id and its result.
+) -> Op[Answer]:
+    """Publish a task and wait for its result.
 
     `timeout` is in seconds, 0 or None for no limit. Raises `TaskFailed`, `TimedOut`, `QueueFull`.
     """
@@ -143,7 +151,7 @@ def ask(
             hint=f"see 'agentbus dlq list {names.shell_word(name)}"
             f" --group {names.shell_word(str(answer['group']))}'",
         )
-    return task_id, answer["result"]
+    return Answer(task_id, answer["result"])
 
 
 def _answer(scope: Scope, inbox: _Inbox, task_id: str, until: float | None) -> Op[bytes | None]:
@@ -165,7 +173,6 @@ def _answer(scope: Scope, inbox: _Inbox, task_id: str, until: float | None) -> O
             yield Pause(min(turn, left))
 
 
-def result_of(op: Op[tuple[str, Any]]) -> Op[Any]:
+def result_of(op: Op[Answer]) -> Op[Any]:
     """Return the result alone."""
-    _, found = yield from op
-    return found
+    return (yield from op).result
