@@ -12,6 +12,7 @@ import re
 import signal
 import struct
 import subprocess
+import sys
 import termios
 from collections.abc import Iterator
 
@@ -44,6 +45,25 @@ def test_whoami_masks_the_password(shell, verb):
         done = shell.run(*verb, "--url", url)
 
         assert "sesame" not in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    "line", [["whoami", "--json"], ["whoami", "--help"], ["whoam"]], ids=" ".join
+)
+def test_python_runs_the_package_as_the_script_does(shell, line):
+    script = shell.run(*line)
+
+    module = subprocess.run(
+        [sys.executable, "-m", "agentbus", *line],
+        env=shell.environment,
+        cwd=shell.home,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert (module.returncode, module.stdout) == (script.returncode, script.stdout)
+    assert module.stderr == script.stderr
 
 
 def test_whoami_needs_no_server_and_starts_none(shell):
