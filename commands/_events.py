@@ -121,7 +121,7 @@ def _hinted(make: bool) -> Iterator[None]:
         yield
     except ConfigError as error:
         if not make and ("is not there" in error.message or "missing" in error.message):
-            error.hint = "run 'agentbus outbox init' with the same options"
+            error.shell_hint = "run 'agentbus outbox init' with the same options"
         raise
 
 

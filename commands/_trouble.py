@@ -33,9 +33,9 @@ def told(error: BaseException, verb: str, *, json: bool) -> tuple[int, str]:
 def tell(error: AgentBusError, *, json: bool) -> None:
     """Write an error to stderr: one or two lines, or one JSON object."""
     if json:
-        fields = {"error": error.message, "code": error.exit_code, "hint": error.hint}
+        fields = {"error": error.message, "code": error.exit_code, "hint": error.shell_hint}
         to_stderr(f"{to_json(fields)}\n")
         return
     to_stderr(f"agentbus: {plain(error.message)}\n")
-    if error.hint:
-        to_stderr(f"hint: {plain(error.hint)}\n")
+    if error.shell_hint:
+        to_stderr(f"hint: {plain(error.shell_hint)}\n")

@@ -87,7 +87,7 @@ def _look(call: Call) -> Health:
     except BackendUnavailable as error:
         from agentbus.admin.health import Health, HealthFinding
 
-        remedy = error.hint or "start it, or see what is between"
+        remedy = error.shell_hint or "start it, or see what is between"
         away = HealthFinding(
             *("unreachable", "server", "critical", None, None, error.message, remedy)
         )

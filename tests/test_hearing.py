@@ -367,7 +367,7 @@ def test_a_cursor_beyond_the_channels_end_is_an_error_that_says_what_to_do(real,
     say(real, "one")
     valkey.ask("SET", f"{project}:last:ada", "99999999999999-0")
 
-    with pytest.raises(EpochMismatch, match="--reset") as error:
+    with pytest.raises(EpochMismatch, match="reset=True") as error:
         heard(real)
 
     assert error.value.exit_code == 1

@@ -239,11 +239,12 @@ def test_ask_tells_the_error_of_a_task_that_was_buried(bus: agentbus.Bus, serve:
         bus.ask("sums", "cake")
 
     assert failed.value.exit_code == 1
-    assert "dlq list sums" in str(failed.value)
+    assert "bus.queue('sums').dead_letters" in str(failed.value)
+    assert "dlq list sums" in str(failed.value.shell_hint)
 
 
 def test_ask_gives_up_in_time_and_says_what_may_still_happen(bus: agentbus.Bus) -> None:
-    with pytest.raises(TimedOut, match="agentbus result") as late:
+    with pytest.raises(TimedOut, match=r"bus\.result") as late:
         bus.ask("sums", 1, timeout=0.05)
 
     assert "@sums" in late.value.message

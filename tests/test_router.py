@@ -176,7 +176,7 @@ def test_whoever_waits_for_a_routed_task_hears_where_it_was_buried(bus):
 
     with pytest.raises(TaskBuried, match="no") as told:
         bus.queue("incoming").result(task)
-    assert "agentbus dlq show agent.alice" in str(told.value.hint)
+    assert "agentbus dlq show agent.alice" in str(told.value.shell_hint)
 
 
 def test_whoever_waits_for_a_task_that_nothing_routes_hears_why(bus):
@@ -186,7 +186,7 @@ def test_whoever_waits_for_a_task_that_nothing_routes_hears_why(bus):
     with pytest.raises(TaskBuried, match="no rule matches") as told:
         bus.queue("incoming").result(task, wait=PATIENCE)
 
-    assert "--group router" in str(told.value.hint)
+    assert "--group router" in str(told.value.shell_hint)
 
 
 def test_tasks_of_one_ordering_key_stay_in_order(bus):

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 from agentbus.admin.metrics_reader import server_time
 from agentbus.core import envelope, names
-from agentbus.core.errors import NotFound, UsageError
+from agentbus.core.errors import UsageError
 from agentbus.core.record import Record
 from agentbus.core.stream import id_time, is_number, position, text
 from agentbus.core.timespec import since, stream_id
-from agentbus.queues.ids import PRIORITIES, split, task_id
+from agentbus.queues.ids import PRIORITIES, missing, split, task_id
 from agentbus.queues.settle import ASIDE
 from agentbus.store.steps import Batch
 
@@ -88,7 +88,7 @@ def inspect(
     if not chosen:
         (there,) = yield Batch([("EXISTS", *keys.values())])
         if not there:
-            raise NotFound(f"there is no queue {queue!r}", hint="see 'agentbus bus list'")
+            raise missing(queue)
     entries: dict[tuple[int, int, str], Entry] = {}
     for priority in PRIORITIES:
         mine = [entry for _, of, entry in chosen if of == priority]

@@ -11,7 +11,7 @@ from agentbus.core.names import unescape
 from agentbus.core.record import Record
 from agentbus.core.stream import text
 from agentbus.queues.consumer import Consumption
-from agentbus.queues.ids import PRIORITIES
+from agentbus.queues.ids import PRIORITIES, missing
 from agentbus.queues.settle import ASIDE
 from agentbus.store.steps import Batch, Command, Pause, Script
 from agentbus.workers.registry import parsed, withdraw, workers
@@ -145,7 +145,11 @@ def dismiss(
     """
     chosen = {one.worker: one for one in (yield from workers(scope)) if _concerned(one, kind, name)}
     if not chosen:
-        raise NotFound(f"there is no worker of {name!r}", hint="see 'agentbus agent list'")
+        raise NotFound(
+            f"there is no worker of {name!r}",
+            hint="bus.workers() returns those there are",
+            shell_hint="see 'agentbus agent list'",
+        )
     for worker in chosen:
         yield Script("dismiss", (scope.keys.beat(worker),), writes=True)
     yield from _ring(scope, {one.queue for one in chosen.values()})
@@ -187,8 +191,13 @@ def _known(scope: Scope, kind: str, name: str | None) -> Op[None]:
         return
     if any(_concerned(one, kind, name) for one in (yield from workers(scope))):
         return
-    see = "list --queues" if kind == "queue" else "agent list --all"
-    raise NotFound(f"there is no {kind} {name!r}", hint=f"see 'agentbus {see}'")
+    if kind == "queue":
+        raise missing(name)
+    raise NotFound(
+        f"there is no {kind} {name!r}",
+        hint="bus.who(all=True) returns agents and workers",
+        shell_hint="see 'agentbus agent list --all'",
+    )
 
 
 def _order(field: str, told: bytes) -> Order:

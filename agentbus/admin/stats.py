@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Any
 from agentbus.admin.metrics_reader import Metrics, recent, summed
 from agentbus.admin.project import MANY_KEYS
 from agentbus.core import names
-from agentbus.core.errors import NotFound
 from agentbus.core.names import unescape
 from agentbus.core.record import Record
 from agentbus.core.stream import id_time, is_number, text
-from agentbus.queues.ids import PRIORITIES
+from agentbus.queues.ids import PRIORITIES, missing
 from agentbus.queues.settle import ASIDE
 from agentbus.store.scan import scan
 from agentbus.store.steps import Batch, Command, Script
@@ -188,7 +187,7 @@ def stats(
         page = yield from _stats_of(scope, surveys, speeds, letters_of)
         found += page
     if queue is not None and not found:
-        raise _missing(queue)
+        raise missing(queue)
     return found
 
 
@@ -196,7 +195,7 @@ def groups(scope: Scope, queue: str, *, letters_of: str | None = None) -> Op[lis
     """Return the groups of a queue with their consumers. Raises `NotFound`."""
     (survey,) = yield from surveyed(scope, [names.name("queue", queue)])
     if not survey.exists:
-        raise _missing(queue)
+        raise missing(queue)
     known = sorted(survey.groups)
     dead = yield Batch(
         [("XLEN", scope.keys.dead_letters(letters_of or queue, name)) for name in known]
@@ -386,10 +385,6 @@ def _counters(reply: Any) -> dict[str, int]:
 
 def _count(reply: Any) -> int:
     return reply if isinstance(reply, int) else 0
-
-
-def _missing(queue: str) -> NotFound:
-    return NotFound(f"there is no queue {queue!r}", hint="see 'agentbus bus list'")
 
 
 def is_text(key: str) -> bool:

@@ -171,7 +171,9 @@ def _held(name: str, value: str) -> AgentBusError:
 
     return FlagHeld(
         f"the flag {name!r} is {whose(value)}",
-        hint=f"wait with 'agentbus await {names.shell_word(name)}', or take it with 'announce --force'",
+        hint=f"wait with bus.await_({name!r}), or take it with bus.announce({name!r}, force=True)",
+        shell_hint=f"wait with 'agentbus await {names.shell_word(name)}',"
+        " or take it with 'announce --force'",
     )
 
 
@@ -181,10 +183,15 @@ def _not_held(agent: str, name: str, value: str, token: int | None) -> AgentBusE
     if value:
         return NotHolder(
             f"the flag {name!r} is not {agent}'s: {whose(value)}",
-            hint="its holder ends it, or use --force",
+            hint="leave it to its holder, or use force=True",
+            shell_hint="leave it to its holder, or use --force",
         )
     if token is not None:
         return NotHolder(
             f"the hold of {name!r} with the token {token} is over", hint="announce it again"
         )
-    return NotHolder(f"{agent} does not hold {name!r}", hint="see 'agentbus list --flags'")
+    return NotHolder(
+        f"{agent} does not hold {name!r}",
+        hint="bus.flags() returns who holds what",
+        shell_hint="see 'agentbus list --flags'",
+    )

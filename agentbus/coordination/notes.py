@@ -58,7 +58,9 @@ def jot(
             return Note(title, body, scope.agent, float(reply[1]), tuple(labels))
         if reply[0] == b"exists":
             raise NoteExists(
-                f"the note {title!r} exists", hint="leave out --if-absent to replace it"
+                f"the note {title!r} exists",
+                hint="leave out if_absent to replace it",
+                shell_hint="leave out --if-absent to replace it",
             )
         had = text(reply[1])
     raise _contended(title)

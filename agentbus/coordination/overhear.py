@@ -91,10 +91,10 @@ def _check(
         raise _mistake("a timeout needs follow", hint="leave it out, or follow")
 
 
-def _mistake(message: str, *, hint: str) -> UsageError:
+def _mistake(message: str, *, hint: str, shell_hint: str | None = None) -> UsageError:
     from agentbus.core.errors import UsageError
 
-    return UsageError(message, hint=hint)
+    return UsageError(message, hint=hint, shell_hint=shell_hint)
 
 
 class _Ordinals:
@@ -221,12 +221,14 @@ class _Reader:
         if reply[0] == b"bad":
             return _mistake(
                 f"the cursor {cursor!a} holds {value[:60]!a}, which is no stream id",
-                hint="another program wrote it; 'agentbus overhear --reset' starts again",
+                hint="another program wrote it; bus.overhear(reset=True) starts again",
+                shell_hint="another program wrote it; 'agentbus overhear --reset' starts again",
             )
         from agentbus.core.errors import EpochMismatch
 
         return EpochMismatch(
             f"the cursor {cursor!a} stands at {value}, and the channel ends at {text(reply[3])}:"
             " the server went back in time",
-            hint="read on with --since, or start again with 'agentbus overhear --reset'",
+            hint="read on with bus.overhear(since=...), or start again with reset=True",
+            shell_hint="read on with --since, or start again with 'agentbus overhear --reset'",
         )

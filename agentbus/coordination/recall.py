@@ -26,4 +26,8 @@ def missing(title: str) -> NotFound:
     """Return the error for a note that is not there."""
     from agentbus.core.errors import NotFound
 
-    return NotFound(f"there is no note {title!r}", hint="see 'agentbus list'")
+    return NotFound(
+        f"there is no note {title!r}",
+        hint="bus.list_() returns the notes",
+        shell_hint="see 'agentbus list'",
+    )

@@ -67,7 +67,8 @@ def await_(
     if until != "satisfied" and (delete or fresh):
         raise UsageError(
             f"{'delete' if delete else 'fresh'} is about completions",
-            hint="use it with --until satisfied",
+            hint="use it with until='satisfied'",
+            shell_hint="use it with --until satisfied",
         )
     if timeout is not None and (not isinstance(timeout, (int, float)) or not timeout >= 0):
         raise UsageError(f"the timeout is {timeout!r}", hint="give seconds, or 0 for no limit")
@@ -82,7 +83,8 @@ def await_(
         if left is not None and left <= 0:
             raise TimedOut(
                 f"waited {timeout:g} s for {watch.pending()} to be {until}",
-                hint="see 'agentbus list --flags' for who holds what",
+                hint="bus.flags() returns who holds what",
+                shell_hint="see 'agentbus list --flags' for who holds what",
             )
         pause = max(watch.next_look - scope.monotonic(), _EXPIRY_SLACK)
         entries = yield Wait(

@@ -63,7 +63,7 @@ def load(path: str, known: Sequence[str] = IN_FILES, *, nearby: bool = False) ->
     """
     if nearby:
         _not_planted(path)
-    data = contents(path, hint="correct its permissions or --config")
+    data = contents(path, hint="correct its permissions, or name another config file")
     try:
         loaded = yaml.load(data.decode(), Loader=_Loader)  # noqa: S506 (a SafeLoader)
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError) as error:
@@ -103,7 +103,7 @@ def _not_planted(path: str) -> None:
     if around & stat.S_IWOTH and owner not in (0, os.getuid()):
         raise ConfigError(
             f"the config file {path!a} is another user's, where everybody may write",
-            hint="remove it, go elsewhere, or name the config that you want by --config",
+            hint="remove it, use another directory, or name the config file in AGENTBUS_CONFIG",
         )
 
 

@@ -1,7 +1,7 @@
 """Every error that AgentBus raises, each with the exit code the command line ends with.
 
-Messages say what was tried, on what, and what to do next; `hint` holds the last part, so that
-`--json` can report it apart.
+A message says what failed, and on what. `hint` says what to do about it in Python, `shell_hint` in a
+shell; where nothing depends on that, one text serves both.
 """
 
 from __future__ import annotations
@@ -12,10 +12,13 @@ class AgentBusError(Exception):
 
     exit_code = 1
 
-    def __init__(self, message: str, *, hint: str | None = None) -> None:
+    def __init__(
+        self, message: str, *, hint: str | None = None, shell_hint: str | None = None
+    ) -> None:
         super().__init__(message)
         self.message = message
         self.hint = hint
+        self.shell_hint = hint if shell_hint is None else shell_hint
 
     def __str__(self) -> str:
         return f"{self.message}; {self.hint}" if self.hint else self.message

@@ -306,7 +306,8 @@ def _config_files(chosen: object, root: str | None) -> list[tuple[str, bool]]:
 
             raise ConfigError(
                 f"the config file {explicit!a} is not there",
-                hint="correct --config or AGENTBUS_CONFIG",
+                hint="correct AGENTBUS_CONFIG",
+                shell_hint="correct --config or AGENTBUS_CONFIG",
             )
         return [(str(explicit), False)]
     paths: list[tuple[str, bool]] = []

@@ -134,8 +134,10 @@ class Entries:
             f"up to {max(loss.most, 1)} events of the stream {self._stream!r} are gone that the consumer"
             f" {held.role!r} had not handled: they lie past {at[0]}-{at[1]}, and neither the server nor"
             " the outbox has them",
-            hint="restore them from an archive or a backup, or go on without them by agentbus events skip"
-            f" {shlex.quote(self._stream)} {shlex.quote(held.role)}",
+            hint="restore them from an archive or a backup, or skip them with skip_events(ledger, bus,"
+            f" {self._stream!r}, {held.role!r})",
+            shell_hint="restore them from an archive or a backup, or skip them with 'agentbus events skip"
+            f" {shlex.quote(self._stream)} {shlex.quote(held.role)}'",
         )
 
 

@@ -95,7 +95,8 @@ def _all_there(ids: Sequence[int], found: Sequence[int]) -> None:
     if missing:
         raise NotFound(
             f"no parked event has the id {', '.join(map(str, missing))}",
-            hint="see 'agentbus events parked list'",
+            hint="parked(ledger) returns those there are",
+            shell_hint="see 'agentbus events parked list'",
         )
 
 

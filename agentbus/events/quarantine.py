@@ -65,7 +65,9 @@ def release_consumer(bus: BlockingBus, consumer: str | None) -> list[str]:
         server.close()
     if not gone and consumer is not None:
         raise NotFound(
-            f"no consumer {consumer!r} is in quarantine", hint="see 'agentbus quarantine list'"
+            f"no consumer {consumer!r} is in quarantine",
+            hint="quarantined(bus) returns those that are",
+            shell_hint="see 'agentbus quarantine list'",
         )
     return sorted(_text(name) for name in gone)
 

@@ -83,7 +83,8 @@ def forget_consumer(ledger: Ledger, stream: str, name: str, *, force: bool = Fal
         if dropped and not force:
             raise Refused(
                 f"the consumer {name!r} of the stream {stream!r} has parked events: {dropped}",
-                hint="see to them first, by 'agentbus events parked', or drop them with --force",
+                hint="retry them first, or drop them with force=True",
+                shell_hint="see 'agentbus events parked' first, or drop them with --force",
             )
         others = sa.select(lease.c.role).where(lease.c.role == name)
         if connection.execute(others).first() is None:
@@ -147,7 +148,8 @@ def _skip(ledger: Ledger, server: Server, held: Held, goal: Position | str | Non
                 raise UsageError(
                     f"the consumer {held.role!r} is at {_id(at)}, and the last event is {_id(last)}:"
                     f" {_id(to)} is not between them",
-                    hint="see 'agentbus events status', or say --to end",
+                    hint="standing(ledger) says how far it is; to='end' skips everything",
+                    shell_hint="see 'agentbus events status'; --to end skips everything",
                 )
             row = max(row, _row_at(connection, ledger, stream, to))
             most = _enter(connection, ledger, held, to)
@@ -233,7 +235,9 @@ def _checked(stream: str, name: str) -> None:
 
 def _unknown(stream: str, name: str) -> NotFound:
     return NotFound(
-        f"the stream {stream!r} has no consumer {name!r}", hint="see 'agentbus events status'"
+        f"the stream {stream!r} has no consumer {name!r}",
+        hint="standing(ledger) returns the consumers",
+        shell_hint="see 'agentbus events status'",
     )
 
 

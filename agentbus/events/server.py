@@ -24,8 +24,10 @@ def foreign(stream: str, ledger: Ledger) -> EpochMismatch:
     return EpochMismatch(
         f"the events of the stream {stream!r} on the server are of another ledger than the one in"
         f" {ledger.place}",
-        hint="use the database that they were sent from, or another project; or remove them by"
-        " 'agentbus clear'",
+        hint="use the database that they were sent from, or another project, or remove them with"
+        " bus.clear()",
+        shell_hint="use the database that they were sent from, or another project, or remove them with"
+        " 'agentbus clear --force'",
     )
 
 

@@ -76,7 +76,8 @@ def check(wanted: Wanted) -> None:
         if kind is None and streams.kind(stream) == EVENT:
             raise UsageError(
                 f"{stream[:80]!a} holds events, which their relay alone publishes",
-                hint="send them again: 'agentbus events send', or send_event",
+                hint="send them again with send_event",
+                shell_hint="send them again with 'agentbus events send'",
             )
         if kind is None:
             raise UsageError(
@@ -91,7 +92,8 @@ def check(wanted: Wanted) -> None:
         if kind == CHANNEL and not wanted.channel and wanted.queue is None:
             raise UsageError(
                 "the channel's messages came from no queue",
-                hint="say where they go: --to-channel, or --to-queue Q",
+                hint="give channel=True or a queue",
+                shell_hint="give --to-channel, or --to-queue Q",
             )
     if wanted.start is not None and wanted.end is not None and wanted.start > wanted.end:
         raise UsageError("the replay ends before it starts", hint="give an earlier start")

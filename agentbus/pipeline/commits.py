@@ -114,7 +114,11 @@ class Log:
                 " and no commit log",
                 hint="give the path of an archive, or of a new directory",
             )
-        raise NotFound(f"there is no archive at {self.place}", hint="agentbus archive PATH")
+        raise NotFound(
+            f"there is no archive at {self.place}",
+            hint="make one with archive(spark, path)",
+            shell_hint="make one with 'agentbus archive PATH'",
+        )
 
     def create(self, project: str) -> State:
         """Make an archive of a project unless there is one; `Refused` if that is of another."""

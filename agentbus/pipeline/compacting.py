@@ -248,7 +248,8 @@ def _check(files: list[File], made: list[File]) -> None:
             raise Unhealthy(
                 f"the files of {files[0].kind} of {files[0].date} do not hold what the log says of"
                 f" {stream}: {_said(before.get(stream))}, and read were {_said(after.get(stream))}",
-                hint="nothing was changed; agentbus archive verify",
+                hint="nothing was changed; verify(spark, path) checks the archive",
+                shell_hint="nothing was changed; 'agentbus archive verify' checks the archive",
             )
 
 

@@ -268,7 +268,8 @@ def _check_reach(master: str | None, remote: str | None) -> None:
     what = "Spark Connect server" if remote else "Spark master"
     raise BackendUnavailable(
         f"the {what} at {given.partition(';')[0]} does not answer: {reasons[0]}",
-        hint=f"check that it runs, and {'--remote' if remote else '--master'}",
+        hint=f"check that it runs, and {'remote' if remote else 'master'}",
+        shell_hint=f"check that it runs, and {'--remote' if remote else '--master'}",
     )
 
 

@@ -145,8 +145,10 @@ def news(
                 f"the stream {name} was read up to {start.id}, its entry {start.added}, and the server now"
                 f" counts {head.added} entries up to {head.last}: it went back in time (restored from a"
                 " backup, or failed over to a late replica)",
-                hint="if that is meant: an archive goes on with --new-epoch, a query of your own with a"
-                " new checkpoint",
+                hint="if that is intended: an archive goes on with new_epoch=True, a query of your own with"
+                " a new checkpoint",
+                shell_hint="if that is intended: an archive goes on with --new-epoch, a query of your own"
+                " with a new checkpoint",
             )
         if _fewer(head, start):
             # It was deleted and made again since: all that it has is new.

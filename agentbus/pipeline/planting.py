@@ -163,7 +163,12 @@ class Planter(DataSourceArrowWriter):
             raise
         except AgentBusError as error:
             # It would not help to try again; so the task ends well, and the driver tells.
-            said = {"error": type(error).__name__, "message": error.message, "hint": error.hint}
+            said = {
+                "error": type(error).__name__,
+                "message": error.message,
+                "hint": error.hint,
+                "shell_hint": error.shell_hint,
+            }
             key = scope.keys.replay(task.replay_id)
             noting = _note(key, failure_field(task.token), orjson.dumps(said))
             runner.run(noting, patience=task.patience)
@@ -356,7 +361,7 @@ def publish(slices: list[Slice], patience: float, monotonic: Any = time.monotoni
         if state in ("gone", "behind"):
             raise NotFound(
                 "the record of this replay was removed while it ran",
-                hint="'agentbus clear' does that; run it again if it is still wanted",
+                hint="clearing the project does that; run it again if it is still wanted",
             )
 
 

@@ -173,7 +173,8 @@ def _archive(path: str, wanted: Wanted, version: int | None) -> tuple[str, int]:
         if stream not in state.positions:
             raise NotFound(
                 f"{at} holds nothing of {stream[:80]!a}",
-                hint="'agentbus archive status' names its streams",
+                hint="status(path) returns its streams",
+                shell_hint="'agentbus archive status' lists its streams",
             )
     return state.archive, state.version
 

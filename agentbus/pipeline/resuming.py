@@ -135,7 +135,8 @@ class Record:
         mine, failed, cursors = self.run(_outcome(key, self.token, fields), patiently=True)
         if failed is not None:
             said = json.loads(failed)
-            raise getattr(errors, said["error"], AgentBusError)(said["message"], hint=said["hint"])
+            kind = getattr(errors, said["error"], AgentBusError)
+            raise kind(said["message"], hint=said["hint"], shell_hint=said.get("shell_hint"))
         for (stream, end), cursor in zip(last.items(), cursors, strict=True):
             if cursor is None or position(text(cursor)) < end:
                 reached = "nothing" if cursor is None else text(cursor)
@@ -171,8 +172,9 @@ def _begun(
     said = json.loads(kept)
     if said["asked"] != asked:
         raise Refused(
-            f"the replay {name!r} was begun {said['at']} with other wishes",
-            hint="repeat those, or give another --id",
+            f"the replay {name!r} was begun {said['at']} with other options",
+            hint="repeat those, or give another replay_id",
+            shell_hint="repeat those, or give another --id",
         )
     start, end = (None if point is None else tuple(point) for point in (said["from"], said["to"]))
     return Begun(

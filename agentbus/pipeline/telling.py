@@ -76,7 +76,9 @@ _SIGNS: tuple[tuple[str, Made], ...] = (
     (
         "All masters are unresponsive",
         lambda _: BackendUnavailable(
-            "Spark's master does not answer", hint="check --master, and that it runs"
+            "Spark's master does not answer",
+            hint="check master, and that it runs",
+            shell_hint="check --master, and that it runs",
         ),
     ),
     (
@@ -89,7 +91,9 @@ _SIGNS: tuple[tuple[str, Made], ...] = (
     (
         "StatusCode.UNAVAILABLE",
         lambda _: BackendUnavailable(
-            "the Spark Connect server does not answer", hint="check --remote, and that it runs"
+            "the Spark Connect server does not answer",
+            hint="check remote, and that it runs",
+            shell_hint="check --remote, and that it runs",
         ),
     ),
     (

@@ -139,7 +139,8 @@ def ask(
         if found is None:
             raise TimedOut(
                 f"waited {timeout:g} s for the answer to {task_id!r}",
-                hint=f"it may still be done: see 'agentbus result {task_id}'",
+                hint=f"it may still be done: see bus.result({task_id!r})",
+                shell_hint=f"it may still be done: see 'agentbus result {task_id}'",
             )
     finally:
         inbox.leave(asker)
@@ -148,7 +149,8 @@ def ask(
     if not answer["ok"]:
         raise TaskFailed(
             f"the task {task_id!r} failed: {answer['error']}",
-            hint=f"see 'agentbus dlq list {names.shell_word(name)}"
+            hint=f"see bus.queue({name!r}).dead_letters({answer['group']!r})",
+            shell_hint=f"see 'agentbus dlq list {names.shell_word(name)}"
             f" --group {names.shell_word(str(answer['group']))}'",
         )
     return Answer(task_id, answer["result"])

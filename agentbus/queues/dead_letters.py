@@ -230,7 +230,8 @@ class _Box:
 def _missing(box: _Box, letter_id: str) -> NotFound:
     return NotFound(
         f"there is no dead letter {letter_id!r} of {box.queue!r} for the group {box.group!r}",
-        hint=f"see 'agentbus dlq list {names.shell_word(box.queue)}'",
+        hint=f"bus.queue({box.queue!r}).dead_letters({box.group!r}) returns those there are",
+        shell_hint=f"see 'agentbus dlq list {names.shell_word(box.queue)}'",
     )
 
 
@@ -241,7 +242,10 @@ def _is_id(letter_id: str) -> bool:
 def _span(box: _Box, after: str | None) -> Generator[Step, Any, tuple[str, str]]:
     """Return where to begin ('' if there is nothing) and where to end: later letters are not meant."""
     if after is not None and not _is_id(after):
-        raise UsageError(f"{after[:60]!a} is no dead letter's id", hint="see 'agentbus dlq list'")
+        raise UsageError(
+            f"{after[:60]!a} is not the id of a dead letter",
+            hint="give the id of one that was listed",
+        )
     newest = yield Command("XREVRANGE", box.letters, "+", "-", "COUNT", 1)
     if not newest:
         return "", ""

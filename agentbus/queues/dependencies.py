@@ -235,10 +235,11 @@ def _refusal(other: _Dependency, reply: Sequence[Any]) -> NotFound | Refused:
     if reply[0] == b"buried":
         return Refused(
             f"the task cannot wait for {task_id!r}, which was buried: {text(reply[2])}",
-            hint="replay that one ('agentbus dlq list"
-            f" {names.shell_word(other.address.queue)}') and wait for what it becomes",
+            hint="replay its dead letter, and wait for the new task",
+            shell_hint="replay its dead letter"
+            f" ('agentbus dlq list {names.shell_word(other.address.queue)}'), and wait for the new task",
         )
     return NotFound(
         f"there is no task {task_id!r} to wait for, or it ended so long ago that nothing is known",
-        hint="give an id that 'publish' printed; if that task is done, leave it out",
+        hint="give an id that 'publish' returned; if that task is done, leave it out",
     )

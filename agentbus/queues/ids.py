@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from agentbus.core import envelope, names
-from agentbus.core.errors import UsageError
+from agentbus.core.errors import NotFound, UsageError
 from agentbus.core.stream import text
 from agentbus.store.steps import Command
 
@@ -58,11 +58,20 @@ def peek(scope: Scope, queue: str, limit: int = 10) -> Op[list[tuple[str, Any]]]
     return found
 
 
+def missing(queue: str) -> NotFound:
+    """Return the error for a queue that does not exist."""
+    return NotFound(
+        f"there is no queue {queue!r}",
+        hint="bus.queues() returns their names",
+        shell_hint="see 'agentbus list --queues'",
+    )
+
+
 def split(task_id: str) -> tuple[str, str, str]:
     """Return the entry id, the queue's encoded name and the priority in a task's id."""
     entry_id, separator, rest = task_id.partition("@")
     if not separator:
-        raise UsageError(f"{task_id!r} is no task id", hint="give one that 'publish' printed")
+        raise UsageError(f"{task_id!r} is no task id", hint="give one that 'publish' returned")
     queue, _, priority = rest.partition(":")
     return entry_id, queue, priority or "normal"
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from agentbus.core import names
-from agentbus.core.errors import NotFound, UsageError
+from agentbus.core.errors import UsageError
 from agentbus.core.record import Record
 from agentbus.core.stream import position, text
 from agentbus.core.timespec import stream_id
 from agentbus.queues import dead_letters, dependencies, dependents
-from agentbus.queues.ids import PRIORITIES
+from agentbus.queues.ids import PRIORITIES, missing
 from agentbus.queues.settle import ASIDE
 from agentbus.store.scan import queues
 from agentbus.store.steps import Batch, Command, Script, ServerReply
@@ -61,7 +61,7 @@ def tidy(
         names.name("queue", queue)
         there = yield from _streams(scope, queue)
         if not there:
-            raise NotFound(f"there is no queue {queue!r}", hint="see 'agentbus list --queues'")
+            raise missing(queue)
         found = [queue]
     else:
         found = sorted({*(yield from queues(scope)), *(yield from _registered(scope))})

@@ -47,7 +47,7 @@ class Address:
         again = shown(where, self.queue, self.priority)
         if not sound or again != task_id or self.priority not in PRIORITIES:
             raise UsageError(
-                f"{task_id[:300]!r} is no task id", hint="give one that 'publish' printed"
+                f"{task_id[:300]!r} is no task id", hint="give one that 'publish' returned"
             )
 
 
@@ -146,11 +146,13 @@ def _read(scope: Scope, task: Address, kept: bytes, group: str, letters_of: str)
         letters_of = queue
     whose = "" if group == "default" else f" --group {names.shell_word(group)}"
     again = yield Command("HGET", scope.keys.replayed(letters_of, group), letter)
+    said = f"the task {task.id!r} was buried: {error}"
+    if again is not None:
+        raise TaskBuried(said, hint=f"it was replayed as {text(again)!r}")
     raise TaskBuried(
-        f"the task {task.id!r} was buried: {error}",
-        hint=f"it was replayed as {text(again)!r}"
-        if again is not None
-        else f"see 'agentbus dlq show {names.shell_word(queue)} {letter}{whose}'",
+        said,
+        hint=f"see bus.queue({queue!r}).letter({letter!r}, group={group!r})",
+        shell_hint=f"see 'agentbus dlq show {names.shell_word(queue)} {letter}{whose}'",
     )
 
 

@@ -33,7 +33,8 @@ def given_up(
         )
     return BackendUnavailable(
         f"{where} did not serve '{step.label}' within {waited:g} s ({said})",
-        hint=advice or "check the server with 'agentbus doctor', or give another --url",
+        hint=advice or "check the server with bus.doctor(), or connect to another URL",
+        shell_hint=advice or "check the server with 'agentbus doctor', or give another --url",
     )
 
 
@@ -68,7 +69,9 @@ def refused(failure: ServerReply, step: Step, where: str) -> AgentBusError:
             hint="use Redis 7.0 or newer, or any Valkey",
         )
     return BackendUnavailable(
-        f"{where} refused '{step.label}': {said}", hint="see 'agentbus doctor'"
+        f"{where} refused '{step.label}': {said}",
+        hint="see bus.doctor()",
+        shell_hint="see 'agentbus doctor'",
     )
 
 

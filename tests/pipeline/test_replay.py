@@ -169,7 +169,7 @@ def test_an_id_belongs_to_one_replay(bench):
     bench.hold(queue_rows("q:mail", range(3)))
     bench.run(queue="one", replay_id="mine")
 
-    with pytest.raises(errors.Refused, match="other wishes"):
+    with pytest.raises(errors.Refused, match="other options"):
         bench.run(queue="two", replay_id="mine")
 
     bench.run(queue="one", replay_id="another")

@@ -89,7 +89,8 @@ def updates(frame: DataFrame, every: str | None = EVERY) -> Iterator[pa.Table]:
     if frame.sparkSession.__class__.__module__.startswith("pyspark.sql.connect"):
         raise UsageError(
             "live reports do not run through Spark Connect",
-            hint="leave out --remote; --master takes a cluster",
+            hint="leave out remote; master takes a cluster",
+            shell_hint="leave out --remote; --master takes a cluster",
         )
     changed: queue.Queue[pa.Table | Exception] = queue.Queue(maxsize=1)
     over = threading.Event()

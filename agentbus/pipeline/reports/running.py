@@ -183,7 +183,8 @@ def _chosen(built: _Built, name: str | None, *, alone: bool) -> _Built:
         if len(names) > 1:
             raise UsageError(
                 "several tables do not fit in one file",
-                hint=f"choose one: --table {'|'.join(names)}",
+                hint=f"choose one table of {', '.join(names)}",
+                shell_hint=f"choose one: --table {'|'.join(names)}",
             )
         return built
     wanted: _Built = []
@@ -243,4 +244,4 @@ def _summary(rows: DataFrame) -> Summary:
 def _failed(what: str, error: Exception) -> AgentBusError:
     """Say what failed, and in one sentence what Spark said in a page."""
     found = told(error)
-    return type(found)(f"{what}: {found.message}", hint=found.hint)
+    return type(found)(f"{what}: {found.message}", hint=found.hint, shell_hint=found.shell_hint)

@@ -40,7 +40,7 @@ def find() -> str:
             return found
     raise ConfigError(
         "there is no server to embed on this platform",
-        hint="install Valkey or Redis 7.0 or newer, or give a --url",
+        hint="install Valkey or Redis 7.0 or newer, or give the URL of a server",
     )
 
 

@@ -54,7 +54,7 @@ def prepare() -> str:
         except OSError as error:
             raise ConfigError(
                 f"the embedded server's directory {path} cannot be made ({error.strerror})",
-                hint=f"make {home()} writable, set XDG_STATE_HOME, or give a --url",
+                hint=f"make {home()} writable, set XDG_STATE_HOME, or give the URL of a server",
             ) from None
         own_directory(path)
     return place

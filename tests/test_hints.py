@@ -1,0 +1,110 @@
+"""What errors advise: Python in Python, the shell in a shell."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+
+import pytest
+
+import agentbus
+from agentbus.errors import AgentBusError
+from tests.servers import Shell
+from tests.source_tree import files, module_name, tree
+
+# These look after the embedded server, or install a package: there is no call for that.
+ONLY_IN_A_SHELL = re.compile(r"'agentbus server \w+'|pip install( --upgrade)?")
+
+
+def advice(keyword: str, *, commands: bool) -> dict[str, str]:
+    """Return the texts of all arguments of this name, by where they stand."""
+    return {
+        f"{module_name(path)}:{argument.value.lineno}": "".join(
+            part.value if isinstance(part, ast.Constant) else " "
+            for part in ast.walk(argument.value)
+            if isinstance(part, ast.Constant) and isinstance(part.value, str)
+        )
+        for path in files()
+        if module_name(path).startswith("agentbus.commands") is commands
+        for call in ast.walk(tree(path))
+        if isinstance(call, ast.Call)
+        for argument in call.keywords
+        if argument.arg == keyword
+    }
+
+
+def test_a_hint_of_the_library_names_no_verb_and_no_option_of_the_shell():
+    said = advice("hint", commands=False)
+
+    assert len(said) > 300
+    assert {
+        place: text
+        for place, text in said.items()
+        if re.search(r"--[a-z]|\bagentbus [a-z]", ONLY_IN_A_SHELL.sub("", text))
+    } == {}
+
+
+def test_a_hint_for_the_shell_names_no_call():
+    said = {**advice("shell_hint", commands=False), **advice("hint", commands=True)}
+
+    assert len(advice("shell_hint", commands=False)) > 30
+    assert {
+        place: text for place, text in said.items() if re.search(r"\bbus\.|\w\(|=True", text)
+    } == {}
+
+
+MISTAKES = {
+    "a held flag": (
+        lambda bus: bus.announce("deploy"),
+        ["announce", "deploy"],
+        "bus.await_('deploy')",
+        "'agentbus await deploy'",
+    ),
+    "no such note": (
+        lambda bus: bus.recall("how"),
+        ["recall", "how"],
+        "bus.list_()",
+        "'agentbus list'",
+    ),
+    "no such queue": (
+        lambda bus: bus.stats("mail"),
+        ["bus", "stats", "mail"],
+        "bus.queues()",
+        "'agentbus list --queues'",
+    ),
+    "no such dead letter": (
+        lambda bus: bus.queue("mail").letter("1-1"),
+        ["dlq", "show", "mail", "1-1"],
+        "bus.queue('mail').dead_letters('default')",
+        "'agentbus dlq list mail'",
+    ),
+    "nobody answers": (
+        lambda bus: bus.await_("tested", timeout=0.01),
+        ["await", "tested", "--timeout", "0.01"],
+        "bus.flags()",
+        "'agentbus list --flags'",
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_the_same_error_advises_python_in_python_and_the_shell_in_a_shell(
+    mistake: str, real_shell: Shell, real_url: str, project: str
+) -> None:
+    call, line, python, words = MISTAKES[mistake]
+    with agentbus.connect(real_url, project=project, agent="bob") as bob:
+        bob.announce("deploy")
+    said = real_shell.run(*line)
+    record = json.loads(real_shell.run(*line, "--json").stderr)
+
+    with (
+        agentbus.connect(real_url, project=project, agent="ada") as bus,
+        pytest.raises(AgentBusError) as raised,
+    ):
+        call(bus)
+
+    assert python in str(raised.value.hint)
+    assert words in said.stderr
+    assert python not in said.stderr
+    assert words in record["hint"]
