@@ -1,4 +1,4 @@
-"""Reads a body from elsewhere than the command line: `-` for stdin, `@FILE` for a file."""
+"""Reads a body from stdin (`-`) or from a file (`@FILE`)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from agentbus.core.errors import InvalidPayload, UsageError
 
 
 def fetched(what: str, argument: str, limit: int, option: str | None) -> str:
-    """Return what stdin (`-`) or a file (`@FILE`) holds."""
+    """Return the contents of stdin (`-`) or of a file (`@FILE`)."""
     if argument == "-":
         try:
             return _decoded(what, _read(0, limit), "stdin", limit)
@@ -35,7 +35,7 @@ def fetched(what: str, argument: str, limit: int, option: str | None) -> str:
 
 
 def _read(descriptor: int, limit: int) -> bytes:
-    # A little more than fits, so that the size is refused rather than cut.
+    # Read slightly more than the limit, so that a body that is too large is refused, not truncated.
     parts = []
     size = 0
     while size <= limit:

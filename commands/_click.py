@@ -1,4 +1,4 @@
-"""The large reader of command lines: click, with help, completion, and words for mistakes."""
+"""The full parser of command lines, made with click: help, completion, and messages for mistakes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _INTERRUPTED = 130
 
 
 def read(argv: Sequence[str], *, json: bool) -> int | tuple[Verb, dict[str, Any], Any]:
-    """Return the call that a command line means, or the exit code if click has dealt with it."""
+    """Return the call that a command line describes, or the exit code if click has handled it."""
     try:
         found = root().main(
             list(argv),
@@ -30,7 +30,7 @@ def read(argv: Sequence[str], *, json: bool) -> int | tuple[Verb, dict[str, Any]
     except click.exceptions.Exit as end:
         return end.exit_code
     except SystemExit as end:
-        # Completion ends so, whatever the mode.
+        # Completion exits this way even without standalone mode.
         return end.code if isinstance(end.code, int) else 1
     except (click.Abort, KeyboardInterrupt):
         return _INTERRUPTED
@@ -38,7 +38,7 @@ def read(argv: Sequence[str], *, json: bool) -> int | tuple[Verb, dict[str, Any]
 
 
 def root() -> click.Group:
-    """Return the group of all verbs, each loaded when it is asked for."""
+    """Return the group of all verbs; each is imported when it is needed."""
     version = click.Option(
         ["--version"],
         is_flag=True,
@@ -50,7 +50,7 @@ def root() -> click.Group:
     return _Verbs(
         name="agentbus",
         params=[*(_option(param) for param in GLOBAL), version],
-        help="Lets many agents work together through one Redis.",
+        help="Coordination bus and task queue for agents, scripts and CI, on Redis streams.",
         no_args_is_help=True,
         context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     )
@@ -94,7 +94,7 @@ class _Command(click.Command):
 
 
 class _Type(click.ParamType[Any]):
-    """Reads a parameter exactly as the small reader does."""
+    """Converts a parameter exactly as the fast parser does."""
 
     def __init__(self, param: Param) -> None:
         self.param = param
@@ -173,7 +173,7 @@ def _option(param: Param) -> click.Option:
 
 
 def _presence(param: Param) -> dict[str, Any]:
-    # A default, even None, would stand for what is required: nobody would be told that it is missing.
+    # With a default, even None, click would not report that a required parameter is missing.
     if param.required:
         return {"required": True}
     return {"required": False, "default": None if param.many else param.default}

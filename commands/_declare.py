@@ -1,8 +1,8 @@
-"""How a verb declares its arguments, and the small reader of command lines.
+"""How a verb declares its parameters, and the fast parser of command lines.
 
-The small reader takes what it is sure of and declines the rest (help, mistakes, unusual spellings),
-which click reads, as it knows what to say. Both are made from the declarations; a property test
-holds them equal on everything that the small one takes.
+The fast parser handles plain command lines and declines everything else (help, mistakes, unusual
+spellings), which click then parses. Both are built from the same declarations; a property test checks
+that they agree on every line that the fast one accepts.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Param:
         return [] if self.many else self.default
 
     def read(self, text: str) -> Any:
-        """Turn what was typed into a value; raises `ValueError` with what would fit."""
+        """Convert a word of the command line; raises `ValueError`."""
         if self.choices:
             if text not in self.choices:
                 raise ValueError(f"{text!r} is not one of {', '.join(self.choices)}")
@@ -79,9 +79,9 @@ class Param:
 
 
 class Verb:
-    """A verb's name, its words for the user, and its parameters.
+    """A verb's name, its help, and its parameters.
 
-    `subject` is the parameter that the operations log calls the key; `local` verbs need no bus.
+    `subject` is the parameter that the operations log records as the key; `local` verbs need no bus.
     """
 
     __slots__ = ("examples", "local", "name", "params", "subject", "summary", "text")
@@ -106,10 +106,10 @@ class Verb:
 
 
 class Args:
-    """What was typed, by parameter."""
+    """The values of a call's parameters, as attributes."""
 
     def __init__(self, values: dict[str, Any]) -> None:
-        # The same dict, so that what a verb works out (its key, its flags) reaches the log.
+        # The same dict, so that what a verb computes (its key, its flags) reaches the log.
         self.__dict__ = values
 
     if TYPE_CHECKING:
@@ -119,10 +119,10 @@ class Args:
 
 
 class Call:
-    """One call of a verb: what was typed, where to write, and what runs operations.
+    """One call of a verb: its arguments, its output, and its connection.
 
-    The verbs that a hook may call at every turn run an operation directly; the others use the bus,
-    which takes longer to load.
+    The verbs that a hook may call at every turn run an operation directly (`enter`, then `run` or
+    `each`); the others use `bus`, which takes longer to import.
     """
 
     def __init__(self, args: Args, settings: Settings) -> None:
@@ -134,7 +134,7 @@ class Call:
 
     @property
     def out(self) -> Out:
-        """Where the output goes."""
+        """The writer of the output."""
         if self._out is None:
             from agentbus.commands._out import Out
 
@@ -151,7 +151,7 @@ class Call:
         return self._bus
 
     def enter(self) -> Scope:
-        """Return the scope of the bus that the settings name."""
+        """Open the backend of the settings, for `run` and `each`, and return its scope."""
         from agentbus.store.backends import enter
 
         self._backend, scope = enter(self.settings)
@@ -159,14 +159,14 @@ class Call:
         return scope
 
     def run(self, op: Op[T], *, patience: float = 0.0) -> T:
-        """Run an operation of the scope that was entered, and return its result."""
+        """Run an operation on the scope that `enter` returned, and return its result."""
         from agentbus.store.driver import run
 
         assert self._link is not None
         return run(self._link, self._attempt(op, patience))
 
     def each(self, op: Op[None], *, patience: float = 0.0) -> Iterator[Any]:
-        """Run an operation of the scope that was entered, and yield what it emits."""
+        """Run an operation on the scope that `enter` returned, and yield what it emits."""
         from agentbus.store.driver import iterate
 
         assert self._link is not None
@@ -186,7 +186,7 @@ class Call:
 
 
 def _prepare() -> None:
-    """Load what comes after the server's answer, while it is on its way."""
+    """Import what is needed after the server's reply, while waiting for it."""
     import agentbus.commands._out
     import agentbus.core.oplog  # noqa: F401
 
@@ -213,7 +213,7 @@ def body(
 
 
 def one_flag(args: Args) -> str:
-    """Return the one flag that was named, and keep it as `args.flag`."""
+    """Return the one flag that was named, and set `args.flag` to it, for the log."""
     if (args.name is None) == (args.flag is None):
         from agentbus.core.errors import UsageError
 
@@ -227,49 +227,49 @@ def one_flag(args: Args) -> str:
 
 
 def whole(text: str) -> int:
-    """Read a number of things."""
+    """Convert a whole number."""
     if not (text.isascii() and text.isdigit() and len(text) < 16):
-        raise ValueError(f"{text!r} is no whole number")
+        raise ValueError(f"{text!r} is not a whole number")
     return int(text)
 
 
 def seconds(text: str) -> float:
-    """Read a number of seconds, or a duration such as 30m."""
+    """Convert a number of seconds, or a duration such as 30m."""
     from agentbus.core.timespec import duration
 
     found = duration(text)
     if found is None:
-        raise ValueError(f"{text!r} is no number of seconds (nor a duration such as 30m)")
+        raise ValueError(f"{text!r} is not a number of seconds, nor a duration such as 30m")
     return found
 
 
 def tags(text: str) -> list[str]:
-    """Read tags separated by commas."""
+    """Convert tags separated by commas."""
     return [tag.strip() for tag in text.split(",") if tag.strip()]
 
 
 GLOBAL = (
-    Param("agent", "--agent", metavar="ID", help="Who speaks. [AGENTBUS_AGENT]"),
+    Param("agent", "--agent", metavar="ID", help="The agent's name. [AGENTBUS_AGENT]"),
     Param(
         "project",
         "--project",
         "--project-prefix",
         metavar="PREFIX",
-        help="Whose keys. [AGENTBUS_PROJECT]",
+        help="Key prefix (project). [AGENTBUS_PROJECT]",
     ),
     Param(
         "url",
         "--url",
         "--redis-url",
         metavar="URL",
-        help="Which server; none means the embedded one. [AGENTBUS_URL]",
+        help="URL of the server; default: the embedded server. [AGENTBUS_URL]",
     ),
-    Param("json", "--json", flag=True, help="One JSON object a line. [AGENTBUS_JSON=1]"),
+    Param("json", "--json", flag=True, help="Print one JSON object a line. [AGENTBUS_JSON=1]"),
     Param(
         "log_level",
         "--log-level",
         metavar="LEVEL",
-        help="debug, info, warning, error or off. [AGENTBUS_LOG_LEVEL]",
+        help="Log level: debug, info, warning, error or off. [AGENTBUS_LOG_LEVEL]",
     ),
     Param("config", "--config", metavar="FILE", help="The config file. [AGENTBUS_CONFIG]"),
     Param(
@@ -277,7 +277,7 @@ GLOBAL = (
         "--deadline",
         metavar="S",
         convert=seconds,
-        help="Seconds to give an unresponsive server. [AGENTBUS_DEADLINE]",
+        help="Give up on an unresponsive server after S seconds. [AGENTBUS_DEADLINE]",
     ),
 )
 
@@ -309,12 +309,12 @@ GROUPS = {
     ),
 }
 VERBS = tuple(name for group in GROUPS.values() for name in group)
-# Verbs whose names are words of Python, or of its builtins.
+# Verbs whose names are keywords or builtins of Python.
 _MODULES = {"await": "await_", "list": "list_"}
 
 
 def module(name: str) -> Any:
-    """Load a verb's file, which holds `VERB` and `run`."""
+    """Import a verb's module, which has `VERB` and `run`."""
     full = f"agentbus.commands.{_MODULES.get(name, name)}"
     __import__(full)
     import sys
@@ -323,7 +323,7 @@ def module(name: str) -> Any:
 
 
 def parse(argv: Sequence[str]) -> tuple[Verb, dict[str, Any], Any] | None:
-    """Return the verb, the values of all its parameters, and its module; None to decline."""
+    """Parse a command line; return the verb, its parameters' values and its module, or None to decline."""
     known = {name: param for param in GLOBAL for name in param.names}
     values: dict[str, Any] = {param.dest: param.initial() for param in GLOBAL}
     positional: list[str] = []
@@ -367,7 +367,7 @@ def parse(argv: Sequence[str]) -> tuple[Verb, dict[str, Any], Any] | None:
 
 
 def _place(verb: Verb, words: list[str], values: dict[str, Any]) -> bool:
-    """Hand the words to the verb's arguments, in order; the last may take them all."""
+    """Assign words to the verb's arguments, in order; an argument with `many` takes all that are left."""
     for param in verb.params:
         if param.names:
             continue

@@ -1,4 +1,4 @@
-"""How an entry of the channel looks: as JSON fields, and as a line for people."""
+"""Prints entries of the channel: as JSON fields, or as a line of text."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ if TYPE_CHECKING:
     from agentbus.commands._out import Out
     from agentbus.coordination.message import Message
 
-# The fields that the bus itself writes beside an event's own, in the order in which they are shown.
+# The fields that every entry may have; other fields belong to a notice of the bus.
 _OWN = ("id", "agent_id", "topic", "message", "timestamp", "event")
 _NUMBERS = frozenset(("missed", "token"))
 
 
 def pair(entry_id: str, named: dict[str, str]) -> tuple[str, dict[str, str]]:
-    """Keep an entry as it is."""
+    """Return an entry unchanged."""
     return entry_id, named
 
 
 def show_message(out: Out, message: Message) -> None:
-    """Write a message as `show` writes its entry."""
+    """Print a message as `show` prints its entry."""
     named = {"agent_id": message.agent_id, "message": message.text}
     named |= {} if message.topic is None else {"topic": message.topic}
     named |= {} if message.event is None else {"event": message.event}
@@ -29,7 +29,7 @@ def show_message(out: Out, message: Message) -> None:
 
 
 def show(out: Out, entry_id: str, named: dict[str, str]) -> None:
-    """Write an entry; a gap in what was heard is no message, and goes to stderr as text."""
+    """Print an entry; a gap is a warning on stderr unless the output is JSON."""
     event, topic, said = named.get("event"), named.get("topic"), named.get("message", "")
     if event == "gap" and not out.json:
         out.warn(f"{said}; they are gone for good")

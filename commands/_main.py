@@ -1,4 +1,4 @@
-"""Runs one verb: reads the command line, calls it, tells errors, logs, and ends with its code."""
+"""Runs one verb: parses the command line, calls the verb, reports errors, logs, and exits with its code."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ def main() -> NoReturn:
         from agentbus.commands._trouble import told
 
         code, _ = told(error, "agentbus", json=json_wished(sys.argv[1:]))
-    # The interpreter's own farewell takes longer than a verb; nothing is left to flush. Only Spark has
-    # a directory of temporary files, if it ran.
+    # A regular shutdown of the interpreter takes longer than a verb, and nothing is left to flush. Only
+    # Spark, if it ran, leaves a directory of temporary files.
     if scratch := sys.modules.get("agentbus.pipeline.scratch"):
         scratch.clear()
     os._exit(code)
 
 
 def _fill_descriptors() -> None:
-    # Were 1 closed, the connection to the server would get that number, and a note that is printed
-    # would be carried out there as commands. What stands in for it cannot be written to.
+    # If descriptor 1 were closed, the connection to the server would get that number, and printed text
+    # would run there as commands. The replacement is opened read-only.
     for number in range(3):
         try:
             os.fstat(number)
@@ -62,7 +62,7 @@ def run(argv: Sequence[str]) -> int:
 
 
 def call(verb: Verb, values: dict[str, Any], module: Any) -> int:
-    """Call a verb with the values of its parameters, and log how it went."""
+    """Call a verb with its parameters' values, and log the outcome."""
     began = time.monotonic()
     settings = None
     flags = {key: values.pop(key) for key in _GLOBAL_FLAGS}

@@ -1,4 +1,4 @@
-"""What the orders to pause share: their options, how they look, and what became of them."""
+"""What the verbs that pause share: their options, and how an order to pause is printed."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ if TYPE_CHECKING:
     from agentbus.commands._out import Out
 
 OPTIONS = (
-    Param("why", "--why", metavar="TEXT", help="A reason, which is shown to those who look."),
+    Param("why", "--why", metavar="TEXT", help="The reason, shown in listings."),
     Param(
         "wait",
         "--wait",
         metavar="S",
         convert=seconds,
         default=pause.CONFIRM,
-        help="Give the workers so long to confirm (5).",
+        help="Wait S seconds for the workers to confirm (5).",
     ),
 )
 
 
 def show(out: Out, order: Order) -> None:
-    """Write an order."""
+    """Print an order."""
     fields: dict[str, object] = {
         name: list(value) if isinstance(value := getattr(order, name), tuple) else value
         for name in order.__match_args__
@@ -37,23 +37,23 @@ def show(out: Out, order: Order) -> None:
 
 
 def show_confirmed(out: Out, order: Order, wait: float) -> None:
-    """Write an order that was just given; raises `TimedOut` if a live worker has not confirmed it."""
+    """Print a new order; raises `TimedOut` if a live worker has not confirmed it."""
     show(out, order)
     if order.unconfirmed:
         raise TimedOut(
             f"{' and '.join(order.unconfirmed)} did not confirm within {wait:g} s",
-            hint="the order stands, and they follow it as soon as they can",
+            hint="the order remains in force; they follow it as soon as they can",
         )
 
 
 def show_resumed(out: Out, kind: str, name: str | None, *, had: bool) -> None:
-    """Write that an order was taken back."""
+    """Print that an order was lifted, or that there was none."""
     fields = {"kind": kind, "name": name, "resumed": had}
     out.record(fields, f"{named(kind, name)} {'resumed' if had else f'was not {_paused(kind)}'}")
 
 
 def named(kind: str, name: str | None) -> str:
-    """Return what people call the subject of an order."""
+    """Return the subject of an order in words."""
     return kind if name is None else f"{kind} {name}"
 
 

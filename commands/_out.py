@@ -1,4 +1,4 @@
-"""Writes records to stdout, and everything else to stderr."""
+"""Writes records to stdout, and messages to stderr."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ _JOINER = "\u200d"
 
 
 class ReaderGone(Exception):
-    """Raised when whoever read our output has closed it."""
+    """Raised when the reader of stdout has closed it."""
 
 
 class Out:
-    """Where a verb's output goes: text for people, or one JSON object a line."""
+    """Writes a verb's output: text, or one JSON object a line."""
 
     def __init__(self, *, json: bool) -> None:
         self.json = json
 
     def record(self, fields: Mapping[str, object], text: str) -> None:
-        """Write one record, at once."""
+        """Write one record, unbuffered."""
         self._write((f"{to_json(fields)}\n" if self.json else f"{plain(text)}\n").encode())
 
     def exactly(self, data: bytes) -> None:
-        """Write data as it is; a terminal gets nothing that it would obey, and a last newline."""
+        """Write bytes unchanged; for a terminal, escape control characters and end with a newline."""
         if self.is_terminal():
             lines = data.decode("utf-8", "backslashreplace").split("\n")
             data = "\n".join(map(plain, lines)).encode()
@@ -40,7 +40,7 @@ class Out:
         return os.isatty(1)
 
     def warn(self, text: str) -> None:
-        """Tell the user something that is no data."""
+        """Write a warning to stderr."""
         to_stderr(f"agentbus: {plain(text)}\n")
 
     def _write(self, data: bytes) -> None:
@@ -54,12 +54,12 @@ class Out:
 
             raise AgentBusError(
                 f"stdout cannot be written ({error.strerror})",
-                hint="make room where the output goes; nothing counts as heard",
+                hint="free space where the output goes; no cursor moved",
             ) from None
 
 
 def to_stderr(text: str) -> None:
-    """Write to stderr; a stderr that is gone fails nothing."""
+    """Write to stderr, and ignore a stderr that is closed."""
     try:
         os.write(2, text.encode(errors="backslashreplace"))
     except OSError:
@@ -67,7 +67,7 @@ def to_stderr(text: str) -> None:
 
 
 def plain(text: str) -> str:
-    """Return text on one line with nothing in it that a terminal would obey."""
+    """Return text on one line, with control characters escaped."""
     if text.isprintable():
         return text
     return "".join(
@@ -89,4 +89,4 @@ def to_json(value: object) -> str:
         return "{" + ", ".join(f"{to_json(k)}: {to_json(v)}" for k, v in value.items()) + "}"
     if isinstance(value, (list, tuple)):
         return "[" + ", ".join(to_json(item) for item in value) + "]"
-    raise TypeError(f"{type(value).__name__} has no JSON form")
+    raise TypeError(f"{type(value).__name__} cannot be written as JSON")

@@ -1,4 +1,4 @@
-"""Runs a program for each task: the payload on its stdin, and its exit code says what became of it."""
+"""Runs a program for each task: the payload on its stdin, the outcome by its exit code."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ if TYPE_CHECKING:
 
     from agentbus.queues.delivery import Delivery
 
-# What sysexits.h calls EX_DATAERR: the task itself is wrong, and trying again cannot help.
+# EX_DATAERR of sysexits.h: the task itself is wrong, and a retry cannot help.
 _REFUSED = 65
 _TAIL = 4_000
-# A program that is told to end has so long before it is killed.
+# Seconds from SIGTERM to SIGKILL.
 _LAST_WORDS = 5.0
-# How often a run looks whether its worker was told to stop.
+# How often a run checks whether its worker is stopping, in seconds.
 _GLANCE = 0.5
 _PIECE = 65536
 _FIELDS = ("task_id", "queue", "group", "attempt", "priority")
-# What signs webhooks is nothing for a program that does a task.
+# A program that handles a task does not need the secret that signs webhooks.
 _KEPT_BACK = "AGENTBUS_WEBHOOK_SECRET"
 VARIABLES = tuple(f"AGENTBUS_{name.upper()}" for name in (*_FIELDS, *envelope.META))
 
 
 class ProgramFailed(Exception):
-    """Raised when a program did not do its task; carries the end of what it wrote to stderr."""
+    """Raised when a program failed; a note has the end of its stderr."""
 
     def __init__(self, message: str, stderr: str = "") -> None:
         super().__init__(message)
@@ -46,16 +46,16 @@ class ProgramFailed(Exception):
 
     @property
     def __traceback__(self) -> None:  # type: ignore[override]
-        # A dead letter keeps the program's last words; our own frames would only push them out.
+        # A dead letter keeps the program's stderr; our own frames would only displace it.
         return None
 
 
 class ProgramRefused(ProgramFailed, Bury):
-    """Raised when a program says that its task can never be done."""
+    """Raised when a program exits with EX_DATAERR: its task must not be retried."""
 
 
 class ProgramStopped(ProgramFailed, Retry):
-    """Raised when a program was ended because its worker stops; another may take the task at once."""
+    """Raised when a program was killed because its worker stops; the task is retried at once."""
 
     def __init__(self, message: str, stderr: str = "") -> None:
         super().__init__(message, stderr)
@@ -87,15 +87,15 @@ class Program:
 
     @property
     def stopping(self) -> bool:
-        """Whether nothing more should be started."""
+        """Whether no more programs should be started."""
         return self._until is not None
 
     def stop(self, grace: float) -> None:
-        """End what still runs after so many seconds."""
+        """Kill programs that still run after `grace` seconds."""
         self._until = time.monotonic() + grace
 
     def __call__(self, delivery: Delivery) -> Any:
-        """Run the command for a task, and return its output, or raise what became of it."""
+        """Run the command for a task and return its output; raises `ProgramFailed`."""
         try:
             process = subprocess.Popen(
                 self._command,
@@ -107,14 +107,14 @@ class Program:
             )
         except OSError as error:
             raise ProgramFailed(f"{self._command[0]!r} could not be started: {error}") from None
-        with _Run(
+        with _ProgramRun(
             process, orjson.dumps(delivery.payload) + b"\n", self._limit, self.pass_on
         ) as run:
             ended = self._watch(run)
         return self._judge(delivery, process.returncode, run, ended)
 
-    def _watch(self, run: _Run) -> str | None:
-        """Go along with a run to its end; returns why it had to be ended, if it had."""
+    def _watch(self, run: _ProgramRun) -> str | None:
+        """Wait for a run to end; return why it was killed, or None."""
         over = None if self._timeout is None else time.monotonic() + self._timeout
         why: str | None = None
         kill_at = 0.0
@@ -137,7 +137,7 @@ class Program:
             if run.step(wait):
                 return why
 
-    def _judge(self, delivery: Delivery, code: int, run: _Run, ended: str | None) -> Any:
+    def _judge(self, delivery: Delivery, code: int, run: _ProgramRun, ended: str | None) -> Any:
         said = run.stderr.decode("utf-8", "replace").strip("\n")
         if ended is not None:
             kind = ProgramStopped if ended == "its worker stops" else ProgramFailed
@@ -149,8 +149,8 @@ class Program:
         message = f"{how}: {last}" if last else how
         raise (ProgramRefused if code == _REFUSED else ProgramFailed)(message, said)
 
-    def _result(self, delivery: Delivery, run: _Run) -> Any:
-        """Return the output as a result; one that cannot be kept is left out, and told."""
+    def _result(self, delivery: Delivery, run: _ProgramRun) -> Any:
+        """Return the output as the result; warn of an output that cannot be stored, and return None."""
         text = bytes(run.stdout).decode("utf-8", "backslashreplace").rstrip("\n")
         if not text.strip():
             return None
@@ -165,8 +165,8 @@ class Program:
         return result
 
 
-class _Run:
-    """One process under way: what it is fed, what it says, whether it has ended."""
+class _ProgramRun:
+    """A running program: feeds its stdin, collects its output, and notices its end."""
 
     def __init__(
         self,
@@ -196,12 +196,12 @@ class _Run:
         if self._exit is not None:
             self._selector.register(self._exit, selectors.EVENT_READ)
 
-    def __enter__(self) -> _Run:
+    def __enter__(self) -> _ProgramRun:
         return self
 
     def __exit__(self, *_exc: object) -> None:
-        # Whatever the program left behind in its group ends with it. While it is not reaped, no other
-        # process can have its number.
+        # Kill what the program left behind in its process group. Until it is reaped, its number is not
+        # reused.
         self.signal(signal.SIGKILL)
         self._process.wait()
         self._selector.close()
@@ -242,7 +242,7 @@ class _Run:
         except BlockingIOError:
             return
         except OSError:
-            # It does not want to read: that is its own affair.
+            # The program closed its stdin without reading it all.
             self._data = self._data[:0]
         if not self._data:
             self._selector.unregister(self._process.stdin)
@@ -275,7 +275,7 @@ def _to_stderr(piece: bytes) -> None:
 
 
 def _exit_of(pid: int) -> int | None:
-    """Return a descriptor that tells when a process has ended, where the system has such."""
+    """Return a pidfd of a process, where the system has them."""
     try:
         return os.pidfd_open(pid)
     except (AttributeError, OSError):
@@ -283,7 +283,7 @@ def _exit_of(pid: int) -> int | None:
 
 
 def _fields(delivery: Delivery) -> dict[str, str]:
-    """Return a task's fields as environment variables; what it lacks is left out."""
+    """Return a task's fields as environment variables, without empty ones."""
     found: dict[str, Any] = {
         "task_id": delivery.id,
         "queue": delivery.queue,

@@ -1,4 +1,4 @@
-"""How work without an end runs: until a signal comes, and with its trouble told."""
+"""Runs long-lived jobs until a signal stops them, and reports their warnings."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
     from agentbus.commands._declare import Call
 
-# More impatient than this nobody is with one that was told to stop.
+# The second signal ends the process at once.
 _TWICE = 2
-# How often the main thread looks whether a signal came, in seconds.
+# How often the main thread wakes up to handle signals, in seconds.
 _GLANCE = 0.5
 
-# What of a record goes into the operations log.
+# The attributes of a log record that go into the operations log.
 _LOGGED = (
     *("verb", "event", "consumer", "stream", "pid", "exit", "signal", "crash_count"),
     *("window_seconds", "reason", "error", "lost"),
@@ -31,7 +31,7 @@ _LOGGED = (
 
 @contextlib.contextmanager
 def warned(call: Call) -> Iterator[None]:
-    """Tell the user, and the log, of trouble that is waited out; the same again only the log."""
+    """Log what the library warns of, and print it; a repeated warning is only logged."""
     handler = _Telling(call)
     logger = logging.getLogger("agentbus")
     before = logger.level
@@ -55,7 +55,7 @@ class _Telling(logging.Handler):
         oplog.write(record.levelname.lower(), self._call.settings.log_level, fields)
         shown = "event" in fields and fields.get("verb") != "route"
         if shown or record.levelno < logging.WARNING:
-            # A record on stdout tells the user of it; there is none of rules that a router refuses.
+            # The record on stdout reports it; there is none for rules that a router refuses.
             return
         who = str(fields.get("consumer") or fields.get("stream") or fields.get("verb"))
         if "lost" in fields:
@@ -68,10 +68,10 @@ class _Telling(logging.Handler):
 
 
 def until_told(jobs: Sequence[tuple[Callable[[], object], Callable[[], None]]]) -> None:
-    """Do jobs in threads, each with what stops it, until all have ended; raises what one of them raised.
+    """Run jobs in threads until all have ended; each is a pair of functions: run, and stop.
 
-    A signal stops them all, and so does the first that fails. A second signal ends this process at once:
-    what is not committed then has not happened.
+    A signal stops all of them, and so does the first failure, which is raised. A second signal ends the
+    process at once: what is not committed then has not happened.
     """
     failed: list[BaseException] = []
     told: list[int] = []
@@ -94,13 +94,13 @@ def until_told(jobs: Sequence[tuple[Callable[[], object], Callable[[], None]]]) 
             os._exit(128 + number)
         stop()
 
-    # Not in the main thread: a signal that met it inside an event's own lock would wait for itself.
+    # Not in the main thread: a signal handler that interrupts it inside a lock of an event would deadlock.
     threads = [threading.Thread(target=work, args=(job,), daemon=True) for job, _ in jobs]
     with _signals.heard(heard):
         for thread in threads:
             thread.start()
         for thread in threads:
-            # A signal that the system hands to another thread does not wake this one, which acts on it.
+            # A signal delivered to another thread does not wake this one, which runs the handlers.
             while thread.is_alive():
                 thread.join(_GLANCE)
     if failed:

@@ -1,4 +1,4 @@
-"""How the bus's values look: as JSON fields, and as a line for people."""
+"""Prints values of the bus: as JSON fields, or as a line of text."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def note(out: Out, found: Note, *, value: bool) -> None:
-    """Write a note, with its value or without."""
+    """Print a note, with or without its value."""
     fields: dict[str, object] = {"key": found.key}
     if value:
         fields["value"] = found.value
@@ -25,7 +25,7 @@ def note(out: Out, found: Note, *, value: bool) -> None:
 
 
 def flag(out: Out, state: FlagState) -> None:
-    """Write a flag's state."""
+    """Print a flag's state."""
     at = None if state.timestamp is None else rfc3339(state.timestamp)
     fields: dict[str, object] = {
         "flag": state.flag,
@@ -49,7 +49,7 @@ def flag(out: Out, state: FlagState) -> None:
 
 
 def completion(out: Out, met: Completion) -> None:
-    """Write what an awaiter waited for."""
+    """Print the completion of a flag."""
     at = None if met.at is None else rfc3339(met.at, milliseconds=met.at % 1 > 0)
     fields: dict[str, object] = {
         "flag": met.flag,
@@ -66,7 +66,7 @@ def completion(out: Out, met: Completion) -> None:
 
 
 def result(out: Out, task_id: str, found: object) -> None:
-    """Write what a task came to: text as it is, anything else as JSON, and of nothing nothing."""
+    """Print a task's result: text unchanged, other values as JSON, None as nothing."""
     if out.json:
         out.record({"id": task_id, "result": found}, "")
     elif isinstance(found, str):

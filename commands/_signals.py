@@ -1,4 +1,4 @@
-"""Signals that end a verb: what they do for a while, and then no more."""
+"""Installs signal handlers for the length of a `with` block."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ ENDING = (signal.SIGINT, signal.SIGTERM)
 
 @contextlib.contextmanager
 def heard(act: Callable[[int, object], object], *numbers: signal.Signals) -> Iterator[None]:
-    """Have these signals, or else those that end a verb, call a function with their number.
+    """Call a function for these signals (default: SIGINT and SIGTERM); restore the old handlers at the end.
 
-    What they did before, they do again at the end. To be used in the main thread.
+    Only for the main thread.
     """
     before = {number: signal.signal(number, act) for number in numbers or ENDING}
     try:

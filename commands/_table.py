@@ -1,4 +1,4 @@
-"""Figures for people: tables that fit 100 columns, ages, rates, durations."""
+"""Formats figures: tables of at most 100 columns, ages, rates, durations."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def show(
     *,
     left: int,
 ) -> None:
-    """Write a table for people, or each row's fields as JSON; the first `left` columns may be cut."""
+    """Print a table, or each row's fields as JSON; the first `left` columns may be truncated."""
     if out.json:
         for record in fields:
             out.record(record, "")
@@ -48,12 +48,12 @@ def show(
 
 
 def cut(text: str, width: int) -> str:
-    """Return text of at most so many characters; what is left out shows as `…`."""
+    """Return text truncated to `width` characters; a truncated text ends with `…`."""
     return text if len(text) <= width else text[: max(0, width - 1)] + "…"
 
 
 def age(seconds: float | None) -> str:
-    """Write a time span in one or two units, as people read it."""
+    """Format a time span in one or two units."""
     if seconds is None:
         return "-"
     if seconds < 1:
@@ -73,7 +73,7 @@ def age(seconds: float | None) -> str:
 
 
 def number(value: float) -> str:
-    """Write a rate with as many digits as say something."""
+    """Format a rate with at most three significant digits or none after the point."""
     return (
         f"{value:.0f}"
         if value >= 100 or value == 0
@@ -84,12 +84,12 @@ def number(value: float) -> str:
 
 
 def count(number: int, thing: str) -> str:
-    """Write so many of a thing."""
+    """Format a number with its noun, in the plural unless it is 1."""
     return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
 
 
 def durations(found: Durations | None) -> str:
-    """Write durations on one line."""
+    """Format the mean and the percentiles of durations on one line."""
     if found is None:
         return "-"
     parts = (("mean", found.mean), ("p50", found.p50), ("p95", found.p95), ("p99", found.p99))
@@ -97,5 +97,5 @@ def durations(found: Durations | None) -> str:
 
 
 def share(found: Durations | None, name: str) -> str:
-    """Write one of the percentiles."""
+    """Format one of the percentiles."""
     return age(None if found is None else getattr(found, name))

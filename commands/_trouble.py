@@ -1,4 +1,4 @@
-"""Tells the user what went wrong, in one or two lines, and which exit code that is."""
+"""Prints errors in one or two lines, and maps them to exit codes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _READER_GONE = 141
 
 
 def told(error: BaseException, verb: str, *, json: bool) -> tuple[int, str]:
-    """Write an error to stderr; returns the exit code, and the outcome for the log."""
+    """Print an error to stderr; return the exit code, and the outcome for the log."""
     if isinstance(error, KeyboardInterrupt):
         return _INTERRUPTED, "interrupted"
     if isinstance(error, ReaderGone):
@@ -18,12 +18,12 @@ def told(error: BaseException, verb: str, *, json: bool) -> tuple[int, str]:
     if isinstance(error, AgentBusError):
         tell(error, json=json)
         return error.exit_code, type(error).__name__
-    # A defect of ours, or an operating system that refuses: still no traceback for the user.
+    # A bug, or an error of the operating system: no traceback here, either.
     described = f"{type(error).__name__}: {error}"[:300]
     tell(
         AgentBusError(
             f"'{verb}' failed unexpectedly ({described})",
-            hint="this is a defect, or the system refused something: see the log, and report it",
+            hint="this is a bug, or an error of the operating system: see the log, and report it",
         ),
         json=json,
     )
@@ -31,7 +31,7 @@ def told(error: BaseException, verb: str, *, json: bool) -> tuple[int, str]:
 
 
 def tell(error: AgentBusError, *, json: bool) -> None:
-    """Write an error to stderr: one or two lines, or one JSON object."""
+    """Print an error to stderr: one or two lines, or one JSON object."""
     if json:
         fields = {"error": error.message, "code": error.exit_code, "hint": error.shell_hint}
         to_stderr(f"{to_json(fields)}\n")

@@ -1,4 +1,4 @@
-"""acl: the rule that confines a user of the server to this project."""
+"""acl: print the ACL rule that confines a user of the server to this project."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from agentbus.commands._declare import Call, Param, Verb
 
 VERB = Verb(
     "acl",
-    "Print the rule that confines a user of the server to this project.",
+    "Print the ACL rule that confines a user of the server to this project.",
     Param(
         "user",
         "--user",
         metavar="NAME",
-        help="The user's name (that of the project).",
+        help="The user's name (default: the project's).",
     ),
-    Param("read_only", "--read-only", flag=True, help="Let the user look, and change nothing."),
-    Param("file", "--file", flag=True, help="Print the line of an ACL file instead."),
+    Param("read_only", "--read-only", flag=True, help="Grant read access only."),
+    Param("file", "--file", flag=True, help="Print a line for an ACL file instead of a command."),
     Param(
         "password_stdin",
         "--password-stdin",
         flag=True,
         help="Read a password from stdin; only its digest is printed.",
     ),
-    text="It is a command for redis-cli, to be run by somebody who may make users. The user can do"
-    " every verb in this project, and nothing in another. No password is printed; without"
-    " --password-stdin the user's passwords stay as they are, and a new user has none. It asks no"
-    " server. JSON: user, project, read_only, rule (its words, in order).",
+    text="Prints a command for redis-cli, to be run by an administrator. The user can run every verb in"
+    " this project, and nothing in another. No password is printed; without --password-stdin the"
+    " user's passwords stay as they are, and a new user has none. No server is contacted. JSON:"
+    " user, project, read_only, rule (its words, in order).",
     examples=(
         "agentbus acl --project shop | redis-cli -h bus.example.org",
         "openssl rand -hex 32 | tee shop.password | agentbus acl --password-stdin",
@@ -40,7 +40,7 @@ def run(call: Call) -> None:
     """Print the rule."""
     from agentbus.admin.acl import rule
 
-    # Nothing is opened: the URL tells whether the keys lie on a cluster.
+    # No connection is opened: the URL says whether the server is a cluster.
     args, bus = call.args, call.bus
     found = rule(
         bus.project,
@@ -60,13 +60,13 @@ def run(call: Call) -> None:
     )
     if not args.password_stdin:
         call.out.warn(
-            f"there is no password in it: a user {found.user!a} who has none cannot log in;"
+            f"the rule has no password: a user {found.user!a} without one cannot log in;"
             " --password-stdin reads one and prints its digest"
         )
 
 
 def _password() -> str:
-    """Read a password from stdin; on a terminal it is not shown."""
+    """Read a password from stdin, without echo on a terminal."""
     if os.isatty(0):
         from getpass import getpass
 

@@ -1,4 +1,4 @@
-"""agent: the workers that are registered, and orders to them."""
+"""agent: list, pause, resume and remove agents and workers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 VERB = Verb(
     "agent",
-    "List agents and workers; pause them, let them go on, have them leave.",
+    "List, pause, resume and remove agents and workers.",
     Param(
         "action",
         metavar="ACTION",
@@ -26,26 +26,28 @@ VERB = Verb(
         choices=("list", "get", "pause", "resume", "delete"),
         help="list, get, pause, resume or delete.",
     ),
-    Param("name", metavar="NAME", help="A worker, or an agent: then all of its workers."),
-    Param("all", "--all", flag=True, help="With list: those last seen over an hour ago, too."),
-    Param("why", "--why", metavar="TEXT", help="With pause: a reason, which is shown."),
+    Param("name", metavar="NAME", help="A worker, or an agent (all of its workers)."),
+    Param(
+        "all", "--all", flag=True, help="With list: include those last seen more than an hour ago."
+    ),
+    Param("why", "--why", metavar="TEXT", help="With pause: the reason, shown in listings."),
     Param(
         "wait",
         "--wait",
         metavar="S",
         convert=seconds,
-        help="How long to wait for the workers: 5 seconds with pause, 30 with delete.",
+        help="Wait S seconds for the workers to confirm (5 with pause, 30 with delete).",
     ),
-    text="'list' prints who is there: each agent, what it holds and has not heard, and a line for each of"
-    " its workers; 'get' prints all there is to know of a worker. 'pause' holds for an"
-    " agent's later workers, too; what runs goes on. 'delete' has workers finish what runs, and"
-    " leave; what a dead one holds is handed over to others. If a live worker did not do so in"
-    " time, the order stands: exit 3. No such worker or agent: exit 5."
-    " JSON: worker, agent_id, queue, group, state, alive, age, seen, started, done, failed, running,"
-    " pending, concurrency, host, pid, version, paused, lag, and with list heard, unheard, flags; for"
-    " agents without workers agent_id, last_seen, heard, unheard, flags; for pause kind, name, by, at,"
-    " why, confirmed, unconfirmed; for resume kind, name, resumed; for delete name, gone, unconfirmed,"
-    " handed_over.",
+    text="'list' prints each agent with the flags it holds and the messages it has not heard, and a"
+    " line for each of its workers. 'get' prints every field of a worker. 'pause' also applies to"
+    " workers that the agent starts later; running tasks continue. 'delete' makes workers finish"
+    " their running tasks and stop; the tasks of a dead worker are handed over to others. If a live"
+    " worker did not comply in time, exit 3; the order remains in force. No such worker or agent:"
+    " exit 5. JSON: worker, agent_id, queue, group, state, alive, age, seen, started, done, failed,"
+    " running, pending, concurrency, host, pid, version, paused, lag, and with list heard, unheard,"
+    " flags; for agents without workers agent_id, last_seen, heard, unheard, flags; for pause kind,"
+    " name, by, at, why, confirmed, unconfirmed; for resume kind, name, resumed; for delete name,"
+    " gone, unconfirmed, handed_over.",
     examples=(
         "agentbus agent list",
         "agentbus agent get worker-7",
@@ -57,12 +59,12 @@ VERB = Verb(
 
 
 def run(call: Call) -> None:
-    """Do what was asked."""
+    """Run the action."""
     args, action = call.args, call.args.action
     if (args.name is None) != (action == "list"):
         raise UsageError(
             f"{action} {'takes no name' if action == 'list' else 'needs a name'}",
-            hint="see 'agentbus agent list' for the workers, and 'get' for one of them",
+            hint="'agentbus agent list' lists the workers, 'agent get NAME' shows one of them",
         )
     for given, flag, where in (
         (args.all, "--all", "list"),
@@ -70,7 +72,7 @@ def run(call: Call) -> None:
         (args.wait is not None, "--wait", "pause delete"),
     ):
         if given and action not in where.split():
-            raise UsageError(f"{flag} goes with {where.replace(' ', ' and ')} alone")
+            raise UsageError(f"{flag} can only be used with {where.replace(' ', ' and ')}")
     if action == "list":
         _list(call)
     elif action == "get":
@@ -103,7 +105,7 @@ def _order_to(call: Call, subject: dict[str, str]) -> None:
         if found.unconfirmed:
             raise TimedOut(
                 f"{' and '.join(found.unconfirmed)} still ran after {wait:g} s",
-                hint="they stop as soon as what runs is finished",
+                hint="they stop when their running tasks are finished",
             )
 
 
@@ -161,7 +163,7 @@ def _show_agent(out: Out, one: Attendee) -> None:
 
 
 def _line(one: Registered) -> str:
-    """Write a worker on a line: what people ask first comes first, and its name last, to be copied."""
+    """Format a worker on one line: queue and state first, and its name last, for copying."""
     state = one.state if one.alive else "dead"
     figures = f"{one.running} running, {one.done} done, {one.failed} failed"
     figures += "" if one.lag is None else f", {one.lag} to do"

@@ -7,7 +7,7 @@ from agentbus.coordination import announce
 
 VERB = Verb(
     "announce",
-    "Take a flag: say that this agent does something now.",
+    "Take a flag: announce that this agent does something now.",
     Param("name", metavar="NAME", help="The flag."),
     Param("flag", "--flag", metavar="NAME", help="The flag."),
     Param(
@@ -15,18 +15,19 @@ VERB = Verb(
         "--ttl",
         metavar="S",
         convert=seconds,
-        help="End the hold after so many seconds, unless renewed.",
+        help="End the hold after S seconds, unless it is renewed.",
     ),
-    Param("force", "--force", flag=True, help="Take it even from another agent."),
+    Param("force", "--force", flag=True, help="Take it even if another agent holds it."),
     Param(
         "wait",
         "--wait",
         metavar="S",
         convert=seconds,
-        help="Wait so many seconds for another's hold to end.",
+        help="Wait up to S seconds for another agent's hold to end.",
     ),
-    text="Held by another agent: exit 4, and who holds it since when. Held by this agent: renewed."
-    " JSON: flag, agent_id, timestamp, ttl, token; token is a fencing number that only grows.",
+    text="If another agent holds it, exit 4, with the holder and the time. If this agent holds it, the"
+    " hold is renewed. JSON: flag, agent_id, timestamp, ttl, token; token is a fencing number that"
+    " only grows.",
     examples=(
         "agentbus announce building",
         "agentbus announce deploy --ttl 300 --wait 60",

@@ -1,4 +1,4 @@
-"""ask: put a task into a queue and wait for its result."""
+"""ask: publish a task and wait for its result."""
 
 from __future__ import annotations
 
@@ -9,35 +9,40 @@ from agentbus.core.errors import InvalidPayload
 
 VERB = Verb(
     "ask",
-    "Put a task into a queue and print its result.",
+    "Publish a task, wait for it, and print its result.",
     Param("queue", metavar="QUEUE", required=True, help="The queue."),
-    Param("payload", metavar="PAYLOAD|-|@FILE", required=True, help="What is asked."),
+    Param("payload", metavar="PAYLOAD|-|@FILE", required=True, help="The payload."),
     Param(
         "timeout",
         "--timeout",
         metavar="S",
         convert=seconds,
         default=30.0,
-        help="Give up after so long (30); 0 is no limit. The task stays in the queue.",
+        help="Give up after S seconds (30; 0: never). The task stays in the queue.",
     ),
     Param(
         "priority",
         "--priority",
         choices=("low", "normal", "high", "critical"),
-        help="What is done first (normal, unless the queue's policy says otherwise).",
+        help="The task's priority (normal, unless the queue's policy says otherwise).",
     ),
-    Param("correlation_id", "--correlation-id", metavar="ID", help="What it belongs to."),
+    Param(
+        "correlation_id",
+        "--correlation-id",
+        metavar="ID",
+        help="Id of the larger unit of work that the task belongs to.",
+    ),
     Param(
         "header",
         "--header",
         metavar="K=V",
         many=True,
         convert=header,
-        help="A word beside the payload. May be repeated.",
+        help="A header. May be repeated.",
     ),
-    text="Waits until a worker has done the task, without polling. Text is printed as it is, anything"
-    " else as one line of JSON, and nothing where there is no result. Buried: exit 1, with the error;"
-    " no answer in time: exit 3. JSON: id, result.",
+    text="Blocks until a worker has finished the task, without polling. A text is printed unchanged,"
+    " any other result as one line of JSON, and no result as nothing. If the task was buried, exit"
+    " 1, with its error; if there is no answer in time, exit 3. JSON: id, result.",
     examples=(
         "agentbus ask sums '[1, 2, 3]'",
         "agentbus ask reviews @diff.txt --timeout 10m",
@@ -47,7 +52,7 @@ VERB = Verb(
 
 
 def run(call: Call) -> None:
-    """Ask, and print the answer."""
+    """Publish the task and print its result."""
     args = call.args
     text = body("payload", args.payload, None, call.settings.max_body)
     if not text:

@@ -26,12 +26,13 @@ VERB = Verb(
         metavar="S",
         convert=seconds,
         default=1800.0,
-        help="Give up after so many seconds, exit 3 (1800; 0 is no limit).",
+        help="Give up after S seconds, exit 3 (1800; 0: never).",
     ),
     Param("delete", "--delete", flag=True, help="Consume the completion, for one awaiter only."),
-    Param("fresh", "--fresh", flag=True, help="Only what is satisfied from now on."),
-    text="Blocks without polling. A flag satisfied before the call counts, unless --fresh. A hold"
-    " that expires or is forced away is not satisfied. JSON: flag, state, by, at, waited_ms.",
+    Param("fresh", "--fresh", flag=True, help="Ignore completions from before this call."),
+    text="Blocks without polling. A flag that was satisfied before the call counts, unless --fresh is"
+    " given. A hold that expires or is taken by force does not satisfy the flag. JSON: flag, state,"
+    " by, at, waited_ms.",
     examples=(
         "agentbus await building && make test",
         "agentbus await build-linux build-mac --timeout 600",
@@ -43,7 +44,7 @@ VERB = Verb(
 
 
 def run(call: Call) -> None:
-    """Wait, and print how each flag came to be as awaited."""
+    """Wait, and print the completion of each flag."""
     args = call.args
     args.flag = [*args.names, *args.flag]
     if not args.flag:

@@ -1,4 +1,4 @@
-"""bus: look at the streams, queues and groups of a project; nothing is changed."""
+"""bus: show the streams, queues and groups of a project, read-only."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 VERB = Verb(
     "bus",
-    "Look at streams, queues, groups and their figures; nothing is changed.",
+    "Show streams, queues, groups and their statistics (read-only).",
     Param(
         "action",
         metavar="ACTION",
@@ -29,26 +29,28 @@ VERB = Verb(
         help="list, inspect, groups or stats.",
     ),
     Param("queue", metavar="QUEUE", help="The queue; 'stats' without one shows all."),
-    Param("group", "--group", metavar="G", help="With inspect: as this group sees it (default)."),
-    Param("last", "--last", metavar="N", convert=whole, help="With inspect: the newest N."),
+    Param(
+        "group", "--group", metavar="G", help="With inspect: show states for this group (default)."
+    ),
+    Param("last", "--last", metavar="N", convert=whole, help="With inspect: the newest N tasks."),
     Param(
         "start",
         "--from",
         metavar="ID|TIME|30m",
-        help="With inspect: from this task, time, or so long ago on.",
+        help="With inspect: start at this task or time.",
     ),
-    Param("limit", "--limit", metavar="N", convert=whole, help="With inspect: at most N (20)."),
-    text="'list' prints the streams, 'stats' a line for each queue and group with what waits, what is"
-    " held, and how fast it goes; of one queue all there is. 'groups' prints who works on a queue,"
-    " 'inspect' its entries and what became of each. Exit 5 if there is no such queue."
-    " JSON: for list key, kind, queue, group, priority, length, first_id, last_id, oldest, newest;"
-    " for inspect id, queue, group, priority, published, state, holder, idle, deliveries, attempts,"
-    " payload, envelope, error;"
-    " for groups queue, group, backlog, exact, by_priority, oldest, pending, oldest_pending,"
-    " retrying, lag, dead, last_ids, consumers;"
-    " for stats queue, group, backlog, exact, by_priority, oldest, pending, oldest_pending,"
-    " retrying, lag, delayed, dependent, dead, consumers, rate, attempts, running,"
-    " waiting, counters, worked.",
+    Param(
+        "limit", "--limit", metavar="N", convert=whole, help="With inspect: at most N tasks (20)."
+    ),
+    text="'list' prints the streams. 'stats' prints a line for each queue and group with its backlog,"
+    " pending tasks and rate, or all figures of one queue. 'groups' prints the groups of a queue"
+    " and their consumers, 'inspect' its tasks and the state of each. Exit 5 if there is no such"
+    " queue. JSON: for list key, kind, queue, group, priority, length, first_id, last_id, oldest,"
+    " newest; for inspect id, queue, group, priority, published, state, holder, idle, deliveries,"
+    " attempts, payload, envelope, error; for groups queue, group, backlog, exact, by_priority,"
+    " oldest, pending, oldest_pending, retrying, lag, dead, last_ids, consumers; for stats queue,"
+    " group, backlog, exact, by_priority, oldest, pending, oldest_pending, retrying, lag, delayed,"
+    " dependent, dead, consumers, rate, attempts, running, waiting, counters, worked.",
     examples=(
         "agentbus bus stats",
         "agentbus bus groups mail",
@@ -65,7 +67,7 @@ _STATS = (
 
 
 def run(call: Call) -> None:
-    """Show what was asked for."""
+    """Run the action."""
     args = call.args
     if args.action == "list":
         _no(args.queue, "list shows all streams", "leave the queue out")
@@ -79,7 +81,7 @@ def run(call: Call) -> None:
             "--limit": args.limit,
         }
         for option, value in given.items():
-            _no(value, f"{option} goes with inspect alone")
+            _no(value, f"{option} can only be used with inspect")
     elif args.last is not None:
         _no(args.start, "--last and --from do not go together")
     {"list": _list, "inspect": _inspect, "groups": _groups, "stats": _stats}[args.action](call)
@@ -138,7 +140,7 @@ def _backlog(one: QueueStats | Group) -> str:
 
 
 def _detail(out: Out, one: QueueStats) -> None:
-    """Write all there is to know of a queue and a group, a figure a line."""
+    """Print every figure of a queue and a group, one a line."""
     by_priority = ", ".join(f"{name} {count}" for name, count in one.by_priority.items() if count)
     oldest = "" if one.oldest is None else f", the oldest for {_table.age(one.oldest)}"
     held = (
@@ -208,7 +210,7 @@ def _line(one: Entry) -> str:
 
 
 def _fields(record: Any) -> dict[str, Any]:
-    """Return a value's fields as JSON takes them; what is a value itself becomes an object."""
+    """Return a value's fields for JSON; a nested value becomes an object."""
     found = {}
     for name in record.__match_args__:
         value = getattr(record, name)

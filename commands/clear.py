@@ -1,4 +1,4 @@
-"""clear: remove a project's keys."""
+"""clear: delete a project's keys."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from agentbus.core.errors import UsageError
 
 VERB = Verb(
     "clear",
-    "Remove this project's keys, and no other's.",
-    Param("force", "--force", flag=True, help="Really do it."),
-    Param("dry_run", "--dry-run", flag=True, help="Print the counts, change nothing, exit 0."),
-    text="Without --force it prints the counts, changes nothing and exits 2."
+    "Delete all keys of this project, and of no other.",
+    Param("force", "--force", flag=True, help="Delete the keys."),
+    Param("dry_run", "--dry-run", flag=True, help="Only print the counts; exit 0."),
+    text="Without --force it only prints the counts, and exits 2."
     " JSON: project, total, keys (how many of each kind).",
     examples=("agentbus clear --dry-run", "agentbus clear --force --project scratch"),
 )
 
 
 def run(call: Call) -> None:
-    """Remove the keys and print how many there were of each kind."""
+    """Delete the keys and print how many there were of each kind."""
     args = call.args
     counts = call.bus.clear(dry_run=args.dry_run or not args.force)
     total = sum(counts.values())
@@ -29,6 +29,6 @@ def run(call: Call) -> None:
         call.out.record({}, f"total {total}")
     if not args.force and not args.dry_run:
         raise UsageError(
-            f"nothing was removed of the project {call.bus.project!r}",
-            hint="repeat with --force to remove these keys",
+            f"no key of the project {call.bus.project!r} was deleted",
+            hint="repeat with --force to delete these keys",
         )

@@ -1,4 +1,4 @@
-"""completion: the script that completes verbs and options in a shell."""
+"""completion: print a shell completion script."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from agentbus.commands._declare import Call, Param, Verb
 
 VERB = Verb(
     "completion",
-    "Print the script that completes verbs and options in a shell.",
+    "Print a completion script for a shell.",
     Param(
         "shell",
         metavar="SHELL",

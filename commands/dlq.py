@@ -1,4 +1,4 @@
-"""dlq: the tasks that failed for good."""
+"""dlq: list, show, replay and purge dead letters."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 VERB = Verb(
     "dlq",
-    "Look at the tasks that failed for good; try them again, or remove them.",
+    "List, show, replay or purge dead letters: tasks that failed for good.",
     Param(
         "action",
         metavar="ACTION",
@@ -30,27 +30,26 @@ VERB = Verb(
         help="list, show, replay or purge.",
     ),
     Param("queue", metavar="QUEUE", required=True, help="The queue."),
-    Param("ids", metavar="ID...", many=True, help="The dead letters; none means all."),
-    Param("group", "--group", metavar="G", default="default", help="Whose dead letters (default)."),
+    Param("ids", metavar="ID...", many=True, help="The dead letters (default: all)."),
+    Param("group", "--group", metavar="G", default="default", help="The group (default)."),
     Param(
         "limit",
         "--limit",
         metavar="N",
         convert=whole,
         default=100,
-        help="With list: at most N, the oldest first (100).",
+        help="With list: at most N, oldest first (100).",
     ),
-    Param("after", "--after", metavar="ID", help="With list: only those past this one."),
-    Param("match", "--match", metavar="TEXT", help="Only those whose error holds this text."),
-    Param("to", "--to", metavar="QUEUE", help="With replay: into this queue instead."),
-    text="'list' prints a line for each; go on with --after and the last id. 'show' prints all there"
-    " is to know, with the program's last words."
-    " 'replay' publishes the task anew, with its key and headers, once: a letter that was replayed"
-    " says as which task, and is passed over where all are meant. 'purge' removes them for good."
-    " Exit 5 if a letter that was named is not there."
-    " JSON: id, queue, group, task_id, priority, attempts, failed_at, error, replayed, payload;"
-    " and for show original_id, traceback, envelope; for replay id, queue, task_id; for purge queue,"
-    " group, purged.",
+    Param("after", "--after", metavar="ID", help="With list: only those after this one."),
+    Param("match", "--match", metavar="TEXT", help="Only those whose error contains TEXT."),
+    Param("to", "--to", metavar="QUEUE", help="With replay: publish to this queue instead."),
+    text="'list' prints a line for each; use --after with the last id for the next page. 'show' prints"
+    " every field, including the end of the program's stderr. 'replay' publishes the task again,"
+    " with its key and headers, but only once: a replayed letter shows the id of the new task, and"
+    " is skipped when all are replayed. 'purge' deletes them. Exit 5 if a named letter does not"
+    " exist. JSON: id, queue, group, task_id, priority, attempts, failed_at, error, replayed,"
+    " payload; and for show original_id, traceback, envelope; for replay id, queue, task_id; for"
+    " purge queue, group, purged.",
     examples=(
         "agentbus dlq list mail",
         "agentbus dlq show mail 1763622000123-0",
@@ -63,7 +62,7 @@ VERB = Verb(
 
 
 def run(call: Call) -> None:
-    """Do what was asked with the dead letters of the queue."""
+    """Run the action on the queue's dead letters."""
     args = call.args
     queue = call.bus.queue(args.queue)
     if args.action == "show" and not args.ids:
@@ -71,10 +70,10 @@ def run(call: Call) -> None:
             "show needs the id of a dead letter", hint=f"see 'agentbus dlq list {args.queue}'"
         )
     if args.after is not None and (args.action != "list" or args.ids):
-        raise UsageError("--after goes with list alone", hint="leave it out")
+        raise UsageError("--after can only be used with list", hint="leave it out")
     if args.to is not None:
         if args.action != "replay":
-            raise UsageError("--to goes with replay alone", hint="leave it out")
+            raise UsageError("--to can only be used with replay", hint="leave it out")
         names.name("queue", args.to)
     if args.action == "purge":
         _purge(call, queue)
@@ -91,10 +90,10 @@ def run(call: Call) -> None:
 
 
 def _found(call: Call, queue: Queue) -> Iterator[Letter]:
-    """Yield the letters that are meant, as they are read."""
+    """Yield the chosen letters as they are read."""
     args = call.args
     if args.ids:
-        # All of them first: nothing is done where one is not there.
+        # Read all of them first: if one does not exist, nothing is done.
         named = [queue.letter(one, group=args.group) for one in args.ids]
         found: Iterable[Letter] = (
             one for one in named if args.match is None or args.match in one.error
@@ -116,7 +115,7 @@ def _purge(call: Call, queue: Queue) -> None:
     call.out.record(fields, f"{args.queue}: {gone} purged")
     if args.match is None and gone < len(ids):
         raise NotFound(
-            f"{len(ids) - gone} of the dead letters that were named are not there",
+            f"{len(ids) - gone} of the named dead letters do not exist",
             hint=f"see 'agentbus dlq list {args.queue}'",
         )
 
@@ -167,7 +166,7 @@ def _show(out: Out, one: Letter) -> None:
 
 
 def _envelope(one: Letter) -> dict[str, Any]:
-    """Return what the task carried beside its payload."""
+    """Return the task's envelope without its payload."""
     try:
         found = orjson.loads((one.fields or {}).get("meta", "{}"))
     except ValueError:

@@ -1,4 +1,4 @@
-"""doctor: examine the server and the project."""
+"""doctor: check the server and the project."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from agentbus.core.errors import Unhealthy
 
 VERB = Verb(
     "doctor",
-    "Examine the server and the project, with a remedy for each finding.",
+    "Check the server and the project, with a remedy for each finding.",
     text="Connection, latency, version, persistence, eviction policy, memory, clock, identity, stale"
-    " consumers, dead letters. Exits 6 if anything endangers data."
+    " consumers, dead letters. Exits 6 if something endangers data."
     " JSON: check, status (ok, warning, failed), found, remedy.",
     examples=("agentbus doctor", "agentbus doctor --json"),
 )

@@ -1,4 +1,4 @@
-"""forget: remove a note."""
+"""forget: delete a note."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ from agentbus.commands._declare import Call, Param, Verb
 
 VERB = Verb(
     "forget",
-    "Remove a note and its tag entries.",
+    "Delete a note and its tag entries.",
     Param("key", metavar="KEY", required=True, help="The note's key."),
-    text="Says so on the channel, in the same step. A missing note is exit 5. JSON: key.",
+    text="Reports it on the channel in the same atomic step. If there is no such note, exit 5. JSON:"
+    " key.",
     examples=("agentbus forget docker-build",),
     subject="key",
 )
 
 
 def run(call: Call) -> None:
-    """Remove the note and print its key."""
+    """Delete the note and print its key."""
     call.bus.forget(call.args.key)
     call.out.record({"key": call.args.key}, call.args.key)

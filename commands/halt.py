@@ -1,4 +1,4 @@
-"""halt: no worker of the project takes a new task."""
+"""halt: pause every worker of the project."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from agentbus.commands._declare import Call, Verb
 
 VERB = Verb(
     "halt",
-    "Stop every worker of the project from taking new tasks.",
+    "Pause the whole project: no worker takes new tasks.",
     *_order.OPTIONS,
-    text="What runs is finished and acknowledged; what was taken and not begun is given back. Returns"
-    " when every live worker has confirmed that it takes nothing: from then on no task begins before"
-    " 'agentbus resume' without a queue. If one has not confirmed in time, the order stands all the"
-    " same: exit 3. It holds for workers that start later, too, and for programs that fetch by hand."
-    " Tasks are accepted meanwhile, and events are acted on. 'agentbus pause' without a queue shows it."
-    " JSON: kind, name, by, at, why, confirmed, unconfirmed.",
+    text="Running tasks are finished and acknowledged; tasks that were taken and not started are"
+    " returned. Returns when every live worker has confirmed: from then on no task starts until"
+    " 'agentbus resume' without a queue. If a worker does not confirm in time, exit 3; the order"
+    " remains in force. It also applies to workers that start later, and to programs that fetch."
+    " Tasks are still accepted, and events are still handled. 'agentbus pause' without a queue"
+    " shows the order. JSON: kind, name, by, at, why, confirmed, unconfirmed.",
     examples=(
         "agentbus halt --why 'the agents go in circles'",
         "agentbus halt --wait 30",

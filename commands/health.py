@@ -1,4 +1,4 @@
-"""health: hold queues, workers, events and the server against thresholds."""
+"""health: check queues, workers, events and the server against thresholds."""
 
 from __future__ import annotations
 
@@ -16,23 +16,29 @@ if TYPE_CHECKING:
 
 VERB = Verb(
     "health",
-    "Hold queues, workers, events and the server against thresholds.",
-    Param("strict", "--strict", flag=True, help="Exit 6 for warnings, too."),
-    Param("watch", "--watch", flag=True, help="Look again and again, until interrupted."),
-    Param("every", "--every", metavar="S", convert=seconds, help="With --watch: how often (5)."),
+    "Check queues, workers, events and the server against thresholds.",
+    Param("strict", "--strict", flag=True, help="Exit 6 for warnings as well."),
+    Param("watch", "--watch", flag=True, help="Repeat the check until interrupted."),
+    Param(
+        "every",
+        "--every",
+        metavar="S",
+        convert=seconds,
+        help="With --watch: check every S seconds (5).",
+    ),
     Param(
         "timeout",
         "--timeout",
         metavar="S",
         convert=seconds,
-        help="With --watch: stop after so long.",
+        help="With --watch: stop after S seconds.",
     ),
-    text="A line for each finding with its remedy, the worst first, then a line that sums up. Exits 6 if"
-    " a finding is critical. Thresholds are those of the config's 'health'. With --watch a terminal"
-    " shows the findings of now; elsewhere what is new and what is healthy again is told, and an"
-    " interrupt exits as the last look would. JSON: time, check, subject, severity (warning, critical,"
-    " with --watch healthy), figure, threshold, text, remedy; the last line has time, status, critical,"
-    " warnings, queues, consumers, workers, streams.",
+    text="Prints a line for each finding with its remedy, the most severe first, then a summary. Exits"
+    " 6 if a finding is critical. The thresholds are in the config file, under 'health'. With"
+    " --watch a terminal shows the current findings; elsewhere only changes are printed, and an"
+    " interrupt exits with the code of the last check. JSON: time, check, subject, severity"
+    " (warning, critical, with --watch healthy), figure, threshold, text, remedy; the last line has"
+    " time, status, critical, warnings, queues, consumers, workers, streams.",
     examples=(
         "agentbus health",
         "agentbus health --strict --json",
@@ -44,7 +50,7 @@ _LEAST = 0.1
 
 
 def run(call: Call) -> int:
-    """Print the findings, once or again and again."""
+    """Print the findings, once or repeatedly."""
     args = call.args
     if args.watch:
         return _watch(call)
@@ -81,13 +87,13 @@ def _watch(call: Call) -> int:
 
 
 def _look(call: Call) -> Health:
-    """Examine; a server that is away is a finding, as whoever watches waits for its return."""
+    """Run the checks; with --watch an unreachable server is a finding, not an error."""
     try:
         return call.bus.health()
     except BackendUnavailable as error:
         from agentbus.admin.health import Health, HealthFinding
 
-        remedy = error.shell_hint or "start it, or see what is between"
+        remedy = error.shell_hint or "start it, or check the network"
         away = HealthFinding(
             *("unreachable", "server", "critical", None, None, error.message, remedy)
         )
@@ -100,14 +106,14 @@ def _code(health: Health, strict: bool) -> int:
 
 
 class _Changes:
-    """Tells what is new, and what is healthy again."""
+    """Prints findings that are new, and those that have gone."""
 
     def __init__(self, out: Out) -> None:
         self._out = out
         self._before: dict[tuple[str, str], HealthFinding] | None = None
 
     def show(self, health: Health) -> None:
-        """Tell what has changed since the last look."""
+        """Print what has changed since the last check."""
         from agentbus.admin.health import HealthFinding
 
         now = {(one.check, one.subject): one for one in health.findings}
@@ -117,7 +123,7 @@ class _Changes:
             for key, one in now.items()
             if key not in before or before[key].severity != one.severity
         ]
-        # What cannot be looked at is not known to be well.
+        # While the server is unreachable, nothing is known to be healthy again.
         gone = [
             one
             for key, one in before.items()
@@ -134,11 +140,11 @@ class _Changes:
         self._before = {**kept, **now}
 
     def close(self) -> None:
-        """Nothing is left to do."""
+        """Do nothing: there is no screen to restore."""
 
 
 class _Screen:
-    """A view of a terminal that renews itself."""
+    """Shows the current findings on a terminal, redrawn after each check."""
 
     def __init__(self) -> None:
         import sys
@@ -149,7 +155,7 @@ class _Screen:
         self._live = Live(console=Console(file=sys.stdout), screen=True, auto_refresh=False)
 
     def show(self, health: Health) -> None:
-        """Draw the findings of now."""
+        """Draw the current findings."""
         from rich.text import Text
 
         from agentbus.commands._out import plain
@@ -163,7 +169,7 @@ class _Screen:
         self._live.update(text, refresh=True)
 
     def close(self) -> None:
-        """Give the terminal back."""
+        """Restore the terminal."""
         self._live.stop()
 
 

@@ -27,18 +27,18 @@ VERB = Verb(
         metavar="S",
         convert=seconds,
         default=60.0,
-        help="How long the hold outlives this process (60).",
+        help="The hold ends S seconds after this process dies (60).",
     ),
     Param(
         "wait",
         "--wait",
         metavar="S",
         convert=seconds,
-        help="Wait so many seconds for another's hold to end.",
+        help="Wait up to S seconds for another agent's hold to end.",
     ),
-    text="Announces the flag, renews it while the command runs (AGENTBUS_TOKEN in its environment),"
-    " satisfies it if the command exits 0 and only releases it otherwise. Exits with the command's"
-    " code; 4 if the flag is held, or was lost meanwhile.",
+    text="Announces the flag, renews it while the command runs (AGENTBUS_TOKEN is in its environment),"
+    " and satisfies it if the command exits 0, or releases it otherwise. Exits with the command's"
+    " code; 4 if another agent holds the flag, or if the hold was lost while the command ran.",
     examples=(
         "agentbus hold deploy -- ./deploy.sh production",
         "agentbus hold building --ttl 30 --wait 600 -- make -j4",
@@ -79,10 +79,10 @@ class _Failed(Exception):
 
 
 class _Signals:
-    """Hands signals on to the command, from before the flag is taken until it is free again.
+    """Forwards signals to the command, from before the flag is taken until it is free again.
 
-    So none ends this process while it holds the flag. A terminal sends SIGINT to the command as well,
-    which decides what becomes of both.
+    So no signal ends this process while it holds the flag. A terminal sends SIGINT to the command
+    itself, which decides whether to exit.
     """
 
     def __init__(self) -> None:
@@ -101,14 +101,14 @@ class _Signals:
             signal.signal(number, handler)
 
     def forward_to(self, process: subprocess.Popen[bytes]) -> None:
-        """Hand on what comes from now on, and what came while the command started."""
+        """Forward signals to the process, first those that arrived while it started."""
         self._process = process
         for number in self._early:
             process.send_signal(number)
 
     def _take(self, number: int, _frame: object) -> None:
         if not self.starting:
-            # Nothing runs yet: give up, and give the flag back.
+            # Nothing runs yet: exit, and release the flag.
             raise _Failed(128 + number)
         if number == signal.SIGINT:
             return
@@ -123,7 +123,7 @@ def _run(command: list[str], extra: dict[str, str], signals: _Signals) -> int:
     try:
         process = subprocess.Popen(command, env={**environment(), **extra})
     except FileNotFoundError:
-        raise _missing(command[0], "is not there", _NOT_FOUND) from None
+        raise _missing(command[0], "does not exist", _NOT_FOUND) from None
     except (OSError, ValueError) as error:
         raise _missing(command[0], f"cannot be run ({error})", _NOT_EXECUTABLE) from None
     signals.forward_to(process)

@@ -9,21 +9,21 @@ from agentbus.core.errors import UsageError
 
 VERB = Verb(
     "jot",
-    "Write a note, for every agent to recall.",
+    "Write a note that every agent can recall.",
     Param("name", metavar="KEY", help="The note's key."),
-    Param("text", metavar="VALUE|-|@FILE", help="What it says."),
+    Param("text", metavar="VALUE|-|@FILE", help="The note's text."),
     Param("key", "--key", metavar="K", help="The note's key."),
-    Param("value", "--value", metavar="V", help="What it says, taken literally."),
+    Param("value", "--value", metavar="V", help="The note's text, taken literally."),
     Param(
         "tag",
         "--tag",
         metavar="A,B",
         many=True,
         convert=tags,
-        help="Its tags, which replace the old ones. May be repeated.",
+        help="Its tags; they replace the old ones. May be repeated.",
     ),
     Param("if_absent", "--if-absent", flag=True, help="Refuse (exit 4) if the note exists."),
-    text="Writes the note, replaces its tags and says so on the channel, in one step."
+    text="Writes the note, replaces its tags and reports it on the channel, in one atomic step."
     " JSON: key, value, author, timestamp, tags.",
     examples=(
         "agentbus jot docker-build 'docker build -t app .' --tag docker,build",

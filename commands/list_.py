@@ -1,4 +1,4 @@
-"""list: what there is: notes, flags, agents, topics, queues."""
+"""list: list notes, flags, agents, topics or queues."""
 
 from __future__ import annotations
 
@@ -15,8 +15,13 @@ VERB = Verb(
         "latest", "--latest", metavar="N", convert=whole, default=50, help="At most N notes (50)."
     ),
     Param("flags", "--flags", flag=True, help="Flags that are held or satisfied."),
-    Param("agents", "--agents", flag=True, help="Agents that were seen, and what they heard."),
-    Param("topics", "--topics", flag=True, help="Topics that were spoken on."),
+    Param(
+        "agents",
+        "--agents",
+        flag=True,
+        help="Agents seen on the channel, and how far they have heard it.",
+    ),
+    Param("topics", "--topics", flag=True, help="Topics of messages."),
     Param("queues", "--queues", flag=True, help="Queues."),
     text="Notes come without their values, newest first. JSON: for notes key, author, timestamp,"
     " tags; for flags flag, state, agent_id, timestamp, ttl, token, note; for agents agent_id,"
@@ -30,11 +35,11 @@ VERB = Verb(
 
 
 def run(call: Call) -> None:
-    """Print what was asked for, one thing a line."""
+    """Print the list, one item a line."""
     args, bus, out = call.args, call.bus, call.out
     asked = [kind for kind in ("flags", "agents", "topics", "queues") if getattr(args, kind)]
     if len(asked) > 1 or (asked and args.tag is not None):
-        raise UsageError("list was asked for several things", hint="ask for one at a time")
+        raise UsageError("several kinds were given", hint="give one at a time")
     if args.flags:
         for state in bus.flags():
             _show.flag(out, state)

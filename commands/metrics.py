@@ -1,4 +1,4 @@
-"""metrics: what workers and publishers counted."""
+"""metrics: sum up, print or export what workers and publishers count."""
 
 from __future__ import annotations
 
@@ -15,41 +15,41 @@ if TYPE_CHECKING:
     from agentbus.workers.metrics import Durations
 
 _SINCE = "5m"
-# A scrape that is not answered by then is given up by Prometheus, too, or soon.
+# Prometheus gives up an unanswered scrape after about this time, in seconds.
 _PATIENCE = 5.0
 _GLANCE = 0.2
 VERB = Verb(
     "metrics",
-    "Sum up what workers and publishers counted, or tell it to Prometheus.",
+    "Sum up the counts of workers and publishers, or export them to Prometheus.",
     Param("queue", "--queue", metavar="Q", help="Only this queue."),
     Param(
         "since",
         "--since",
         metavar="5m|TIME|ID",
         default=_SINCE,
-        help="From so long ago, a time, or an entry's id on (5m).",
+        help="Start so long ago, at a time, or at an entry's id (5m).",
     ),
-    Param("raw", "--raw", flag=True, help="The entries themselves, one JSON object a line."),
-    Param("follow", "--follow", flag=True, help="With --raw: go on with those to come."),
+    Param("raw", "--raw", flag=True, help="Print the entries themselves, one JSON object a line."),
+    Param("follow", "--follow", flag=True, help="With --raw: wait for new entries."),
     Param(
         "serve",
         "--serve",
         metavar="PORT",
         convert=whole,
-        help="Answer Prometheus' scrapes on this port, until ended (0: any that is free).",
+        help="Serve Prometheus on this port until interrupted (0: any free port).",
     ),
     Param(
         "host",
         "--host",
         metavar="ADDRESS",
-        help="With --serve: the address to listen on (127.0.0.1: this machine alone).",
+        help="With --serve: the address to listen on (127.0.0.1: this machine only).",
     ),
-    text="A line for each queue and group: how many tasks its workers received, processed and so on,"
-    " how many were done a second, how long handlers ran and tasks waited. Refusals are the queue's,"
-    " and have a line without a group. Workers tell about once a second. JSON: queue, group, seconds,"
-    " counts, rate, attempts, busy, workers, running, waiting; with --raw id, kind, queue, group,"
-    " worker, agent, start, end, counts, ran, waited, busy_ms, waited_ms; with --serve url."
-    " --serve needs the extra prometheus; Ctrl-C and SIGTERM end it, with 0.",
+    text="Prints a line for each queue and group: how many tasks its workers processed, failed and so"
+    " on, the rate per second, how long handlers ran and tasks waited. Refusals belong to the"
+    " queue, and have a line without a group. Workers report about once a second. JSON: queue,"
+    " group, seconds, counts, rate, attempts, busy, workers, running, waiting; with --raw id, kind,"
+    " queue, group, worker, agent, start, end, counts, ran, waited, busy_ms, waited_ms; with"
+    " --serve url. --serve needs the extra prometheus; Ctrl-C and SIGTERM end it, with 0.",
     examples=(
         "agentbus metrics",
         "agentbus metrics --queue mail --since 1h --json",
@@ -65,7 +65,7 @@ _HEAD = (
 
 
 def run(call: Call) -> None:
-    """Print the sums, or the entries."""
+    """Print the sums or the entries, or serve them."""
     args, out = call.args, call.out
     if args.follow and not args.raw:
         raise UsageError("--follow goes with --raw", hint="use both, or neither")
@@ -74,12 +74,13 @@ def run(call: Call) -> None:
     if args.serve is not None:
         if args.raw or args.queue is not None or args.since != _SINCE:
             raise UsageError(
-                "--serve goes with --host alone", hint="leave the other options out: all is served"
+                "--serve can only be used with --host",
+                hint="leave the other options out: everything is served",
             )
         _serve(call)
         return
     if args.raw:
-        # For programs alone: its lines are JSON with and without --json.
+        # Only for programs: its lines are JSON even without --json.
         out.json = True
         for sample in call.bus.samples(since=args.since, queue=args.queue, follow=args.follow):
             out.record(_raw(sample), "")
@@ -90,7 +91,7 @@ def run(call: Call) -> None:
 
 
 def _serve(call: Call) -> None:
-    """Answer scrapes until told to stop."""
+    """Serve Prometheus until a signal arrives."""
     import copy
     import threading
 
@@ -108,7 +109,7 @@ def _serve(call: Call) -> None:
         serve(bus, call.args.serve, host) as exporter,
     ):
         call.out.record({"url": exporter.url}, exporter.url)
-        # Python acts on a signal only when the main thread runs.
+        # Python handles a signal only when the main thread runs.
         while not told.wait(_GLANCE):
             pass
 

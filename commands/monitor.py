@@ -25,9 +25,9 @@ VERB = Verb(
         "--timeout",
         metavar="S",
         convert=seconds,
-        help="Stop after so many seconds.",
+        help="Stop after S seconds.",
     ),
-    text="In a terminal, a view that renews itself; elsewhere, a plain line for each message. It"
+    text="On a terminal, a view that is redrawn on changes; elsewhere, a line for each message. It"
     " moves no cursor. JSON: as overhear.",
     examples=("agentbus monitor", "agentbus monitor --timeout 60 | grep deploy"),
 )
@@ -36,7 +36,7 @@ _RENEWED = 1.0
 
 
 def run(call: Call) -> None:
-    """Show what happens until interrupted."""
+    """Show messages, flags, notes and queues until interrupted."""
     if call.out.json or not call.out.is_terminal():
         _plain(call)
     else:
@@ -64,7 +64,7 @@ def _live(call: Call) -> None:
     console = Console(file=sys.stdout)
     live = Live(_view(bus, messages), console=console, screen=True, auto_refresh=False)
     try:
-        # Inside, since an interrupt while it draws its first screen must give the terminal back, too.
+        # Inside the `try`: an interrupt during the first drawing must restore the terminal, too.
         live.start(refresh=True)
         while until is None or time.monotonic() < until:
             tail = messages[-1].id if messages else "0-0"

@@ -1,4 +1,4 @@
-"""overhear: hear what was said since the last time."""
+"""overhear: print the messages that this agent has not heard yet."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from agentbus.coordination import overhear
 
 VERB = Verb(
     "overhear",
-    "Hear what this agent has not heard yet.",
+    "Print the messages that this agent has not heard yet.",
     Param(
         "topic",
         "--topic",
@@ -20,9 +20,11 @@ VERB = Verb(
         "since",
         "--since",
         metavar="ID|TIME|30m",
-        help="After this message, or from this time on; no cursor moves.",
+        help="Start after this message, or at this time; move no cursor.",
     ),
-    Param("last", "--last", metavar="N", convert=whole, help="The last N; no cursor moves."),
+    Param(
+        "last", "--last", metavar="N", convert=whole, help="The last N messages; move no cursor."
+    ),
     Param(
         "max",
         "--max",
@@ -31,20 +33,20 @@ VERB = Verb(
         convert=whole,
         help="At most N messages (100; with --follow: no limit).",
     ),
-    Param("follow", "--follow", flag=True, help="Go on as messages come."),
+    Param("follow", "--follow", flag=True, help="Wait for new messages."),
     Param(
         "timeout",
         "--timeout",
         metavar="S",
         convert=seconds,
-        help="With --follow: stop after so many seconds.",
+        help="With --follow: stop after S seconds.",
     ),
     Param("peek", "--peek", flag=True, help="Move no cursor."),
-    Param("others", "--others", flag=True, help="Leave out what this agent said itself."),
-    Param("reset", "--reset", flag=True, help="Forget the cursor first: start at the oldest."),
-    text="Oldest first. The cursor moves once the output is written, so an agent that is killed"
-    " in between hears the messages again. Nothing new: no output, exit 0."
-    " JSON: id, agent_id, topic, message, timestamp; event and its fields where the bus spoke.",
+    Param("others", "--others", flag=True, help="Leave out this agent's own messages."),
+    Param("reset", "--reset", flag=True, help="Discard the cursor: start at the oldest message."),
+    text="Oldest first. The cursor moves after the output is written, so an agent that is killed in"
+    " between hears the messages again. If there is nothing new, prints nothing and exits 0. JSON:"
+    " id, agent_id, topic, message, timestamp; event and its fields where the bus spoke.",
     examples=(
         "agentbus overhear",
         "agentbus overhear --topic build --topic deploy",
@@ -56,7 +58,7 @@ VERB = Verb(
 
 
 def run(call: Call) -> None:
-    """Print what was said, each message before its cursor moves."""
+    """Print the messages, each before the cursor moves past it."""
     args = call.args
     limit = args.max if args.max is not None or args.follow else 100
     op = overhear.overhear(

@@ -1,4 +1,4 @@
-"""pause: nothing new is taken from a queue."""
+"""pause: stop workers from taking new tasks of a queue."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from agentbus.commands._declare import Call, Param, Verb
 
 VERB = Verb(
     "pause",
-    "Have nothing new taken from a queue; without one, list what is paused.",
+    "Pause a queue: workers take no new tasks. Without a name, list the pauses.",
     Param("queue", metavar="QUEUE", help="The queue."),
     *_order.OPTIONS,
-    text="What runs goes on. Returns when every live worker has confirmed that it takes nothing: a"
-    " task that is published later does not run before 'resume'. If one has not confirmed in time,"
-    " the order stands all the same: exit 3. It holds for workers that start later, too."
-    " No such queue: exit 5. JSON: kind, name, by, at, why, confirmed, unconfirmed.",
+    text="Running tasks continue. Returns when every live worker has confirmed: a task that is"
+    " published later does not run before 'resume'. If a worker does not confirm in time, exit 3;"
+    " the order remains in force. It also applies to workers that start later. No such queue: exit"
+    " 5. JSON: kind, name, by, at, why, confirmed, unconfirmed.",
     examples=(
         "agentbus pause mail --why 'the mail server moves'",
         "agentbus pause",
@@ -23,7 +23,7 @@ VERB = Verb(
 
 
 def run(call: Call) -> None:
-    """Pause the queue, or print what is paused."""
+    """Pause the queue, or print the orders to pause."""
     args = call.args
     if args.queue is None:
         for order in call.bus.paused():

@@ -1,4 +1,4 @@
-"""publish: put tasks into a queue."""
+"""publish: add tasks to a queue."""
 
 from __future__ import annotations
 
@@ -24,61 +24,65 @@ def header(text: str) -> tuple[str, str]:
     """Read `name=value`."""
     name, equals, value = text.partition("=")
     if not (name and equals):
-        raise ValueError(f"{text!r} is no header: write it as name=value")
+        raise ValueError(f"{text!r} is not a header: write it as name=value")
     return name, value
 
 
 VERB = Verb(
     "publish",
-    "Put a task into a queue.",
+    "Add a task to a queue.",
     Param("queue", metavar="QUEUE", required=True, help="The queue."),
-    Param("payload", metavar="PAYLOAD|-|@FILE", help="What is to be done."),
-    Param("lines", "--lines", flag=True, help="One task for each line of stdin."),
+    Param("payload", metavar="PAYLOAD|-|@FILE", help="The payload."),
+    Param("lines", "--lines", flag=True, help="Publish a task for each line of stdin."),
     Param(
         "key",
         "--key",
         metavar="K",
-        help="Publish only once within 300 s under this key; the queue's policy may say otherwise.",
+        help="Dedup key: publish once within 300 s, unless the queue's policy says otherwise.",
     ),
     Param(
         "priority",
         "--priority",
         choices=("low", "normal", "high", "critical"),
-        help="What is done first (normal, unless the queue's policy says otherwise).",
+        help="The task's priority (normal, unless the queue's policy says otherwise).",
     ),
-    Param("delay", "--delay", metavar="S", convert=seconds, help="Not before so many seconds."),
+    Param("delay", "--delay", metavar="S", convert=seconds, help="Deliver it after S seconds."),
     Param(
         "after",
         "--after",
         metavar="ID",
         many=True,
-        help="Not before the task with this id is done. May be repeated.",
+        help="Deliver it when the task with this id is done. May be repeated.",
     ),
     Param(
         "after_group",
         "--after-group",
         metavar="G",
-        help="With --after: done is what this group has acknowledged (default).",
+        help="With --after: the group that must have acknowledged those tasks (default).",
     ),
-    Param("correlation_id", "--correlation-id", metavar="ID", help="What it belongs to."),
-    Param("causation_id", "--causation-id", metavar="ID", help="What brought it about."),
+    Param(
+        "correlation_id", "--correlation-id", metavar="ID", help="Id of the larger unit of work."
+    ),
+    Param(
+        "causation_id", "--causation-id", metavar="ID", help="Id of the task that caused this one."
+    ),
     Param(
         "reply_to",
         "--reply-to",
         metavar="QUEUE",
-        help="Put a reply into this queue when the task is done, or buried.",
+        help="Publish a reply to this queue when the task is done, or buried.",
     ),
     Param(
         "webhook",
         "--webhook",
         metavar="URL",
-        help="Post the result to this https URL, if the worker has webhooks on.",
+        help="POST the result to this https URL, if webhooks are enabled in the worker.",
     ),
     Param(
         "ordering_key",
         "--ordering-key",
         metavar="K",
-        help="Done only after those published before it under this key.",
+        help="Deliver tasks with this key in the order of publication.",
     ),
     Param(
         "header",
@@ -86,15 +90,14 @@ VERB = Verb(
         metavar="K=V",
         many=True,
         convert=header,
-        help="A word beside the payload. May be repeated.",
+        help="A header. May be repeated.",
     ),
-    text="Prints the task's id. A payload that is JSON is sent as JSON, any other as text. The same"
-    " --key within 300 s returns the first task's id and appends nothing. A full queue refuses:"
-    " exit 1. The config file's policy for the queue may set the time, the bound, and a field of the"
-    " payload that is the key where none is given. A task that waits for one that is buried is buried,"
-    " too; --after exits 4 if that one was buried before, 5 if nothing is known of it. With --lines,"
-    " blank lines are passed over, and each id is printed as soon as its task is in the queue. JSON:"
-    " id, queue, priority, key.",
+    text="Prints the task's id. A payload that is JSON is sent as JSON, any other as text. The same --key"
+    " within 300 s returns the first task's id and adds nothing. A full queue refuses: exit 1. The config"
+    " file's policy for the queue may set the dedup time, the bound, and a field of the payload that is"
+    " the default key. If a task named by --after is buried, so is this one; --after exits 4 if it was"
+    " buried before, 5 if it is unknown. With --lines, blank lines are skipped, and each id is printed as"
+    " soon as its task is in the queue. JSON: id, queue, priority, key.",
     examples=(
         'agentbus publish mail \'{"to": "ada@example.org"}\'',
         "agentbus publish build main --key main --priority high",
@@ -111,11 +114,13 @@ def run(call: Call) -> None:
     args = call.args
     if args.lines and (args.payload not in (None, "-") or args.key is not None):
         raise UsageError(
-            f"--lines goes with no {'payload' if args.key is None else 'key'}",
+            f"--lines cannot be combined with a {'payload' if args.key is None else 'key'}",
             hint="it reads the payloads from stdin, one a line",
         )
     if args.after_group is not None and not args.after:
-        raise UsageError("--after-group goes with --after", hint="name a task to wait for")
+        raise UsageError(
+            "--after-group can only be used with --after", hint="name a task to wait for"
+        )
     queue = call.bus.queue(args.queue)
     args.priority = args.priority or queue.policy.tier
     if args.lines:
@@ -129,17 +134,17 @@ def run(call: Call) -> None:
 
 
 def payload(text: str) -> Any:
-    """Return what a text stands for: JSON if it is JSON, else the text itself."""
+    """Parse a payload: JSON if it is JSON, otherwise the text itself."""
     try:
         value = orjson.loads(text)
     except ValueError:
         return text
-    # An integer of more than 64 bits would lose digits: as text it keeps them.
+    # An integer of more than 64 bits would lose digits as a number; as text it keeps them.
     return text if isinstance(value, float) and text.strip().lstrip("-").isdigit() else value
 
 
 def _task(call: Call, value: object) -> publish.Task:
-    """Return a payload in its envelope; what a program publishes for a task belongs to that task."""
+    """Return a payload in its envelope."""
     args = call.args
     return publish.Task(
         value,
@@ -154,7 +159,7 @@ def _task(call: Call, value: object) -> publish.Task:
 
 
 def caused(correlation_id: str | None, causation_id: str | None) -> dict[str, Any]:
-    """Return what a task belongs to and comes from, by default the task that this program does."""
+    """Return a task's correlation and causation, by default those of the task that this program handles."""
     around = environment()
     cause = around.get("AGENTBUS_TASK_ID")
     return {
@@ -166,7 +171,7 @@ def caused(correlation_id: str | None, causation_id: str | None) -> dict[str, An
 
 
 def _trail(text: str | None) -> Any:
-    """Return the agents that the task in hand passed; what is no JSON says nothing."""
+    """Return the agents that the current task passed; None if that is not JSON."""
     if not text:
         return None
     try:
@@ -199,17 +204,17 @@ def _each_line(call: Call, queue: Queue) -> None:
             _show(call, ids, items)
             done += len(ids)
     except AgentBusError as error:
-        # Who goes on later must know where.
+        # To continue later, the user must know how many tasks were published.
         error.message += f" (in the queue before that: {done})" if done else ""
         raise
 
 
 def _batches(limit: int, most: int) -> Iterator[list[Any]]:
-    """Yield the payloads of stdin's lines as they come; raises at a bad line, after those before."""
+    """Yield the payloads of stdin's lines as they arrive; a bad line raises after those before it."""
     batch: list[Any] = []
     for number, line in _lines(limit):
         if line is None:
-            # Nothing more is there yet: what was read shall not wait for it.
+            # No more input yet: do not delay what was read.
             if batch:
                 yield batch
             batch = []
@@ -235,7 +240,7 @@ def _batches(limit: int, most: int) -> Iterator[list[Any]]:
 
 
 def _lines(limit: int) -> Iterator[tuple[int, bytes | None]]:
-    """Yield stdin's lines that are not blank, with their numbers; None after each piece read."""
+    """Yield stdin's lines that are not blank, with their numbers; None after each chunk."""
     import os
 
     number, rest = 0, b""
@@ -245,7 +250,7 @@ def _lines(limit: int) -> Iterator[tuple[int, bytes | None]]:
             number += 1
             if line.strip():
                 yield number, line.removesuffix(b"\r")
-        # Six bytes of JSON may stand for one; what is longer yet cannot fit.
+        # JSON may spend six bytes on one; a longer line cannot fit.
         if len(rest) > 6 * limit + _PIECE:
             yield number, None
             raise InvalidPayload(

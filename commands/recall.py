@@ -18,11 +18,11 @@ VERB = Verb(
         convert=tags,
         help="Notes with any of these tags, newest first. May be repeated.",
     ),
-    Param("all", "--all", flag=True, help="Only notes with every tag."),
+    Param("all", "--all", flag=True, help="Only notes with all of the tags."),
     Param(
         "latest", "--latest", metavar="N", convert=whole, default=10, help="At most N notes (10)."
     ),
-    text="By key it prints exactly the value, nothing else; a missing note is exit 5."
+    text="With a key it prints only the note's text, unchanged. If there is no such note, exit 5."
     " JSON: key, value, author, timestamp, tags.",
     examples=(
         "agentbus recall docker-build",
@@ -42,7 +42,9 @@ def run(call: Call) -> None:
         from agentbus.core.errors import UsageError
 
         raise UsageError(
-            "recall needs a key or tags" if key is None else "recall was given too much",
+            "recall needs a key or tags"
+            if key is None
+            else "recall takes one key or tags, not both",
             hint="give one key, or --tag",
         )
     args.key = key

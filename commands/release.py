@@ -1,4 +1,4 @@
-"""release: give a flag up without calling it done."""
+"""release: end a hold without satisfying the flag."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from agentbus.commands._declare import Call, Param, Verb, one_flag
 
 VERB = Verb(
     "release",
-    "Give a flag up without calling it done.",
+    "Release a flag without satisfying it.",
     Param("name", metavar="NAME", help="The flag."),
     Param("flag", "--flag", metavar="NAME", help="The flag."),
     Param("force", "--force", flag=True, help="Even if another agent holds it."),
-    text="Wakes 'await --until free'; who awaits its satisfaction waits on. Not this agent's hold:"
-    " exit 4. JSON: flag, state, agent_id, timestamp, ttl, token, note.",
+    text="Wakes 'await --until free'; agents that await its satisfaction keep waiting. If another agent"
+    " holds it, exit 4. JSON: flag, state, agent_id, timestamp, ttl, token, note.",
     examples=("agentbus release building",),
     subject="flag",
 )

@@ -1,4 +1,4 @@
-"""rerun: deliver to a group once more what it has done."""
+"""rerun: deliver a group's acknowledged tasks again."""
 
 from __future__ import annotations
 
@@ -7,23 +7,26 @@ from agentbus.core.errors import UsageError
 
 VERB = Verb(
     "rerun",
-    "Deliver to a group once more what it has done, from a time or a task on.",
+    "Deliver a group's acknowledged tasks again, starting at a task or a time.",
     Param("queue", metavar="QUEUE", required=True, help="The queue."),
     Param(
         "start",
         "--from",
         metavar="ID|TIME|30m",
-        help="From this task on, or a time, or so long ago.",
+        help="Start at this task or time.",
     ),
     Param(
-        "until", "--until", metavar="ID|TIME|30m", help="Up to this task, or time; without it all."
+        "until",
+        "--until",
+        metavar="ID|TIME|30m",
+        help="Stop at this task or time (default: no limit).",
     ),
-    Param("group", "--group", metavar="G", default="default", help="Which group (default)."),
+    Param("group", "--group", metavar="G", default="default", help="The group (default)."),
     Param("limit", "--limit", metavar="N", convert=whole, help="At most N tasks."),
-    Param("dry_run", "--dry-run", flag=True, help="Only count, and change nothing."),
-    text="What the group has acknowledged and is still kept is delivered once more; what is pending is"
-    " left alone, and other groups see nothing. A rerun that was ended halfway can be started again."
-    " Exit 5 if there is no such queue or group. JSON: queue, group, tasks, pending, first, last,"
+    Param("dry_run", "--dry-run", flag=True, help="Only count the tasks."),
+    text="Delivers the tasks that the group has acknowledged and that are still stored. Pending tasks and"
+    " other groups are not affected. A rerun that was interrupted can be started again. Exit 5 if there"
+    " is no such queue or group. JSON: queue, group, tasks, pending, first, last,"
     " dry_run.",
     examples=(
         "agentbus rerun mail --from 30m --dry-run",
@@ -34,7 +37,7 @@ VERB = Verb(
 
 
 def run(call: Call) -> None:
-    """Deliver the tasks again, and say how many."""
+    """Deliver the tasks again, and print how many."""
     args = call.args
     queue = call.bus.queue(args.queue)
     if args.start is None:

@@ -1,4 +1,4 @@
-"""result: what a task came to."""
+"""result: print the result of a task."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ VERB = Verb(
     "result",
     "Print the result of a finished task.",
     Param("id", metavar="ID", required=True, help="The task's id, as 'publish' printed it."),
-    Param("wait", "--wait", metavar="S", convert=seconds, help="Wait so many seconds for it."),
+    Param("wait", "--wait", metavar="S", convert=seconds, help="Wait up to S seconds for it."),
     Param(
         "group",
         "--group",
         metavar="G",
-        help="Whose result, where several groups do the task (default, or the only one).",
+        help="The group, if several process the queue (default, or the only one).",
     ),
-    text="Text is printed as it is, anything else as one line of JSON, and nothing where it is done and"
-    " came to nothing. Results are kept for 24 hours, unless the queue's policy says otherwise. Not"
-    " finished, buried, or no such task: exit 5; with --wait, exit 3 when the time is over."
+    text="A text is printed unchanged, any other result as one line of JSON, and no result as nothing."
+    " Results are kept for 24 hours, unless the queue's policy says otherwise. If the task is not"
+    " finished, was buried, or does not exist, exit 5; if --wait ends without a result, exit 3."
     " JSON: id, result.",
     examples=(
         "agentbus result 1763622000123-0@build --wait 60",

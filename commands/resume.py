@@ -1,4 +1,4 @@
-"""resume: tasks of a paused queue, or of a project that was halted, are taken again."""
+"""resume: lift the pause of a queue, or the halt of the project."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from agentbus.commands._declare import Call, Param, Verb
 
 VERB = Verb(
     "resume",
-    "Let tasks of a paused queue be taken again; without one, lift a halt.",
-    Param("queue", metavar="QUEUE", help="The queue. Without it: the whole project."),
-    text="Workers go on at once. Each order stands by itself: one for a queue, an agent or a worker"
-    " outlasts the end of a halt, and the other way round. What was not paused: nothing happens,"
+    "Resume a paused queue; without a name, lift a halt of the project.",
+    Param("queue", metavar="QUEUE", help="The queue (default: the whole project)."),
+    text="Workers continue at once. Orders are independent: an order for a queue, an agent or a worker"
+    " remains in force after the end of a halt, and vice versa. If it was not paused, nothing happens,"
     " exit 0. No such queue: exit 5. JSON: kind, name, resumed.",
     examples=("agentbus resume mail", "agentbus resume"),
     subject="queue",

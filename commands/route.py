@@ -1,4 +1,4 @@
-"""route: move tasks to the queues of those who are to do them, as rules say."""
+"""route: move incoming tasks to agents' queues by rules."""
 
 from __future__ import annotations
 
@@ -15,34 +15,34 @@ if TYPE_CHECKING:
 
 VERB = Verb(
     "route",
-    "Move tasks that come in at one queue to the agents that are to do them.",
+    "Route incoming tasks to agents' queues by rules.",
     Param("rules", metavar="RULES.yaml", required=True, help="The file of rules."),
     Param(
         "explain",
         "--explain",
         metavar="TASK",
-        help="Move nothing: say where this task would go, and why: a file of JSON, - for stdin, or JSON.",
+        help="Only print where this task would go, and why: a JSON file, - for stdin, or JSON.",
     ),
-    Param("check", "--check", flag=True, help="Move nothing: say what is wrong with the rules."),
-    Param("drain", "--drain", flag=True, help="End when nothing is left to move."),
+    Param("check", "--check", flag=True, help="Only check the rules."),
+    Param("drain", "--drain", flag=True, help="Stop when the queue is empty."),
     Param(
         "visibility",
         "--visibility",
         metavar="S",
         convert=seconds,
         default=10.0,
-        help="Others take over what a router holds that is silent for so long (10).",
+        help="Reclaim the tasks of a router without a heartbeat for S seconds (10).",
     ),
     text="Takes tasks from 'incoming', or the queue that the rules name, and moves each to"
-    " agent.<name>, or team.<team>.<name>, in one atomic step. A task's agent_id decides, then its type"
-    " by the rules for work types, then the first pattern that it fits, then the default. What nothing"
-    " decides goes to the dead letters ('agentbus dlq list incoming --group router'), and so does what"
-    " goes in circles. What finds its agents' queues full, or meets a limit, waits and holds nobody else"
-    " up. Several routers share the work. The file is read again when it changes; one with a mistake is"
-    " told, and changes nothing. Prints a line for each task that it buried, and at the end what it did."
-    " JSON: event (stopped, buried), id, reason; at the end moved, duplicates, stopped, buried, waiting;"
-    " with --explain agents, by, how, rule, line, reason, steps. Mistakes in the rules, and a task that is"
-    " no JSON: exit 2.",
+    " agent.<name>, or team.<team>.<name>, in one atomic step. A task's agent_id decides, then its"
+    " type by the rules for work types, then the first matching pattern, then the default. Tasks"
+    " without a match, and those that are routed in circles, become dead letters ('agentbus dlq"
+    " list incoming --group router'). Tasks whose agents' queues are full, or that exceed a limit,"
+    " wait without blocking others. Several routers share the work. The file is read again when it"
+    " changes; a file with a mistake is reported and ignored. Prints a line for each buried task,"
+    " and at the end the counts. JSON: event (stopped, buried), id, reason; at the end moved,"
+    " duplicates, stopped, buried, waiting; with --explain agents, by, how, rule, line, reason,"
+    " steps. Mistakes in the rules, and a task that is not JSON: exit 2.",
     examples=(
         "agentbus route team.yaml",
         "agentbus route team.yaml --check",
@@ -54,7 +54,7 @@ VERB = Verb(
 
 
 def run(call: Call) -> None:
-    """Move tasks until told to stop; or check, or explain."""
+    """Route tasks until a signal arrives; or check the rules, or explain a task."""
     args = call.args
     from agentbus.routing import Router, load
 
@@ -95,7 +95,7 @@ def _explain(call: Call, rules: Rules, given: str) -> None:
     try:
         task = orjson.loads(body("task", given, None, call.settings.max_body))
     except ValueError as error:
-        raise InvalidPayload(f"the task is no JSON ({error})", hint="give an object") from None
+        raise InvalidPayload(f"the task is not JSON ({error})", hint="give an object") from None
     told = rules.explain(task)
     choice = told.choice
     fields: dict[str, object] = {

@@ -7,14 +7,14 @@ from agentbus.coordination import announce
 
 VERB = Verb(
     "satisfy",
-    "Release a flag as done, and wake who awaits it.",
+    "Release a flag as done, and wake the agents that await it.",
     Param("name", metavar="NAME", help="The flag."),
     Param("flag", "--flag", metavar="NAME", help="The flag."),
     Param("force", "--force", flag=True, help="Even if another agent holds it."),
-    Param("note", "--note", metavar="TEXT", help="What to tell the awaiters."),
-    text="Records the completion, wakes the awaiters and says so on the channel, in one step. Held"
-    " by another agent: exit 4. Never announced: allowed, it is how a job says 'ready'."
-    " JSON: flag, state, agent_id, timestamp, ttl, token, note.",
+    Param("note", "--note", metavar="TEXT", help="A note for the awaiters."),
+    text="Records the completion, wakes the awaiters and reports it on the channel, in one atomic step."
+    " If another agent holds the flag, exit 4. The flag need not be announced: this is how a job"
+    " says 'ready'. JSON: flag, state, agent_id, timestamp, ttl, token, note.",
     examples=("agentbus satisfy building", "agentbus satisfy building --note 'image app:1.4'"),
     subject="flag",
 )

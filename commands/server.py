@@ -1,4 +1,4 @@
-"""server: the embedded server."""
+"""server: control the embedded server."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from agentbus.commands._declare import Call, Param, Verb
 
 VERB = Verb(
     "server",
-    "Look after the embedded server.",
+    "Control the embedded server.",
     Param(
         "action",
         metavar="ACTION",
@@ -14,10 +14,10 @@ VERB = Verb(
         choices=("start", "stop", "status", "run", "repair"),
         help="start, stop, status, run or repair.",
     ),
-    text="It starts by itself when a verb needs it, and stays. 'run' keeps it in the foreground, for"
-    " a service manager. 'repair' mends an append-only file that a broken disk has damaged, and"
-    " keeps a copy. 'status' exits 5 while it does not run."
-    " JSON: running, directory, socket, log, version, pid, uptime, memory, keys.",
+    text="It starts when a verb needs it, and keeps running. 'run' keeps it in the foreground, for a"
+    " service manager. 'repair' repairs a damaged append-only file, and keeps a copy. 'status'"
+    " exits 5 if it does not run. JSON: running, directory, socket, log, version, pid, uptime,"
+    " memory, keys.",
     examples=("agentbus server status", "agentbus server stop", "agentbus server repair"),
     subject="action",
     local=True,
@@ -26,7 +26,7 @@ _NOT_RUNNING = 5
 
 
 def run(call: Call) -> int:
-    """Do what was asked and print how the server is."""
+    """Run the action and print the server's state."""
     from agentbus.store.embedded import control
 
     action = call.args.action

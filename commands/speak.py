@@ -10,7 +10,7 @@ VERB = Verb(
     "Say something on the project's channel.",
     Param("text", metavar="TEXT|-|@FILE", help="The message."),
     Param("msg", "--msg", metavar="TEXT", help="The message, taken literally."),
-    Param("topic", "--topic", metavar="T", help="What it is about."),
+    Param("topic", "--topic", metavar="T", help="The topic."),
     text="Prints the id of the entry. JSON: id, agent_id, topic, message, timestamp.",
     examples=(
         "agentbus speak 'unit tests green' --topic build",

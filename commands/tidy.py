@@ -1,4 +1,4 @@
-"""tidy: what is done and old goes, with consumers that are dead and notes on what is gone."""
+"""tidy: trim finished tasks, and delete dead consumers and leftovers."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from agentbus.commands._table import count
 
 VERB = Verb(
     "tidy",
-    "Trim what every group has done, and remove dead consumers and leftovers.",
-    Param("queue", metavar="QUEUE", help="The queue; without one all of them."),
-    Param("dry_run", "--dry-run", flag=True, help="Only count, and change nothing."),
-    text="Workers do this by themselves, now and then. What a group or a reader still needs stays, and"
-    " what is done is kept for the time that the queue's policy says (a day). Exit 5 if there is no"
-    " such queue. JSON: queue, trimmed, consumers, leftovers, dry_run.",
+    "Trim finished tasks, and delete dead consumers and leftovers.",
+    Param("queue", metavar="QUEUE", help="The queue (default: all)."),
+    Param("dry_run", "--dry-run", flag=True, help="Only count."),
+    text="Workers do this regularly. Tasks that a group or a reader still needs are kept, and finished"
+    " tasks are kept as long as the queue's policy says (a day). Exit 5 if there is no such queue."
+    " JSON: queue, trimmed, consumers, leftovers, dry_run.",
     examples=("agentbus tidy --dry-run", "agentbus tidy mail"),
     subject="queue",
 )
 
 
 def run(call: Call) -> None:
-    """Tidy the queue, or all, and print for each what was removed."""
+    """Tidy the queue, or all, and print what was removed from each."""
     args = call.args
     would = "would be " if args.dry_run else ""
     for done in call.bus.tidy(args.queue, dry_run=args.dry_run):

@@ -1,4 +1,4 @@
-"""whoami: what was resolved, and from where."""
+"""whoami: show the resolved settings and their sources."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from agentbus.commands._declare import Call, Verb
 
 VERB = Verb(
     "whoami",
-    "Show the agent, project and server, and where each came from.",
+    "Show the agent, project and server, and the source of each.",
     text="A password in the URL is masked. JSON: agent, project, url, sources.",
     examples=("agentbus whoami", "AGENTBUS_AGENT=ci agentbus whoami --json"),
     local=True,

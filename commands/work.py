@@ -75,22 +75,21 @@ VERB = Verb(
         metavar="N",
         convert=at_least_one,
         default=1,
-        help="Run so many at once (1).",
+        help="Run up to N tasks at once (1).",
     ),
     Param(
         "attempts",
         "--attempts",
         metavar="N",
         convert=at_least_one,
-        help="How often a task is tried in all before it is buried (4, unless the queue's policy"
-        " says otherwise).",
+        help="Attempts in all before a task is buried (4, unless the queue's policy says otherwise).",
     ),
     Param(
         "visibility",
         "--visibility",
         metavar="S",
         convert=some_time,
-        help="A worker that gives no sign of life for so long loses its tasks (180, unless the"
+        help="Reclaim the tasks of a worker without a heartbeat for S seconds (180, unless the"
         " queue's policy says otherwise).",
     ),
     Param(
@@ -98,7 +97,7 @@ VERB = Verb(
         "--timeout",
         metavar="S",
         convert=some_time,
-        help="Kill the program, and its children, after so long; the task is retried.",
+        help="Kill the program and its children after S seconds; the task is retried.",
     ),
     Param(
         "grace",
@@ -106,19 +105,19 @@ VERB = Verb(
         metavar="S",
         convert=seconds,
         default=_GRACE,
-        help="When told to stop, give what runs so long to finish (30).",
+        help="On SIGTERM, give running tasks S seconds to finish (30).",
     ),
     Param("drain", "--drain", flag=True, help="Stop when the queue is empty."),
     Param(
         "count", "--count", metavar="N", convert=at_least_one, help="Stop after N tasks are done."
     ),
-    text="The task's payload is on the program's stdin, as JSON; the rest is in its environment:"
-    " AGENTBUS_TASK_ID, AGENTBUS_QUEUE, AGENTBUS_ATTEMPT, AGENTBUS_PRIORITY, AGENTBUS_CORRELATION_ID"
-    " and so on. Exit 0: done, and what it printed is the result. Exit 65: buried at once. Anything"
-    " else: tried again with growing pauses, and buried after the last attempt, with the end of"
-    " what it wrote to stderr. Ctrl-C and SIGTERM: finish what runs, then stop; a second time: stop"
-    " now. Prints a line for each run. JSON: id, attempt, outcome (done, failed, buried, stale),"
-    " error, took_ms.",
+    text="The program reads the task's payload from stdin, as JSON, and its metadata from the"
+    " environment: AGENTBUS_TASK_ID, AGENTBUS_QUEUE, AGENTBUS_ATTEMPT, AGENTBUS_PRIORITY,"
+    " AGENTBUS_CORRELATION_ID and so on. Exit 0: the task is done, and stdout is its result. Exit"
+    " 65: the task is buried at once. Any other exit: the task is retried with growing delays, and"
+    " buried after the last attempt, with the end of stderr. Ctrl-C and SIGTERM: finish the running"
+    " tasks, then stop; a second time: stop now. Prints a line for each run. JSON: id, attempt,"
+    " outcome (done, failed, buried, stale), error, took_ms.",
     examples=(
         "agentbus work mail -- ./send-mail.sh",
         "agentbus work thumbnails --concurrency 4 --timeout 60 -- python resize.py",
@@ -130,7 +129,7 @@ VERB = Verb(
 
 
 def run(call: Call) -> int:
-    """Work until told to stop, and return the exit code."""
+    """Run the worker until a signal stops it, and return the exit code."""
     args = call.args
     names.name("queue", args.queue)
     names.name("group", args.group)
@@ -142,7 +141,9 @@ def run(call: Call) -> int:
             hint="give a program after --, as in 'work mail -- ./send.sh', or --handler",
         )
     if args.handler is not None and args.timeout is not None:
-        raise UsageError("--timeout is for programs", hint="a Python handler has its own ways")
+        raise UsageError(
+            "--timeout is for programs", hint="a Python handler must limit its own time"
+        )
     if args.attempts is None:
         args.attempts = call.bus.policy(args.queue).attempts
     program = None if args.handler is not None else _program(call)
@@ -183,7 +184,7 @@ def run(call: Call) -> int:
 
 
 class _Handling:
-    """Runs the program for a delivery, acknowledges it at once, and prints how it went."""
+    """Handles a delivery: runs the program, acknowledges at once, and prints the outcome."""
 
     def __init__(self, call: Call, program: Program) -> None:
         self.worker: Worker | None = None
@@ -196,7 +197,7 @@ class _Handling:
         from agentbus.commands._program import ProgramFailed, ProgramRefused, ProgramStopped
 
         if self.program.stopping:
-            # It was taken, and has not begun: it waits for its next worker, and nothing is told.
+            # It was taken and has not started: the next worker gets it, and nothing is printed.
             delivery.retry(0.0)
             return
         began = time.monotonic()
@@ -210,8 +211,8 @@ class _Handling:
                 delivery.retry(0.0)
                 return
             raise
-        # Here, since a worker acknowledges a whole batch when its last task is done: were it killed
-        # before that, programs that have done their work would run again.
+        # Acknowledge here: a worker acknowledges a batch when its last task is done, and if it were killed
+        # before that, programs that have finished would run again.
         ours = delivery.ack(result)
         self._told(delivery, "done" if ours else "stale", began, None)
 
@@ -239,7 +240,7 @@ class _Handling:
 
 @contextlib.contextmanager
 def _shown(call: Call, worker: Worker, handling: _Handling | None) -> Iterator[None]:
-    """Show how far a drain is, to whoever sits at the terminal."""
+    """Show the progress of a drain on the terminal."""
     from agentbus.commands import _progress
 
     args, queue = call.args, call.bus.queue(call.args.queue)
@@ -260,7 +261,7 @@ def _shown(call: Call, worker: Worker, handling: _Handling | None) -> Iterator[N
 
 @contextlib.contextmanager
 def _until_told(worker: Worker, program: Program | None, grace: float) -> Iterator[list[int]]:
-    """Stop the worker at a signal: what runs may finish, for so long; at a second one, at once."""
+    """Stop the worker at a signal, after at most `grace` seconds; at a second signal, at once."""
     told: list[int] = []
 
     def stop(number: int, _frame: object) -> None:
@@ -281,7 +282,7 @@ def _until_told(worker: Worker, program: Program | None, grace: float) -> Iterat
 
 
 def _tell_of_pauses(call: Call) -> None:
-    """Warn whoever starts a worker that will take nothing yet: it looks as if there was nothing to do."""
+    """Warn that this worker is paused: otherwise it looks as if the queue were empty."""
     for order in call.bus.paused():
         if (order.kind, order.name) in (("queue", call.args.queue), ("agent", call.bus.agent)):
             by = f" by {order.by}" if order.by else ""
@@ -290,7 +291,7 @@ def _tell_of_pauses(call: Call) -> None:
 
 
 def _webhooks(call: Call, drain: Callable[[], bool]) -> contextlib.AbstractContextManager[None]:
-    """Send webhooks meanwhile, if they are on."""
+    """Send webhooks meanwhile, if they are enabled."""
     if not call.settings.webhooks:
         return contextlib.nullcontext()
     from agentbus.workers.webhooks import beside
@@ -299,7 +300,7 @@ def _webhooks(call: Call, drain: Callable[[], bool]) -> contextlib.AbstractConte
 
 
 def _leave() -> None:
-    # A Python function cannot be ended from outside; its task is not acknowledged.
+    # A Python function cannot be interrupted from outside; its task is not acknowledged.
     to_stderr("agentbus: the handler did not end in time; another worker will take its task\n")
     os._exit(1)
 
@@ -312,12 +313,12 @@ def _program(call: Call) -> Program:
     if not name or shutil.which(name) is None:
         there = bool(name) and os.path.exists(name)
         error = AgentBusError(
-            f"the program {name!r} {'cannot be run' if there else 'is not there'}",
+            f"the program {name!r} {'cannot be run' if there else 'does not exist'}",
             hint="correct it; no task was taken",
         )
         error.exit_code = _NOT_EXECUTABLE if there else _NOT_FOUND
         raise error
-    # The program's own verbs meet the same bus, whatever flags named it here.
+    # Verbs that the program runs use the same bus, whatever flags named it here.
     same = {"AGENTBUS_PROJECT": settings.project, "AGENTBUS_AGENT": settings.agent}
     if settings.url is not None:
         same["AGENTBUS_URL"] = settings.url
@@ -331,7 +332,7 @@ def _program(call: Call) -> Program:
 
 
 def _handler(path: str) -> Callable[..., Any]:
-    """Return the function that `module:function` names; modules of the current directory count."""
+    """Import the function `module:function`, also from the current directory."""
     module, colon, function = path.partition(":")
     if not (module and colon and function):
         raise UsageError(f"{path!r} names no handler", hint="write it as module:function")

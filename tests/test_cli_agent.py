@@ -125,9 +125,10 @@ def test_pause_resume_and_delete_of_an_agent_or_a_worker(
 
 
 def test_a_worker_that_does_not_do_as_it_is_told_is_exit_3(shell: Shell, bob: agentbus.Bus) -> None:
-    Registry(bob, worker="host:1:a").beat()
+    worker = Registry(bob, worker="host:1:a")
 
     for words in (["pause", "mail"], ["agent", "pause", "bob"], ["agent", "delete", "bob"]):
+        worker.beat()
         done = shell.run(*words, "--wait", "0.05", "--json")
 
         assert done.returncode == 3

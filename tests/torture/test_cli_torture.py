@@ -223,7 +223,7 @@ def test_a_server_that_it_did_not_start_has_to_be_named_twice(refused):
         (("--minutes", "0"), "no number of minutes"),
         (("--minutes", "nan"), "no number of minutes"),
         (("--minutes", "1441"), "no number of minutes"),
-        (("--seed", "-1"), "no whole number"),
+        (("--seed", "-1"), "not a whole number"),
         (("nowhere",), "is not one of talk, flags"),
     ],
 )
