@@ -9,7 +9,6 @@ import click
 
 from agentbus.commands._declare import GLOBAL, GROUPS, VERBS, Param, Verb, module
 from agentbus.commands._out import to_stderr
-from agentbus.commands._summaries import SUMMARIES
 from agentbus.commands._trouble import tell
 from agentbus.core.errors import EXIT_CODES, UsageError
 
@@ -78,7 +77,7 @@ class _Verbs(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         for title, names in GROUPS.items():
             with formatter.section(title):
-                formatter.write_dl([(name, SUMMARIES[name]) for name in names])
+                formatter.write_dl([(name, module(name).VERB.summary) for name in names])
         with formatter.section("Exit codes"):
             formatter.write_dl([(str(code), meaning) for code, meaning in EXIT_CODES.items()])
 

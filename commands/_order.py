@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from agentbus.admin import pause
+from agentbus.commands import _show
 from agentbus.commands._declare import Param, seconds
 from agentbus.core.errors import TimedOut
 
@@ -26,14 +27,10 @@ OPTIONS = (
 
 def show(out: Out, order: Order) -> None:
     """Print an order."""
-    fields: dict[str, object] = {
-        name: list(value) if isinstance(value := getattr(order, name), tuple) else value
-        for name in order.__match_args__
-    }
     text = f"{named(order.kind, order.name)} {_paused(order.kind)}"
     text += f" by {order.by}" if order.by else ""
     text += f" since {order.at}" if order.at else ""
-    out.record(fields, text + (f": {order.why}" if order.why else ""))
+    out.record(_show.fields(order), text + (f": {order.why}" if order.why else ""))
 
 
 def show_confirmed(out: Out, order: Order, wait: float) -> None:

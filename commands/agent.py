@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from agentbus.admin import pause
-from agentbus.commands import _order, _table
+from agentbus.commands import _order, _show, _table
 from agentbus.commands._declare import Call, Param, Verb, seconds
 from agentbus.commands._out import plain
 from agentbus.commands._table import count
@@ -93,15 +93,9 @@ def _order_to(call: Call, subject: dict[str, str]) -> None:
     else:
         wait = pause.GRACE if args.wait is None else args.wait
         found = bus.delete(**subject, wait=wait)
-        fields: dict[str, object] = {
-            "name": name,
-            "gone": list(found.gone),
-            "unconfirmed": list(found.unconfirmed),
-            "handed_over": found.handed_over,
-        }
         text = f"{_order.named(kind, name)}: {len(found.gone)} gone"
         text += f", {count(found.handed_over, 'task')} handed over" if found.handed_over else ""
-        out.record(fields, text)
+        out.record({"name": name, **_show.fields(found)}, text)
         if found.unconfirmed:
             raise TimedOut(
                 f"{' and '.join(found.unconfirmed)} still ran after {wait:g} s",
@@ -131,8 +125,7 @@ def _get(call: Call, name: str) -> None:
 
 
 def _fields(one: Registered) -> dict[str, object]:
-    fields: dict[str, object] = {name: getattr(one, name) for name in one.__match_args__}
-    return fields | {
+    return _show.fields(one) | {
         "seen": rfc3339(one.seen),
         "started": rfc3339(one.started),
         "age": round(one.age, 3),

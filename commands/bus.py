@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import orjson
 
-from agentbus.commands import _table
+from agentbus.commands import _show, _table
 from agentbus.commands._declare import Call, Param, Verb, whole
 from agentbus.core.clock import rfc3339
 from agentbus.core.errors import UsageError
@@ -12,7 +12,6 @@ from agentbus.core.errors import UsageError
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from typing import Any
 
     from agentbus.admin.entries import Entry
     from agentbus.admin.stats import Group, QueueStats, StreamInfo
@@ -102,7 +101,7 @@ def _list(call: Call) -> None:
         for one in found
     ]
     head = ("STREAM", "LENGTH", "OLDEST", "NEWEST", "FIRST ID", "LAST ID")
-    _table.show(call.out, head, rows, [_fields(one) for one in found], left=1)
+    _table.show(call.out, head, rows, [_show.fields(one) for one in found], left=1)
 
 
 def _what(one: StreamInfo) -> str:
@@ -132,7 +131,7 @@ def _stats(call: Call) -> None:
         )
         for one in found
     ]
-    _table.show(call.out, _STATS, rows, [_fields(one) for one in found], left=2)
+    _table.show(call.out, _STATS, rows, [_show.fields(one) for one in found], left=2)
 
 
 def _backlog(one: QueueStats | Group) -> str:
@@ -179,7 +178,7 @@ def _groups(call: Call) -> None:
         last = ", ".join(
             f"{name} {found}" for name, found in one.last_ids.items() if found != "0-0"
         )
-        out.record(_fields(one), text + (f"; delivered up to {last}" if last else ""))
+        out.record(_show.fields(one), text + (f"; delivered up to {last}" if last else ""))
         if not out.json:
             for consumer in one.consumers:
                 about = f"{consumer.pending} held, silent for {_table.age(consumer.idle)}"
@@ -192,7 +191,7 @@ def _inspect(call: Call) -> None:
     limit = 20 if args.limit is None else args.limit
     queue = call.bus.queue(args.queue)
     for one in queue.inspect(group, last=args.last, start=args.start, limit=limit):
-        fields = _fields(one)
+        fields = _show.fields(one)
         fields["published"] = rfc3339(one.published, milliseconds=True)
         out.record(fields, _line(one))
 
@@ -207,16 +206,3 @@ def _line(one: Entry) -> str:
         text += f", delivered {one.deliveries} times"
     said = one.error or orjson.dumps(one.payload).decode()
     return f"{text}: {'malformed: ' if one.error else ''}{_table.cut(said, 200)}"
-
-
-def _fields(record: Any) -> dict[str, Any]:
-    """Return a value's fields for JSON; a nested value becomes an object."""
-    found = {}
-    for name in record.__match_args__:
-        value = getattr(record, name)
-        if hasattr(value, "__match_args__"):
-            value = _fields(value)
-        elif isinstance(value, tuple):
-            value = [_fields(one) if hasattr(one, "__match_args__") else one for one in value]
-        found[name] = value
-    return found

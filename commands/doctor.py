@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from agentbus.commands import _show
 from agentbus.commands._declare import Call, Verb
 from agentbus.core.errors import Unhealthy
 
@@ -22,7 +23,7 @@ def run(call: Call) -> int:
         failed = failed or finding.status == "failed"
         remedy = f"; {finding.remedy}" if finding.remedy else ""
         call.out.record(
-            {name: getattr(finding, name) for name in finding.__match_args__},
+            _show.fields(finding),
             f"{finding.status:8}{finding.check}: {finding.found}{remedy}",
         )
     return Unhealthy.exit_code if failed else 0

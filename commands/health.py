@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from agentbus.commands import _table
+from agentbus.commands import _show, _table
 from agentbus.commands._declare import Call, Param, Verb, seconds
 from agentbus.core.clock import rfc3339
 from agentbus.core.errors import BackendUnavailable, Unhealthy, UsageError
@@ -175,8 +175,10 @@ class _Screen:
 
 def _tell(out: Out, finding: HealthFinding) -> None:
     fields: dict[str, object] = {"time": rfc3339(time.time(), milliseconds=True)}
-    fields |= {name: getattr(finding, name) for name in finding.__match_args__}
-    out.record(fields, _line(finding) + (f"; {finding.remedy}" if finding.remedy else ""))
+    out.record(
+        fields | _show.fields(finding),
+        _line(finding) + (f"; {finding.remedy}" if finding.remedy else ""),
+    )
 
 
 def _line(finding: HealthFinding) -> str:

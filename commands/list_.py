@@ -47,15 +47,7 @@ def run(call: Call) -> None:
         for seen in bus.agents():
             at = rfc3339(seen.last_seen)
             behind = "" if seen.unheard is None else f", {seen.unheard} unheard"
-            out.record(
-                {
-                    "agent_id": seen.agent_id,
-                    "last_seen": at,
-                    "heard": seen.heard,
-                    "unheard": seen.unheard,
-                },
-                f"{seen.agent_id} seen {at}{behind}",
-            )
+            out.record(_show.fields(seen) | {"last_seen": at}, f"{seen.agent_id} seen {at}{behind}")
     elif args.topics:
         for topic in bus.topics():
             at = rfc3339(topic.last_spoken)

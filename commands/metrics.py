@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agentbus.commands import _table
+from agentbus.commands import _show, _table
 from agentbus.commands._declare import Call, Param, Verb, whole
 from agentbus.core.clock import rfc3339
 from agentbus.core.errors import UsageError
@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from agentbus.admin.metrics_reader import Metrics, Sample
-    from agentbus.workers.metrics import Durations
 
 _SINCE = "5m"
 # Prometheus gives up an unanswered scrape after about this time, in seconds.
@@ -87,7 +86,13 @@ def run(call: Call) -> None:
         return
     found = call.bus.metrics(since=args.since, queue=args.queue)
     rows = [_row(one) for one in found]
-    _table.show(out, _HEAD, rows, [_fields(one) for one in found], left=2)
+    _table.show(
+        out,
+        _HEAD,
+        rows,
+        [_show.fields(one) | {"seconds": round(one.seconds, 3)} for one in found],
+        left=2,
+    )
 
 
 def _serve(call: Call) -> None:
@@ -125,29 +130,8 @@ def _row(one: Metrics) -> tuple[str, ...]:
     )
 
 
-def _fields(one: Metrics) -> dict[str, Any]:
-    return {
-        "queue": one.queue,
-        "group": one.group,
-        "seconds": round(one.seconds, 3),
-        "counts": one.counts,
-        "rate": one.rate,
-        "attempts": one.attempts,
-        "busy": one.busy,
-        "workers": one.workers,
-        "running": _durations(one.running),
-        "waiting": _durations(one.waiting),
-    }
-
-
-def _durations(found: Durations | None) -> dict[str, float] | None:
-    if found is None:
-        return None
-    return {name: getattr(found, name) for name in found.__match_args__}
-
-
 def _raw(one: Sample) -> dict[str, Any]:
-    fields: dict[str, Any] = {name: getattr(one, name) for name in one.__match_args__}
+    fields = _show.fields(one)
     for name in ("start", "end"):
         fields[name] = rfc3339(fields[name], milliseconds=True)
     return fields

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from agentbus.commands import _show
 from agentbus.commands._declare import Call, Param, Verb, whole
 from agentbus.core.errors import UsageError
 
@@ -51,19 +52,10 @@ def run(call: Call) -> None:
         dry_run=args.dry_run,
         limit=args.limit,
     )
-    fields = {
-        "queue": done.queue,
-        "group": done.group,
-        "tasks": done.tasks,
-        "pending": done.pending,
-        "first": done.first,
-        "last": done.last,
-        "dry_run": done.dry_run,
-    }
     verb = "would be" if done.dry_run else "is" if done.tasks == 1 else "are"
     text = f"{done.queue}: {done.tasks} {verb} delivered again"
     text += f" to {done.group}"
     text += f", {done.first} to {done.last}" if done.first else ""
     are = "is" if done.pending == 1 else "are"
     text += f"; {done.pending} {are} pending and left alone" if done.pending else ""
-    call.out.record(fields, text)
+    call.out.record(_show.fields(done), text)

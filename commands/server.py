@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from agentbus.commands import _show
 from agentbus.commands._declare import Call, Param, Verb
 
 VERB = Verb(
@@ -43,7 +44,6 @@ def run(call: Call) -> int:
         call.out.record({"stopped": stopped}, "stopped" if stopped else "it did not run")
         return 0
     found = control.start(call.settings.deadline) if action == "start" else control.status()
-    fields: dict[str, object] = {name: getattr(found, name) for name in found.__match_args__}
     if not found.running:
         text = f"not running; its files are in {found.directory}"
     elif found.version is None:
@@ -53,5 +53,5 @@ def run(call: Call) -> int:
             f"{found.version} running as process {found.pid} for {found.uptime:g} s,"
             f" {found.keys} keys, {(found.memory or 0) / 1048576:.1f} MiB, socket {found.socket}"
         )
-    call.out.record(fields, text)
+    call.out.record(_show.fields(found), text)
     return 0 if found.running else _NOT_RUNNING

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from agentbus.commands import _show
 from agentbus.commands._declare import Call, Param, Verb
 from agentbus.commands._table import count
 
@@ -23,13 +24,6 @@ def run(call: Call) -> None:
     args = call.args
     would = "would be " if args.dry_run else ""
     for done in call.bus.tidy(args.queue, dry_run=args.dry_run):
-        fields = {
-            "queue": done.queue,
-            "trimmed": done.trimmed,
-            "consumers": done.consumers,
-            "leftovers": done.leftovers,
-            "dry_run": args.dry_run,
-        }
         text = f"{done.queue}: {would}trimmed by {done.trimmed}"
         text += f", {count(done.consumers, 'dead consumer')}, {count(done.leftovers, 'leftover')}"
-        call.out.record(fields, text)
+        call.out.record(_show.fields(done) | {"dry_run": args.dry_run}, text)

@@ -11,7 +11,6 @@ from hypothesis import example, given, strategies as st
 
 from agentbus.commands import _click, _declare, _main
 from agentbus.commands._declare import GLOBAL, VERBS, Param, module, parse
-from agentbus.commands._summaries import SUMMARIES
 from tests import inprocess
 from tests.profiles import times
 
@@ -212,5 +211,7 @@ def test_the_hot_verbs_are_read_without_click():
     assert [line for line in lines if parse(line) is None] == []
 
 
-def test_help_says_of_each_verb_what_the_verb_says_of_itself():
-    assert {name: module(name).VERB.summary for name in VERBS} == SUMMARIES
+def test_the_help_of_all_has_each_verb_with_its_summary():
+    shown = " ".join(inprocess.run("--help").out.decode().split())
+
+    assert [name for name in VERBS if f"{name} {module(name).VERB.summary}" not in shown] == []

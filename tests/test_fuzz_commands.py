@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 
 from agentbus.commands import _spark
+from agentbus.commands._declare import VERBS
 from agentbus.errors import BackendUnavailable
 from agentbus.torture import modes
 from agentbus.torture.order import Mode
@@ -143,7 +144,7 @@ def check(done: inprocess.Done, argv: list[str], codes: set[int], *, quiet: bool
             assert len(lines) - lines.index(told[-1]) <= 2, what
 
 
-@pytest.mark.parametrize("verb", typed.VERBS)
+@pytest.mark.parametrize("verb", VERBS)
 def test_whatever_is_typed_after_a_verb_it_ends_soon_with_a_code_of_the_table(
     verb: str, world: World, place: pathlib.Path
 ) -> None:

@@ -8,7 +8,6 @@ from typing import Any
 from hypothesis import strategies as st
 
 from agentbus.commands._declare import Param, Verb
-from agentbus.commands._summaries import SUMMARIES
 from tests.hostile import hostile
 
 # What would start a server of its own, or write where no test may, has its values chosen here.
@@ -48,9 +47,6 @@ def verb(name: str) -> Verb:
     )
     declared: Verb = module.VERB
     return declared
-
-
-VERBS = tuple(SUMMARIES)
 
 
 def _value(verb: str, param: Param) -> st.SearchStrategy[str]:
