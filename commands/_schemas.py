@@ -15,7 +15,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, NoReturn
 
-    from agentbus.events.evolution import Change
+    from agentbus.events.schema_diff import SchemaChange
 
     Schemas = dict[tuple[str, str], Any]
 
@@ -25,7 +25,7 @@ def check(call: Call) -> int:
     module, path = _events.words(call, "MODULE FILE")
     accept: bool = call.args.accept
     _events.load(module)
-    from agentbus.events.evolution import differences
+    from agentbus.events.schema_diff import differences
 
     new = _registered()
     if not new:
@@ -51,7 +51,7 @@ def check(call: Call) -> int:
     return Unhealthy.exit_code if breaking else 0
 
 
-def _tell(call: Call, change: Change) -> None:
+def _tell(call: Call, change: SchemaChange) -> None:
     fields = {name: getattr(change, name) for name in ("stream", "event_type", "path", "reason")}
     call.out.record(fields, f"{change.stream} {change.event_type} {change.path}: {change.reason}")
 

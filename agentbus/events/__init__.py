@@ -14,29 +14,14 @@ if TYPE_CHECKING:
         HandlerFailed as HandlerFailed,
         StaleLease as StaleLease,
     )
-    from agentbus.events.consuming import Consumer as Consumer, Failure as Failure
-    from agentbus.events.crashes import Window as Window
-    from agentbus.events.event import StreamEvent as StreamEvent
-    from agentbus.events.guarantee import Guarantee as Guarantee
-    from agentbus.events.ledger import Ledger as Ledger
-    from agentbus.events.opening import open_ledger as open_ledger
-    from agentbus.events.parking import (
-        Parked as Parked,
-        drop as drop,
-        parked as parked,
-        retry as retry,
+    from agentbus.events.consumers_admin import (
+        Skipped as Skipped,
+        forget_consumer as forget_consumer,
+        forget_reader as forget_reader,
+        register_consumer as register_consumer,
+        skip_events as skip_events,
     )
-    from agentbus.events.posts import (
-        Happening as Happening,
-        PostStatus as PostStatus,
-        SupervisorStatus as SupervisorStatus,
-    )
-    from agentbus.events.quarantine import (
-        Quarantined as Quarantined,
-        quarantined as quarantined,
-        release_consumer as release_consumer,
-    )
-    from agentbus.events.registry import (
+    from agentbus.events.declare import (
         Context as Context,
         Registration as Registration,
         consumer as consumer,
@@ -44,22 +29,37 @@ if TYPE_CHECKING:
         registered as registered,
         registration as registration,
     )
-    from agentbus.events.relay import Relay as Relay
-    from agentbus.events.roster import (
-        Skipped as Skipped,
-        forget_consumer as forget_consumer,
-        forget_reader as forget_reader,
-        register_consumer as register_consumer,
-        skip_events as skip_events,
+    from agentbus.events.event import StreamEvent as StreamEvent
+    from agentbus.events.event_consumer import Consumer as Consumer, Failure as Failure
+    from agentbus.events.guarantee import Guarantee as Guarantee
+    from agentbus.events.ledger import Ledger as Ledger
+    from agentbus.events.opening import open_ledger as open_ledger
+    from agentbus.events.parked_events import (
+        Parked as Parked,
+        drop as drop,
+        parked as parked,
+        retry as retry,
     )
+    from agentbus.events.relay import Relay as Relay
     from agentbus.events.schemas import EventSchemas as EventSchemas
-    from agentbus.events.sending import send_event as send_event
-    from agentbus.events.standings import (
+    from agentbus.events.send import send_event as send_event
+    from agentbus.events.status import (
         LeaseStanding as LeaseStanding,
         Standing as Standing,
         standing as standing,
     )
-    from agentbus.events.supervising import Supervisor as Supervisor
+    from agentbus.events.supervisor.crash_loop import Window as Window
+    from agentbus.events.supervisor.quarantine import (
+        Quarantined as Quarantined,
+        quarantined as quarantined,
+        release_consumer as release_consumer,
+    )
+    from agentbus.events.supervisor.status import (
+        Happening as Happening,
+        PostStatus as PostStatus,
+        SupervisorStatus as SupervisorStatus,
+    )
+    from agentbus.events.supervisor.supervisor import Supervisor as Supervisor
 
 # Told here, before any module of the events loads what is not there.
 if importlib.util.find_spec("sqlalchemy") is None:
@@ -70,43 +70,43 @@ if importlib.util.find_spec("sqlalchemy") is None:
 
 _HOMES = {
     "CommitInTransactionError": "agentbus.core.errors",
-    "Consumer": "consuming",
-    "Context": "registry",
+    "Consumer": "event_consumer",
+    "Context": "declare",
     "EventSchemas": "schemas",
-    "Failure": "consuming",
+    "Failure": "event_consumer",
     "Guarantee": "guarantee",
     "HandlerFailed": "agentbus.core.errors",
-    "Happening": "posts",
-    "LeaseStanding": "standings",
+    "Happening": "agentbus.events.supervisor.status",
+    "LeaseStanding": "status",
     "Ledger": "ledger",
-    "Parked": "parking",
-    "PostStatus": "posts",
-    "Quarantined": "quarantine",
-    "Registration": "registry",
+    "Parked": "parked_events",
+    "PostStatus": "agentbus.events.supervisor.status",
+    "Quarantined": "agentbus.events.supervisor.quarantine",
+    "Registration": "declare",
     "Relay": "relay",
-    "Skipped": "roster",
+    "Skipped": "consumers_admin",
     "StaleLease": "agentbus.core.errors",
-    "Standing": "standings",
+    "Standing": "status",
     "StreamEvent": "event",
-    "Supervisor": "supervising",
-    "SupervisorStatus": "posts",
-    "Window": "crashes",
-    "consumer": "registry",
-    "drop": "parking",
-    "forget_consumer": "roster",
-    "forget_reader": "roster",
+    "Supervisor": "agentbus.events.supervisor.supervisor",
+    "SupervisorStatus": "agentbus.events.supervisor.status",
+    "Window": "agentbus.events.supervisor.crash_loop",
+    "consumer": "declare",
+    "drop": "parked_events",
+    "forget_consumer": "consumers_admin",
+    "forget_reader": "consumers_admin",
     "open_ledger": "opening",
-    "parked": "parking",
-    "quarantined": "quarantine",
-    "register": "registry",
-    "register_consumer": "roster",
-    "registered": "registry",
-    "registration": "registry",
-    "release_consumer": "quarantine",
-    "retry": "parking",
-    "send_event": "sending",
-    "skip_events": "roster",
-    "standing": "standings",
+    "parked": "parked_events",
+    "quarantined": "agentbus.events.supervisor.quarantine",
+    "register": "declare",
+    "register_consumer": "consumers_admin",
+    "registered": "declare",
+    "registration": "declare",
+    "release_consumer": "agentbus.events.supervisor.quarantine",
+    "retry": "parked_events",
+    "send_event": "send",
+    "skip_events": "consumers_admin",
+    "standing": "status",
 }
 __all__ = [*_HOMES]
 __getattr__ = lazily(__name__, _HOMES)

@@ -23,7 +23,7 @@ RENEW_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HeldLease:
     """A lease that was taken: its fencing token, and the checkpoint that it was taken at."""
 
     stream: str
@@ -62,7 +62,7 @@ def acquire(
     role: str,
     owner: str,
     seconds: float = LEASE_SECONDS,
-) -> Held | None:
+) -> HeldLease | None:
     """Take a lease that nobody holds, or that ran out; None while another holds it.
 
     Its token is higher than all before it.
@@ -74,7 +74,7 @@ def acquire(
 
 def seize(
     connection: sa.Connection, made: Tables, stream: str, role: str, owner: str, seconds: float
-) -> Held | None:
+) -> HeldLease | None:
     """Take a lease from whoever has it; None if the role is not known.
 
     Whoever had it does nothing in its name any more: what it has under way is not committed.
@@ -90,7 +90,7 @@ def _take(
     owner: str,
     seconds: float,
     *where: sa.ColumnElement[bool],
-) -> Held | None:
+) -> HeldLease | None:
     lease = made.lease
     taken = connection.execute(
         sa.update(lease)
@@ -108,11 +108,11 @@ def _take(
     ).first()
     if taken is None:
         return None
-    return Held(stream, role, taken[0], (taken[1], taken[2]), taken[3])
+    return HeldLease(stream, role, taken[0], (taken[1], taken[2]), taken[3])
 
 
 def renew(
-    connection: sa.Connection, made: Tables, held: Held, seconds: float = LEASE_SECONDS
+    connection: sa.Connection, made: Tables, held: HeldLease, seconds: float = LEASE_SECONDS
 ) -> tuple[int, int]:
     """Hold a lease for longer; returns its checkpoint. Raises `StaleLease` if another took it."""
     lease = made.lease
@@ -127,7 +127,7 @@ def renew(
     return done[0], done[1]
 
 
-def release(connection: sa.Connection, made: Tables, held: Held) -> None:
+def release(connection: sa.Connection, made: Tables, held: HeldLease) -> None:
     """Give a lease back, so that another may take it at once; nothing if another has it."""
     connection.execute(
         sa.update(made.lease).where(*mine(made, held)).values(owner="", expires_at_ms=0)
@@ -172,7 +172,7 @@ def advance(made: Tables) -> sa.Update:
     )
 
 
-def mine(made: Tables, held: Held) -> list[sa.ColumnElement[bool]]:
+def mine(made: Tables, held: HeldLease) -> list[sa.ColumnElement[bool]]:
     """Return the conditions under which a lease is still the one that was taken."""
     lease = made.lease
     return [
@@ -182,7 +182,7 @@ def mine(made: Tables, held: Held) -> list[sa.ColumnElement[bool]]:
     ]
 
 
-def stale(held: Held) -> StaleLease:
+def stale(held: HeldLease) -> StaleLease:
     """Return the error of one that was overtaken."""
     return StaleLease(
         f"the lease of {held.role!r} on the stream {held.stream!r} is another's now",

@@ -15,7 +15,7 @@ from agentbus.events.leases import READER, RELAY, mine, stale
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from agentbus.events.leases import Held
+    from agentbus.events.leases import HeldLease
     from agentbus.events.tables import Tables
 
 Position = tuple[int, int]
@@ -23,7 +23,7 @@ _PURGE_AT_ONCE = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Marks:
+class StreamMarks:
     """What the ledger knows of a stream.
 
     `passed` is where the last of its consumers and readers is, None where it has no consumer; `floor` the
@@ -74,7 +74,7 @@ def waiting(connection: sa.Connection, made: Tables, stream: str, count: int) ->
 
 
 def mark(
-    connection: sa.Connection, made: Tables, held: Held, found: Sequence[tuple[int, Position]]
+    connection: sa.Connection, made: Tables, held: HeldLease, found: Sequence[tuple[int, Position]]
 ) -> None:
     """Enter under which ids rows were published. Raises `StaleLease`."""
     box = made.outbox
@@ -101,7 +101,7 @@ def mark(
     )
 
 
-def unmark(connection: sa.Connection, made: Tables, held: Held, beyond: Position) -> int:
+def unmark(connection: sa.Connection, made: Tables, held: HeldLease, beyond: Position) -> int:
     """Have rows published again that lie beyond a position; returns how many. Raises `StaleLease`."""
     box = made.outbox
     fence(connection, made, held)
@@ -112,7 +112,7 @@ def unmark(connection: sa.Connection, made: Tables, held: Held, beyond: Position
     ).rowcount
 
 
-def marks(connection: sa.Connection, made: Tables, stream: str) -> Marks:
+def marks(connection: sa.Connection, made: Tables, stream: str) -> StreamMarks:
     """Return what the ledger knows of a stream."""
     box, lease = made.outbox, made.lease
     checkpoints = [
@@ -138,7 +138,7 @@ def marks(connection: sa.Connection, made: Tables, stream: str) -> Marks:
         low = None
     else:
         floor = max(floor, (top.position_ms, top.position_seq))
-    return Marks(passed, floor, low, top)
+    return StreamMarks(passed, floor, low, top)
 
 
 def published(
@@ -161,7 +161,7 @@ def published(
     )
 
 
-def purge(connection: sa.Connection, made: Tables, held: Held, passed: Position) -> int:
+def purge(connection: sa.Connection, made: Tables, held: HeldLease, passed: Position) -> int:
     """Delete up to 1,000 rows that all consumers have passed; returns how many. Raises `StaleLease`.
 
     The relay's own checkpoint remembers up to where rows are gone.
@@ -258,7 +258,7 @@ def _at(box: sa.Table) -> Any:
     return sa.tuple_(box.c.position_ms, box.c.position_seq)
 
 
-def fence(connection: sa.Connection, made: Tables, held: Held) -> None:
+def fence(connection: sa.Connection, made: Tables, held: HeldLease) -> None:
     """Raise `StaleLease` unless a lease is still the one that was taken; it stays so until the commit."""
     # Locked, so that nobody takes it over before this transaction's end.
     found = connection.execute(

@@ -18,7 +18,7 @@ from agentbus.events.leases import READER
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from agentbus.events.leases import Held
+    from agentbus.events.leases import HeldLease
     from agentbus.events.outbox import Position
     from agentbus.events.tables import Tables
 
@@ -35,7 +35,7 @@ def over(needs: Mapping[bytes, bytes]) -> tuple[bytes, ...]:
 def note(
     connection: sa.Connection,
     made: Tables,
-    held: Held,
+    held: HeldLease,
     needs: Mapping[bytes, bytes],
     passed: Position,
     last: Position,

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 from agentbus.core.errors import BackendUnavailable, OutcomeUnknown, StaleLease
 from agentbus.core.loggers import emit
-from agentbus.events import databases, leases, outbox, steps
-from agentbus.events.hints import Hints
-from agentbus.events.lane import Lane
+from agentbus.events import databases, kill_points, leases, outbox
 from agentbus.events.leases import LEASE_SECONDS, RENEW_SECONDS
-from agentbus.events.server import Server
+from agentbus.events.notify import OutboxNotifications
+from agentbus.events.redis import RedisClient
+from agentbus.events.relay_stream import RelayStream
 from agentbus.events.telemetry import Telemetry
 
 if TYPE_CHECKING:
@@ -53,9 +53,9 @@ class Relay:
         self._lease = lease
         self._renew = min(RENEW_SECONDS, lease / 3)
         self._keep = keep_processed
-        self._at = at or steps.hook()
-        self._server = Server(bus.runner)
-        self._lanes: dict[str, Lane] = {}
+        self._at = at or kill_points.hook()
+        self._server = RedisClient(bus.runner)
+        self._lanes: dict[str, RelayStream] = {}
         self._counts: dict[str, Counter[str]] = {}
         self._telemetry = Telemetry(ledger, self._server, leases.RELAY, self.owner)
         self._renewed = 0.0
@@ -73,7 +73,7 @@ class Relay:
 
         `on_round` is called with how many events a round published, where it published any.
         """
-        hints = Hints(self.ledger, self._stopped)
+        hints = OutboxNotifications(self.ledger, self._stopped)
         pause, due = 0.1, 0.0
         try:
             while not self._stopped.is_set():
@@ -139,7 +139,7 @@ class Relay:
                     self._lanes.pop(lane.held.stream, None)
         return total
 
-    def _serve(self, lane: Lane, *, reconcile: bool) -> int:
+    def _serve(self, lane: RelayStream, *, reconcile: bool) -> int:
         counts = self._counts.setdefault(lane.held.stream, Counter())
         if reconcile:
             lost = lane.reconcile()
@@ -156,7 +156,7 @@ class Relay:
                 break
         return total
 
-    def _held(self, *, look: bool) -> list[Lane]:
+    def _held(self, *, look: bool) -> list[RelayStream]:
         """Renew what is held, take what is free, and return the lanes that are ours."""
         made = self.ledger.tables
         if time.monotonic() - self._renewed >= self._renew:
@@ -176,5 +176,7 @@ class Relay:
                 )
             if held is not None:
                 self._at("relay.leased")
-                self._lanes[stream] = Lane(self.ledger, self._server, held, self._bound, self._at)
+                self._lanes[stream] = RelayStream(
+                    self.ledger, self._server, held, self._bound, self._at
+                )
         return [self._lanes[stream] for stream in sorted(self._lanes)]

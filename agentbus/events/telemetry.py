@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 from agentbus.core.errors import AgentBusError
 from agentbus.core.loggers import emit
-from agentbus.events import standings
+from agentbus.events import status
 from agentbus.store.steps import Command
 from agentbus.workers.metrics import BOUND, VERSION, Histogram
 
 if TYPE_CHECKING:
     from agentbus.events.ledger import Ledger
-    from agentbus.events.server import Server
+    from agentbus.events.redis import RedisClient
 
 # In seconds: how often counts are told where there are any, how often the lag whatever happens, for how
 # long nothing is tried after it failed, and how long one that ends waits for a server.
@@ -32,7 +32,7 @@ class Telemetry:
     next time, and stops nobody's work.
     """
 
-    def __init__(self, ledger: Ledger, server: Server, role: str, owner: str) -> None:
+    def __init__(self, ledger: Ledger, server: RedisClient, role: str, owner: str) -> None:
         self._ledger = ledger
         self._server = server
         self._role = role
@@ -74,7 +74,7 @@ class Telemetry:
             words["handler_ran"] = f"[{','.join(map(str, self._ran.trimmed()))}]"
             words["handler_ms"] = f"{self._ran.total * 1000:.3f}"
         if with_lag:
-            events, age = standings.lag(self._ledger, stream, self._role)
+            events, age = status.lag(self._ledger, stream, self._role)
             words |= {"lag_events_count": str(events), "lag_ms": str(age)}
         pairs = [word for pair in words.items() for word in pair]
         key = self._server.keys.metrics

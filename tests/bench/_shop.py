@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 
 import agentbus
 from agentbus.events import Consumer, Ledger, Relay, open_ledger, register, send_event
-from agentbus.events.sending import new_uuid
+from agentbus.events.send import new_uuid
 
 STREAM = "shop:orders"
 BODY = {"order": 7, "text": "x" * 170}

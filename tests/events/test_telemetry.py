@@ -8,8 +8,8 @@ import pytest
 
 import agentbus
 from agentbus.events import Consumer, EventSchemas, Relay, register
-from agentbus.events.quarantine import _write, record, release_consumer
-from agentbus.events.server import Server
+from agentbus.events.redis import RedisClient
+from agentbus.events.supervisor.quarantine import _write, record, release_consumer
 from tests.events.shop import STREAM, act, effects, send
 
 
@@ -72,7 +72,7 @@ def test_health_reads_what_a_consumer_tells(
 
 
 def test_health_reads_what_a_supervisor_gave_up(bus):
-    server = Server(bus.runner)
+    server = RedisClient(bus.runner)
     _write(server, [record("welcome", STREAM, "crash_loop", 5, "no", 0.0)])
     server.close()
 

@@ -23,7 +23,7 @@ DEADLINE = 1.0
 
 
 class Job(NamedTuple):
-    """What a worker is told; `dies` is the step of `agentbus.events.steps` at which it kills itself."""
+    """What a worker does; it kills itself at the step `dies` (`agentbus.events.kill_points`)."""
 
     role: str
     database: str

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from agentbus.errors import ConfigError, InvalidName, InvalidPayload, UsageError
 from agentbus.events import EventSchemas, Guarantee, Ledger, send_event
-from agentbus.events.sending import new_uuid
+from agentbus.events.send import new_uuid
 
 
 class UserCreated(pydantic.BaseModel):

@@ -14,26 +14,26 @@ from sqlalchemy import exc
 from agentbus.core.errors import AgentBusError, BackendUnavailable, OutcomeUnknown, StaleLease
 from agentbus.core.loggers import emit
 from agentbus.core.stream import position
-from agentbus.events import databases, leases, parking, steps
-from agentbus.events.applying import Applying, HandlerError, told
-from agentbus.events.entries import Entries
+from agentbus.events import databases, kill_points, leases, parked_events
+from agentbus.events.declare import PARK
 from agentbus.events.event import StreamEvent, decode
-from agentbus.events.fitness import Fitness
 from agentbus.events.guarantee import Guarantee
+from agentbus.events.lease_renewer import LeaseRenewer
 from agentbus.events.leases import LEASE_SECONDS, RENEW_SECONDS
-from agentbus.events.registry import PARK
-from agentbus.events.renewing import Renewing
+from agentbus.events.redis import RedisClient
 from agentbus.events.schemas import REGISTERED
-from agentbus.events.server import Server
+from agentbus.events.stream_reader import StreamReader
 from agentbus.events.telemetry import Telemetry
+from agentbus.events.transaction import EventTransactions, HandlerError, told
+from agentbus.events.validate import EventValidator
 from agentbus.queues.retry import Backoff
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from agentbus.events.leases import Held
+    from agentbus.events.declare import Declaration
+    from agentbus.events.leases import HeldLease
     from agentbus.events.ledger import Ledger
-    from agentbus.events.registry import Registration
     from agentbus.events.schemas import EventSchemas
     from agentbus.queues.runner import BlockingBus
 
@@ -62,7 +62,7 @@ class Consumer:
 
     def __init__(
         self,
-        registration: Registration,
+        registration: Declaration,
         ledger: Ledger,
         bus: BlockingBus,
         *,
@@ -79,19 +79,19 @@ class Consumer:
         self.counts: Counter[str] = Counter()
         self.failure: Failure | None = None
         self.checkpoint = (0, 0)
-        self._fitness = Fitness(registration, ledger, schemas)
+        self._fitness = EventValidator(registration, ledger, schemas)
         self._lease = lease
         self._renew = min(RENEW_SECONDS, lease / 3)
         self._backoff = backoff or Backoff()
         self._at_once = at_once
-        self._at = at or steps.hook()
+        self._at = at or kill_points.hook()
         self._beat = beat or (lambda: None)
-        self._server = Server(bus.runner)
-        self._entries = Entries(ledger, self._server, registration.stream)
+        self._server = RedisClient(bus.runner)
+        self._entries = StreamReader(ledger, self._server, registration.stream)
         self._telemetry = Telemetry(ledger, self._server, registration.name, self.owner)
-        self._held: Held | None = None
-        self._applying: Applying | None = None
-        self._renewing: Renewing | None = None
+        self._held: HeldLease | None = None
+        self._applying: EventTransactions | None = None
+        self._renewing: LeaseRenewer | None = None
         # The event whose attempt was counted and had no outcome yet: what comes between is no attempt.
         self._cut_off: str | None = None
         self._renewed = 0.0
@@ -203,7 +203,7 @@ class Consumer:
         self._glanced = now
         with self.ledger.engine.connect() as connection:
             self._fitness.look(connection)
-            wanted = parking.due(connection, self.ledger, mine.stream, mine.name)
+            wanted = parked_events.due(connection, self.ledger, mine.stream, mine.name)
         for one in wanted:
             if self._stopped.is_set():
                 return
@@ -217,7 +217,7 @@ class Consumer:
                 self.counts["failed"] += 1
                 self._warn(error.__cause__ or error)
 
-    def _read(self, held: Held) -> int:
+    def _read(self, held: HeldLease) -> int:
         found = self._entries.past(held, self.checkpoint, self._at_once)
         if found:
             self._at("consumer.read")
@@ -347,7 +347,7 @@ class Consumer:
 
     # -- the lease --
 
-    def _hold(self) -> Held | None:
+    def _hold(self) -> HeldLease | None:
         """Take the lease if it is free, or renew it when it is time. Raises `StaleLease`."""
         made = self.ledger.tables
         if self._held is None:
@@ -361,10 +361,10 @@ class Consumer:
             self._at("consumer.leased")
             self._held, self._renewed, self._glanced = held, time.monotonic(), -math.inf
             self.checkpoint, self.failure = held.checkpoint, None
-            self._applying = Applying(
+            self._applying = EventTransactions(
                 *(mine, self.ledger, held, self._lease, self._at), self._telemetry.ran
             )
-            self._renewing = Renewing(self.ledger, held, self._lease, self._renew)
+            self._renewing = LeaseRenewer(self.ledger, held, self._lease, self._renew)
         elif time.monotonic() - self._renewed >= self._renew:
             with self.ledger.transaction() as connection:
                 self.checkpoint = leases.renew(connection, made, self._held, self._lease)

@@ -14,19 +14,24 @@ from typing import TYPE_CHECKING, Any
 from agentbus.core.errors import AgentBusError, ConfigError
 from agentbus.core.loggers import emit
 from agentbus.events import leases
-from agentbus.events.crashes import BACKOFF, HEALTHY, Crashes, windows
-from agentbus.events.hiring import Hiring
 from agentbus.events.leases import LEASE_SECONDS
-from agentbus.events.posts import Happening, Post, PostStatus, SupervisorStatus
-from agentbus.events.quarantine import CRASH_LOOP, HEARTBEAT, Board, record
-from agentbus.events.workers import Worker
+from agentbus.events.supervisor.crash_loop import BACKOFF, HEALTHY, CrashHistory, windows
+from agentbus.events.supervisor.hiring import ProcessFactory
+from agentbus.events.supervisor.process import WorkerProcess
+from agentbus.events.supervisor.quarantine import CRASH_LOOP, HEARTBEAT, QuarantineSync, record
+from agentbus.events.supervisor.status import (
+    Happening,
+    PostStatus,
+    Supervised,
+    SupervisorStatus,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from agentbus.events.crashes import Window
     from agentbus.events.ledger import Ledger
-    from agentbus.events.quarantine import Quarantined
+    from agentbus.events.supervisor.crash_loop import CrashWindow
+    from agentbus.events.supervisor.quarantine import Quarantined
     from agentbus.queues.retry import Backoff
     from agentbus.queues.runner import BlockingBus
 
@@ -65,7 +70,7 @@ class Supervisor:
         start_timeout: float = START,
         grace: float = GRACE,
         healthy: float = HEALTHY,
-        within: Sequence[Window] | None = None,
+        within: Sequence[CrashWindow] | None = None,
         backoff: Backoff = BACKOFF,
         lease: float = LEASE_SECONDS,
     ) -> None:
@@ -83,7 +88,7 @@ class Supervisor:
         self.ledger = ledger
         self.counts: Counter[str] = Counter()
         self._bus = bus
-        self._hiring = Hiring(module, ledger, bus, heartbeat_timeout, lease)
+        self._hiring = ProcessFactory(module, ledger, bus, heartbeat_timeout, lease)
         self._only = only
         self._silence = heartbeat_timeout
         self._start_timeout = start_timeout
@@ -91,7 +96,7 @@ class Supervisor:
         longest = max(heartbeat_timeout, start_timeout)
         self._within = within or windows(healthy, longest, backoff.longest)
         self._healthy, self._backoff = healthy, backoff
-        self._posts: dict[str, Post] = {}
+        self._posts: dict[str, Supervised] = {}
         self._stopped = threading.Event()
         self._wake_heard, self._wake = os.pipe()
         os.set_blocking(self._wake, False)
@@ -105,7 +110,7 @@ class Supervisor:
         be loaded at the start or declares no such consumer; later that is a crash of the worker.
         """
         self._on_happening = on_happening
-        board = Board(self._bus)
+        board = QuarantineSync(self._bus)
         returning = ThreadPoolExecutor(1, thread_name_prefix="leases")
         self._selector.register(self._wake_heard, selectors.EVENT_READ)
         try:
@@ -113,7 +118,7 @@ class Supervisor:
             if found is None:
                 return
             self._posts = {
-                name: Post(name, stream, self._crashes()) for name, stream in found.items()
+                name: Supervised(name, stream, self._crashes()) for name, stream in found.items()
             }
             board.start()
             while not self._stopped.is_set():
@@ -153,7 +158,7 @@ class Supervisor:
             consumers=posts,
         )
 
-    def _status(self, post: Post) -> PostStatus:
+    def _status(self, post: Supervised) -> PostStatus:
         worker = post.worker
         if worker is not None:
             state = "running" if worker.ready else "starting"
@@ -166,10 +171,10 @@ class Supervisor:
 
     # -- starting --
 
-    def _crashes(self) -> Crashes:
-        return Crashes(self._within, healthy=self._healthy, backoff=self._backoff)
+    def _crashes(self) -> CrashHistory:
+        return CrashHistory(self._within, healthy=self._healthy, backoff=self._backoff)
 
-    def _start(self, post: Post) -> None:
+    def _start(self, post: Supervised) -> None:
         try:
             worker = self._hiring.worker(post.name)
         except OSError as error:
@@ -187,11 +192,11 @@ class Supervisor:
 
     def _wait(self, seconds: float = _GLANCE) -> None:
         for key, _ in self._selector.select(seconds):
-            if isinstance(key.fileobj, Worker) and not key.fileobj.listen():
+            if isinstance(key.fileobj, WorkerProcess) and not key.fileobj.listen():
                 # It has closed its end, and is about to be reaped.
                 self._selector.unregister(key.fileobj)
 
-    def _turn(self, board: Board, returning: ThreadPoolExecutor) -> None:
+    def _turn(self, board: QuarantineSync, returning: ThreadPoolExecutor) -> None:
         if not board.known.is_set():
             # Until the server has said who is in quarantine, nobody is started.
             return
@@ -205,7 +210,7 @@ class Supervisor:
             elif self._over(post, post.worker, returning):
                 self._after(post, board)
 
-    def _over(self, post: Post, worker: Worker, returning: ThreadPoolExecutor) -> bool:
+    def _over(self, post: Supervised, worker: WorkerProcess, returning: ThreadPoolExecutor) -> bool:
         """Reap a worker that has ended, and tell so; kill one that is silent, which ends in a next turn."""
         for warning in worker.warnings:
             self._warn(post, warning)
@@ -222,7 +227,13 @@ class Supervisor:
                 worker.kill()
         return False
 
-    def _reap(self, post: Post, worker: Worker, code: int, returning: ThreadPoolExecutor) -> None:
+    def _reap(
+        self,
+        post: Supervised,
+        worker: WorkerProcess,
+        code: int,
+        returning: ThreadPoolExecutor,
+    ) -> None:
         if worker in self._selector.get_map():
             self._selector.unregister(worker)
         worker.close()
@@ -234,7 +245,7 @@ class Supervisor:
             post.error = f"it said nothing for {limit:g} s, and was killed"
         returning.submit(self._give_back, post, worker.owner)
 
-    def _after(self, post: Post, board: Board) -> None:
+    def _after(self, post: Supervised, board: QuarantineSync) -> None:
         """Count a crash, and decide whether its consumer is started again."""
         full = post.crashes.add(time.monotonic(), post.lived)
         reason = HEARTBEAT if post.silent else CRASH_LOOP
@@ -251,13 +262,13 @@ class Supervisor:
             return
         post.start_at = time.monotonic() + post.crashes.pause()
 
-    def _hold(self, post: Post, given_up: Quarantined) -> None:
+    def _hold(self, post: Supervised, given_up: Quarantined) -> None:
         """Tell once of a consumer that is not started since it was given up before, or elsewhere."""
         if not post.quarantined:
             post.quarantined, post.error = True, given_up.error
             self._tell(post, "quarantined", reason=given_up.reason, crashes=given_up.crashes)
 
-    def _release(self, board: Board) -> None:
+    def _release(self, board: QuarantineSync) -> None:
         for name in board.released():
             post = self._posts.get(name)
             if post is not None:
@@ -266,7 +277,7 @@ class Supervisor:
                 post.start_at = 0.0
                 self._tell(post, "released")
 
-    def _give_back(self, post: Post, owner: str) -> None:
+    def _give_back(self, post: Supervised, owner: str) -> None:
         """Give back the lease of a worker that is dead, so that the next need not wait for its end."""
         try:
             with self.ledger.committing("a dead worker's lease was given back") as connection:
@@ -297,7 +308,7 @@ class Supervisor:
 
     # -- telling --
 
-    def _ended(self, post: Post, event: str, reason: str | None) -> None:
+    def _ended(self, post: Supervised, event: str, reason: str | None) -> None:
         code = post.code
         self._tell(
             post,
@@ -308,7 +319,9 @@ class Supervisor:
             reason=reason,
         )
 
-    def _tell(self, post: Post, event: str, *, window: float | None = None, **more: Any) -> None:
+    def _tell(
+        self, post: Supervised, event: str, *, window: float | None = None, **more: Any
+    ) -> None:
         self.counts[event] += 1
         error = post.error if event in _LEVELS else None
         more.setdefault("crashes", post.crashes.count)
@@ -331,7 +344,7 @@ class Supervisor:
         if self._on_happening is not None:
             self._on_happening(happening)
 
-    def _warn(self, post: Post, error: str) -> None:
+    def _warn(self, post: Supervised, error: str) -> None:
         emit("warning", {"verb": "consume", "consumer": post.name, "error": error})
 
 

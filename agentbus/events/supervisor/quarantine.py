@@ -13,7 +13,7 @@ from agentbus.core import names
 from agentbus.core.clock import rfc3339
 from agentbus.core.errors import AgentBusError, NotFound
 from agentbus.core.loggers import emit
-from agentbus.events.server import Server
+from agentbus.events.redis import RedisClient
 from agentbus.store.steps import Command, Script
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class Quarantined:
 
 def quarantined(bus: BlockingBus) -> list[Quarantined]:
     """Return the consumers that are in quarantine, by name. Raises `BackendUnavailable`."""
-    server = Server(bus.runner)
+    server = RedisClient(bus.runner)
     try:
         found, _ = _read(server)
     finally:
@@ -58,7 +58,7 @@ def release_consumer(bus: BlockingBus, consumer: str | None) -> list[str]:
     Every running supervisor starts it within about a second, and has forgotten its crashes.
     """
     asked = () if consumer is None else (names.name("consumer", consumer),)
-    server = Server(bus.runner)
+    server = RedisClient(bus.runner)
     try:
         gone = server.ask(Script("pardon", (server.keys.quarantined,), asked, writes=True))
     finally:
@@ -72,7 +72,7 @@ def release_consumer(bus: BlockingBus, consumer: str | None) -> list[str]:
     return sorted(_text(name) for name in gone)
 
 
-class Board:
+class QuarantineSync:
     """What a supervisor and the server tell each other of quarantine, each second, from a thread.
 
     What is remembered here holds: nothing is released because the server is away, was emptied, or went
@@ -128,7 +128,7 @@ class Board:
         return found
 
     def _run(self) -> None:
-        server = Server(self._bus.runner)
+        server = RedisClient(self._bus.runner)
         while True:
             last = self._closed
             self._wake.clear()
@@ -145,7 +145,7 @@ class Board:
             self._wake.wait(_EVERY)
         server.close()
 
-    def _exchange(self, server: Server) -> None:
+    def _exchange(self, server: RedisClient) -> None:
         with self._lock:
             pending = [one for name, one in self._mine.items() if name not in self._written]
         if pending:
@@ -180,7 +180,7 @@ def _went_back(before: tuple[str, int] | None, now: tuple[str, int] | None) -> b
     return now is None or now[0] != before[0] or now[1] < before[1]
 
 
-def _write(server: Server, records: Sequence[Quarantined]) -> None:
+def _write(server: RedisClient, records: Sequence[Quarantined]) -> None:
     words: list[str | bytes] = [os.urandom(8).hex()]
     for one in records:
         value = {
@@ -194,7 +194,7 @@ def _write(server: Server, records: Sequence[Quarantined]) -> None:
     server.ask(Script("quarantine", (server.keys.quarantined,), words, writes=True))
 
 
-def _read(server: Server) -> tuple[dict[str, Quarantined], tuple[str, int] | None]:
+def _read(server: RedisClient) -> tuple[dict[str, Quarantined], tuple[str, int] | None]:
     flat = server.ask(Command("HGETALL", server.keys.quarantined))
     found, life = {}, None
     for at in range(0, len(flat), 2):

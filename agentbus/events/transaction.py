@@ -9,21 +9,21 @@ import sqlalchemy as sa
 
 from agentbus.events import databases, leases
 from agentbus.events.databases import now_ms, transaction_id
+from agentbus.events.declare import Context
 from agentbus.events.event import as_json
 from agentbus.events.guarantee import Guarantee
 from agentbus.events.guard import Guard, ended
-from agentbus.events.registry import Context
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from sqlalchemy.orm import Session
 
+    from agentbus.events.declare import Declaration
     from agentbus.events.event import StreamEvent
-    from agentbus.events.leases import Held
+    from agentbus.events.leases import HeldLease
     from agentbus.events.ledger import Ledger
-    from agentbus.events.parking import Parked
-    from agentbus.events.registry import Registration
+    from agentbus.events.parked_events import Parked
 
 _LONGEST_ERROR = 2000
 
@@ -32,14 +32,14 @@ class HandlerError(Exception):
     """Holds what a handler raised, so that it is not taken for trouble of ours; its cause is the error."""
 
 
-class Applying:
+class EventTransactions:
     """Acts on events for a consumer that holds the lease; every method is one transaction."""
 
     def __init__(
         self,
-        registration: Registration,
+        registration: Declaration,
         ledger: Ledger,
-        held: Held,
+        held: HeldLease,
         lease: float,
         at: Callable[[str], None],
         ran: Callable[[float], None],

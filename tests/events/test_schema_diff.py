@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from agentbus.events import EventSchemas
-from agentbus.events.evolution import Change, changes, differences
+from agentbus.events.schema_diff import SchemaChange, changes, differences
 from tests import profiles
 
 KEY = ("shop", "Placed")
@@ -55,8 +55,8 @@ def test_event_types_may_come_but_not_go():
     old = {("shop", "Placed"): ORDER, ("shop", "Gone"): {}}
     new = {("shop", "Placed"): ORDER, ("mail", "Sent"): {}}
 
-    assert changes(old, new) == [Change("shop", "Gone", "$", "the event type was removed")]
-    assert differences(old, new)[0] == Change(
+    assert changes(old, new) == [SchemaChange("shop", "Gone", "$", "the event type was removed")]
+    assert differences(old, new)[0] == SchemaChange(
         "mail", "Sent", "$", "the event type is new", breaks=False
     )
 

@@ -64,7 +64,7 @@ class LeaseStanding:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class StreamStanding:
     """A stream: how many events wait, how old the oldest of them is in seconds, how many are published.
 
     Those that all consumers and readers have passed are not counted, once the relay has removed them.
@@ -85,7 +85,11 @@ class Standing:
         return (LeaseStanding(self.stream, RELAY, "", 0, None, "0-0", *waits, 0), *self.leases)
 
 
-def standing(ledger: Ledger) -> list[Standing]:
+# The public name.
+Standing = StreamStanding
+
+
+def standing(ledger: Ledger) -> list[StreamStanding]:
     """Return how far each stream is, by name. Raises `BackendUnavailable`, `ConfigError`."""
     box, lease = ledger.tables.outbox, ledger.tables.lease
     with (
@@ -115,11 +119,11 @@ def standing(ledger: Ledger) -> list[Standing]:
     ]
 
 
-def _stream(name: str, row: Any, leases: tuple[LeaseStanding, ...], now: int) -> Standing:
+def _stream(name: str, row: Any, leases: tuple[LeaseStanding, ...], now: int) -> StreamStanding:
     if row is None:
-        return Standing(name, 0, 0, None, leases)
+        return StreamStanding(name, 0, 0, None, leases)
     oldest = None if row.oldest is None else max(0, now - row.oldest) / 1000
-    return Standing(name, row.waiting, row.published, oldest, leases)
+    return StreamStanding(name, row.waiting, row.published, oldest, leases)
 
 
 def lag(ledger: Ledger, stream: str, role: str) -> tuple[int, int]:

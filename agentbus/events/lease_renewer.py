@@ -13,18 +13,18 @@ from agentbus.events import leases
 from agentbus.events.databases import POSTGRESQL
 
 if TYPE_CHECKING:
-    from agentbus.events.leases import Held
+    from agentbus.events.leases import HeldLease
     from agentbus.events.ledger import Ledger
 
 
-class Renewing:
+class LeaseRenewer:
     """Renews a lease from a thread and a connection of its own, until it is stopped or the lease is lost.
 
     Not for SQLite: there a handler holds the write lock, so that nobody can take its lease, nor renew it.
     A process that is frozen renews nothing.
     """
 
-    def __init__(self, ledger: Ledger, held: Held, seconds: float, every: float) -> None:
+    def __init__(self, ledger: Ledger, held: HeldLease, seconds: float, every: float) -> None:
         self._ledger = ledger
         self._held = held
         self._seconds = seconds

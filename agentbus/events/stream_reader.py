@@ -12,13 +12,13 @@ from agentbus.core.errors import EventsLost
 from agentbus.core.stream import position, text
 from agentbus.events import leases
 from agentbus.events.leases import RELAY
-from agentbus.events.server import LEDGER, foreign, info
+from agentbus.events.redis import LEDGER, foreign, info
 from agentbus.store.steps import Command, Wait
 
 if TYPE_CHECKING:
-    from agentbus.events.leases import Held
+    from agentbus.events.leases import HeldLease
     from agentbus.events.ledger import Ledger
-    from agentbus.events.server import Server
+    from agentbus.events.redis import RedisClient
 
 Position = tuple[int, int]
 _START = (0, 0)
@@ -27,7 +27,7 @@ _LAST_OF_A_MS = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
-class Loss:
+class MissingEvents:
     """Events that are nowhere any more: up to where, up to which row of the outbox, how many at most."""
 
     to: Position
@@ -35,16 +35,16 @@ class Loss:
     most: int
 
 
-class Entries:
+class StreamReader:
     """Reads a stream for a consumer."""
 
-    def __init__(self, ledger: Ledger, server: Server, stream: str) -> None:
+    def __init__(self, ledger: Ledger, server: RedisClient, stream: str) -> None:
         self._ledger = ledger
         self._server = server
         self._stream = stream
         self._key = server.keys.events(stream)
 
-    def past(self, held: Held, at: Position, count: int) -> list[tuple[str, list[bytes]]]:
+    def past(self, held: HeldLease, at: Position, count: int) -> list[tuple[str, list[bytes]]]:
         """Return the entries past a checkpoint, none while some before them are to be published again.
 
         Raises `EventsLost` if some are missing for good, `EpochMismatch` if they are another ledger's.
@@ -70,7 +70,7 @@ class Entries:
         """Return when there is an entry past a checkpoint, or after so many seconds."""
         self._server.ask(Wait(self._key, f"{at[0]}-{at[1]}", seconds))
 
-    def lost(self, at: Position, outbox_id: int) -> Loss | None:
+    def lost(self, at: Position, outbox_id: int) -> MissingEvents | None:
         """Return what is missing for good between a checkpoint and what is there, None if nothing is."""
         first = self._server.ask(Command("XRANGE", self._key, "-", "+", "COUNT", 1))
         start = position(text(first[0][0])) if first else None
@@ -78,7 +78,7 @@ class Entries:
             return None
         return self._loss(at, outbox_id, start)
 
-    def _behind(self, held: Held, at: Position, start: Position | None) -> bool:
+    def _behind(self, held: HeldLease, at: Position, start: Position | None) -> bool:
         """Tell whether the relay has still to publish again what was before `start`."""
         if self._waits(at, start):
             return True
@@ -98,7 +98,7 @@ class Entries:
                 connection.execute(sa.select(box.c.id).where(*beyond).limit(1)).first() is not None
             )
 
-    def _loss(self, at: Position, outbox_id: int, start: Position | None) -> Loss | None:
+    def _loss(self, at: Position, outbox_id: int, start: Position | None) -> MissingEvents | None:
         # Who has acted on nothing yet begins with what is there.
         if at == _START:
             return None
@@ -108,9 +108,11 @@ class Entries:
                 sa.select(lease).where(lease.c.stream == self._stream, lease.c.role == RELAY)
             ).first()
         if purged is not None and (to := (purged.checkpoint_ms, purged.checkpoint_seq)) > at:
-            return Loss(to, purged.checkpoint_outbox_id, purged.checkpoint_outbox_id - outbox_id)
+            return MissingEvents(
+                to, purged.checkpoint_outbox_id, purged.checkpoint_outbox_id - outbox_id
+            )
         if start is not None and before(start) > at and (missing := self._trimmed()) > 0:
-            return Loss(before(start), outbox_id, missing)
+            return MissingEvents(before(start), outbox_id, missing)
         return None
 
     def _trimmed(self) -> int:
@@ -124,7 +126,7 @@ class Entries:
         named: dict[str, Any] = info(about)
         return int(named.get("entries-added", 0)) - int(named.get("length", 0)) - int(gone or 0)
 
-    def _told(self, held: Held, at: Position, loss: Loss) -> EventsLost:
+    def _told(self, held: HeldLease, at: Position, loss: MissingEvents) -> EventsLost:
         """Return the error, unless the lease is another's, who passed them since: then `StaleLease`."""
         with self._ledger.engine.connect() as connection:
             mine = leases.mine(self._ledger.tables, held)

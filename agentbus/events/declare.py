@@ -43,7 +43,7 @@ class Context:
 
 
 @dataclass(frozen=True, slots=True)
-class Registration:
+class Declaration:
     """A consumer as it was declared; `attempts` is how many runs an event gets before it is parked."""
 
     stream: str
@@ -64,7 +64,7 @@ class Registration:
             given.append(session)
         self.handler(*given)
 
-    def beating(self, beat: Callable[[], None]) -> Registration:
+    def beating(self, beat: Callable[[], None]) -> Declaration:
         """Return the same, with `beat` as what a handler that takes a context says its life by."""
         if not self.with_context:
             return self
@@ -76,7 +76,10 @@ class Registration:
         return replace(self, handler=call)
 
 
-_REGISTERED: dict[str, Registration] = {}
+# The public name.
+Registration = Declaration
+
+_REGISTERED: dict[str, Declaration] = {}
 
 
 def consumer(
@@ -127,7 +130,7 @@ def register(
     on_error: str = BLOCK,
     attempts: int = ATTEMPTS,
     batch: bool = False,
-) -> Registration:
+) -> Declaration:
     """Return a registration without making it known; otherwise as `consumer`."""
     names.name("stream", stream)
     names.name("consumer", name)
@@ -160,17 +163,17 @@ def register(
         raise ConfigError(
             f"the handler of {name!r} takes {taken} arguments", hint=f"have it take {wanted}"
         )
-    return Registration(
+    return Declaration(
         stream, name, handler, guarantee, on_error, attempts, batch, taken > len(plain)
     )
 
 
-def registered() -> dict[str, Registration]:
+def registered() -> dict[str, Declaration]:
     """Return all consumers that were declared, by name."""
     return dict(_REGISTERED)
 
 
-def registration(of: str | Callable[..., Any]) -> Registration:
+def registration(of: str | Callable[..., Any]) -> Declaration:
     """Return a consumer by its name or its handler. Raises `ConfigError` if none was declared."""
     for each in _REGISTERED.values():
         if of in (each.name, each.handler):

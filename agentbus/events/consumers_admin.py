@@ -13,13 +13,13 @@ from agentbus.core.stream import position
 from agentbus.core.timespec import stream_id
 from agentbus.events import databases, leases, outbox
 from agentbus.events.databases import now_ms
-from agentbus.events.entries import Entries
 from agentbus.events.leases import READER, RELAY
-from agentbus.events.server import Server
+from agentbus.events.redis import RedisClient
+from agentbus.events.stream_reader import StreamReader
 from agentbus.queues import janitor
 
 if TYPE_CHECKING:
-    from agentbus.events.leases import Held
+    from agentbus.events.leases import HeldLease
     from agentbus.events.ledger import Ledger
     from agentbus.events.outbox import Position
     from agentbus.queues.runner import BlockingBus
@@ -97,7 +97,7 @@ def forget_reader(bus: BlockingBus, stream: str, role: str) -> None:
 
     The stream's relay does so when it next looks. Raises `InvalidName`, `BackendUnavailable`.
     """
-    server = Server(bus.runner)
+    server = RedisClient(bus.runner)
     try:
         server.run(janitor.keep_events(bus.runner.scope, role.removeprefix(READER), stream, None))
     finally:
@@ -116,7 +116,7 @@ def skip_events(
     _checked(stream, name)
     goal = _goal(to)
     made = ledger.tables
-    server = Server(bus.runner)
+    server = RedisClient(bus.runner)
     try:
         with ledger.committing("events were skipped") as connection:
             held = leases.seize(connection, made, stream, name, bus.runner.scope.token(), _SECONDS)
@@ -133,11 +133,13 @@ def skip_events(
         server.close()
 
 
-def _skip(ledger: Ledger, server: Server, held: Held, goal: Position | str | None) -> Skipped:
+def _skip(
+    ledger: Ledger, server: RedisClient, held: HeldLease, goal: Position | str | None
+) -> Skipped:
     at, stream = held.checkpoint, held.stream
     to, row, most = at, held.outbox_id, 0
     if goal is None:
-        loss = Entries(ledger, server, stream).lost(at, held.outbox_id)
+        loss = StreamReader(ledger, server, stream).lost(at, held.outbox_id)
         if loss is not None:
             to, row, most = loss.to, loss.outbox_id, max(loss.most, 1)
     with ledger.transaction() as connection:
@@ -158,7 +160,7 @@ def _skip(ledger: Ledger, server: Server, held: Held, goal: Position | str | Non
     return Skipped(_id(at), _id(to), most)
 
 
-def _enter(connection: sa.Connection, ledger: Ledger, held: Held, to: Position) -> int:
+def _enter(connection: sa.Connection, ledger: Ledger, held: HeldLease, to: Position) -> int:
     """Enter what lies up to a position as processed; returns how many events that are.
 
     A server that is wiped has them published anew under other ids, if another consumer needs them.

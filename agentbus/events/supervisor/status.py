@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from agentbus.events.crashes import Crashes
-    from agentbus.events.workers import Worker
+    from agentbus.events.supervisor.crash_loop import CrashHistory
+    from agentbus.events.supervisor.process import WorkerProcess
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,13 +56,13 @@ class SupervisorStatus:
 
 
 @dataclass(slots=True, eq=False)
-class Post:
+class Supervised:
     """A consumer that is to run here: its worker, or how the last one ended and when the next starts."""
 
     name: str
     stream: str
-    crashes: Crashes
-    worker: Worker | None = None
+    crashes: CrashHistory
+    worker: WorkerProcess | None = None
     start_at: float = 0.0
     started: bool = False
     restarts: int = 0

@@ -9,7 +9,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from agentbus.core.errors import UsageError
-from agentbus.events.workers import Worker
+from agentbus.events.supervisor.process import WorkerProcess
 
 if TYPE_CHECKING:
     import threading
@@ -21,7 +21,7 @@ _GLANCE = 0.05
 _SETTINGS = ("agent", "project", "url", "json", "log_level", "deadline", "max_body")
 
 
-class Hiring:
+class ProcessFactory:
     """Starts processes that know a module, a database and a server, and share no connection with us."""
 
     def __init__(
@@ -33,10 +33,10 @@ class Hiring:
         self._silence = silence
         self._lease = lease
 
-    def worker(self, consumer: str) -> Worker:
+    def worker(self, consumer: str) -> WorkerProcess:
         """Start a worker for a consumer. Raises `OSError`."""
         job = self._job(consumer, self._bus.runner.scope.token())
-        return Worker(f"consumer {consumer}", job, _path())
+        return WorkerProcess(f"consumer {consumer}", job, _path())
 
     def declared(
         self, only: str | None, within: float, stopped: threading.Event
@@ -45,7 +45,7 @@ class Hiring:
 
         The module is loaded in a process of its own. Raises `UsageError`.
         """
-        worker = Worker(f"look {self.module}", self._job(None, None), _path())
+        worker = WorkerProcess(f"look {self.module}", self._job(None, None), _path())
         try:
             _hear_out(worker, time.monotonic() + within, stopped)
         finally:
@@ -88,7 +88,7 @@ class Hiring:
         }
 
 
-def _hear_out(worker: Worker, until: float, stopped: threading.Event) -> None:
+def _hear_out(worker: WorkerProcess, until: float, stopped: threading.Event) -> None:
     """Listen until a process has said all, or its time is up."""
     with selectors.DefaultSelector() as selector:
         selector.register(worker, selectors.EVENT_READ)

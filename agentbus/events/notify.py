@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _GLANCE = 0.1
 
 
-class Hints:
+class OutboxNotifications:
     """Waits for new rows, at most so long; without PostgreSQL, or in trouble, just for so long."""
 
     def __init__(self, ledger: Ledger, stopped: threading.Event) -> None:

@@ -31,7 +31,7 @@ def foreign(stream: str, ledger: Ledger) -> EpochMismatch:
     )
 
 
-class Server(Runner):
+class RedisClient(Runner):
     """The server of a bus, over a connection of its own, for one thread."""
 
     def __init__(self, runner: Runner) -> None:

@@ -27,7 +27,7 @@ from agentbus.events import (
     release_consumer,
     send_event,
 )
-from agentbus.events.crashes import BACKOFF
+from agentbus.events.supervisor.crash_loop import BACKOFF
 from agentbus.retry import Backoff
 from tests.events import watched
 from tests.events.shop import CRASH_AFTER, STREAM, effects, rows
@@ -288,9 +288,9 @@ def test_no_worker_outlives_its_supervisor(started, sent, number):
 
 @on_sqlite
 def test_a_worker_dies_at_the_end_of_its_pipe_where_the_system_kills_nobody(ledger, bus):
-    from agentbus.events.hiring import Hiring
+    from agentbus.events.supervisor.hiring import ProcessFactory
 
-    worker = Hiring(MODULE, ledger, bus, 30.0, 30.0).worker("mails")
+    worker = ProcessFactory(MODULE, ledger, bus, 30.0, 30.0).worker("mails")
     poll = select.poll()
     poll.register(worker)
     while not worker.ready:

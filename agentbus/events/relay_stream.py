@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any
 from agentbus.core.stream import position, text
 from agentbus.events import leases, outbox, readers
 from agentbus.events.event import words
-from agentbus.events.server import LEDGER, foreign, info
+from agentbus.events.redis import LEDGER, foreign, info
 from agentbus.store.steps import Command, Script
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from agentbus.events.leases import Held
+    from agentbus.events.leases import HeldLease
     from agentbus.events.ledger import Ledger
-    from agentbus.events.outbox import Marks, Position
-    from agentbus.events.server import Server
+    from agentbus.events.outbox import Position, StreamMarks
+    from agentbus.events.redis import RedisClient
 
 # A script's arguments must fit the server's stack of 8,000.
 _ROWS_AT_ONCE = 500
@@ -26,11 +26,16 @@ _PURGES_A_TURN = 20
 _START = (0, 0)
 
 
-class Lane:
+class RelayStream:
     """What a relay knows of a stream whose lease it holds."""
 
     def __init__(
-        self, ledger: Ledger, server: Server, held: Held, bound: int, at: Callable[[str], None]
+        self,
+        ledger: Ledger,
+        server: RedisClient,
+        held: HeldLease,
+        bound: int,
+        at: Callable[[str], None],
     ) -> None:
         self.held = held
         self._ledger = ledger
@@ -148,7 +153,7 @@ class Lane:
             if not removed:
                 break
 
-    def _look(self, found: Marks) -> tuple[dict[str, Any], bool, bool]:
+    def _look(self, found: StreamMarks) -> tuple[dict[str, Any], bool, bool]:
         """Return what the server says of the stream, and whether it has the first and the last row."""
         key = self._keys[0]
         rows = [found.low, found.top]

@@ -19,7 +19,7 @@ from agentbus.core.errors import AgentBusError, ConfigError, UsageError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from agentbus.events.consuming import Consumer
+    from agentbus.events.event_consumer import Consumer
 
 STOP = b"stop\n"
 # A line must fit what a pipe takes in one piece, when each character becomes six.
@@ -34,9 +34,9 @@ def work(job: Mapping[str, Any]) -> int:
     stop = _Stop()
     # What handlers print is no record of the supervisor's.
     os.dup2(2, 1)
-    report = Report(job["report"], job["timeout"] / _BEATS_A_TIMEOUT)
+    report = ReportPipe(job["report"], job["timeout"] / _BEATS_A_TIMEOUT)
     _die_with(job["parent"])
-    logging.getLogger("agentbus").addHandler(_Forward(report))
+    logging.getLogger("agentbus").addHandler(_WarningForwarder(report))
     _watch(control, stop)
     try:
         if job["consumer"] is None:
@@ -70,7 +70,7 @@ class _Stop:
             self._consumer.stop()
 
 
-class Report:
+class ReportPipe:
     """What a worker tells its supervisor: lines of JSON through a pipe, and an empty one as a beat.
 
     A pipe that is full takes nothing more: then its reader knows that this process lives.
@@ -99,10 +99,10 @@ class Report:
             os.write(self._descriptor, line)
 
 
-class _Forward(logging.Handler):
+class _WarningForwarder(logging.Handler):
     """Hands warnings over to the supervisor, whose log they belong to."""
 
-    def __init__(self, report: Report) -> None:
+    def __init__(self, report: ReportPipe) -> None:
         super().__init__(logging.WARNING)
         self._report = report
 
@@ -111,14 +111,14 @@ class _Forward(logging.Handler):
         self._report.send(warning=str(error)[:_LONGEST])
 
 
-def _consumer(job: Mapping[str, Any], report: Report) -> Consumer:
+def _consumer(job: Mapping[str, Any], report: ReportPipe) -> Consumer:
     """Return the consumer that a job names, ready to run."""
     from agentbus.client.bus import Bus
     from agentbus.core.settings import Settings
-    from agentbus.events import steps
-    from agentbus.events.consuming import Consumer
+    from agentbus.events import kill_points
+    from agentbus.events.declare import registered
+    from agentbus.events.event_consumer import Consumer
     from agentbus.events.opening import open_ledger
-    from agentbus.events.registry import registered
 
     _load(job["module"])
     found = registered().get(job["consumer"])
@@ -135,7 +135,7 @@ def _consumer(job: Mapping[str, Any], report: Report) -> Consumer:
         deadline=settings.deadline,
         patience=patience,
     )
-    step = steps.hook()
+    step = kill_points.hook()
 
     def at(reached: str) -> None:
         report.beat()
@@ -155,7 +155,7 @@ def _consumer(job: Mapping[str, Any], report: Report) -> Consumer:
 
 
 def _declared(module: str) -> list[tuple[str, str]]:
-    from agentbus.events.registry import registered
+    from agentbus.events.declare import registered
 
     _load(module)
     return [(each.name, each.stream) for each in registered().values()]

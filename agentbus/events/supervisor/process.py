@@ -11,7 +11,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from agentbus.events.working import STOP
+from agentbus.events.supervisor.child import STOP
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -21,13 +21,13 @@ _PROGRAM = (
     "import sys, json\n"
     "job = json.loads(sys.stdin.buffer.raw.readline())\n"
     "sys.path[:] = job['path']\n"
-    "from agentbus.events.working import work\n"
+    "from agentbus.events.supervisor.child import work\n"
     "sys.exit(work(job))\n"
 )
 _PIECE = 65536
 
 
-class Worker:
+class WorkerProcess:
     """A process that does a job; `label` is how the system's list of processes shows it.
 
     `beat_at` is when it last said something, by this process's monotonic clock, `ready` whether it works

@@ -20,29 +20,35 @@ _MANY, _MANY_WITHIN = 10, 1800.0
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class CrashWindow:
     """So many crashes within so many seconds are too many."""
 
     crashes: int
     seconds: float
 
 
-def windows(healthy: float = HEALTHY, silence: float = 0.0, longest: float = 30.0) -> list[Window]:
+# The public name.
+Window = CrashWindow
+
+
+def windows(
+    healthy: float = HEALTHY, silence: float = 0.0, longest: float = 30.0
+) -> list[CrashWindow]:
     """Return the two windows: 5 crashes within 60 s, and 10 within 30 min, or longer where that is needed.
 
     From one crash to the next it may take a run just short of `healthy` seconds, `silence` until a worker
     that says nothing is killed, and the `longest` pause: so many must fit, or some would crash for ever.
     """
     at_most = (healthy + silence + longest) * _MANY
-    return [Window(_FEW, _FEW_WITHIN), Window(_MANY, max(_MANY_WITHIN, at_most))]
+    return [CrashWindow(_FEW, _FEW_WITHIN), CrashWindow(_MANY, max(_MANY_WITHIN, at_most))]
 
 
-class Crashes:
+class CrashHistory:
     """The crashes of one consumer's workers, by a clock of the caller's that only goes forward."""
 
     def __init__(
         self,
-        within: Sequence[Window],
+        within: Sequence[CrashWindow],
         *,
         healthy: float = HEALTHY,
         backoff: Backoff = BACKOFF,
@@ -62,7 +68,7 @@ class Crashes:
         """How many crashes there were in this series, as far as they matter."""
         return len(self._at)
 
-    def add(self, now: float, lived: float) -> Window | None:
+    def add(self, now: float, lived: float) -> CrashWindow | None:
         """Note a crash of a worker that ran well for `lived` seconds; returns the window that is full."""
         if lived >= self._healthy:
             self._at.clear()

@@ -10,16 +10,16 @@ from agentbus.events import outbox
 if TYPE_CHECKING:
     import sqlalchemy as sa
 
+    from agentbus.events.declare import Declaration
     from agentbus.events.event import StreamEvent
     from agentbus.events.ledger import Ledger
-    from agentbus.events.registry import Registration
     from agentbus.events.schemas import EventSchemas
 
 
-class Fitness:
+class EventValidator:
     """Looks at events for one consumer before its handler does."""
 
-    def __init__(self, registration: Registration, ledger: Ledger, schemas: EventSchemas) -> None:
+    def __init__(self, registration: Declaration, ledger: Ledger, schemas: EventSchemas) -> None:
         self._registration = registration
         self._ledger = ledger
         self._schemas = schemas

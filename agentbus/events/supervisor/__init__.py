@@ -1,0 +1,1 @@
+"""The supervisor: runs each consumer of a module in a process of its own."""
