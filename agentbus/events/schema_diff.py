@@ -1,11 +1,14 @@
-"""What changed between the schemas that were agreed on and those of now, and what of it breaks."""
+"""Compares event schemas with those that were agreed on, and finds what breaks producers or consumers."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote
+
+import referencing
+from referencing.exceptions import Unresolvable
+from referencing.jsonschema import DRAFT202012
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -14,27 +17,15 @@ if TYPE_CHECKING:
     # A path, a reason, and whether it breaks.
     Found = Iterator[tuple[str, str, bool]]
 
-# Words for people, and names of the schema itself: no payload fits more or less because of them.
-_NOTES = frozenset(
-    {
-        *(
-            "title",
-            "description",
-            "default",
-            "examples",
-            "deprecated",
-            "$comment",
-            "$id",
-            "$schema",
-        ),
-        # Looked into where something refers to them.
-        *("$defs", "definitions"),
-    }
-)
+# Keywords that do not change which payloads are valid; definitions are compared where they are used.
+_DEFINITIONS = ("$defs", "definitions")
+_ANNOTATIONS = frozenset(
+    ["title", "description", "default", "examples", "deprecated", "$comment", "$id", "$schema"]
+).union(_DEFINITIONS)
 _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
-# Lists of schemas that all speak of the same value.
+# Lists of schemas for the same value.
 _BRANCHES = ("allOf", "anyOf", "oneOf")
-# Schemas of what no other keyword speaks of; without one anything fits.
+# Schemas of what no other keyword covers; the default accepts anything.
 _OTHERS = {
     "items": "[*]",
     "additionalItems": "[*]",
@@ -42,19 +33,20 @@ _OTHERS = {
     "additionalProperties": ".*",
     "unevaluatedProperties": ".*",
 }
-# What fits more or less of these may fit less or more of the whole: any difference counts.
+# A condition that accepts more may make the whole accept less: any difference breaks.
 _CONDITIONS = ("not", "if", "contains", "propertyNames")
 _CONDITION_MAPS = ("dependentSchemas", "dependencies")
+_COMPARED_BY_NAME = frozenset([*_REFERENCES, "type", "enum", "const", "properties"])
 _LONGEST = 80
 _ANYTHING: dict[str, Any] = {}
 
 
 @dataclass(frozen=True, slots=True)
 class SchemaChange:
-    """A difference between two schemas of an event type; it `breaks` unless it only adds what is optional.
+    """A difference between two schemas of an event type; it `breaks` unless it only adds optional parts.
 
-    `path` is a JSON path into the payload (RFC 9535), in which `.*` stands for properties without a name of
-    their own.
+    `path` is a JSON path into the payload (RFC 9535); `.*` stands for properties without a name of their
+    own.
     """
 
     stream: str
@@ -65,17 +57,17 @@ class SchemaChange:
 
 
 def changes(old: Schemas, new: Schemas) -> list[SchemaChange]:
-    """Return what breaks old producers or consumers, ordered by stream, event type and property.
+    """Return the breaking changes, ordered by stream, event type and property.
 
     Both are JSON Schemas by stream and event type, as `EventSchemas.schemas` returns them. New event types
-    and new optional properties break nothing; everything else does, annotations apart. References within
-    a schema are followed, and what several places share is told at the first of them.
+    and new optional properties do not break anything; all other changes do, except in annotations.
+    References within a schema are followed; what several places share is reported at the first of them.
     """
     return [each for each in differences(old, new) if each.breaks]
 
 
 def differences(old: Schemas, new: Schemas) -> list[SchemaChange]:
-    """Return what `changes` does, and what was added without breaking anything."""
+    """Return the breaking changes, and the additions that do not break."""
     found = []
     for key in sorted({*old, *new}):
         if key not in new:
@@ -83,17 +75,17 @@ def differences(old: Schemas, new: Schemas) -> list[SchemaChange]:
         elif key not in old:
             found.append(SchemaChange(*key, "$", "the event type is new", breaks=False))
         else:
-            walk = _SchemaDiff(old[key], new[key])
+            diff = _SchemaDiff(old[key], new[key])
             found += [
                 SchemaChange(*key, path, reason, breaks)
-                for path, reason, breaks in walk.schema(old[key], new[key], _SchemaPath())
+                for path, reason, breaks in diff.schema(old[key], new[key], _SchemaPath())
             ]
     return found
 
 
 @dataclass(frozen=True, slots=True)
 class _SchemaPath:
-    """Where in a payload we are, and in which of several schemas that speak of it."""
+    """A place in a payload, and which of several schemas for it is being compared."""
 
     path: str = "$"
     branch: str = ""
@@ -113,7 +105,7 @@ class _SchemaPath:
 
 
 class _SchemaDiff:
-    """Walks through two schemas side by side; each pair of places once, as references may go in circles."""
+    """Walks two schemas side by side; each pair of places once, since references may be circular."""
 
     def __init__(self, old: Any, new: Any, *, strict: bool = False) -> None:
         self._roots = old, new
@@ -121,51 +113,46 @@ class _SchemaDiff:
         self._seen: set[tuple[int, int, bool]] = set()
 
     def schema(self, old: Any, new: Any, at: _SchemaPath, *, closed: bool = False) -> Found:
-        """Yield how two schemas of a place differ; `closed` if one around refuses what it cannot name."""
+        """Yield how two schemas of a place differ; `closed` if an outer one rejects unnamed properties."""
         old, new = (_ANYTHING if each is True else each for each in (old, new))
         if not (isinstance(old, dict) and isinstance(new, dict)):
             if _text(old) != _text(new):
-                yield at.says(f"what fits here changed from {_fitting(old)} to {_fitting(new)}")
+                yield at.says(f"what fits here changed from {_accepted(old)} to {_accepted(new)}")
             return
         pair = (id(old), id(new), closed)
         if pair in self._seen:
             return
         self._seen.add(pair)
-        instead = self._instead(old, new)
-        if instead is not None:
-            yield from self.schema(*instead, at, closed=closed)
+        inlined = self._inlined(old, new)
+        if inlined is not None:
+            yield from self.schema(*inlined, at, closed=closed)
             return
         shut = closed or not _open(old.get("unevaluatedProperties", True))
         yield from self._references(old, new, at, shut)
         yield from _types(old, new, at)
         yield from _values(old, new, at)
         yield from self._properties(old, new, at, shut)
-        for key in sorted({*old, *new} - _NOTES):
+        for key in sorted({*old, *new} - _ANNOTATIONS - _COMPARED_BY_NAME):
             yield from self._keyword(key, old, new, at, shut)
 
     def _keyword(self, key: str, old: Any, new: Any, at: _SchemaPath, shut: bool) -> Found:
         before, after = old.get(key), new.get(key)
-        if key in {*_REFERENCES, "type", "enum", "const", "properties"} or (
-            key == "required" and _lists(before, after)
-        ):
+        lists = all(each is None or isinstance(each, list) for each in (before, after))
+        if key == "required" and lists:
+            # Reported by property.
             return
-        if (key in {*_BRANCHES, "prefixItems"} and _lists(before, after)) or (
-            key == "items" and isinstance(before, list) and isinstance(after, list)
-        ):
+        if lists and key in {*_BRANCHES, "prefixItems", "items"}:
             yield from self._list(key, before or [], after or [], at, shut)
         elif key in _OTHERS and not (isinstance(before, list) or isinstance(after, list)):
             yield from self.schema(old.get(key, True), new.get(key, True), at.below(_OTHERS[key]))
         elif key in ("then", "else"):
-            yield from self.schema(
-                old.get(key, True), new.get(key, True), at.within(key), closed=shut
-            )
+            place = at.within(key)
+            yield from self.schema(old.get(key, True), new.get(key, True), place, closed=shut)
         elif key == "patternProperties" and _same_keys(before, after):
             for name in sorted(before):
                 place = at.below(".*").within(f"{key}[{json.dumps(name)}]")
                 yield from self.schema(before[name], after[name], place)
-        elif key in old and key in new and self._alike(key, before, after):
-            return
-        else:
+        elif not (key in old and key in new and self._equal(key, before, after)):
             said = (_brief(each[key]) if key in each else "nothing" for each in (old, new))
             yield at.says(f"{key} changed from {' to '.join(said)}")
 
@@ -181,23 +168,20 @@ class _SchemaDiff:
             else:
                 yield from self.schema(one, other, at.below(f"[{index}]"))
 
-    def _alike(self, key: str, before: Any, after: Any) -> bool:
-        """Tell whether a keyword says the same in both schemas, also behind references."""
-        if _text(before) == _text(after) and not self._refers(before):
-            return True
+    def _equal(self, key: str, before: Any, after: Any) -> bool:
+        """Tell whether a keyword means the same in both schemas, including what it refers to."""
         if key in _CONDITION_MAPS and _same_keys(before, after):
-            return all(self._alike("not", before[name], after[name]) for name in before)
+            return all(self._equal("not", before[name], after[name]) for name in before)
         if key not in _CONDITIONS or isinstance(before, list) or isinstance(after, list):
             return _text(before) == _text(after)
-        walk = self if self._strict else _SchemaDiff(*self._roots, strict=True)
-        return next(walk.schema(before, after, _SchemaPath()), None) is None
-
-    @staticmethod
-    def _refers(value: Any) -> bool:
-        return any(f'"{each}"' in _text(value) for each in _REFERENCES)
+        diff = self if self._strict else _SchemaDiff(*self._roots, strict=True)
+        return next(diff.schema(before, after, _SchemaPath()), None) is None
 
     def _properties(self, old: Any, new: Any, at: _SchemaPath, shut: bool) -> Found:
-        before, after = _map(old, "properties"), _map(new, "properties")
+        before, after = (
+            each["properties"] if isinstance(each.get("properties"), dict) else {}
+            for each in (old, new)
+        )
         needed, needs = _required(old), _required(new)
         others = old.get("additionalProperties", True)
         for name in sorted({*before, *after, *needed, *needs}):
@@ -223,15 +207,15 @@ class _SchemaDiff:
 
     # -- references --------------------------------------------------------------------------------
 
-    def _instead(self, old: Any, new: Any) -> tuple[Any, Any] | None:
-        """Return what to compare where one schema is nothing but a reference, and the other has none."""
-        mine, others = _bare(old), _bare(new)
-        if mine and not any(each in new for each in _REFERENCES):
-            target = _target(self._roots[0], mine)
-            return None if target is None else (target, new)
-        if others and not any(each in old for each in _REFERENCES):
-            target = _target(self._roots[1], others)
-            return None if target is None else (old, target)
+    def _inlined(self, old: Any, new: Any) -> tuple[Any, Any] | None:
+        """Return what to compare where one schema is only a reference, and the other has none."""
+        for root, one, other in ((self._roots[0], old, new), (self._roots[1], new, old)):
+            said = [key for key in one if key not in _ANNOTATIONS]
+            if len(said) == 1 and said[0] in _REFERENCES and not {*other} & {*_REFERENCES}:
+                target = _target(root, one[said[0]])
+                if target is None:
+                    return None
+                return (target, other) if one is old else (other, target)
         return None
 
     def _references(self, old: Any, new: Any, at: _SchemaPath, shut: bool) -> Found:
@@ -245,54 +229,23 @@ class _SchemaDiff:
             elif before != after:
                 said = ("nothing" if each is None else _brief(each) for each in (before, after))
                 yield at.says(f"{key} changed from {' to '.join(said)}")
-            elif len({_text(_definitions(root)) for root in self._roots}) > 1:
+            elif (
+                len({_text([root.get(each) for each in _DEFINITIONS]) for root in self._roots}) > 1
+            ):
                 yield at.says(
                     f"{key} cannot be followed to {_brief(after)}, and definitions changed"
                 )
 
 
-def _bare(node: Any) -> Any:
-    """Return the reference of a schema that says nothing else."""
-    said = [key for key in node if key not in _NOTES]
-    return node[said[0]] if len(said) == 1 and said[0] in _REFERENCES else None
-
-
 def _target(root: Any, reference: Any) -> Any:
-    """Return what a reference leads to within its document, or None."""
+    """Return the part of a document that a reference leads to, or None."""
     if not isinstance(reference, str):
         return None
-    before, hash_, fragment = reference.partition("#")
-    if before or not hash_ or (fragment and fragment[0] != "/"):
-        return _named(root, reference, fragment)
-    found = root
-    for step in fragment.split("/")[1:]:
-        word = unquote(step).replace("~1", "/").replace("~0", "~")
-        if isinstance(found, dict) and word in found:
-            found = found[word]
-        elif isinstance(found, list) and word.isdecimal() and int(word) < len(found):
-            found = found[int(word)]
-        else:
-            return None
-    return found
-
-
-def _named(node: Any, reference: str, anchor: str) -> Any:
-    """Return the part of a document that has a name: an `$id`, or an anchor."""
-    inside = node.values() if isinstance(node, dict) else node if isinstance(node, list) else ()
-    if isinstance(node, dict) and (
-        node.get("$id") == reference
-        or (
-            reference == f"#{anchor}"
-            and anchor in (node.get("$anchor"), node.get("$dynamicAnchor"))
-        )
-    ):
-        return node
-    found = (_named(each, reference, anchor) for each in inside)
-    return next((each for each in found if each is not None), None)
-
-
-def _definitions(root: Any) -> list[Any]:
-    return [root.get(key) for key in ("$defs", "definitions")] if isinstance(root, dict) else []
+    document = referencing.Resource(root, DRAFT202012)
+    try:
+        return referencing.Registry().resolver_with_root(document).lookup(reference).contents
+    except Unresolvable:
+        return None
 
 
 # -- single keywords -------------------------------------------------------------------------------
@@ -300,7 +253,7 @@ def _definitions(root: Any) -> list[Any]:
 
 def _types(old: Any, new: Any, at: _SchemaPath) -> Found:
     before, after = (
-        sorted({each["type"]} if isinstance(each["type"], str) else map(_plain, each["type"]))
+        sorted({each["type"]} if isinstance(each["type"], str) else map(str, each["type"]))
         if isinstance(each.get("type"), (str, list))
         else ["anything"]
         for each in (old, new)
@@ -324,36 +277,21 @@ def _values(old: Any, new: Any, at: _SchemaPath) -> Found:
 
 
 def _allowed(node: Any) -> list[str] | None:
-    """Return the values that fit, as JSON; a constant is an enum of one."""
-    if "const" in node:
-        return [_text(node["const"])]
-    found = node.get("enum")
+    """Return the allowed values as JSON; a constant is an enum of one."""
+    found = [node["const"]] if "const" in node else node.get("enum")
     if found is None:
         return None
     return sorted({_text(each) for each in (found if isinstance(found, list) else [found])})
 
 
-def _listed(values: list[str]) -> str:
-    return _cut(", ".join(values))
-
-
 def _open(schema: Any) -> bool:
-    """Tell whether a schema of other properties lets all of them pass."""
-    return schema is True or (isinstance(schema, dict) and not {*schema} - _NOTES)
+    """Tell whether a schema of other properties accepts all of them."""
+    return schema is True or (isinstance(schema, dict) and not {*schema} - _ANNOTATIONS)
 
 
 def _required(node: Any) -> set[str]:
     found = node.get("required")
     return {each for each in found if isinstance(each, str)} if isinstance(found, list) else set()
-
-
-def _map(node: Any, key: str) -> dict[str, Any]:
-    found = node.get(key)
-    return found if isinstance(found, dict) else {}
-
-
-def _lists(*values: Any) -> bool:
-    return all(each is None or isinstance(each, list) for each in values)
 
 
 def _same_keys(before: Any, after: Any) -> bool:
@@ -365,16 +303,15 @@ def _text(value: Any) -> str:
     return json.dumps(value, sort_keys=True, default=repr)
 
 
-def _plain(value: Any) -> str:
-    return value if isinstance(value, str) else _text(value)
+def _listed(values: list[str]) -> str:
+    return _cut(", ".join(values))
 
 
 def _brief(value: Any) -> str:
     return _cut(_text(value))
 
 
-def _fitting(schema: Any) -> str:
-    """Say what fits a schema."""
+def _accepted(schema: Any) -> str:
     return "nothing" if schema is False else "anything" if _open(schema) else _brief(schema)
 
 
