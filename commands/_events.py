@@ -1,4 +1,4 @@
-"""What the verbs of events share: their options, the ledger that these name, and the user's module."""
+"""Shared by the verbs of events: their options, the ledger that these name, and the user's module."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import contextlib
 import os
 import sys
 import threading
-from importlib import import_module
 from typing import TYPE_CHECKING
 
 from agentbus.commands._declare import Param, seconds
@@ -37,16 +36,16 @@ PARAMS = (
         "--prefix",
         metavar="P",
         default="agentbus_",
-        help="How the names of the tables begin (agentbus_).",
+        help="Prefix of the table names (agentbus_).",
     ),
-    Param("schema", "--schema", metavar="S", help="PostgreSQL's schema that the tables lie in."),
+    Param("schema", "--schema", metavar="S", help="PostgreSQL's schema of the tables."),
 )
 
 
 def _lease(text: str) -> float:
     found = seconds(text)
     if found < _SHORTEST_LEASE:
-        raise ValueError(f"{text!r} is too short: renewing a lease takes time, too")
+        raise ValueError(f"{text!r} is too short: a lease must be renewed in time")
     return found
 
 
@@ -56,12 +55,12 @@ LEASE = Param(
     metavar="SEC",
     convert=_lease,
     default=30.0,
-    help="How long a stream stays with a process that is silent, in seconds or as 1m (30).",
+    help="Lease of a process on a stream, in seconds or as 1m (30).",
 )
 
 
 def words(call: Call, wanted: str) -> list[str]:
-    """Return the words behind an action, as many as it wants. Raises `UsageError`."""
+    """Return the words after an action. Raises `UsageError` if their number is wrong."""
     given: list[str] = call.args.words
     if len(given) != len(wanted.split()):
         raise UsageError(
@@ -72,19 +71,15 @@ def words(call: Call, wanted: str) -> list[str]:
 
 
 def load(module: str) -> None:
-    """Import a module of the user's; modules of the current directory count. Raises `UsageError`."""
+    """Import the user's module, also from the current directory. Raises `UsageError`."""
+    from agentbus.events import declare
+
     sys.path.insert(0, os.getcwd())
-    try:
-        import_module(module)
-    except Exception as error:
-        raise UsageError(
-            f"the module {module!r} cannot be loaded ({type(error).__name__}: {error})",
-            hint="correct it, or start this where it can be found",
-        ) from error
+    declare.load(module)
 
 
 def ledger(call: Call, *, make: bool = False) -> Ledger:
-    """Return the ledger that the options and settings name, whose tables are there unless `make`."""
+    """Return the ledger that the options and settings name; its tables exist unless `make` is true."""
     with _hinted(make):
         found = _open(call, make=make)
         if not make:
@@ -93,9 +88,9 @@ def ledger(call: Call, *, make: bool = False) -> Ledger:
 
 
 def served(call: Call, verb: str) -> Ledger | None:
-    """Return the ledger as `ledger` does, for work without an end: a database that is away is waited for.
+    """Return the ledger for a long-running verb, and wait for its database; None if a signal came first.
 
-    None if a signal came first. Trouble is told as it is later, by `warned`.
+    Call it within `warned`, which reports the errors meanwhile.
     """
     with _hinted(make=False):
         found = _open(call, make=False)
@@ -126,7 +121,7 @@ def _hinted(make: bool) -> Iterator[None]:
 
 
 def _awaited(ledger: Ledger, verb: str) -> bool:
-    """Look at a ledger until its database serves; False if a signal ended that."""
+    """Wait until a ledger's database answers; False if a signal came first."""
     stopped = threading.Event()
 
     def look() -> None:

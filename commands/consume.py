@@ -6,7 +6,6 @@ from collections import Counter
 
 from agentbus.commands import _events, _running
 from agentbus.commands._declare import Call, Param, Verb
-from agentbus.core.errors import UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -100,18 +99,7 @@ def _show(call: Call, consumer: Consumer, counts: Counter[str]) -> None:
 
 def _chosen(module: str, name: str | None) -> list[Registration]:
     """Return the consumers that a module declares."""
-    from agentbus.events import registered
+    from agentbus.events import declare
 
     _events.load(module)
-    found = registered()
-    if not found:
-        raise UsageError(
-            f"the module {module!r} declares no consumer", hint="declare it with @consumer"
-        )
-    if name is None:
-        return list(found.values())
-    if name not in found:
-        raise UsageError(
-            f"no consumer is named {name!r}", hint=f"there are {', '.join(sorted(found))}"
-        )
-    return [found[name]]
+    return list(declare.chosen(declare.registered(), module, name).values())

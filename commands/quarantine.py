@@ -62,20 +62,8 @@ def _list(call: Call) -> None:
     from agentbus.events import quarantined
 
     found = quarantined(call.bus)
-    _table.show(
-        call.out, _HEAD, [_row(one) for one in found], [_fields(one) for one in found], left=3
-    )
-
-
-def _fields(one: Quarantined) -> dict[str, object]:
-    return {
-        "consumer": one.consumer,
-        "stream": one.stream,
-        "quarantined_at": one.at,
-        "reason": one.reason,
-        "crashes": one.crashes,
-        "last_error": one.error,
-    }
+    fields = [{"consumer": one.consumer, **one.fields()} for one in found]
+    _table.show(call.out, _HEAD, [_row(one) for one in found], fields, left=3)
 
 
 def _row(one: Quarantined) -> tuple[str, ...]:

@@ -1,9 +1,9 @@
-"""Which consumers a stream has: made known before their first run, forgotten, moved past events."""
+"""Administration of a stream's consumers: register them, forget them, skip events."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
 
@@ -16,12 +16,13 @@ from agentbus.events.databases import now_ms
 from agentbus.events.leases import READER, RELAY
 from agentbus.events.redis import RedisClient
 from agentbus.events.stream_reader import StreamReader
+from agentbus.events.tables import entry_id
 from agentbus.queues import janitor
 
 if TYPE_CHECKING:
     from agentbus.events.leases import HeldLease
     from agentbus.events.ledger import Ledger
-    from agentbus.events.outbox import Position
+    from agentbus.events.tables import Position, Tables
     from agentbus.queues.runner import BlockingBus
 
 END = "end"
@@ -30,7 +31,7 @@ _SECONDS = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """From where to where a consumer was moved, and past how many events at most."""
+    """The checkpoints before and after a skip, and how many events were skipped at most."""
 
     before: str
     after: str
@@ -38,45 +39,41 @@ class Skipped:
 
 
 def register_consumer(ledger: Ledger, stream: str, name: str, *, past: bool = False) -> bool:
-    """Make a consumer known before it first runs, so that nothing is removed that it has not passed.
+    """Register a consumer before it first runs, so that nothing is removed that it has not passed.
 
-    It begins with the oldest event that is there, with `past` behind all that are published. Returns
-    False, and changes nothing, if it is known. Raises `InvalidName`, `BackendUnavailable`.
+    It begins with the oldest event that is there, with `past` after all published ones. Returns False, and
+    changes nothing, if it is registered already. Raises `InvalidName`, `BackendUnavailable`.
     """
     _checked(stream, name)
     made = ledger.tables
     with ledger.committing("a consumer was registered") as connection:
-        if _known(connection, ledger, stream, name) is not None:
+        if _registered(connection, made, stream, name):
             return False
         leases.register(connection, made, stream, name)
         if past:
             to = outbox.marks(connection, made, stream).floor
-            _move(connection, ledger, stream, name, to, _row_at(connection, ledger, stream, to))
+            _move(connection, made, stream, name, to, _row_at(connection, made, stream, to))
     return True
 
 
 def forget_consumer(ledger: Ledger, stream: str, name: str, *, force: bool = False) -> int:
-    """Forget a consumer that is gone for good, so that nothing is kept for it any more.
+    """Delete a consumer that will not run again, so that no events are kept for it.
 
-    Events that it parked are dropped with `force`; returns how many. What it acted on stays known until
-    it is old. Raises `Refused` if it runs, or has parked events without `force`, `NotFound`,
-    `BackendUnavailable`.
+    With `force` its parked events are deleted; returns how many. The rows of events that it processed stay
+    until they are old. Raises `Refused` if it runs, or has parked events and `force` is not set;
+    `NotFound`, `BackendUnavailable`.
     """
     _checked(stream, name)
     made = ledger.tables
     lease, aside, tried = made.lease, made.parked, made.attempts
     with ledger.committing("a consumer was forgotten") as connection:
-        if _known(connection, ledger, stream, name) is None:
+        if not _registered(connection, made, stream, name):
             raise _unknown(stream, name)
-        gone = connection.execute(
-            sa.delete(lease).where(
-                lease.c.stream == stream, lease.c.role == name, lease.c.expires_at_ms <= now_ms()
-            )
-        )
-        if not gone.rowcount:
+        free = sa.delete(lease).where(*made.role(stream, name), lease.c.expires_at_ms <= now_ms())
+        if not connection.execute(free).rowcount:
             raise Refused(
-                f"the consumer {name!r} of the stream {stream!r} runs: it would be known again at once",
-                hint="end it first; one that was killed is free when its lease has run out",
+                f"the consumer {name!r} of the stream {stream!r} runs, and would be registered again",
+                hint="stop it first; if it was killed, wait until its lease has expired",
             )
         mine = (aside.c.consumer == name, aside.c.stream == stream)
         dropped = connection.execute(sa.delete(aside).where(*mine)).rowcount
@@ -93,50 +90,44 @@ def forget_consumer(ledger: Ledger, stream: str, name: str, *, force: bool = Fal
 
 
 def forget_reader(bus: BlockingBus, stream: str, role: str) -> None:
-    """Forget a reader that is no consumer (`reader:…`, an archive that is gone), and keep nothing for it.
+    """Delete a reader that is not a consumer (`reader:…`, an archive that is gone).
 
-    The stream's relay does so when it next looks. Raises `InvalidName`, `BackendUnavailable`.
+    The stream's relay does so at its next check. Raises `InvalidName`, `BackendUnavailable`.
     """
-    server = RedisClient(bus.runner)
-    try:
+    with RedisClient(bus.runner) as server:
         server.run(janitor.keep_events(bus.runner.scope, role.removeprefix(READER), stream, None))
-    finally:
-        server.close()
 
 
 def skip_events(
     ledger: Ledger, bus: BlockingBus, stream: str, name: str, *, to: str | None = None
 ) -> Skipped:
-    """Move a consumer past events, which count as processed then; nothing brings them back to it.
+    """Move a consumer past events, which count as processed from then on.
 
-    Past those that are lost, as `EventsLost` told, or up to and with the entry `to`, or past all that are
-    published (`"end"`). A consumer that runs goes on behind them within seconds; what it has under way
+    It skips the events that `EventsLost` reported, or all up to and including the entry `to`, or all that
+    are published (`"end"`). A running consumer continues after them within seconds; its open transaction
     is not committed. Raises `NotFound`, `UsageError`, `BackendUnavailable`.
     """
     _checked(stream, name)
     goal = _goal(to)
     made = ledger.tables
-    server = RedisClient(bus.runner)
-    try:
+    with RedisClient(bus.runner) as server:
         with ledger.committing("events were skipped") as connection:
             held = leases.seize(connection, made, stream, name, bus.runner.scope.token(), _SECONDS)
         if held is None:
             raise _unknown(stream, name)
-        # In a transaction of its own: what the consumer has under way ends between.
+        # In another transaction: the consumer's open one ends in between.
         try:
-            with databases.told(ledger.engine, "events were skipped"):
+            with databases.translated(ledger.engine, "events were skipped"):
                 return _skip(ledger, server, held, goal)
         finally:
-            with ledger.committing("a lease was given back") as connection:
+            with ledger.committing("a lease was released") as connection:
                 leases.release(connection, made, held)
-    finally:
-        server.close()
 
 
 def _skip(
     ledger: Ledger, server: RedisClient, held: HeldLease, goal: Position | str | None
 ) -> Skipped:
-    at, stream = held.checkpoint, held.stream
+    at, stream, made = held.checkpoint, held.stream, ledger.tables
     to, row, most = at, held.outbox_id, 0
     if goal is None:
         loss = StreamReader(ledger, server, stream).lost(at, held.outbox_id)
@@ -144,52 +135,46 @@ def _skip(
             to, row, most = loss.to, loss.outbox_id, max(loss.most, 1)
     with ledger.transaction() as connection:
         if goal is not None:
-            last = outbox.marks(connection, ledger.tables, stream).floor
+            last = outbox.marks(connection, made, stream).floor
             to = last if isinstance(goal, str) else goal
             if not at <= to <= last:
                 raise UsageError(
-                    f"the consumer {held.role!r} is at {_id(at)}, and the last event is {_id(last)}:"
-                    f" {_id(to)} is not between them",
+                    f"the consumer {held.role!r} is at {entry_id(at)}, and the last event is"
+                    f" {entry_id(last)}: {entry_id(to)} is not between them",
                     hint="standing(ledger) says how far it is; to='end' skips everything",
                     shell_hint="see 'agentbus events status'; --to end skips everything",
                 )
-            row = max(row, _row_at(connection, ledger, stream, to))
+            row = max(row, _row_at(connection, made, stream, to))
             most = _enter(connection, ledger, held, to)
-        leases.renew(connection, ledger.tables, held, _SECONDS)
-        _move(connection, ledger, stream, held.role, to, row)
-    return Skipped(_id(at), _id(to), most)
+        leases.renew(connection, made, held, _SECONDS)
+        _move(connection, made, stream, held.role, to, row)
+    return Skipped(entry_id(at), entry_id(to), most)
 
 
 def _enter(connection: sa.Connection, ledger: Ledger, held: HeldLease, to: Position) -> int:
-    """Enter what lies up to a position as processed; returns how many events that are.
+    """Record the events up to a position as processed; returns how many.
 
-    A server that is wiped has them published anew under other ids, if another consumer needs them.
+    If the server is wiped, they may be published again for another consumer, under other ids.
     """
-    box, done = ledger.tables.outbox, ledger.tables.processed
-    place = sa.tuple_(box.c.position_ms, box.c.position_seq)
-    between = (box.c.stream == held.stream, place > held.checkpoint, place <= to)
+    made, box = ledger.tables, ledger.tables.outbox
+    between = [*made.published(held.stream), made.position > held.checkpoint, made.position <= to]
     columns = ("event_uuid", "stream", "position_ms", "position_seq")
-    chosen = sa.select(sa.literal(held.role), box.c.id, *(box.c[each] for each in columns)).where(
-        *between
-    )
-    entered = databases.insert(ledger.dialect, done).from_select(
-        ["consumer", "outbox_id", *columns], chosen
+    chosen = sa.select(sa.literal(held.role), box.c.id, *(box.c[each] for each in columns))
+    entered = databases.insert(ledger.dialect, made.processed).from_select(
+        ["consumer", "outbox_id", *columns], chosen.where(*between)
     )
     connection.execute(entered.on_conflict_do_nothing())
-    found: int = connection.execute(
-        sa.select(sa.func.count()).select_from(box).where(*between)
-    ).scalar_one()
+    counted = sa.select(sa.func.count()).select_from(box).where(*between)
+    found: int = connection.execute(counted).scalar_one()
     return found
 
 
 def _move(
-    connection: sa.Connection, ledger: Ledger, stream: str, name: str, to: Position, row: int
+    connection: sa.Connection, made: Tables, stream: str, name: str, to: Position, row: int
 ) -> None:
-    lease = ledger.tables.lease
+    moved = sa.update(made.lease).where(*made.role(stream, name))
     connection.execute(
-        sa.update(lease)
-        .where(lease.c.stream == stream, lease.c.role == name)
-        .values(
+        moved.values(
             checkpoint_ms=to[0],
             checkpoint_seq=to[1],
             checkpoint_outbox_id=row,
@@ -198,25 +183,21 @@ def _move(
     )
 
 
-def _row_at(connection: sa.Connection, ledger: Ledger, stream: str, to: Position) -> int:
-    """Return the last row of the outbox that was published up to a position, as far as it is known."""
-    box, lease = ledger.tables.outbox, ledger.tables.lease
-    place = sa.tuple_(box.c.position_ms, box.c.position_seq)
-    there = sa.select(sa.func.max(box.c.id)).where(
-        box.c.stream == stream, box.c.position_ms.is_not(None), place <= to
+def _row_at(connection: sa.Connection, made: Tables, stream: str, to: Position) -> int:
+    """Return the last outbox row that was published up to a position, as far as it is known."""
+    lease = made.lease
+    there = sa.select(sa.func.max(made.outbox.c.id)).where(
+        *made.published(stream), made.position <= to
     )
     passed = sa.select(sa.func.max(lease.c.checkpoint_outbox_id)).where(
-        lease.c.stream == stream,
-        sa.tuple_(lease.c.checkpoint_ms, lease.c.checkpoint_seq) <= to,
+        lease.c.stream == stream, sa.tuple_(lease.c.checkpoint_ms, lease.c.checkpoint_seq) <= to
     )
     return max(connection.execute(one).scalar() or 0 for one in (there, passed))
 
 
-def _known(connection: sa.Connection, ledger: Ledger, stream: str, name: str) -> Any:
-    lease = ledger.tables.lease
-    return connection.execute(
-        sa.select(lease).where(lease.c.stream == stream, lease.c.role == name)
-    ).first()
+def _registered(connection: sa.Connection, made: Tables, stream: str, name: str) -> bool:
+    wanted = sa.select(made.lease.c.role).where(*made.role(stream, name))
+    return connection.execute(wanted).first() is not None
 
 
 def _goal(to: str | None) -> Position | str | None:
@@ -224,7 +205,7 @@ def _goal(to: str | None) -> Position | str | None:
         return to
     if stream_id(to) is None:
         raise UsageError(
-            f"{to[:60]!a} is no id of an entry", hint="give one such as 1763622000123-0"
+            f"{to[:60]!a} is not the id of an entry", hint="give one such as 1763622000123-0"
         )
     return position(to)
 
@@ -232,7 +213,7 @@ def _goal(to: str | None) -> Position | str | None:
 def _checked(stream: str, name: str) -> None:
     names.name("stream", stream)
     if names.name("consumer", name) == RELAY or name.startswith(READER):
-        raise UsageError(f"{name[:60]!r} is no consumer's name", hint="name a consumer")
+        raise UsageError(f"{name[:60]!r} cannot be a consumer's name", hint="name a consumer")
 
 
 def _unknown(stream: str, name: str) -> NotFound:
@@ -241,7 +222,3 @@ def _unknown(stream: str, name: str) -> NotFound:
         hint="standing(ledger) returns the consumers",
         shell_hint="see 'agentbus events status'",
     )
-
-
-def _id(at: Position) -> str:
-    return f"{at[0]}-{at[1]}"

@@ -1,4 +1,4 @@
-"""What differs between SQLite and PostgreSQL: the clock, how a transaction begins, what errors mean."""
+"""Differences between SQLite and PostgreSQL: the clock, how a transaction begins, what errors mean."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 SQLITE, POSTGRESQL = "sqlite", "postgresql"
 
 
-class now_ms(FunctionElement[int]):  # noqa: N801 (it stands in SQL as a function does)
-    """The database's own clock, in ms since 1970: the only one that leases and ages are told by."""
+class now_ms(FunctionElement[int]):  # noqa: N801 (it is used as an SQL function is)
+    """The database's clock, in ms since 1970: leases and ages are measured by no other."""
 
     type = sa.BigInteger()
     inherit_cache = True
@@ -33,12 +33,12 @@ def _sqlite_clock(_element: now_ms, _compiler: Any, **_options: Any) -> str:
 
 @compiles(now_ms, POSTGRESQL)
 def _postgresql_clock(_element: now_ms, _compiler: Any, **_options: Any) -> str:
-    # Not the transaction's time: a lease is also looked at in the middle of a transaction.
+    # Not the transaction's time: leases are also checked in the middle of a transaction.
     return "(CAST(extract(epoch FROM clock_timestamp()) * 1000 AS BIGINT))"
 
 
 class transaction_id(FunctionElement[int]):  # noqa: N801
-    """The id of this very transaction in PostgreSQL, by which one learns that it was ended."""
+    """The id of the current transaction in PostgreSQL; another id shows that it was ended."""
 
     type = sa.BigInteger()
     inherit_cache = True
@@ -46,7 +46,7 @@ class transaction_id(FunctionElement[int]):  # noqa: N801
 
 @compiles(transaction_id, SQLITE)
 def _sqlite_transaction(_element: transaction_id, _compiler: Any, **_options: Any) -> str:
-    # SQLite has no such number; there a savepoint tells.
+    # SQLite has no such number; a savepoint is used there.
     return "0"
 
 
@@ -56,7 +56,7 @@ def _postgresql_transaction(_element: transaction_id, _compiler: Any, **_options
 
 
 def known(dialect: str) -> str:
-    """Return the name of a database that can keep a ledger. Raises `ConfigError`."""
+    """Return the dialect if it can hold a ledger. Raises `ConfigError`."""
     if dialect not in (SQLITE, POSTGRESQL):
         raise ConfigError(
             f"a ledger cannot lie in {dialect}",
@@ -66,15 +66,15 @@ def known(dialect: str) -> str:
 
 
 def insert(dialect: str, table: sa.Table) -> Any:
-    """Return an INSERT that knows ON CONFLICT."""
+    """Return an INSERT that supports ON CONFLICT."""
     return (postgresql if dialect == POSTGRESQL else sqlite).insert(table)
 
 
 def begin(connection: sa.Connection) -> sa.Connection:
-    """Begin a transaction that nothing can make us give up half-way; return its connection.
+    """Begin a transaction that will not fail with a conflict; return its connection.
 
-    In SQLite it takes the write lock at once: one that begins by reading may find, when it writes, that
-    another wrote since, and no waiting helps then. In PostgreSQL each statement sees what is committed.
+    In SQLite it takes the write lock at once: a transaction that begins by reading fails when it writes
+    after another one wrote. In PostgreSQL each statement sees what is committed.
     """
     if connection.dialect.name == POSTGRESQL:
         connection = connection.execution_options(isolation_level="READ COMMITTED")
@@ -82,7 +82,7 @@ def begin(connection: sa.Connection) -> sa.Connection:
         return connection
     connection.begin()
     if connection.connection.driver_connection.in_transaction:  # type: ignore[union-attr]
-        # The application's engine has a plain BEGIN of its own, under which nothing was done yet.
+        # The application's engine sends its own BEGIN; nothing was done in it yet.
         connection.exec_driver_sql("ROLLBACK")
     connection.exec_driver_sql("BEGIN IMMEDIATE")
     return connection
@@ -90,7 +90,7 @@ def begin(connection: sa.Connection) -> sa.Connection:
 
 @contextlib.contextmanager
 def transaction(engine: sa.Engine) -> Iterator[sa.Connection]:
-    """Run a block in one transaction: committed at its end, rolled back where it raises."""
+    """Run a block in one transaction: committed at the end, rolled back if it raises."""
     connection = engine.connect()
     try:
         connection = begin(connection)
@@ -104,20 +104,20 @@ def transaction(engine: sa.Engine) -> Iterator[sa.Connection]:
 
 
 def abandon(connection: sa.Connection) -> None:
-    """Roll back, whatever state a handler left the connection in."""
+    """Roll back, in whatever state a handler left the connection."""
     try:
         connection.rollback()
-        # A handler may have ended what SQLAlchemy knows of; the database's transaction goes on then.
+        # A handler may have ended SQLAlchemy's transaction; the database's goes on then.
         raw = connection.connection.driver_connection
         assert raw is not None
         raw.rollback()
-    except Exception:  # noqa: BLE001 (the error that brought us here says more)
+    except Exception:  # noqa: BLE001 (the first error says more)
         connection.invalidate()
 
 
 @contextlib.contextmanager
-def told(engine: sa.Engine, doing: str) -> Iterator[None]:
-    """Turn the database's errors into ours, without what a URL may hold as a password."""
+def translated(engine: sa.Engine, doing: str) -> Iterator[None]:
+    """Raise the database's errors as ours, without the URL's password; `doing` says when it happened."""
     try:
         yield
     except exc.DBAPIError as error:
@@ -125,7 +125,7 @@ def told(engine: sa.Engine, doing: str) -> Iterator[None]:
         said = str(error.orig).strip().partition("\n")[0]
         if missing(error):
             raise ConfigError(
-                f"{place} has not the tables of a ledger ({said})",
+                f"{place} does not have the tables of a ledger ({said})",
                 hint="call Ledger.create() first",
             ) from error
         if isinstance(error, (exc.OperationalError, exc.InterfaceError)) or (
@@ -136,7 +136,7 @@ def told(engine: sa.Engine, doing: str) -> Iterator[None]:
                 hint="see whether it runs, and whether another holds its lock",
             ) from error
         if error.statement is None and isinstance(error, exc.ProgrammingError):
-            # It came from connecting: an option of the URL that the driver does not know.
+            # From connecting: the driver does not know an option in the URL.
             raise ConfigError(
                 f"{place} cannot be connected to ({said})", hint="correct the options in its URL"
             ) from error
@@ -149,7 +149,7 @@ def told(engine: sa.Engine, doing: str) -> Iterator[None]:
 
 
 def missing(error: exc.DBAPIError) -> bool:
-    """Tell whether an error means that a table or column is not there."""
+    """Tell whether an error means that a table or column is missing."""
     state = getattr(error.orig, "sqlstate", None)
     text = str(error.orig)
     return state in ("42P01", "42703", "3F000") or text.startswith(
@@ -158,7 +158,7 @@ def missing(error: exc.DBAPIError) -> bool:
 
 
 def where(engine: sa.Engine) -> str:
-    """Return how messages call a database: without its user and password."""
+    """Return how messages name a database: without user and password."""
     url = engine.url
     if engine.dialect.name == SQLITE:
         return f"the database {url.database or ':memory:'!a}"

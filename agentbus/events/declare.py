@@ -1,21 +1,23 @@
-"""Consumers as they are declared: a handler, its stream, and the name that is its identity for ever."""
+"""Declares consumers: a handler, its stream, and the name that identifies it for ever."""
 
 from __future__ import annotations
 
 import inspect
 from dataclasses import dataclass, field, replace
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from agentbus.core import names
-from agentbus.core.errors import ConfigError
+from agentbus.core.errors import ConfigError, UsageError
 from agentbus.events.guarantee import Guarantee
 from agentbus.events.leases import READER, RELAY
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from typing import TypeVar
 
     Handler = TypeVar("Handler", bound=Callable[..., Any])
+    Value = TypeVar("Value")
 
 ATTEMPTS = 4
 BLOCK, PARK = "block", "park"
@@ -23,9 +25,9 @@ BLOCK, PARK = "block", "park"
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What a handler may know beside its event: which consumer it is, and the attempt's number, from 1.
+    """The second argument of a handler that takes one: its consumer, and the attempt number, starting at 1.
 
-    `attempt` counts across restarts where failed events are parked, and since the start elsewhere.
+    `attempt` counts across restarts if failed events are parked, otherwise since the process started.
     """
 
     consumer: str
@@ -34,9 +36,9 @@ class Context:
     _beat: Callable[[], None] | None = field(default=None, repr=False, compare=False)
 
     def beat(self) -> None:
-        """Say that this handler goes on: to be called by one that may outlast the heartbeat timeout.
+        """Send a heartbeat, from a handler that may outlast the supervisor's heartbeat timeout.
 
-        Under a supervisor, a worker that says nothing for so long is killed. Elsewhere it does nothing.
+        A supervised process without heartbeats is killed. Without a supervisor this does nothing.
         """
         if self._beat is not None:
             self._beat()
@@ -44,7 +46,7 @@ class Context:
 
 @dataclass(frozen=True, slots=True)
 class Declaration:
-    """A consumer as it was declared; `attempts` is how many runs an event gets before it is parked."""
+    """A declared consumer; `attempts` is the number of attempts before an event is parked."""
 
     stream: str
     name: str
@@ -56,7 +58,7 @@ class Declaration:
     with_context: bool
 
     def call(self, what: Any, context: Context, session: Any = None) -> None:
-        """Call the handler with what it takes."""
+        """Call the handler with the arguments that it takes."""
         given = [what]
         if self.with_context:
             given.append(context)
@@ -65,7 +67,7 @@ class Declaration:
         self.handler(*given)
 
     def beating(self, beat: Callable[[], None]) -> Declaration:
-        """Return the same, with `beat` as what a handler that takes a context says its life by."""
+        """Return the same consumer, whose context calls `beat` for a heartbeat."""
         if not self.with_context:
             return self
         handler = self.handler
@@ -91,12 +93,12 @@ def consumer(
     attempts: int = ATTEMPTS,
     batch: bool = False,
 ) -> Callable[[Handler], Handler]:
-    """Declare a function as the consumer of a stream; it stays what it is, and can be called in tests.
+    """Declare a function as the consumer of a stream; the function itself does not change.
 
     Exactly once it takes `(event, session)` or `(event, context, session)`, otherwise `(event)` or
-    `(event, context)`; with `batch` a list of events. `name` is under which the ledger knows what it did:
-    under another name it would begin anew. A failing event is tried again until it succeeds (`block`), or
-    put aside after so many attempts (`park`). Raises `ConfigError`, `InvalidName`.
+    `(event, context)`; with `batch` a list of events. The ledger knows the consumer by `name`: under
+    another name it starts from the first event. A failing event is retried until it succeeds (`block`), or
+    parked after `attempts` attempts (`park`). Raises `ConfigError`, `InvalidName`.
     """
 
     def declare(handler: Handler) -> Handler:
@@ -131,37 +133,37 @@ def register(
     attempts: int = ATTEMPTS,
     batch: bool = False,
 ) -> Declaration:
-    """Return a registration without making it known; otherwise as `consumer`."""
+    """Return a declared consumer without adding it to `registered`; otherwise as `consumer`."""
     names.name("stream", stream)
     names.name("consumer", name)
     if name == RELAY:
-        raise ConfigError(f"no consumer can be named {RELAY!r}", hint="it is the relay's own role")
+        raise ConfigError(f"a consumer cannot be named {RELAY!r}", hint="it is the relay's role")
     if name.startswith(READER):
         raise ConfigError(
-            f"no consumer can be named {name[:60]!a}",
-            hint=f"{READER!r} begins the roles of readers such as archives",
+            f"a consumer cannot be named {name[:60]!a}",
+            hint=f"roles that begin with {READER!r} are those of readers such as archives",
         )
     if not isinstance(guarantee, Guarantee):
-        raise ConfigError(f"{guarantee!r} is no guarantee", hint="give one of Guarantee")
+        raise ConfigError(f"{guarantee!r} is not a guarantee", hint="give one of Guarantee")
     if on_error not in (BLOCK, PARK):
         raise ConfigError(f"on_error is {on_error!r}", hint=f"use {BLOCK!r} or {PARK!r}")
     if isinstance(attempts, bool) or not isinstance(attempts, int) or attempts < 1:
-        raise ConfigError(f"attempts are {attempts!r}", hint="give a number of runs, at least 1")
+        raise ConfigError(f"attempts are {attempts!r}", hint="give a whole number, at least 1")
     if batch and guarantee is not Guarantee.EXACTLY_ONCE:
         raise ConfigError(
-            "only a consumer that acts exactly once takes events in batches",
+            "only an exactly-once consumer can take events in batches",
             hint="leave out batch, or the guarantee",
         )
     if not callable(handler) or inspect.iscoroutinefunction(handler):
         raise ConfigError(
-            f"the handler of {name!r} is no plain function", hint="give one without async"
+            f"the handler of {name!r} is not a plain function", hint="give one without async"
         )
     plain = ["event", "session"] if guarantee is Guarantee.EXACTLY_ONCE else ["event"]
     taken = _positional(handler)
     if taken not in (len(plain), len(plain) + 1):
         wanted = f"({', '.join(plain)}) or ({', '.join(['event', 'context', *plain[1:]])})"
         raise ConfigError(
-            f"the handler of {name!r} takes {taken} arguments", hint=f"have it take {wanted}"
+            f"the handler of {name!r} takes {taken} arguments", hint=f"declare it as {wanted}"
         )
     return Declaration(
         stream, name, handler, guarantee, on_error, attempts, batch, taken > len(plain)
@@ -173,13 +175,39 @@ def registered() -> dict[str, Declaration]:
     return dict(_REGISTERED)
 
 
+def load(module: str) -> None:
+    """Import a module that declares consumers or schemas. Raises `UsageError`."""
+    try:
+        import_module(module)
+    except (Exception, SystemExit) as error:
+        raise UsageError(
+            f"the module {module!r} cannot be loaded ({type(error).__name__}: {error})",
+            hint="correct it, or start this where it can be found",
+        ) from error
+
+
+def chosen(found: Mapping[str, Value], module: str, only: str | None) -> dict[str, Value]:
+    """Return the consumers of a module, all or `only` one. Raises `UsageError`."""
+    if not found:
+        raise UsageError(
+            f"the module {module!r} declares no consumer", hint="declare it with @consumer"
+        )
+    if only is None:
+        return dict(found)
+    if only not in found:
+        raise UsageError(
+            f"no consumer is named {only!r}", hint=f"there are {', '.join(sorted(found))}"
+        )
+    return {only: found[only]}
+
+
 def registration(of: str | Callable[..., Any]) -> Declaration:
     """Return a consumer by its name or its handler. Raises `ConfigError` if none was declared."""
     for each in _REGISTERED.values():
         if of in (each.name, each.handler):
             return each
     raise ConfigError(
-        f"{of!r} is no consumer", hint="declare it with @consumer, and import its module"
+        f"{of!r} is not a consumer", hint="declare it with @consumer, and import its module"
     )
 
 

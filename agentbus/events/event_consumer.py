@@ -1,7 +1,8 @@
-"""The consumer: reads a stream past its checkpoint, and acts on each event as it was promised."""
+"""The consumer: reads a stream past its checkpoint, and runs the handler on each event."""
 
 from __future__ import annotations
 
+import contextlib
 import math
 import threading
 import time
@@ -24,7 +25,7 @@ from agentbus.events.redis import RedisClient
 from agentbus.events.schemas import REGISTERED
 from agentbus.events.stream_reader import StreamReader
 from agentbus.events.telemetry import Telemetry
-from agentbus.events.transaction import EventTransactions, HandlerError, told
+from agentbus.events.transaction import EventTransactions, HandlerError, error_text
 from agentbus.events.validate import EventValidator
 from agentbus.queues.retry import Backoff
 
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from agentbus.events.declare import Declaration
-    from agentbus.events.leases import HeldLease
     from agentbus.events.ledger import Ledger
     from agentbus.events.schemas import EventSchemas
     from agentbus.queues.runner import BlockingBus
@@ -44,7 +44,7 @@ _LONGEST_PAUSE = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """The event that a consumer is stopped by, what its handler raised, and how often it was tried."""
+    """The event that blocks a consumer, the error of its last attempt, and the number of attempts."""
 
     event: StreamEvent
     error: BaseException
@@ -52,12 +52,12 @@ class Failure:
 
 
 class Consumer:
-    """Acts on the events of a stream by a registered handler; of several, one does, and the others wait.
+    """Runs a declared handler on the events of a stream; of several processes one does, the others wait.
 
-    `failure` is what it is stopped by at present, `counts` how many events it `handled`, knew as
-    `duplicates`, `parked`, and how often it `failed` or met an `unknown` type. `at_once` is how many events
-    it reads, and with a batch handler gives it, at once. `at` is called at each named step, for tests,
-    and `beat` by the loop of `run` at least once a second, unless an event is in hand or a server is away.
+    `failure` is what blocks it now; `counts` has the numbers of events `handled`, `duplicates`, `parked`,
+    and of attempts that `failed` or met an `unknown` type. `at_once` is how many events it reads, and
+    passes to a batch handler, at once. `at` is called at each kill point, for tests; `beat` by the loop of
+    `run` at least once a second, except while a handler runs or a server is unavailable.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Consumer:
         self.counts: Counter[str] = Counter()
         self.failure: Failure | None = None
         self.checkpoint = (0, 0)
-        self._fitness = EventValidator(registration, ledger, schemas)
+        self._validator = EventValidator(registration, ledger, schemas)
         self._lease = lease
         self._renew = min(RENEW_SECONDS, lease / 3)
         self._backoff = backoff or Backoff()
@@ -87,27 +87,27 @@ class Consumer:
         self._at = at or kill_points.hook()
         self._beat = beat or (lambda: None)
         self._server = RedisClient(bus.runner)
-        self._entries = StreamReader(ledger, self._server, registration.stream)
+        self._reader = StreamReader(ledger, self._server, registration.stream)
         self._telemetry = Telemetry(ledger, self._server, registration.name, self.owner)
-        self._held: HeldLease | None = None
-        self._applying: EventTransactions | None = None
-        self._renewing: LeaseRenewer | None = None
-        # The event whose attempt was counted and had no outcome yet: what comes between is no attempt.
+        # Both are there while the lease is held.
+        self._transactions: EventTransactions | None = None
+        self._renewer: LeaseRenewer | None = None
+        # The UUID of an event whose counted attempt has no outcome yet: the next one is the same attempt.
         self._cut_off: str | None = None
         self._renewed = 0.0
         self._stopped = threading.Event()
-        self._glanced = -math.inf
+        self._checked = -math.inf
 
     @property
     def holds(self) -> bool:
-        """Tell whether this consumer has the lease, as far as it knows."""
-        return self._held is not None
+        """Whether this consumer holds the lease, as far as it knows."""
+        return self._transactions is not None
 
     def run_once(self) -> int:
-        """Act on all events that are there, up to one that fails; returns how many it passed.
+        """Handle the events that are there, up to one that fails; returns how many it passed.
 
-        A failing event is tried once, and told by `failure`. Returns 0 while another holds the lease.
-        Raises `BackendUnavailable`, `EventsLost`, `ConfigError`.
+        A failing event is tried once, and then in `failure`. Returns 0 while another process holds the
+        lease. Raises `BackendUnavailable`, `EventsLost`, `ConfigError`.
         """
         total = 0
         while True:
@@ -117,9 +117,9 @@ class Consumer:
                 return total
 
     def run(self, on_round: Callable[[int], None] | None = None) -> None:
-        """Act on events until `stop` is called; waits out trouble that may pass, and failing handlers.
+        """Handle events until `stop` is called; retries failing handlers and unavailable servers.
 
-        `on_round` is called with how many events a round passed, where it passed any.
+        `on_round` is called after each round that passed events, with their number.
         Raises `EventsLost`, `ConfigError`.
         """
         pause = 0.1
@@ -134,7 +134,7 @@ class Consumer:
                     if self.failure is not None:
                         self._wait_to_retry(self.failure)
                     elif not passed and self.holds:
-                        self._entries.wait(self.checkpoint, _WAIT)
+                        self._reader.wait(self.checkpoint, _WAIT)
                     elif not passed:
                         self._stopped.wait(_WAIT)
                     pause = 0.1
@@ -151,24 +151,21 @@ class Consumer:
             self._beat()
 
     def stop(self) -> None:
-        """Have `run` return after the event in hand; to be called as often as one likes."""
+        """Make `run` return after the current event; can be called repeatedly."""
         self._stopped.set()
 
     def close(self) -> None:
-        """Give the lease back, and close the connection to the server."""
+        """Release the lease, and close the connection to the server."""
         self._tell(at_last=True)
-        held = self._held
+        transactions = self._transactions
         self._drop()
-        if held is not None:
-            try:
-                with (
-                    databases.told(self.ledger.engine, "a lease was given back"),
-                    self.ledger.transaction() as connection,
-                ):
-                    leases.release(connection, self.ledger.tables, held)
-            except BackendUnavailable:
-                # It runs out by itself.
-                pass
+        if transactions is not None:
+            # If the database is away, it expires.
+            with (
+                contextlib.suppress(BackendUnavailable),
+                self.ledger.committing("a lease was released") as connection,
+            ):
+                leases.release(connection, self.ledger.tables, transactions.held)
         self._server.close()
 
     def _tell(self, *, at_last: bool = False) -> None:
@@ -178,47 +175,44 @@ class Consumer:
     # -- one turn --
 
     def _turn(self) -> int:
-        """Act on what one read finds; returns how many entries were passed."""
-        with databases.told(self.ledger.engine, "events were consumed"):
+        """Handle the events of one read; returns how many entries were passed."""
+        with databases.translated(self.ledger.engine, "events were consumed"):
             try:
-                held = self._hold()
-                if held is None:
+                transactions = self._hold()
+                if transactions is None:
                     return 0
-                self._glance()
-                return self._read(held)
+                self._retry_parked(transactions)
+                return self._read(transactions)
             except StaleLease as error:
                 self._warn(error)
                 self._drop()
                 return 0
             except Exception:
-                # A commit whose answer was lost may have moved the checkpoint: ask for it first.
+                # A commit without an answer may have moved the checkpoint: read it first.
                 self._renewed = -math.inf
                 raise
 
-    def _glance(self) -> None:
-        """Look, now and then, for parked events that are wanted again, and for what is forgotten."""
-        now, mine = time.monotonic(), self.registration
-        if now < self._glanced + _WAIT:
+    def _retry_parked(self, transactions: EventTransactions) -> None:
+        """Each second, retry the parked events for which that was requested."""
+        now, stream = time.monotonic(), self.registration.stream
+        if now < self._checked + _WAIT:
             return
-        self._glanced = now
+        self._checked = now
         with self.ledger.engine.connect() as connection:
-            self._fitness.look(connection)
-            wanted = parked_events.due(connection, self.ledger, mine.stream, mine.name)
+            self._validator.look(connection)
+            wanted = parked_events.due(connection, self.ledger, stream, self.registration.name)
         for one in wanted:
             if self._stopped.is_set():
                 return
             self._beat()
             self._hold()
-            assert self._applying is not None
             try:
-                self.counts["handled"] += self._applying.again(one)
+                self.counts["handled"] += transactions.retry(one)
             except HandlerError as error:
-                self._trouble(error)
-                self.counts["failed"] += 1
-                self._warn(error.__cause__ or error)
+                self._failed(self._cause(error))
 
-    def _read(self, held: HeldLease) -> int:
-        found = self._entries.past(held, self.checkpoint, self._at_once)
+    def _read(self, transactions: EventTransactions) -> int:
+        found = self._reader.past(transactions.held, self.checkpoint, self._at_once)
         if found:
             self._at("consumer.read")
         events: list[StreamEvent] = []
@@ -227,94 +221,86 @@ class Consumer:
             try:
                 events.append(decode(self.registration.stream, entry_id, flat))
             except ValueError as error:
-                # Another program wrote it: nobody sent it as an event.
+                # Another program wrote it: it was never sent as an event.
                 self._warn(error)
                 self.counts["foreign"] += 1
-                passed += self._act(events)
+                passed += self._act(transactions, events)
                 events = []
                 if self.failure is not None:
                     return passed
-                assert self._applying is not None
-                self._applying.pass_by(position(entry_id))
+                transactions.skip_entry(position(entry_id))
                 self.checkpoint = position(entry_id)
                 passed += 1
-        return passed + self._act(events)
+        return passed + self._act(transactions, events)
 
-    def _act(self, events: Sequence[StreamEvent]) -> int:
+    def _act(self, transactions: EventTransactions, events: Sequence[StreamEvent]) -> int:
         together = self.registration.batch and len(events) > 1 and self.failure is None
-        together = together and all(self._fitness.wrong(event) is None for event in events)
-        if together and self._batch(events):
+        together = together and all(self._validator.wrong(event) is None for event in events)
+        if together and self._batch(transactions, events):
             return len(events)
         for number, event in enumerate(events):
-            if self._stopped.is_set() or not self._one(event):
+            if self._stopped.is_set() or not self._one(transactions, event):
                 return number
             self._hold()
         return len(events)
 
-    def _batch(self, events: Sequence[StreamEvent]) -> bool:
-        """Act on many events in one transaction; False if it failed, and each is to be tried alone."""
-        assert self._applying is not None
+    def _batch(self, transactions: EventTransactions, events: Sequence[StreamEvent]) -> bool:
+        """Handle many events in one transaction; False if it failed, and each is to be tried alone."""
         try:
-            handled = self._applying.exactly_once(events)
+            handled = transactions.exactly_once(events)
         except HandlerError as error:
-            self._trouble(error)
+            self._cause(error)
             self.counts["failed"] += 1
             return False
         self._passed(events[-1], handled, len(events))
         return True
 
-    def _one(self, event: StreamEvent) -> bool:
-        """Act on an event; False if it failed and blocks."""
-        mine, applying = self.registration, self._applying
-        assert applying is not None
-        wrong = self._fitness.wrong(event)
-        if wrong is not None and not self._fitness.known(event):
+    def _one(self, transactions: EventTransactions, event: StreamEvent) -> bool:
+        """Handle an event; False if it failed and blocks."""
+        parks, most = self.registration.on_error == PARK, self.registration.attempts
+        attempt = self._attempt(event)
+        wrong = self._validator.wrong(event)
+        if wrong is not None and not self._validator.known(event):
             self.counts["unknown"] += 1
-            return self._failed(event, wrong, self._tries(event))
-        attempt, before = self._tries(event), None
-        if mine.on_error == PARK:
-            again = self._cut_off == event.event_uuid
-            attempt, before = applying.count(event, again=again)
+            return self._block(event, wrong, attempt)
+        if parks:
+            attempt, before = transactions.count(event, again=self._cut_off == event.event_uuid)
             self._cut_off = event.event_uuid
-            if attempt > mine.attempts:
-                return self._park(
-                    event, before or "its process ended while it was handled", attempt - 1
-                )
+            if attempt > most:
+                why = before or "its process ended while it was handled"
+                return self._park(transactions, event, why, attempt - 1)
         try:
             if wrong is not None:
                 raise HandlerError from wrong
-            handled = self._apply(event, attempt)
+            handled = self._apply(transactions, event, attempt)
         except HandlerError as error:
-            self._trouble(error)
+            cause = self._cause(error)
             self._cut_off = None
-            cause = error.__cause__
-            assert cause is not None
-            if mine.on_error == PARK:
-                if attempt >= mine.attempts:
-                    self.counts["failed"] += 1
-                    return self._park(event, told(cause), attempt)
-                applying.failed(event, cause)
-            return self._failed(event, cause, attempt)
+            if parks and attempt >= most:
+                self.counts["failed"] += 1
+                return self._park(transactions, event, error_text(cause), attempt)
+            if parks:
+                transactions.failed(event, cause)
+            return self._block(event, cause, attempt)
         self._passed(event, handled, 1)
         return True
 
-    def _apply(self, event: StreamEvent, attempt: int) -> int:
-        assert self._applying is not None
+    def _apply(self, transactions: EventTransactions, event: StreamEvent, attempt: int) -> int:
         guarantee = self.registration.guarantee
         if guarantee is Guarantee.EXACTLY_ONCE:
-            counted = self.registration.on_error == PARK
-            return self._applying.exactly_once([event], attempt, counted=counted)
+            return transactions.exactly_once(
+                [event], attempt, counted=self.registration.on_error == PARK
+            )
         if guarantee is Guarantee.AT_LEAST_ONCE:
-            return self._applying.at_least_once(event, attempt)
+            return transactions.at_least_once(event, attempt)
         try:
-            return self._applying.at_most_once(event, attempt)
+            return transactions.at_most_once(event, attempt)
         except HandlerError as error:
-            # It was passed before its handler began, and is not tried again.
-            self.counts["failed"] += 1
-            self._warn(error.__cause__ or error)
+            # The checkpoint is past it already, and it is not retried.
+            self._failed(error.__cause__ or error)
             return 1
 
-    def _tries(self, event: StreamEvent) -> int:
+    def _attempt(self, event: StreamEvent) -> int:
         before = self.failure
         if before is None or before.event.event_uuid != event.event_uuid:
             return 1
@@ -325,33 +311,37 @@ class Consumer:
         self.counts["handled"] += handled
         self.counts["duplicates"] += of - handled
 
-    def _park(self, event: StreamEvent, error: str, attempts: int) -> bool:
-        assert self._applying is not None
-        self._applying.park(event, error, attempts)
+    def _park(
+        self, transactions: EventTransactions, event: StreamEvent, error: str, attempts: int
+    ) -> bool:
+        transactions.park(event, error, attempts)
         self.checkpoint, self.failure = event.position, None
         self.counts["parked"] += 1
-        self._warn(AgentBusError(f"{event.event_type} {event.event_uuid} is put aside: {error}"))
+        self._warn(AgentBusError(f"{event.event_type} {event.event_uuid} is parked: {error}"))
         return True
 
-    def _failed(self, event: StreamEvent, error: BaseException, attempts: int) -> bool:
+    def _block(self, event: StreamEvent, error: BaseException, attempts: int) -> bool:
         self.failure = Failure(event, error, attempts)
-        self.counts["failed"] += 1
-        self._warn(error)
+        self._failed(error)
         return False
 
-    def _trouble(self, error: HandlerError) -> None:
-        """Raise what is no failure of the handler's: the connection was cut beneath it."""
-        cause = error.__cause__
+    def _failed(self, error: BaseException) -> None:
+        self.counts["failed"] += 1
+        self._warn(error)
+
+    def _cause(self, error: HandlerError) -> BaseException:
+        """Return the error of a handler; raise it if the database's connection was lost."""
+        cause = error.__cause__ or error
         if isinstance(cause, exc.DBAPIError) and cause.connection_invalidated:
             raise cause from None
+        return cause
 
     # -- the lease --
 
-    def _hold(self) -> HeldLease | None:
-        """Take the lease if it is free, or renew it when it is time. Raises `StaleLease`."""
-        made = self.ledger.tables
-        if self._held is None:
-            mine = self.registration
+    def _hold(self) -> EventTransactions | None:
+        """Acquire the lease if it is free, or renew it when it is due. Raises `StaleLease`."""
+        made, mine = self.ledger.tables, self.registration
+        if self._transactions is None:
             with self.ledger.transaction() as connection:
                 held = leases.acquire(
                     connection, made, mine.stream, mine.name, self.owner, self._lease
@@ -359,31 +349,32 @@ class Consumer:
             if held is None:
                 return None
             self._at("consumer.leased")
-            self._held, self._renewed, self._glanced = held, time.monotonic(), -math.inf
+            self._renewed, self._checked = time.monotonic(), -math.inf
             self.checkpoint, self.failure = held.checkpoint, None
-            self._applying = EventTransactions(
+            self._transactions = EventTransactions(
                 *(mine, self.ledger, held, self._lease, self._at), self._telemetry.ran
             )
-            self._renewing = LeaseRenewer(self.ledger, held, self._lease, self._renew)
+            self._renewer = LeaseRenewer(self.ledger, held, self._lease, self._renew)
         elif time.monotonic() - self._renewed >= self._renew:
+            held = self._transactions.held
             with self.ledger.transaction() as connection:
-                self.checkpoint = leases.renew(connection, made, self._held, self._lease)
+                self.checkpoint = leases.renew(connection, made, held, self._lease)
             self._renewed = time.monotonic()
-        return self._held
+        return self._transactions
 
     def _drop(self) -> None:
-        if self._renewing is not None:
-            self._renewing.stop()
-        self._held = self._applying = self._renewing = None
+        if self._renewer is not None:
+            self._renewer.stop()
+        self._transactions = self._renewer = None
 
     def _wait_to_retry(self, failure: Failure) -> None:
-        """Wait before a failed event is tried again, and keep the lease meanwhile."""
+        """Wait before a failed event is retried, and keep the lease meanwhile."""
         until = time.monotonic() + self._backoff.after(failure.attempts)
         while (left := until - time.monotonic()) > 0 and not self._stopped.wait(
             min(left, self._renew, _WAIT)
         ):
             self._beat()
-            with databases.told(self.ledger.engine, "a lease was renewed"):
+            with databases.translated(self.ledger.engine, "a lease was renewed"):
                 try:
                     self._hold()
                 except StaleLease:
@@ -391,5 +382,5 @@ class Consumer:
                     return
 
     def _warn(self, error: BaseException) -> None:
-        said = str(error) if isinstance(error, AgentBusError) else told(error)
+        said = str(error) if isinstance(error, AgentBusError) else error_text(error)
         emit("warning", {"verb": "consume", "consumer": self.registration.name, "error": said})

@@ -1,4 +1,4 @@
-"""Leases: who acts for a stream in a role, by the database's clock, and how far that role is."""
+"""Leases: which process acts for a stream in a role, by the database's clock, and the role's checkpoint."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from agentbus.events import databases
 from agentbus.events.databases import now_ms, transaction_id
 
 if TYPE_CHECKING:
-    from agentbus.events.tables import Tables
+    from agentbus.events.tables import Position, Tables
 
 RELAY = "relay"
-# What the role of a reader begins with, which is no consumer and needs events nevertheless: an archive.
+# The prefix of the roles of readers: an archive, for example, is not a consumer but needs events too.
 READER = "reader:"
 LEASE_SECONDS = 30.0
 RENEW_SECONDS = 10.0
@@ -24,35 +24,33 @@ RENEW_SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True)
 class HeldLease:
-    """A lease that was taken: its fencing token, and the checkpoint that it was taken at."""
+    """A lease that was acquired: its fencing token, and the checkpoint at that time."""
 
     stream: str
     role: str
     token: int
-    checkpoint: tuple[int, int]
+    checkpoint: Position
     outbox_id: int
 
 
 def identity(connection: sa.Connection, made: Tables) -> int:
-    """Return the number by which this ledger is told from others, which is made once."""
-    lease = made.lease
+    """Return the random number that identifies this ledger; the first call makes it."""
     # No stream has an empty name.
     row = {"stream": "", "role": "ledger", "owner": "", "token": secrets.randbits(62)}
-    connection.execute(
-        databases.insert(connection.dialect.name, lease).on_conflict_do_nothing(), row
-    )
-    found: int = connection.execute(
-        sa.select(lease.c.token).where(lease.c.stream == "", lease.c.role == "ledger")
-    ).scalar_one()
+    _insert(connection, made, row)
+    wanted = sa.select(made.lease.c.token).where(*made.role("", "ledger"))
+    found: int = connection.execute(wanted).scalar_one()
     return found
 
 
 def register(connection: sa.Connection, made: Tables, stream: str, role: str) -> None:
-    """Make a role known for a stream: from now on nothing is removed that it has not passed."""
-    row = {"stream": stream, "role": role, "owner": ""}
-    connection.execute(
-        databases.insert(connection.dialect.name, made.lease).on_conflict_do_nothing(), row
-    )
+    """Add a role to a stream: from now on nothing is removed that it has not passed."""
+    _insert(connection, made, {"stream": stream, "role": role, "owner": ""})
+
+
+def _insert(connection: sa.Connection, made: Tables, row: dict[str, object]) -> None:
+    insert = databases.insert(connection.dialect.name, made.lease)
+    connection.execute(insert.on_conflict_do_nothing(), row)
 
 
 def acquire(
@@ -63,9 +61,9 @@ def acquire(
     owner: str,
     seconds: float = LEASE_SECONDS,
 ) -> HeldLease | None:
-    """Take a lease that nobody holds, or that ran out; None while another holds it.
+    """Acquire a lease that is free or has expired; None while another process holds it.
 
-    Its token is higher than all before it.
+    Each lease of a role has a higher token than the one before.
     """
     register(connection, made, stream, role)
     free = made.lease.c.expires_at_ms <= now_ms()
@@ -75,10 +73,7 @@ def acquire(
 def seize(
     connection: sa.Connection, made: Tables, stream: str, role: str, owner: str, seconds: float
 ) -> HeldLease | None:
-    """Take a lease from whoever has it; None if the role is not known.
-
-    Whoever had it does nothing in its name any more: what it has under way is not committed.
-    """
+    """Take a lease from its holder, whose open transactions can not commit; None for an unknown role."""
     return _take(connection, made, stream, role, owner, seconds)
 
 
@@ -94,7 +89,7 @@ def _take(
     lease = made.lease
     taken = connection.execute(
         sa.update(lease)
-        .where(lease.c.stream == stream, lease.c.role == role, *where)
+        .where(*made.role(stream, role), *where)
         .values(
             owner=owner,
             token=lease.c.token + 1,
@@ -113,8 +108,8 @@ def _take(
 
 def renew(
     connection: sa.Connection, made: Tables, held: HeldLease, seconds: float = LEASE_SECONDS
-) -> tuple[int, int]:
-    """Hold a lease for longer; returns its checkpoint. Raises `StaleLease` if another took it."""
+) -> Position:
+    """Extend a lease; returns its checkpoint. Raises `StaleLease` if another process acquired it."""
     lease = made.lease
     done = connection.execute(
         sa.update(lease)
@@ -128,25 +123,21 @@ def renew(
 
 
 def release(connection: sa.Connection, made: Tables, held: HeldLease) -> None:
-    """Give a lease back, so that another may take it at once; nothing if another has it."""
-    connection.execute(
-        sa.update(made.lease).where(*mine(made, held)).values(owner="", expires_at_ms=0)
-    )
+    """Release a lease, so that another process can acquire it at once; nothing if another has it."""
+    free = sa.update(made.lease).values(owner="", expires_at_ms=0)
+    connection.execute(free.where(*mine(made, held)))
 
 
-def surrender(connection: sa.Connection, made: Tables, stream: str, role: str, owner: str) -> bool:
-    """Give back the lease of one that is dead for certain; tells whether it held it."""
-    lease = made.lease
-    done = connection.execute(
-        sa.update(lease)
-        .where(lease.c.stream == stream, lease.c.role == role, lease.c.owner == owner)
-        .values(owner="", expires_at_ms=0)
-    )
-    return done.rowcount == 1
+def release_dead(
+    connection: sa.Connection, made: Tables, stream: str, role: str, owner: str
+) -> None:
+    """Release the lease of a process that has ended, if it held it."""
+    free = sa.update(made.lease).values(owner="", expires_at_ms=0)
+    connection.execute(free.where(*made.role(stream, role), made.lease.c.owner == owner))
 
 
 def advance(made: Tables) -> sa.Update:
-    """Return the last statement of a consumer's transaction, which finds one row or nothing is done.
+    """Return the last statement of a consumer's transaction: unless it updates one row, nothing is done.
 
     It takes `at_stream`, `at_role`, `at_token`, `at_transaction`, `to_ms`, `to_seq`, `to_outbox_id`.
     """
@@ -160,7 +151,7 @@ def advance(made: Tables) -> sa.Update:
             lease.c.role == sa.bindparam("at_role"),
             lease.c.token == sa.bindparam("at_token", type_=sa.BigInteger),
             sa.tuple_(lease.c.checkpoint_ms, lease.c.checkpoint_seq) < sa.tuple_(to_ms, to_seq),
-            # The transaction in which the event was entered as processed, and no later one.
+            # The transaction that recorded the event as processed, and not a later one.
             transaction_id() == sa.bindparam("at_transaction", type_=sa.BigInteger),
         )
         .values(
@@ -173,18 +164,13 @@ def advance(made: Tables) -> sa.Update:
 
 
 def mine(made: Tables, held: HeldLease) -> list[sa.ColumnElement[bool]]:
-    """Return the conditions under which a lease is still the one that was taken."""
-    lease = made.lease
-    return [
-        lease.c.stream == held.stream,
-        lease.c.role == held.role,
-        lease.c.token == held.token,
-    ]
+    """Return the conditions for a lease that is still held."""
+    return [*made.role(held.stream, held.role), made.lease.c.token == held.token]
 
 
 def stale(held: HeldLease) -> StaleLease:
-    """Return the error of one that was overtaken."""
+    """Return the error for a process whose lease another one acquired."""
     return StaleLease(
-        f"the lease of {held.role!r} on the stream {held.stream!r} is another's now",
-        hint="nothing was done in its name; it is taken again when it is free",
+        f"another process holds the lease of {held.role!r} on the stream {held.stream!r} now",
+        hint="nothing was committed for it; the lease is acquired again when it is free",
     )

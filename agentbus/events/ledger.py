@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 
 class Ledger:
-    """What an application and its consumers know of events, beside the application's own rows.
+    """The tables of events in the application's own database.
 
-    It is made from an engine, or from a connection or a session that the application already has: then
-    `create` and `check` take part in its transaction, and all else goes through its engine. `schema` is
-    PostgreSQL's. Raises `ConfigError` for another database than PostgreSQL and SQLite.
+    `bind` is an engine, or a connection or session that the application already has: then `create` and
+    `check` join its transaction, and everything else goes through its engine. `schema` is PostgreSQL's.
+    Raises `ConfigError` unless the database is PostgreSQL or SQLite.
     """
 
     def __init__(
@@ -59,15 +59,15 @@ class Ledger:
         return self.tables.metadata
 
     def transaction(self) -> AbstractContextManager[sa.Connection]:
-        """Run a block in a transaction of its own, committed at its end, rolled back where it raises.
+        """Run a block in its own transaction: committed at the end, rolled back if it raises.
 
-        In SQLite it holds the write lock from its beginning; in PostgreSQL it is READ COMMITTED.
+        In SQLite it holds the write lock from the start; in PostgreSQL it is READ COMMITTED.
         """
         return databases.transaction(self.engine)
 
     @property
     def place(self) -> str:
-        """Where its database is, without its user and password: a path, or host:port/name."""
+        """Where its database is, without user and password: a path, or host:port/name."""
         url = self.engine.url
         if self.dialect == databases.SQLITE:
             return url.database or ":memory:"
@@ -75,40 +75,37 @@ class Ledger:
 
     @contextmanager
     def committing(self, doing: str) -> Iterator[sa.Connection]:
-        """Do as `transaction`, and raise what the database says as errors of ours."""
-        with databases.told(self.engine, doing), self.transaction() as connection:
+        """Run a block as `transaction` does, and raise the database's errors as ours."""
+        with databases.translated(self.engine, doing), self.transaction() as connection:
+            yield connection
+
+    @contextmanager
+    def reading(self, doing: str = "it was read") -> Iterator[sa.Connection]:
+        """Run a block that reads, outside of any transaction, and raise the database's errors as ours."""
+        with databases.translated(self.engine, doing), self.engine.connect() as connection:
             yield connection
 
     def create(self) -> None:
-        """Make the tables that are not there; those that are stay as they are.
-
-        Raises `BackendUnavailable`.
-        """
-        with databases.told(self.engine, "its tables were made"):
+        """Create the tables that are missing. Raises `BackendUnavailable`."""
+        with databases.translated(self.engine, "its tables were created"):
             if self._joined is not None:
                 self.metadata.create_all(_connection(self._joined))
                 return
             with self.transaction() as connection:
                 if self.dialect == databases.POSTGRESQL:
-                    # Two that start at once would both find nothing, and one of them fail.
-                    connection.execute(
-                        sa.select(
-                            sa.func.pg_advisory_xact_lock(sa.func.hashtext(self.tables.channel))
-                        )
-                    ).all()
+                    # Two that start at once would both find nothing, and one of them would fail.
+                    key = sa.func.hashtext(self.tables.channel)
+                    connection.execute(sa.select(sa.func.pg_advisory_xact_lock(key))).all()
                 self.metadata.create_all(connection)
 
     def statements(self) -> list[str]:
-        """Return the SQL by which `create` makes everything in an empty database, for migrations.
-
-        Nothing is asked of the database.
-        """
+        """Return the SQL that `create` runs in an empty database, for migrations, without connecting."""
         return statements(self.tables, self.prefix, self.engine.dialect)
 
     def missing(self) -> list[str]:
-        """Return the names of the tables that are not there."""
-        with databases.told(self.engine, "its tables were looked at"), self.engine.connect() as one:
-            look = sa.inspect(one)
+        """Return the names of the tables that are missing."""
+        with self.reading("its tables were inspected") as connection:
+            look = sa.inspect(connection)
             return [
                 table.name
                 for table in self.metadata.sorted_tables
@@ -116,13 +113,14 @@ class Ledger:
             ]
 
     def check(self) -> None:
-        """Raise `ConfigError`, which names what differs, unless the tables are as they should be."""
-        with databases.told(self.engine, "its tables were looked at"):
-            if self._joined is not None:
+        """Raise `ConfigError`, which names each difference, unless the tables are as they should be."""
+        doing = "its tables were inspected"
+        if self._joined is not None:
+            with databases.translated(self.engine, doing):
                 wrong = self._differences(_connection(self._joined))
-            else:
-                with self.engine.connect() as connection:
-                    wrong = self._differences(connection)
+        else:
+            with self.reading(doing) as connection:
+                wrong = self._differences(connection)
         if wrong:
             raise ConfigError(
                 f"the ledger in {databases.where(self.engine)} is not as it should be: "
@@ -131,18 +129,15 @@ class Ledger:
             )
 
     def identity(self) -> int:
-        """Return the number by which this ledger is told from others; it is made when first asked for."""
+        """Return the number that identifies this ledger; the first call makes it."""
         if self._identity is None:
-            with self.committing("it was asked which one it is") as connection:
+            with self.committing("it was identified") as connection:
                 self._identity = leases.identity(connection, self.tables)
         return self._identity
 
     def now(self) -> int:
         """Return the time by the database's clock, in ms since 1970."""
-        with (
-            databases.told(self.engine, "it was asked for the time"),
-            self.engine.connect() as connection,
-        ):
+        with self.reading("its clock was read") as connection:
             found: int = connection.execute(sa.select(now_ms())).scalar_one()
         return found
 

@@ -1,4 +1,4 @@
-"""The outbox as a relay sees it: what waits, what was published, and what every consumer has passed."""
+"""The relay's queries on the outbox: waiting rows, published rows, rows that all consumers have passed."""
 
 from __future__ import annotations
 
@@ -16,18 +16,17 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from agentbus.events.leases import HeldLease
-    from agentbus.events.tables import Tables
+    from agentbus.events.tables import Position, Tables
 
-Position = tuple[int, int]
 _PURGE_AT_ONCE = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class StreamMarks:
-    """What the ledger knows of a stream.
+    """The positions that the ledger has for a stream.
 
-    `passed` is where the last of its consumers and readers is, None where it has no consumer; `floor` the
-    highest id that the ledger holds anywhere; `low` and `top` the first and the last row that is published
+    `passed` is the checkpoint of its last consumer or reader, None if it has no consumer; `floor` the
+    highest position anywhere in the ledger; `low` and `top` the first and the last row that is published
     and not passed.
     """
 
@@ -38,9 +37,9 @@ class StreamMarks:
 
 
 def streams(connection: sa.Connection, made: Tables) -> list[str]:
-    """Return the streams for which rows wait, and those that have had a relay."""
+    """Return the streams with waiting rows, and those that have had a relay."""
     box, lease = made.outbox, made.lease
-    # One look into the index for each stream, however many rows wait.
+    # A recursive query reads one index entry for each stream, however many rows wait.
     first = sa.select(sa.func.min(box.c.stream).label("stream")).where(box.c.position_ms.is_(None))
     found = first.cte("found", recursive=True)
     following = (
@@ -55,28 +54,21 @@ def streams(connection: sa.Connection, made: Tables) -> list[str]:
 
 
 def waiting(connection: sa.Connection, made: Tables, stream: str, count: int) -> list[sa.Row[Any]]:
-    """Return the first rows that are not published, in an order that keeps cause before effect.
+    """Return the first waiting rows, in an order that keeps cause before effect.
 
-    Whoever saw a commit and sent an event then has a higher id than what was committed before, and is
-    seen by no snapshot that does not hold that, too. Rows of transactions that knew nothing of each other
-    stand in any order. The order of transaction ids would not do: an older transaction may wait for a
-    younger one, and tell of what came of it.
+    A transaction that saw a commit and then sent an event has a higher id than the committed row, and every
+    snapshot that contains its row contains that one, too. Rows of concurrent transactions are in any order.
+    Transaction ids would give the wrong order: an older transaction may wait for a younger one, and send an
+    event about its result.
     """
-    box = made.outbox
-    return list(
-        connection.execute(
-            sa.select(box)
-            .where(box.c.stream == stream, box.c.position_ms.is_(None))
-            .order_by(box.c.id)
-            .limit(count)
-        )
-    )
+    rows = sa.select(made.outbox).where(*made.waiting(stream))
+    return list(connection.execute(rows.order_by(made.outbox.c.id).limit(count)))
 
 
 def mark(
     connection: sa.Connection, made: Tables, held: HeldLease, found: Sequence[tuple[int, Position]]
 ) -> None:
-    """Enter under which ids rows were published. Raises `StaleLease`."""
+    """Record the positions at which rows were published. Raises `StaleLease`."""
     box = made.outbox
     fence(connection, made, held)
     values: dict[str, Any] = {"published_at_ms": now_ms(), "epoch": held.token}
@@ -102,74 +94,64 @@ def mark(
 
 
 def unmark(connection: sa.Connection, made: Tables, held: HeldLease, beyond: Position) -> int:
-    """Have rows published again that lie beyond a position; returns how many. Raises `StaleLease`."""
-    box = made.outbox
+    """Mark rows past a position as waiting again; returns how many. Raises `StaleLease`."""
     fence(connection, made, held)
-    return connection.execute(
-        sa.update(box)
-        .where(box.c.stream == held.stream, _at(box) > beyond)
-        .values(position_ms=None, position_seq=None)
-    ).rowcount
+    lost = sa.update(made.outbox).where(*made.published(held.stream), made.position > beyond)
+    return connection.execute(lost.values(position_ms=None, position_seq=None)).rowcount
 
 
 def marks(connection: sa.Connection, made: Tables, stream: str) -> StreamMarks:
-    """Return what the ledger knows of a stream."""
-    box, lease = made.outbox, made.lease
-    checkpoints = [
-        (row.role, (row.checkpoint_ms, row.checkpoint_seq))
-        for row in connection.execute(sa.select(lease).where(lease.c.stream == stream))
-    ]
-    others = [(role, at) for role, at in checkpoints if role != RELAY]
-    # Before there is a consumer, everything is kept, whoever else has read it.
-    passed = min(at for _, at in others) if any(_consumes(role) for role, _ in others) else None
-    floor = max((at for _, at in checkpoints), default=(0, 0))
-    rows = (
-        sa.select(box.c.id, box.c.position_ms, box.c.position_seq)
-        .where(
-            box.c.stream == stream, box.c.position_ms.is_not(None), _at(box) > (passed or (0, 0))
-        )
-        .limit(1)
+    """Return the positions that the ledger has for a stream."""
+    lease = made.lease
+    found = connection.execute(sa.select(lease).where(lease.c.stream == stream))
+    checkpoints = {row.role: (row.checkpoint_ms, row.checkpoint_seq) for row in found}
+    floor = max(checkpoints.values(), default=(0, 0))
+    checkpoints.pop(RELAY, None)
+    # A stream without a consumer keeps everything, even if readers have passed it.
+    consumed = any(not role.startswith(READER) for role in checkpoints)
+    passed = min(checkpoints.values()) if consumed else None
+    last = published(connection, made, stream, passed or (0, 0), count=1)
+    if not last:
+        return StreamMarks(passed, floor, None, None)
+    first = published(connection, made, stream, passed or (0, 0), count=1, oldest_first=True)
+    if not first:
+        # Another relay has just found that all of it is lost.
+        return StreamMarks(passed, floor, None, None)
+    return StreamMarks(
+        passed, max(floor, (last[0].position_ms, last[0].position_seq)), first[0], last[0]
     )
-    low = connection.execute(rows.order_by(box.c.position_ms, box.c.position_seq)).first()
-    last = rows.order_by(box.c.position_ms.desc(), box.c.position_seq.desc())
-    top = connection.execute(last).first() if low is not None else None
-    if top is None:
-        # There is none, or another relay has just found that all of it is lost.
-        low = None
-    else:
-        floor = max(floor, (top.position_ms, top.position_seq))
-    return StreamMarks(passed, floor, low, top)
 
 
 def published(
     connection: sa.Connection,
     made: Tables,
     stream: str,
-    before: Position,
     after: Position,
+    before: Position | None = None,
+    *,
     count: int,
+    oldest_first: bool = False,
 ) -> list[sa.Row[Any]]:
-    """Return rows that are published between two positions, the last first."""
+    """Return rows that are published between two positions, the last first unless `oldest_first`."""
     box = made.outbox
-    return list(
-        connection.execute(
-            sa.select(box.c.id, box.c.position_ms, box.c.position_seq)
-            .where(box.c.stream == stream, _at(box) < before, _at(box) > after)
-            .order_by(box.c.position_ms.desc(), box.c.position_seq.desc())
-            .limit(count)
-        )
-    )
+    order: list[Any] = [box.c.position_ms, box.c.position_seq]
+    rows = sa.select(box.c.id, *order).where(*made.published(stream), made.position > after)
+    if before is not None:
+        rows = rows.where(made.position < before)
+    if not oldest_first:
+        order = [each.desc() for each in order]
+    return list(connection.execute(rows.order_by(*order).limit(count)))
 
 
 def purge(connection: sa.Connection, made: Tables, held: HeldLease, passed: Position) -> int:
     """Delete up to 1,000 rows that all consumers have passed; returns how many. Raises `StaleLease`.
 
-    The relay's own checkpoint remembers up to where rows are gone.
+    The relay's checkpoint records the position up to which rows were deleted.
     """
-    box, lease = made.outbox, made.lease
+    box = made.outbox
     rows = connection.execute(
         sa.select(box.c.id, box.c.position_ms, box.c.position_seq)
-        .where(box.c.stream == held.stream, box.c.position_ms.is_not(None), _at(box) <= passed)
+        .where(*made.published(held.stream), made.position <= passed)
         .order_by(box.c.position_ms, box.c.position_seq)
         .limit(_PURGE_AT_ONCE)
     ).all()
@@ -177,7 +159,7 @@ def purge(connection: sa.Connection, made: Tables, held: HeldLease, passed: Posi
         return 0
     last = rows[-1]
     done = connection.execute(
-        sa.update(lease)
+        sa.update(made.lease)
         .where(*mine(made, held))
         .values(
             checkpoint_ms=last.position_ms,
@@ -194,10 +176,10 @@ def purge(connection: sa.Connection, made: Tables, held: HeldLease, passed: Posi
 def purge_processed(
     connection: sa.Connection, made: Tables, stream: str, passed: Position, seconds: float
 ) -> int:
-    """Delete up to 1,000 rows by which duplicates are known, and that no duplicate can need any more.
+    """Delete up to 1,000 old rows of processed events; returns how many.
 
-    They are older than so many seconds, all consumers have passed them, and the outbox holds no row that
-    could be published again.
+    They are older than `seconds`, all consumers have passed them, and their events are no longer in the
+    outbox, so that they cannot be published again.
     """
     done, box, lease = made.processed, made.outbox, made.lease
     kept = sa.exists().where(box.c.id == done.c.outbox_id)
@@ -221,28 +203,22 @@ def purge_processed(
     if numbers:
         connection.execute(
             sa.update(lease)
-            .where(
-                *(lease.c.stream == stream, lease.c.role == RELAY),
-                lease.c.horizon_outbox_id < max(numbers),
-            )
+            .where(*made.role(stream, RELAY), lease.c.horizon_outbox_id < max(numbers))
             .values(horizon_outbox_id=max(numbers))
         )
     return len(numbers)
 
 
 def horizon(connection: sa.Connection, made: Tables, stream: str) -> int:
-    """Return the highest row up to which it may be forgotten that an event was processed."""
-    lease = made.lease
-    found: int | None = connection.execute(
-        sa.select(lease.c.horizon_outbox_id).where(lease.c.stream == stream, lease.c.role == RELAY)
-    ).scalar()
-    return found or 0
+    """Return the highest outbox row up to which rows of processed events may have been deleted."""
+    wanted = sa.select(made.lease.c.horizon_outbox_id).where(*made.role(stream, RELAY))
+    return connection.execute(wanted).scalar() or 0
 
 
 def knows(connection: sa.Connection, made: Tables, consumer: str, event_uuid: str) -> bool:
-    """Tell whether it is known if a consumer has processed an event: a row of either table says so.
+    """Tell whether the ledger still knows if a consumer has processed an event.
 
-    The outbox keeps a row until every consumer has passed it.
+    It does while either table has a row: the outbox keeps one until every consumer has passed it.
     """
     box, done = made.outbox, made.processed
     kept = sa.exists().where(box.c.event_uuid == event_uuid)
@@ -250,19 +226,8 @@ def knows(connection: sa.Connection, made: Tables, consumer: str, event_uuid: st
     return bool(connection.execute(sa.select(sa.or_(kept, entered))).scalar_one())
 
 
-def _consumes(role: str) -> bool:
-    return not role.startswith(READER)
-
-
-def _at(box: sa.Table) -> Any:
-    return sa.tuple_(box.c.position_ms, box.c.position_seq)
-
-
 def fence(connection: sa.Connection, made: Tables, held: HeldLease) -> None:
-    """Raise `StaleLease` unless a lease is still the one that was taken; it stays so until the commit."""
-    # Locked, so that nobody takes it over before this transaction's end.
-    found = connection.execute(
-        sa.select(made.lease.c.token).where(*mine(made, held)).with_for_update()
-    ).first()
-    if found is None:
+    """Lock a lease until the commit. Raises `StaleLease` if another process acquired it."""
+    wanted = sa.select(made.lease.c.token).where(*mine(made, held)).with_for_update()
+    if connection.execute(wanted).first() is None:
         raise stale(held)

@@ -1,4 +1,4 @@
-"""Events that a consumer has put aside: looked at, tried again, dropped."""
+"""Parked events: those that a consumer gave up on, to be listed, retried or dropped."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Parked:
-    """An event that a consumer put aside after so many attempts; `parked_at` is in s since 1970.
+    """An event that a consumer gave up on after `attempts` attempts; `parked_at` is in s since 1970.
 
-    `waits` tells that it is to be tried again, once, by the consumer when it next looks.
+    `waits` is true if a retry was requested that the consumer has not begun yet.
     """
 
     id: int
@@ -42,25 +42,25 @@ def parked(
     after: int = 0,
     limit: int = 100,
 ) -> list[Parked]:
-    """Return what is put aside, the oldest first: by a consumer or by all, all or those of these ids.
+    """Return parked events, the oldest first: of one consumer or all, with these ids or any.
 
-    Raises `NotFound` if one of `ids` is not there, `BackendUnavailable`.
+    Raises `NotFound` if an id does not exist, `BackendUnavailable`.
     """
     made = ledger.tables.parked
     chosen = sa.select(made).where(*_which(made, consumer, ids), made.c.id > after)
     if not ids:
         chosen = chosen.limit(limit)
-    with ledger.committing("parked events were looked at") as connection:
+    with ledger.reading("parked events were read") as connection:
         found = [_of(row) for row in connection.execute(chosen.order_by(made.c.id))]
     _all_there(ids, [one.id for one in found])
     return found
 
 
 def retry(ledger: Ledger, consumer: str | None = None, ids: Sequence[int] = ()) -> int:
-    """Have events tried again, once, by the consumers that put them aside; returns how many.
+    """Request one retry of parked events; returns of how many.
 
-    A consumer that runs does so within seconds, and again only when it is asked to again. Raises
-    `NotFound` if one of `ids` is not there: then none is tried. Raises `BackendUnavailable`.
+    Their consumers do so within seconds if they run. Raises `NotFound`, and changes nothing, if an id does
+    not exist; `BackendUnavailable`.
     """
     made = ledger.tables.parked
     wish = sa.update(made).values(retry_ms=now_ms())
@@ -68,13 +68,13 @@ def retry(ledger: Ledger, consumer: str | None = None, ids: Sequence[int] = ()) 
 
 
 def drop(ledger: Ledger, consumer: str | None = None, ids: Sequence[int] = ()) -> int:
-    """Remove events for good; returns how many. They count as processed. Raises as `retry`."""
+    """Delete parked events, which count as processed; returns how many. Raises as `retry` does."""
     made = ledger.tables.parked
     return _each(ledger, sa.delete(made).where(*_which(made, consumer, ids)), ids)
 
 
 def due(connection: sa.Connection, ledger: Ledger, stream: str, consumer: str) -> list[Parked]:
-    """Return what a consumer is to try again."""
+    """Return the parked events that a consumer is to retry."""
     made = ledger.tables.parked
     chosen = sa.select(made).where(
         made.c.consumer == consumer, made.c.stream == stream, made.c.retry_ms.is_not(None)

@@ -1,4 +1,4 @@
-"""How relays and consumers ask the server: over a connection of their own, again where trouble passes."""
+"""The Redis connection of a relay or consumer, which retries what is safe to retry."""
 
 from __future__ import annotations
 
@@ -10,19 +10,20 @@ from agentbus.store.steps import Batch, Command, ServerReply, one_step
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from typing import Self
 
     from agentbus.events.ledger import Ledger
     from agentbus.store.steps import Op, Step
 
 
-# In the relay's hash: which ledger the events of the stream lie in, too.
+# The field of the relay's hash with the identity of the ledger that the stream's events come from.
 LEDGER = "ledger"
 
 
 def foreign(stream: str, ledger: Ledger) -> EpochMismatch:
-    """Return the error of one that met events of another ledger: it cannot know which were handled."""
+    """Return the error for events of another ledger: this one cannot know which of them were handled."""
     return EpochMismatch(
-        f"the events of the stream {stream!r} on the server are of another ledger than the one in"
+        f"the events of the stream {stream!r} on the server come from another ledger than the one in"
         f" {ledger.place}",
         hint="use the database that they were sent from, or another project, or remove them with"
         " bus.clear()",
@@ -32,23 +33,29 @@ def foreign(stream: str, ledger: Ledger) -> EpochMismatch:
 
 
 class RedisClient(Runner):
-    """The server of a bus, over a connection of its own, for one thread."""
+    """A connection to the server of a bus, for one thread; closed at the end of a `with` block."""
 
     def __init__(self, runner: Runner) -> None:
         super().__init__(runner.settings, runner)
         self.keys = self.scope.keys
 
     def ask(self, step: Step, *, deadline: float | None = None) -> Any:
-        """Exchange one step, within the bus's deadline or another.
+        """Run one step, by default within the bus's deadline.
 
         Raises `BackendUnavailable`, `OutcomeUnknown`.
         """
         return self.run(one_step(step), deadline=deadline)
 
     def batch(self, commands: Sequence[tuple[str | bytes | int, ...]]) -> list[Any]:
-        """Exchange commands that read, in one write; an error is a reply only where it is no trouble."""
+        """Run commands that read, in one write; a permanent error of one is its reply."""
         found: list[Any] = self.run(_many(commands))
         return found
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 def _many(commands: Sequence[tuple[str | bytes | int, ...]]) -> Op[list[Any]]:
@@ -56,14 +63,14 @@ def _many(commands: Sequence[tuple[str | bytes | int, ...]]) -> Op[list[Any]]:
     found = []
     for command, reply in zip(commands, replies, strict=True):
         if isinstance(reply, ServerReply) and reply.code != "ERR":
-            # It is loading, or fails over: as a step of its own that is understood, and waited out.
+            # It is loading or failing over: a single command is retried until it is ready.
             reply = yield Command(*command)
         found.append(reply)
     return found
 
 
 def info(flat: Any) -> dict[str, Any]:
-    """Return what XINFO STREAM told by name; nothing where there is no such stream."""
+    """Return the reply of XINFO STREAM by name; empty if there is no such stream."""
     if not isinstance(flat, list):
         return {}
     return {flat[i].decode(): flat[i + 1] for i in range(0, len(flat) - 1, 2)}

@@ -1,7 +1,8 @@
-"""The relay: publishes what is committed, stream by stream, and no effect before its cause."""
+"""The relay: publishes committed events, stream by stream, each cause before its effect."""
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections import Counter
@@ -30,11 +31,11 @@ _LONGEST_PAUSE = 5.0
 
 
 class Relay:
-    """Publishes the events of a ledger on a bus; several share the streams, each having one at a time.
+    """Publishes the events of a ledger on a bus; of several relays, each stream has one at a time.
 
-    At most `bound` events that not all consumers have passed lie in a stream; what is more waits in the
-    outbox. Rows by which duplicates are known are kept for `keep_processed` seconds, or longer. `at` is
-    called at each named step, for tests.
+    A stream holds at most `bound` events that not all consumers have passed; the rest wait in the outbox.
+    The rows that identify duplicates are kept for at least `keep_processed` seconds. `at` is called at each
+    kill point, for tests.
     """
 
     def __init__(
@@ -55,25 +56,25 @@ class Relay:
         self._keep = keep_processed
         self._at = at or kill_points.hook()
         self._server = RedisClient(bus.runner)
-        self._lanes: dict[str, RelayStream] = {}
+        self._streams: dict[str, RelayStream] = {}
         self._counts: dict[str, Counter[str]] = {}
         self._telemetry = Telemetry(ledger, self._server, leases.RELAY, self.owner)
         self._renewed = 0.0
         self._stopped = threading.Event()
 
     def run_once(self) -> int:
-        """Publish what waits now, after a look at what the server has; returns how many events.
+        """Check what the server has, and publish what waits now; returns how many events.
 
-        Streams that another relay has are left to it. Raises `BackendUnavailable`, `ConfigError`.
+        Streams of other relays are left out. Raises `BackendUnavailable`, `ConfigError`.
         """
         return self._turn(reconcile=True)
 
     def run(self, on_round: Callable[[int], None] | None = None) -> None:
-        """Publish until `stop` is called; trouble that may pass is waited out.
+        """Publish until `stop` is called; unavailable servers are waited for.
 
-        `on_round` is called with how many events a round published, where it published any.
+        `on_round` is called after each round that published events, with their number.
         """
-        hints = OutboxNotifications(self.ledger, self._stopped)
+        notifications = OutboxNotifications(self.ledger, self._stopped)
         pause, due = 0.1, 0.0
         try:
             while not self._stopped.is_set():
@@ -84,8 +85,8 @@ class Relay:
                 except (BackendUnavailable, OutcomeUnknown) as error:
                     emit("warning", {"verb": "relay", "error": str(error)})
                     self._stopped.wait(pause)
-                    # What is held stays held: forgotten, its leases would keep us out as well until they
-                    # run out. Each lane looks anew at what the server has before it adds anything.
+                    # Leases are kept: without them we would have to wait until they expire. Each stream
+                    # compares itself with the server again before it adds anything.
                     pause, due = min(pause * 2, _LONGEST_PAUSE), 0.0
                     continue
                 pause = 0.1
@@ -94,89 +95,85 @@ class Relay:
                 if done and on_round is not None:
                     on_round(done)
                 if not done:
-                    hints.wait(max(0.0, due - time.monotonic()))
+                    notifications.wait(max(0.0, due - time.monotonic()))
         finally:
-            hints.close()
+            notifications.close()
             self.close()
 
     @property
     def stopping(self) -> bool:
-        """Tell whether `stop` was called."""
+        """Whether `stop` was called."""
         return self._stopped.is_set()
 
     def stop(self) -> None:
-        """Have `run` return when its turn is over; to be called as often as one likes."""
+        """Make `run` return after the current round; can be called repeatedly."""
         self._stopped.set()
 
     def close(self) -> None:
-        """Give the leases back, and close the connection to the server."""
+        """Release the leases, and close the connection to the server."""
         self._tell(at_last=True)
-        try:
-            with (
-                databases.told(self.ledger.engine, "leases were given back"),
-                self.ledger.transaction() as connection,
-            ):
-                for lane in self._lanes.values():
-                    leases.release(connection, self.ledger.tables, lane.held)
-        except BackendUnavailable:
-            # They run out by themselves.
-            pass
-        self._lanes.clear()
+        # If the database is away, they expire.
+        with (
+            contextlib.suppress(BackendUnavailable),
+            self.ledger.committing("leases were released") as connection,
+        ):
+            for stream in self._streams.values():
+                leases.release(connection, self.ledger.tables, stream.held)
+        self._streams.clear()
         self._server.close()
 
     def _tell(self, *, at_last: bool = False) -> None:
-        held = {name: self._counts.get(name, Counter()) for name in self._lanes}
+        held = {name: self._counts.get(name, Counter()) for name in self._streams}
         self._telemetry.tell(held, at_last=at_last)
 
     def _turn(self, *, reconcile: bool) -> int:
         total = 0
-        with databases.told(self.ledger.engine, "events were published"):
-            for lane in self._held(look=reconcile):
+        with databases.translated(self.ledger.engine, "events were published"):
+            for stream in self._hold():
                 try:
-                    total += self._serve(lane, reconcile=reconcile)
+                    total += self._serve(stream, reconcile=reconcile)
                 except StaleLease as error:
                     emit("warning", {"verb": "relay", "error": str(error)})
-                    self._lanes.pop(lane.held.stream, None)
+                    self._streams.pop(stream.held.stream, None)
         return total
 
-    def _serve(self, lane: RelayStream, *, reconcile: bool) -> int:
-        counts = self._counts.setdefault(lane.held.stream, Counter())
+    def _serve(self, stream: RelayStream, *, reconcile: bool) -> int:
+        name = stream.held.stream
+        counts = self._counts.setdefault(name, Counter())
         if reconcile:
-            lost = lane.reconcile()
+            lost = stream.reconcile()
             counts["lost"] += lost
             if lost:
-                emit("warning", {"verb": "relay", "stream": lane.held.stream, "lost": lost})
-            lane.tidy(self._keep)
+                emit("warning", {"verb": "relay", "stream": name, "lost": lost})
+            stream.tidy(self._keep)
         total = 0
         for _ in range(_BATCHES_A_TURN):
-            added = lane.publish()
+            added = stream.publish()
             counts["published"] += added
             total += added
             if not added:
                 break
         return total
 
-    def _held(self, *, look: bool) -> list[RelayStream]:
-        """Renew what is held, take what is free, and return the lanes that are ours."""
+    def _hold(self) -> list[RelayStream]:
+        """Renew the leases that are due, acquire the free ones, and return our streams."""
         made = self.ledger.tables
         if time.monotonic() - self._renewed >= self._renew:
-            for stream, lane in list(self._lanes.items()):
+            for name, stream in list(self._streams.items()):
                 try:
                     with self.ledger.transaction() as connection:
-                        leases.renew(connection, made, lane.held, self._lease)
+                        leases.renew(connection, made, stream.held, self._lease)
                 except StaleLease:
-                    del self._lanes[stream]
+                    del self._streams[name]
             self._renewed = time.monotonic()
         with self.ledger.engine.connect() as connection:
-            wanted = set(outbox.streams(connection, made)) - set(self._lanes)
-        for stream in sorted(wanted):
+            wanted = set(outbox.streams(connection, made)) - set(self._streams)
+        for name in sorted(wanted):
             with self.ledger.transaction() as connection:
-                held = leases.acquire(
-                    connection, made, stream, leases.RELAY, self.owner, self._lease
-                )
+                held = leases.acquire(connection, made, name, leases.RELAY, self.owner, self._lease)
             if held is not None:
                 self._at("relay.leased")
-                self._lanes[stream] = RelayStream(
+                self._streams[name] = RelayStream(
                     self.ledger, self._server, held, self._bound, self._at
                 )
-        return [self._lanes[stream] for stream in sorted(self._lanes)]
+        return [self._streams[name] for name in sorted(self._streams)]

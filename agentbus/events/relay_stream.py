@@ -1,4 +1,4 @@
-"""One stream under its relay: publishes what waits, and again what the server lost."""
+"""One stream of a relay: publishes its waiting events, and those that the server lost again."""
 
 from __future__ import annotations
 
@@ -8,15 +8,19 @@ from agentbus.core.stream import position, text
 from agentbus.events import leases, outbox, readers
 from agentbus.events.event import words
 from agentbus.events.redis import LEDGER, foreign, info
+from agentbus.events.tables import entry_id
 from agentbus.store.steps import Command, Script
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    import sqlalchemy as sa
+
     from agentbus.events.leases import HeldLease
     from agentbus.events.ledger import Ledger
-    from agentbus.events.outbox import Position, StreamMarks
+    from agentbus.events.outbox import StreamMarks
     from agentbus.events.redis import RedisClient
+    from agentbus.events.tables import Position
 
 # A script's arguments must fit the server's stack of 8,000.
 _ROWS_AT_ONCE = 500
@@ -27,7 +31,7 @@ _START = (0, 0)
 
 
 class RelayStream:
-    """What a relay knows of a stream whose lease it holds."""
+    """A stream whose lease the relay holds."""
 
     def __init__(
         self,
@@ -44,16 +48,16 @@ class RelayStream:
         self._at = at
         self._keys = (server.keys.events(held.stream), server.keys.relay(held.stream))
         self._readers = server.keys.event_readers(held.stream)
-        # What readers say that they need, as the ledger has it; and those of them that let everything go.
+        # The needs of readers that the ledger has, and the readers that have let go.
         self._needs: dict[bytes, bytes] = {}
         self._over: tuple[bytes, ...] = ()
-        # The last id on the server as of the last look or write; None before there was one.
+        # The last position on the server, as of the last check or write; None before the first check.
         self._last: Position | None = None
         self._floor = _START
         self._cut = False
 
     def publish(self, count: int = _ROWS_AT_ONCE) -> int:
-        """Publish up to so many rows; returns how many. Raises `StaleLease`, `BackendUnavailable`."""
+        """Publish up to `count` rows; returns how many. Raises `StaleLease`, `BackendUnavailable`."""
         if self._last is None:
             self.reconcile()
         with self._ledger.engine.connect() as connection:
@@ -84,13 +88,19 @@ class RelayStream:
             if size > _BYTES_AT_ONCE:
                 break
         assert self._last is not None
-        head = (self.held.token, _id(self._last), _id(self._floor), int(self._cut), self._bound)
+        head = (
+            self.held.token,
+            entry_id(self._last),
+            entry_id(self._floor),
+            int(self._cut),
+            self._bound,
+        )
         reply = self._server.ask(Script("emit", self._keys, (*head, *argv)))
         state = text(reply[0])
         if state == "stale":
             raise leases.stale(self.held)
         if state == "moved":
-            # Another relay wrote, or the server went back in time: look before anything is added.
+            # Another relay wrote, or the server went back in time: check it before anything is added.
             self._last = None
             return []
         self._cut = False
@@ -100,11 +110,11 @@ class RelayStream:
         return ids
 
     def reconcile(self) -> int:
-        """Have published again what the server has not any more; returns how many rows that are.
+        """Mark rows that the server lost as waiting again; returns how many.
 
-        An entry that is missing tells that all after it are missing, too: a server loses its tail, or
-        everything. Where the oldest one is missing, somebody trimmed: then all are published again, in
-        place of those that are left. Raises `EpochMismatch` where what lies there is another ledger's.
+        A missing entry means that all later ones are missing, too: a server loses its tail, or everything.
+        If the oldest one is missing, somebody trimmed the stream: then all are published again, and replace
+        the rest. Raises `EpochMismatch` if the stream belongs to another ledger.
         """
         stream, made = self.held.stream, self._ledger.tables
         with self._ledger.engine.connect() as connection:
@@ -122,17 +132,17 @@ class RelayStream:
         return lost
 
     def tidy(self, keep_processed: float) -> None:
-        """Remove what all consumers and readers of the stream have passed; nothing without a consumer."""
+        """Remove events that all consumers and readers have passed; nothing if there is no consumer."""
         made = self._ledger.tables
         with self._ledger.engine.connect() as connection:
             passed = outbox.marks(connection, made, self.held.stream).passed
-        head = (self.held.token, _id(passed or _START))
-        gone, *told = self._server.ask(
+        head = (self.held.token, entry_id(passed or _START))
+        gone, *reply = self._server.ask(
             Script("pare", (*self._keys, self._readers), (*head, *self._over))
         )
         if gone < 0:
             raise leases.stale(self.held)
-        needs = dict(zip(told[::2], told[1::2], strict=True))
+        needs = dict(zip(reply[::2], reply[1::2], strict=True))
         if needs != self._needs:
             with self._ledger.transaction() as connection:
                 last = max(self._last or _START, self._floor)
@@ -140,25 +150,23 @@ class RelayStream:
             self._needs, self._over = needs, readers.over(needs)
         if passed is None:
             return
+        self._purge(lambda one: outbox.purge(one, made, self.held, passed))
+        self._purge(
+            lambda one: outbox.purge_processed(one, made, self.held.stream, passed, keep_processed)
+        )
+
+    def _purge(self, delete: Callable[[sa.Connection], int]) -> None:
         for _ in range(_PURGES_A_TURN):
             with self._ledger.transaction() as connection:
-                removed = outbox.purge(connection, made, self.held, passed)
-            if not removed:
-                break
-        for _ in range(_PURGES_A_TURN):
-            with self._ledger.transaction() as connection:
-                removed = outbox.purge_processed(
-                    connection, made, self.held.stream, passed, keep_processed
-                )
-            if not removed:
-                break
+                if not delete(connection):
+                    return
 
     def _look(self, found: StreamMarks) -> tuple[dict[str, Any], bool, bool]:
-        """Return what the server says of the stream, and whether it has the first and the last row."""
+        """Return the server's data on the stream, and whether it has the first and the last row."""
         key = self._keys[0]
         rows = [found.low, found.top]
         asked: list[tuple[str | bytes | int, ...]] = [("XINFO", "STREAM", key)]
-        asked += [("XRANGE", key, *(2 * (_id(_of(row)),))) for row in rows if row is not None]
+        asked += [("XRANGE", key, *(2 * (entry_id(_of(row)),))) for row in rows if row is not None]
         asked.append(("HGET", self._keys[1], LEDGER))
         about, *ranges, whose = self._server.batch(asked)
         mine = str(self._ledger.identity())
@@ -174,17 +182,19 @@ class RelayStream:
         return info(about), low, top
 
     def _kept(self, top: Position, low: Position) -> Position:
-        """Return the highest position at which the server still has what was published there."""
+        """Return the highest position at which the server still has the published entry."""
         before, key = top, self._keys[0]
         while True:
             with self._ledger.engine.connect() as connection:
                 rows = outbox.published(
-                    connection, self._ledger.tables, self.held.stream, before, low, _LOOK_AT_ONCE
+                    connection,
+                    *(self._ledger.tables, self.held.stream, low, before),
+                    count=_LOOK_AT_ONCE,
                 )
             if not rows:
                 return low
             asked: list[tuple[str | bytes | int, ...]] = [
-                ("XRANGE", key, *(2 * (_id(_of(row)),))) for row in rows
+                ("XRANGE", key, *(2 * (entry_id(_of(row)),))) for row in rows
             ]
             for row, entries in zip(rows, self._server.batch(asked), strict=True):
                 if _holds(entries, row.id):
@@ -204,7 +214,3 @@ def _holds(entries: Any, outbox_id: int) -> bool:
 
 def _of(row: Any) -> Position:
     return row.position_ms, row.position_seq
-
-
-def _id(at: Position) -> str:
-    return f"{at[0]}-{at[1]}"

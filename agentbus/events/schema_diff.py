@@ -241,7 +241,7 @@ def _target(root: Any, reference: Any) -> Any:
     """Return the part of a document that a reference leads to, or None."""
     if not isinstance(reference, str):
         return None
-    document = referencing.Resource(root, DRAFT202012)
+    document = DRAFT202012.create_resource(root)
     try:
         return referencing.Registry().resolver_with_root(document).lookup(reference).contents
     except Unresolvable:

@@ -70,7 +70,7 @@ def send_event(
     if guarantee is Guarantee.AT_LEAST_ONCE:
         mine = ledger or Ledger(session)  # type: ignore[arg-type]
         with (
-            databases.told(mine.engine, "an event was sent"),
+            databases.translated(mine.engine, "an event was sent"),
             mine.transaction() as connection,
         ):
             _insert(connection, made, row)

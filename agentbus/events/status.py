@@ -1,4 +1,4 @@
-"""How far everything is, as the ledger knows it: what waits, what was published, who holds which lease."""
+"""The status of streams in the ledger: waiting and published events, leases, lag, alerts."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
-from agentbus.events import databases
 from agentbus.events.databases import now_ms
 from agentbus.events.leases import READER, RELAY
+from agentbus.events.tables import entry_id
 
 if TYPE_CHECKING:
     from agentbus.events.ledger import Ledger
@@ -21,12 +21,11 @@ _WARN_EVENTS = 10_000
 
 @dataclass(frozen=True, slots=True)
 class LeaseStanding:
-    """A role on a stream: the relay's, a consumer's by its name, or a reader's such as an archive's.
+    """The lease of a role on a stream: the relay, a consumer, or a reader such as an archive.
 
-    `owner` is empty while nobody holds it, `expires` the seconds that are left of it, below 0 where it ran
-    out. `lag` is how many events are still to be published (the relay) or to be passed (a consumer), where
-    100,000 means that or more; `lag_ms` how long ago the oldest of them was sent, 0 if there is none;
-    `parked` how many a consumer has put aside.
+    `owner` is empty while the lease is free; `expires` is in seconds, below 0 once it has expired. `lag`
+    counts the events that the relay has to publish or the consumer has to pass, at most 100,000; `lag_ms`
+    is the age of the oldest of them, 0 if there is none; `parked` counts the consumer's parked events.
     """
 
     stream: str
@@ -41,16 +40,16 @@ class LeaseStanding:
 
     @property
     def reader(self) -> str | None:
-        """The name of a reader such as an archive; None where the role is a consumer's or the relay's."""
+        """The name of a reader such as an archive; None for a consumer or the relay."""
         return self.role[len(READER) :] if self.role.startswith(READER) else None
 
     @property
     def alert(self) -> str | None:
-        """What an operator is to be told: `page`, `warn`, or None while all is well.
+        """How urgent it is for an operator: `page`, `warn`, or None.
 
-        A page: events wait that nobody acts on, or the oldest for 5 minutes. A warning: the oldest waits
-        for a minute, or 10,000 wait, or some were put aside. What a reader has not read makes a warning at
-        most: it holds no lease, and nobody waits for it before the stream is full.
+        `page`: events wait without an active process, or the oldest for 5 minutes. `warn`: the oldest waits
+        for a minute, or more than 10,000 wait, or some are parked. A reader causes a warning at most: it
+        holds no lease, and delays nobody until the stream is full.
         """
         if (
             self.reader is None
@@ -65,9 +64,9 @@ class LeaseStanding:
 
 @dataclass(frozen=True, slots=True)
 class StreamStanding:
-    """A stream: how many events wait, how old the oldest of them is in seconds, how many are published.
+    """A stream: how many events wait, the age of the oldest in seconds, how many are published.
 
-    Those that all consumers and readers have passed are not counted, once the relay has removed them.
+    Events that all consumers and readers have passed count until the relay has removed them.
     """
 
     stream: str
@@ -78,7 +77,7 @@ class StreamStanding:
 
     @property
     def roles(self) -> tuple[LeaseStanding, ...]:
-        """The leases, and the relay's before one has ever run: events wait for it."""
+        """The leases; if events wait and no relay has ever run, also one for the relay."""
         if not self.waiting or any(lease.role == RELAY for lease in self.leases):
             return self.leases
         waits = (min(_MOST, self.waiting), round((self.oldest or 0.0) * 1000))
@@ -90,12 +89,9 @@ Standing = StreamStanding
 
 
 def standing(ledger: Ledger) -> list[StreamStanding]:
-    """Return how far each stream is, by name. Raises `BackendUnavailable`, `ConfigError`."""
+    """Return the status of each stream, by name. Raises `BackendUnavailable`, `ConfigError`."""
     box, lease = ledger.tables.outbox, ledger.tables.lease
-    with (
-        databases.told(ledger.engine, "it was asked how far it is"),
-        ledger.engine.connect() as connection,
-    ):
+    with ledger.reading("the status was read") as connection:
         now = connection.execute(sa.select(now_ms())).scalar_one()
         waits = box.c.position_ms.is_(None)
         counted = {
@@ -127,17 +123,11 @@ def _stream(name: str, row: Any, leases: tuple[LeaseStanding, ...], now: int) ->
 
 
 def lag(ledger: Ledger, stream: str, role: str) -> tuple[int, int]:
-    """Return how many events a role is behind, at most 100,000, and how many ms ago the oldest was sent."""
-    lease = ledger.tables.lease
-    with (
-        databases.told(ledger.engine, "it was asked how far it is"),
-        ledger.engine.connect() as connection,
-    ):
-        row = connection.execute(
-            sa.select(lease, now_ms().label("now")).where(
-                lease.c.stream == stream, lease.c.role == role
-            )
-        ).first()
+    """Return the lag of a role as `LeaseStanding` has it: events, at most 100,000, and milliseconds."""
+    made = ledger.tables
+    wanted = sa.select(made.lease, now_ms().label("now")).where(*made.role(stream, role))
+    with ledger.reading("the lag was read") as connection:
+        row = connection.execute(wanted).first()
         return (0, 0) if row is None else _behind(connection, ledger, row, row.now)
 
 
@@ -147,34 +137,30 @@ def _lease(connection: sa.Connection, ledger: Ledger, row: Any, now: int) -> Lea
     return LeaseStanding(
         *(row.stream, row.role, row.owner, row.token),
         (row.expires_at_ms - now) / 1000 if row.owner else None,
-        f"{row.checkpoint_ms}-{row.checkpoint_seq}",
+        entry_id((row.checkpoint_ms, row.checkpoint_seq)),
         *_behind(connection, ledger, row, now),
         0 if row.role == RELAY else _count(connection, aside, *mine),
     )
 
 
 def _behind(connection: sa.Connection, ledger: Ledger, row: Any, now: int) -> tuple[int, int]:
-    box = ledger.tables.outbox
-    mine = box.c.stream == row.stream
-    waits = [mine, box.c.position_ms.is_(None)]
-    there = [mine, box.c.position_ms.is_not(None)]
-    there.append(
-        sa.tuple_(box.c.position_ms, box.c.position_seq) > (row.checkpoint_ms, row.checkpoint_seq)
-    )
+    made, box = ledger.tables, ledger.tables.outbox
+    waits = made.waiting(row.stream)
+    ahead = [*made.published(row.stream), made.position > (row.checkpoint_ms, row.checkpoint_seq)]
     number = _count(connection, box, *waits)
     sent = sa.select(box.c.created_ms).limit(1)
     first = None
     if row.role != RELAY:
-        number = min(_MOST, number + _count(connection, box, *there))
+        number = min(_MOST, number + _count(connection, box, *ahead))
         order = (box.c.position_ms, box.c.position_seq)
-        first = connection.execute(sent.where(*there).order_by(*order)).scalar()
+        first = connection.execute(sent.where(*ahead).order_by(*order)).scalar()
     if first is None:
         first = connection.execute(sent.where(*waits).order_by(box.c.id)).scalar()
     return number, 0 if first is None else max(0, now - first)
 
 
 def _count(connection: sa.Connection, table: sa.Table, *where: sa.ColumnElement[bool]) -> int:
-    """Count rows, but no more than that matter: a backlog must not make it slow to be looked at."""
+    """Count rows up to a limit: a backlog must not make the status slow."""
     some = sa.select(sa.literal(1)).select_from(table).where(*where).limit(_MOST).subquery()
     found: int = connection.execute(sa.select(sa.func.count()).select_from(some)).scalar_one()
     return found

@@ -1,4 +1,4 @@
-"""What lies in a stream past a checkpoint, and whether anything between is missing."""
+"""Reads the entries of a stream past a checkpoint, and detects missing ones."""
 
 from __future__ import annotations
 
@@ -13,22 +13,21 @@ from agentbus.core.stream import position, text
 from agentbus.events import leases
 from agentbus.events.leases import RELAY
 from agentbus.events.redis import LEDGER, foreign, info
+from agentbus.events.tables import entry_id, previous
 from agentbus.store.steps import Command, Wait
 
 if TYPE_CHECKING:
     from agentbus.events.leases import HeldLease
     from agentbus.events.ledger import Ledger
     from agentbus.events.redis import RedisClient
+    from agentbus.events.tables import Position
 
-Position = tuple[int, int]
 _START = (0, 0)
-# What a column of the lease can hold; no server counts so far within a millisecond.
-_LAST_OF_A_MS = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
 class MissingEvents:
-    """Events that are nowhere any more: up to where, up to which row of the outbox, how many at most."""
+    """Events that neither the server nor the outbox has: the last position and row, how many at most."""
 
     to: Position
     outbox_id: int
@@ -45,13 +44,13 @@ class StreamReader:
         self._key = server.keys.events(stream)
 
     def past(self, held: HeldLease, at: Position, count: int) -> list[tuple[str, list[bytes]]]:
-        """Return the entries past a checkpoint, none while some before them are to be published again.
+        """Return the entries past a checkpoint; none while earlier ones have to be published again.
 
-        Raises `EventsLost` if some are missing for good, `EpochMismatch` if they are another ledger's.
+        Raises `EventsLost` if some are lost, `EpochMismatch` if they belong to another ledger.
         """
         asked: list[tuple[str | bytes | int, ...]] = [
             ("XRANGE", self._key, "-", "+", "COUNT", 1),
-            ("XRANGE", self._key, f"({at[0]}-{at[1]}", "+", "COUNT", count),
+            ("XRANGE", self._key, f"({entry_id(at)}", "+", "COUNT", count),
             ("HGET", self._server.keys.relay(self._stream), LEDGER),
         ]
         first, entries, whose = self._server.batch(asked)
@@ -61,17 +60,17 @@ class StreamReader:
         if entries and whose is not None and text(whose) != str(self._ledger.identity()):
             raise foreign(self._stream, self._ledger)
         start = position(text(first[0][0])) if first else None
-        # What was at the checkpoint may be gone, usually since every consumer has passed it.
+        # The entry at the checkpoint may be gone, usually since every consumer has passed it.
         if (start is None or start > at) and self._behind(held, at, start):
             return []
         return [(text(entry_id), flat) for entry_id, flat in entries]
 
     def wait(self, at: Position, seconds: float) -> None:
-        """Return when there is an entry past a checkpoint, or after so many seconds."""
-        self._server.ask(Wait(self._key, f"{at[0]}-{at[1]}", seconds))
+        """Return when there is an entry past a checkpoint, or after `seconds`."""
+        self._server.ask(Wait(self._key, entry_id(at), seconds))
 
     def lost(self, at: Position, outbox_id: int) -> MissingEvents | None:
-        """Return what is missing for good between a checkpoint and what is there, None if nothing is."""
+        """Return the events that are lost past a checkpoint, None if there are none."""
         first = self._server.ask(Command("XRANGE", self._key, "-", "+", "COUNT", 1))
         start = position(text(first[0][0])) if first else None
         if (start is not None and start <= at) or self._waits(at, start):
@@ -79,44 +78,41 @@ class StreamReader:
         return self._loss(at, outbox_id, start)
 
     def _behind(self, held: HeldLease, at: Position, start: Position | None) -> bool:
-        """Tell whether the relay has still to publish again what was before `start`."""
+        """Tell whether the relay still has to publish events from before `start` again."""
         if self._waits(at, start):
             return True
         if (loss := self._loss(at, held.outbox_id, start)) is not None:
-            raise self._told(held, at, loss)
+            raise self._lost(held, at, loss)
         return False
 
     def _waits(self, at: Position, start: Position | None) -> bool:
-        """Tell whether the outbox has what was published between a checkpoint and what is there."""
-        box = self._ledger.tables.outbox
-        place = sa.tuple_(box.c.position_ms, box.c.position_seq)
-        beyond = [box.c.stream == self._stream, box.c.position_ms.is_not(None), place > at]
+        """Tell whether the outbox has published rows between a checkpoint and the first entry."""
+        made = self._ledger.tables
+        rows = sa.select(made.outbox.c.id).where(*made.published(self._stream), made.position > at)
         if start is not None:
-            beyond.append(place < start)
+            rows = rows.where(made.position < start)
+        return self._first(rows.limit(1)) is not None
+
+    def _first(self, wanted: sa.Select[Any]) -> sa.Row[Any] | None:
         with self._ledger.engine.connect() as connection:
-            return (
-                connection.execute(sa.select(box.c.id).where(*beyond).limit(1)).first() is not None
-            )
+            return connection.execute(wanted).first()
 
     def _loss(self, at: Position, outbox_id: int, start: Position | None) -> MissingEvents | None:
-        # Who has acted on nothing yet begins with what is there.
+        # A consumer that has not handled anything yet begins with the first entry.
         if at == _START:
             return None
-        lease = self._ledger.tables.lease
-        with self._ledger.engine.connect() as connection:
-            purged = connection.execute(
-                sa.select(lease).where(lease.c.stream == self._stream, lease.c.role == RELAY)
-            ).first()
+        made = self._ledger.tables
+        purged = self._first(sa.select(made.lease).where(*made.role(self._stream, RELAY)))
         if purged is not None and (to := (purged.checkpoint_ms, purged.checkpoint_seq)) > at:
             return MissingEvents(
                 to, purged.checkpoint_outbox_id, purged.checkpoint_outbox_id - outbox_id
             )
-        if start is not None and before(start) > at and (missing := self._trimmed()) > 0:
-            return MissingEvents(before(start), outbox_id, missing)
+        if start is not None and previous(start) > at and (missing := self._trimmed()) > 0:
+            return MissingEvents(previous(start), outbox_id, missing)
         return None
 
     def _trimmed(self) -> int:
-        """Return how many entries were removed that no relay removed."""
+        """Return how many entries were removed by somebody other than a relay."""
         about, gone = self._server.batch(
             [
                 ("XINFO", "STREAM", self._key),
@@ -126,23 +122,17 @@ class StreamReader:
         named: dict[str, Any] = info(about)
         return int(named.get("entries-added", 0)) - int(named.get("length", 0)) - int(gone or 0)
 
-    def _told(self, held: HeldLease, at: Position, loss: MissingEvents) -> EventsLost:
-        """Return the error, unless the lease is another's, who passed them since: then `StaleLease`."""
-        with self._ledger.engine.connect() as connection:
-            mine = leases.mine(self._ledger.tables, held)
-            if connection.execute(sa.select(sa.literal(1)).where(*mine)).first() is None:
-                raise leases.stale(held)
+    def _lost(self, held: HeldLease, at: Position, loss: MissingEvents) -> EventsLost:
+        """Return the error. Raises `StaleLease` if another process holds the lease, and passed them."""
+        mine = leases.mine(self._ledger.tables, held)
+        if self._first(sa.select(sa.literal(1)).where(*mine)) is None:
+            raise leases.stale(held)
         return EventsLost(
             f"up to {max(loss.most, 1)} events of the stream {self._stream!r} are gone that the consumer"
-            f" {held.role!r} had not handled: they lie past {at[0]}-{at[1]}, and neither the server nor"
+            f" {held.role!r} had not handled: they lie past {entry_id(at)}, and neither the server nor"
             " the outbox has them",
             hint="restore them from an archive or a backup, or skip them with skip_events(ledger, bus,"
             f" {self._stream!r}, {held.role!r})",
             shell_hint="restore them from an archive or a backup, or skip them with 'agentbus events skip"
             f" {shlex.quote(self._stream)} {shlex.quote(held.role)}'",
         )
-
-
-def before(at: Position) -> Position:
-    """Return the last position before another one that an id of the server's can have."""
-    return (at[0], at[1] - 1) if at[1] else (at[0] - 1, _LAST_OF_A_MS)

@@ -1,11 +1,12 @@
-"""The tables of a ledger, made for a prefix and a schema.
+"""The tables of a ledger, for a prefix and a schema.
 
-A position is a stream id as two numbers, which compare as the server compares ids.
+A position is the id of a stream's entry as two numbers, which compare as the server compares ids.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import Column, event
@@ -14,9 +15,12 @@ from sqlalchemy.schema import CreateIndex, CreateTable
 from agentbus.core.errors import ConfigError
 from agentbus.events.databases import POSTGRESQL, now_ms
 
+Position = tuple[int, int]
+# The largest integer of both databases; no server counts that far within a millisecond.
+_LAST_OF_A_MS = 2**63 - 1
 # PostgreSQL cuts names to 63 bytes, and the longest of ours has 24.
 _LONGEST_PREFIX = 32
-# The state by which PostgreSQL refuses a commit that comes before the checkpoint.
+# The SQLSTATE with which the trigger refuses a commit that comes before the checkpoint.
 UNSEALED = "AB001"
 
 
@@ -33,12 +37,39 @@ class Tables:
 
     @property
     def channel(self) -> str:
-        """The name under which PostgreSQL notifies of new rows in the outbox."""
+        """The channel on which PostgreSQL notifies of new rows in the outbox."""
         return f"{self.outbox.schema or ''}{self.outbox.name}"[:63]
+
+    @property
+    def position(self) -> Any:
+        """Where an outbox row was published, for comparisons with a position."""
+        return sa.tuple_(self.outbox.c.position_ms, self.outbox.c.position_seq)
+
+    def published(self, stream: str) -> list[sa.ColumnElement[bool]]:
+        """Return the conditions for the published outbox rows of a stream."""
+        return [self.outbox.c.stream == stream, self.outbox.c.position_ms.is_not(None)]
+
+    def waiting(self, stream: str) -> list[sa.ColumnElement[bool]]:
+        """Return the conditions for the outbox rows of a stream that are not published yet."""
+        return [self.outbox.c.stream == stream, self.outbox.c.position_ms.is_(None)]
+
+    def role(self, stream: str, role: str) -> list[sa.ColumnElement[bool]]:
+        """Return the conditions for the lease of a role on a stream."""
+        return [self.lease.c.stream == stream, self.lease.c.role == role]
+
+
+def entry_id(at: Position) -> str:
+    """Return a position as the id of an entry."""
+    return f"{at[0]}-{at[1]}"
+
+
+def previous(at: Position) -> Position:
+    """Return the last position before another one."""
+    return (at[0], at[1] - 1) if at[1] else (at[0] - 1, _LAST_OF_A_MS)
 
 
 def tables(prefix: str = "agentbus_", schema: str | None = None) -> Tables:
-    """Return the tables of a ledger. Raises `ConfigError` if the prefix can begin no name."""
+    """Return the tables of a ledger. Raises `ConfigError` for a prefix that table names cannot have."""
     if not (prefix.isascii() and prefix.isidentifier() and len(prefix) <= _LONGEST_PREFIX):
         raise ConfigError(
             f"the prefix {prefix!a} cannot begin the name of a table",
@@ -54,61 +85,59 @@ def tables(prefix: str = "agentbus_", schema: str | None = None) -> Tables:
         Column("event_uuid", sa.Text, nullable=False, unique=True),
         _text("payload"),
         Column("metadata", sa.Text),
-        Column("created_ms", sa.BigInteger, nullable=False, server_default=now_ms()),
+        _now("created_ms"),
         # Null: not published yet.
         Column("position_ms", sa.BigInteger),
         Column("position_seq", sa.BigInteger),
         Column("published_at_ms", sa.BigInteger),
         # The token of the relay that published it.
         Column("epoch", sa.BigInteger),
-        # Rows come and go here, and an id that was given must never be given again.
+        # Rows come and go here, and an id must never be used twice.
         sqlite_autoincrement=True,
     )
     waiting = outbox.c.position_ms.is_(None)
-    sa.Index(
-        f"{prefix}outbox_waiting",
-        *(outbox.c.stream, outbox.c.id),
-        postgresql_where=waiting,
-        sqlite_where=waiting,
-    )
-    sa.Index(
-        f"{prefix}outbox_published",
-        *(outbox.c.stream, outbox.c.position_ms, outbox.c.position_seq),
-        postgresql_where=outbox.c.position_ms.is_not(None),
-        sqlite_where=outbox.c.position_ms.is_not(None),
-    )
+    for name, columns, where in (
+        ("waiting", ("id",), waiting),
+        ("published", ("position_ms", "position_seq"), ~waiting),
+    ):
+        sa.Index(
+            f"{prefix}outbox_{name}",
+            *(outbox.c[each] for each in ("stream", *columns)),
+            postgresql_where=where,
+            sqlite_where=where,
+        )
     lease = sa.Table(
         f"{prefix}lease",
         metadata,
-        Column("stream", sa.Text, primary_key=True),
-        Column("role", sa.Text, primary_key=True),
+        _key("stream"),
+        _key("role"),
         _text("owner"),
         _count("token"),
         _count("expires_at_ms"),
         _count("checkpoint_ms"),
         _count("checkpoint_seq"),
         _count("checkpoint_outbox_id"),
-        # In the relay's row: the highest row of the outbox whose entry as processed is gone.
+        # In the relay's row: the highest outbox row whose row in `processed` was deleted.
         _count("horizon_outbox_id"),
-        Column("updated_at_ms", sa.BigInteger, nullable=False, server_default=now_ms()),
+        _now("updated_at_ms"),
     )
     processed = sa.Table(
         f"{prefix}processed",
         metadata,
-        Column("consumer", sa.Text, primary_key=True),
-        Column("event_uuid", sa.Text, primary_key=True),
+        _key("consumer"),
+        _key("event_uuid"),
         _text("stream"),
         _whole("outbox_id"),
         _whole("position_ms"),
         _whole("position_seq"),
-        Column("at_ms", sa.BigInteger, nullable=False, server_default=now_ms()),
+        _now("at_ms"),
         sa.Index(f"{prefix}processed_at", "at_ms"),
     )
     attempts = sa.Table(
         f"{prefix}attempts",
         metadata,
-        Column("consumer", sa.Text, primary_key=True),
-        Column("event_uuid", sa.Text, primary_key=True),
+        _key("consumer"),
+        _key("event_uuid"),
         _whole("attempts"),
         Column("last_error", sa.Text),
         Column("next_at_ms", sa.BigInteger),
@@ -124,19 +153,29 @@ def tables(prefix: str = "agentbus_", schema: str | None = None) -> Tables:
         _text("event"),
         _text("error"),
         _whole("attempts"),
-        Column("parked_at_ms", sa.BigInteger, nullable=False, server_default=now_ms()),
-        # Null: nobody wants it tried again.
+        _now("parked_at_ms"),
+        # Null: not to be retried.
         Column("retry_ms", sa.BigInteger),
         sa.UniqueConstraint("consumer", "event_uuid", name=f"{prefix}parked_once"),
         sqlite_autoincrement=True,
     )
     made = Tables(metadata, outbox, processed, lease, attempts, parked)
-    _seal(made, prefix)
+
+    def unsealed(_ddl: object, _target: object, bind: sa.Connection, **_options: object) -> bool:
+        return not sealed(bind, made, prefix)
+
+    for statement in seal(made, prefix):
+        ddl = sa.DDL(statement)  # type: ignore[no-untyped-call]
+        ddl = ddl.execute_if(
+            dialect=POSTGRESQL,
+            callable_=unsealed,  # type: ignore[arg-type]
+        )
+        event.listen(metadata, "after_create", ddl)
     return made
 
 
 def statements(made: Tables, prefix: str, dialect: sa.Dialect) -> list[str]:
-    """Return the statements that make everything in an empty database, in their order."""
+    """Return the statements that create everything in an empty database, in order."""
     found = []
     for table in made.metadata.sorted_tables:
         wanted: list[sa.DDLElement] = [CreateTable(table)]
@@ -158,19 +197,27 @@ def _text(name: str) -> Column[str]:
     return Column(name, sa.Text, nullable=False)
 
 
-def _whole(name: str) -> Column[int]:
-    return Column(name, sa.BigInteger, nullable=False)
+def _key(name: str) -> Column[str]:
+    return Column(name, sa.Text, primary_key=True)
+
+
+def _whole(name: str, **options: Any) -> Column[int]:
+    return Column(name, sa.BigInteger, nullable=False, **options)
 
 
 def _count(name: str) -> Column[int]:
-    return Column(name, sa.BigInteger, nullable=False, server_default=sa.text("0"))
+    return _whole(name, server_default=sa.text("0"))
+
+
+def _now(name: str) -> Column[int]:
+    return _whole(name, server_default=now_ms())
 
 
 def seal(made: Tables, prefix: str) -> tuple[str, str]:
-    """Return the statements by which PostgreSQL lets no event be processed without its checkpoint.
+    """Return PostgreSQL's statements for the trigger that ties processed events to the checkpoint.
 
-    The trigger fires at COMMIT, whoever sends that: a handler that reaches the connection beneath every
-    guard of ours finds its transaction rolled back.
+    It fires at COMMIT, whoever sends it: the transaction of a handler that gets around the guard is rolled
+    back.
     """
     lease, processed = _quoted(made.lease), _quoted(made.processed)
     schema = f'"{made.lease.schema}".' if made.lease.schema else ""
@@ -198,22 +245,8 @@ def _quoted(table: sa.Table) -> str:
     return f'"{table.schema}"."{table.name}"' if table.schema else f'"{table.name}"'
 
 
-def _seal(made: Tables, prefix: str) -> None:
-    for statement in seal(made, prefix):
-        ddl = sa.DDL(statement)  # type: ignore[no-untyped-call]
-        event.listen(made.metadata, "after_create", _unless_there(ddl, made, prefix))
-
-
-def _unless_there(ddl: sa.DDL, made: Tables, prefix: str):  # type: ignore[no-untyped-def]
-    def run(_target: object, connection: sa.Connection, **_options: object) -> None:
-        if connection.dialect.name == POSTGRESQL and not sealed(connection, made, prefix):
-            connection.execute(ddl)
-
-    return run
-
-
 def sealed(connection: sa.Connection, made: Tables, prefix: str) -> bool:
-    """Tell whether the trigger of `seal` is there."""
+    """Tell whether the trigger of `seal` exists."""
     found = connection.execute(
         sa.text("SELECT 1 FROM pg_trigger WHERE tgname = :name AND tgrelid = to_regclass(:table)"),
         {"name": f"{prefix}sealed", "table": _quoted(made.processed)},

@@ -196,7 +196,7 @@ def test_the_token_grows_with_every_take_over(ledger, relay, consume):
     for _ in range(3):
         mine = consume()
         mine.run_once()
-        tokens.append(mine._held.token)
+        tokens.append(mine._transactions.held.token)
         mine.close()
 
     assert tokens == [1, 2, 3]
@@ -743,7 +743,7 @@ def test_what_is_no_consumer_is_refused(handler, options):
 
 
 def test_a_consumer_that_was_not_declared_is_missed():
-    with pytest.raises(ConfigError, match="no consumer"):
+    with pytest.raises(ConfigError, match="not a consumer"):
         registration("nobody")
 
 

@@ -7,7 +7,7 @@ import signal
 import pytest
 
 from agentbus.errors import ConfigError
-from agentbus.events import Relay, steps
+from agentbus.events import Relay, kill_points
 from tests.events import killed
 from tests.events.forked import FRESH
 from tests.events.shop import effects, entries, expire, rows, send, uuids
@@ -53,7 +53,7 @@ def first_of(names: list[str]) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-@pytest.mark.parametrize("step", steps.RELAY)
+@pytest.mark.parametrize("step", kill_points.RELAY)
 def test_a_relay_that_is_killed_at_a_step_loses_nothing(ledger, run, bus, valkey, project, step):
     send(ledger, *SENT)
 
@@ -83,7 +83,7 @@ def test_a_relay_that_is_killed_at_a_step_loses_nothing(ledger, run, bus, valkey
     ],
 )
 def test_a_consumer_that_is_killed_at_a_step_acts_exactly_once(ledger, run, bus, role, step):
-    assert step.partition(":")[0] in steps.CONSUMER
+    assert step.partition(":")[0] in kill_points.CONSUMER
     send(ledger, *SENT)
     relay = Relay(ledger, bus)
     relay.run_once()
@@ -101,18 +101,18 @@ def test_a_consumer_that_is_killed_at_a_step_acts_exactly_once(ledger, run, bus,
 
 
 def test_every_step_has_its_test():
-    assert set(steps.CONSUMER) == {
+    assert set(kill_points.CONSUMER) == {
         *("consumer.leased", "consumer.read", "consumer.deduped", "consumer.handled"),
         *("consumer.checkpointed", "consumer.committed", "consumer.parked"),
     }
 
 
 def test_without_the_variable_no_step_does_anything():
-    assert steps.hook()("consumer.leased") is None
+    assert kill_points.hook()("consumer.leased") is None
 
 
 def test_a_step_that_is_not_there_is_refused(monkeypatch):
     monkeypatch.setenv("AGENTBUS_TEST_KILL", "consumer.nowhere")
 
     with pytest.raises(ConfigError):
-        steps.hook()
+        kill_points.hook()

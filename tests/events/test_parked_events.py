@@ -1,4 +1,4 @@
-"""Events that were put aside, tried again when somebody asks for it; and replays that come too late."""
+"""Parked events, their retries on request, and replays that come too late."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def look_again(consumer: Consumer) -> int:
 def test_who_puts_an_event_aside_says_so(welcome, caplog):
     said = [record.__dict__.get("error", "") for record in caplog.get_records("setup")]
 
-    assert [one for one in said if "Placed b is put aside: ValueError: never" in one]
+    assert [one for one in said if "Placed b is parked: ValueError: never" in one]
 
 
 def test_what_is_parked_is_told(ledger, welcome):

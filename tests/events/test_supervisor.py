@@ -288,7 +288,7 @@ def test_no_worker_outlives_its_supervisor(started, sent, number):
 
 @on_sqlite
 def test_a_worker_dies_at_the_end_of_its_pipe_where_the_system_kills_nobody(ledger, bus):
-    from agentbus.events.supervisor.hiring import ProcessFactory
+    from agentbus.events.supervisor.process import ProcessFactory
 
     worker = ProcessFactory(MODULE, ledger, bus, 30.0, 30.0).worker("mails")
     poll = select.poll()

@@ -9,7 +9,7 @@ import pytest
 import agentbus
 from agentbus.events import Consumer, EventSchemas, Relay, register
 from agentbus.events.redis import RedisClient
-from agentbus.events.supervisor.quarantine import _write, record, release_consumer
+from agentbus.events.supervisor.quarantine import Quarantined, _write, release_consumer
 from tests.events.shop import STREAM, act, effects, send
 
 
@@ -73,7 +73,7 @@ def test_health_reads_what_a_consumer_tells(
 
 def test_health_reads_what_a_supervisor_gave_up(bus):
     server = RedisClient(bus.runner)
-    _write(server, [record("welcome", STREAM, "crash_loop", 5, "no", 0.0)])
+    _write(server, [Quarantined("welcome", STREAM, "1970-01-01T00:00:00Z", "crash_loop", 5, "no")])
     server.close()
 
     (found,) = [one for one in bus.health().findings if one.check == "quarantined"]

@@ -1,4 +1,4 @@
-"""A worker's own process: looks a module over, or runs one of its consumers and says that it lives."""
+"""The supervised process itself: lists the consumers of a module, or runs one and sends heartbeats."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ import signal
 import sys
 import threading
 import time
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from agentbus.core.errors import AgentBusError, ConfigError, UsageError
+from agentbus.core.errors import AgentBusError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -22,58 +21,52 @@ if TYPE_CHECKING:
     from agentbus.events.event_consumer import Consumer
 
 STOP = b"stop\n"
-# A line must fit what a pipe takes in one piece, when each character becomes six.
+# A line must fit into one atomic write to a pipe, even if JSON needs six bytes for each character.
 _LONGEST = 600
 _PR_SET_PDEATHSIG = 1
 _BEATS_A_TIMEOUT = 20
 
 
 def work(job: Mapping[str, Any]) -> int:
-    """Do a job that a supervisor handed over, and return the exit code of this process."""
+    """Do the job that a supervisor handed over, and return the exit code of this process."""
     control = _set_apart(0)
-    stop = _Stop()
-    # What handlers print is no record of the supervisor's.
+    stopping = threading.Event()
+    running: list[Consumer] = []
+    # The supervisor's stdout has its own records: the handlers' output goes to stderr.
     os.dup2(2, 1)
     report = ReportPipe(job["report"], job["timeout"] / _BEATS_A_TIMEOUT)
     _die_with(job["parent"])
     logging.getLogger("agentbus").addHandler(_WarningForwarder(report))
+
+    def stop() -> None:
+        stopping.set()
+        for consumer in running:
+            consumer.stop()
+
     _watch(control, stop)
     try:
         if job["consumer"] is None:
             report.send(consumers=_declared(job["module"]))
             return 0
         consumer = _consumer(job, report)
-        stop.of(consumer)
+        running.append(consumer)
+        if stopping.is_set():
+            consumer.stop()
         report.send(ready=True)
         consumer.run()
-    except Exception as error:  # noqa: BLE001 (whatever ends it is told to the supervisor)
-        report.send(error=_words(error))
+    except Exception as error:  # noqa: BLE001 (every error is reported to the supervisor)
+        said = (
+            str(error) if isinstance(error, AgentBusError) else f"{type(error).__name__}: {error}"
+        )
+        report.send(error=said.encode("utf-8", "backslashreplace").decode()[:_LONGEST])
         return 1
     return 0
 
 
-class _Stop:
-    """Stops a consumer, also one that is not made yet."""
-
-    def __init__(self) -> None:
-        self._told = False
-        self._consumer: Consumer | None = None
-
-    def of(self, consumer: Consumer) -> None:
-        self._consumer = consumer
-        if self._told:
-            consumer.stop()
-
-    def __call__(self) -> None:
-        self._told = True
-        if self._consumer is not None:
-            self._consumer.stop()
-
-
 class ReportPipe:
-    """What a worker tells its supervisor: lines of JSON through a pipe, and an empty one as a beat.
+    """The pipe to the supervisor: a line of JSON for each report, an empty one for a heartbeat.
 
-    A pipe that is full takes nothing more: then its reader knows that this process lives.
+    What a full pipe cannot take is dropped: its unread lines show already that this process is alive.
     """
 
     def __init__(self, descriptor: int, every: float) -> None:
@@ -84,14 +77,14 @@ class ReportPipe:
         self._last = float("-inf")
 
     def beat(self) -> None:
-        """Say that this thread, which works, goes on; not more often than is of use."""
+        """Send a heartbeat, unless the last one was less than `every` seconds ago."""
         now = time.monotonic()
         if now - self._last >= self._every:
             self._last = now
             self._write(b"\n")
 
     def send(self, **fields: object) -> None:
-        """Tell one thing."""
+        """Send a report."""
         self._write(json.dumps(fields).encode() + b"\n")
 
     def _write(self, line: bytes) -> None:
@@ -100,7 +93,7 @@ class ReportPipe:
 
 
 class _WarningForwarder(logging.Handler):
-    """Hands warnings over to the supervisor, whose log they belong to."""
+    """Sends warnings to the supervisor, which logs them."""
 
     def __init__(self, report: ReportPipe) -> None:
         super().__init__(logging.WARNING)
@@ -112,22 +105,22 @@ class _WarningForwarder(logging.Handler):
 
 
 def _consumer(job: Mapping[str, Any], report: ReportPipe) -> Consumer:
-    """Return the consumer that a job names, ready to run."""
+    """Return the consumer of a job, ready to run."""
     from agentbus.client.bus import Bus
     from agentbus.core.settings import Settings
     from agentbus.events import kill_points
-    from agentbus.events.declare import registered
+    from agentbus.events.declare import load, registered
     from agentbus.events.event_consumer import Consumer
     from agentbus.events.opening import open_ledger
 
-    _load(job["module"])
+    load(job["module"])
     found = registered().get(job["consumer"])
     if found is None:
         raise UsageError(
-            f"the module {job['module']!r} declares no consumer {job['consumer']!r} any more",
-            hint="put it back, or start the supervisor anew",
+            f"the module {job['module']!r} no longer declares a consumer {job['consumer']!r}",
+            hint="put it back, or restart the supervisor",
         )
-    # Waiting for a server must not take so long that it looks like a worker that hangs.
+    # Waiting for a server must end before the heartbeat timeout.
     patience = job["timeout"] / 3
     settings = Settings(**{**job["bus"], "deadline": min(job["bus"]["deadline"], patience)})
     ledger = open_ledger(
@@ -135,11 +128,11 @@ def _consumer(job: Mapping[str, Any], report: ReportPipe) -> Consumer:
         deadline=settings.deadline,
         patience=patience,
     )
-    step = kill_points.hook()
+    kill_point = kill_points.hook()
 
     def at(reached: str) -> None:
         report.beat()
-        step(reached)
+        kill_point(reached)
 
     made = Consumer(
         found.beating(report.beat),
@@ -149,38 +142,23 @@ def _consumer(job: Mapping[str, Any], report: ReportPipe) -> Consumer:
         beat=report.beat,
         lease=job["lease"],
     )
-    # By this name the supervisor gives its lease back once it is dead.
+    # The supervisor releases the lease of this owner when the process has ended.
     made.owner = job["owner"]
     return made
 
 
-def _declared(module: str) -> list[tuple[str, str]]:
-    from agentbus.events.declare import registered
+def _declared(module: str) -> dict[str, str]:
+    from agentbus.events.declare import load, registered
 
-    _load(module)
-    return [(each.name, each.stream) for each in registered().values()]
-
-
-def _load(module: str) -> None:
-    try:
-        import_module(module)
-    except (Exception, SystemExit) as error:
-        raise ConfigError(
-            f"the module {module!r} cannot be loaded ({type(error).__name__}: {error})",
-            hint="correct it, or start this where it can be found",
-        ) from error
-
-
-def _words(error: BaseException) -> str:
-    said = str(error) if isinstance(error, AgentBusError) else f"{type(error).__name__}: {error}"
-    return said.encode("utf-8", "backslashreplace").decode()[:_LONGEST]
+    load(module)
+    return {each.name: each.stream for each in registered().values()}
 
 
 # -- the supervisor ---
 
 
 def _set_apart(descriptor: int) -> int:
-    """Move a descriptor to where no program that a handler starts can read it, and leave nothing there."""
+    """Move a descriptor to where programs started by a handler cannot read it; leave /dev/null there."""
     moved = os.dup(descriptor)
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, descriptor)
@@ -189,7 +167,7 @@ def _set_apart(descriptor: int) -> int:
 
 
 def _die_with(parent: int) -> None:
-    """Have this process killed when its supervisor dies; also when that has happened already."""
+    """Let the system kill this process when its supervisor dies, or has died already."""
     if sys.platform == "linux":
         import ctypes
 
@@ -199,14 +177,15 @@ def _die_with(parent: int) -> None:
 
 
 def _watch(control: int, stop: Callable[[], None]) -> None:
-    """Stop when told to, by the supervisor or a signal; die when the supervisor's end is closed."""
+    """Stop on request of the supervisor or a signal; die when the supervisor's end of the pipe closes."""
     heard, wake = os.pipe()
     for end in (heard, wake):
         os.set_blocking(end, False)
-    # Written by the interpreter as the signal comes: the main thread may be in a handler for long.
+    # The interpreter writes there when a signal comes: the main thread may be in a handler for long.
     signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, _pass)
+        # Not SIG_IGN: the wakeup needs a handler.
+        signal.signal(number, lambda *_: None)
 
     def listen() -> None:
         while True:
@@ -218,7 +197,3 @@ def _watch(control: int, stop: Callable[[], None]) -> None:
             stop()
 
     threading.Thread(target=listen, name="supervisor", daemon=True).start()
-
-
-def _pass(_number: int, _frame: object) -> None:
-    pass

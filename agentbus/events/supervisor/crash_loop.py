@@ -1,4 +1,4 @@
-"""When a worker that crashes again and again is given up: two rolling windows, and pauses between."""
+"""Detects crash loops by two rolling windows, and sets the pauses between restarts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from agentbus.queues.retry import Backoff
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-# A run of so many seconds ends a series of crashes.
+# A run of this many seconds ends a series of crashes.
 HEALTHY = 60.0
 BACKOFF = Backoff(first=0.5, longest=30.0)
 _FEW, _FEW_WITHIN = 5, 60.0
@@ -21,7 +21,7 @@ _MANY, _MANY_WITHIN = 10, 1800.0
 
 @dataclass(frozen=True, slots=True)
 class CrashWindow:
-    """So many crashes within so many seconds are too many."""
+    """The number of crashes within a time, in seconds, that makes a crash loop."""
 
     crashes: int
     seconds: float
@@ -34,17 +34,18 @@ Window = CrashWindow
 def windows(
     healthy: float = HEALTHY, silence: float = 0.0, longest: float = 30.0
 ) -> list[CrashWindow]:
-    """Return the two windows: 5 crashes within 60 s, and 10 within 30 min, or longer where that is needed.
+    """Return the two windows: 5 crashes within 60 s, and 10 within 30 min or longer.
 
-    From one crash to the next it may take a run just short of `healthy` seconds, `silence` until a worker
-    that says nothing is killed, and the `longest` pause: so many must fit, or some would crash for ever.
+    The time between two crashes is at most a run just short of `healthy` seconds, `silence` until a process
+    without heartbeats is killed, and the `longest` pause. The second window has room for 10 of those, since
+    otherwise a consumer could crash for ever.
     """
     at_most = (healthy + silence + longest) * _MANY
     return [CrashWindow(_FEW, _FEW_WITHIN), CrashWindow(_MANY, max(_MANY_WITHIN, at_most))]
 
 
 class CrashHistory:
-    """The crashes of one consumer's workers, by a clock of the caller's that only goes forward."""
+    """The crashes of one consumer's processes, by the caller's monotonic clock."""
 
     def __init__(
         self,
@@ -65,11 +66,11 @@ class CrashHistory:
 
     @property
     def count(self) -> int:
-        """How many crashes there were in this series, as far as they matter."""
+        """The crashes of this series, as many as the windows need."""
         return len(self._at)
 
     def add(self, now: float, lived: float) -> CrashWindow | None:
-        """Note a crash of a worker that ran well for `lived` seconds; returns the window that is full."""
+        """Record a crash after a run of `lived` seconds; returns the window that is full."""
         if lived >= self._healthy:
             self._at.clear()
         self._at.append(now)

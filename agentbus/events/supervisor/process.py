@@ -1,22 +1,29 @@
-"""Worker processes as their supervisor sees them: started anew, listened to, stopped, killed, reaped."""
+"""A supervisor's processes: started, listened to, stopped, killed, reaped."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import os
+import selectors
 import signal
 import subprocess
 import sys
 import time
 from typing import TYPE_CHECKING, Any
 
+from agentbus.core.errors import UsageError
+from agentbus.events.declare import chosen
 from agentbus.events.supervisor.child import STOP
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    import threading
+    from collections.abc import Mapping
 
-# A fresh interpreter: what was opened here is not inherited, and nothing secret is in its arguments.
+    from agentbus.events.ledger import Ledger
+    from agentbus.queues.runner import BlockingBus
+
+# A fresh interpreter: it inherits no open files, and its arguments hold no secret.
 _PROGRAM = (
     "import sys, json\n"
     "job = json.loads(sys.stdin.buffer.raw.readline())\n"
@@ -25,21 +32,24 @@ _PROGRAM = (
     "sys.exit(work(job))\n"
 )
 _PIECE = 65536
+_GLANCE = 0.05
+_SETTINGS = ("agent", "project", "url", "json", "log_level", "deadline", "max_body")
 
 
 class WorkerProcess:
-    """A process that does a job; `label` is how the system's list of processes shows it.
+    """A process that does a job; `label` is its name in the system's list of processes.
 
-    `beat_at` is when it last said something, by this process's monotonic clock, `ready` whether it works
-    yet, `error` what it told of its end, and `warnings` what it said since somebody took them.
+    `beat_at` is when it last wrote, by this process's monotonic clock; `ready` whether its consumer runs;
+    `error` why it ended, by its own report; `code` its exit code, as `ended` returns it; `warnings` what it
+    reported since they were last cleared.
     """
 
-    def __init__(self, label: str, job: Mapping[str, Any], path: Sequence[str]) -> None:
+    def __init__(self, label: str, job: Mapping[str, Any]) -> None:
         self.ready = False
-        self.stopping = False
         self.silent = False
         self.error: str | None = None
-        self.consumers: list[tuple[str, str]] | None = None
+        self.code: int | None = None
+        self.consumers: dict[str, str] | None = None
         self.warnings: list[str] = []
         self.owner = str(job.get("owner"))
         self._rest = b""
@@ -50,7 +60,7 @@ class WorkerProcess:
                 [sys.executable, "-c", _PROGRAM, ascii(label)[1:-1]],
                 stdin=subprocess.PIPE,
                 pass_fds=(theirs,),
-                # What the handler starts is of its group, and ends with it. Ctrl-C is for the supervisor.
+                # What the handler starts is in its group, and ends with it. Ctrl-C is for the supervisor.
                 start_new_session=True,
                 bufsize=0,
             )
@@ -60,8 +70,10 @@ class WorkerProcess:
         finally:
             os.close(theirs)
         self.started = self.beat_at = time.monotonic()
-        told = {**job, "report": theirs, "parent": os.getpid(), "path": list(path)}
-        self._tell(json.dumps(told).encode() + b"\n")
+        # Modules are found in the current directory, and where this process finds them.
+        path = list(dict.fromkeys([os.getcwd(), *(each for each in sys.path if each)]))
+        job = {**job, "report": theirs, "parent": os.getpid(), "path": path}
+        self._send(json.dumps(job).encode() + b"\n")
 
     @property
     def pid(self) -> int:
@@ -69,63 +81,57 @@ class WorkerProcess:
         return self._process.pid
 
     def fileno(self) -> int:
-        """Return what can be read when it has said something, or has ended."""
+        """Return the descriptor that can be read when it has written, or has ended."""
         return self._report
 
     @property
     def lived(self) -> float:
-        """How many seconds it ran, as far as it said so itself."""
+        """The seconds from its start to its last heartbeat."""
         return self.beat_at - self.started
 
     def listen(self) -> bool:
-        """Take in what it said; False when it can say nothing more."""
-        heard = b""
-        with contextlib.suppress(BlockingIOError):
+        """Read what it wrote; False at the end of the pipe."""
+        heard, more = b"", False
+        try:
             while piece := os.read(self._report, _PIECE):
                 heard += piece
-            self._take(heard)
-            return False
-        self._take(heard)
-        return True
-
-    def _take(self, heard: bytes) -> None:
-        if not heard:
-            return
-        # Whoever speaks lives. The clock is read now: what we slept through is no silence of its own.
-        self.beat_at = time.monotonic()
-        *lines, self._rest = (self._rest + heard).split(b"\n")
-        for line in lines:
-            if line:
-                self._note(json.loads(line))
+        except BlockingIOError:
+            more = True
+        if heard:
+            # The clock is read now: our own pauses are not a missing heartbeat of the process.
+            self.beat_at = time.monotonic()
+            *lines, self._rest = (self._rest + heard).split(b"\n")
+            for line in lines:
+                if line:
+                    self._note(json.loads(line))
+        return more
 
     def _note(self, said: dict[str, Any]) -> None:
         self.ready = self.ready or "ready" in said
         self.error = said.get("error", self.error)
+        self.consumers = said.get("consumers", self.consumers)
         if "warning" in said:
             self.warnings.append(said["warning"])
-        if "consumers" in said:
-            self.consumers = [(name, stream) for name, stream in said["consumers"]]
 
     def stop(self) -> None:
-        """Tell it to end after the event in hand."""
-        self.stopping = True
-        self._tell(STOP)
+        """Ask it to end after its current event."""
+        self._send(STOP)
 
-    def _tell(self, line: bytes) -> None:
+    def _send(self, line: bytes) -> None:
         assert self._process.stdin is not None
-        # It may be dead by now.
+        # It may have ended.
         with contextlib.suppress(OSError):
             self._process.stdin.write(line)
 
     def kill(self) -> None:
-        """End it with what it started, at once."""
-        # It is not reaped yet: its number is nobody else's.
+        """Kill it with all processes that it started."""
+        # It is not reaped yet: its id is not used again.
         if self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.pid, signal.SIGKILL)
 
     def ended(self) -> int | None:
-        """Return its exit code, below 0 the signal that ended it; None while it runs."""
+        """Return its exit code, negative for a signal; None while it runs."""
         if self._process.returncode is None:
             if not hasattr(os, "waitid"):
                 return self._process.poll()
@@ -134,21 +140,86 @@ class WorkerProcess:
                 if os.waitid(os.P_PID, self.pid, options) is None:
                     return None
             except ChildProcessError:
-                # Somebody else in this program waits for all children, and took the code with it.
+                # Other code of this program waits for all children, and took the exit code.
                 return self._process.poll()
             self.kill()
             self._process.wait()
         return self._process.returncode
 
     def end(self) -> None:
-        """Kill it, wait until it is dead, and close what led to it."""
+        """Kill it, wait for its end, and close its pipes."""
         self.kill()
         self._process.wait()
         self.close()
 
     def close(self) -> None:
-        """Close what led to one that has ended."""
+        """Close the pipes of a process that has ended."""
         self.listen()
         assert self._process.stdin is not None
         self._process.stdin.close()
         os.close(self._report)
+
+
+class ProcessFactory:
+    """Starts processes for the consumers of a module, and one that lists these."""
+
+    def __init__(
+        self, module: str, ledger: Ledger, bus: BlockingBus, silence: float, lease: float
+    ) -> None:
+        self.module = module
+        self._ledger = ledger
+        self._bus = bus
+        self._silence = silence
+        self._lease = lease
+
+    def worker(self, consumer: str) -> WorkerProcess:
+        """Start the process of a consumer. Raises `OSError`."""
+        job = self._job(consumer, self._bus.runner.scope.token())
+        return WorkerProcess(f"consumer {consumer}", job)
+
+    def declared(
+        self, only: str | None, within: float, stopped: threading.Event
+    ) -> dict[str, str] | None:
+        """Return the stream of each consumer by its name; None if `stopped` was set meanwhile.
+
+        The module is loaded in a process of its own. Raises `UsageError`.
+        """
+        worker = WorkerProcess(f"look {self.module}", self._job(None, None))
+        try:
+            _listen_to_all(worker, time.monotonic() + within, stopped)
+        finally:
+            worker.end()
+        if stopped.is_set():
+            return None
+        if worker.consumers is None:
+            raise UsageError(
+                worker.error
+                or f"the module {self.module!r} ended its process, or took over {within:g} s to load",
+                hint=None if worker.error else "correct it",
+            )
+        return chosen(worker.consumers, self.module, only)
+
+    def _job(self, consumer: str | None, owner: str | None) -> dict[str, Any]:
+        settings = self._bus.runner.settings
+        return {
+            "module": self.module,
+            "consumer": consumer,
+            "owner": owner,
+            "database": self._ledger.engine.url.render_as_string(hide_password=False),
+            "prefix": self._ledger.prefix,
+            "schema": self._ledger.tables.lease.schema,
+            "bus": {**{name: getattr(settings, name) for name in _SETTINGS}, "sources": {}},
+            "timeout": self._silence,
+            "lease": self._lease,
+        }
+
+
+def _listen_to_all(worker: WorkerProcess, until: float, stopped: threading.Event) -> None:
+    """Listen until a process has listed its consumers or ended, or its time is up."""
+    with selectors.DefaultSelector() as selector:
+        selector.register(worker, selectors.EVENT_READ)
+        while not stopped.is_set() and time.monotonic() < until:
+            # Its end of the pipe may stay open in a process that the module started.
+            if not worker.listen() or worker.consumers is not None or worker.ended() is not None:
+                return
+            selector.select(_GLANCE)

@@ -1,4 +1,4 @@
-"""Quarantine: consumers that supervisors gave up, as the server keeps them until somebody releases them."""
+"""Quarantine: consumers that no supervisor starts until they are released, as kept on the server."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from agentbus.core import names
-from agentbus.core.clock import rfc3339
 from agentbus.core.errors import AgentBusError, NotFound
 from agentbus.core.loggers import emit
 from agentbus.events.redis import RedisClient
@@ -23,15 +22,15 @@ if TYPE_CHECKING:
 
 CRASH_LOOP, HEARTBEAT = "crash_loop", "heartbeat"
 _EVERY = 1.0
-# The field that tells one lifetime of the hash from another; no consumer can be named so.
+# The field with the random id of the hash, which shows if it was replaced; not a valid consumer's name.
 _LIFE = b""
 
 
 @dataclass(frozen=True, slots=True)
 class Quarantined:
-    """A consumer that is not started: since when, why (`crash_loop`, `heartbeat`), and its last error.
+    """A quarantined consumer: since when, the reason (`crash_loop`, `heartbeat`), and its last error.
 
-    What another program wrote in its place, and cannot be read, is empty here, and holds all the same.
+    A record of another program that cannot be read counts, too; its fields are empty.
     """
 
     consumer: str
@@ -41,28 +40,32 @@ class Quarantined:
     crashes: int
     error: str | None
 
+    def fields(self) -> dict[str, object]:
+        """Return all but the consumer's name, as they are on the server."""
+        return {
+            "stream": self.stream,
+            "quarantined_at": self.at,
+            "reason": self.reason,
+            "crashes": self.crashes,
+            "last_error": self.error,
+        }
+
 
 def quarantined(bus: BlockingBus) -> list[Quarantined]:
     """Return the consumers that are in quarantine, by name. Raises `BackendUnavailable`."""
-    server = RedisClient(bus.runner)
-    try:
+    with RedisClient(bus.runner) as server:
         found, _ = _read(server)
-    finally:
-        server.close()
     return [found[name] for name in sorted(found)]
 
 
 def release_consumer(bus: BlockingBus, consumer: str | None) -> list[str]:
-    """Take a consumer, or all (None), out of quarantine; returns which. Raises `NotFound`.
+    """Release a consumer, or all (None), from quarantine; returns their names. Raises `NotFound`.
 
-    Every running supervisor starts it within about a second, and has forgotten its crashes.
+    Every running supervisor starts them within about a second, without their earlier crashes.
     """
     asked = () if consumer is None else (names.name("consumer", consumer),)
-    server = RedisClient(bus.runner)
-    try:
+    with RedisClient(bus.runner) as server:
         gone = server.ask(Script("pardon", (server.keys.quarantined,), asked, writes=True))
-    finally:
-        server.close()
     if not gone and consumer is not None:
         raise NotFound(
             f"no consumer {consumer!r} is in quarantine",
@@ -73,11 +76,10 @@ def release_consumer(bus: BlockingBus, consumer: str | None) -> list[str]:
 
 
 class QuarantineSync:
-    """What a supervisor and the server tell each other of quarantine, each second, from a thread.
+    """Synchronizes a supervisor's list of quarantined consumers with the server, from a thread.
 
-    What is remembered here holds: nothing is released because the server is away, was emptied, or went
-    back in time; what it lost is written again. Only a consumer that was taken out of a hash which is
-    no older than what was seen of it is released.
+    A consumer is released only if it was removed from the hash: not if the server is unavailable, was
+    emptied, or went back in time. Records that the server lost are written again.
     """
 
     def __init__(self, bus: BlockingBus) -> None:
@@ -94,41 +96,39 @@ class QuarantineSync:
         self.known = threading.Event()
 
     def start(self) -> None:
-        """Begin to ask; `known` is set once the server has answered."""
+        """Start the thread; `known` is set once the server has answered."""
         self._thread.start()
 
     def close(self, within: float) -> None:
-        """End it after one more exchange, if that takes no longer than so many seconds."""
+        """Stop after one more exchange, which may take `within` seconds."""
         self._closed = True
         self._wake.set()
         if self._thread.ident is not None:
             self._thread.join(within)
 
     def add(self, record: Quarantined) -> None:
-        """Remember a consumer that was given up, and have it written."""
+        """Quarantine a consumer, here and on the server."""
         with self._lock:
             self._mine[record.consumer] = record
             self._written.discard(record.consumer)
         self._wake.set()
 
     def about(self, consumer: str) -> Quarantined | None:
-        """Return why a consumer is in quarantine, or None."""
+        """Return the record of a consumer if it is in quarantine, or None."""
         with self._lock:
             return self._mine.get(consumer)
 
-    def all(self) -> list[str]:
-        """Return the names of all that are in quarantine."""
-        with self._lock:
-            return sorted(self._mine)
-
     def released(self) -> list[str]:
-        """Return those that were released since the last call."""
+        """Return the consumers that were released since the last call."""
         with self._lock:
             found, self._released = self._released, []
         return found
 
     def _run(self) -> None:
-        server = RedisClient(self._bus.runner)
+        with RedisClient(self._bus.runner) as server:
+            self._exchange_until_closed(server)
+
+    def _exchange_until_closed(self, server: RedisClient) -> None:
         while True:
             last = self._closed
             self._wake.clear()
@@ -141,9 +141,8 @@ class QuarantineSync:
                     self._trouble = str(error)
                     emit("warning", {"verb": "supervise", "error": self._trouble})
             if last:
-                break
+                return
             self._wake.wait(_EVERY)
-        server.close()
 
     def _exchange(self, server: RedisClient) -> None:
         with self._lock:
@@ -156,13 +155,13 @@ class QuarantineSync:
             self._written.update(one.consumer for one in pending if one.consumer in found)
             self._life = life
             if went_back:
-                # Written again at the next exchange, which is at once.
+                # The next exchange follows at once, and writes them again.
                 self._written = {name for name in self._mine if name in found}
                 self._wake.set()
             else:
                 gone = [name for name in self._written if name not in found]
                 if life is not None:
-                    # What was written a moment ago, and is gone already, was released, too.
+                    # Records of this exchange that are gone already were released, too.
                     gone += [one.consumer for one in pending if one.consumer not in found]
                 for name in gone:
                     self._mine.pop(name, None)
@@ -174,7 +173,7 @@ class QuarantineSync:
 
 
 def _went_back(before: tuple[str, int] | None, now: tuple[str, int] | None) -> bool:
-    """Tell whether the hash is not the one that was seen, or an older state of it."""
+    """Tell whether the hash was replaced, or restored to an older state."""
     if before is None:
         return False
     return now is None or now[0] != before[0] or now[1] < before[1]
@@ -183,14 +182,7 @@ def _went_back(before: tuple[str, int] | None, now: tuple[str, int] | None) -> b
 def _write(server: RedisClient, records: Sequence[Quarantined]) -> None:
     words: list[str | bytes] = [os.urandom(8).hex()]
     for one in records:
-        value = {
-            "quarantined_at": one.at,
-            "reason": one.reason,
-            "stream": one.stream,
-            "crashes": one.crashes,
-            "last_error": one.error,
-        }
-        words += [one.consumer, orjson.dumps(value)]
+        words += [one.consumer, orjson.dumps(one.fields())]
     server.ask(Script("quarantine", (server.keys.quarantined,), words, writes=True))
 
 
@@ -213,10 +205,11 @@ def _lifetime(value: bytes) -> tuple[str, int] | None:
 
 def _record(consumer: str, value: bytes) -> Quarantined:
     try:
-        told = orjson.loads(value)
+        parts: Any = orjson.loads(value)
     except ValueError:
-        told = None
-    parts: dict[str, Any] = told if isinstance(told, dict) else {}
+        parts = None
+    if not isinstance(parts, dict):
+        parts = {}
     said = {key: each for key, each in parts.items() if isinstance(each, str)}
     crashes = parts.get("crashes")
     return Quarantined(
@@ -227,13 +220,6 @@ def _record(consumer: str, value: bytes) -> Quarantined:
         crashes if isinstance(crashes, int) else 0,
         said.get("last_error"),
     )
-
-
-def record(
-    consumer: str, stream: str, reason: str, crashes: int, error: str | None, now: float
-) -> Quarantined:
-    """Return the record of a consumer that is given up at a unix time."""
-    return Quarantined(consumer, stream, rfc3339(now), reason, crashes, error)
 
 
 def _text(value: bytes) -> str:

@@ -1,4 +1,4 @@
-"""What a supervisor knows of each consumer, and what it tells of them."""
+"""The status of a supervisor and its consumers, and the changes that it reports."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Happening:
-    """Something that became of a consumer's worker.
+    """A change of a consumer's process.
 
-    `event` is `started`, `crashed` (it ended unasked), `killed` (it was silent for too long),
-    `quarantined`, `released`, or `stopped` (as it was told to). Of one that ended, `exit` is its code, or
-    `signal` the name of what ended it. `crashes` is how many there were in this series.
+    `event` is `started`, `crashed` (it ended by itself), `killed` (no heartbeat for too long),
+    `quarantined`, `released`, or `stopped` (on request). If the process ended, `exit` is its code, or
+    `signal` the name of the signal. `crashes` counts those of this series.
     """
 
     consumer: str
@@ -32,7 +32,7 @@ class Happening:
 
 @dataclass(frozen=True, slots=True)
 class PostStatus:
-    """How a consumer is: `state` is `starting`, `running`, `waiting` (to be started) or `quarantined`."""
+    """A consumer: `state` is `starting`, `running`, `waiting` (to be started) or `quarantined`."""
 
     consumer: str
     stream: str
@@ -45,7 +45,7 @@ class PostStatus:
 
 @dataclass(frozen=True, slots=True)
 class SupervisorStatus:
-    """How many workers run, consumers are in quarantine, and since the start workers began or crashed."""
+    """How many processes run and consumers are quarantined now; starts and crashes since the beginning."""
 
     running: int
     quarantined: int
@@ -57,7 +57,7 @@ class SupervisorStatus:
 
 @dataclass(slots=True, eq=False)
 class Supervised:
-    """A consumer that is to run here: its worker, or how the last one ended and when the next starts."""
+    """A consumer that is to run here: its process, or when the next one starts."""
 
     name: str
     stream: str
@@ -67,8 +67,4 @@ class Supervised:
     started: bool = False
     restarts: int = 0
     quarantined: bool = False
-    pid: int = 0
-    code: int = 0
-    lived: float = 0.0
-    silent: bool = False
     error: str | None = None

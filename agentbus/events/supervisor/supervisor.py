@@ -1,4 +1,4 @@
-"""The supervisor: a process for each consumer of a module, started again when it ends, or given up."""
+"""Runs each consumer of a module in its own process; restarts it when it ends, or quarantines it."""
 
 from __future__ import annotations
 
@@ -9,16 +9,22 @@ import threading
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from agentbus.core.clock import rfc3339
 from agentbus.core.errors import AgentBusError, ConfigError
 from agentbus.core.loggers import emit
 from agentbus.events import leases
 from agentbus.events.leases import LEASE_SECONDS
 from agentbus.events.supervisor.crash_loop import BACKOFF, HEALTHY, CrashHistory, windows
-from agentbus.events.supervisor.hiring import ProcessFactory
-from agentbus.events.supervisor.process import WorkerProcess
-from agentbus.events.supervisor.quarantine import CRASH_LOOP, HEARTBEAT, QuarantineSync, record
+from agentbus.events.supervisor.process import ProcessFactory, WorkerProcess
+from agentbus.events.supervisor.quarantine import (
+    CRASH_LOOP,
+    HEARTBEAT,
+    Quarantined,
+    QuarantineSync,
+)
 from agentbus.events.supervisor.status import (
     Happening,
     PostStatus,
@@ -31,32 +37,31 @@ if TYPE_CHECKING:
 
     from agentbus.events.ledger import Ledger
     from agentbus.events.supervisor.crash_loop import CrashWindow
-    from agentbus.events.supervisor.quarantine import Quarantined
     from agentbus.queues.retry import Backoff
     from agentbus.queues.runner import BlockingBus
 
 SILENCE = 30.0
 GRACE = 10.0
-# A worker has so long to load its module.
+# The time for a process to load its module.
 START = 60.0
-# Less than this a worker that waits for its server may well be silent.
+# A process that waits for its server sends fewer heartbeats than this allows for.
 _LEAST_SILENCE = 2.0
 _GLANCE = 0.2
 _LEVELS = {"crashed": "warning", "killed": "warning", "quarantined": "error"}
 
 
 class Supervisor:
-    """Runs each consumer that a module declares in a process of its own, and keeps it running.
+    """Runs each consumer that a module declares in its own process, and keeps it running.
 
-    A worker that ends unasked has crashed; one whose working loop says nothing for `heartbeat_timeout`
-    seconds is killed, which counts as a crash. Both are replaced after a pause (`backoff`), until one of
-    the `within` windows is full: then the consumer is in quarantine, here and wherever a supervisor is
-    about to start it, until it is released. A run of `healthy` seconds ends a series of crashes.
-    `start_timeout` is how long a module may take to load, `grace` how long a worker may take to stop,
-    `lease` how long a consumer's lease is. `only` names the one consumer to run.
+    A process that ends by itself has crashed; one without a heartbeat for `heartbeat_timeout` seconds is
+    killed, which counts as a crash. Both are restarted after a pause (`backoff`), until one of the `within`
+    windows is full: then the consumer is quarantined, and no supervisor of the project starts it before it
+    is released. A run of `healthy` seconds ends a series of crashes. `start_timeout` is the time to load
+    the module, `grace` the time to stop, `lease` the duration of a consumer's lease, all in seconds. `only`
+    names the one consumer to run.
 
-    Workers open the database of `ledger` by its URL, and the server of `bus`; neither connection is shared.
-    Raises `ConfigError` where other processes cannot reach them.
+    Processes open the database of `ledger` by its URL, and the server of `bus`; no connection is shared.
+    Raises `ConfigError` if other processes cannot reach them.
     """
 
     def __init__(
@@ -77,18 +82,18 @@ class Supervisor:
         if heartbeat_timeout < _LEAST_SILENCE:
             raise ConfigError(
                 f"the heartbeat timeout is {heartbeat_timeout:g} s",
-                hint=f"give at least {_LEAST_SILENCE:g} s: a healthy worker speaks once a second",
+                hint=f"give at least {_LEAST_SILENCE:g} s: a healthy process sends one heartbeat a second",
             )
         if ledger.place == ":memory:" or (bus.runner.settings.url or "").startswith("memory:"):
             raise ConfigError(
-                "a supervisor's workers cannot reach what lies in the memory of another process",
+                "a supervisor's processes cannot reach a database or server in this one's memory",
                 hint="name a file or a server",
             )
         self.module = module
         self.ledger = ledger
         self.counts: Counter[str] = Counter()
         self._bus = bus
-        self._hiring = ProcessFactory(module, ledger, bus, heartbeat_timeout, lease)
+        self._processes = ProcessFactory(module, ledger, bus, heartbeat_timeout, lease)
         self._only = only
         self._silence = heartbeat_timeout
         self._start_timeout = start_timeout
@@ -97,6 +102,8 @@ class Supervisor:
         self._within = within or windows(healthy, longest, backoff.longest)
         self._healthy, self._backoff = healthy, backoff
         self._posts: dict[str, Supervised] = {}
+        self._quarantine = QuarantineSync(bus)
+        self._releases = ThreadPoolExecutor(1, thread_name_prefix="leases")
         self._stopped = threading.Event()
         self._wake_heard, self._wake = os.pipe()
         os.set_blocking(self._wake, False)
@@ -104,50 +111,48 @@ class Supervisor:
         self._on_happening: Callable[[Happening], None] | None = None
 
     def run(self, on_happening: Callable[[Happening], None] | None = None) -> None:
-        """Supervise until `stop` is called, once for each supervisor; every worker has ended then.
+        """Supervise until `stop` is called, once for each supervisor; every process has ended then.
 
-        `on_happening` is called with what happens to workers. Raises `UsageError` if the module cannot
-        be loaded at the start or declares no such consumer; later that is a crash of the worker.
+        `on_happening` is called with each change of a process. Raises `UsageError` if the module cannot be
+        loaded at the start or does not declare the consumer; later that is a crash.
         """
         self._on_happening = on_happening
-        board = QuarantineSync(self._bus)
-        returning = ThreadPoolExecutor(1, thread_name_prefix="leases")
         self._selector.register(self._wake_heard, selectors.EVENT_READ)
         try:
-            found = self._hiring.declared(self._only, self._start_timeout, self._stopped)
+            found = self._processes.declared(self._only, self._start_timeout, self._stopped)
             if found is None:
                 return
             self._posts = {
-                name: Supervised(name, stream, self._crashes()) for name, stream in found.items()
+                name: Supervised(name, stream, self._history()) for name, stream in found.items()
             }
-            board.start()
+            self._quarantine.start()
             while not self._stopped.is_set():
-                self._turn(board, returning)
+                self._turn()
                 self._wait()
-            # Nothing more wakes us: what is written there is not taken out.
+            # What `stop` wrote there is never read.
             self._selector.unregister(self._wake_heard)
-            self._end(returning)
+            self._end()
         finally:
             for post in self._posts.values():
                 if post.worker is not None:
                     post.worker.end()
-            board.close(self._bus.runner.settings.deadline + 1)
-            returning.shutdown(wait=True)
+            self._quarantine.close(self._bus.runner.settings.deadline + 1)
+            self._releases.shutdown(wait=True)
             self._selector.close()
             os.close(self._wake_heard)
             os.close(self._wake)
 
     def stop(self) -> None:
-        """Have `run` end all workers after the event in hand, killed after the grace time, and return."""
+        """Make `run` end all processes after their current event, or kill them after `grace`."""
         self._stopped.set()
         try:
             os.write(self._wake, b"!")
         except OSError:
-            # It has returned already, or was woken often enough.
+            # It has returned already, or the pipe is full.
             return
 
     def status(self) -> SupervisorStatus:
-        """Return how many workers run, what was counted, and how each consumer is."""
+        """Return the numbers of processes, starts and crashes, and the status of each consumer."""
         posts = tuple(self._status(post) for post in list(self._posts.values()))
         return SupervisorStatus(
             running=sum(post.pid is not None for post in posts),
@@ -171,14 +176,14 @@ class Supervisor:
 
     # -- starting --
 
-    def _crashes(self) -> CrashHistory:
+    def _history(self) -> CrashHistory:
         return CrashHistory(self._within, healthy=self._healthy, backoff=self._backoff)
 
     def _start(self, post: Supervised) -> None:
         try:
-            worker = self._hiring.worker(post.name)
+            worker = self._processes.worker(post.name)
         except OSError as error:
-            # No memory, no process left: that may pass, and is nothing of the consumer's.
+            # Out of memory or processes: not the consumer's fault, and it may pass.
             self._warn(post, f"no process could be started ({error.strerror})")
             post.start_at = time.monotonic() + self._backoff.longest
             return
@@ -196,30 +201,36 @@ class Supervisor:
                 # It has closed its end, and is about to be reaped.
                 self._selector.unregister(key.fileobj)
 
-    def _turn(self, board: QuarantineSync, returning: ThreadPoolExecutor) -> None:
-        if not board.known.is_set():
-            # Until the server has said who is in quarantine, nobody is started.
+    def _turn(self) -> None:
+        if not self._quarantine.known.is_set():
+            # Nothing is started before the server has said which consumers are quarantined.
             return
-        self._release(board)
+        self._release()
         for post in self._posts.values():
             if post.worker is None:
-                if (given_up := board.about(post.name)) is not None:
-                    self._hold(post, given_up)
+                if (record := self._quarantine.about(post.name)) is not None:
+                    self._hold(post, record)
                 elif time.monotonic() >= post.start_at:
                     self._start(post)
-            elif self._over(post, post.worker, returning):
-                self._after(post, board)
+            elif self._over(post, worker := post.worker):
+                self._after(post, worker)
 
-    def _over(self, post: Supervised, worker: WorkerProcess, returning: ThreadPoolExecutor) -> bool:
-        """Reap a worker that has ended, and tell so; kill one that is silent, which ends in a next turn."""
+    def _over(self, post: Supervised, worker: WorkerProcess) -> bool:
+        """Reap a process that has ended; kill one without heartbeats, which ends in a later turn."""
         for warning in worker.warnings:
             self._warn(post, warning)
         worker.warnings.clear()
-        code = worker.ended()
-        if code is not None:
-            self._reap(post, worker, code, returning)
-            return True
+        worker.code = worker.ended()
         limit = self._silence if worker.ready else self._start_timeout
+        if worker.code is not None:
+            if worker in self._selector.get_map():
+                self._selector.unregister(worker)
+            worker.close()
+            post.worker, post.error = None, worker.error
+            if worker.silent:
+                post.error = f"it said nothing for {limit:g} s, and was killed"
+            self._releases.submit(self._release_lease, post, worker.owner)
+            return True
         if time.monotonic() - worker.beat_at > limit and not worker.silent:
             worker.listen()
             if time.monotonic() - worker.beat_at > limit:
@@ -227,49 +238,31 @@ class Supervisor:
                 worker.kill()
         return False
 
-    def _reap(
-        self,
-        post: Supervised,
-        worker: WorkerProcess,
-        code: int,
-        returning: ThreadPoolExecutor,
-    ) -> None:
-        if worker in self._selector.get_map():
-            self._selector.unregister(worker)
-        worker.close()
-        post.worker, post.code, post.lived = None, code, worker.lived
-        post.silent, post.pid = worker.silent, worker.pid
-        post.error = worker.error
+    def _after(self, post: Supervised, worker: WorkerProcess) -> None:
+        """Count a crash, and quarantine the consumer or set the time of its next start."""
+        full = post.crashes.add(time.monotonic(), worker.lived)
+        reason = HEARTBEAT if worker.silent else CRASH_LOOP
         if worker.silent:
-            limit = self._silence if worker.ready else self._start_timeout
-            post.error = f"it said nothing for {limit:g} s, and was killed"
-        returning.submit(self._give_back, post, worker.owner)
-
-    def _after(self, post: Supervised, board: QuarantineSync) -> None:
-        """Count a crash, and decide whether its consumer is started again."""
-        full = post.crashes.add(time.monotonic(), post.lived)
-        reason = HEARTBEAT if post.silent else CRASH_LOOP
-        self._ended(post, "killed" if post.silent else "crashed", reason if post.silent else None)
-        if full is not None:
-            why = post.error or _how(post.code)
-            made = record(
-                *(post.name, post.stream, reason, post.crashes.count, why),
-                self._bus.runner.scope.now(),
-            )
-            board.add(made)
-            post.quarantined = True
-            self._tell(post, "quarantined", reason=reason, window=full.seconds)
+            self._ended(post, worker, "killed", reason)
+        else:
+            self._ended(post, worker, "crashed")
+        if full is None:
+            post.start_at = time.monotonic() + post.crashes.pause()
             return
-        post.start_at = time.monotonic() + post.crashes.pause()
+        at, count = rfc3339(self._bus.runner.scope.now()), post.crashes.count
+        why = post.error or _how(worker.code or 0)
+        self._quarantine.add(Quarantined(post.name, post.stream, at, reason, count, why))
+        post.quarantined = True
+        self._tell(post, "quarantined", reason=reason, window=full.seconds)
 
-    def _hold(self, post: Supervised, given_up: Quarantined) -> None:
-        """Tell once of a consumer that is not started since it was given up before, or elsewhere."""
+    def _hold(self, post: Supervised, record: Quarantined) -> None:
+        """Report once that a consumer is not started, since it was quarantined before or elsewhere."""
         if not post.quarantined:
-            post.quarantined, post.error = True, given_up.error
-            self._tell(post, "quarantined", reason=given_up.reason, crashes=given_up.crashes)
+            post.quarantined, post.error = True, record.error
+            self._tell(post, "quarantined", reason=record.reason, crashes=record.crashes)
 
-    def _release(self, board: QuarantineSync) -> None:
-        for name in board.released():
+    def _release(self) -> None:
+        for name in self._quarantine.released():
             post = self._posts.get(name)
             if post is not None:
                 post.quarantined = False
@@ -277,21 +270,21 @@ class Supervisor:
                 post.start_at = 0.0
                 self._tell(post, "released")
 
-    def _give_back(self, post: Supervised, owner: str) -> None:
-        """Give back the lease of a worker that is dead, so that the next need not wait for its end."""
+    def _release_lease(self, post: Supervised, owner: str) -> None:
+        """Release the lease of a dead process, so that the next one need not wait for it to expire."""
         try:
-            with self.ledger.committing("a dead worker's lease was given back") as connection:
-                leases.surrender(connection, self.ledger.tables, post.stream, post.name, owner)
+            with self.ledger.committing("a dead process's lease was released") as connection:
+                leases.release_dead(connection, self.ledger.tables, post.stream, post.name, owner)
         except AgentBusError as error:
-            # It runs out by itself.
+            # It expires by itself.
             self._warn(post, str(error))
-        except Exception as error:  # noqa: BLE001 (whatever the database says, supervision goes on)
-            self._warn(post, f"{type(error).__name__} while a lease was given back")
+        except Exception as error:  # noqa: BLE001 (supervision goes on without the database)
+            self._warn(post, f"{type(error).__name__} while a lease was released")
 
     # -- the end --
 
-    def _end(self, returning: ThreadPoolExecutor) -> None:
-        """Stop all workers, and kill those that do not end in time."""
+    def _end(self) -> None:
+        """Stop all processes, and kill those that do not end in time."""
         running = {post: post.worker for post in self._posts.values() if post.worker is not None}
         for worker in running.values():
             worker.stop()
@@ -300,47 +293,32 @@ class Supervisor:
             for post, worker in list(running.items()):
                 if time.monotonic() >= until:
                     worker.kill()
-                if self._over(post, worker, returning):
+                if self._over(post, worker):
                     del running[post]
-                    self._ended(post, "stopped", None)
+                    self._ended(post, worker, "stopped")
             if running:
                 self._wait(_GLANCE / 10)
 
-    # -- telling --
+    # -- reporting --
 
-    def _ended(self, post: Supervised, event: str, reason: str | None) -> None:
-        code = post.code
-        self._tell(
-            post,
-            event,
-            pid=post.pid,
-            exit=code if code >= 0 else None,
-            signal=_signal(-code) if code < 0 else None,
-            reason=reason,
-        )
+    def _ended(
+        self, post: Supervised, worker: WorkerProcess, event: str, reason: str | None = None
+    ) -> None:
+        code = worker.code or 0
+        how: dict[str, Any] = {"exit": code} if code >= 0 else {"signal": _signal(-code)}
+        self._tell(post, event, pid=worker.pid, reason=reason, **how)
 
     def _tell(
         self, post: Supervised, event: str, *, window: float | None = None, **more: Any
     ) -> None:
         self.counts[event] += 1
         error = post.error if event in _LEVELS else None
-        more.setdefault("crashes", post.crashes.count)
+        more = {"crashes": post.crashes.count, **more}
         happening = Happening(post.name, post.stream, event, error=error, **more)
-        fields: dict[str, object] = {
-            "verb": "supervise",
-            "event": event,
-            "consumer": post.name,
-            "stream": post.stream,
-            "pid": happening.pid,
-            "exit": happening.exit,
-            "signal": happening.signal,
-            "crash_count": happening.crashes,
-            "window_seconds": window,
-            "reason": happening.reason,
-            "error": error,
-        }
-        fields = {key: value for key, value in fields.items() if value is not None}
-        emit(_LEVELS.get(event, "info"), fields)
+        fields = {"verb": "supervise", **asdict(happening), "window_seconds": window}
+        fields["crash_count"] = fields.pop("crashes")
+        known = {key: value for key, value in fields.items() if value is not None}
+        emit(_LEVELS.get(event, "info"), known)
         if self._on_happening is not None:
             self._on_happening(happening)
 

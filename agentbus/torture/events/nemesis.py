@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
-from agentbus.events import steps
+from agentbus.events import kill_points
 from agentbus.torture import nemesis
 from agentbus.torture.events.plan import ACT, DATABASE, READY, RELAY, STOPS
 from agentbus.torture.events.postgres import Postgres
@@ -76,7 +76,7 @@ class Nemesis(nemesis.Nemesis):
         """Return at which step the next process in a role is to die by itself, or None."""
         if not self.wants(KILL) or self.chance.random() >= _ARMED:
             return None
-        mine = steps.RELAY if role == RELAY else steps.CONSUMER
+        mine = kill_points.RELAY if role == RELAY else kill_points.CONSUMER
         step = self.chance.choice([each for each in mine if each != _PARKED])
         return f"{step}:{1 if step.endswith('leased') else self.chance.randint(1, 3)}"
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import agentbus
-from agentbus.events import Consumer, Relay, open_ledger, steps
+from agentbus.events import Consumer, Relay, kill_points, open_ledger
 from agentbus.torture.events import shop
 from agentbus.torture.events.plan import READY, RELAY, ROUND
 from agentbus.torture.history import OK, UNKNOWN, Scribe
@@ -55,7 +55,7 @@ def main(words: str) -> None:
     logging.getLogger("agentbus").addHandler(_Trouble(scribe))
     ledger = open_ledger(job.database, deadline=DEADLINE)
     bus = agentbus.connect(job.url, project=job.project, agent=job.role, deadline=DEADLINE)
-    at = None if job.dies is None else steps.killing(job.dies)
+    at = None if job.dies is None else kill_points.killing(job.dies)
     made: Relay | Consumer
     if job.role == RELAY:
         made = Relay(ledger, bus, lease=job.lease, at=at)
