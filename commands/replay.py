@@ -134,10 +134,13 @@ def _watch(call: Call, shown: contextlib.ExitStack, name: str, rows: int) -> Non
         return
     scope = call.enter()
 
-    def done() -> int:
-        return int(call.run(progress(scope, name)))
+    def left() -> int:
+        return rows - int(call.run(progress(scope, name)))
 
-    shown.enter_context(_progress.Share("replay", done, rows))
+    def text(left: int) -> str:
+        return f"replay: {rows - left} of {rows} rows, {100 * (rows - left) // max(rows, 1)} %"
+
+    shown.enter_context(_progress.Countdown(left, text))
 
 
 def _show(call: Call, done: Replayed) -> None:

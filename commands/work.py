@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from agentbus.commands._program import Program
-    from agentbus.commands._progress import Progress
+    from agentbus.commands._progress import Countdown
     from agentbus.queues.delivery import Delivery
     from agentbus.workers.worker import Worker
 
@@ -190,7 +190,7 @@ class _Handling:
         self.worker: Worker | None = None
         self.reader_gone = False
         self.program = program
-        self.progress: Progress | None = None
+        self.progress: Countdown | None = None
         self._call = call
 
     def __call__(self, delivery: Delivery) -> None:
@@ -252,7 +252,10 @@ def _shown(call: Call, worker: Worker, handling: _Handling | None) -> Iterator[N
     def left() -> int:
         return int(queue.remaining(args.group))
 
-    with _progress.Progress(args.queue, lambda: worker.done, left) as progress:
+    def text(left: int) -> str:
+        return f"{args.queue}: {worker.done} done, {left} left"
+
+    with _progress.Countdown(left, text) as progress:
         if handling is not None:
             handling.progress = progress
             handling.program.pass_on = progress.pass_on

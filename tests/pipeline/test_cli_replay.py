@@ -7,7 +7,6 @@ import pathlib
 
 import pytest
 
-from agentbus.commands._progress import Share
 from tests.pipeline.archives import row, write_archive
 from tests.servers import Shell
 
@@ -98,14 +97,3 @@ def test_a_server_that_is_not_there_is_told(real_shell: Shell, archive):
 
     assert done.returncode == 1
     assert "redis://127.0.0.1:1" in done.stderr
-
-
-def test_how_far_it_is_shows_in_rows_and_percent():
-    found = iter([100, 300])
-    shown = Share("replay", lambda: next(found), 1000)
-
-    shown._known.append((0.0, shown._done(), shown._left()))
-    assert shown.line(0.0) == "replay: 100 of 1000 rows, 10 %"
-    shown._known.append((2.0, shown._done(), shown._left()))
-
-    assert shown.line(2.0) == "replay: 300 of 1000 rows, 30 %, 100/s, about 7.0s"
