@@ -1,4 +1,4 @@
-"""spark: what the pipeline runs on here, and what it starts from."""
+"""spark: show what Spark runs on here, and make it start faster."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from agentbus.commands._declare import Call, Param, Verb
 
 VERB = Verb(
     "spark",
-    "Tell what Spark runs on here, and have it start sooner.",
+    "Show which Java and which Spark the pipeline runs on, and make it start faster.",
     Param(
         "prepare",
         "--prepare",
         flag=True,
-        help="Keep Spark's classes as Java has read them, in a file of 200 MiB.",
+        help="Store Spark's classes, as Java has loaded them, in a file of about 200 MiB.",
     ),
-    text="What runs Spark on this machine starts in about half of the time from then on. It is done once"
-    " for a Java and a PySpark, takes a minute or two, and is not done again while the file is there,"
-    " which may be deleted at any time. Asks no server. Needs the extra pipeline."
+    text="With the file, Spark starts on this machine in about half the time. --prepare takes a minute"
+    " or two, once for each Java and PySpark, and does nothing if the file exists; the file may be"
+    " deleted at any time. Connects to no server. Needs the extra pipeline."
     " JSON: spark, java, java_version, home, classes (the file, null if there is none), bytes.",
     examples=("agentbus spark", "agentbus spark --prepare"),
     local=True,
@@ -24,13 +24,13 @@ VERB = Verb(
 
 
 def run(call: Call) -> None:
-    """Tell what is there, after what was asked for is made."""
+    """Make the file of classes if it is asked for, and show what Spark runs on."""
     try:
         from agentbus.pipeline import classes, home, java
     except ImportError as error:
         raise _spark.missing(error) from None
     found = java.find()
-    file = classes.place(found)
+    file = classes.path(found)
     if call.args.prepare and not file.exists():
         from agentbus.pipeline.preparing import prepare
 
@@ -41,10 +41,12 @@ def run(call: Call) -> None:
             "spark": home.version(),
             "java": found.program,
             "java_version": found.version,
-            "home": home.kept(),
+            "home": home.path(),
             "classes": str(file) if size else None,
             "bytes": size,
         },
-        f"Spark {home.version()} on Java {found.version} ({found.program}), starts from "
-        + (f"{file} ({size >> 20} MiB)" if size else "nothing that was kept: see --prepare"),
+        f"Spark {home.version()} on Java {found.version} ({found.program}), "
+        + (
+            f"starts from {file} ({size >> 20} MiB)" if size else "no stored classes: see --prepare"
+        ),
     )

@@ -10,7 +10,6 @@ from agentbus.store.steps import Batch, Command, ServerReply, one_step
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from typing import Self
 
     from agentbus.events.ledger import Ledger
     from agentbus.store.steps import Op, Step
@@ -50,12 +49,6 @@ class RedisClient(Runner):
         """Run commands that read, in one write; a permanent error of one is its reply."""
         found: list[Any] = self.run(_many(commands))
         return found
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def _many(commands: Sequence[tuple[str | bytes | int, ...]]) -> Op[list[Any]]:

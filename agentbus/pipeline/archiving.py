@@ -107,7 +107,7 @@ class Archiver:
         return self
 
     def __exit__(self, *_exc: object) -> None:
-        self._reader.__exit__()
+        self._reader.close()
 
     def run(
         self,

@@ -62,16 +62,9 @@ class Bucket(Place):
             self._put(name, data)
 
     def read(self, name: str) -> bytes | None:
-        from botocore.exceptions import ClientError
-
         with self._told("read", name):
-            try:
-                answer = self._client.get_object(Bucket=self.bucket, Key=self.prefix + name)
-            except ClientError as error:
-                if _code(error) in _MISSING:
-                    return None
-                raise
-            body: bytes = answer["Body"].read()
+            found = self._asked("get_object", name)
+            body: bytes | None = found and found["Body"].read()
             return body
 
     def read_all(self, names: list[str]) -> list[bytes | None]:
@@ -97,17 +90,9 @@ class Bucket(Place):
             self._client.delete_object(Bucket=self.bucket, Key=self.prefix + name)
 
     def sync(self, name: str) -> int | None:
-        from botocore.exceptions import ClientError
-
-        with self._told("read", name):
-            try:
-                found = self._client.head_object(Bucket=self.bucket, Key=self.prefix + name)
-            except ClientError as error:
-                if _code(error) in _MISSING:
-                    return None
-                raise
-            size: int = found["ContentLength"]
-            return size
+        found = self._asked("head_object", name)
+        size: int | None = found and found["ContentLength"]
+        return size
 
     def copy(self, source: str, name: str) -> None:
         origin = {"Bucket": self.bucket, "Key": self.prefix + source}
@@ -156,6 +141,18 @@ class Bucket(Place):
                 endpoint_url=found.get("endpoint"),
                 region_name=found.get("region") or ("us-east-1" if "endpoint" in found else None),
             )
+
+    def _asked(self, call: str, name: str) -> Any:
+        """Return what the server answers about a file, None if it is not there."""
+        from botocore.exceptions import ClientError
+
+        with self._told("read", name):
+            try:
+                return getattr(self._client, call)(Bucket=self.bucket, Key=self.prefix + name)
+            except ClientError as error:
+                if _code(error) in _MISSING:
+                    return None
+                raise
 
     def _put(self, name: str, data: bytes, **conditions: str) -> None:
         self._client.put_object(Bucket=self.bucket, Key=self.prefix + name, Body=data, **conditions)

@@ -101,17 +101,8 @@ def check(wanted: Wanted) -> None:
 
 def kind_of(stream: str) -> str | None:
     """Return the kind of a stream that can be replayed, by its name; None for any other."""
-    head, _, rest = stream.partition(":")
-    parts = rest.split(":")
-    if stream == "ch:main":
-        return CHANNEL
-    if (
-        head == "q"
-        and parts[0]
-        and (len(parts) == 1 or (len(parts) == 2 and parts[1] in PRIORITIES))
-    ):
-        return QUEUE
-    return DEAD_LETTER if head == "dlq" and len(parts) == 2 and all(parts) else None
+    kind = streams.kind(stream)
+    return kind if kind in (CHANNEL, QUEUE, DEAD_LETTER) else None
 
 
 def point(given: str, now: float, *, last: bool = False) -> tuple[int, int]:

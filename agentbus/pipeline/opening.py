@@ -204,9 +204,9 @@ def _start(conf: SparkConf, master: str, log_level: str) -> None:
         variables["PYSPARK_PYTHON"] = sys.executable
     spark = settings.variable("SPARK_HOME") or home.installed()
     if is_local(master):
-        spark = home.kept()
+        spark = home.path()
     elif master.startswith("local-cluster"):
-        spark = home.own()
+        spark = home.private()
     # Set, since Spark's own search for it fails on a path with a blank.
     variables["SPARK_HOME"] = spark
     settings.hand_down(**variables)

@@ -6,21 +6,18 @@ from typing import TYPE_CHECKING, Any
 
 from agentbus.core.stream import text
 from agentbus.pipeline import streams
+from agentbus.pipeline.connection import ServerConnection
 from agentbus.pipeline.decoding import batch, gap
 from agentbus.pipeline.planning import Gap, Range
-from agentbus.queues.runner import Runner
 from agentbus.store.steps import Batch, Command, ServerReply
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from typing import TypeVar
 
     import pyarrow as pa
 
     from agentbus.core.settings import Settings
     from agentbus.store.steps import Op
-
-    T = TypeVar("T")
 
 # A page is so many entries, or as many as come to about so many bytes: an entry may have 256 KiB.
 PAGE = 10_000
@@ -30,25 +27,14 @@ _FIRST_PAGE, _LOOKED_AT = 200, 8
 _AT_ONCE = 20
 
 
-class Reader:
-    """Reads from the server that the settings name; what fails for a moment is tried again."""
+class Reader(ServerConnection):
+    """Reads ranges of streams from the server that the settings name."""
 
     def __init__(self, settings: Settings, *, page: int = PAGE) -> None:
-        self._runner = Runner(settings)
-        self.scope = self._runner.scope
+        super().__init__(settings)
         self._page = page
         # By kind: how many entries come to a page's bytes.
         self._fits: dict[str, int] = {}
-
-    def __enter__(self) -> Reader:
-        return self
-
-    def __exit__(self, *_exc: object) -> None:
-        self._runner.close()
-
-    def run(self, op: Op[T]) -> T:
-        """Run an operation that reads."""
-        return self._runner.run(op)
 
     def read(self, ranges: Sequence[Range]) -> Iterator[pa.RecordBatch]:
         """Yield the entries of ranges as rows, each batch of one kind, each stream in its order.

@@ -27,9 +27,9 @@ from agentbus.core.errors import (
 from agentbus.core.settings import Settings
 from agentbus.core.stream import text
 from agentbus.pipeline import restoring
+from agentbus.pipeline.connection import ServerConnection
 from agentbus.pipeline.schema import CHANNEL, DEAD_LETTER
 from agentbus.queues.policy import Policies
-from agentbus.queues.runner import LastingRunner, Runner
 from agentbus.store.scripts import digest
 from agentbus.store.steps import Batch, Command, Pause, Script
 
@@ -151,29 +151,26 @@ class Planter(DataSourceArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Told:
         """Publish the rows of a partition; why it could not is noted in the replay's hash."""
         task = self._task
-        runner = LastingRunner(Runner(task.settings))
-        scope = runner.scope
         rows = 0
-        try:
-            for slices in paced(batches(_Ground(scope, task).slices(_rows(iterator)))):
-                rows += sum(len(each.rows) for each in slices)
-                runner.run(publish(slices, task.patience), patience=task.patience)
-        except (BackendUnavailable, OutcomeUnknown):
-            # Spark tries the task again.
-            raise
-        except AgentBusError as error:
-            # It would not help to try again; so the task ends well, and the driver tells.
-            said = {
-                "error": type(error).__name__,
-                "message": error.message,
-                "hint": error.hint,
-                "shell_hint": error.shell_hint,
-            }
-            key = scope.keys.replay(task.replay_id)
-            noting = _note(key, failure_field(task.token), orjson.dumps(said))
-            runner.run(noting, patience=task.patience)
-        finally:
-            runner.close()
+        with ServerConnection(task.settings) as server:
+            key = server.scope.keys.replay(task.replay_id)
+            try:
+                for slices in paced(batches(_Ground(server.scope, task).slices(_rows(iterator)))):
+                    rows += sum(len(each.rows) for each in slices)
+                    server.run(publish(slices, task.patience), patience=task.patience)
+            except (BackendUnavailable, OutcomeUnknown):
+                # Spark tries the task again.
+                raise
+            except AgentBusError as error:
+                # Another try would fail too, so the task ends well and the driver raises the error.
+                said = {
+                    "error": type(error).__name__,
+                    "message": error.message,
+                    "hint": error.hint,
+                    "shell_hint": error.shell_hint,
+                }
+                noted = _note(key, failure_field(task.token), orjson.dumps(said))
+                server.run(noted, patience=task.patience)
         return Told(rows)
 
 

@@ -155,7 +155,7 @@ def replay(
             begun.finished,
         )
     finally:
-        record.disconnect()
+        record.server.close()
 
 
 def _opened(spark: SparkSession | Callable[[], SparkSession]) -> SparkSession:

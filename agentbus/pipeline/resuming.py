@@ -16,7 +16,7 @@ from agentbus.core.settings import Settings
 from agentbus.core.stream import position, text
 from agentbus.pipeline import planting
 from agentbus.pipeline.choosing import Wanted
-from agentbus.queues.runner import Runner
+from agentbus.pipeline.connection import ServerConnection
 from agentbus.store.steps import Command, Step
 
 if TYPE_CHECKING:
@@ -71,32 +71,24 @@ def progress(scope: Scope, replay_id: str) -> Op[int]:
 
 
 class Record:
-    """A replay's record, as the driver reads and writes it.
+    """A replay's record on the server, as the driver reads and writes it.
 
-    `patience` is how long it waits for a server that is away once Spark is at work: as long as its tasks.
+    `patience` is how long it waits for the server while Spark is at work: as long as its tasks wait.
     """
 
     def __init__(self, settings: Settings, patience: float) -> None:
-        self._runner = Runner(settings)
-        self.scope = self._runner.scope
+        self.server = ServerConnection(settings)
+        self.scope = self.server.scope
         self.token = self.scope.token().replace(".", "-")
-        self._patience = max(patience, settings.deadline)
-
-    def run(self, op: Op[Any], *, patiently: bool = False) -> Any:
-        """Run an operation on the server."""
-        return self._runner.run(op, deadline=self._patience if patiently else None)
-
-    def disconnect(self) -> None:
-        """Close the connection."""
-        self._runner.close()
+        self._patience = patience
 
     def alive(self) -> None:
         """Raise `BackendUnavailable` if the server does not answer."""
-        self.run(_ask(Command("PING")))
+        self.server.run(_ask(Command("PING")))
 
     def look(self, name: str, asked: Mapping[str, Any]) -> Begun | None:
         """Return a replay that was begun before, None if none was. Raises `Refused` if it is another."""
-        kept, published, finished = self.run(
+        kept, published, finished = self.server.run(
             _ask(Command("HMGET", self.scope.keys.replay(name), "asked", "published", "finished"))
         )
         return None if kept is None else _begun(name, asked, kept, published, finished)
@@ -121,7 +113,7 @@ class Record:
         }
         rows = sum(each.rows for each in chosen)
         key = self.scope.keys.replay(name)
-        kept = self.run(_begin(key, json.dumps(said), rows), patiently=True)
+        kept = self.server.run(_begin(key, json.dumps(said), rows), patience=self._patience)
         return _begun(name, asked, *kept)
 
     def close(self, name: str, chosen: Sequence[Source]) -> int:
@@ -132,7 +124,9 @@ class Record:
         key = self.scope.keys.replay(name)
         last = ends(chosen)
         fields = [planting.cursor_field(stream) for stream in last]
-        mine, failed, cursors = self.run(_outcome(key, self.token, fields), patiently=True)
+        mine, failed, cursors = self.server.run(
+            _outcome(key, self.token, fields), patience=self._patience
+        )
         if failed is not None:
             said = json.loads(failed)
             kind = getattr(errors, said["error"], AgentBusError)
@@ -146,7 +140,7 @@ class Record:
                     hint="run it again: it goes on there",
                 )
         finished = _ask(Command("HSET", key, "finished", rfc3339(self.scope.now())))
-        self.run(finished, patiently=True)
+        self.server.run(finished, patience=self._patience)
         return int(mine or 0)
 
 

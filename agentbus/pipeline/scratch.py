@@ -1,31 +1,65 @@
-"""One directory for what this process's Spark needs while it runs, removed when the process ends."""
+"""Directories for Spark: one that lasts as long as this process, and others in the user's cache."""
 
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import os
 import pathlib
 import shutil
 import tempfile
+from collections.abc import Callable
+
+from agentbus.core import settings
 
 
 @functools.cache
 def place() -> pathlib.Path:
-    """Return the directory, made when it is first asked for."""
+    """Return this process's own directory, made on the first call and removed when the process ends."""
     made = pathlib.Path(tempfile.mkdtemp(prefix="agentbus-spark-"))
     atexit.register(_remove, made, os.getpid())
     return made
 
 
+def cached(name: str, fill: Callable[[pathlib.Path], None]) -> pathlib.Path:
+    """Return a directory in the user's cache, which `fill` fills if it does not exist yet.
+
+    Several processes may call this at once. Where the cache cannot be written to, as in many
+    containers, the directory is in this process's own.
+    """
+    with contextlib.suppress(OSError):
+        return filled(pathlib.Path(settings.cache_directory(), name), fill)
+    return filled(place() / name, fill)
+
+
+def filled(path: pathlib.Path, fill: Callable[[pathlib.Path], None]) -> pathlib.Path:
+    """Return a directory that `fill` fills if it does not exist yet; it appears whole."""
+    if path.is_dir():
+        return path
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = pathlib.Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
+    try:
+        fill(beside)
+        try:
+            beside.rename(path)
+        except OSError:
+            # Another process was faster, and made the same.
+            if not path.is_dir():
+                raise
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+    return path
+
+
 def clear() -> None:
-    """Remove the directory now, for who ends this process without Python's own farewell."""
+    """Remove this process's directory now, for a process that ends without running exit handlers."""
     if place.cache_info().currsize:
         _remove(place(), os.getpid())
         place.cache_clear()
 
 
 def _remove(made: pathlib.Path, owner: int) -> None:
-    # A fork inherits what is registered, and must leave its parent's files alone.
+    # A fork inherits the exit handler, and must leave its parent's files alone.
     if os.getpid() == owner:
         shutil.rmtree(made, ignore_errors=True)

@@ -292,7 +292,7 @@ class _Growing(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def stop(self) -> None:
         """Close the connection."""
         if self._reader is not None:
-            self._reader.__exit__()
+            self._reader.close()
             self._reader = None
 
     def _open(self) -> Reader:

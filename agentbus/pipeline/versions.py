@@ -182,39 +182,18 @@ def fold(state: State, commits: Iterable[Commit]) -> State:
 
 def commit_json(commit: Commit) -> bytes:
     """Return a commit as it is written."""
-    return _dumped(
-        {
-            "format": FORMAT,
-            "version": commit.version,
-            "batch": commit.batch,
-            "operation": commit.operation,
-            "at": commit.at,
-            "by": commit.by,
-            "archive": commit.archive,
-            "project": commit.project,
-            "schema": commit.schema,
-            "files": [_file_out(file) for file in commit.files],
-            "removed": list(commit.removed),
-            "positions": _positions_out(commit.positions),
-        }
-    )
+    return _written(commit, commit.files)
 
 
 def state_json(state: State) -> bytes:
     """Return a state as it is written."""
-    return _dumped(
-        {
-            "format": FORMAT,
-            "version": state.version,
-            "archive": state.archive,
-            "project": state.project,
-            "schema": state.schema,
-            "files": [_file_out(file) for file in state.files.values()],
-            "positions": _positions_out(state.positions),
-            "removed": dict(state.removed),
-            "recent": {str(version): batch for version, batch in state.recent.items()},
-        }
-    )
+    return _written(state, state.files.values())
+
+
+def _written(value: Commit | State, files: Iterable[File]) -> bytes:
+    out = {name: getattr(value, name) for name in value.__slots__ if name != "read_at"}
+    out = {"format": FORMAT, **out, "files": [_file_out(file) for file in files]}
+    return orjson.dumps(out, option=orjson.OPT_NON_STR_KEYS) + b"\n"
 
 
 def read_commit(data: bytes, name: str) -> Commit:
@@ -282,20 +261,11 @@ def _broken(name: str) -> Unhealthy:
 
 
 def _file_out(file: File) -> dict[str, Any]:
-    out: dict[str, Any] = {
-        "path": file.path,
-        "kind": file.kind,
-        "date": file.date,
-        "rows": file.rows,
-        "bytes": file.bytes,
-        "streams": {
-            stream: {"rows": span.rows, "first": span.first, "last": span.last}
-            for stream, span in file.streams.items()
-        },
-        "from": file.from_ms,
-        "to": file.to_ms,
-    }
-    return {**out, "typed": list(file.typed)} if file.typed else out
+    names = {"from_ms": "from", "to_ms": "to"}
+    out = {names.get(name, name): getattr(file, name) for name in file.__slots__}
+    if not file.typed:
+        del out["typed"]
+    return out
 
 
 def _file_in(found: dict[str, Any]) -> File:
@@ -313,19 +283,6 @@ def _file_in(found: dict[str, Any]) -> File:
         _number(found["to"]),
         tuple(_text(column) for column in found.get("typed", ())),
     )
-
-
-def _positions_out(positions: Mapping[str, Position]) -> dict[str, Any]:
-    return {
-        stream: {
-            "id": position.id,
-            "added": position.added,
-            "base": position.base,
-            "rows": position.rows,
-            "lost": position.lost,
-        }
-        for stream, position in positions.items()
-    }
 
 
 def _positions_in(found: dict[str, Any]) -> dict[str, Position]:
@@ -348,7 +305,3 @@ def _number(value: object) -> int:
     if type(value) is not int:
         raise TypeError
     return value
-
-
-def _dumped(found: dict[str, Any]) -> bytes:
-    return orjson.dumps(found) + b"\n"

@@ -15,7 +15,7 @@ from agentbus.store.operation import attempt
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
-    from typing import Any, Protocol, TypeVar
+    from typing import Any, Protocol, Self, TypeVar
 
     from agentbus.core.settings import Settings
     from agentbus.queues.policy import Policies, Policy
@@ -136,6 +136,12 @@ class Runner(_AnyRunner):
     def iterate(self, op: Op[Any], patience: float | None = None) -> Iterator[Any]:
         """Run an operation and yield what it emits."""
         return iterate(self.link, self.attempt(op, patience))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self.close()
 
     def close(self) -> None:
         """Close the connection; the next operation opens a new one."""

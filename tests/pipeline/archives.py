@@ -10,19 +10,21 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from agentbus.pipeline import schema
 from agentbus.pipeline.commits import (
     APPEND,
     Change,
+    File,
     Log,
     Position,
+    Span,
     State,
     file_path,
     new_batch,
 )
-from agentbus.pipeline.files import write
-from agentbus.pipeline.places import Place, place
+from agentbus.pipeline.places import Place, Target, place
 
 
 def row(stream: str, id: str, **columns: Any) -> dict[str, Any]:
@@ -69,7 +71,7 @@ def write_archive(
     for part in _parts(rows, per_commit):
         batch = new_batch()
         files = [
-            write(at.target, file_path(kind, date, state.version + 1, batch, number), held)
+            _write(at.target, file_path(kind, date, state.version + 1, batch, number), held)
             for number, (kind, date, held) in enumerate(_partitions(part))
         ]
         state = log.commit(
@@ -77,6 +79,53 @@ def write_archive(
         )
     log.settle(state)
     return state
+
+
+def _write(target: Target, path: str, rows: pa.Table) -> File:
+    """Write rows of one kind and date as the data file of this path, and return what it holds.
+
+    `rows` has the schema's columns; all but `kind`, which is in the path, are written.
+    """
+    kind, date = path.split("/")[:2]
+    system, root = target.filesystem()
+    name = f"{root}/{target.data(path)}"
+    if target.scheme == "file":
+        system.create_dir(name.rpartition("/")[0])
+    pq.write_table(
+        rows.drop_columns(["kind"]) if "kind" in rows.column_names else rows,
+        name,
+        filesystem=system,
+        compression="zstd",
+    )
+    streams, first, last = _spans(rows)
+    return File(
+        path,
+        kind.partition("=")[2],
+        date.partition("=")[2],
+        rows.num_rows,
+        system.get_file_info(name).size,
+        streams,
+        first,
+        last,
+    )
+
+
+def _spans(rows: pa.Table) -> tuple[dict[str, Span], int, int]:
+    """Return what rows hold by stream, and their first and last time in ms."""
+    held = rows.select(["stream", "id", "time", "seq"])
+    held = held.take(pc.sort_indices(held, sort_keys=[("time", "ascending"), ("seq", "ascending")]))
+    # One thread, since the order within a stream counts.
+    found = (
+        held.select(["stream", "id"])
+        .group_by("stream", use_threads=False)
+        .aggregate([("id", "count"), ("id", "first"), ("id", "last")])
+    )
+    streams = {
+        row["stream"]: Span(row["id_count"], row["id_first"], row["id_last"])
+        for row in sorted(found.to_pylist(), key=lambda row: row["stream"])
+    }
+    ends = pc.min_max(held["time"].cast(pa.timestamp("ms", tz="UTC")).cast(pa.int64())).as_py()
+    return streams, ends["min"], ends["max"]
 
 
 def _parts(rows: Any, per_commit: int | None) -> Iterator[pa.Table]:

@@ -43,7 +43,7 @@ _NUMBERS = {
 
 
 def quick() -> str:
-    """Return what a JVM is started with whose SPARK_HOME is `home.kept()`: see `agentbus spark`."""
+    """Return what a JVM is started with whose SPARK_HOME is `home.path()`: see `agentbus spark`."""
     return " ".join([QUICK, *classes.options(java.find())])
 
 
@@ -129,7 +129,7 @@ class Cluster:
 def cluster(place: pathlib.Path) -> Iterator[Cluster]:
     """Start a master and two workers of one core and 512 MB, each a process."""
     python = _bare_python(place)
-    spark = home.kept()
+    spark = home.path()
     daemon = f"{spark}/bin/spark-class"
     ours = ["--host", "127.0.0.1", "--port", "0", "--webui-port", "0"]
     variables = {

@@ -11,7 +11,6 @@ import sys
 import pyspark
 import pytest
 
-from agentbus.errors import ConfigError
 from agentbus.pipeline import classes, home, java
 from tests.pipeline import clusters
 
@@ -47,7 +46,7 @@ def test_python_in_spark_imports_what_is_installed_and_compiled(spark):
 @pytest.mark.usefixtures("cache")
 def test_many_that_make_the_links_at_once_find_them_whole():
     with concurrent.futures.ThreadPoolExecutor(16) as pool:
-        homes = set(pool.map(lambda _: home.kept(), range(64)))
+        homes = set(pool.map(lambda _: home.path(), range(64)))
 
     (made,) = map(pathlib.Path, homes)
     assert sorted(os.listdir(made)) == sorted(os.listdir(home.installed()))
@@ -58,7 +57,7 @@ def test_a_cache_that_cannot_be_written_to_is_no_hindrance(tmp_path, monkeypatch
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file" / "cache"))
 
-    made = home.kept()
+    made = home.path()
 
     assert not made.startswith(str(tmp_path))
     assert os.access(f"{made}/bin/spark-submit", os.X_OK)
@@ -70,7 +69,7 @@ def test_without_a_file_of_classes_java_gets_no_options_for_it():
 
 
 def test_spark_starts_and_says_nothing_if_java_cannot_use_the_file(cache, tmp_path):
-    file = classes.place(java.find())
+    file = classes.path(java.find())
     file.write_bytes(b"no archive of classes")
 
     done = clusters.run(START, "{}", home=tmp_path / "home", XDG_CACHE_HOME=str(cache))
@@ -78,40 +77,24 @@ def test_spark_starts_and_says_nothing_if_java_cannot_use_the_file(cache, tmp_pa
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-@pytest.fixture
-def fake(tmp_path):
-    """Return a function that makes a Java which does what a script says."""
-
-    def _fake(script: str) -> java.Java:
-        program = tmp_path / "java"
-        program.write_text(f"#!/bin/sh\n{script}\n")
-        program.chmod(0o755)
-        return java.Java(str(program), 17, str(tmp_path))
-
-    return _fake
-
-
 @pytest.mark.usefixtures("cache")
-def test_a_java_that_was_replaced_has_a_file_of_its_own_and_the_old_one_goes(fake, tmp_path):
-    keeps = 'for word; do case $word in *SharedArchiveFile=*) echo kept >"${word#*=}";; esac; done'
-    first = classes.keep(fake(keeps), tmp_path / "names", "x.jar")
-    os.utime(tmp_path / "java", ns=(1, 1))
-
-    second = classes.keep(java.Java(str(tmp_path / "java"), 17, ""), tmp_path / "names", "x.jar")
+def test_each_release_of_a_java_has_a_file_of_its_own_by_the_switch_that_it_knows(tmp_path):
+    program = tmp_path / "java"
+    program.touch()
+    first = classes.path(java.Java(str(program), 24, ""))
+    os.utime(program, ns=(1, 1))
+    second = classes.path(java.Java(str(program), 25, ""))
+    second.touch()
 
     assert first != second
-    assert sorted(os.listdir(second.parent)) == sorted([second.name, "home"])
+    assert not classes.options(java.Java(str(program), 24, ""))[0].startswith('"-XX:AOTCache=')
+    assert (
+        classes.options(java.Java(str(program), 25, ""))[0] == f'"-XX:AOTCache={_quoted(second)}"'
+    )
 
 
-@pytest.mark.usefixtures("cache")
-def test_a_java_that_keeps_no_classes_says_why(fake, tmp_path):
-    found = fake("echo no such thing here >&2; exit 3")
-
-    with pytest.raises(ConfigError, match=r"did not keep .* \(exit code 3\): no such thing here"):
-        classes.keep(found, tmp_path / "names", "x.jar")
-
-    assert not classes.place(found).exists()
-    assert os.listdir(classes.place(found).parent) == ["home"]
+def _quoted(path: pathlib.Path) -> str:
+    return str(path).replace('"', '\\"')
 
 
 def test_nothing_is_prepared_where_nothing_can_be_kept(shell, tmp_path):
@@ -138,7 +121,7 @@ def test_spark_starts_from_the_classes_that_were_kept(shell, cache, tmp_path):
     assert done.returncode == 0, done.stderr
     assert before["classes"] is None
     assert made == same
-    assert made["classes"] == str(classes.place(java.find()))
+    assert made["classes"] == str(classes.path(java.find()))
     assert made["bytes"] == os.path.getsize(made["classes"])
     spark = [line for line in log.read_text().splitlines() if " org.apache.spark." in line]
     # Java keeps no lambda that may be sent elsewhere, and such are all of Scala's.

@@ -24,7 +24,7 @@ def record(own_server: Server, project: str) -> Iterator[Record]:
     settings = resolve({"url": own_server.url, "project": project, "deadline": DEADLINE})
     found = Record(settings, 60.0)
     yield found
-    found.link.close()
+    found.server.close()
 
 
 def waits(server: Server, does: Callable[[], object]) -> bool:
@@ -43,6 +43,7 @@ def test_a_replay_that_has_begun_waits_for_a_server_that_is_away(
     own_server: Server, record: Record
 ) -> None:
     begun: list[Begun] = []
+    assert record.look("r", {}) is None
 
     assert waits(own_server, lambda: begun.append(record.begin("r", {}, WANTED, [SOURCE], None)))
     assert waits(own_server, lambda: record.close("r", []))
