@@ -170,9 +170,9 @@ def _may_begin(call: Call, path: str) -> None:
     from agentbus.admin.metrics_reader import server_time
     from agentbus.core.errors import NotFound
     from agentbus.pipeline.archived import check
-    from agentbus.pipeline.pages import Reader
+    from agentbus.pipeline.pages import RangeReader
 
-    with Reader(call.settings) as reader:
+    with RangeReader(call.settings) as reader:
         with contextlib.suppress(NotFound):
             check(path, project=reader.scope.keys.project)
         # One that goes on waits for a server that is away.
@@ -232,10 +232,10 @@ def _compact(call: Call, path: str) -> None:
 def _verify(call: Call, path: str) -> int:
     from agentbus.admin.metrics_reader import server_time
     from agentbus.pipeline.archived import check
-    from agentbus.pipeline.pages import Reader
+    from agentbus.pipeline.pages import RangeReader
     from agentbus.pipeline.verifying import verify
 
-    with Reader(call.settings) as reader:
+    with RangeReader(call.settings) as reader:
         check(path, project=reader.scope.keys.project)
         reader.run(server_time(reader.scope))
     with _spark.session(call, path) as spark:

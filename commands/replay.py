@@ -11,7 +11,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from agentbus.pipeline.replays import Replayed
+    from agentbus.pipeline.replays import ReplayResult
     from agentbus.pipeline.resuming import Source
 
 
@@ -143,7 +143,7 @@ def _watch(call: Call, shown: contextlib.ExitStack, name: str, rows: int) -> Non
     shown.enter_context(_progress.Countdown(left, text))
 
 
-def _show(call: Call, done: Replayed) -> None:
+def _show(call: Call, done: ReplayResult) -> None:
     if call.out.json:
         fields = {
             "id": done.id,
@@ -165,7 +165,7 @@ def _show(call: Call, done: Replayed) -> None:
     call.out.record({}, _said(done))
 
 
-def _said(done: Replayed) -> str:
+def _said(done: ReplayResult) -> str:
     from agentbus.commands._table import age, count
 
     if done.dry_run:

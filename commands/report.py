@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from agentbus.commands._out import Out
-    from agentbus.pipeline.reports.running import Filled, Outcome, Step
+    from agentbus.pipeline.reports.running import Filled, Outcome, ReportStep
 
 VERB = Verb(
     "report",
@@ -221,7 +221,7 @@ class _Steps:
     def __exit__(self, *_exc: object) -> None:
         self.clear()
 
-    def step(self, step: Step) -> None:
+    def step(self, step: ReportStep) -> None:
         """Say how far a run is."""
         far = f", {step.done} of {step.all} tables" if step.all else ""
         self.say(f"{step.doing}{far}")

@@ -29,7 +29,7 @@ _LISTERS = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Range:
+class IdRange:
     """Entries from an id on and up to before another one, each as (ms, seq); None: no bound."""
 
     start: tuple[int, int] | None = None
@@ -64,7 +64,7 @@ class Range:
         return whole
 
 
-def between(since: str | None, until: str | None, *, now: float | None = None) -> Range:
+def between(since: str | None, until: str | None, *, now: float | None = None) -> IdRange:
     """Read two points in time as `agentbus.core.timespec` knows them: an id, a time, or how long ago.
 
     Times and durations: from `since` on, up to before `until`. A full id is where somebody has got
@@ -82,7 +82,7 @@ def between(since: str | None, until: str | None, *, now: float | None = None) -
             end = stream_id(following(given))
     if start is not None and end is not None and start >= end:
         raise UsageError(f"there is nothing from {since} until {until}", hint="swap them")
-    return Range(start, end)
+    return IdRange(start, end)
 
 
 def read(

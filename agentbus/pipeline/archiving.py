@@ -19,12 +19,12 @@ from agentbus.core.settings import resolve
 from agentbus.core.stream import position as parts_of
 from agentbus.core.timespec import following
 from agentbus.pipeline import planning, streams
-from agentbus.pipeline.commits import APPEND, Change, CommitConflict, Log, State, new_batch
-from agentbus.pipeline.copying import Job, write_gaps
+from agentbus.pipeline.commits import APPEND, ArchiveChange, CommitConflict, Log, State, new_batch
+from agentbus.pipeline.copying import CopyJob, write_gaps
 from agentbus.pipeline.jobs import copied
-from agentbus.pipeline.pages import PAGE, Reader
+from agentbus.pipeline.pages import PAGE, RangeReader
 from agentbus.pipeline.places import place
-from agentbus.pipeline.planning import Gap, Head, Range
+from agentbus.pipeline.planning import Head, Range, StreamGap
 from agentbus.pipeline.schema import EVENT, QUEUE
 from agentbus.pipeline.streams import ALL, Discovery, Selection
 from agentbus.pipeline.versions import File, Position
@@ -99,7 +99,7 @@ class Archiver:
         self._warn = warn or (lambda _text: None)
         self._place = place(path)
         self._log = Log(self._place)
-        self._reader = Reader(settings)
+        self._reader = RangeReader(settings)
         self._discovery = Discovery(self._reader.scope, self._selection)
         self.project = self._reader.scope.keys.project
 
@@ -162,7 +162,7 @@ class Archiver:
 
     def _plan(self, state: State) -> Op[_Plan]:
         scope = self._reader.scope
-        before = {name: planning.Position(p.id, p.added) for name, p in state.positions.items()}
+        before = {name: planning.ReadPosition(p.id, p.added) for name, p in state.positions.items()}
         names = yield from self._discovery.op(before)
         heads = yield from planning.look(scope, names)
         before = yield from planning.going_on(
@@ -171,7 +171,7 @@ class Archiver:
         new = planning.news(heads, before)
         lots: list[tuple[Range, int]] = []
         total = 0
-        changed: dict[str, tuple[planning.Position, planning.Position]] = {}
+        changed: dict[str, tuple[planning.ReadPosition, planning.ReadPosition]] = {}
         for name, (start, end) in new.items():
             if total >= _ROUND:
                 # Whole streams are left for the next version: within one, where to stop is not known
@@ -189,13 +189,17 @@ class Archiver:
     # -- copying --
 
     def _archive(self, state: State, plan: _Plan, began: float) -> Round:
-        job = Job(self._settings, self._place.target, state.version + 1, new_batch(), self._page)
+        job = CopyJob(
+            self._settings, self._place.target, state.version + 1, new_batch(), self._page
+        )
         try:
             files = copied(self._spark, job, plan.lots, self._progress(plan.entries, began))
             found = _found(files)
             positions, gaps = _account(state, plan, found)
             files += write_gaps(job, gaps)
-            made = self._log.commit(state, Change(APPEND, job.batch, tuple(files), (), positions))
+            made = self._log.commit(
+                state, ArchiveChange(APPEND, job.batch, tuple(files), (), positions)
+            )
         except BaseException:
             self._discard(job)
             raise
@@ -217,7 +221,7 @@ class Archiver:
             plan.complete,
         )
 
-    def _discard(self, job: Job) -> None:
+    def _discard(self, job: CopyJob) -> None:
         """Delete what an attempt wrote; what cannot be deleted now is swept later."""
         with contextlib.suppress(AgentBusError):
             folder = self._place.data("").rstrip("/")
@@ -246,7 +250,7 @@ def release(settings: Settings, path: str) -> list[str]:
     log = Log(place(path))
     state = log.state()
     held = [name for name in state.positions if streams.kind(name) in (QUEUE, EVENT)]
-    with Reader(settings) as reader:
+    with RangeReader(settings) as reader:
         log.check_project(state, reader.scope.keys.project)
         for name in held:
             reader.run(_hold(reader.scope, state, name, None))
@@ -265,7 +269,7 @@ def _hold(scope: Scope, state: State, name: str, needed: str | None) -> Op[None]
 @dataclass(frozen=True, slots=True)
 class _Plan:
     heads: dict[str, Head]
-    changed: dict[str, tuple[planning.Position, planning.Position]]
+    changed: dict[str, tuple[planning.ReadPosition, planning.ReadPosition]]
     lots: list[list[Range]]
     entries: int
     complete: bool
@@ -286,7 +290,7 @@ def _found(files: Sequence[File]) -> dict[str, int]:
 
 def _account(
     state: State, plan: _Plan, found: dict[str, int]
-) -> tuple[dict[str, Position], list[Gap]]:
+) -> tuple[dict[str, Position], list[StreamGap]]:
     """Return the new positions, and the gaps: what was ever added, less what was found."""
     positions, gaps = {}, []
     for name, (start, end) in plan.changed.items():
@@ -294,7 +298,7 @@ def _account(
         rows = found.get(name, 0)
         if rows > end.added - start.added:
             # It was deleted, and grew past its old length since: nothing of the old count holds.
-            start = planning.Position(start.id, 0)
+            start = planning.ReadPosition(start.id, 0)
         lost = end.added - start.added - rows
         if lost:
             gaps.append(planning.gap(name, lost, start, end, plan.heads[name]))

@@ -10,7 +10,7 @@ from typing import Any
 
 from agentbus.core import settings
 from agentbus.core.errors import AgentBusError, BackendUnavailable, ConfigError, NotFound
-from agentbus.pipeline.places import Entry, Place, Target
+from agentbus.pipeline.places import ArchiveTarget, FileInfo, Place
 
 # A server may ask to try a conditional put again while another one is under way.
 _ATTEMPTS = 20
@@ -36,7 +36,7 @@ class Bucket(Place):
             ) from error
         self.bucket = bucket
         self.prefix = f"{prefix}/" if prefix else ""
-        self.target = Target("s3", f"{bucket}/{prefix}" if prefix else bucket)
+        self.target = ArchiveTarget("s3", f"{bucket}/{prefix}" if prefix else bucket)
 
     def uri(self, name: str) -> str:
         return f"s3a://{self.bucket}/{self.prefix}{name}"
@@ -74,7 +74,7 @@ class Bucket(Place):
         with ThreadPoolExecutor(min(_THREADS, len(names))) as pool:
             return list(pool.map(self.read, names))
 
-    def listing(self, folder: str) -> Iterator[Entry]:
+    def listing(self, folder: str) -> Iterator[FileInfo]:
         prefix = self.prefix + (f"{folder}/" if folder else "")
         with self._told("list", folder):
             pages = self._client.get_paginator("list_objects_v2")
@@ -83,7 +83,7 @@ class Bucket(Place):
                     name = found["Key"][len(self.prefix) :]
                     # Spark and consoles leave markers of empty folders behind.
                     if not name.endswith("/"):
-                        yield Entry(name, found["Size"], found["LastModified"].timestamp())
+                        yield FileInfo(name, found["Size"], found["LastModified"].timestamp())
 
     def delete(self, name: str) -> None:
         with self._told("delete", name):

@@ -24,20 +24,20 @@ from agentbus.core.errors import (
     UsageError,
 )
 from agentbus.pipeline import schema
-from agentbus.pipeline.places import Entry, Place
+from agentbus.pipeline.places import FileInfo, Place
 from agentbus.pipeline.versions import (
     APPEND,
     COMPACT,
     CREATE,
     EMPTY,
     REMEMBERED_MS,
-    Change,
+    ArchiveChange,
     Commit,
     CommitConflict,
     File,
     Position,
-    Span,
     State,
+    StreamSpan,
     commit_json,
     fold,
     read_commit,
@@ -49,14 +49,14 @@ __all__ = [
     "APPEND",
     "COMPACT",
     "CREATE",
-    "Change",
+    "ArchiveChange",
     "Commit",
     "CommitConflict",
     "File",
     "Log",
     "Position",
-    "Span",
     "State",
+    "StreamSpan",
     "file_path",
     "new_batch",
 ]
@@ -128,7 +128,7 @@ class Log:
             state = dataclasses.replace(EMPTY, archive=uuid.uuid4().hex, project=project)
             state = dataclasses.replace(state, read_at=_now())
             try:
-                return self.commit(state, Change(CREATE, new_batch()))
+                return self.commit(state, ArchiveChange(CREATE, new_batch()))
             except CommitConflict:
                 state = self.open()
         self.check_project(state, project)
@@ -238,7 +238,7 @@ class Log:
 
     # -- writing --
 
-    def commit(self, state: State, change: Change) -> State:
+    def commit(self, state: State, change: ArchiveChange) -> State:
         """Add the version after `state`, whole or not at all, and return the state it makes.
 
         The data files must be there, as large as the change says: they are made to survive a crash
@@ -388,7 +388,7 @@ class Log:
             if state.removed.get(path, 0) < before:
                 self.place.delete(entry.name)
 
-    def _data_files(self) -> Iterator[Entry]:
+    def _data_files(self) -> Iterator[FileInfo]:
         if self.place.data("x") != "x":
             yield from self.place.listing("_data")
         else:

@@ -19,12 +19,12 @@ from agentbus.pipeline.archived import check_schema, literal, read_files
 from agentbus.pipeline.commits import (
     COMPACT,
     GRACE,
-    Change,
+    ArchiveChange,
     CommitConflict,
     File,
     Log,
-    Span,
     State,
+    StreamSpan,
     file_path,
     new_batch,
 )
@@ -200,7 +200,9 @@ def _measured(compacted: DataFrame, at: Place, work: str, like: File) -> list[tu
     for name, size in sorted(sizes.items()):
         rows = sorted(by_name.get(name.rpartition("/")[2], ()), key=lambda row: row["stream"])
         if rows:
-            streams = {row["stream"]: Span(row["rows"], row["first"], row["last"]) for row in rows}
+            streams = {
+                row["stream"]: StreamSpan(row["rows"], row["first"], row["last"]) for row in rows
+            }
             file = replace(
                 like,
                 path="",
@@ -231,7 +233,7 @@ def _commit(
             made.append(replace(file, path=path))
         removed = tuple(file.path for file in files)
         try:
-            log.commit(state, Change(COMPACT, batch, tuple(made), removed))
+            log.commit(state, ArchiveChange(COMPACT, batch, tuple(made), removed))
         except CommitConflict:
             for file in made:
                 at.delete(at.data(file.path))
@@ -253,12 +255,12 @@ def _check(files: list[File], made: list[File]) -> None:
             )
 
 
-def _sums(files: list[File]) -> Mapping[str, Span]:
-    found: dict[str, Span] = {}
+def _sums(files: list[File]) -> Mapping[str, StreamSpan]:
+    found: dict[str, StreamSpan] = {}
     for file in files:
         for stream, span in file.streams.items():
-            old = found.get(stream, Span(0, span.first, span.last))
-            found[stream] = Span(
+            old = found.get(stream, StreamSpan(0, span.first, span.last))
+            found[stream] = StreamSpan(
                 old.rows + span.rows,
                 min(old.first, span.first, key=_order),
                 max(old.last, span.last, key=_order),
@@ -271,7 +273,7 @@ def _order(id: str) -> tuple[int, int]:
     return int(ms), int(seq)
 
 
-def _said(span: Span | None) -> str:
+def _said(span: StreamSpan | None) -> str:
     return f"{span.rows} from {span.first} to {span.last}" if span else "none"
 
 

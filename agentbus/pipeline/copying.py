@@ -23,10 +23,10 @@ from agentbus.pipeline import schema
 from agentbus.pipeline.commits import file_path
 from agentbus.pipeline.decoding import gap
 from agentbus.pipeline.directories import trouble
-from agentbus.pipeline.pages import Reader
-from agentbus.pipeline.places import Target
-from agentbus.pipeline.planning import Gap, Range
-from agentbus.pipeline.versions import File, Span
+from agentbus.pipeline.pages import RangeReader
+from agentbus.pipeline.places import ArchiveTarget
+from agentbus.pipeline.planning import Range, StreamGap
+from agentbus.pipeline.versions import File, StreamSpan
 
 # The kind is in the path.
 _KEPT = [field for field in schema.ARROW if field.name != "kind"]
@@ -42,36 +42,36 @@ _DAY_MS = 86_400_000
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class CopyJob:
     """What all tasks of one batch share."""
 
     settings: Settings
-    target: Target
+    target: ArchiveTarget
     version: int
     batch: str
     page: int
 
 
-def copy(job: Job, ranges: Sequence[Range]) -> list[File]:
+def copy(job: CopyJob, ranges: Sequence[Range]) -> list[File]:
     """Write the entries of ranges into files of their kind and day, and return these."""
-    with Writer(job) as writer, Reader(job.settings, page=job.page) as reader:
+    with FileWriter(job) as writer, RangeReader(job.settings, page=job.page) as reader:
         for rows in reader.read(ranges):
             writer.add(rows)
         return writer.finish()
 
 
-def write_gaps(job: Job, gaps: Iterable[Gap]) -> list[File]:
+def write_gaps(job: CopyJob, gaps: Iterable[StreamGap]) -> list[File]:
     """Write the rows that stand for entries that are gone, and return the files."""
-    with Writer(job) as writer:
+    with FileWriter(job) as writer:
         for found in gaps:
             writer.add(gap(found))
         return writer.finish()
 
 
-class Writer:
+class FileWriter:
     """Writes rows into one file for each kind and day; leaves none behind unless it finishes."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: CopyJob) -> None:
         self._job = job
         self._filesystem, self._root = job.target.filesystem()
         # Tried again, a task must not meet the files of its first try.
@@ -79,7 +79,7 @@ class Writer:
         self._open: dict[tuple[str, int], _Output] = {}
         self._finished = False
 
-    def __enter__(self) -> Writer:
+    def __enter__(self) -> FileWriter:
         return self
 
     def __exit__(self, *_exc: object) -> None:
@@ -142,7 +142,7 @@ class _Output:
     rows: int = 0
     from_ms: int = 2**63 - 1
     to_ms: int = 0
-    spans: dict[str, Span] = field(default_factory=dict)
+    spans: dict[str, StreamSpan] = field(default_factory=dict)
     _waiting: list[pa.RecordBatch] = field(default_factory=list)
     _number: int = 0
     _writer: Any = None
@@ -204,5 +204,5 @@ class _Output:
             before = self.spans.get(stream)
             first = before.first if before else ids[start].as_py()
             number = end - start + (before.rows if before else 0)
-            self.spans[stream] = Span(number, first, ids[end - 1].as_py())
+            self.spans[stream] = StreamSpan(number, first, ids[end - 1].as_py())
             start = end

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from agentbus.pipeline import streams
-from agentbus.pipeline.planning import Gap
+from agentbus.pipeline.planning import StreamGap
 from agentbus.pipeline.schema import (
     ARROW,
     CHANNEL,
@@ -54,7 +54,7 @@ def batch(groups: Sequence[tuple[str, Sequence[Entry]]]) -> pa.RecordBatch:
     return _record_batch(columns, number)
 
 
-def gap(found: Gap) -> pa.RecordBatch:
+def gap(found: StreamGap) -> pa.RecordBatch:
     """Return the row that stands for entries of a stream that were gone before they were read."""
     milliseconds, _, sequence = found.at.partition("-")
     fields = [("after", found.after)] + ([("before", found.before)] if found.before else [])

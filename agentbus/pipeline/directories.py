@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterable, Iterator
 
 from agentbus.core.errors import AgentBusError, ConfigError, NotFound, UsageError
-from agentbus.pipeline.places import Entry, Place, Target
+from agentbus.pipeline.places import ArchiveTarget, FileInfo, Place
 
 _NOT_LINKABLE = (errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.EXDEV, errno.EACCES)
 
@@ -22,7 +22,7 @@ class Directory(Place):
 
     def __init__(self, path: str) -> None:
         self.root = os.path.abspath(path)
-        self.target = Target("file", self.root)
+        self.target = ArchiveTarget("file", self.root)
 
     def uri(self, name: str) -> str:
         """Return a `file://` URI as Hadoop reads it: nothing in it is percent-encoded."""
@@ -63,11 +63,11 @@ class Directory(Place):
             except (FileNotFoundError, NotADirectoryError):
                 return None
 
-    def listing(self, folder: str) -> Iterator[Entry]:
+    def listing(self, folder: str) -> Iterator[FileInfo]:
         with self._told("list", self._path(folder)):
             yield from self._walk(folder)
 
-    def _walk(self, folder: str) -> Iterator[Entry]:
+    def _walk(self, folder: str) -> Iterator[FileInfo]:
         try:
             found = os.scandir(self._path(folder))
         except FileNotFoundError:
@@ -84,7 +84,7 @@ class Directory(Place):
                 # It may be deleted while others are being listed.
                 with contextlib.suppress(FileNotFoundError):
                     stat = entry.stat()
-                    yield Entry(name, stat.st_size, stat.st_mtime)
+                    yield FileInfo(name, stat.st_size, stat.st_mtime)
         for name in inner:
             yield from self._walk(name)
 

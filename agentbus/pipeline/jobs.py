@@ -12,7 +12,7 @@ from agentbus.pipeline.versions import File
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from agentbus.pipeline.copying import Job
+    from agentbus.pipeline.copying import CopyJob
     from agentbus.pipeline.planning import Range
 
 _GLANCE = 0.5
@@ -20,7 +20,7 @@ _GLANCE = 0.5
 
 def copied(
     spark: SparkSession,
-    job: Job,
+    job: CopyJob,
     lots: Sequence[Sequence[Range]],
     on_share: Callable[[float], None] | None = None,
 ) -> list[File]:
@@ -33,7 +33,7 @@ def copied(
     # A row for each task, and a function of it: this runs on every kind of cluster, Spark Connect too.
     run = udf(_task(pickle.dumps((job, list(lots)))), "binary", useArrow=False).asNondeterministic()
     frame = spark.range(0, len(lots), 1, len(lots)).select(run("id"))
-    with _Watch(spark, len(lots), on_share):
+    with _TaskWatch(spark, len(lots), on_share):
         return [file for row in frame.collect() for file in _unpacked(row[0])]
 
 
@@ -56,7 +56,7 @@ def _unpacked(data: bytes) -> list[File]:
     return found
 
 
-class _Watch:
+class _TaskWatch:
     """Tells what share of a job's tasks is done, twice a second, where Spark lets one look."""
 
     def __init__(

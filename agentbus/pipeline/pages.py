@@ -8,7 +8,7 @@ from agentbus.core.stream import text
 from agentbus.pipeline import streams
 from agentbus.pipeline.connection import ServerConnection
 from agentbus.pipeline.decoding import batch, gap
-from agentbus.pipeline.planning import Gap, Range
+from agentbus.pipeline.planning import Range, StreamGap
 from agentbus.store.steps import Batch, Command, ServerReply
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ _FIRST_PAGE, _LOOKED_AT = 200, 8
 _AT_ONCE = 20
 
 
-class Reader(ServerConnection):
+class RangeReader(ServerConnection):
     """Reads ranges of streams from the server that the settings name."""
 
     def __init__(self, settings: Settings, *, page: int = PAGE) -> None:
@@ -70,7 +70,7 @@ class Reader(ServerConnection):
         for part, number in zip(parts, seen, strict=True):
             if part.expected is not None and number < part.expected:
                 lost = part.expected - number
-                yield gap(Gap(part.stream, lost, part.until, part.after, None))
+                yield gap(StreamGap(part.stream, lost, part.until, part.after, None))
 
     def _pages(
         self, parts: Sequence[Range], left: Sequence[int], after: Sequence[str], count: int

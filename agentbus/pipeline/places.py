@@ -1,7 +1,7 @@
 """Where an archive lies: a directory or a bucket, and the small files that the driver keeps there.
 
 A name is relative to the place, with `/` between its parts. Data files are written and read by
-executors: they get a `Target`, which travels with a task and holds no secret.
+executors: they get an `ArchiveTarget`, which travels with a task and holds no secret.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _SUPPORTED = "give a path, file:///path or s3a://bucket/prefix"
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class ArchiveTarget:
     """Where data files go, as a value that may be sent to executors: no credentials are in it."""
 
     scheme: str
@@ -43,7 +43,7 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class FileInfo:
     """A file in a place: its name, its size in bytes, and when it was last written (unix time)."""
 
     name: str
@@ -54,7 +54,7 @@ class Entry:
 class Place(ABC):
     """A directory or a part of a bucket; names in it are relative, with `/` between their parts."""
 
-    target: Target
+    target: ArchiveTarget
 
     def __str__(self) -> str:
         return self.uri("").rstrip("/")
@@ -79,7 +79,7 @@ class Place(ABC):
         """Return what a file holds, None if it is not there."""
 
     @abstractmethod
-    def listing(self, folder: str) -> Iterator[Entry]:
+    def listing(self, folder: str) -> Iterator[FileInfo]:
         """Yield every file in a folder and below; what is half written or hidden is left out."""
 
     @abstractmethod

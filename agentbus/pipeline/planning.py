@@ -55,7 +55,7 @@ class Head:
 
 
 @dataclass(frozen=True, slots=True)
-class Position:
+class ReadPosition:
     """How far a reader has come: the last id that it read, and how many entries there were by then."""
 
     id: str = START
@@ -76,7 +76,7 @@ class Range:
 
 
 @dataclass(frozen=True, slots=True)
-class Gap:
+class StreamGap:
     """Entries of a stream that are gone; `lost` is None where nobody can tell how many.
 
     `at` is the highest id that may be among them. They lay after `after` and before `before`.
@@ -108,7 +108,7 @@ def look(scope: Scope, names: Sequence[str]) -> Op[dict[str, Head]]:
     return found
 
 
-def gone(start: Position, end: Position, head: Head) -> int:
+def gone(start: ReadPosition, end: ReadPosition, head: Head) -> int:
     """Return how many entries after a position were trimmed away, as far as the server's figures tell.
 
     Entries that somebody deleted one by one may be missing here; they are when what is there is counted.
@@ -116,13 +116,15 @@ def gone(start: Position, end: Position, head: Head) -> int:
     return min(max(0, head.removed - start.added), end.added - start.added)
 
 
-def gap(name: str, lost: int | None, start: Position, end: Position, head: Head) -> Gap:
+def gap(
+    name: str, lost: int | None, start: ReadPosition, end: ReadPosition, head: Head
+) -> StreamGap:
     """Return the gap of so many entries between two positions."""
     at = min(head.trimmed, end.id, key=position)
     if not older(start.id, at) or (lost is not None and lost > gone(start, end, head)):
         # Gone from the middle, one by one, or trimmed since the server was looked at: where, nobody knows.
-        return Gap(name, lost, end.id, start.id, None)
-    return Gap(name, lost, at, start.id, head.first if older(at, end.id) else None)
+        return StreamGap(name, lost, end.id, start.id, None)
+    return StreamGap(name, lost, at, start.id, head.first if older(at, end.id) else None)
 
 
 def key(scope: Scope, name: str) -> str:
@@ -131,15 +133,15 @@ def key(scope: Scope, name: str) -> str:
 
 
 def news(
-    heads: Mapping[str, Head], positions: Mapping[str, Position]
-) -> dict[str, tuple[Position, Position]]:
+    heads: Mapping[str, Head], positions: Mapping[str, ReadPosition]
+) -> dict[str, tuple[ReadPosition, ReadPosition]]:
     """Return for each stream with something new where to start and where to end.
 
     Raises `EpochMismatch` where the server is behind a position: it went back in time.
     """
     found = {}
     for name, head in heads.items():
-        start = positions.get(name, Position())
+        start = positions.get(name, ReadPosition())
         if went_back(head, start):
             raise EpochMismatch(
                 f"the stream {name} was read up to {start.id}, its entry {start.added}, and the server now"
@@ -152,13 +154,13 @@ def news(
             )
         if _fewer(head, start):
             # It was deleted and made again since: all that it has is new.
-            start = Position(start.id, 0)
+            start = ReadPosition(start.id, 0)
         if head.added > start.added:
-            found[name] = (start, Position(head.last, head.added))
+            found[name] = (start, ReadPosition(head.last, head.added))
     return found
 
 
-def went_back(head: Head, start: Position) -> bool:
+def went_back(head: Head, start: ReadPosition) -> bool:
     """Tell whether a stream is an earlier state of what was read; one that was made anew is not."""
     if older(head.last, start.id):
         return True
@@ -166,23 +168,23 @@ def went_back(head: Head, start: Position) -> bool:
     return _fewer(head, start) and not _anew(head, start)
 
 
-def _fewer(head: Head, start: Position) -> bool:
+def _fewer(head: Head, start: ReadPosition) -> bool:
     """Tell whether a stream counts fewer entries than the one that was read must have had by now."""
     if head.added == start.added:
         return head.first is not None and older(start.id, head.last)
     return head.added < start.added
 
 
-def _anew(head: Head, start: Position) -> bool:
+def _anew(head: Head, start: ReadPosition) -> bool:
     return head.first is None or older(start.id, head.first)
 
 
 def going_on(
     scope: Scope,
     heads: Mapping[str, Head],
-    positions: Mapping[str, Position],
+    positions: Mapping[str, ReadPosition],
     may: Callable[[str], bool],
-) -> Op[dict[str, Position]]:
+) -> Op[dict[str, ReadPosition]]:
     """Return the positions, those of streams that went back and `may` moved to where to go on.
 
     One that has grown past its old count since is known by more entries than were counted.
@@ -200,11 +202,11 @@ def going_on(
     return found
 
 
-def resumed(scope: Scope, name: str, start: Position, head: Head) -> Op[Position]:
+def resumed(scope: Scope, name: str, start: ReadPosition, head: Head) -> Op[ReadPosition]:
     """Return the position from which to go on, of a reader that is told that its server went back."""
     after = start.id if older(start.id, head.last) else head.last
     parts = yield from steps(scope, name, after, head.last, _LOOKED_AT)
-    return Position(after, head.added - sum(part.expected or 0 for part in parts))
+    return ReadPosition(after, head.added - sum(part.expected or 0 for part in parts))
 
 
 def older(one: str, other: str) -> bool:

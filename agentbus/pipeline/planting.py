@@ -89,7 +89,7 @@ class Stream:
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class ReplayTask:
     """What a Spark task needs in order to publish: where to, for which replay, and how.
 
     `settings` may hold a password: it travels inside the pickled writer, and nowhere else.
@@ -145,7 +145,7 @@ class Told(WriterCommitMessage):
 class Planter(DataSourceArrowWriter):
     """Writes the rows of a replay: `write` runs in Spark's tasks, one task for each stream at a time."""
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: ReplayTask) -> None:
         self._task = task
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Told:
@@ -174,7 +174,7 @@ class Planter(DataSourceArrowWriter):
         return Told(rows)
 
 
-def source(task: Task) -> type[DataSource]:
+def source(task: ReplayTask) -> type[DataSource]:
     """Return a data source of its own for one replay, to be registered and written to once.
 
     Python pickles such a class whole, so that what it holds reaches the tasks without standing in an
@@ -203,7 +203,7 @@ def _rows(iterator: Iterable[pa.RecordBatch]) -> Iterator[tuple[Any, ...]]:
 class _Ground:
     """Where the rows go: knows each place's keys and bound, and makes slices."""
 
-    def __init__(self, scope: Scope, task: Task) -> None:
+    def __init__(self, scope: Scope, task: ReplayTask) -> None:
         self._scope = scope
         self._task = task
         self._run = run_field(task.token)

@@ -24,8 +24,8 @@ from agentbus.pipeline import archived, choosing, planting
 from agentbus.pipeline.choosing import Wanted
 from agentbus.pipeline.commits import Log
 from agentbus.pipeline.places import place
-from agentbus.pipeline.planting import PATIENCE, Stream, Task
-from agentbus.pipeline.resuming import Record, Source, ends
+from agentbus.pipeline.planting import PATIENCE, ReplayTask, Stream
+from agentbus.pipeline.resuming import ReplayRecord, Source, ends
 from agentbus.pipeline.schema import CHANNEL, DEAD_LETTER, QUEUE
 from agentbus.pipeline.telling import sentence, told
 from agentbus.queues.ids import Priority
@@ -39,7 +39,7 @@ _BATCH = "spark.sql.execution.arrow.maxRecordsPerBatch"
 
 
 @dataclass(frozen=True, slots=True)
-class Replayed:
+class ReplayResult:
     """What a replay came to: of `rows` it published `published` now, and `skipped` were before.
 
     `streams` says what they are, in the order of their names. `skipped` are those that other runs of the
@@ -54,6 +54,10 @@ class Replayed:
     seconds: float
     dry_run: bool
     finished: str | None = None
+
+
+# The name by which programs import it.
+Replayed = ReplayResult
 
 
 def replay(
@@ -76,7 +80,7 @@ def replay(
     keep_replies: bool = False,
     patience: float = PATIENCE,
     watch: Callable[[str, int], None] | None = None,
-) -> Replayed:
+) -> ReplayResult:
     """Publish entries of an archive anew, each once, however often this is called.
 
     `spark` is a session, or opens one: it is not asked before all else is checked.
@@ -98,7 +102,7 @@ def replay(
     if rate is not None and not rate > 0:
         raise UsageError(f"the rate is {rate}", hint="give rows a second, more than 0")
     settings = _for_tasks(settings)
-    record = Record(settings, patience)
+    record = ReplayRecord(settings, patience)
     try:
         now = time.time()
         wanted = Wanted(
@@ -132,19 +136,19 @@ def replay(
             # Nothing to replay yet is nothing to remember.
             if dry_run or not found:
                 rows = sum(each.rows for each in found)
-                return Replayed(name, rows, 0, 0, found, time.monotonic() - began, dry_run)
+                return ReplayResult(name, rows, 0, 0, found, time.monotonic() - began, dry_run)
             begun = record.begin(name, asked, wanted, found, newest)
         wanted, rows = begun.bounded(wanted), sum(each.rows for each in begun.streams)
         published = 0
         if not dry_run and begun.finished is None:
             if watch is not None:
                 watch(name, rows)
-            task = Task(settings, name, record.token, (), keep_replies, patience)
+            task = ReplayTask(settings, name, record.token, (), keep_replies, patience)
             opened = opened or _opened(spark)
             frame = _read(opened, path, wanted, version)
             _write(opened, frame, where, begun.streams, task, rate, record)
             published = record.close(name, begun.streams)
-        return Replayed(
+        return ReplayResult(
             name,
             rows,
             published,
@@ -219,9 +223,9 @@ def _write(
     frame: DataFrame,
     where: str | None,
     chosen: Sequence[Source],
-    task: Task,
+    task: ReplayTask,
     rate: float | None,
-    record: Record,
+    record: ReplayRecord,
 ) -> None:
     """Have Spark's tasks publish the rows: each stream is one task's, a task may have many."""
     import pyarrow as pa

@@ -70,7 +70,7 @@ def progress(scope: Scope, replay_id: str) -> Op[int]:
     return int(found or 0)
 
 
-class Record:
+class ReplayRecord:
     """A replay's record on the server, as the driver reads and writes it.
 
     `patience` is how long it waits for the server while Spark is at work: as long as its tasks wait.

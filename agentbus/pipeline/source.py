@@ -33,8 +33,8 @@ from agentbus.core.stream import position
 from agentbus.pipeline import planning, streams
 from agentbus.pipeline.decoding import gap
 from agentbus.pipeline.options import Options
-from agentbus.pipeline.pages import Reader
-from agentbus.pipeline.planning import Gap, Head, Position, Range
+from agentbus.pipeline.pages import RangeReader
+from agentbus.pipeline.planning import Head, Range, ReadPosition, StreamGap
 from agentbus.pipeline.schema import DDL, GAP
 from agentbus.pipeline.streams import Discovery
 
@@ -88,7 +88,7 @@ def _filters_come() -> bool:
 class _Lot(InputPartition):
     """What one task reads: ranges, and gaps that are known already."""
 
-    def __init__(self, ranges: Sequence[Range], gaps: Sequence[Gap] = ()) -> None:
+    def __init__(self, ranges: Sequence[Range], gaps: Sequence[StreamGap] = ()) -> None:
         super().__init__(None)
         self.ranges = ranges
         self.gaps = gaps
@@ -101,11 +101,13 @@ def _read(options: Options, lot: InputPartition) -> Iterator[pa.RecordBatch]:
     for found in lot.gaps:
         yield gap(found)
     if lot.ranges:
-        with Reader(options.settings, page=options.page_rows) as reader:
+        with RangeReader(options.settings, page=options.page_rows) as reader:
             yield from reader.read(lot.ranges)
 
 
-def _lots(options: Options, ranges: Iterable[Range], gaps: Sequence[Gap]) -> list[InputPartition]:
+def _lots(
+    options: Options, ranges: Iterable[Range], gaps: Sequence[StreamGap]
+) -> list[InputPartition]:
     size = options.partition_rows
     lots = planning.packed(((part, part.expected or 0) for part in ranges), size)
     found: list[InputPartition] = [_Lot(lot) for lot in lots]
@@ -124,7 +126,7 @@ class _AtRest(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """Cut all that is there into ranges."""
         options = self._options
-        with Reader(options.settings) as reader:
+        with RangeReader(options.settings) as reader:
             ranges, gaps = reader.run(self._plan(reader))
         return _lots(options, ranges, gaps)
 
@@ -132,7 +134,7 @@ class _AtRest(DataSourceReader):
         """Read one lot."""
         return _read(self._options, partition)
 
-    def _plan(self, reader: Reader) -> Op[tuple[list[Range], list[Gap]]]:
+    def _plan(self, reader: RangeReader) -> Op[tuple[list[Range], list[StreamGap]]]:
         options, scope = self._options, reader.scope
         low, high = yield from options.bounds(scope)
         low = max(filter(None, (low, self._low)), key=position, default=None)
@@ -140,15 +142,15 @@ class _AtRest(DataSourceReader):
         names = yield from Discovery(scope, options.selection).op()
         heads = yield from planning.look(scope, [n for n in names if self._wanted(n)])
         ranges: list[Range] = []
-        gaps: list[Gap] = []
+        gaps: list[StreamGap] = []
         for name, head in heads.items():
             end = head.last if high is None or planning.older(head.last, high) else high
-            start = Position(planning.START if low is None else planning.before(low))
+            start = ReadPosition(planning.START if low is None else planning.before(low))
             if not planning.older(start.id, end):
                 continue
             whole = low is None and end == head.last
             if whole and head.added <= options.partition_rows:
-                lost: int | None = planning.gone(start, Position(end, head.added), head)
+                lost: int | None = planning.gone(start, ReadPosition(end, head.added), head)
                 parts = [Range(name, start.id, end, head.added - (lost or 0))]
             else:
                 parts = yield from planning.steps(
@@ -157,7 +159,7 @@ class _AtRest(DataSourceReader):
                 lost = _lost(head, start.id, end, whole=whole, found=parts)
             ranges += parts
             if lost != 0:
-                gaps.append(planning.gap(name, lost, start, Position(end, head.added), head))
+                gaps.append(planning.gap(name, lost, start, ReadPosition(end, head.added), head))
         return ranges, [g for g in gaps if self._wanted_kind(GAP)]
 
     def _wanted(self, name: str) -> bool:
@@ -226,9 +228,9 @@ class _Growing(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: Options) -> None:
         options.refuse_end()
         self._options = options
-        self._reader: Reader | None = None
+        self._reader: RangeReader | None = None
         self._discovery: Discovery | None = None
-        self._goal: dict[str, Position] | None = None
+        self._goal: dict[str, ReadPosition] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         # Tasks get the reader, too, and open what they need.
@@ -239,7 +241,7 @@ class _Growing(DataSourceStreamReader, SupportsTriggerAvailableNow):
         opened = self._open()
         return opened.run(self._first(opened))
 
-    def _first(self, reader: Reader) -> Op[dict[str, Any]]:
+    def _first(self, reader: RangeReader) -> Op[dict[str, Any]]:
         low, _ = yield from self._options.bounds(reader.scope)
         heads = yield from self._look(reader, {})
         if low is None:
@@ -251,7 +253,7 @@ class _Growing(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 reader.scope, name, until, head.last, self._options.partition_rows
             )
             rest = sum(part.expected or 0 for part in parts)
-            positions[name] = Position(until, max(0, head.added - rest))
+            positions[name] = ReadPosition(until, max(0, head.added - rest))
         return _offset(positions)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
@@ -271,13 +273,13 @@ class _Growing(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return how far the server is, for the query's progress."""
         reader = self._open()
         heads = reader.run(self._look(reader, {}))
-        return _offset({name: Position(head.last, head.added) for name, head in heads.items()})
+        return _offset({name: ReadPosition(head.last, head.added) for name, head in heads.items()})
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Note how far everything is now: the query ends there."""
         reader = self._open()
         heads = reader.run(self._look(reader, {}))
-        self._goal = {name: Position(head.last, head.added) for name, head in heads.items()}
+        self._goal = {name: ReadPosition(head.last, head.added) for name, head in heads.items()}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Cut what lies between two offsets into ranges."""
@@ -295,12 +297,12 @@ class _Growing(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._reader.close()
             self._reader = None
 
-    def _open(self) -> Reader:
+    def _open(self) -> RangeReader:
         if self._reader is None:
-            self._reader = Reader(self._options.settings)
+            self._reader = RangeReader(self._options.settings)
         return self._reader
 
-    def _look(self, reader: Reader, known: Iterable[str]) -> Op[dict[str, Head]]:
+    def _look(self, reader: RangeReader, known: Iterable[str]) -> Op[dict[str, Head]]:
         if self._discovery is None:
             self._discovery = Discovery(reader.scope, self._options.selection)
         names = yield from self._discovery.op(known)
@@ -308,8 +310,8 @@ class _Growing(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return heads
 
     def _latest(
-        self, reader: Reader, begin: dict[str, Position], most: int | None
-    ) -> Op[dict[str, Position]]:
+        self, reader: RangeReader, begin: dict[str, ReadPosition], most: int | None
+    ) -> Op[dict[str, ReadPosition]]:
         heads = yield from self._look(reader, begin)
         new = planning.news(heads, begin)
         if self._goal is not None:
@@ -331,31 +333,40 @@ class _Growing(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ends
 
     def _part(
-        self, reader: Reader, name: str, start: Position, end: Position, head: Head, share: int
-    ) -> Op[Position]:
+        self,
+        reader: RangeReader,
+        name: str,
+        start: ReadPosition,
+        end: ReadPosition,
+        head: Head,
+        share: int,
+    ) -> Op[ReadPosition]:
         """Return where so many entries after a position end."""
         lost = planning.gone(start, end, head)
         parts = yield from planning.steps(reader.scope, name, start.id, end.id, share, share)
         found = sum(part.expected or 0 for part in parts)
         if found < share:
             return end
-        return Position(parts[-1].until, min(end.added, start.added + lost + found))
+        return ReadPosition(parts[-1].until, min(end.added, start.added + lost + found))
 
     def _cut(
-        self, reader: Reader, start: Mapping[str, Position], end: Mapping[str, Position]
-    ) -> Op[tuple[list[Range], list[Gap]]]:
+        self,
+        reader: RangeReader,
+        start: Mapping[str, ReadPosition],
+        end: Mapping[str, ReadPosition],
+    ) -> Op[tuple[list[Range], list[StreamGap]]]:
         changed = {
-            name: (start.get(name, Position()), until)
+            name: (start.get(name, ReadPosition()), until)
             for name, until in end.items()
             if start.get(name) != until
         }
         heads = yield from planning.look(reader.scope, list(changed))
         ranges: list[Range] = []
-        gaps: list[Gap] = []
+        gaps: list[StreamGap] = []
         for name, (begin, until) in changed.items():
             if until.added < begin.added:
                 # The stream was made again: what it has counts from nothing.
-                begin = Position(begin.id, 0)
+                begin = ReadPosition(begin.id, 0)
             head = heads.get(name) or Head(until.id, until.added, 0, None)
             added = until.added - begin.added
             lost = planning.gone(begin, until, head)
@@ -371,14 +382,16 @@ class _Growing(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ranges, gaps
 
 
-def _nearer(one: Position, other: Position) -> Position:
+def _nearer(one: ReadPosition, other: ReadPosition) -> ReadPosition:
     return one if one.added < other.added else other
 
 
-def _positions(offset: Mapping[str, Any]) -> dict[str, Position]:
-    return {name: Position(str(entry_id), int(added)) for name, (entry_id, added) in offset.items()}
+def _positions(offset: Mapping[str, Any]) -> dict[str, ReadPosition]:
+    return {
+        name: ReadPosition(str(entry_id), int(added)) for name, (entry_id, added) in offset.items()
+    }
 
 
-def _offset(positions: Mapping[str, Position]) -> dict[str, Any]:
+def _offset(positions: Mapping[str, ReadPosition]) -> dict[str, Any]:
     # Spark compares offsets by their text.
     return {name: [positions[name].id, positions[name].added] for name in sorted(positions)}

@@ -12,7 +12,7 @@ from agentbus.pipeline.archived import read
 from agentbus.pipeline.archiving import NOTHING
 from agentbus.pipeline.bound import source
 from agentbus.pipeline.commits import Log
-from agentbus.pipeline.pages import Reader
+from agentbus.pipeline.pages import RangeReader
 from agentbus.pipeline.places import place
 from agentbus.pipeline.schema import COLUMNS, GAP
 from agentbus.pipeline.streams import ALL, Discovery, Selection
@@ -32,7 +32,7 @@ _AT_ONCE = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class StreamStatus:
     """How far the archive of one stream is.
 
     `lag` is how many entries are not archived yet, `behind` the age of the oldest of them in seconds
@@ -59,7 +59,7 @@ class Status:
     files: int
     rows: int
     bytes: int
-    streams: tuple[Standing, ...]
+    streams: tuple[StreamStatus, ...]
 
     @property
     def lag(self) -> int:
@@ -75,7 +75,7 @@ def status(settings: Settings, path: str) -> Status:
     where = place(path)
     log = Log(where)
     state = log.state()
-    with Reader(settings) as reader:
+    with RangeReader(settings) as reader:
         log.check_project(state, reader.scope.keys.project)
         standings = reader.run(_standings(reader, state))
     return Status(
@@ -90,11 +90,11 @@ def status(settings: Settings, path: str) -> Status:
     )
 
 
-def _standings(reader: Reader, state: State) -> Op[list[Standing]]:
+def _standings(reader: RangeReader, state: State) -> Op[list[StreamStatus]]:
     scope = reader.scope
     names = yield from Discovery(scope, Selection(ALL)).op(state.positions)
     heads = yield from planning.look(scope, names)
-    before = {name: planning.Position(p.id, p.added) for name, p in state.positions.items()}
+    before = {name: planning.ReadPosition(p.id, p.added) for name, p in state.positions.items()}
     before = yield from planning.going_on(scope, heads, before, streams.heals)
     new = planning.news(heads, before)
     now = yield from server_time(scope)
@@ -102,10 +102,10 @@ def _standings(reader: Reader, state: State) -> Op[list[Standing]]:
     found = []
     for name in sorted({*state.positions, *heads}):
         at = state.positions.get(name, NOTHING)
-        start, end = new.get(name, (planning.Position(), planning.Position()))
+        start, end = new.get(name, (planning.ReadPosition(), planning.ReadPosition()))
         behind = max(0.0, now - id_time(oldest[name])) if name in oldest else 0.0
         found.append(
-            Standing(
+            StreamStatus(
                 name,
                 streams.kind(name) or "",
                 at.rows,
@@ -118,7 +118,7 @@ def _standings(reader: Reader, state: State) -> Op[list[Standing]]:
     return found
 
 
-def _oldest(reader: Reader, after: Mapping[str, str]) -> Op[dict[str, str]]:
+def _oldest(reader: RangeReader, after: Mapping[str, str]) -> Op[dict[str, str]]:
     """Return the first entry after an id, of each stream that has one."""
     names, found = list(after), {}
     for at in range(0, len(names), _AT_ONCE):

@@ -28,7 +28,7 @@ class CommitConflict(Refused):
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class StreamSpan:
     """What a file holds of one stream: how many rows, and its first and last id."""
 
     rows: int
@@ -48,7 +48,7 @@ class File:
     date: str
     rows: int
     bytes: int
-    streams: Mapping[str, Span]
+    streams: Mapping[str, StreamSpan]
     from_ms: int
     to_ms: int
     typed: tuple[str, ...] = ()
@@ -70,7 +70,7 @@ class Position:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class ArchiveChange:
     """What a commit is to change; `batch` is the one that its files' names bear."""
 
     operation: str
@@ -276,7 +276,7 @@ def _file_in(found: dict[str, Any]) -> File:
         _number(found["rows"]),
         _number(found["bytes"]),
         {
-            stream: Span(_number(span["rows"]), _text(span["first"]), _text(span["last"]))
+            stream: StreamSpan(_number(span["rows"]), _text(span["first"]), _text(span["last"]))
             for stream, span in found["streams"].items()
         },
         _number(found["from"]),

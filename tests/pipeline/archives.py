@@ -15,16 +15,16 @@ import pyarrow.parquet as pq
 from agentbus.pipeline import schema
 from agentbus.pipeline.commits import (
     APPEND,
-    Change,
+    ArchiveChange,
     File,
     Log,
     Position,
-    Span,
     State,
+    StreamSpan,
     file_path,
     new_batch,
 )
-from agentbus.pipeline.places import Place, Target, place
+from agentbus.pipeline.places import ArchiveTarget, Place, place
 
 
 def row(stream: str, id: str, **columns: Any) -> dict[str, Any]:
@@ -75,13 +75,13 @@ def write_archive(
             for number, (kind, date, held) in enumerate(_partitions(part))
         ]
         state = log.commit(
-            state, Change(APPEND, batch, tuple(files), positions=_positions(state, part))
+            state, ArchiveChange(APPEND, batch, tuple(files), positions=_positions(state, part))
         )
     log.settle(state)
     return state
 
 
-def _write(target: Target, path: str, rows: pa.Table) -> File:
+def _write(target: ArchiveTarget, path: str, rows: pa.Table) -> File:
     """Write rows of one kind and date as the data file of this path, and return what it holds.
 
     `rows` has the schema's columns; all but `kind`, which is in the path, are written.
@@ -110,7 +110,7 @@ def _write(target: Target, path: str, rows: pa.Table) -> File:
     )
 
 
-def _spans(rows: pa.Table) -> tuple[dict[str, Span], int, int]:
+def _spans(rows: pa.Table) -> tuple[dict[str, StreamSpan], int, int]:
     """Return what rows hold by stream, and their first and last time in ms."""
     held = rows.select(["stream", "id", "time", "seq"])
     held = held.take(pc.sort_indices(held, sort_keys=[("time", "ascending"), ("seq", "ascending")]))
@@ -121,7 +121,7 @@ def _spans(rows: pa.Table) -> tuple[dict[str, Span], int, int]:
         .aggregate([("id", "count"), ("id", "first"), ("id", "last")])
     )
     streams = {
-        row["stream"]: Span(row["id_count"], row["id_first"], row["id_last"])
+        row["stream"]: StreamSpan(row["id_count"], row["id_first"], row["id_last"])
         for row in sorted(found.to_pylist(), key=lambda row: row["stream"])
     }
     ends = pc.min_max(held["time"].cast(pa.timestamp("ms", tz="UTC")).cast(pa.int64())).as_py()

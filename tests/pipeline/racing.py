@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 
 from agentbus.pipeline.commits import (
     APPEND,
-    Change,
+    ArchiveChange,
     CommitConflict,
     File,
     Log,
     Position,
-    Span,
     State,
+    StreamSpan,
     file_path,
     new_batch,
 )
@@ -36,9 +36,9 @@ def add(
     batch = new_batch()
     path = file_path("queue", DATE, state.version + 1, batch, 0)
     log.place.replace(log.place.data(path), data)
-    streams = {"q:mail": Span(1, f"{T}-0", f"{T}-0")}
+    streams = {"q:mail": StreamSpan(1, f"{T}-0", f"{T}-0")}
     file = File(path, "queue", DATE, 1, len(data), streams, T, T)
-    change = Change(operation, batch, (file,), tuple(removed), positions or {})
+    change = ArchiveChange(operation, batch, (file,), tuple(removed), positions or {})
     return log.commit(state, change)
 
 

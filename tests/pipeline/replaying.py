@@ -13,7 +13,7 @@ import pyarrow as pa
 from agentbus.core import settings
 from agentbus.core.keys import Keys
 from agentbus.pipeline import schema
-from agentbus.pipeline.replays import Replayed, replay
+from agentbus.pipeline.replays import ReplayResult, replay
 from tests.pipeline.archives import row, write_archive
 from tests.servers import Server
 
@@ -63,7 +63,7 @@ class Bench:
         for part in parts:
             write_archive(self.path, part)
 
-    def run(self, **wishes: Any) -> Replayed:
+    def run(self, **wishes: Any) -> ReplayResult:
         flags = {"url": self.server.url, "project": self.project, "config": str(self.config)}
         return replay(self.spark, self.path, settings.resolve(flags), **wishes)
 

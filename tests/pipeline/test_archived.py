@@ -10,7 +10,7 @@ import pytest
 
 from agentbus.errors import ConfigError, NotFound, UsageError
 from agentbus.pipeline import schema
-from agentbus.pipeline.archived import Range, between, read
+from agentbus.pipeline.archived import IdRange, between, read
 from agentbus.pipeline.commits import COMPACT, Log, file_path
 from agentbus.pipeline.places import place
 from agentbus.pipeline.typed import typed
@@ -121,7 +121,7 @@ def test_files_outside_the_range_are_not_opened(spark, tmp_path):
 
 
 def test_a_duration_is_counted_back_from_now():
-    assert between("30m", None, now=T / 1000) == Range((T - 1_800_000, 0), None)
+    assert between("30m", None, now=T / 1000) == IdRange((T - 1_800_000, 0), None)
 
 
 def test_a_point_in_time_that_cannot_be_read_is_told():

@@ -18,12 +18,12 @@ from agentbus.pipeline import commits, versions
 from agentbus.pipeline.commits import (
     APPEND,
     COMPACT,
-    Change,
+    ArchiveChange,
     CommitConflict,
     File,
     Log,
     Position,
-    Span,
+    StreamSpan,
     file_path,
     new_batch,
 )
@@ -41,7 +41,7 @@ def log(tmp_path):
 
 texts = st.text(max_size=20)
 numbers = st.integers(0, 2**63 - 1)
-spans = st.builds(Span, numbers, texts, texts)
+spans = st.builds(StreamSpan, numbers, texts, texts)
 positions = st.dictionaries(
     texts, st.builds(Position, texts, numbers, numbers, numbers, numbers), max_size=3
 )
@@ -78,7 +78,7 @@ def histories(draw):
     for version in range(1, draw(st.integers(1, 12)) + 1):
         gone = draw(st.lists(st.sampled_from(alive), unique=True)) if alive else []
         new = [f"{version}-{n}" for n in range(draw(st.integers(0, 3)))]
-        held = [File(p, "queue", DATE, 1, 1, {"s": Span(1, "1-0", "1-0")}, 1, 1) for p in new]
+        held = [File(p, "queue", DATE, 1, 1, {"s": StreamSpan(1, "1-0", "1-0")}, 1, 1) for p in new]
         alive = [path for path in alive if path not in gone] + new
         at = T + draw(st.integers(-3, 3)) * 40_000_000
         made.append(commit_of(version, held, gone, draw(positions), at))
@@ -159,10 +159,10 @@ def test_a_file_that_is_not_there_or_not_whole_is_not_committed(log):
     file = File(path, "queue", DATE, 1, 10, {}, T, T)
 
     with pytest.raises(AgentBusError, match="is not there"):
-        log.commit(state, Change(APPEND, new_batch(), (file,)))
+        log.commit(state, ArchiveChange(APPEND, new_batch(), (file,)))
     log.place.replace(log.place.data(path), b"short")
     with pytest.raises(AgentBusError, match="is 5 bytes long, not 10"):
-        log.commit(state, Change(APPEND, new_batch(), (file,)))
+        log.commit(state, ArchiveChange(APPEND, new_batch(), (file,)))
 
     assert log.open() == state
 

@@ -8,13 +8,13 @@ import pytest
 from agentbus.core.settings import resolve
 from agentbus.errors import AgentBusError
 from agentbus.pipeline import copying, decoding
-from agentbus.pipeline.copying import Job, Writer
+from agentbus.pipeline.copying import CopyJob, FileWriter
 from agentbus.pipeline.places import place
 
 
 @pytest.fixture
 def job(tmp_path):
-    return Job(resolve({"url": "redis://x"}), place(str(tmp_path)).target, 3, "00c0ffee", 100)
+    return CopyJob(resolve({"url": "redis://x"}), place(str(tmp_path)).target, 3, "00c0ffee", 100)
 
 
 def rows(number, *, start=0, stream="q:mail"):
@@ -26,7 +26,7 @@ def rows(number, *, start=0, stream="q:mail"):
 def test_rows_are_written_in_groups_and_none_is_left_out(job, tmp_path, monkeypatch, batches):
     monkeypatch.setattr(copying, "_GROUP", 10)
 
-    with Writer(job) as writer:
+    with FileWriter(job) as writer:
         for n, number in enumerate(batches):
             writer.add(rows(number, start=100 * n))
         (file,) = writer.finish()
@@ -38,7 +38,7 @@ def test_rows_are_written_in_groups_and_none_is_left_out(job, tmp_path, monkeypa
 
 
 def test_a_file_says_by_which_schema_it_was_written(job, tmp_path):
-    with Writer(job) as writer:
+    with FileWriter(job) as writer:
         writer.add(rows(1))
         (file,) = writer.finish()
 
@@ -48,7 +48,7 @@ def test_a_file_says_by_which_schema_it_was_written(job, tmp_path):
 
 
 def test_times_have_statistics_by_which_files_can_be_skipped(job, tmp_path):
-    with Writer(job) as writer:
+    with FileWriter(job) as writer:
         writer.add(rows(5, start=1000))
         (file,) = writer.finish()
 
@@ -64,7 +64,7 @@ def test_times_have_statistics_by_which_files_can_be_skipped(job, tmp_path):
 
 def test_a_writer_that_fails_leaves_no_file(job, tmp_path):
     def fail() -> None:
-        with Writer(job) as writer:
+        with FileWriter(job) as writer:
             writer.add(rows(70_000))
             raise AgentBusError("the server is gone")
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from agentbus.pipeline import decoding, schema
-from agentbus.pipeline.planning import Gap
+from agentbus.pipeline.planning import StreamGap
 
 
 def row(stream: str, *flat: bytes, entry_id: bytes = b"1700000000123-7"):
@@ -147,7 +147,7 @@ def test_ids_may_have_any_64_bits():
 
 
 def test_a_gap_says_how_many_and_where():
-    (found,) = decoding.gap(Gap("q:mail", 12, "5-1", "3-0", "6-0")).to_pylist()
+    (found,) = decoding.gap(StreamGap("q:mail", 12, "5-1", "3-0", "6-0")).to_pylist()
 
     assert (found["kind"], found["stream"], found["lost"], found["id"]) == (
         *("gap", "q:mail", 12, "5-1"),

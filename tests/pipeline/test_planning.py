@@ -7,13 +7,13 @@ import pytest
 from agentbus.core.settings import resolve
 from agentbus.errors import EpochMismatch, UsageError
 from agentbus.pipeline import planning, streams
-from agentbus.pipeline.pages import Reader
-from agentbus.pipeline.planning import Head, Position, Range
+from agentbus.pipeline.pages import RangeReader
+from agentbus.pipeline.planning import Head, Range, ReadPosition
 
 
 @pytest.fixture
 def reader(real_url, project):
-    with Reader(resolve({"url": real_url, "project": project})) as opened:
+    with RangeReader(resolve({"url": real_url, "project": project})) as opened:
         yield opened
 
 
@@ -44,7 +44,7 @@ def test_a_head_says_how_many_entries_there_ever_were(reader, add, valkey, proje
 
 
 def test_a_gap_reaches_as_far_as_its_entries_may_have_been():
-    head, start, end = Head("9-0", 10, 4, "6-0"), Position(), Position("9-0", 10)
+    head, start, end = Head("9-0", 10, 4, "6-0"), ReadPosition(), ReadPosition("9-0", 10)
 
     trimmed = planning.gap("q:mail", 6, start, end, head)
     # Two more were trimmed after the head was read.
@@ -123,9 +123,9 @@ def test_a_stream_that_grows_unevenly_is_cut_evenly(reader, add):
 def test_what_is_new_is_from_the_position_to_the_head():
     head = Head("9-0", 9, 9, "1-0")
 
-    found = planning.news({"q:a": head, "q:b": head}, {"q:a": Position("9-0", 9)})
+    found = planning.news({"q:a": head, "q:b": head}, {"q:a": ReadPosition("9-0", 9)})
 
-    assert found == {"q:b": (Position(), Position("9-0", 9))}
+    assert found == {"q:b": (ReadPosition(), ReadPosition("9-0", 9))}
 
 
 @pytest.mark.parametrize(
@@ -138,20 +138,20 @@ def test_what_is_new_is_from_the_position_to_the_head():
 )
 def test_a_server_that_went_back_is_told(head):
     with pytest.raises(EpochMismatch, match="went back in time"):
-        planning.news({"q:a": head}, {"q:a": Position("5-0", 5)})
+        planning.news({"q:a": head}, {"q:a": ReadPosition("5-0", 5)})
 
 
 @pytest.mark.parametrize("entries", [2, 5])
 def test_a_stream_that_was_made_anew_is_read_from_its_beginning(entries):
     head = Head("9-0", entries, 2, "8-0")
 
-    found = planning.news({"q:a": head}, {"q:a": Position("5-0", 5)})
+    found = planning.news({"q:a": head}, {"q:a": ReadPosition("5-0", 5)})
 
-    assert found == {"q:a": (Position("5-0", 0), Position("9-0", entries))}
+    assert found == {"q:a": (ReadPosition("5-0", 0), ReadPosition("9-0", entries))}
 
 
 def test_an_emptied_stream_that_only_counted_its_last_id_on_has_nothing_new():
-    assert planning.news({"q:a": Head("9-0", 5, 0, None)}, {"q:a": Position("5-0", 5)}) == {}
+    assert planning.news({"q:a": Head("9-0", 5, 0, None)}, {"q:a": ReadPosition("5-0", 5)}) == {}
 
 
 @pytest.mark.parametrize(

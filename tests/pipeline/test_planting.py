@@ -15,7 +15,7 @@ from agentbus import errors
 from agentbus.core import settings
 from agentbus.core.keys import Keys
 from agentbus.pipeline import planting
-from agentbus.pipeline.planting import Planter, Stream, Task
+from agentbus.pipeline.planting import Planter, ReplayTask, Stream
 from agentbus.pipeline.schema import FIELDS
 from agentbus.store import backends, scripts
 from tests.servers import Server
@@ -61,7 +61,7 @@ class Place:
 
     def planter(self, token: str = "t", **options: Any) -> Planter:
         flags = {"url": self.server.url, "project": self.project, "config": str(self.config)}
-        return Planter(Task(settings.resolve(flags), "r", token, STREAMS, **options))
+        return Planter(ReplayTask(settings.resolve(flags), "r", token, STREAMS, **options))
 
     def plant(self, *batches: pa.RecordBatch, **options: Any) -> int:
         return self.planter(**options).write(iter(batches)).rows

@@ -15,7 +15,7 @@ import pytest
 from agentbus.errors import AgentBusError
 from agentbus.pipeline.reports import page, svg, wording
 from agentbus.pipeline.reports.report import Chart, Span
-from agentbus.pipeline.reports.running import Filled, Loss, Outcome, Result, Summary
+from agentbus.pipeline.reports.running import Filled, LostEntries, Outcome, Result, Summary
 from tests.pipeline.talk import HOSTILE, START
 
 VOID = {"meta", "br", "link", "img", "input"}
@@ -61,7 +61,7 @@ def filled(rows: list[dict[str, Any]], chart: Chart | None = None, name: str = "
 
 
 def outcome(*tables: Filled, lost: int = 0, empty: str | None = None) -> Outcome:
-    losses = (Loss("q:<b>", lost, START),) if lost else ()
+    losses = (LostEntries("q:<b>", lost, START),) if lost else ()
     span = Span(START, START + timedelta(hours=5))
     summary = Summary({"channel": 7, "queue": 3}, 2, span, lost, losses)
     result = Result("activity", "Activity", "Who said what.", tables, empty)

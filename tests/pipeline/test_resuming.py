@@ -10,7 +10,7 @@ import pytest
 from agentbus.core.settings import resolve
 from agentbus.errors import BackendUnavailable
 from agentbus.pipeline.choosing import Wanted
-from agentbus.pipeline.resuming import Begun, Record, Source
+from agentbus.pipeline.resuming import Begun, ReplayRecord, Source
 from tests.servers import Server
 
 SOURCE = Source("q:mail", "mail", "normal", 0, "0-0", "0-0")
@@ -20,9 +20,9 @@ DEADLINE, BEYOND = 0.1, 1.0
 
 
 @pytest.fixture
-def record(own_server: Server, project: str) -> Iterator[Record]:
+def record(own_server: Server, project: str) -> Iterator[ReplayRecord]:
     settings = resolve({"url": own_server.url, "project": project, "deadline": DEADLINE})
-    found = Record(settings, 60.0)
+    found = ReplayRecord(settings, 60.0)
     yield found
     found.server.close()
 
@@ -40,7 +40,7 @@ def waits(server: Server, does: Callable[[], object]) -> bool:
 
 
 def test_a_replay_that_has_begun_waits_for_a_server_that_is_away(
-    own_server: Server, record: Record
+    own_server: Server, record: ReplayRecord
 ) -> None:
     begun: list[Begun] = []
     assert record.look("r", {}) is None
@@ -55,7 +55,7 @@ def test_a_replay_that_has_begun_waits_for_a_server_that_is_away(
 
 
 def test_a_replay_that_finds_no_server_at_its_start_says_so_at_once(
-    own_server: Server, record: Record
+    own_server: Server, record: ReplayRecord
 ) -> None:
     own_server.kill()
 

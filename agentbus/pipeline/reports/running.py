@@ -57,7 +57,7 @@ class Result:
 
 
 @dataclass(frozen=True, slots=True)
-class Loss:
+class LostEntries:
     """Entries of a stream that were gone before anybody archived them."""
 
     stream: str
@@ -73,7 +73,7 @@ class Summary:
     streams: int
     span: Span
     lost: int
-    losses: tuple[Loss, ...]
+    losses: tuple[LostEntries, ...]
 
     @property
     def total(self) -> int:
@@ -91,7 +91,7 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class ReportStep:
     """How far a run is: so many of its tables are done; `doing` is what comes now.
 
     `all` is how many there are, 0 until that is known.
@@ -108,7 +108,7 @@ def run(
     *,
     table: str | None = None,
     alone: bool = False,
-    tell: Callable[[Step], None] | None = None,
+    tell: Callable[[ReportStep], None] | None = None,
 ) -> Outcome:
     """Compute these reports from rows of the schema, and return what they say.
 
@@ -120,7 +120,7 @@ def run(
     began = time.monotonic()
     reports = [load(name) for name in names]
     say = tell or (lambda _step: None)
-    say(Step("reading", 0, 0))
+    say(ReportStep("reading", 0, 0))
     given = Given()
     # To plan all tables takes Spark many seconds in one thread: so the next are planned meanwhile.
     planner = ThreadPoolExecutor(1)
@@ -134,7 +134,7 @@ def run(
         for report, tables in chosen:
             filled = []
             for one in tables.result():
-                say(Step(f"{report.name}: {one.title.lower()}", done, _number(chosen)))
+                say(ReportStep(f"{report.name}: {one.title.lower()}", done, _number(chosen)))
                 filled.append(fill(report.name, one))
                 done += 1
             empty = None if any(got.rows for got in filled) else report.empty
@@ -237,7 +237,9 @@ def _summary(rows: DataFrame) -> Summary:
             max((one["last"] for one in entries if one["last"]), default=None),
         ),
         lost=sum(one["lost"] for one in losers),
-        losses=tuple(Loss(one["stream"], one["lost"], one["last"]) for one in losers[:_LOSERS]),
+        losses=tuple(
+            LostEntries(one["stream"], one["lost"], one["last"]) for one in losers[:_LOSERS]
+        ),
     )
 
 

@@ -92,9 +92,9 @@ class Look:
     """Looks at a project's streams on the server, past all that goes wrong for its clients."""
 
     def __init__(self, settings: Settings) -> None:
-        from agentbus.pipeline.pages import Reader
+        from agentbus.pipeline.pages import RangeReader
 
-        self._reader = Reader(settings)
+        self._reader = RangeReader(settings)
 
     def __enter__(self) -> Self:
         return self
