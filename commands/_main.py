@@ -29,9 +29,9 @@ def main() -> NoReturn:
         from agentbus.commands._trouble import told
 
         code, _ = told(error, "agentbus", json=json_wished(sys.argv[1:]))
-    # A regular shutdown of the interpreter takes longer than a verb, and nothing is left to flush. Only
-    # Spark, if it ran, leaves a directory of temporary files.
-    if scratch := sys.modules.get("agentbus.pipeline.scratch"):
+    # The interpreter's own farewell takes longer than a verb; nothing is left to flush. Only Spark has
+    # a directory of temporary files, if it ran.
+    if scratch := sys.modules.get("agentbus.pipeline.spark.scratch"):
         scratch.clear()
     os._exit(code)
 

@@ -50,7 +50,8 @@ PARAMS = (
 def session(call: Call, path: str | None = None) -> Iterator[SparkSession]:
     """Open Spark as the options say, and turn what it raises into errors of ours."""
     try:
-        from agentbus.pipeline import opening, reach, telling
+        from agentbus.pipeline.spark import errors, reach
+        from agentbus.pipeline.spark.session import session as open_session
     except ImportError as error:
         raise missing(error) from None
     args = call.args
@@ -62,7 +63,7 @@ def session(call: Call, path: str | None = None) -> Iterator[SparkSession]:
     for warning in reach.warnings(args.master, args.remote, url=call.settings.url, path=path):
         call.out.warn(warning)
     with _ending() as heard:
-        spark = opening.session(
+        spark = open_session(
             args.master,
             remote=args.remote,
             conf=dict(args.conf),
@@ -77,7 +78,7 @@ def session(call: Call, path: str | None = None) -> Iterator[SparkSession]:
                 raise KeyboardInterrupt from error
             if isinstance(error, AgentBusError):
                 raise
-            raise telling.told(error) from error
+            raise errors.told(error) from error
         finally:
             # It may have been killed, which is what the error above says.
             with contextlib.suppress(Exception):

@@ -14,7 +14,7 @@ from agentbus.core.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from agentbus.pipeline.archiving import Progress, Round
+    from agentbus.pipeline.archives.archiver import Progress, Round
 
 _ACTIONS = ("compact", "verify", "status", "release")
 _INTERVAL = 5.0
@@ -126,8 +126,8 @@ def _check(args: Any, action: str) -> None:
 
 
 def _archive(call: Call, path: str) -> None:
-    from agentbus.pipeline.archiving import Archiver
-    from agentbus.pipeline.streams import ALL
+    from agentbus.pipeline.archives.archiver import Archiver
+    from agentbus.pipeline.source.discovery import ALL
 
     args = call.args
     _may_begin(call, path)
@@ -169,8 +169,8 @@ def _may_begin(call: Call, path: str) -> None:
     """Refuse what cannot be archived before Spark starts, which takes seconds."""
     from agentbus.admin.metrics_reader import server_time
     from agentbus.core.errors import NotFound
-    from agentbus.pipeline.archived import check
-    from agentbus.pipeline.pages import RangeReader
+    from agentbus.pipeline.archives.reader import check
+    from agentbus.pipeline.source.range_reader import RangeReader
 
     with RangeReader(call.settings) as reader:
         with contextlib.suppress(NotFound):
@@ -210,8 +210,8 @@ def _stopping(stop: threading.Event) -> Iterator[None]:
 
 
 def _compact(call: Call, path: str) -> None:
-    from agentbus.pipeline.archived import check
-    from agentbus.pipeline.compacting import compact, date
+    from agentbus.pipeline.archives.compaction import compact, date
+    from agentbus.pipeline.archives.reader import check
 
     args = call.args
     if args.before is not None:
@@ -231,9 +231,9 @@ def _compact(call: Call, path: str) -> None:
 
 def _verify(call: Call, path: str) -> int:
     from agentbus.admin.metrics_reader import server_time
-    from agentbus.pipeline.archived import check
-    from agentbus.pipeline.pages import RangeReader
-    from agentbus.pipeline.verifying import verify
+    from agentbus.pipeline.archives.reader import check
+    from agentbus.pipeline.archives.verify import verify
+    from agentbus.pipeline.source.range_reader import RangeReader
 
     with RangeReader(call.settings) as reader:
         check(path, project=reader.scope.keys.project)
@@ -257,7 +257,7 @@ def _verify(call: Call, path: str) -> int:
 
 
 def _status(call: Call, path: str) -> None:
-    from agentbus.pipeline.verifying import status
+    from agentbus.pipeline.archives.verify import status
 
     found = status(call.settings, path)
     if call.out.json:
@@ -283,7 +283,7 @@ def _status(call: Call, path: str) -> None:
 
 
 def _release(call: Call, path: str) -> None:
-    from agentbus.pipeline.archiving import release
+    from agentbus.pipeline.archives.archiver import release
 
     streams = release(call.settings, path)
     call.out.record(

@@ -11,8 +11,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from agentbus.pipeline.replays import ReplayResult
-    from agentbus.pipeline.resuming import Source
+    from agentbus.pipeline.replays.record import Source
+    from agentbus.pipeline.replays.replay import ReplayResult
 
 
 def positive(text: str) -> float:
@@ -89,7 +89,7 @@ _HEAD = ("STREAM", "TO", "PRIORITY", "ROWS", "FIRST", "LAST")
 def run(call: Call) -> None:
     """Replay, showing how far it is to whoever sits at the terminal; and say what was done."""
     try:
-        from agentbus.pipeline.replays import replay
+        from agentbus.pipeline.replays.replay import replay
     except ImportError as error:
         raise _spark.missing(error) from None
     args = call.args
@@ -128,7 +128,7 @@ def run(call: Call) -> None:
 def _watch(call: Call, shown: contextlib.ExitStack, name: str, rows: int) -> None:
     from agentbus.commands import _progress
     from agentbus.core.settings import environment
-    from agentbus.pipeline.resuming import progress
+    from agentbus.pipeline.replays.record import progress
 
     if not _progress.wanted(json=call.out.json, term=environment().get("TERM", "")):
         return

@@ -64,7 +64,7 @@ def run(call: Call) -> None:
             if args.live:
                 _live(call, spark, steps)
                 return
-            from agentbus.pipeline.archived import read
+            from agentbus.pipeline.archives.reader import read
             from agentbus.pipeline.reports import running
 
             rows = read(spark, args.path, since=args.since, until=args.until, marked=True)
@@ -99,7 +99,7 @@ def _check(call: Call) -> None:
     if sum((bool(args.html), args.csv, call.out.json)) > 1:
         raise UsageError("--html, --csv and --json exclude each other", hint="choose one")
     if args.path is not None:
-        from agentbus.pipeline.archived import between, check
+        from agentbus.pipeline.archives.reader import between, check
 
         between(args.since, args.until)
         check(args.path)

@@ -26,13 +26,13 @@ VERB = Verb(
 def run(call: Call) -> None:
     """Make the file of classes if it is asked for, and show what Spark runs on."""
     try:
-        from agentbus.pipeline import classes, home, java
+        from agentbus.pipeline.spark import classes, home, java
     except ImportError as error:
         raise _spark.missing(error) from None
     found = java.find()
     file = classes.path(found)
     if call.args.prepare and not file.exists():
-        from agentbus.pipeline.preparing import prepare
+        from agentbus.pipeline.spark.prepare import prepare
 
         prepare(found)
     size = file.stat().st_size if file.exists() else 0

@@ -9,15 +9,15 @@ from agentbus.core.errors import ConfigError
 from agentbus.core.lazy import lazily
 
 if TYPE_CHECKING:
-    from agentbus.pipeline.archived import read as read
-    from agentbus.pipeline.archiving import Archiver as Archiver, archive as archive
-    from agentbus.pipeline.compacting import compact as compact
-    from agentbus.pipeline.opening import session as session
-    from agentbus.pipeline.replays import replay as replay
-    from agentbus.pipeline.source import AgentBusSource as AgentBusSource
-    from agentbus.pipeline.verifying import status as status, verify as verify
+    from agentbus.pipeline.archives.archiver import Archiver as Archiver, archive as archive
+    from agentbus.pipeline.archives.compaction import compact as compact
+    from agentbus.pipeline.archives.reader import read as read
+    from agentbus.pipeline.archives.verify import status as status, verify as verify
+    from agentbus.pipeline.replays.replay import replay as replay
+    from agentbus.pipeline.source.data_source import AgentBusSource as AgentBusSource
+    from agentbus.pipeline.spark.session import session as session
 
-# Told here, before any module of the pipeline loads what is not there.
+# Checked here, before any module of the pipeline imports what is missing.
 for _needed in ("pyspark", "pyarrow"):
     if importlib.util.find_spec(_needed) is None:
         raise ConfigError(
@@ -27,15 +27,15 @@ for _needed in ("pyspark", "pyarrow"):
 
 # Loaded when first used: a look at an archive's status needs no Spark.
 _HOMES = {
-    "session": "opening",
-    "AgentBusSource": "source",
-    "Archiver": "archiving",
-    "archive": "archiving",
-    "compact": "compacting",
-    "status": "verifying",
-    "verify": "verifying",
-    "read": "archived",
-    "replay": "replays",
+    "session": "agentbus.pipeline.spark.session",
+    "AgentBusSource": "agentbus.pipeline.source.data_source",
+    "Archiver": "agentbus.pipeline.archives.archiver",
+    "archive": "agentbus.pipeline.archives.archiver",
+    "compact": "agentbus.pipeline.archives.compaction",
+    "status": "agentbus.pipeline.archives.verify",
+    "verify": "agentbus.pipeline.archives.verify",
+    "read": "agentbus.pipeline.archives.reader",
+    "replay": "agentbus.pipeline.replays.replay",
 }
 __all__ = ["reports", *_HOMES]
 _named = lazily(__name__, _HOMES)

@@ -62,7 +62,7 @@ class Bench:
 
     def archive(self, path: pathlib.Path) -> int:
         """Archive all that is new."""
-        from agentbus.pipeline.archiving import Archiver
+        from agentbus.pipeline.archives.archiver import Archiver
 
         rounds: list[Any] = []
         with Archiver(self.spark, settings(self.server), str(path)) as archiver:

@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 
 from agentbus.core.settings import resolve
-from agentbus.pipeline import schema
+from agentbus.pipeline.rows import schema
 from tests.bench._figures import Figure, Row, Spread, run, table
 from tests.pipeline.archives import write_archive
 from tests.servers import Server

@@ -95,7 +95,7 @@ def measured(path: str, cores: int, what: str) -> dict[str, float]:
     """Make all reports, or pass once over all rows, in this process."""
     from pyspark.sql import functions as f
 
-    from agentbus.pipeline import archived
+    from agentbus.pipeline.archives import reader as archived
     from agentbus.pipeline.reports import NAMES, running
 
     with Memory() as memory, opened(cores) as (spark, started):

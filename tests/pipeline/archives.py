@@ -12,8 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from agentbus.pipeline import schema
-from agentbus.pipeline.commits import (
+from agentbus.pipeline.archives.log import (
     APPEND,
     ArchiveChange,
     File,
@@ -24,7 +23,8 @@ from agentbus.pipeline.commits import (
     file_path,
     new_batch,
 )
-from agentbus.pipeline.places import ArchiveTarget, Place, place
+from agentbus.pipeline.archives.places import ArchiveTarget, Place, place
+from agentbus.pipeline.rows import schema
 
 
 def row(stream: str, id: str, **columns: Any) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import pyspark
 
-from agentbus.pipeline import classes, home, java
+from agentbus.pipeline.spark import classes, home, java
 from tests.servers import scrubbed
 from tests.source_tree import ROOT
 

@@ -16,7 +16,7 @@ import pytest
 from moto.server import ThreadedMotoServer
 from pyspark.sql import SparkSession
 
-from agentbus.pipeline.opening import session
+from agentbus.pipeline.spark.session import session
 from tests.pipeline import clusters
 from tests.servers import free_port
 from tests.spreading import APART

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
-from agentbus.pipeline import schema
+from agentbus.pipeline.rows import schema
 
 START = datetime.datetime(2026, 11, 1, tzinfo=datetime.UTC)
 CHUNK = 200_000

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 
-from agentbus.pipeline.commits import (
+from agentbus.pipeline.archives.log import (
     APPEND,
     ArchiveChange,
     CommitConflict,
@@ -17,7 +17,7 @@ from agentbus.pipeline.commits import (
     file_path,
     new_batch,
 )
-from agentbus.pipeline.places import place
+from agentbus.pipeline.archives.places import place
 
 T = 1_763_640_000_000
 DATE = "2025-11-20"

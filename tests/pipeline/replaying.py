@@ -12,8 +12,8 @@ import pyarrow as pa
 
 from agentbus.core import settings
 from agentbus.core.keys import Keys
-from agentbus.pipeline import schema
-from agentbus.pipeline.replays import ReplayResult, replay
+from agentbus.pipeline.replays.replay import ReplayResult, replay
+from agentbus.pipeline.rows import schema
 from tests.pipeline.archives import row, write_archive
 from tests.servers import Server
 

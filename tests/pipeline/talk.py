@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from agentbus.pipeline import schema
+from agentbus.pipeline.rows import schema
 
 START = datetime(2025, 11, 20, 7, 0, tzinfo=UTC)
 HOSTILE = ("<script>alert(1)</script>", "\"' onload=x", "\u202eadb\u202c %s {0}", "é" * 128)

@@ -12,11 +12,11 @@ import pytest
 import agentbus
 from agentbus.core.settings import resolve
 from agentbus.errors import AgentBusError, EpochMismatch, NotFound, Refused
-from agentbus.pipeline import verifying
-from agentbus.pipeline.archived import read
-from agentbus.pipeline.archiving import Archiver, archive, release
-from agentbus.pipeline.commits import Log
-from agentbus.pipeline.places import place
+from agentbus.pipeline.archives import verify as verifying
+from agentbus.pipeline.archives.archiver import Archiver, archive, release
+from agentbus.pipeline.archives.log import Log
+from agentbus.pipeline.archives.places import place
+from agentbus.pipeline.archives.reader import read
 from agentbus.queues import janitor
 
 DAY = 86_400_000

@@ -13,12 +13,12 @@ import agentbus
 from agentbus.core.settings import resolve
 from agentbus.errors import UsageError
 from agentbus.events import Ledger, Relay, send_event
-from agentbus.pipeline import verifying
-from agentbus.pipeline.archived import read
-from agentbus.pipeline.archiving import Archiver, release
-from agentbus.pipeline.choosing import Wanted, check
-from agentbus.pipeline.compacting import compact
-from agentbus.pipeline.typed import typed
+from agentbus.pipeline.archives import verify as verifying
+from agentbus.pipeline.archives.archiver import Archiver, release
+from agentbus.pipeline.archives.compaction import compact
+from agentbus.pipeline.archives.reader import read
+from agentbus.pipeline.replays.selection import Wanted, check
+from agentbus.pipeline.rows.typed_columns import typed
 from tests.events.shop import pass_by, register
 
 NAME = "shop:orders"

@@ -9,11 +9,11 @@ import pyarrow as pa
 import pytest
 
 from agentbus.errors import ConfigError, NotFound, UsageError
-from agentbus.pipeline import schema
-from agentbus.pipeline.archived import IdRange, between, read
-from agentbus.pipeline.commits import COMPACT, Log, file_path
-from agentbus.pipeline.places import place
-from agentbus.pipeline.typed import typed
+from agentbus.pipeline.archives.log import COMPACT, Log, file_path
+from agentbus.pipeline.archives.places import place
+from agentbus.pipeline.archives.reader import IdRange, between, read
+from agentbus.pipeline.rows import schema
+from agentbus.pipeline.rows.typed_columns import typed
 from tests.pipeline.archives import row, table, write_archive
 
 T = 1_763_640_000_000

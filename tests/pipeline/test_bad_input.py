@@ -15,10 +15,10 @@ import pytest
 
 import agentbus
 from agentbus.commands._main import run
-from agentbus.pipeline import opening
-from agentbus.pipeline.archived import read
-from agentbus.pipeline.commits import Log
-from agentbus.pipeline.places import place
+from agentbus.pipeline.archives.log import Log
+from agentbus.pipeline.archives.places import place
+from agentbus.pipeline.archives.reader import read
+from agentbus.pipeline.spark import session as opening
 from tests.pipeline.archives import write_archive
 from tests.pipeline.talk import said, task
 

@@ -12,7 +12,7 @@ from tests.pipeline import clusters
 # Runs this package's code in executors, and tells where they found it.
 PROGRAM = """
 import json, sys
-from agentbus.pipeline.opening import session
+from agentbus.pipeline.spark.session import session
 
 def mine(rows):
     import agentbus.store.scripts, socket, os
@@ -61,9 +61,9 @@ def test_a_local_cluster_leaves_nothing_in_the_installed_spark(tmp_path):
 CONNECTED = """
 import json, sys
 from pyspark.sql.functions import udf
-from agentbus.pipeline.opening import session
-from agentbus.pipeline.telling import told
-from agentbus.pipeline import schema
+from agentbus.pipeline.spark.session import session
+from agentbus.pipeline.spark.errors import told
+from agentbus.pipeline.rows import schema
 from agentbus.when import duration
 
 spark = session(remote=sys.argv[1])

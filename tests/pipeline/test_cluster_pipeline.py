@@ -86,7 +86,7 @@ def test_the_pipeline_runs_on_a_cluster_whose_workers_lack_the_package(
 
 # An executor's process is killed while it copies, once, from within the first task to come there.
 KILLED = """
-from agentbus.pipeline import jobs
+from agentbus.pipeline.archives import copy_tasks as jobs
 
 mark, task = path + ".killed", jobs._task
 
@@ -141,7 +141,7 @@ def test_an_executor_that_is_killed_in_the_middle_costs_no_entry_and_doubles_non
 
 
 CONNECTED = """
-from agentbus.pipeline.telling import told
+from agentbus.pipeline.spark.errors import told
 
 spark = session(remote=master)
 found = {}

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given, strategies as st
 
 from agentbus.errors import AgentBusError, ConfigError, NotFound, Refused, Unhealthy, UsageError
-from agentbus.pipeline import commits, versions
-from agentbus.pipeline.commits import (
+from agentbus.pipeline.archives import log as commits, versions
+from agentbus.pipeline.archives.log import (
     APPEND,
     COMPACT,
     ArchiveChange,
@@ -27,7 +27,7 @@ from agentbus.pipeline.commits import (
     file_path,
     new_batch,
 )
-from agentbus.pipeline.places import place
+from agentbus.pipeline.archives.places import place
 from tests.pipeline.archives import row, write_archive
 from tests.pipeline.racing import DATE, T, add
 

@@ -12,12 +12,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from agentbus.errors import Unhealthy, UsageError
-from agentbus.pipeline import archived, compacting, typed
-from agentbus.pipeline.archived import read
-from agentbus.pipeline.commits import COMPACT, Log
-from agentbus.pipeline.compacting import Compacted, compact
-from agentbus.pipeline.directories import Directory
-from agentbus.pipeline.places import place
+from agentbus.pipeline.archives import compaction as compacting, reader as archived
+from agentbus.pipeline.archives.compaction import Compacted, compact
+from agentbus.pipeline.archives.directory import Directory
+from agentbus.pipeline.archives.log import COMPACT, Log
+from agentbus.pipeline.archives.places import place
+from agentbus.pipeline.archives.reader import read
+from agentbus.pipeline.rows import typed_columns as typed
 from tests.pipeline.archives import row, write_archive
 
 T = 1_763_640_000_000

@@ -7,9 +7,10 @@ import pytest
 
 from agentbus.core.settings import resolve
 from agentbus.errors import AgentBusError
-from agentbus.pipeline import copying, decoding
-from agentbus.pipeline.copying import CopyJob, FileWriter
-from agentbus.pipeline.places import place
+from agentbus.pipeline.archives import copying
+from agentbus.pipeline.archives.copying import CopyJob, FileWriter
+from agentbus.pipeline.archives.places import place
+from agentbus.pipeline.rows import decoding
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ import json
 import pytest
 from hypothesis import given, strategies as st
 
-from agentbus.pipeline import decoding, schema
-from agentbus.pipeline.planning import StreamGap
+from agentbus.pipeline.rows import decoding, schema
+from agentbus.pipeline.rows.streams import StreamGap
 
 
 def row(stream: str, *flat: bytes, entry_id: bytes = b"1700000000123-7"):

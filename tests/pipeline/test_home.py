@@ -11,12 +11,12 @@ import sys
 import pyspark
 import pytest
 
-from agentbus.pipeline import classes, home, java
+from agentbus.pipeline.spark import classes, home, java
 from tests.pipeline import clusters
 
 START = """
 import json, sys
-from agentbus.pipeline.opening import session
+from agentbus.pipeline.spark.session import session
 session("local[1]", conf=json.loads(sys.argv[1])).range(3).count()
 """
 

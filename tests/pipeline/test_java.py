@@ -12,7 +12,7 @@ import sys
 import pytest
 
 from agentbus.errors import ConfigError
-from agentbus.pipeline import java
+from agentbus.pipeline.spark import java
 
 UNWANTED = "--add-modules=jdk.incubator.vector"
 

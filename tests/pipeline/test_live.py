@@ -12,8 +12,8 @@ import pytest
 from pyspark.sql import functions as F  # noqa: N812
 
 from agentbus.errors import AgentBusError
-from agentbus.pipeline import schema
 from agentbus.pipeline.reports.live import updates, windows
+from agentbus.pipeline.rows import schema
 from tests.pipeline.histories import START
 
 

@@ -9,7 +9,7 @@ import subprocess
 import threading
 
 from agentbus.core.settings import resolve
-from agentbus.pipeline.archiving import Archiver
+from agentbus.pipeline.archives.archiver import Archiver
 from tests.pipeline.streams import Streams, assert_equal
 
 

@@ -6,9 +6,10 @@ import pytest
 
 from agentbus.core.settings import resolve
 from agentbus.errors import EpochMismatch, UsageError
-from agentbus.pipeline import planning, streams
-from agentbus.pipeline.pages import RangeReader
-from agentbus.pipeline.planning import Head, Range, ReadPosition
+from agentbus.pipeline.rows import streams
+from agentbus.pipeline.source import discovery, planning
+from agentbus.pipeline.source.planning import Head, Range, ReadPosition
+from agentbus.pipeline.source.range_reader import RangeReader
 
 
 @pytest.fixture
@@ -182,7 +183,7 @@ def test_a_streams_name_says_what_it_is(name, kind):
 @pytest.mark.parametrize("words", ["", " , ", "queue", "jot:x", "q:*:x", "*"])
 def test_words_that_name_no_streams_are_refused(words):
     with pytest.raises(UsageError):
-        streams.Selection(words)
+        discovery.Selection(words)
 
 
 def test_streams_are_found_by_kind_and_by_name(reader, add):
@@ -193,7 +194,7 @@ def test_streams_are_found_by_kind_and_by_name(reader, add):
     add("ch:main", "1-1")
 
     def found(words: str) -> list[str]:
-        return reader.run(streams.Discovery(reader.scope, streams.Selection(words)).op())
+        return reader.run(discovery.Discovery(reader.scope, discovery.Selection(words)).op())
 
     assert found("queues") == ["q:mail", "q:mail:high", "q:other"]
     assert found("dead-letters,q:mail") == ["dlq:mail:default", "q:mail"]
@@ -204,8 +205,8 @@ def test_a_queue_that_registers_is_found_without_going_through_all_keys(
     reader, add, valkey, project
 ):
     clock = iter([0.0, 1.0, 2.0, 100.0])
-    looking = streams.Discovery(
-        reader.scope, streams.Selection("queues"), monotonic=lambda: next(clock)
+    looking = discovery.Discovery(
+        reader.scope, discovery.Selection("queues"), monotonic=lambda: next(clock)
     )
     assert reader.run(looking.op()) == []
 

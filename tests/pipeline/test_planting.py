@@ -14,16 +14,16 @@ import agentbus
 from agentbus import errors
 from agentbus.core import settings
 from agentbus.core.keys import Keys
-from agentbus.pipeline import planting
-from agentbus.pipeline.planting import Planter, ReplayTask, Stream
-from agentbus.pipeline.schema import FIELDS
+from agentbus.pipeline.replays import writer
+from agentbus.pipeline.replays.writer import ReplayTask, ReplayWriter, Stream
+from agentbus.pipeline.rows.schema import FIELDS
 from agentbus.store import backends, scripts
 from tests.servers import Server
 
 SCHEMA = pa.schema(
     [
         ("number", pa.int32()),
-        *((name, pa.string()) for name in planting.COLUMNS[1:8]),
+        *((name, pa.string()) for name in writer.COLUMNS[1:8]),
         ("fields", FIELDS),
     ]
 )
@@ -59,9 +59,9 @@ class Place:
     def bound(self, number: int) -> None:
         self.config.write_text(f"queues:\n  '*':\n    bound: {number}\n")
 
-    def planter(self, token: str = "t", **options: Any) -> Planter:
+    def planter(self, token: str = "t", **options: Any) -> ReplayWriter:
         flags = {"url": self.server.url, "project": self.project, "config": str(self.config)}
-        return Planter(ReplayTask(settings.resolve(flags), "r", token, STREAMS, **options))
+        return ReplayWriter(ReplayTask(settings.resolve(flags), "r", token, STREAMS, **options))
 
     def plant(self, *batches: pa.RecordBatch, **options: Any) -> int:
         return self.planter(**options).write(iter(batches)).rows
@@ -231,19 +231,19 @@ def test_a_script_that_the_server_forgot_is_sent_again(place):
 def test_the_record_is_kept_for_thirty_days_after_its_last_use(place):
     place.plant(rows("q:a", range(3)))
 
-    assert 0 < place.server.ask("TTL", place.key) <= planting.KEPT
+    assert 0 < place.server.ask("TTL", place.key) <= writer.KEPT
 
 
 def test_rows_are_sent_at_the_rate_that_was_asked_for():
     now = [0.0]
-    slices = [(planting.Slice((), (), "", "", "", [["1-0", "", 0]] * 10), 100.0) for _ in range(50)]
+    slices = [(writer.Slice((), (), "", "", "", [["1-0", "", 0]] * 10), 100.0) for _ in range(50)]
 
     def sleep(seconds: float) -> None:
         now[0] += seconds
 
     sent = [
         (now[0], sum(len(one.rows) for one in found))
-        for found in planting.paced(planting.batches(slices), lambda: now[0], sleep)
+        for found in writer.paced(writer.batches(slices), lambda: now[0], sleep)
     ]
 
     assert sum(number for _, number in sent) == 500
@@ -254,12 +254,12 @@ def test_rows_are_sent_at_the_rate_that_was_asked_for():
 # -- hands --------------------------------------------------------------------------------------
 
 
-def sliced(place: Place, batch: pa.RecordBatch) -> list[planting.Slice]:
+def sliced(place: Place, batch: pa.RecordBatch) -> list[writer.Slice]:
     task = place.planter()._task
-    ground = planting._Ground(backends.enter(task.settings)[1], task)
-    return [one for one, _ in ground.slices(planting._rows([batch]))]
+    ground = writer._Ground(backends.enter(task.settings)[1], task)
+    return [one for one, _ in ground.slices(writer._rows([batch]))]
 
 
-def send(place: Place, one: planting.Slice) -> Any:
+def send(place: Place, one: writer.Slice) -> Any:
     place.server.ask("SCRIPT", "LOAD", scripts.source("replant"))
     return place.server.ask(*one.command())

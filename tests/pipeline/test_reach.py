@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agentbus.pipeline.reach import warnings
+from agentbus.pipeline.spark.reach import warnings
 
 SHARED = {"url": "redis://redis.internal:6379", "path": "s3a://bucket/archive"}
 

@@ -10,8 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from agentbus import errors
-from agentbus.pipeline import choosing
-from agentbus.pipeline.replays import replay
+from agentbus.pipeline.replays import selection
+from agentbus.pipeline.replays.replay import replay
 from tests.pipeline.archives import row
 from tests.pipeline.replaying import DAY, Bench, check, many, marks, queue_rows
 from tests.servers import Server
@@ -226,7 +226,7 @@ def test_two_runs_at_once_publish_each_entry_once(bench):
 
 
 def test_streams_are_shared_out_evenly():
-    parts = choosing.packed([("a", 10), ("b", 6), ("c", 5), ("d", 1)], 2)
+    parts = selection.packed([("a", 10), ("b", 6), ("c", 5), ("d", 1)], 2)
 
     assert parts == {"a": 0, "b": 1, "c": 1, "d": 0}
-    assert set(choosing.packed([("a", 1)], 8).values()) == {0}
+    assert set(selection.packed([("a", 1)], 8).values()) == {0}

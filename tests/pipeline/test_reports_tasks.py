@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from pyspark.sql import functions as F  # noqa: N812
 
-from agentbus.pipeline import schema
 from agentbus.pipeline.reports import anomalies, lag, load, slowest, tasks
 from agentbus.pipeline.reports.report import Given, Span
-from agentbus.pipeline.typed import typed
+from agentbus.pipeline.rows import schema
+from agentbus.pipeline.rows.typed_columns import typed
 from tests.pipeline.histories import START, history
 from tests.pipeline.reckoning import Reckoning
 

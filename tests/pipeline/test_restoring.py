@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, strategies as st
 
 from agentbus.core import envelope
-from agentbus.pipeline import restoring
-from agentbus.pipeline.decoding import batch
+from agentbus.pipeline.replays import restore
+from agentbus.pipeline.rows.decoding import batch
 
 ORIGIN = "q:mail 5-0"
 
@@ -24,7 +24,7 @@ def read(words: list[str | bytes]) -> tuple[object, dict[str, object]]:
 
 
 def task(payload: str | None = '{"n":1}', keep: bool = False, **fields: str) -> tuple:
-    return restoring.task(ORIGIN, payload, fields, keep_replies=keep)
+    return restore.task(ORIGIN, payload, fields, keep_replies=keep)
 
 
 def test_a_plain_task_gets_its_payload_and_the_mark():
@@ -101,14 +101,14 @@ def test_a_field_that_was_there_twice_is_so_again():
 def test_a_dead_letter_of_another_programs_task_becomes_a_task_of_its_fields():
     own = dict.fromkeys(("group", "priority", "original_id", "task_id", "attempts"), "1")
     own |= {"error": "boom", "traceback": "", "failed_at": "2026-11-20T08:00:00Z"}
-    _, words = restoring.letter(ORIGIN, None, {"to": "ada", **own}, keep_replies=False)
+    _, words = restore.letter(ORIGIN, None, {"to": "ada", **own}, keep_replies=False)
 
     assert read(words) == ({"to": "ada"}, {"replayed_from": ORIGIN})
 
 
 def test_of_a_dead_letter_only_the_task_is_left():
     fields = {"error": "boom", "priority": "high", "meta": '{"topic":"t"}', "extra": "e"}
-    _, words = restoring.letter(ORIGIN, "1", fields, keep_replies=False)
+    _, words = restore.letter(ORIGIN, "1", fields, keep_replies=False)
 
     assert read(words) == (1, {"topic": "t", "replayed_from": ORIGIN})
     assert words[4:] == ["extra", "e"]
@@ -123,7 +123,7 @@ def test_a_huge_entry_keeps_its_other_fields_as_one():
 
 
 def test_a_message_is_a_message_again():
-    words = restoring.message("ch:main 7-0", "ada", "build", None, '"green"', {"x": "y"})
+    words = restore.message("ch:main 7-0", "ada", "build", None, '"green"', {"x": "y"})
 
     assert words == [
         *("agent_id", "ada", "message", "green", "topic", "build", "x", "y"),
@@ -132,7 +132,7 @@ def test_a_message_is_a_message_again():
 
 
 def test_an_event_of_the_bus_is_no_event_again():
-    words = restoring.message(
+    words = restore.message(
         "ch:main 7-0", "ada", "coordination", "satisfied", '"done"', {"flag": "f", "token": "3"}
     )
 
@@ -142,7 +142,7 @@ def test_an_event_of_the_bus_is_no_event_again():
 
 
 def test_a_message_becomes_a_task():
-    words = restoring.message_as_task("ch:main 7-0", "ada", "build", None, '"green"', {})
+    words = restore.message_as_task("ch:main 7-0", "ada", "build", None, '"green"', {})
 
     assert read(words) == (
         {"agent": "ada", "topic": "build", "message": "green"},
@@ -151,7 +151,7 @@ def test_a_message_becomes_a_task():
 
 
 def test_an_event_becomes_a_task_with_all_that_it_says():
-    words = restoring.message_as_task(
+    words = restore.message_as_task(
         "ch:main 7-0", "ada", "coordination", "satisfied", '"done"', {"flag": "f"}
     )
 
@@ -171,9 +171,7 @@ def test_what_is_archived_and_replayed_is_the_same_entry_with_a_mark(payload, me
     entry += [word for pair in rest.items() for word in pair]
     row = batch([("q:mail", [(b"5-0", entry)])]).to_pylist()[0]
 
-    words = packed(
-        restoring.task(ORIGIN, row["payload"], dict(row["fields"]), keep_replies=False)[1]
-    )
+    words = packed(restore.task(ORIGIN, row["payload"], dict(row["fields"]), keep_replies=False)[1])
 
     named = dict(zip(words[::2], words[1::2], strict=True))
     assert named.pop(b"payload") == payload

@@ -9,8 +9,8 @@ import pytest
 
 from agentbus.core.settings import resolve
 from agentbus.errors import BackendUnavailable
-from agentbus.pipeline.choosing import Wanted
-from agentbus.pipeline.resuming import Begun, ReplayRecord, Source
+from agentbus.pipeline.replays.record import Begun, ReplayRecord, Source
+from agentbus.pipeline.replays.selection import Wanted
 from tests.servers import Server
 
 SOURCE = Source("q:mail", "mail", "normal", 0, "0-0", "0-0")

@@ -11,12 +11,12 @@ import pytest
 from agentbus.commands._main import run
 from agentbus.core.settings import resolve
 from agentbus.errors import NotFound
-from agentbus.pipeline.archived import read
-from agentbus.pipeline.archiving import Archiver
-from agentbus.pipeline.commits import Log
-from agentbus.pipeline.compacting import compact
-from agentbus.pipeline.places import place
-from agentbus.pipeline.verifying import status, verify
+from agentbus.pipeline.archives.archiver import Archiver
+from agentbus.pipeline.archives.compaction import compact
+from agentbus.pipeline.archives.log import Log
+from agentbus.pipeline.archives.places import place
+from agentbus.pipeline.archives.reader import read
+from agentbus.pipeline.archives.verify import status, verify
 from tests.pipeline import clusters
 
 DAY = 86_400_000

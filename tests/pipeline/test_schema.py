@@ -5,7 +5,7 @@ from __future__ import annotations
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from agentbus.pipeline import schema
+from agentbus.pipeline.rows import schema
 
 
 def test_arrow_and_spark_know_the_same_schema(spark):

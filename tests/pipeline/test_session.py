@@ -10,15 +10,15 @@ import socket
 import pytest
 
 from agentbus.errors import BackendUnavailable, UsageError
-from agentbus.pipeline.opening import java_options, session
+from agentbus.pipeline.spark.session import java_options, session
 from tests.pipeline import clusters
 
 # A whole life: a job in a Python worker, errors of Spark's, and the JVM killed.
 LIFE = """
 import json, os, sys
 from pyspark.sql.functions import udf
-from agentbus.pipeline.opening import session
-from agentbus.pipeline.telling import told
+from agentbus.pipeline.spark.session import session
+from agentbus.pipeline.spark.errors import told
 
 spark = session("local[2,4]", conf={"spark.driver.memory": "600m"})
 
@@ -45,7 +45,7 @@ print(json.dumps([rows, version, errors, os.listdir(".")]))
 """
 START = """
 import json, sys
-from agentbus.pipeline.opening import session
+from agentbus.pipeline.spark.session import session
 from agentbus.errors import AgentBusError
 try:
     session(*json.loads(sys.argv[1]), conf=json.loads(sys.argv[2]))

@@ -11,8 +11,8 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StructType
 
 import agentbus
-from agentbus.pipeline import schema
-from agentbus.pipeline.source import AgentBusSource
+from agentbus.pipeline.rows import schema
+from agentbus.pipeline.source.data_source import AgentBusSource
 
 
 @pytest.fixture(scope="module")

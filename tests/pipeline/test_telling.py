@@ -12,7 +12,7 @@ from agentbus.errors import (
     NotFound,
     UsageError,
 )
-from agentbus.pipeline.telling import told
+from agentbus.pipeline.spark.errors import told
 
 
 @pytest.mark.parametrize(

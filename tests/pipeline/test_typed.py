@@ -8,8 +8,8 @@ import json
 import pyarrow as pa
 import pytest
 
-from agentbus.pipeline import schema
-from agentbus.pipeline.typed import BUCKETS, COMPACTED, COUNTERS, TYPED, typed
+from agentbus.pipeline.rows import schema
+from agentbus.pipeline.rows.typed_columns import BUCKETS, COMPACTED, COUNTERS, TYPED, typed
 
 UTC = datetime.UTC
 

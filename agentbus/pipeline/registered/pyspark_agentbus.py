@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from agentbus.pipeline.source import AgentBusSource
+from agentbus.pipeline.source.data_source import AgentBusSource
 
 DefaultSource = AgentBusSource

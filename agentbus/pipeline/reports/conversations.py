@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import Window, functions as F  # noqa: N812
 
-from agentbus.pipeline import schema
 from agentbus.pipeline.reports.report import Chart, Given, Report, Table, of_kind, percentiles
+from agentbus.pipeline.rows import schema
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import Window, functions as F  # noqa: N812
 
-from agentbus.pipeline import schema
 from agentbus.pipeline.reports.report import (
     Chart,
     Given,
@@ -22,6 +21,7 @@ from agentbus.pipeline.reports.report import (
     percentile,
     percentiles,
 )
+from agentbus.pipeline.rows import schema
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

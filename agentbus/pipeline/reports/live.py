@@ -17,12 +17,12 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions as F  # noqa: N812
 
 from agentbus.core.errors import UsageError
-from agentbus.pipeline import schema
-from agentbus.pipeline.bound import source
 from agentbus.pipeline.reports.running import Filled
 from agentbus.pipeline.reports.work import total
-from agentbus.pipeline.telling import told
-from agentbus.pipeline.typed import TYPED
+from agentbus.pipeline.rows import schema
+from agentbus.pipeline.rows.typed_columns import TYPED
+from agentbus.pipeline.source.bound_source import source
+from agentbus.pipeline.spark.errors import told
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -19,9 +19,9 @@ from importlib import resources
 from typing import Any
 
 from agentbus.core.errors import AgentBusError
-from agentbus.pipeline import schema
 from agentbus.pipeline.reports import svg, wording
 from agentbus.pipeline.reports.running import Filled, Outcome, Result, Summary
+from agentbus.pipeline.rows import schema
 
 LIMIT = 300_000
 # So many rows of a table are on the page, and charts of so many bytes; fewer where it would grow

@@ -118,7 +118,7 @@ class Report:
 
 def of_kind(rows: DataFrame, kind: str) -> DataFrame:
     """Return the rows of one kind with its typed columns."""
-    from agentbus.pipeline.typed import typed
+    from agentbus.pipeline.rows.typed_columns import typed
 
     return typed(rows.where(F.col("kind") == kind), kind)
 

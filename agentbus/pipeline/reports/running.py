@@ -15,10 +15,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions as F  # noqa: N812
 
 from agentbus.core.errors import AgentBusError, UsageError
-from agentbus.pipeline import schema
 from agentbus.pipeline.reports import load
 from agentbus.pipeline.reports.report import Chart, Given, Report, Span, Table
-from agentbus.pipeline.telling import told
+from agentbus.pipeline.rows import schema
+from agentbus.pipeline.spark.errors import told
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

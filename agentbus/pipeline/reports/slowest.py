@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import Window, functions as F  # noqa: N812
 
-from agentbus.pipeline import schema
 from agentbus.pipeline.reports.report import Chart, Given, Report, Table
 from agentbus.pipeline.reports.work import durations, entered, named, share, total, worked
+from agentbus.pipeline.rows import schema
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F  # noqa: N812
 
-from agentbus.pipeline import schema
 from agentbus.pipeline.reports.report import Chart, Given, Report, Table, of_kind
 from agentbus.pipeline.reports.work import (
     EVENTS,
@@ -25,6 +24,7 @@ from agentbus.pipeline.reports.work import (
     total,
     worked,
 )
+from agentbus.pipeline.rows import schema
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

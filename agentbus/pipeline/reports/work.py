@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F  # noqa: N812
 
-from agentbus.pipeline import schema
 from agentbus.pipeline.reports.report import Given, of_kind
-from agentbus.pipeline.typed import COUNTERS
+from agentbus.pipeline.rows import schema
+from agentbus.pipeline.rows.typed_columns import COUNTERS
 from agentbus.workers.metrics import BOUNDS
 
 if TYPE_CHECKING:

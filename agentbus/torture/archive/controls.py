@@ -110,7 +110,7 @@ class Naive:
         fresh.replace(self._saved)
 
     def _write(self, reply: Any) -> None:
-        from agentbus.pipeline.decoding import batch
+        from agentbus.pipeline.rows.decoding import batch
 
         for key, entries in reply:
             name = self._streams[key.decode()]

@@ -79,8 +79,8 @@ def _own(row: dict[str, Any]) -> dict[str, str]:
 
 def counted(path: pathlib.Path) -> tuple[dict[str, Counted], set[str]]:
     """Return what the log says of each stream, and the files that are shown or named, but not both."""
-    from agentbus.pipeline.commits import Log
-    from agentbus.pipeline.places import place
+    from agentbus.pipeline.archives.log import Log
+    from agentbus.pipeline.archives.places import place
 
     state = Log(place(str(path))).state()
     shown = {str(each.relative_to(path)) for each in path.glob("kind=*/**/*.parquet")}
@@ -92,7 +92,7 @@ class Look:
     """Looks at a project's streams on the server, past all that goes wrong for its clients."""
 
     def __init__(self, settings: Settings) -> None:
-        from agentbus.pipeline.pages import RangeReader
+        from agentbus.pipeline.source.range_reader import RangeReader
 
         self._reader = RangeReader(settings)
 

@@ -154,7 +154,7 @@ class _Run:
         )
 
     def _complete(self) -> bool:
-        from agentbus.pipeline.verifying import status
+        from agentbus.pipeline.archives.verify import status
 
         try:
             return status(self._scene.settings, str(self._scene.path)).lag == 0
@@ -263,7 +263,7 @@ class _Run:
         self._went_on += [f"doubled: {name}" for name, number in there.items() if number > 1]
 
     def _behind(self) -> bool:
-        from agentbus.pipeline.verifying import status
+        from agentbus.pipeline.archives.verify import status
 
         try:
             status(self._scene.settings, str(self._scene.path))

@@ -14,9 +14,7 @@ from typing import TYPE_CHECKING
 
 from agentbus.core.clock import rfc3339
 from agentbus.core.errors import Refused, Unhealthy, UsageError
-from agentbus.pipeline import schema
-from agentbus.pipeline.archived import check_schema, literal, read_files
-from agentbus.pipeline.commits import (
+from agentbus.pipeline.archives.log import (
     COMPACT,
     GRACE,
     ArchiveChange,
@@ -28,8 +26,10 @@ from agentbus.pipeline.commits import (
     file_path,
     new_batch,
 )
-from agentbus.pipeline.places import Place, place
-from agentbus.pipeline.typed import TYPED, typed
+from agentbus.pipeline.archives.places import Place, place
+from agentbus.pipeline.archives.reader import check_schema, literal, read_files
+from agentbus.pipeline.rows import schema
+from agentbus.pipeline.rows.typed_columns import TYPED, typed
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

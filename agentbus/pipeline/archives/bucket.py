@@ -10,7 +10,7 @@ from typing import Any
 
 from agentbus.core import settings
 from agentbus.core.errors import AgentBusError, BackendUnavailable, ConfigError, NotFound
-from agentbus.pipeline.places import ArchiveTarget, FileInfo, Place
+from agentbus.pipeline.archives.places import ArchiveTarget, FileInfo, Place
 
 # A server may ask to try a conditional put again while another one is under way.
 _ATTEMPTS = 20

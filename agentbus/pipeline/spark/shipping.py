@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 import agentbus
 from agentbus.core.version import __version__
-from agentbus.pipeline import scratch
+from agentbus.pipeline.spark import scratch
 
 # What only ever runs beside a shell.
 _NOT_SHIPPED = ("commands", "server", "testing", "__pycache__")

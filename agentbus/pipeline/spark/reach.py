@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import urllib.parse
 
-from agentbus.pipeline.opening import is_local, on_loopback
+from agentbus.pipeline.spark.session import is_local, on_loopback
 
 
 def warnings(

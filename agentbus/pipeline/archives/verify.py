@@ -7,15 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 from agentbus.admin.metrics_reader import server_time
 from agentbus.core.stream import id_time, position, text
-from agentbus.pipeline import planning, streams
-from agentbus.pipeline.archived import read
-from agentbus.pipeline.archiving import NOTHING
-from agentbus.pipeline.bound import source
-from agentbus.pipeline.commits import Log
-from agentbus.pipeline.pages import RangeReader
-from agentbus.pipeline.places import place
-from agentbus.pipeline.schema import COLUMNS, GAP
-from agentbus.pipeline.streams import ALL, Discovery, Selection
+from agentbus.pipeline.archives.archiver import NOTHING
+from agentbus.pipeline.archives.log import Log
+from agentbus.pipeline.archives.places import place
+from agentbus.pipeline.archives.reader import read
+from agentbus.pipeline.rows import streams
+from agentbus.pipeline.rows.schema import COLUMNS, GAP
+from agentbus.pipeline.source import planning
+from agentbus.pipeline.source.bound_source import source
+from agentbus.pipeline.source.discovery import ALL, Discovery, Selection
+from agentbus.pipeline.source.range_reader import RangeReader
 from agentbus.store.backends import enter
 from agentbus.store.steps import Batch, ServerReply
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
     from agentbus.core.settings import Settings
-    from agentbus.pipeline.commits import State
+    from agentbus.pipeline.archives.log import State
     from agentbus.store.steps import Op
 
 _AT_ONCE = 200

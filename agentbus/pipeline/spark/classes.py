@@ -8,8 +8,8 @@ from __future__ import annotations
 import os
 import pathlib
 
-from agentbus.pipeline import home
-from agentbus.pipeline.java import Java, short
+from agentbus.pipeline.spark import home
+from agentbus.pipeline.spark.java import Java, short
 
 _AOT_CACHE_SINCE = 25
 # A JVM that cannot use the file, because other jars come before Spark's, says so on stdout.

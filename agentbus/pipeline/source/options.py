@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from agentbus.admin.metrics_reader import server_time
 from agentbus.core.errors import ConfigError, UsageError
 from agentbus.core.settings import resolve
-from agentbus.pipeline.pages import PAGE
-from agentbus.pipeline.streams import ALL, Selection
+from agentbus.pipeline.source.discovery import ALL, Selection
+from agentbus.pipeline.source.range_reader import PAGE
 from agentbus.queues.rerun import point
 from agentbus.store.url import read
 

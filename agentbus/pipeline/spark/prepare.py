@@ -13,8 +13,9 @@ from pyspark.sql import SparkSession, Window, functions
 
 from agentbus.core import settings
 from agentbus.core.errors import ConfigError
-from agentbus.pipeline import classes, home, java, opening
-from agentbus.pipeline.telling import told
+from agentbus.pipeline.spark import classes, home, java
+from agentbus.pipeline.spark.errors import told
+from agentbus.pipeline.spark.session import session
 
 # A JVM that lives for a minute does not pay for a better compiler.
 _QUICK = "-XX:TieredStopAtLevel=1"
@@ -39,7 +40,7 @@ def prepare(found: java.Java) -> pathlib.Path:
         # Renamed when it is whole, so that a JVM that starts meanwhile sees all of it or nothing.
         made = pathlib.Path(beside, "made.jsa")
         written = " ".join([_QUICK, *classes.writing(found, made)])
-        spark = opening.session(conf={"spark.driver.extraJavaOptions": written})
+        spark = session(conf={"spark.driver.extraJavaOptions": written})
         try:
             _work(spark, os.path.join(beside, "rows"))
         except PySparkException as error:

@@ -30,13 +30,15 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from agentbus.core.stream import position
-from agentbus.pipeline import planning, streams
-from agentbus.pipeline.decoding import gap
-from agentbus.pipeline.options import Options
-from agentbus.pipeline.pages import RangeReader
-from agentbus.pipeline.planning import Head, Range, ReadPosition, StreamGap
-from agentbus.pipeline.schema import DDL, GAP
-from agentbus.pipeline.streams import Discovery
+from agentbus.pipeline.rows import streams
+from agentbus.pipeline.rows.decoding import gap
+from agentbus.pipeline.rows.schema import DDL, GAP
+from agentbus.pipeline.rows.streams import StreamGap
+from agentbus.pipeline.source import planning
+from agentbus.pipeline.source.discovery import Discovery
+from agentbus.pipeline.source.options import Options
+from agentbus.pipeline.source.planning import Head, Range, ReadPosition
+from agentbus.pipeline.source.range_reader import RangeReader
 
 if TYPE_CHECKING:
     import datetime

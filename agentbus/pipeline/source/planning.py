@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from agentbus.core.errors import BackendUnavailable, EpochMismatch
 from agentbus.core.stream import position, text
 from agentbus.core.timespec import stream_id
+from agentbus.pipeline.rows.streams import StreamGap
 from agentbus.store.steps import Batch, Script, ServerReply, floor
 
 if TYPE_CHECKING:
@@ -73,20 +74,6 @@ class Range:
     after: str
     until: str
     expected: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class StreamGap:
-    """Entries of a stream that are gone; `lost` is None where nobody can tell how many.
-
-    `at` is the highest id that may be among them. They lay after `after` and before `before`.
-    """
-
-    stream: str
-    lost: int | None
-    at: str
-    after: str
-    before: str | None
 
 
 def look(scope: Scope, names: Sequence[str]) -> Op[dict[str, Head]]:

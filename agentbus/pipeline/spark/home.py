@@ -12,8 +12,8 @@ import re
 import py4j
 import pyspark
 
-from agentbus.pipeline import scratch
-from agentbus.pipeline.java import short
+from agentbus.pipeline.spark import scratch
+from agentbus.pipeline.spark.java import short
 
 _PACKAGES = {"pyspark": pyspark, "py4j": py4j}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from typing import TYPE_CHECKING
 
-from agentbus.pipeline.source import AgentBusSource
+from agentbus.pipeline.source.data_source import AgentBusSource
 
 if TYPE_CHECKING:
     from collections.abc import MutableMapping

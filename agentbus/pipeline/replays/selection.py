@@ -11,9 +11,9 @@ from pyspark.sql import functions as F  # noqa: N812 (as all of Spark's users ca
 
 from agentbus.core import names, timespec
 from agentbus.core.errors import UsageError
-from agentbus.pipeline import schema, streams
-from agentbus.pipeline.schema import CHANNEL, DEAD_LETTER, EVENT, QUEUE
-from agentbus.pipeline.telling import sentence
+from agentbus.pipeline.rows import schema, streams
+from agentbus.pipeline.rows.schema import CHANNEL, DEAD_LETTER, EVENT, QUEUE
+from agentbus.pipeline.spark.errors import sentence
 from agentbus.queues.dead_letters import OWN
 from agentbus.queues.ids import PRIORITIES
 

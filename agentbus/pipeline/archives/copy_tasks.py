@@ -7,13 +7,13 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from agentbus.pipeline.versions import File
+from agentbus.pipeline.archives.versions import File
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from agentbus.pipeline.copying import CopyJob
-    from agentbus.pipeline.planning import Range
+    from agentbus.pipeline.archives.copying import CopyJob
+    from agentbus.pipeline.source.planning import Range
 
 _GLANCE = 0.5
 
@@ -43,7 +43,7 @@ def _task(work: bytes) -> Callable[[int], bytes]:
     def run(number: int) -> bytes:
         import pickle
 
-        from agentbus.pipeline.copying import copy
+        from agentbus.pipeline.archives.copying import copy
 
         job, lots = pickle.loads(work)  # noqa: S301 (of the driver that sent this function)
         return pickle.dumps(copy(job, lots[number]))

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from agentbus.core import settings
 from agentbus.core.errors import ConfigError
-from agentbus.pipeline import scratch
+from agentbus.pipeline.spark import scratch
 
 OLDEST = 17
 # Spark asks every Java for this module. A trimmed one that lacks it would not start; one that has it

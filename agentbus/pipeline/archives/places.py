@@ -144,7 +144,7 @@ def place(path: str | os.PathLike[str]) -> Place:
         raise UsageError("the path of the archive is empty", hint=_SUPPORTED)
     if "\0" in text:
         raise UsageError(f"{text[:60]!a} is no path", hint=_SUPPORTED)
-    from agentbus.pipeline.directories import Directory
+    from agentbus.pipeline.archives.directory import Directory
 
     scheme, separator, rest = text.partition("://")
     if not separator:
@@ -164,7 +164,7 @@ def place(path: str | os.PathLike[str]) -> Place:
         bucket, _, prefix = rest.partition("/")
         if not bucket:
             raise UsageError(f"{text[:80]!a} names no bucket", hint=_SUPPORTED)
-        from agentbus.pipeline.buckets import Bucket
+        from agentbus.pipeline.archives.bucket import Bucket
 
         return Bucket(bucket, prefix.strip("/"))
     raise UsageError(f"an archive cannot lie at {scheme[:40]!a}://", hint=_SUPPORTED)

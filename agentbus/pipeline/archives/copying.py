@@ -19,14 +19,15 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from agentbus.core.settings import Settings
-from agentbus.pipeline import schema
-from agentbus.pipeline.commits import file_path
-from agentbus.pipeline.decoding import gap
-from agentbus.pipeline.directories import trouble
-from agentbus.pipeline.pages import RangeReader
-from agentbus.pipeline.places import ArchiveTarget
-from agentbus.pipeline.planning import Range, StreamGap
-from agentbus.pipeline.versions import File, StreamSpan
+from agentbus.pipeline.archives.directory import trouble
+from agentbus.pipeline.archives.log import file_path
+from agentbus.pipeline.archives.places import ArchiveTarget
+from agentbus.pipeline.archives.versions import File, StreamSpan
+from agentbus.pipeline.rows import schema
+from agentbus.pipeline.rows.decoding import gap
+from agentbus.pipeline.rows.streams import StreamGap
+from agentbus.pipeline.source.planning import Range
+from agentbus.pipeline.source.range_reader import RangeReader
 
 # The kind is in the path.
 _KEPT = [field for field in schema.ARROW if field.name != "kind"]

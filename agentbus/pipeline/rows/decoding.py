@@ -14,9 +14,8 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from agentbus.pipeline import streams
-from agentbus.pipeline.planning import StreamGap
-from agentbus.pipeline.schema import (
+from agentbus.pipeline.rows import streams
+from agentbus.pipeline.rows.schema import (
     ARROW,
     CHANNEL,
     DEAD_LETTER,
@@ -27,6 +26,7 @@ from agentbus.pipeline.schema import (
     QUEUE,
     VERSION,
 )
+from agentbus.pipeline.rows.streams import StreamGap
 
 # An entry as the server sends it: its id, and its fields and values in turn.
 Entry: TypeAlias = Sequence[Any]

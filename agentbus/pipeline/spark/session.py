@@ -19,8 +19,9 @@ from pyspark.sql import SparkSession
 
 from agentbus.core import settings
 from agentbus.core.errors import AgentBusError, BackendUnavailable, ConfigError, UsageError
-from agentbus.pipeline import classes, home, java, launching, quiet, scratch
-from agentbus.pipeline.telling import sentence, told
+from agentbus.pipeline.spark import classes, home, java, quiet, scratch
+from agentbus.pipeline.spark.errors import sentence, told
+from agentbus.pipeline.spark.launch import launch
 
 # Every core of this machine, and four attempts at a task, as on a cluster: locally Spark tries once.
 LOCAL = "local[*,4]"
@@ -103,7 +104,7 @@ def session(
     except Exception as error:
         raise told(error) from error
     if not is_local(master):
-        from agentbus.pipeline.shipping import ship
+        from agentbus.pipeline.spark.shipping import ship
 
         ship(opened)
     return opened
@@ -137,7 +138,7 @@ def _connect(remote: str, given: dict[str, str]) -> SparkSession:
     for key, value in {**_NEEDED, **given}.items():
         builder = builder.config(key, value)
     opened = builder.getOrCreate()
-    from agentbus.pipeline.shipping import send
+    from agentbus.pipeline.spark.shipping import send
 
     send(opened)  # type: ignore[arg-type]
     return opened  # type: ignore[return-value]
@@ -215,14 +216,14 @@ def _start(conf: SparkConf, master: str, log_level: str) -> None:
         own = " ".join([*classes.options(found), own])
     conf.set("spark.driver.extraJavaOptions", java_options(master, own, log_level))
     if log_level != "off":
-        SparkContext._ensure_initialized(gateway=launching.launch(conf))
+        SparkContext._ensure_initialized(gateway=launch(conf))
         return
     # What the JVM itself writes, and what Spark writes before its log is set up, is of use only if
     # it does not start.
     said = scratch.place() / "stderr"
     with said.open("wb") as file:
         try:
-            gateway = launching.launch(conf, stderr=file)
+            gateway = launch(conf, stderr=file)
         except (PySparkRuntimeError, OSError) as error:
             raise ConfigError(
                 f"Spark did not start on {found.program}: {_why(said, error)}",

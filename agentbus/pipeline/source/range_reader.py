@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from agentbus.core.stream import text
-from agentbus.pipeline import streams
-from agentbus.pipeline.connection import ServerConnection
-from agentbus.pipeline.decoding import batch, gap
-from agentbus.pipeline.planning import Range, StreamGap
+from agentbus.pipeline.rows import streams
+from agentbus.pipeline.rows.decoding import batch, gap
+from agentbus.pipeline.rows.streams import StreamGap
+from agentbus.pipeline.source.connection import ServerConnection
+from agentbus.pipeline.source.planning import Range
 from agentbus.store.steps import Batch, Command, ServerReply
 
 if TYPE_CHECKING:

@@ -20,14 +20,15 @@ from pyspark.sql import functions as F  # noqa: N812
 from agentbus.core import names, settings as resolving
 from agentbus.core.errors import AgentBusError, ConfigError, NotFound, UsageError
 from agentbus.core.settings import Settings
-from agentbus.pipeline import archived, choosing, planting
-from agentbus.pipeline.choosing import Wanted
-from agentbus.pipeline.commits import Log
-from agentbus.pipeline.places import place
-from agentbus.pipeline.planting import PATIENCE, ReplayTask, Stream
-from agentbus.pipeline.resuming import ReplayRecord, Source, ends
-from agentbus.pipeline.schema import CHANNEL, DEAD_LETTER, QUEUE
-from agentbus.pipeline.telling import sentence, told
+from agentbus.pipeline.archives import reader
+from agentbus.pipeline.archives.log import Log
+from agentbus.pipeline.archives.places import place
+from agentbus.pipeline.replays import selection, writer
+from agentbus.pipeline.replays.record import ReplayRecord, Source, ends
+from agentbus.pipeline.replays.selection import Wanted
+from agentbus.pipeline.replays.writer import PATIENCE, ReplayTask, Stream
+from agentbus.pipeline.rows.schema import CHANNEL, DEAD_LETTER, QUEUE
+from agentbus.pipeline.spark.errors import sentence, told
 from agentbus.queues.ids import Priority
 
 if TYPE_CHECKING:
@@ -106,14 +107,14 @@ def replay(
     try:
         now = time.time()
         wanted = Wanted(
-            None if start is None else choosing.point(start, now),
-            None if end is None else choosing.point(end, now, last=True),
+            None if start is None else selection.point(start, now),
+            None if end is None else selection.point(end, now, last=True),
             tuple(dict.fromkeys(streams or ())),
             where,
             queue,
             channel,
         )
-        choosing.check(wanted)
+        selection.check(wanted)
         archive, newest = _archive(path, wanted, version)
         asked = {
             "archive": archive,
@@ -184,7 +185,7 @@ def _archive(path: str, wanted: Wanted, version: int | None) -> tuple[str, int]:
 
 
 def _read(spark: SparkSession, path: str, wanted: Wanted, version: int | None) -> DataFrame:
-    found = archived.read(
+    found = reader.read(
         spark,
         path,
         # By the millisecond, so that files are passed over; the rest is `choose`'s.
@@ -193,7 +194,7 @@ def _read(spark: SparkSession, path: str, wanted: Wanted, version: int | None) -
         kinds=wanted.kinds,
         version=version,
     )
-    return choosing.choose(found, wanted)
+    return selection.choose(found, wanted)
 
 
 def _count(
@@ -233,7 +234,7 @@ def _write(
     sizes: dict[str, int] = {}
     for each in chosen:
         sizes[each.stream] = sizes.get(each.stream, 0) + each.rows
-    parts = choosing.packed(sizes.items(), _tasks(spark))
+    parts = selection.packed(sizes.items(), _tasks(spark))
     number = max(parts.values()) + 1
     last = ends(chosen)
     plan = pa.table(
@@ -243,10 +244,10 @@ def _write(
             "part": pa.array(list(parts.values()), pa.int32()),
             # What was archived since the replay began is not meant.
             "last_time": pa.array(
-                [min(last[s][0], choosing.LAST_MS) * 1000 for s in parts],
+                [min(last[s][0], selection.LAST_MS) * 1000 for s in parts],
                 pa.timestamp("us", tz="UTC"),
             ),
-            "last_seq": pa.array([min(last[s][1], choosing.LAST_SEQ) for s in parts], pa.int64()),
+            "last_seq": pa.array([min(last[s][1], selection.LAST_SEQ) for s in parts], pa.int64()),
         }
     )
     joined = frame.join(F.broadcast(spark.createDataFrame(plan)), "stream")
@@ -257,13 +258,13 @@ def _write(
         "fields": F.when(F.size("fields") > 0, F.col("fields")),
     }
     ordered = (
-        choosing.until(joined, "last_time", "last_seq")
+        selection.until(joined, "last_time", "last_seq")
         .withColumns(slim)
         .repartitionById(number, F.col("part"))
         .sortWithinPartitions("number", "time", "seq")
-        .select(*planting.COLUMNS)
+        .select(*writer.COLUMNS)
     )
-    made = planting.source(replace(task, streams=_streams(chosen, sizes, parts, rate)))
+    made = writer.source(replace(task, streams=_streams(chosen, sizes, parts, rate)))
     spark.dataSource.register(made)
     with _small_batches(spark):
         _done(lambda: ordered.write.format(made.name()).mode("append").save(), where, record.alive)
@@ -298,7 +299,7 @@ def _streams(
     return tuple(
         Stream(
             stream,
-            choosing.kind_of(stream) or QUEUE,
+            selection.kind_of(stream) or QUEUE,
             places[stream].target,
             places[stream].priority,
             (rate or 0.0) * total[part] / sum(sizes.values()),

@@ -26,9 +26,9 @@ from agentbus.core.errors import (
 )
 from agentbus.core.settings import Settings
 from agentbus.core.stream import text
-from agentbus.pipeline import restoring
-from agentbus.pipeline.connection import ServerConnection
-from agentbus.pipeline.schema import CHANNEL, DEAD_LETTER
+from agentbus.pipeline.replays import restore
+from agentbus.pipeline.rows.schema import CHANNEL, DEAD_LETTER
+from agentbus.pipeline.source.connection import ServerConnection
 from agentbus.queues.policy import Policies
 from agentbus.store.scripts import digest
 from agentbus.store.steps import Batch, Command, Pause, Script
@@ -142,7 +142,7 @@ class Told(WriterCommitMessage):
     rows: int
 
 
-class Planter(DataSourceArrowWriter):
+class ReplayWriter(DataSourceArrowWriter):
     """Writes the rows of a replay: `write` runs in Spark's tasks, one task for each stream at a time."""
 
     def __init__(self, task: ReplayTask) -> None:
@@ -187,7 +187,7 @@ def source(task: ReplayTask) -> type[DataSource]:
             return f"agentbus-replay-{task.token}"
 
         def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
-            return Planter(task)
+            return ReplayWriter(task)
 
     return Replay
 
@@ -242,13 +242,13 @@ class _Ground:
             if source.kind == CHANNEL:
                 said = (origin, agent, topic, event, payload, rest)
                 if target is None:
-                    order, words = topic or "", restoring.message(*said)
+                    order, words = topic or "", restore.message(*said)
                 else:
-                    order, words = "", restoring.message_as_task(*said)
+                    order, words = "", restore.message_as_task(*said)
             elif source.kind == DEAD_LETTER:
-                order, words = restoring.letter(origin, payload, rest, keep_replies=keep)
+                order, words = restore.letter(origin, payload, rest, keep_replies=keep)
             else:
-                order, words = restoring.task(origin, payload, rest, keep_replies=keep)
+                order, words = restore.task(origin, payload, rest, keep_replies=keep)
             now.rows.append([entry_id, order, len(words), *words])
             now.size += sum(map(len, words)) if rest else len(words[1])
             before = entry_id

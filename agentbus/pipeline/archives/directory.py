@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterable, Iterator
 
 from agentbus.core.errors import AgentBusError, ConfigError, NotFound, UsageError
-from agentbus.pipeline.places import ArchiveTarget, FileInfo, Place
+from agentbus.pipeline.archives.places import ArchiveTarget, FileInfo, Place
 
 _NOT_LINKABLE = (errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.EXDEV, errno.EACCES)
 

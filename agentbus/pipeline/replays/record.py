@@ -14,9 +14,9 @@ from agentbus.core.clock import rfc3339
 from agentbus.core.errors import AgentBusError, Refused
 from agentbus.core.settings import Settings
 from agentbus.core.stream import position, text
-from agentbus.pipeline import planting
-from agentbus.pipeline.choosing import Wanted
-from agentbus.pipeline.connection import ServerConnection
+from agentbus.pipeline.replays import writer
+from agentbus.pipeline.replays.selection import Wanted
+from agentbus.pipeline.source.connection import ServerConnection
 from agentbus.store.steps import Command, Step
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ class ReplayRecord:
         """
         key = self.scope.keys.replay(name)
         last = ends(chosen)
-        fields = [planting.cursor_field(stream) for stream in last]
+        fields = [writer.cursor_field(stream) for stream in last]
         mine, failed, cursors = self.server.run(
             _outcome(key, self.token, fields), patience=self._patience
         )
@@ -151,7 +151,7 @@ def _ask(step: Step) -> Op[Any]:
 def _begin(key: str, said: str, rows: int) -> Op[list[Any]]:
     if (yield Command("HSETNX", key, "asked", said)):
         yield Command("HSET", key, "rows", rows)
-    yield Command("EXPIRE", key, planting.KEPT)
+    yield Command("EXPIRE", key, writer.KEPT)
     found: list[Any] = yield Command("HMGET", key, "asked", "published", "finished")
     return found
 
@@ -181,12 +181,10 @@ def _begun(
 
 
 def _outcome(key: str, token: str, fields: Sequence[str]) -> Op[tuple[Any, Any, list[Any]]]:
-    mine, failed = yield Command(
-        "HMGET", key, planting.run_field(token), planting.failure_field(token)
-    )
+    mine, failed = yield Command("HMGET", key, writer.run_field(token), writer.failure_field(token))
     cursors: list[Any] = []
     for at in range(0, len(fields), 1000):
         cursors += yield Command("HMGET", key, *fields[at : at + 1000])
     if failed is not None:
-        yield Command("HDEL", key, planting.failure_field(token))
+        yield Command("HDEL", key, writer.failure_field(token))
     return mine, failed, cursors

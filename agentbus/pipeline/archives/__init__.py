@@ -1,0 +1,1 @@
+"""An archive: its files, its log, and what writes, reads and checks them."""

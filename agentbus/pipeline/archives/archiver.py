@@ -1,0 +1,360 @@
+"""Archives the streams of a project: exactly once, whoever is killed and however many try.
+
+A round looks how far the streams have come, has Spark copy what is new into files, and commits these
+with the new positions as one version of the archive's log. What is not committed does not exist; of two
+archivers that copied the same, one gets the version, and the other throws its files away.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from agentbus.core.errors import AgentBusError, EpochMismatch
+from agentbus.core.settings import resolve
+from agentbus.core.stream import position as parts_of
+from agentbus.core.timespec import following
+from agentbus.pipeline.archives.copy_tasks import copied
+from agentbus.pipeline.archives.copying import CopyJob, write_gaps
+from agentbus.pipeline.archives.log import (
+    APPEND,
+    ArchiveChange,
+    CommitConflict,
+    Log,
+    State,
+    new_batch,
+)
+from agentbus.pipeline.archives.places import place
+from agentbus.pipeline.archives.versions import File, Position
+from agentbus.pipeline.rows import streams
+from agentbus.pipeline.rows.schema import EVENT, QUEUE
+from agentbus.pipeline.rows.streams import StreamGap
+from agentbus.pipeline.source import planning
+from agentbus.pipeline.source.discovery import ALL, Discovery, Selection
+from agentbus.pipeline.source.planning import Head, Range
+from agentbus.pipeline.source.range_reader import PAGE, RangeReader
+from agentbus.queues import janitor
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from agentbus.core.settings import Settings
+    from agentbus.store.scope import Scope
+    from agentbus.store.steps import Op
+
+# What one task copies, about: less costs more for each row, more keeps cores waiting for the last one.
+_LOT = 125_000
+# A version that has so many entries is left at that; what is left makes the next one.
+_ROUND = 20_000_000
+INTERVAL = 5.0
+
+NOTHING = Position(planning.START, 0, 0, 0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """What one version added to an archive, and how long that took (seconds).
+
+    `lost` is how many entries were gone before they could be archived. Not `complete`: there was more
+    than one version may have.
+    """
+
+    version: int
+    rows: int
+    lost: int
+    files: int
+    bytes: int
+    streams: int
+    seconds: float
+    complete: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a round is: about `done` of `total` entries are copied."""
+
+    done: int
+    total: int
+    seconds: float
+
+
+class Archiver:
+    """Archives a project's streams to a path, in rounds."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        settings: Settings,
+        path: str,
+        *,
+        wanted: str = ALL,
+        hold: bool = False,
+        new_epoch: bool = False,
+        page: int = PAGE,
+        on_progress: Callable[[Progress], None] | None = None,
+        warn: Callable[[str], None] | None = None,
+    ) -> None:
+        self._spark = spark
+        self._settings = settings
+        self._selection = Selection(wanted)
+        self._hold = hold
+        self._new_epoch = new_epoch
+        self._page = page
+        self._on_progress = on_progress
+        self._warn = warn or (lambda _text: None)
+        self._place = place(path)
+        self._log = Log(self._place)
+        self._reader = RangeReader(settings)
+        self._discovery = Discovery(self._reader.scope, self._selection)
+        self.project = self._reader.scope.keys.project
+
+    def __enter__(self) -> Archiver:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self._reader.close()
+
+    def run(
+        self,
+        *,
+        continuous: bool = False,
+        interval: float = INTERVAL,
+        stop: threading.Event | None = None,
+        on_round: Callable[[Round], None] | None = None,
+    ) -> None:
+        """Archive what there is now; if `continuous`, go on every `interval` seconds until `stop` is set.
+
+        One that goes on outlives what passes: a server that restarts, a disk that is full for a while.
+        """
+        stop = stop or threading.Event()
+        while not stop.is_set():
+            try:
+                done = self.run_once()
+            except AgentBusError as error:
+                if not continuous or error.exit_code != 1 or isinstance(error, EpochMismatch):
+                    raise
+                self._warn(f"{error}; trying again")
+                done = None
+            if done is not None and on_round is not None:
+                on_round(done)
+            if done is None or done.complete:
+                if not continuous:
+                    return
+                stop.wait(interval)
+
+    def run_once(self) -> Round | None:
+        """Archive what is new as one version, and return what that was; None if nothing was new.
+
+        Where another archiver committed meanwhile, what it left is archived.
+        """
+        while True:
+            began = time.monotonic()
+            state = self._log.create(self.project)
+            plan = self._reader.run(self._plan(state))
+            if self._hold:
+                self._keep(state, plan.heads)
+            if not plan.changed:
+                self._log.settle(state)
+                return None
+            try:
+                return self._archive(state, plan, began)
+            except CommitConflict:
+                self._warn(
+                    "another archiver works on this archive, too: its version counts, not mine"
+                )
+
+    # -- planning --
+
+    def _plan(self, state: State) -> Op[_Plan]:
+        scope = self._reader.scope
+        before = {name: planning.ReadPosition(p.id, p.added) for name, p in state.positions.items()}
+        names = yield from self._discovery.op(before)
+        heads = yield from planning.look(scope, names)
+        before = yield from planning.going_on(
+            scope, heads, before, lambda name: self._new_epoch or streams.heals(name)
+        )
+        new = planning.news(heads, before)
+        lots: list[tuple[Range, int]] = []
+        total = 0
+        changed: dict[str, tuple[planning.ReadPosition, planning.ReadPosition]] = {}
+        for name, (start, end) in new.items():
+            if total >= _ROUND:
+                # Whole streams are left for the next version: within one, where to stop is not known
+                # without counting.
+                break
+            entries = end.added - start.added - planning.gone(start, end, heads[name])
+            parts = yield from planning.cut(
+                scope, name, start.id, heads[name], -(-entries // _LOT) if entries > _LOT else 1
+            )
+            lots += [(part, entries // len(parts)) for part in parts]
+            changed[name] = (start, end)
+            total += entries
+        return _Plan(heads, changed, planning.packed(lots, _LOT), total, len(changed) == len(new))
+
+    # -- copying --
+
+    def _archive(self, state: State, plan: _Plan, began: float) -> Round:
+        job = CopyJob(
+            self._settings, self._place.target, state.version + 1, new_batch(), self._page
+        )
+        try:
+            files = copied(self._spark, job, plan.lots, self._progress(plan.entries, began))
+            found = _found(files)
+            positions, gaps = _account(state, plan, found)
+            files += write_gaps(job, gaps)
+            made = self._log.commit(
+                state, ArchiveChange(APPEND, job.batch, tuple(files), (), positions)
+            )
+        except BaseException:
+            self._discard(job)
+            raise
+        self._log.settle(made)
+        if self._hold:
+            self._keep(made, plan.heads)
+        lost = sum(found_gap.lost or 0 for found_gap in gaps)
+        if lost:
+            names = ", ".join(sorted({found_gap.stream for found_gap in gaps})[:5])
+            self._warn(f"{lost} entries were gone before they could be archived ({names})")
+        return Round(
+            made.version,
+            sum(found.values()),
+            lost,
+            len(files),
+            sum(file.bytes for file in files),
+            len(plan.changed),
+            time.monotonic() - began,
+            plan.complete,
+        )
+
+    def _discard(self, job: CopyJob) -> None:
+        """Delete what an attempt wrote; what cannot be deleted now is swept later."""
+        with contextlib.suppress(AgentBusError):
+            folder = self._place.data("").rstrip("/")
+            mark = f"/{job.version:010d}-{job.batch}-"
+            for entry in list(self._place.listing(folder)):
+                if mark in entry.name:
+                    self._place.delete(entry.name)
+
+    def _progress(self, total: int, began: float) -> Callable[[float], None] | None:
+        tell = self._on_progress
+        if tell is None:
+            return None
+        return lambda share: tell(Progress(round(total * share), total, time.monotonic() - began))
+
+    # -- what must not be trimmed yet --
+
+    def _keep(self, state: State, heads: dict[str, Head]) -> None:
+        """Let those who trim queues and events know from where on entries are still needed."""
+        for name in heads:
+            at = state.positions.get(name, NOTHING).id
+            self._reader.run(_hold(self._reader.scope, state, name, following(parts_of(at))))
+
+
+def release(settings: Settings, path: str) -> list[str]:
+    """Let the queues and events go that were kept for an archive, and return their streams."""
+    log = Log(place(path))
+    state = log.state()
+    held = [name for name in state.positions if streams.kind(name) in (QUEUE, EVENT)]
+    with RangeReader(settings) as reader:
+        log.check_project(state, reader.scope.keys.project)
+        for name in held:
+            reader.run(_hold(reader.scope, state, name, None))
+    return held
+
+
+def _hold(scope: Scope, state: State, name: str, needed: str | None) -> Op[None]:
+    reader = reader_name(state)
+    if streams.kind(name) == QUEUE:
+        queue, priority = streams.queue(name) or "", streams.priority(name)
+        yield from janitor.keep(scope, reader, queue, priority, needed)
+    elif (topic := streams.topic(name)) is not None:
+        yield from janitor.keep_events(scope, reader, topic, needed)
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    heads: dict[str, Head]
+    changed: dict[str, tuple[planning.ReadPosition, planning.ReadPosition]]
+    lots: list[list[Range]]
+    entries: int
+    complete: bool
+
+
+def reader_name(state: State) -> str:
+    """Return the name under which an archive is a reader of queues and events that are kept for it."""
+    return f"archive:{state.archive}"
+
+
+def _found(files: Sequence[File]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for file in files:
+        for name, span in file.streams.items():
+            found[name] = found.get(name, 0) + span.rows
+    return found
+
+
+def _account(
+    state: State, plan: _Plan, found: dict[str, int]
+) -> tuple[dict[str, Position], list[StreamGap]]:
+    """Return the new positions, and the gaps: what was ever added, less what was found."""
+    positions, gaps = {}, []
+    for name, (start, end) in plan.changed.items():
+        old = state.positions.get(name, NOTHING)
+        rows = found.get(name, 0)
+        if rows > end.added - start.added:
+            # It was deleted, and grew past its old length since: nothing of the old count holds.
+            start = planning.ReadPosition(start.id, 0)
+        lost = end.added - start.added - rows
+        if lost:
+            gaps.append(planning.gap(name, lost, start, end, plan.heads[name]))
+        total, gone = old.rows + rows, old.lost + lost
+        # What the server does not count any more, since it began anew, is the base.
+        positions[name] = replace(
+            old, id=end.id, added=end.added, base=total + gone - end.added, rows=total, lost=gone
+        )
+    return positions, gaps
+
+
+@dataclass(frozen=True, slots=True)
+class Archived:
+    """What was archived: entries, those found lost, files, bytes, and versions of the log."""
+
+    rows: int
+    lost: int
+    files: int
+    bytes: int
+    versions: int
+
+
+def archive(
+    spark: SparkSession,
+    url: str | None,
+    path: str,
+    *,
+    project: str | None = None,
+    streams: str = ALL,
+    hold: bool = False,
+    warn: Callable[[str], None] | None = None,
+) -> Archived:
+    """Archive what there is now in a project's streams, and return what that was.
+
+    Without a url or a project those of the settings. Exactly once, whoever else archives to the path, and
+    whoever was killed. With `hold`, no task and no event is trimmed before it is archived.
+    Raises `EpochMismatch` where the server went back behind the archive, `Refused` if the path holds
+    the archive of another project.
+    """
+    rounds: list[Round] = []
+    settings = resolve({"url": url, "project": project})
+    with Archiver(spark, settings, path, wanted=streams, hold=hold, warn=warn) as archiver:
+        archiver.run(on_round=rounds.append)
+    return Archived(
+        sum(done.rows for done in rounds),
+        sum(done.lost for done in rounds),
+        sum(done.files for done in rounds),
+        sum(done.bytes for done in rounds),
+        len(rounds),
+    )

@@ -1,0 +1,405 @@
+"""The commit log of an archive: reads its state, adds a version to it, and tidies up after it.
+
+A version is a file that is created exclusively, so of all who try to commit one, one does.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import platform
+import re
+import secrets
+import time
+import uuid
+from collections.abc import Iterator
+
+from agentbus.core.clock import rfc3339
+from agentbus.core.errors import (
+    AgentBusError,
+    NotFound,
+    OutcomeUnknown,
+    Refused,
+    Unhealthy,
+    UsageError,
+)
+from agentbus.pipeline.archives.places import FileInfo, Place
+from agentbus.pipeline.archives.versions import (
+    APPEND,
+    COMPACT,
+    CREATE,
+    EMPTY,
+    REMEMBERED_MS,
+    ArchiveChange,
+    Commit,
+    CommitConflict,
+    File,
+    Position,
+    State,
+    StreamSpan,
+    commit_json,
+    fold,
+    read_commit,
+    read_state,
+    state_json,
+)
+from agentbus.pipeline.rows import schema
+
+__all__ = [
+    "APPEND",
+    "COMPACT",
+    "CREATE",
+    "ArchiveChange",
+    "Commit",
+    "CommitConflict",
+    "File",
+    "Log",
+    "Position",
+    "State",
+    "StreamSpan",
+    "file_path",
+    "new_batch",
+]
+
+STATE_EVERY = 50
+# What a state replaced is kept for so long, for readers that are slow or look back.
+_KEPT = 86_400.0
+# A state that was read longer ago is no ground for a commit without a second look. Half of what is
+# above, so that what it builds on cannot have been tidied away meanwhile.
+_TRUSTED = 43_200.0
+GRACE = 3600.0
+_SWEEP_EVERY = 600.0
+_COMMIT = re.compile(r"_log/(\d{20})\.json")
+_STATE = re.compile(r"_log/(\d{20})\.state\.json")
+_DATA = re.compile(r"kind=[a-z_]+/date=\d{4}-\d\d-\d\d/(\d{10})-([0-9a-f]{8})-[^/]+\.parquet")
+_SETTLED = "_log/.settled"
+
+
+def new_batch() -> str:
+    """Return a name for an attempt at a commit, which no other attempt has."""
+    return secrets.token_hex(4)
+
+
+def file_path(kind: str, date: str, version: int, batch: str, part: int | str) -> str:
+    """Return the path of a data file that is written for a version; `Place.data` says where."""
+    return f"kind={kind}/date={date}/{version:010d}-{batch}-{part}.parquet"
+
+
+class _MissingError(Exception):
+    """Raised when a file that the listing showed, or that must lie between two, is not there."""
+
+
+class Log:
+    """The commit log of the archive at a place; one object serves one thread."""
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        self._known: State | None = None
+        self._swept: float | None = None
+
+    # -- reading --
+
+    def open(self) -> State:
+        """Return the newest state; `NotFound` if nothing is there, `UsageError` if it is foreign."""
+        state = self._newest()
+        if state is not None:
+            return state
+        if first := next(iter(self.place.listing("")), None):
+            # What lies here may be the first commit of one that has just made an archive.
+            state = self._newest()
+            if state is not None:
+                return state
+            raise UsageError(
+                f"{self.place} is not an archive of AgentBus: it holds {first.name[:80]!a}"
+                " and no commit log",
+                hint="give the path of an archive, or of a new directory",
+            )
+        raise NotFound(f"there is no archive at {self.place}", hint="agentbus archive PATH")
+
+    def create(self, project: str) -> State:
+        """Make an archive of a project unless there is one; `Refused` if that is of another."""
+        try:
+            state = self.open()
+        except NotFound:
+            state = dataclasses.replace(EMPTY, archive=uuid.uuid4().hex, project=project)
+            state = dataclasses.replace(state, read_at=_now())
+            try:
+                return self.commit(state, ArchiveChange(CREATE, new_batch()))
+            except CommitConflict:
+                state = self.open()
+        self.check_project(state, project)
+        return state
+
+    def check_project(self, state: State, project: str) -> None:
+        """Raise `Refused` if this is the archive of another project."""
+        if state.project != project:
+            raise Refused(
+                f"{self.place} is the archive of the project {state.project}, not of {project}",
+                hint="give each project a path of its own",
+            )
+
+    def state(self, version: int | None = None) -> State:
+        """Return what the archive is, or was at a version; a writer may be at work meanwhile."""
+        state = self.open()
+        if version is None or version == state.version:
+            return state
+        if not 1 <= version < state.version:
+            raise NotFound(
+                f"{self.place} has no version {version}",
+                hint=f"its versions are 1 to {state.version}",
+            )
+        return self._listed(version) or state
+
+    def read(self, version: int) -> Commit | None:
+        """Return one commit, None if it is not there (yet, or any more)."""
+        name = _commit_name(version)
+        data = self.place.read(name)
+        if data is None:
+            return None
+        commit = read_commit(data, self.place.uri(name))
+        if commit.version != version:
+            raise Unhealthy(f"{self.place.uri(name)} says that it is version {commit.version}")
+        return commit
+
+    def commits(self) -> Iterator[Commit]:
+        """Yield the commits that are still there, oldest first."""
+        _, numbers = self._numbers()
+        for number in numbers:
+            if (commit := self.read(number)) is not None:
+                yield commit
+
+    def _newest(self) -> State | None:
+        known = self._known
+        after: list[Commit] = []
+        if known is not None and _now() - known.read_at <= _TRUSTED:
+            after = self._after(known.version)
+        if known is None or _now() - known.read_at > _TRUSTED or len(after) == STATE_EVERY:
+            known = self._listed()
+            if known is None:
+                return None
+            after = self._after(known.version)
+        known = fold(known, after) if after else known
+        self._known = dataclasses.replace(known, read_at=_now())
+        return self._known
+
+    def _after(self, version: int) -> list[Commit]:
+        """Return the commits that came since, at most as many as lie between two states."""
+        after: list[Commit] = []
+        while len(after) < STATE_EVERY:
+            commit = self.read(version + len(after) + 1)
+            if commit is None:
+                break
+            after.append(commit)
+        return after
+
+    def _listed(self, version: int | None = None) -> State | None:
+        """Return the state at a version, or at the newest one that the listing shows."""
+        for last_try in (False, False, True):
+            states, numbers = self._numbers()
+            if not states and not numbers:
+                return None
+            end = max(states[-1:] + numbers[-1:]) if version is None else version
+            try:
+                return self._from(max((v for v in states if v <= end), default=0), end)
+            except _MissingError as error:
+                # It may have been tidied away since the listing: then a newer state is there.
+                if last_try:
+                    raise Unhealthy(
+                        f"{self.place.uri(str(error))} is missing from the archive's log",
+                        hint="restore it from a copy; a version is kept for a day at least",
+                    ) from None
+        return None
+
+    def _from(self, start: int, end: int) -> State:
+        """Return the state at a version from a written one, or from the beginning (0)."""
+        state = EMPTY
+        if start:
+            name = _state_name(start)
+            data = self.place.read(name)
+            if data is None:
+                raise _MissingError(name)
+            state = read_state(data, self.place.uri(name))
+        names = [_commit_name(number) for number in range(start + 1, end + 1)]
+        commits = []
+        for name, data in zip(names, self.place.read_all(names), strict=True):
+            if data is None:
+                raise _MissingError(name)
+            commits.append(read_commit(data, self.place.uri(name)))
+        return fold(state, commits)
+
+    def _numbers(self) -> tuple[list[int], list[int]]:
+        names = [entry.name for entry in self.place.listing("_log")]
+        states = sorted(int(m[1]) for name in names if (m := _STATE.fullmatch(name)))
+        return states, sorted(int(m[1]) for name in names if (m := _COMMIT.fullmatch(name)))
+
+    # -- writing --
+
+    def commit(self, state: State, change: ArchiveChange) -> State:
+        """Add the version after `state`, whole or not at all, and return the state it makes.
+
+        The data files must be there, as large as the change says: they are made to survive a crash
+        first. `CommitConflict` if another writer has that version: nothing changed then.
+        """
+        commit = Commit(
+            version=state.version + 1,
+            batch=change.batch,
+            operation=change.operation,
+            at=rfc3339(time.time(), milliseconds=True),
+            by=f"{platform.node()}:{os.getpid()}",
+            archive=state.archive,
+            project=state.project,
+            schema=schema.VERSION,
+            files=change.files,
+            removed=change.removed,
+            positions=change.positions,
+        )
+        made = fold(state, [commit])
+        name = _commit_name(commit.version)
+        for file in change.files:
+            size = self.place.sync(self.place.data(file.path))
+            if size is None and self.place.read(name) is not None:
+                # Whoever has the version swept what can no longer win.
+                raise self._taken(commit.version)
+            if size != file.bytes:
+                raise AgentBusError(
+                    f"{self.place.uri(self.place.data(file.path))} is"
+                    + (" not there" if size is None else f" {size} bytes long, not {file.bytes}"),
+                    hint="nothing was committed; try again",
+                )
+        data = commit_json(commit)
+        # A put may be repeated below us after its answer was lost: then it met itself.
+        won = self.place.create(name, data) or self.place.read(name) == data
+        if won and _now() - state.read_at > _TRUSTED and not self._stands(commit):
+            self.place.delete(name)
+            won = False
+        if not won:
+            raise self._taken(commit.version)
+        self._known = made = dataclasses.replace(made, read_at=_now())
+        if made.version % STATE_EVERY == 0:
+            self.place.create(_state_name(made.version), state_json(made))
+            self._tidy_log()
+        return made
+
+    def _taken(self, version: int) -> CommitConflict:
+        return CommitConflict(f"version {version} of {self.place} is taken")
+
+    def _stands(self, commit: Commit) -> bool:
+        """Tell whether a commit that was made after a long pause is part of the log.
+
+        The versions that this writer did not see may have been tidied away, and theirs with them
+        whose number it took.
+        """
+        states, _ = self._numbers()
+        later = [version for version in states if version >= commit.version]
+        if not later:
+            return True
+        name = _state_name(later[0])
+        data = self.place.read(name)
+        if data is not None:
+            state = read_state(data, self.place.uri(name))
+            if commit.version in state.recent:
+                return state.recent[commit.version] == commit.batch
+        raise OutcomeUnknown(
+            f"whether version {commit.version} of {self.place} was committed is unknown after"
+            " such a pause",
+            hint="start again: what is in the archive is exact",
+        )
+
+    def _tidy_log(self) -> None:
+        """Delete what the last two states replace, once it is a day old."""
+        entries = list(self.place.listing("_log"))
+        states = sorted(int(m[1]) for e in entries if (m := _STATE.fullmatch(e.name)))
+        if len(states) < 2:
+            return
+        before = time.time() - _KEPT
+        # Oldest first, so that whoever is killed here leaves no hole.
+        for entry in sorted(entries, key=lambda entry: entry.name):
+            found = _COMMIT.fullmatch(entry.name) or _STATE.fullmatch(entry.name)
+            if found and int(found[1]) < states[-2] and entry.modified < before:
+                self.place.delete(entry.name)
+
+    # -- tidying up --
+
+    def settle(self, state: State, *, grace: float = GRACE, sweep: bool | None = None) -> None:
+        """Bring what plain readers see up to this state, and delete what nobody needs any more.
+
+        That is files of attempts that lost, and after `grace` seconds (at most a day) files that
+        compaction removed. It looks through all files at first, and then every ten minutes or if
+        `sweep` is true; the rest follows the commits. Done twice, or by two, it does no harm.
+        """
+        if not 0 <= grace <= REMEMBERED_MS / 1000:
+            raise UsageError(f"a grace of {grace:g} s is not between 0 and a day")
+        if sweep is None:
+            sweep = self._swept is None or _now() - self._swept >= _SWEEP_EVERY
+        self._settle_view(state, whole=sweep)
+        if sweep:
+            self._sweep(state, grace)
+            self._swept = _now()
+
+    def _settle_view(self, state: State, *, whole: bool) -> None:
+        with self.place.turn() as mine:
+            # Whoever has the turn for so long is bringing it up to date; and what is newer stays.
+            if not mine:
+                return
+            done = self._settled()
+            if done > state.version and self.open().version < done:
+                # No version is so new: the mark is broken.
+                done = 0
+            if done > state.version or (done == state.version and not whole):
+                return
+            commits = None if whole or not done else self._between(done, state.version)
+            if commits is not None:
+                for commit in commits:
+                    self.place.hide(commit.removed)
+                    self.place.show(f.path for f in commit.files if f.path in state.files)
+            elif (seen := self.place.shown()) is not None:
+                # Files that others put there are none of ours.
+                self.place.hide(p for p in sorted(seen - set(state.files)) if _DATA.fullmatch(p))
+                self.place.show(sorted(set(state.files) - seen))
+            self.place.replace(_SETTLED, f"{state.version}\n".encode())
+
+    def _between(self, after: int, version: int) -> list[Commit] | None:
+        """Return the commits after one version up to another, None if one is no longer there."""
+        commits = []
+        for number in range(after + 1, version + 1):
+            if (commit := self.read(number)) is None:
+                return None
+            commits.append(commit)
+        return commits
+
+    def _settled(self) -> int:
+        data = (self.place.read(_SETTLED) or b"").strip()
+        return int(data) if data.isdigit() else 0
+
+    def _sweep(self, state: State, grace: float) -> None:
+        self.place.tidy(time.time() - GRACE)
+        before = (time.time() - grace) * 1000
+        for entry in self._data_files():
+            path = entry.name.removeprefix("_data/")
+            found = _DATA.fullmatch(path)
+            # A file of a version that is not committed yet may belong to the next one.
+            if not found or path in state.files or int(found[1]) > state.version:
+                continue
+            # An attempt at a version that is taken can never win.
+            if state.removed.get(path, 0) < before:
+                self.place.delete(entry.name)
+
+    def _data_files(self) -> Iterator[FileInfo]:
+        if self.place.data("x") != "x":
+            yield from self.place.listing("_data")
+        else:
+            for kind in schema.KINDS:
+                yield from self.place.listing(f"kind={kind}")
+
+
+def _commit_name(version: int) -> str:
+    return f"_log/{version:020d}.json"
+
+
+def _state_name(version: int) -> str:
+    return f"_log/{version:020d}.state.json"
+
+
+def _now() -> float:
+    """Return seconds on a clock that goes on while the machine sleeps, where there is one."""
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))

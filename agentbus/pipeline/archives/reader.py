@@ -1,0 +1,221 @@
+"""Reads an archive with Spark: the rows of its committed files, no others, each once."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, cast
+
+from agentbus.core.errors import ConfigError, NotFound, UsageError
+from agentbus.core.timespec import duration, following, parse_rfc3339, since as starting, stream_id
+from agentbus.pipeline.archives.log import File, Log, State
+from agentbus.pipeline.archives.places import Place, place
+from agentbus.pipeline.rows import schema
+from agentbus.pipeline.rows.typed_columns import COMPACTED, TYPED, types
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+# Spark counts microseconds in 63 bits; no id that a clock made comes near.
+_LAST_MS = 2**63 // 1000 - 1
+_LAST_SEQ = 2**63 - 1
+# Spark's own limit up to which it lists files without tasks, and with how many tasks beyond.
+_FEW = 32
+_LISTERS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class IdRange:
+    """Entries from an id on and up to before another one, each as (ms, seq); None: no bound."""
+
+    start: tuple[int, int] | None = None
+    end: tuple[int, int] | None = None
+
+    def may_hold(self, file: File) -> bool:
+        """Tell whether a file may have rows in this range, by the times that the log knows."""
+        if self.start is not None and file.to_ms < self.start[0]:
+            return False
+        return self.end is None or (file.from_ms, 0) < self.end
+
+    def condition(self) -> Column | None:
+        """Return what holds for the rows in this range, so that Parquet's statistics serve."""
+        from pyspark.sql import functions as f
+
+        at, seq = f.col("time"), f.col("seq")
+        held: list[Column] = []
+        if self.start is not None:
+            moment, first = _moment(self.start[0]), min(self.start[1], _LAST_SEQ)
+            held.append(at >= moment)
+            if first:
+                held.append((at > moment) | (seq >= f.lit(first)))
+        if self.end is not None:
+            moment, last = _moment(self.end[0]), min(self.end[1], _LAST_SEQ)
+            if last:
+                held += [at <= moment, (at < moment) | (seq < f.lit(last))]
+            else:
+                held.append(at < moment)
+        whole: Column | None = None
+        for one in held:
+            whole = one if whole is None else whole & one
+        return whole
+
+
+def between(since: str | None, until: str | None, *, now: float | None = None) -> IdRange:
+    """Read two points in time as `agentbus.core.timespec` knows them: an id, a time, or how long ago.
+
+    Times and durations: from `since` on, up to before `until`. A full id is where somebody has got
+    to: the entries after `since`, up to `until` and with it.
+    """
+    now = time.time() if now is None else now
+    start = None if since is None else stream_id(starting(since, now))
+    end = None
+    if until is not None:
+        end = stream_id(starting(until, now))
+        # `since` means the entries after a full id, `until` those up to it: both end before the
+        # one that follows.
+        given = None if _is_time(until) else stream_id(until)
+        if given is not None and "-" in until:
+            end = stream_id(following(given))
+    if start is not None and end is not None and start >= end:
+        raise UsageError(f"there is nothing from {since} until {until}", hint="swap them")
+    return IdRange(start, end)
+
+
+def read(
+    spark: SparkSession,
+    path: str | os.PathLike[str] | Place,
+    *,
+    since: str | None = None,
+    until: str | None = None,
+    kinds: Sequence[str] | None = None,
+    version: int | None = None,
+    marked: bool = False,
+) -> DataFrame:
+    """Return the rows of an archive: the schema's columns, the typed ones, and `date`.
+
+    Files are chosen by the log, by kind and time, so that a short range of a long archive is read
+    fast. Typed columns are null where a file was not compacted; `typed.typed` fills them in, and need
+    not look at `fields` for that if rows are `marked` by a column `compacted`.
+    What is committed later does not show in this frame. `NotFound` without an archive or where
+    `version` is kept no more; `ConfigError` if a newer AgentBus wrote it. No job runs.
+    """
+    for kind in kinds or ():
+        if kind not in schema.KINDS:
+            raise UsageError(
+                f"{kind[:40]!a} is no kind of entries", hint=f"kinds: {', '.join(schema.KINDS)}"
+            )
+    at = path if isinstance(path, Place) else place(path)
+    span = between(since, until)
+    log = Log(at)
+    state = log.state(version)
+    check_schema(at, state)
+    chosen = [
+        file
+        for file in state.files.values()
+        if (kinds is None or file.kind in kinds) and span.may_hold(file)
+    ]
+    if version is not None:
+        _still_there(at, log.state(), version, chosen)
+    df = _marked(spark, at, chosen) if marked else read_files(spark, at, chosen)
+    condition = span.condition()
+    return df if condition is None else df.where(condition)
+
+
+def _marked(spark: SparkSession, at: Place, files: Sequence[File]) -> DataFrame:
+    """Return the rows of some files, and whether compaction has typed them."""
+    from pyspark.sql import functions as f
+
+    raw: list[File] = []
+    typed: list[File] = []
+    for file in files:
+        (typed if set(TYPED[file.kind]) <= set(file.typed) else raw).append(file)
+    parts = [
+        read_files(spark, at, some).withColumn(COMPACTED, f.lit(mark))
+        for some, mark in ((typed, True), (raw, False))
+        if some or (not files and not mark)
+    ]
+    return parts[0] if len(parts) == 1 else parts[0].unionByName(parts[1])
+
+
+def read_files(spark: SparkSession, at: Place, files: Iterable[File]) -> DataFrame:
+    """Return the rows of some files that the log names, with the columns that `read` gives."""
+    wanted = columns()
+    names = [at.uri(at.data(file.path)) for file in files]
+    if not names:
+        return spark.createDataFrame([], wanted)
+    if len(names) > _FEW:
+        # Otherwise Spark lists them by one task each, which takes ten times as long. It stays set,
+        # since Spark Connect lists them only when the frame is used.
+        spark.conf.set("spark.sql.sources.parallelPartitionDiscovery.parallelism", str(_LISTERS))
+    reader = spark.read.schema(wanted).option("basePath", at.uri(at.data("")).rstrip("/"))
+    return reader.parquet(*literal(at, names)).select(*wanted.names)
+
+
+def columns() -> StructType:
+    """Return the columns that `read` gives: the schema's, the typed ones, `date`."""
+    from pyspark.sql.types import StructType
+
+    named = ", ".join(f"`{name}` {type}" for name, type in types().items())
+    ddl = ", ".join(part for part in (schema.DDL, named, "date date") if part)
+    return cast("StructType", StructType.fromDDL(ddl))
+
+
+def check(path: str | os.PathLike[str] | Place, *, project: str | None = None) -> State:
+    """Return the newest state of an archive that this version can read, before Spark is started.
+
+    Raises `NotFound`, `ConfigError` if a newer AgentBus wrote it, `Refused` if it is not of `project`.
+    """
+    log = Log(path if isinstance(path, Place) else place(path))
+    state = log.open()
+    check_schema(log.place, state)
+    if project is not None:
+        log.check_project(state, project)
+    return state
+
+
+def check_schema(at: Place, state: State) -> None:
+    """Raise `ConfigError` if a newer AgentBus wrote files that this one would read in part."""
+    if state.schema > schema.VERSION:
+        raise ConfigError(
+            f"{at} holds rows of the schema {state.schema}, and this version of AgentBus knows"
+            f" {schema.VERSION}",
+            hint="pip install --upgrade agentbus-toolkit",
+        )
+
+
+def _still_there(at: Place, newest: State, version: int, files: list[File]) -> None:
+    """Raise `NotFound` if files of an old version were deleted since compaction removed them."""
+    for file in files:
+        name = at.data(file.path)
+        if file.path not in newest.files and at.sync(name) is None:
+            raise NotFound(
+                f"version {version} of {at} is gone: compaction replaced its files",
+                hint="read a newer version, which holds the same rows",
+            )
+
+
+def literal(at: Place, names: list[str]) -> list[str]:
+    """Return names so that Spark takes them literally, whatever the user's directories are called."""
+    special = re.compile(r"([{}\[\]*?\\])")
+    if special.search(str(at)) and ":" in str(at).partition("://")[2]:
+        raise UsageError(
+            f"Spark cannot read {at}: a colon and one of {{}}[]*?\\ are in its path",
+            hint="rename the directory",
+        )
+    return [special.sub(r"\\\1", name) for name in names]
+
+
+def _moment(ms: int) -> Column:
+    from pyspark.sql import functions as f
+
+    return f.timestamp_millis(f.lit(min(ms, _LAST_MS)))
+
+
+def _is_time(text: str) -> bool:
+    return parse_rfc3339(text) is not None or (
+        text[-1:] in ("s", "m", "h", "d", "w") and duration(text) is not None
+    )

@@ -1,0 +1,1 @@
+"""Entries of streams as rows of a table."""

@@ -1,0 +1,1 @@
+"""The Spark data source `agentbus`: streams of the server as rows."""

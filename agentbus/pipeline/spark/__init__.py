@@ -1,0 +1,1 @@
+"""Starting Spark, and stating its errors in one sentence."""
