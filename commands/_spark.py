@@ -1,4 +1,4 @@
-"""What the verbs of the pipeline share: where Spark runs, and how its errors are told."""
+"""Options and session handling that the verbs of the pipeline share."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def _setting(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals or not name:
-        raise ValueError(f"{text!r} is no NAME=VALUE")
+        raise ValueError(f"{text!r} is not NAME=VALUE")
     return name, value
 
 
@@ -31,31 +31,31 @@ PARAMS = (
         "master",
         "--master",
         metavar="URL",
-        help="A Spark cluster, as spark://HOST:PORT; else all cores of this machine.",
+        help="Spark cluster, as spark://HOST:PORT (default: all cores of this machine).",
     ),
-    Param("remote", "--remote", metavar="URL", help="A Spark Connect server, as sc://HOST:PORT."),
+    Param("remote", "--remote", metavar="URL", help="Spark Connect server, as sc://HOST:PORT."),
     Param(
         "conf",
         "--spark-conf",
         metavar="NAME=VALUE",
         convert=_setting,
         many=True,
-        help="A setting of Spark's.",
+        help="Spark setting; may be repeated.",
     ),
-    Param("verbose", "--verbose", flag=True, help="Show what Spark logs."),
+    Param("verbose", "--verbose", flag=True, help="Show Spark's log."),
 )
 
 
 @contextlib.contextmanager
 def session(call: Call, path: str | None = None) -> Iterator[SparkSession]:
-    """Open Spark as the options say, and turn what it raises into errors of ours."""
+    """Open Spark as the options say, and convert its errors to ours."""
     try:
         from agentbus.pipeline.spark import errors, reach
         from agentbus.pipeline.spark.session import session as open_session
     except ImportError as error:
         raise missing(error) from None
     args = call.args
-    # Spark's own processes find the server by the environment: what is an option shows in its plans.
+    # Spark's processes find the server by the environment, since options appear in plans.
     handed = {"AGENTBUS_PROJECT": call.settings.project}
     if call.settings.url is not None:
         handed["AGENTBUS_URL"] = call.settings.url
@@ -73,23 +73,23 @@ def session(call: Call, path: str | None = None) -> Iterator[SparkSession]:
         try:
             yield spark
         except Exception as error:
-            # Whoever interrupts a call of Spark's may get another error for it, one of ours among them.
+            # An interrupted call of Spark may raise any error, even one of ours.
             if heard:
                 raise KeyboardInterrupt from error
             if isinstance(error, AgentBusError):
                 raise
             raise errors.told(error) from error
         finally:
-            # It may have been killed, which is what the error above says.
+            # It may have been killed, which the error above reports.
             with contextlib.suppress(Exception):
                 spark.stop()
 
 
 @contextlib.contextmanager
 def _ending() -> Iterator[list[int]]:
-    """Have SIGTERM end a verb as an interrupt does: files are taken away, and Spark is stopped.
+    """Handle SIGTERM as an interrupt: temporary files are removed, and Spark is stopped.
 
-    Yields the signals that were heard.
+    Yields the list of signals that were received.
     """
     heard: list[int] = []
 
@@ -102,13 +102,13 @@ def _ending() -> Iterator[list[int]]:
     try:
         yield heard
     finally:
-        # Spark sets one of its own for interrupts.
+        # Spark installs its own handler for interrupts.
         for number, handler in before.items():
             signal.signal(number, handler)
 
 
 def _note(number: int, heard: list[int]) -> None:
-    """Take note of a signal before it does what it does now: Spark's own handler cancels its jobs."""
+    """Note a signal before its present handler runs, by which Spark cancels its jobs."""
     then = signal.getsignal(number)
 
     def noted(number: int, frame: FrameType | None) -> None:
@@ -120,7 +120,7 @@ def _note(number: int, heard: list[int]) -> None:
 
 
 def missing(error: ImportError) -> ConfigError:
-    """Return the error that says which package a verb needs."""
+    """Return the error that names the package a verb needs."""
     return ConfigError(
         f"this verb needs the package {error.name}",
         hint="pip install 'agentbus-toolkit[pipeline]'",
@@ -128,7 +128,7 @@ def missing(error: ImportError) -> ConfigError:
 
 
 def spark_free(args: object) -> None:
-    """Refuse Spark's options where no Spark is used."""
+    """Raise `UsageError` if Spark's options are given to an action without Spark."""
     given = [p.names[0] for p in PARAMS if getattr(args, p.dest)]
     if given:
-        raise UsageError(f"{given[0]} has no use here", hint="leave it out")
+        raise UsageError(f"{given[0]} has no effect here", hint="leave it out")

@@ -1,4 +1,4 @@
-"""archive: keep the streams of a project as Parquet files, and look after them."""
+"""archive: store the streams of a project as Parquet files, and maintain them."""
 
 from __future__ import annotations
 
@@ -21,49 +21,53 @@ _INTERVAL = 5.0
 
 VERB = Verb(
     "archive",
-    "Keep the streams as Parquet files, each entry exactly once.",
+    "Archive streams as Parquet files, each entry exactly once.",
     Param(
         "words",
         metavar="[ACTION] PATH",
         many=True,
-        help="A directory or s3a://bucket/prefix; before it compact, verify, status or release.",
+        help="A directory or s3a://bucket/prefix. ACTION is compact, verify, status or release.",
     ),
-    Param("continuous", "--continuous", flag=True, help="Go on until interrupted."),
+    Param("continuous", "--continuous", flag=True, help="Keep archiving until interrupted."),
     Param(
         "interval",
         "--interval",
         metavar="S",
         convert=seconds,
-        help="With --continuous: seconds between two looks (5).",
+        help="With --continuous: seconds between two rounds (default 5).",
     ),
     Param(
         "streams",
         "--streams",
         metavar="LIST",
-        help="Which: some of channel,queues,dead-letters,metrics,events, or names such as q:mail (all).",
+        help="Streams: channel,queues,dead-letters,metrics,events, or names such as q:mail (all).",
     ),
     Param(
         "hold",
         "--hold",
         flag=True,
-        help="Let no task and no event be trimmed before it is archived.",
+        help="Keep tasks and events from being trimmed before they are archived.",
     ),
     Param(
         "new_epoch",
         "--new-epoch",
         flag=True,
-        help="Go on although the server went back in time.",
+        help="Continue after the server was restored to an earlier state.",
     ),
-    Param("before", "--before", metavar="DATE", help="With compact: days before this one (today)."),
+    Param(
+        "before",
+        "--before",
+        metavar="DATE",
+        help="With compact: compact the days before this date (default today).",
+    ),
     Param("dry_run", "--dry-run", flag=True, help="With compact: change nothing."),
     *_spark.PARAMS,
-    text="Archives what is new and ends, or goes on with --continuous. Any number of archivers may try,"
-    " and any may be killed: what is not committed does not exist, and what is committed is there once."
-    " Entries that were trimmed away before they were archived are counted, in rows of the kind gap."
-    " 'compact' turns the files of closed days into few sorted ones with typed columns, 'verify'"
-    " compares the archive with its log and with the server (exit 6 if they differ), 'status' tells how"
-    " far it is, 'release' lets queues and events be trimmed again that --hold kept. Needs the extra"
-    " pipeline."
+    text="Archives new entries and exits; with --continuous it runs until interrupted. Several archivers"
+    " may run at once, and each may be killed at any time: every entry is committed exactly once."
+    " Entries that were trimmed before they were archived are counted in rows of the kind gap."
+    " 'compact' merges the files of past days into a few sorted files with typed columns, 'verify'"
+    " compares the archive with its log and with the server (exit 6 if they differ), 'status' shows how"
+    " far the archive is behind, 'release' ends what --hold started. Needs the extra pipeline."
     " JSON: version, rows, lost, files, bytes, streams, seconds, complete for each version;"
     " for compact partitions, files_before, files_after, rows, bytes_before, bytes_after, dry_run;"
     " for verify stream, rows, lost, added, duplicates, missing, ok;"
@@ -81,7 +85,7 @@ VERB = Verb(
 
 
 def run(call: Call) -> int:
-    """Archive, or do what is asked with an archive."""
+    """Archive, or run the action on an archive."""
     action, path = _asked(call.args.words)
     _check(call.args, action)
     try:
@@ -97,7 +101,7 @@ def _asked(words: list[str]) -> tuple[str, str]:
         return words[0], words[1]
     raise UsageError(
         "archive needs one PATH, after one of compact, verify, status, release or nothing",
-        hint="a directory that is called so is written as ./compact",
+        hint="to name a directory like an action, write ./compact",
     )
 
 
@@ -166,7 +170,7 @@ def _archive(call: Call, path: str) -> None:
 
 
 def _may_begin(call: Call, path: str) -> None:
-    """Refuse what cannot be archived before Spark starts, which takes seconds."""
+    """Check the path and the server before Spark starts, which takes seconds."""
     from agentbus.admin.metrics_reader import server_time
     from agentbus.core.errors import NotFound
     from agentbus.pipeline.archives.reader import check
@@ -175,18 +179,18 @@ def _may_begin(call: Call, path: str) -> None:
     with RangeReader(call.settings) as reader:
         with contextlib.suppress(NotFound):
             check(path, project=reader.scope.keys.project)
-        # One that goes on waits for a server that is away.
+        # A continuous archiver waits for a server that does not answer.
         if not call.args.continuous:
             reader.run(server_time(reader.scope))
 
 
 def _n(value: int | None) -> str:
-    """Write a number as people read it."""
+    """Format a number with separators, `?` for an unknown one."""
     return "?" if value is None else f"{value:,}"
 
 
 def _fields(done: Any) -> dict[str, object]:
-    """Return a frozen value's fields."""
+    """Return the fields of a dataclass."""
     return {name: getattr(done, name) for name in done.__slots__}
 
 
@@ -198,7 +202,7 @@ def _sentence(done: Round) -> str:
 
 @contextlib.contextmanager
 def _stopping(stop: threading.Event) -> Iterator[None]:
-    """Let a first signal end the round under way and then the archiver; a second interrupts."""
+    """Stop the archiver after the current round at the first signal, at once at the second."""
 
     def heard(_number: int, _frame: object) -> None:
         if stop.is_set():
@@ -302,7 +306,7 @@ _ACTS = {
 
 @contextlib.contextmanager
 def _line(call: Call) -> Iterator[Any]:
-    """Yield what shows the progress of a round on a terminal, and of None clears it."""
+    """Yield a function that shows the progress of a round on a terminal; None clears the line."""
     from agentbus.commands._progress import Line, wanted
     from agentbus.core.settings import environment
 

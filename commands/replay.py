@@ -1,4 +1,4 @@
-"""replay: publish entries of an archive anew."""
+"""replay: publish entries of an archive again."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ def positive(text: str) -> float:
     except ValueError:
         found = 0.0
     if not 0 < found < 1e12:
-        raise ValueError(f"{text!r} is no number above 0")
+        raise ValueError(f"{text!r} is not a number above 0")
     return found
 
 
 VERB = Verb(
     "replay",
-    "Publish entries of an archive anew, each once.",
+    "Publish entries of an archive again, each exactly once.",
     Param("path", metavar="PATH", required=True, help="The archive: a directory, or s3a://…"),
-    Param("start", "--from", metavar="ID|TIME|30m", help="From this entry, or time, on."),
-    Param("end", "--to", metavar="ID|TIME|30m", help="Up to this entry, or time, and with it."),
+    Param("start", "--from", metavar="ID|TIME|30m", help="Start at this entry or time."),
+    Param("end", "--to", metavar="ID|TIME|30m", help="End at this entry or time, inclusive."),
     Param(
         "streams",
         "--stream",
@@ -39,26 +39,31 @@ VERB = Verb(
         many=True,
         help="Only this stream (q:mail, dlq:mail:default, ch:main); may be repeated.",
     ),
-    Param("where", "--where", metavar="SQL", help="Only rows for which this condition holds."),
-    Param("queue", "--to-queue", metavar="Q", help="Publish to this queue."),
+    Param("where", "--where", metavar="SQL", help="Only rows that match this condition."),
+    Param("queue", "--to-queue", metavar="Q", help="Publish all tasks to this queue."),
     Param("channel", "--to-channel", flag=True, help="Publish messages to the channel."),
-    Param("rate", "--rate", metavar="N", convert=positive, help="At most N rows a second."),
-    Param("dry_run", "--dry-run", flag=True, help="Only count, and change nothing."),
     Param(
-        "replay_id", "--id", metavar="ID", help="The replay's name; the same wishes have the same."
+        "rate", "--rate", metavar="N", convert=positive, help="Publish at most N rows per second."
+    ),
+    Param("dry_run", "--dry-run", flag=True, help="Count the rows, and publish nothing."),
+    Param(
+        "replay_id",
+        "--id",
+        metavar="ID",
+        help="Name of the replay (default: derived from the other options).",
     ),
     Param(
         "version",
         "--archive-version",
         metavar="N",
         convert=whole,
-        help="The archive as it was then.",
+        help="Replay version N of the archive.",
     ),
     Param(
         "keep_replies",
         "--keep-replies",
         flag=True,
-        help="Tell those who were told of the outcomes (reply_to, webhook) again.",
+        help="Keep reply_to and webhook, so that results are sent again.",
     ),
     Param(
         "patience",
@@ -66,14 +71,14 @@ VERB = Verb(
         metavar="S",
         convert=seconds,
         default=60.0,
-        help="How long to wait at a full queue, or for a server (60).",
+        help="Seconds to wait for a full queue or for the server (default 60).",
     ),
     *_spark.PARAMS,
-    text="Without --stream the entries of all queues are meant (with --to-channel: the channel's);"
-    " dead letters and messages only where --stream names them. Each task goes back to the queue it"
-    " came from, or all to --to-queue; the priority stays. What is published bears replayed_from."
-    " A replay that was killed goes on when it is run again, and one that is finished publishes"
-    " nothing: give another --id to have it all once more. Exit 1 if a queue stays full. JSON: id,"
+    text="Without --stream it replays all queues, or with --to-channel the channel; dead letters and"
+    " messages only if --stream names them. Each task goes back to its queue, or to --to-queue, with its"
+    " priority; the field replayed_from names its origin. Run the same command again to resume a replay"
+    " that was killed; one that is finished publishes nothing, unless you give another --id. Exit 1 if a"
+    " queue stays full. JSON: id,"
     " rows, published, skipped, streams (each with stream, target, priority, rows, first, last),"
     " seconds, dry_run, finished.",
     examples=(
@@ -87,7 +92,7 @@ _HEAD = ("STREAM", "TO", "PRIORITY", "ROWS", "FIRST", "LAST")
 
 
 def run(call: Call) -> None:
-    """Replay, showing how far it is to whoever sits at the terminal; and say what was done."""
+    """Replay with a progress line, and print the result."""
     try:
         from agentbus.pipeline.replays.replay import replay
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""report: tables and charts of what an archive holds."""
+"""report: tables and charts from an archive."""
 
 from __future__ import annotations
 
@@ -21,20 +21,24 @@ if TYPE_CHECKING:
 
 VERB = Verb(
     "report",
-    "Report on an archive: who did how much, how fast, and what went wrong.",
+    "Report on an archive: activity, latency, failures and anomalies.",
     Param(
         "name",
         metavar="NAME",
         required=True,
-        help="Which report, or all of them.",
+        help="Name of a report, or all.",
     ),
     Param("path", metavar="PATH", help="The archive: a path, file:// or s3a://."),
-    Param("since", "--since", metavar="30m|TIME|ID", help="From so long ago, a time, or an id on."),
-    Param("until", "--until", metavar="30m|TIME|ID", help="Up to there."),
-    Param("html", "--html", metavar="FILE", help="One page with charts, which stands alone."),
-    Param("csv", "--csv", flag=True, help="One table as CSV."),
+    Param(
+        "since", "--since", metavar="30m|TIME|ID", help="Start: a time span ago, a time, or an id."
+    ),
+    Param(
+        "until", "--until", metavar="30m|TIME|ID", help="End: a time span ago, a time, or an id."
+    ),
+    Param("html", "--html", metavar="FILE", help="Write one self-contained page with charts."),
+    Param("csv", "--csv", flag=True, help="Print one table as CSV."),
     Param("table", "--table", metavar="T", help="Only this table of the report."),
-    Param("live", "--live", flag=True, help="What happens now, from the bus, until interrupted."),
+    Param("live", "--live", flag=True, help="Report on the bus as it changes, until interrupted."),
     *_spark.PARAMS,
     text="NAME is activity, conversations, tasks, flags, lag, slowest, anomalies, or all. Without --html"
     " or --csv the first rows of each table are shown. All times are UTC. Exit 5 if there is no archive."
@@ -46,7 +50,7 @@ VERB = Verb(
     ),
     subject="name",
 )
-# So many rows of a table are shown on a terminal: of one report, and of all.
+# Rows of a table on a terminal: of one report, and of each when all are shown.
 _TOP, _TOP_OF_ALL = 20, 8
 _WIDEST = 36
 
@@ -205,7 +209,7 @@ def _table(out: Out, table: Filled, top: int) -> None:
 
 
 class _Steps:
-    """A line on a terminal's stderr that says what a report is at; it leaves nothing behind."""
+    """The progress of a report, on a line of the terminal's stderr."""
 
     def __init__(self, call: Call) -> None:
         from agentbus.core.settings import environment
@@ -222,15 +226,15 @@ class _Steps:
         self.clear()
 
     def step(self, step: ReportStep) -> None:
-        """Say how far a run is."""
+        """Show how far a run is."""
         far = f", {step.done} of {step.all} tables" if step.all else ""
         self.say(f"{step.doing}{far}")
 
     def say(self, what: str) -> None:
-        """Say what comes now."""
+        """Show the current step."""
         if self._wanted:
             self._line.show(f"report: {what}, {time.monotonic() - self._began:.0f} s")
 
     def clear(self) -> None:
-        """Take the line away."""
+        """Remove the line."""
         self._line.clear()

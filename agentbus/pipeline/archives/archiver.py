@@ -1,8 +1,8 @@
-"""Archives the streams of a project: exactly once, whoever is killed and however many try.
+"""Archives the streams of a project exactly once, with any number of writers and crashes.
 
-A round looks how far the streams have come, has Spark copy what is new into files, and commits these
-with the new positions as one version of the archive's log. What is not committed does not exist; of two
-archivers that copied the same, one gets the version, and the other throws its files away.
+A round reads the ends of the streams, copies new entries into files on Spark, and commits the files
+with the new positions as one version of the archive's log. Of two archivers that copied the same
+entries, one gets the version, and the other deletes its files.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ if TYPE_CHECKING:
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Op
 
-# What one task copies, about: less costs more for each row, more keeps cores waiting for the last one.
+# Entries that one task copies: fewer cost more per row, more leave cores idle at the end.
 _LOT = 125_000
-# A version that has so many entries is left at that; what is left makes the next one.
+# About the most entries of one version; the rest follow in the next one.
 _ROUND = 20_000_000
 INTERVAL = 5.0
 
@@ -128,7 +128,7 @@ class Archiver:
     ) -> None:
         """Archive what there is now; if `continuous`, go on every `interval` seconds until `stop` is set.
 
-        One that goes on outlives what passes: a server that restarts, a disk that is full for a while.
+        A continuous archiver survives temporary failures: a restart of the server, a full disk.
         """
         stop = stop or threading.Event()
         while not stop.is_set():
@@ -248,14 +248,14 @@ class Archiver:
     # -- what must not be trimmed yet --
 
     def _keep(self, state: State, heads: dict[str, Head]) -> None:
-        """Let those who trim queues and events know from where on entries are still needed."""
+        """Register the first entries of queues and events that must not be trimmed yet."""
         for name in heads:
             at = state.positions.get(name, NOTHING).id
             self._reader.run(_hold(self._reader.scope, state, name, following(parts_of(at))))
 
 
 def release(settings: Settings, path: str) -> list[str]:
-    """Let the queues and events go that were kept for an archive, and return their streams."""
+    """Allow trimming of the queues and events that were kept for an archive; return their streams."""
     log = Log(place(path))
     state = log.state()
     held = [name for name in state.positions if streams.kind(name) in (QUEUE, EVENT)]
@@ -312,7 +312,7 @@ def _account(
         if lost:
             gaps.append(planning.gap(name, lost, start, end, plan.heads[name]))
         total, gone = old.rows + rows, old.lost + lost
-        # What the server does not count any more, since it began anew, is the base.
+        # The base is what the server no longer counts, since its counter began again.
         positions[name] = replace(
             old, id=end.id, added=end.added, base=total + gone - end.added, rows=total, lost=gone
         )
@@ -342,10 +342,10 @@ def archive(
 ) -> Archived:
     """Archive what there is now in a project's streams, and return what that was.
 
-    Without a url or a project those of the settings. Exactly once, whoever else archives to the path, and
-    whoever was killed. With `hold`, no task and no event is trimmed before it is archived.
-    Raises `EpochMismatch` where the server went back behind the archive, `Refused` if the path holds
-    the archive of another project.
+    The defaults of url and project are those of the settings. Exactly once, even if other processes archive
+    to the path or were killed. `hold` keeps tasks and events from being trimmed before they are archived.
+    Raises `EpochMismatch` if the server was restored to a state before the archive, `Refused` if the
+    path holds the archive of another project.
     """
     rounds: list[Round] = []
     settings = resolve({"url": url, "project": project})

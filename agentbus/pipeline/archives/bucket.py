@@ -24,7 +24,7 @@ _UNKNOWN_KEY = (
 
 
 class Bucket(Place):
-    """A part of a bucket: files come into being whole, and a put with a condition is exclusive."""
+    """A prefix in a bucket: puts are atomic, and a conditional put is exclusive."""
 
     def __init__(self, bucket: str, prefix: str) -> None:
         try:
@@ -102,7 +102,7 @@ class Bucket(Place):
 
     @contextlib.contextmanager
     def turn(self) -> Iterator[bool]:
-        """There is no view to keep here, so that nobody needs to wait."""
+        """Yield at once: there is no view to update in a bucket."""
         yield True
 
     def show(self, paths: Iterable[str]) -> None:

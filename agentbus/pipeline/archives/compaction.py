@@ -1,4 +1,4 @@
-"""Turns the many files of closed days into few sorted, typed ones, without a reader noticing."""
+"""Merges the many files of past days into a few sorted, typed ones, while readers are active."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def compact(
     dry_run: bool = False,
     grace: float = GRACE,
 ) -> Compacted:
-    """Write each closed day of each kind anew: sorted, with its typed columns, in few files.
+    """Rewrite each past day of each kind: sorted, with its typed columns, in a few files.
 
     `before` is the date (`2026-11-20`) whose earlier days are closed; today in UTC unless given.
     Each partition is one commit: killed at any moment, the archive is as before or as after it.
@@ -139,7 +139,7 @@ def _each(
 
 
 def _compact_one(spark: SparkSession, log: Log, kind: str, files: list[File]) -> list[File] | None:
-    """Compact one partition; None if its files were replaced by somebody else meanwhile."""
+    """Compact one partition; None if another compaction replaced its files meanwhile."""
     at, batch = log.place, new_batch()
     work = f"{_WORK}/{os.getpid()}-{batch}@{platform.node()}"
     raw = [name for name in schema.COLUMNS if name != "kind"]

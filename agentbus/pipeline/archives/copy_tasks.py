@@ -1,4 +1,4 @@
-"""Has Spark run the tasks of an archive, and tells how far they are."""
+"""Runs the copy tasks of an archive on Spark, and reports their progress."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _unpacked(data: bytes) -> list[File]:
 
 
 class _TaskWatch:
-    """Tells what share of a job's tasks is done, twice a second, where Spark lets one look."""
+    """Reports the share of a job's tasks that are done, twice a second, if Spark has a status tracker."""
 
     def __init__(
         self, spark: SparkSession, tasks: int, on_share: Callable[[float], None] | None

@@ -124,7 +124,7 @@ class Directory(Place):
             name = self._path(path)
             with self._told("write", name):
                 os.makedirs(os.path.dirname(name), exist_ok=True)
-                # It is there already, or compaction removed it and a sweep deleted it meanwhile.
+                # It exists already, or compaction removed it and a sweep deleted it meanwhile.
                 with contextlib.suppress(FileExistsError, FileNotFoundError):
                     _link(self._path(self.data(path)), name)
 

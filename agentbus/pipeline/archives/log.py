@@ -62,10 +62,10 @@ __all__ = [
 ]
 
 STATE_EVERY = 50
-# What a state replaced is kept for so long, for readers that are slow or look back.
+# Seconds for which files that a state replaces are kept, for slow readers and for reading old versions.
 _KEPT = 86_400.0
-# A state that was read longer ago is no ground for a commit without a second look. Half of what is
-# above, so that what it builds on cannot have been tidied away meanwhile.
+# A commit on a state that was read longer ago is checked again afterwards. Half of the above, so that
+# the files that it builds on cannot have been deleted meanwhile.
 _TRUSTED = 43_200.0
 GRACE = 3600.0
 _SWEEP_EVERY = 600.0
@@ -76,7 +76,7 @@ _SETTLED = "_log/.settled"
 
 
 def new_batch() -> str:
-    """Return a name for an attempt at a commit, which no other attempt has."""
+    """Return a unique name for an attempt at a commit."""
     return secrets.token_hex(4)
 
 
@@ -100,12 +100,12 @@ class Log:
     # -- reading --
 
     def open(self) -> State:
-        """Return the newest state; `NotFound` if nothing is there, `UsageError` if it is foreign."""
+        """Return the newest state; `NotFound` without an archive, `UsageError` if other files are there."""
         state = self._newest()
         if state is not None:
             return state
         if first := next(iter(self.place.listing("")), None):
-            # What lies here may be the first commit of one that has just made an archive.
+            # It may be the first commit of a writer that has just created the archive.
             state = self._newest()
             if state is not None:
                 return state
@@ -117,7 +117,7 @@ class Log:
         raise NotFound(f"there is no archive at {self.place}", hint="agentbus archive PATH")
 
     def create(self, project: str) -> State:
-        """Make an archive of a project unless there is one; `Refused` if that is of another."""
+        """Create an archive of a project unless it exists; `Refused` if it is of another project."""
         try:
             state = self.open()
         except NotFound:
@@ -139,7 +139,7 @@ class Log:
             )
 
     def state(self, version: int | None = None) -> State:
-        """Return what the archive is, or was at a version; a writer may be at work meanwhile."""
+        """Return the newest state, or that at a version; writers may be active."""
         state = self.open()
         if version is None or version == state.version:
             return state
@@ -202,7 +202,7 @@ class Log:
             try:
                 return self._from(max((v for v in states if v <= end), default=0), end)
             except _MissingError as error:
-                # It may have been tidied away since the listing: then a newer state is there.
+                # It may have been deleted since the listing: then there is a newer state.
                 if last_try:
                     raise Unhealthy(
                         f"{self.place.uri(str(error))} is missing from the archive's log",
@@ -258,7 +258,7 @@ class Log:
         for file in change.files:
             size = self.place.sync(self.place.data(file.path))
             if size is None and self.place.read(name) is not None:
-                # Whoever has the version swept what can no longer win.
+                # The writer that has the version deleted the files of the others.
                 raise self._taken(commit.version)
             if size != file.bytes:
                 raise AgentBusError(
@@ -267,7 +267,7 @@ class Log:
                     hint="nothing was committed; try again",
                 )
         data = commit_json(commit)
-        # A put may be repeated below us after its answer was lost: then it met itself.
+        # A put whose answer was lost may have been repeated below us, and found its own file.
         won = self.place.create(name, data) or self.place.read(name) == data
         if won and _now() - state.read_at > _TRUSTED and not self._stands(commit):
             self.place.delete(name)
@@ -286,7 +286,7 @@ class Log:
     def _stands(self, commit: Commit) -> bool:
         """Tell whether a commit that was made after a long pause is part of the log.
 
-        The versions that this writer did not see may have been tidied away, and theirs with them
+        Versions that this writer did not see may have been deleted meanwhile, and with them the one
         whose number it took.
         """
         states, _ = self._numbers()
@@ -312,7 +312,7 @@ class Log:
         if len(states) < 2:
             return
         before = time.time() - _KEPT
-        # Oldest first, so that whoever is killed here leaves no hole.
+        # Oldest first, so that a process that is killed here leaves no hole.
         for entry in sorted(entries, key=lambda entry: entry.name):
             found = _COMMIT.fullmatch(entry.name) or _STATE.fullmatch(entry.name)
             if found and int(found[1]) < states[-2] and entry.modified < before:
@@ -321,11 +321,11 @@ class Log:
     # -- tidying up --
 
     def settle(self, state: State, *, grace: float = GRACE, sweep: bool | None = None) -> None:
-        """Bring what plain readers see up to this state, and delete what nobody needs any more.
+        """Update the view of plain readers to this state, and delete files that are no longer needed.
 
-        That is files of attempts that lost, and after `grace` seconds (at most a day) files that
-        compaction removed. It looks through all files at first, and then every ten minutes or if
-        `sweep` is true; the rest follows the commits. Done twice, or by two, it does no harm.
+        These are the files of failed attempts and, after `grace` seconds (at most a day), files that
+        compaction removed. All files are examined on the first call, then every ten minutes or if
+        `sweep` is true; otherwise only the new commits. Idempotent, and safe in several processes.
         """
         if not 0 <= grace <= REMEMBERED_MS / 1000:
             raise UsageError(f"a grace of {grace:g} s is not between 0 and a day")
@@ -338,12 +338,12 @@ class Log:
 
     def _settle_view(self, state: State, *, whole: bool) -> None:
         with self.place.turn() as mine:
-            # Whoever has the turn for so long is bringing it up to date; and what is newer stays.
+            # A process that holds the turn for so long is updating the view; and a newer view stays.
             if not mine:
                 return
             done = self._settled()
             if done > state.version and self.open().version < done:
-                # No version is so new: the mark is broken.
+                # There is no such version: the mark is broken.
                 done = 0
             if done > state.version or (done == state.version and not whole):
                 return
@@ -353,13 +353,13 @@ class Log:
                     self.place.hide(commit.removed)
                     self.place.show(f.path for f in commit.files if f.path in state.files)
             elif (seen := self.place.shown()) is not None:
-                # Files that others put there are none of ours.
+                # Files of other programs stay.
                 self.place.hide(p for p in sorted(seen - set(state.files)) if _DATA.fullmatch(p))
                 self.place.show(sorted(set(state.files) - seen))
             self.place.replace(_SETTLED, f"{state.version}\n".encode())
 
     def _between(self, after: int, version: int) -> list[Commit] | None:
-        """Return the commits after one version up to another, None if one is no longer there."""
+        """Return the commits after one version up to another, None if one was deleted."""
         commits = []
         for number in range(after + 1, version + 1):
             if (commit := self.read(number)) is None:
@@ -377,7 +377,7 @@ class Log:
         for entry in self._data_files():
             path = entry.name.removeprefix("_data/")
             found = _DATA.fullmatch(path)
-            # A file of a version that is not committed yet may belong to the next one.
+            # A file of a version that is not committed yet may belong to the next commit.
             if not found or path in state.files or int(found[1]) > state.version:
                 continue
             # An attempt at a version that is taken can never win.
@@ -401,5 +401,5 @@ def _state_name(version: int) -> str:
 
 
 def _now() -> float:
-    """Return seconds on a clock that goes on while the machine sleeps, where there is one."""
+    """Return seconds of a clock that also counts while the machine sleeps, if there is one."""
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))

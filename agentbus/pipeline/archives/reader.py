@@ -36,13 +36,13 @@ class IdRange:
     end: tuple[int, int] | None = None
 
     def may_hold(self, file: File) -> bool:
-        """Tell whether a file may have rows in this range, by the times that the log knows."""
+        """Tell whether a file may have rows in this range, by its times in the log."""
         if self.start is not None and file.to_ms < self.start[0]:
             return False
         return self.end is None or (file.from_ms, 0) < self.end
 
     def condition(self) -> Column | None:
-        """Return what holds for the rows in this range, so that Parquet's statistics serve."""
+        """Return the condition for rows in this range, in a form that uses Parquet's statistics."""
         from pyspark.sql import functions as f
 
         at, seq = f.col("time"), f.col("seq")
@@ -67,8 +67,8 @@ class IdRange:
 def between(since: str | None, until: str | None, *, now: float | None = None) -> IdRange:
     """Read two points in time as `agentbus.core.timespec` knows them: an id, a time, or how long ago.
 
-    Times and durations: from `since` on, up to before `until`. A full id is where somebody has got
-    to: the entries after `since`, up to `until` and with it.
+    With times and durations, `since` is inclusive and `until` exclusive. A full id is a position of
+    a reader: entries after `since`, up to and including `until`.
     """
     now = time.time() if now is None else now
     start = None if since is None else stream_id(starting(since, now))

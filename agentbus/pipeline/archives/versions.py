@@ -1,6 +1,6 @@
-"""The versions of an archive as values: what each commit says, and what they add up to.
+"""The versions of an archive as values: commits, and the state that they result in.
 
-One commit says which data files came, which went, and how far each stream is archived. They are
+A commit lists the data files that it adds and removes, and how far each stream is archived. Commits are
 JSON in the archive's `_log`; docs/reference/archive.md describes every field.
 """
 
@@ -24,7 +24,7 @@ REMEMBERED_MS = 86_400_000
 
 
 class CommitConflict(Refused):
-    """Raised when somebody else committed the version first: plan anew on the new state."""
+    """Raised when another writer committed the version first: plan again from the new state."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class ArchiveChange:
-    """What a commit is to change; `batch` is the one that its files' names bear."""
+    """The contents of a commit to be made; `batch` is part of the names of its files."""
 
     operation: str
     batch: str
@@ -104,7 +104,7 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What all commits up to a version add up to: the archive as it is then.
+    """The state of an archive at a version: the result of all commits up to it.
 
     `files` by path, `positions` by stream, `removed`: path → unix time in ms at which a commit of
     the last day removed it, `recent`: version → batch of the last commits.
@@ -149,7 +149,7 @@ def fold(state: State, commits: Iterable[Commit]) -> State:
                 f"version {commit.version} belongs to another archive",
                 hint="do not copy one archive's _log into another's",
             )
-        # By each commit's own clock, so that it does not matter from which state one starts.
+        # By the time of each commit, so that the result does not depend on the starting state.
         forgotten = commit.at_ms - REMEMBERED_MS
         removed = {path: at for path, at in removed.items() if at > forgotten}
         for path in commit.removed:

@@ -1,6 +1,6 @@
-"""A replay's record on the server, by which it goes on where it stopped.
+"""A replay's record on the server, by which it resumes.
 
-The driver writes what was asked for and what that came to, once; Spark's tasks move the cursors on.
+The driver writes the options and the streams that they select, once; Spark's tasks move the cursors.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What is replayed of one stream: so many rows, from the first id to the last, to one place.
+    """The part of a stream that is replayed: rows from the first id to the last, to one destination.
 
     `target` is a queue, and None the channel.
     """
@@ -43,7 +43,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """A replay that was begun: its bounds, what it came to, how much is published, when all was."""
+    """A replay that was begun: its bounds, its streams, how many rows are published, when all were."""
 
     start: tuple[int, int] | None
     end: tuple[int, int] | None
@@ -52,7 +52,7 @@ class Begun:
     finished: str | None
 
     def bounded(self, wanted: Wanted) -> Wanted:
-        """Return what is wanted, with the bounds that were first meant."""
+        """Return the selection with the bounds of the first run."""
         return replace(wanted, start=self.start, end=self.end)
 
 
@@ -106,7 +106,7 @@ class ReplayRecord:
             "asked": asked,
             "at": rfc3339(self.scope.now()),
             "version": version,
-            # Once it has begun, `30m` ago is no other time, and what is archived later is not meant.
+            # Fixed when it begins: later runs use the same bounds for `30m`, and no newer entries.
             "from": wanted.start,
             "to": wanted.end,
             "streams": [asdict(each) for each in chosen],

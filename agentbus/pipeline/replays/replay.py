@@ -1,8 +1,8 @@
-"""Replay: rows of an archive are published anew, into queues or the channel, marked with their origin.
+"""Replay: rows of an archive are published again, into queues or the channel, marked with their origin.
 
-A replay has an id and a record on the server: what it was asked for, which streams up to which id that
-came to, and for each stream a cursor. So it may be killed and started again at any moment, and two may
-run at once: each entry is published once.
+A replay has an id and a record on the server: its options, the streams with their last ids, and a
+cursor for each stream. So it may be killed and resumed at any time, and two processes may run it at
+once: each entry is published exactly once.
 """
 
 from __future__ import annotations
@@ -82,16 +82,16 @@ def replay(
     patience: float = PATIENCE,
     watch: Callable[[str, int], None] | None = None,
 ) -> ReplayResult:
-    """Publish entries of an archive anew, each once, however often this is called.
+    """Publish entries of an archive again, each exactly once, however often this is called.
 
-    `spark` is a session, or opens one: it is not asked before all else is checked.
+    `spark` is a session, or a function that opens one: it is called after all checks.
     `start` and `end` are ids, times or durations, both inclusive; `streams` names streams as the archive
     does; `where` is a condition in SQL on the columns of a row. Tasks go into the queues that they came
     from, or all into `queue`; messages into the `channel`, or into `queue`. `rate` is in rows a second in
     all. Order is kept within each stream.
-    A call with the same wishes is the same replay: it goes on where the last one stopped, with the rows
-    that the archive held when it began. Another `replay_id` makes it another one. `patience` is how many
-    seconds a full queue, or a server that is away, is waited for. `watch` is called with the replay's id
+    A call with the same arguments is the same replay: it resumes where the last one stopped, with the
+    rows that the archive held when it began. Another `replay_id` makes another replay. `patience` is the
+    number of seconds to wait for a full queue or for the server. `watch` is called with the replay's id
     and the number of rows, once they are known.
     Raises `UsageError`, `NotFound` (no such archive), `Refused` (the id is another replay's), `QueueFull`.
     """
@@ -134,7 +134,7 @@ def replay(
         if begun is None:
             opened = _opened(spark)
             found = _count(opened, path, wanted, version)
-            # Nothing to replay yet is nothing to remember.
+            # Without rows there is nothing to resume, and no record.
             if dry_run or not found:
                 rows = sum(each.rows for each in found)
                 return ReplayResult(name, rows, 0, 0, found, time.monotonic() - began, dry_run)
@@ -242,7 +242,7 @@ def _write(
             "stream": pa.array(list(parts), pa.string()),
             "number": pa.array(range(len(parts)), pa.int32()),
             "part": pa.array(list(parts.values()), pa.int32()),
-            # What was archived since the replay began is not meant.
+            # Entries that were archived after the replay began are left out.
             "last_time": pa.array(
                 [min(last[s][0], selection.LAST_MS) * 1000 for s in parts],
                 pa.timestamp("us", tz="UTC"),
@@ -313,14 +313,14 @@ def _tasks(spark: SparkSession) -> int:
     try:
         return int(spark.sparkContext.defaultParallelism)
     except PySparkException:
-        # Through Spark Connect nobody tells.
+        # Spark Connect does not report it.
         return int(spark.conf.get("spark.sql.shuffle.partitions") or 1)
 
 
 def _done(
     work: Callable[[], Any], where: str | None, look: Callable[[], None] | None = None
 ) -> Any:
-    """Do what Spark does, and tell in a sentence why it could not."""
+    """Run work on Spark, and convert its errors to ours."""
     # Py4J's own errors are no PySparkException.
     try:
         return work()

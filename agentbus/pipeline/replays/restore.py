@@ -1,4 +1,4 @@
-"""Turns rows of an archive back into entries of streams, marked with where they came from."""
+"""Converts rows of an archive back to entries of streams, marked with their origin."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from agentbus.queues.dead_letters import OWN
 Words: TypeAlias = list[str | bytes]
 
 MARK = "replayed_from"
-# Whoever was told of a task's outcome is not told again of a replayed one's, unless it is wished.
+# A replayed task does not send its result again, unless that is asked for.
 _TOLD = ("reply_to", "webhook")
 _BASE64 = ":base64"
 # Lua's stack holds about 8,000 words: what another program's huge entry has beside is kept as one field.
@@ -28,7 +28,7 @@ def task(
     """Return a task's ordering key ('' for none) and its entry.
 
     Its payload, its other fields and its envelope are as they were, but for the id that a delayed task
-    has and, unless `keep_replies`, who is told of the outcome. `replayed_from` in the envelope is the
+    has and, unless `keep_replies`, where results are sent. `replayed_from` in the envelope is the
     origin. Another program's entry without a payload becomes a task whose payload is its fields, as
     which workers take it anyway.
     """
@@ -82,8 +82,8 @@ def message(
 ) -> Words:
     """Return a message of the channel as an entry of the channel, with the field `replayed_from`.
 
-    An event of the bus itself is told as `replayed_event`: whoever awaits a flag must not take it for
-    something that happens now.
+    A notice of the bus itself is published as `replayed_event`, so that an agent that awaits a flag
+    does not take it for a present one.
     """
     words: Words = []
     for name, value in (("agent_id", agent), ("message", _said(payload)), ("topic", topic)):

@@ -1,4 +1,4 @@
-"""Chooses the rows of an archive that are to be replayed, and says where each of them goes."""
+"""Selects the rows of an archive to replay, and the destination of each."""
 
 from __future__ import annotations
 
@@ -25,13 +25,12 @@ if TYPE_CHECKING:
 _MAX = 2**64 - 1
 # As far as Spark's times and numbers go.
 LAST_MS, LAST_SEQ = (2**63 - 1) // 1000, 2**63 - 1
-# Text and comments in SQL, and names in backquotes: what stands in them is no word of SQL.
+# Strings, comments and quoted names in SQL: words in them are not keywords.
 _QUOTED = re.compile(
     r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|`[^`]*`|--[^\n]*|/\*.*?\*/", re.DOTALL
 )
 _QUERIES = re.compile(r"\b(?:select|using)\b|\(\s*(?:from|with|table|values)\b", re.IGNORECASE)
-# What gives another answer at another time, so that a replay could not go on where it stopped; and what
-# runs code of its own.
+# Functions that are not deterministic, so that a replay could not resume, and those that run code.
 _FICKLE = re.compile(
     r"\b(current_timestamp|current_date|current_time|localtimestamp)\b"
     r"|\b(now|curdate|rand|randn|random|randstr|uniform|uuid|shuffle|unix_timestamp"
@@ -43,11 +42,11 @@ _FICKLE = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What is to be replayed, and where to.
+    """The entries to replay, and their destination.
 
     `start` and `end` are the first and the last id, as their two numbers. Without `streams` all queues are
-    meant; with `channel` and without a `queue`, the channel. Without a `queue` each task goes to the queue
-    that it came from.
+    selected; with `channel` and without a `queue`, the channel. Without a `queue` each task goes back to
+    its own.
     """
 
     start: tuple[int, int] | None = None
@@ -59,14 +58,14 @@ class Wanted:
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """The kinds of rows that may be meant."""
+        """The kinds of rows that can be selected."""
         if self.streams:
             return tuple(sorted({kind for each in self.streams if (kind := kind_of(each))}))
         return (CHANNEL,) if self.channel else (QUEUE,)
 
 
 def check(wanted: Wanted) -> None:
-    """Raise `UsageError` for what cannot be replayed so."""
+    """Raise `UsageError` if the selection cannot be replayed."""
     if wanted.queue is not None:
         names.name("queue", wanted.queue)
         if wanted.channel:
@@ -106,7 +105,7 @@ def kind_of(stream: str) -> str | None:
 
 
 def point(given: str, now: float, *, last: bool = False) -> tuple[int, int]:
-    """Turn an id, a time or a duration before `now` into the first id that is meant, or the last."""
+    """Convert an id, a time or a duration before `now` to the first id of that time, or the last."""
     if not isinstance(given, str):
         raise UsageError(f"{given!r} is no point in time", hint="give it as text, such as '30m'")
     given = given.partition("@")[0]
@@ -190,7 +189,7 @@ def filtered(frame: DataFrame, where: str) -> DataFrame:
 
 
 def packed(rows: Iterable[tuple[str, int]], most: int) -> dict[str, int]:
-    """Return for each stream one of at most so many parts, so that all have about as many rows."""
+    """Assign each stream to one of at most `most` parts, so that all have about as many rows."""
     ordered: Sequence[tuple[str, int]] = sorted(rows, key=lambda one: (-one[1], one[0]))
     sizes = [0] * max(1, min(most, len(ordered)))
     found = {}

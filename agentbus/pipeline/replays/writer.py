@@ -1,9 +1,9 @@
-"""Publishes archived rows anew: Spark's tasks run this, each on its share of the streams.
+"""Publishes archived rows again: Spark's tasks run this, each on its share of the streams.
 
 Rows come sorted by stream and id. They go to the server in slices, each one atomic step that also moves
 the replay's cursor of its stream, several slices in one round trip. A slice names the row that it
-follows: if that one was not published, neither is the slice, so that nothing is passed over; and rows at
-or before the cursor are skipped, so that nothing is published twice, whoever sends it and how often.
+follows: if that one was not published, neither is the slice, so that no row is skipped; and rows at or
+before the cursor are ignored, so that no row is published twice, by whichever task and how often.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ COLUMNS = (
     *("number", "id", "target", "priority"),
     *("agent", "topic", "event", "payload", "fields"),
 )
-# A slice holds the server up for as long as it takes; a round trip carries several.
+# A slice blocks the server while it runs; a round trip carries several.
 SLICE_ROWS, SLICE_BYTES = 50, 256 * 1024
 BATCH_SLICES, BATCH_BYTES = 20, 4 * 1024 * 1024
 KEPT = 30 * 86_400
 # Seconds without progress at a full queue, or without a server, after which a replay gives up.
 PATIENCE = 60.0
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 0.5
-# With a rate, rows are sent so many times a second.
+# With a rate, batches are sent this many times a second.
 _BEATS = 10.0
 
 
@@ -90,7 +90,7 @@ class Stream:
 
 @dataclass(frozen=True, slots=True)
 class ReplayTask:
-    """What a Spark task needs in order to publish: where to, for which replay, and how.
+    """What a Spark task needs to publish: the server, the replay, and its options.
 
     `settings` may hold a password: it travels inside the pickled writer, and nowhere else.
     """
@@ -136,8 +136,8 @@ class Slice:
 
 
 @dataclass
-class Told(WriterCommitMessage):
-    """What a Spark task says when it is through."""
+class ReplayCommit(WriterCommitMessage):
+    """What a Spark task reports at its end."""
 
     rows: int
 
@@ -148,7 +148,7 @@ class ReplayWriter(DataSourceArrowWriter):
     def __init__(self, task: ReplayTask) -> None:
         self._task = task
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Told:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> ReplayCommit:
         """Publish the rows of a partition; why it could not is noted in the replay's hash."""
         task = self._task
         rows = 0
@@ -171,7 +171,7 @@ class ReplayWriter(DataSourceArrowWriter):
                 }
                 noted = _note(key, failure_field(task.token), orjson.dumps(said))
                 server.run(noted, patience=task.patience)
-        return Told(rows)
+        return ReplayCommit(rows)
 
 
 def source(task: ReplayTask) -> type[DataSource]:
@@ -320,7 +320,7 @@ def paced(
 def publish(slices: list[Slice], patience: float, monotonic: Any = time.monotonic) -> Op[None]:
     """Publish slices in their order, waiting where a queue is full. Raises `QueueFull`.
 
-    So many seconds without any progress are too long.
+    `patience` is in seconds without any progress.
     """
     pause, moved = _FIRST_PAUSE, monotonic()
     while slices:

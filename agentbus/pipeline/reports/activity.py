@@ -14,7 +14,7 @@ from agentbus.pipeline.rows import schema
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-# So many agents have a line in the heat map, and so many cells it has at most.
+# The most agents in the heat map, and the most cells.
 _LINES, _CELLS = 20, 8000
 _MOMENTS = 1500
 _FIGURES = ("messages", "events", "tasks", "bytes")

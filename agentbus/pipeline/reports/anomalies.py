@@ -27,13 +27,13 @@ from agentbus.pipeline.rows import schema
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-# An hour is judged by at least and at most so many earlier days.
+# The fewest and the most earlier days by which an hour is judged.
 LEAST_DAYS, MOST_DAYS = 3, 28
 # How many deviations from the median are odd.
 ODD = 3.5
 # A median distance times this is the standard deviation of what is spread normally.
 _NORMAL = 1.4826
-# Of the queues and of the topics, so many are looked at: those with the most entries.
+# How many queues and topics are examined: those with the most entries.
 MOST = 500
 
 

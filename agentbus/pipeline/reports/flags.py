@@ -2,7 +2,7 @@
 
 The stream says when a flag was announced, satisfied and released, by whom, with which fencing token,
 and from whom it was taken by force. It does not say who waited, who was refused, or that a hold ran
-out: waiting is not told at all, and the end of a hold that ran out is not known.
+out: waiting leaves no entry, and the end of a hold that expired is unknown.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from agentbus.pipeline.rows import schema
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-# Whoever takes a flag so soon after another let go of it has very likely waited for it.
+# An agent that takes a flag so soon after its release has very likely waited for it.
 HANDED_OVER_MS = 1000
 # How a hold ended.
 SATISFIED, RELEASED, TAKEN, EXPIRED, OPEN = "satisfied", "released", "taken", "expired", "open"
@@ -42,7 +42,7 @@ def holds(rows: DataFrame) -> DataFrame:
 
     - `satisfied`, `released`: by `by`, who is another than `agent` if it was done by force
     - `taken`: `by` announced it by force
-    - `expired`: it was announced anew without force, or ended under another fencing token: this
+    - `expired`: it was announced again without force, or ended under another fencing token: this
       hold was over before, when is unknown, so `held_ms` is null
     - `open`: nothing came after it; it may still be held or have run out, so `held_ms` is null
 
@@ -72,7 +72,7 @@ def holds(rows: DataFrame) -> DataFrame:
     )
     known = ended.isin(SATISFIED, RELEASED, TAKEN)
     let_go = F.col("before.event").isin(*_ENDS)
-    # A satisfy that ends nothing: it counts as one, for the flag, of nobody's hold.
+    # A satisfy without a hold: it counts for the flag, and for no agent.
     alone = (F.col("event") == SATISFIED) & ~F.coalesce(
         (F.col("before.event") == "announced") & _same_hold("before"), F.lit(False)
     )

@@ -1,6 +1,6 @@
 """Lag: how far consumers were behind what was published, and which workers vanished.
 
-What was published is counted in the archive, and what was done is told by workers: both exact. How
+Published tasks are counted in the archive, and finished ones by workers: both exact. How
 much waited when the rows begin is not known; it is inferred from the lowest point. That a worker
 vanished is inferred, too: it held tasks and told nothing more, while others went on.
 """
@@ -26,7 +26,7 @@ from agentbus.pipeline.rows import schema
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-# A worker that held tasks and told nothing for so long, while metrics went on, is taken for gone. A
+# A worker that held tasks and wrote no metrics for so long, while others did, is taken for gone. A
 # living one may be silent as long as a task of its runs: only when it is done is something to tell.
 SILENT_SECONDS = 300
 _MOMENTS = 20_000
@@ -37,9 +37,9 @@ _KEYS = ("queue", "group_")
 def levels(rows: DataFrame, given: Given) -> DataFrame:
     """Return by queue, group_ and slot: published, settled, lag at its end, and the backlog at the start.
 
-    Only slots in which something came or was done are there. A queue whose groups told nothing has
+    Only slots in which tasks arrived or were done are included. A queue whose groups have no metrics has
     the group null, of which nothing is settled. `backlog` is how many tasks must have waited before
-    the first row, since more were settled than had come: at least so many.
+    the first row, since more were settled than had arrived: a lower bound.
     """
 
     def make() -> DataFrame:
@@ -129,10 +129,10 @@ def over_time(rows: DataFrame, given: Given) -> DataFrame:
 
 
 def _lives(rows: DataFrame, given: Given) -> DataFrame:
-    """What each worker told from its first entry to its last, and whether it seems to have vanished."""
+    """Each worker's figures from its first entry to its last, and whether it seems to have vanished."""
     events = ("received", "processed", "retried", "dead", "reclaimed", "lost_tasks", "stale")
     done = worked(rows, given).where("worker is not null")
-    # Whoever tells anything shows that metrics went on.
+    # Any entry shows that metrics went on.
     end = worked(rows, given).agg(F.max("last").alias("end"))
     ended = plus("processed", "retried", "dead", "stale")
     return (

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from agentbus.core.settings import Settings
 
 WINDOW, WATERMARK, EVERY = "1 minute", "2 minutes", "2 seconds"
-# How far back it begins, if nobody says.
+# How far back it begins by default.
 SINCE = "5m"
 # How often it is looked whether the query has ended, in seconds.
 _GLANCE = 0.2
@@ -80,9 +80,9 @@ def live(
 
 
 def updates(frame: DataFrame, every: str | None = EVERY) -> Iterator[pa.Table]:
-    """Run a stream, and yield the windows that each of its batches changed, with their figures anew.
+    """Run a stream, and yield the windows that each of its batches changed, with their new figures.
 
-    `every` says how often there is a batch; None: go on until all that is there now is done, and end. A
+    `every` is the interval of batches; None: process all existing entries, and end. A
     slow reader slows the stream down. The query stops when the iterator is closed. Raises what
     Spark's errors mean; a `UsageError` through Spark Connect, where functions run on the server.
     """
@@ -150,9 +150,9 @@ def watch(
     every: str | None = EVERY,
     tell: Callable[[Filled], None],
 ) -> None:
-    """Tell the windows of a bus as they change, the newest first, until the stream ends or fails.
+    """Pass the windows of a bus to `tell` as they change, the newest first, until the stream ends.
 
-    It begins with the entries of the last five minutes, or `since`. A window is told again when it
+    It begins with the entries of the last five minutes, or `since`. A window is passed again when it
     has changed.
     """
     bound = source(settings)

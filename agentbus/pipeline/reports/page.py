@@ -24,7 +24,7 @@ from agentbus.pipeline.reports.running import Filled, Outcome, Result, Summary
 from agentbus.pipeline.rows import schema
 
 LIMIT = 300_000
-# So many rows of a table are on the page, and charts of so many bytes; fewer where it would grow
+# Limits on the rows of a table and the bytes of charts on the page; lower where it would grow
 # beyond its limit.
 _ROOM = ((25, 60_000), (12, 60_000), (6, 40_000), (3, 20_000), (1, 10_000), (0, 4_000))
 _LETTERS = 60

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _Built: TypeAlias = "list[tuple[Report, Future[Sequence[Table]]]]"
-# Of so many streams that lost entries it is told how many.
+# How many of the streams that lost entries are named.
 _LOSERS = 20
 
 
@@ -92,7 +92,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class ReportStep:
-    """How far a run is: so many of its tables are done; `doing` is what comes now.
+    """How far a run is: how many of its tables are done; `doing` is the current step.
 
     `all` is how many there are, 0 until that is known.
     """
@@ -155,7 +155,7 @@ def _number(built: _Built) -> int:
 def fill(report: str, table: Table) -> Filled:
     """Compute a table; its first rows come home, and the others are counted."""
     try:
-        # One more than is shown tells whether there are others, which few tables have.
+        # One more row than is shown, to know whether there are others.
         found = table.frame.limit(table.top + 1).toArrow()
         rows = found.slice(0, table.top).to_pylist()
         over = found.num_rows > table.top

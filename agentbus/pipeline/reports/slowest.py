@@ -14,7 +14,7 @@ from agentbus.pipeline.rows import schema
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-# So many of each are told: the first by one of the figures.
+# How many of each are shown: the first by one of the figures.
 MOST = 20
 _GROUP = {"group_": "group"}
 

@@ -191,7 +191,7 @@ def _over_time(table: Filled, series: Mapping[str, _Points]) -> str:
 
 
 def _summed(points: _Points) -> dict[Any, float]:
-    """Add up what is told of the same moment several times."""
+    """Add up the values of the same moment."""
     found: dict[Any, float] = {}
     for at, value in points:
         if value > 0:
@@ -204,7 +204,7 @@ def _line(number: int, points: Sequence[tuple[float, float]], widest: float) -> 
     path, before = "", -math.inf
     highest: dict[float, float] = {}
     for x, y in points:
-        # Of what is told of one moment several times (by group, say) the highest; y counts from above.
+        # Of several values of one moment (by group, say) the highest; y counts from above.
         highest[x] = min(y, highest.get(x, math.inf))
     for x, y in sorted(highest.items()):
         path += f"M{x:.1f} {y:.1f}h0" if x - before > widest else f"L{x:.1f} {y:.1f}"

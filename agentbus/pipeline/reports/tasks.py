@@ -1,6 +1,6 @@
 """Tasks: how many were done, how long they waited and ran, and what became of those that failed.
 
-What workers counted says it, as the metrics stream tells it; tasks that a program fetches by hand are
+The figures are those that workers write to the metrics stream; tasks that a program fetches by hand are
 counted nowhere but in the queue's stream and among the dead letters.
 """
 
@@ -29,7 +29,7 @@ from agentbus.pipeline.rows import schema
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-# Of a queue's causes so many are told.
+# How many causes of a queue are shown.
 _CAUSES = 10
 _MOMENTS = 20_000
 _KEYS = ("queue", "group_")
@@ -119,7 +119,7 @@ def causes(rows: DataFrame, given: Given) -> DataFrame:
     """Return dead letters by queue, group and cause: how many, of how many attempts, and the last one.
 
     `cause` is the exception's class, or what the error says up to a colon. `share` is of the group's
-    dead letters. The ten most frequent causes of each group are told.
+    dead letters. The ten most frequent causes of each group are included.
     """
     from pyspark.sql import Window
 

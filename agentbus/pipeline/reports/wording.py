@@ -1,4 +1,4 @@
-"""How figures of reports are written for people, on a page and on a terminal alike."""
+"""Formats the figures of reports for people, on a page and on a terminal."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NOTHING = "–"  # noqa: RUF001 (a dash)
 
 
 def cell(column: str, value: Any) -> str:
-    """Write a value of a column; what it is can be told by how the column's name ends."""
+    """Format a value of a column; the ending of the column's name gives its unit."""
     if value is None:
         return NOTHING
     if isinstance(value, datetime):
@@ -87,19 +87,19 @@ def moment(at: datetime) -> str:
 
 
 def heading(column: str) -> str:
-    """Write a column's name; units that the figures bear are left out."""
+    """Format a column's name, without the unit if the figures show it."""
     ending = unit(column)
     name = column.removesuffix(f"_{ending}") if ending in ("ms", "share", "rate") else column
     return name.strip("_").replace("_", " ")
 
 
 def printable(text: str) -> str:
-    """Return a text in which nothing is obeyed, by a terminal or by the order of writing."""
+    """Return a text without control characters."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 def cut(text: str, length: int) -> str:
-    """Return at most so many characters; what is left out shows as `…`."""
+    """Return at most `length` characters; `…` marks a cut."""
     return text if len(text) <= length else f"{text[: max(0, length - 1)]}…"

@@ -73,7 +73,7 @@ def plus(*columns: str) -> Column:
 
 
 def _metrics(rows: DataFrame) -> DataFrame:
-    """What workers and publishers told; what names no queue was told by another program."""
+    """The metrics of workers and publishers; entries without a queue are of other programs."""
     told = of_kind(rows, schema.METRICS)
     return told.where(named("queue").isNotNull()).withColumns(
         {"group_": named("group_"), "worker": named("worker"), "agent": named("agent")}
@@ -192,7 +192,7 @@ def entry_seconds(given: Given) -> int:
 def entered(rows: DataFrame, given: Given) -> DataFrame:
     """Return messages and tasks by kind, queue, topic, agent, told and slot: entries, bytes of payload.
 
-    `told` is true of what the bus spoke for an agent on the channel. Slots are of `entry_seconds`.
+    `told` is true for notices of the bus on the channel. Slots are of `entry_seconds`.
     """
 
     def make() -> DataFrame:

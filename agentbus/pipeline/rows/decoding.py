@@ -1,7 +1,7 @@
 """Turns stream entries into Arrow record batches of the schema, a column at a time.
 
-What is common is done for all entries at once: a Python loop over each field of each entry would cost
-more than everything else that an archive does.
+The common cases are handled for all entries at once: a Python loop over each field of each entry would
+cost more than all the rest of archiving.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def batch(groups: Sequence[tuple[str, Sequence[Entry]]]) -> pa.RecordBatch:
 
 
 def gap(found: StreamGap) -> pa.RecordBatch:
-    """Return the row that stands for entries of a stream that were gone before they were read."""
+    """Return the row that represents entries that were gone before they were read."""
     milliseconds, _, sequence = found.at.partition("-")
     fields = [("after", found.after)] + ([("before", found.before)] if found.before else [])
     columns: Columns = {
@@ -72,8 +72,8 @@ def gap(found: StreamGap) -> pa.RecordBatch:
     return _record_batch(columns, 1)
 
 
-# The end of the year 9999, beyond which a time has no form that every reader knows; ids that somebody
-# chose himself may lie there.
+# The end of the year 9999: later times have no form that every reader knows, but explicit ids may
+# lie there.
 _LAST_MS = 253_402_300_799_999
 _LAST_SEQ = 2**63 - 1
 
@@ -107,7 +107,7 @@ def _ids(entries: Sequence[Entry]) -> tuple[pa.Array, pa.Array, pa.Array]:
         moments = milliseconds.cast(pa.int64())
         numbers = sequence.cast(pa.int64())
     except pa.ArrowInvalid:
-        # Ids that somebody chose himself may have any 64 bits in each part.
+        # Explicit ids may have any 64 bits in each part.
         moments = pa.array([min(int(m), _LAST_MS) for m in milliseconds.to_pylist()])
         numbers = pa.array([min(int(s), _LAST_SEQ) for s in sequence.to_pylist()])
     moments = pc.multiply(pc.min_element_wise(moments, _LAST_MS), 1000)
@@ -165,7 +165,7 @@ def _of_meta(meta: bytes) -> dict[str, str | None]:
 def _dead_letter(entries: Sequence[Entry]) -> Columns:
     columns = _task_rows([entry[1] for entry in entries], letters=True)
     if columns["queue"].null_count == len(entries):
-        # None of them says where it is from: then the stream's name does.
+        # None of them has its queue, so it is taken from the stream's name.
         del columns["queue"]
     return columns
 
@@ -197,7 +197,7 @@ def _event(entries: Sequence[Entry]) -> Columns:
     for entry in entries:
         named = _named(entry[1])
         row = {"event": rows.text(named, b"event_type"), "payload": rows.text(named, b"payload")}
-        # Looked for as text first: most metadata lacks it, and parsing takes longest.
+        # A text search first: most metadata lacks it, and parsing is the slowest part.
         if b'"correlation_id"' in (metadata := named.get(b"metadata", b"")):
             row["correlation_id"] = _of_meta(metadata).get("correlation_id")
         rows.add(row, named)
@@ -224,7 +224,7 @@ class _Rows:
 
     @staticmethod
     def text(named: dict[bytes, bytes], field: bytes) -> str | None:
-        """Take a field that has a column of its own, unless it is missing or no text."""
+        """Remove and return a field with its own column; None if it is missing or not text."""
         value = named.get(field)
         if value is None or not _is_text(value):
             return None
@@ -236,9 +236,11 @@ class _Rows:
         for name, column in self._columns.items():
             column.append(row.get(name))
         for key, value in rest.items():
-            field, told = key.decode("utf-8", "backslashreplace"), _decoded(value)
-            self._keys.append(field if told is not None else f"{field}:base64")
-            self._values.append(told if told is not None else base64.b64encode(value).decode())
+            field, decoded = key.decode("utf-8", "backslashreplace"), _decoded(value)
+            self._keys.append(field if decoded is not None else f"{field}:base64")
+            self._values.append(
+                decoded if decoded is not None else base64.b64encode(value).decode()
+            )
         self._offsets.append(len(self._keys))
 
     def columns(self) -> Columns:
@@ -261,7 +263,7 @@ def _no_fields(number: int) -> pa.Array:
 
 
 def _named(flat: Sequence[bytes] | None) -> dict[bytes, bytes]:
-    """Return an entry's fields; one that was given twice has the number of its turn in its name."""
+    """Return an entry's fields; a repeated one has the number of its occurrence in its name."""
     flat = flat or ()
     keys = flat[::2]
     named = dict(zip(keys, flat[1::2], strict=False))
@@ -276,7 +278,7 @@ def _named(flat: Sequence[bytes] | None) -> dict[bytes, bytes]:
 
 
 def _texts(values: Sequence[bytes]) -> pa.Array | None:
-    """Return values as text, or None if one of them is none."""
+    """Return values as text, or None if one of them is not UTF-8."""
     try:
         found = pa.array(values, pa.binary()).cast(pa.string())
     except pa.ArrowInvalid:

@@ -15,7 +15,7 @@ from agentbus.queues.ids import PRIORITIES
 
 @dataclass(frozen=True, slots=True)
 class StreamGap:
-    """Entries of a stream that are gone; `lost` is None where nobody can tell how many.
+    """Entries of a stream that are gone; `lost` is None if their number is unknown.
 
     `at` is the highest id that may be among them. They lay after `after` and before `before`.
     """
@@ -28,7 +28,7 @@ class StreamGap:
 
 
 def kind(name: str) -> str | None:
-    """Return what a stream is by its name, or None if it is no stream that is archived."""
+    """Return the kind of a stream by its name, or None if it is not archived."""
     head, _, rest = name.partition(":")
     parts = rest.split(":") if rest else []
     if name == "ch:main":
@@ -62,8 +62,8 @@ def priority(name: str) -> str:
 
 
 def heals(name: str) -> bool:
-    """Tell whether what a server lost of a stream is put there again, under ids that only grow.
+    """Tell whether entries that the server lost are added again, under increasing ids.
 
-    A relay does so with events. Whoever has read such a stream goes on where he was.
+    A relay does so with events, so that readers of such a stream continue from their position.
     """
     return kind(name) == EVENT

@@ -1,7 +1,7 @@
-"""What an entry's fields say, as columns with types: compaction writes them, reports read them.
+"""Typed columns made from the fields of entries: compaction writes them, reports read them.
 
-A value that is missing, malformed, or another program's is null: nothing here raises, whatever the
-rows hold. Every expression reads only columns of the schema, and gives the same at any time.
+A value that is missing or malformed is null: nothing here raises, whatever the rows hold. Every
+expression reads only columns of the schema, and is deterministic.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ TYPED: dict[str, dict[str, str]] = {
 }
 
 
-# What is no text. Said here, since Spark takes seconds to find it out.
+# Columns that are not text. Listed, since Spark takes seconds to infer the types.
 _TYPES = {
     **dict.fromkeys(("created_at", "failed_at", "began", "ended"), "timestamp"),
     **dict.fromkeys(("bytes", "attempts", "outbox_id", *COUNTERS.values()), "bigint"),

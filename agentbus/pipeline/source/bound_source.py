@@ -1,4 +1,4 @@
-"""The data source with a server of its own: for programs of ours, whose settings may hold a password."""
+"""The data source bound to settings, which may hold a password: for programs of ours."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 def source(settings: Settings) -> type[DataSource]:
     """Return this source bound to settings, to be registered; it has a name of its own.
 
-    Python pickles such a class whole, so that what it holds, a password too, reaches Spark's processes
-    without standing in an option, a plan or a log, and whatever their environment is.
+    Python pickles such a class by value. So its settings, and a password in them, reach Spark's processes
+    whatever their environment is, and appear in no option, plan or log.
     """
     name = f"agentbus-{secrets.token_hex(4)}"
 

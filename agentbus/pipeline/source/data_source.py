@@ -73,12 +73,12 @@ class AgentBusSource(DataSource):
         return DDL
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Return a reader of what is there now."""
+        """Return a reader of the entries that exist now."""
         # Spark refuses a reader that takes filters in a session where that is switched off.
         return (_Filtered if _filters_come() else _AtRest)(self._options)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
-        """Return a reader of what is there and of what comes."""
+        """Return a reader of the entries that exist, and of new ones."""
         return _Growing(self._options)
 
 
@@ -88,7 +88,7 @@ def _filters_come() -> bool:
 
 
 class _Lot(InputPartition):
-    """What one task reads: ranges, and gaps that are known already."""
+    """The work of one task: ranges to read, and known gaps."""
 
     def __init__(self, ranges: Sequence[Range], gaps: Sequence[StreamGap] = ()) -> None:
         super().__init__(None)
@@ -97,7 +97,7 @@ class _Lot(InputPartition):
 
 
 def _read(options: Options, lot: InputPartition) -> Iterator[pa.RecordBatch]:
-    # Spark makes a partition of None where there is nothing to read.
+    # Spark makes a partition of None if there is nothing to read.
     if not isinstance(lot, _Lot):
         return
     for found in lot.gaps:
@@ -126,7 +126,7 @@ class _AtRest(DataSourceReader):
         self._only: dict[str, frozenset[str]] = {}
 
     def partitions(self) -> list[InputPartition]:
-        """Cut all that is there into ranges."""
+        """Cut all existing entries into ranges."""
         options = self._options
         with RangeReader(options.settings) as reader:
             ranges, gaps = reader.run(self._plan(reader))
@@ -166,7 +166,7 @@ class _AtRest(DataSourceReader):
 
     def _wanted(self, name: str) -> bool:
         kind, queue = streams.kind(name), streams.queue(name)
-        # What a gap is missing from matters only by the stream's name.
+        # A gap has only the name of its stream.
         kinds = self._only.get("kind", frozenset((kind, GAP)))
         return (
             (kind in kinds or GAP in kinds)
@@ -179,7 +179,7 @@ class _AtRest(DataSourceReader):
 
 
 def _lost(head: Head, start: str, end: str, *, whole: bool, found: Sequence[Range]) -> int | None:
-    """Return how many entries of a part of a stream are gone; None if that cannot be told."""
+    """Return how many entries of a part of a stream are gone; None if unknown."""
     if whole:
         return head.added - sum(part.expected or 0 for part in found)
     if not planning.older(start, head.trimmed):
@@ -189,10 +189,10 @@ def _lost(head: Head, start: str, end: str, *, whole: bool, found: Sequence[Rang
 
 
 class _Filtered(_AtRest):
-    """A reader that is told what is filtered for, where Spark's session allows it."""
+    """A reader that takes filters, if Spark's session allows that."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
-        """Read less where a filter allows it; Spark filters all the same."""
+        """Read less if a filter allows it; Spark applies all filters again."""
         for found in filters:
             self._take(found)
         return filters
@@ -239,7 +239,7 @@ class _Growing(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"_options": self._options, "_reader": None, "_discovery": None, "_goal": None}
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        """Return where the first batch starts: at the beginning, or at the option `from`."""
+        """Return the start of the first batch: the beginning, or the option `from`."""
         opened = self._open()
         return opened.run(self._first(opened))
 
@@ -264,7 +264,7 @@ class _Growing(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable() if most is None else ReadMaxRows(most)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """Return where the next batch ends; `start` itself where there is nothing new."""
+        """Return the end of the next batch; `start` itself if there is nothing new."""
         reader = self._open()
         begin = _positions(start)
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
@@ -278,13 +278,13 @@ class _Growing(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return _offset({name: ReadPosition(head.last, head.added) for name, head in heads.items()})
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Note how far everything is now: the query ends there."""
+        """Note the present ends of all streams: the query ends there."""
         reader = self._open()
         heads = reader.run(self._look(reader, {}))
         self._goal = {name: ReadPosition(head.last, head.added) for name, head in heads.items()}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Cut what lies between two offsets into ranges."""
+        """Cut the entries between two offsets into ranges."""
         reader = self._open()
         ranges, gaps = reader.run(self._cut(reader, _positions(start), _positions(end)))
         return _lots(self._options, ranges, gaps)
@@ -343,7 +343,7 @@ class _Growing(DataSourceStreamReader, SupportsTriggerAvailableNow):
         head: Head,
         share: int,
     ) -> Op[ReadPosition]:
-        """Return where so many entries after a position end."""
+        """Return the position `share` entries after another."""
         lost = planning.gone(start, end, head)
         parts = yield from planning.steps(reader.scope, name, start.id, end.id, share, share)
         found = sum(part.expected or 0 for part in parts)
@@ -367,7 +367,7 @@ class _Growing(DataSourceStreamReader, SupportsTriggerAvailableNow):
         gaps: list[StreamGap] = []
         for name, (begin, until) in changed.items():
             if until.added < begin.added:
-                # The stream was made again: what it has counts from nothing.
+                # The stream was deleted and created again, so its count began at 0.
                 begin = ReadPosition(begin.id, 0)
             head = heads.get(name) or Head(until.id, until.added, 0, None)
             added = until.added - begin.added

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Op
 
-# Going through all keys of a large server takes a while: the streams of queues that registered are found
-# at once, others (dead letters, events, and queues of other programs) after so many seconds at most.
+# Scanning all keys of a large server takes a while: the streams of registered queues are found at once,
+# others (dead letters, events, queues of other programs) after at most this many seconds.
 SCAN_EVERY = 60.0
 
 _WORDS = {
@@ -34,7 +34,7 @@ ALL = ",".join(_WORDS)
 
 
 class Selection:
-    """The streams that somebody wants: by kind (`channel,queues`), or by name (`q:mail`)."""
+    """The streams that are wanted: by kind (`channel,queues`), or by name (`q:mail`)."""
 
     def __init__(self, words: str = ALL) -> None:
         self._kinds: set[str] = set()
@@ -58,12 +58,12 @@ class Selection:
         return found is not None and (found in self._kinds or name in self._names)
 
     def scanned(self) -> tuple[str, ...]:
-        """Return the kinds of keys among which streams must be looked for."""
+        """Return the kinds of keys to scan for streams."""
         found = (("q", QUEUE), ("dlq", DEAD_LETTER), ("ev", EVENT))
         return tuple(key for key, what in found if what in self._kinds)
 
     def certain(self) -> set[str]:
-        """Return the names that are wanted whether they are there or not."""
+        """Return the names that are wanted whether they exist or not."""
         found = set(self._names)
         if CHANNEL in self._kinds:
             found.add("ch:main")
@@ -73,7 +73,7 @@ class Selection:
 
 
 class Discovery:
-    """Finds the streams of a project that are wanted, among them those made since it last looked."""
+    """Finds the wanted streams of a project, including those created since the last call."""
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class Discovery:
         self._next: float | None = None
 
     def op(self, known: Iterable[str] = ()) -> Op[list[str]]:
-        """Return the names of streams that may be there, sorted; `known` are looked at anyway."""
+        """Return the names of streams that may exist, sorted; `known` ones are included."""
         self._known.update(name for name in known if name in self._selection)
         now = self._monotonic()
         if self._next is None or now >= self._next:
@@ -111,6 +111,6 @@ class Discovery:
         prefix = f"{self._scope.keys.project}:"
         for key in keys:
             name = key.removeprefix(prefix)
-            # A key that is no UTF-8 is no name of ours: surrogates stand for its bytes.
+            # Surrogates stand for bytes that are not UTF-8: such a key is not ours.
             if name in self._selection and not any("\ud800" <= c <= "\udfff" for c in name):
                 self._known.add(name)

@@ -28,42 +28,41 @@ PARTITION = 100_000
 
 
 class Options:
-    """What the source was told, with the settings that it resolves to on the driver."""
+    """The options of a source, and the settings that they resolve to on the driver."""
 
     def __init__(self, given: Mapping[str, str]) -> None:
-        told = {name.lower(): value for name, value in given.items() if name.lower() not in _SPARKS}
-        unknown = sorted(set(told) - {name.lower() for name in _KNOWN})
+        values = {
+            name.lower(): value for name, value in given.items() if name.lower() not in _SPARKS
+        }
+        unknown = sorted(set(values) - {name.lower() for name in _KNOWN})
         if unknown:
             raise UsageError(
                 f"the source agentbus has no option {unknown[0][:60]!a}",
                 hint=f"it has {', '.join(_KNOWN)}",
             )
-        url = told.get("url")
+        url = values.get("url")
         if url is not None and read(url).masked() != url:
             raise ConfigError(
                 "the option url holds a password, which Spark would show in plans and logs",
                 hint="set AGENTBUS_URL in the environment of the driver instead",
             )
-        self.settings = resolve({"url": url, "project": told.get("project")})
-        self.selection = Selection(told.get("streams", ALL))
-        self.partition_rows = _number(told, "partitionRows") or PARTITION
-        self.page_rows = _number(told, "pageRows") or PAGE
-        self.most = _number(told, "maxRowsPerTrigger")
-        self._from = told.get("from")
-        self._to = told.get("to")
+        self.settings = resolve({"url": url, "project": values.get("project")})
+        self.selection = Selection(values.get("streams", ALL))
+        self.partition_rows = _number(values, "partitionRows") or PARTITION
+        self.page_rows = _number(values, "pageRows") or PAGE
+        self.most = _number(values, "maxRowsPerTrigger")
+        self._from = values.get("from")
+        self._to = values.get("to")
 
     def refuse_end(self) -> None:
-        """Raise `UsageError` if an end was given: a stream goes on."""
+        """Raise `UsageError` if an end was given: a stream has none."""
         if self._to is not None:
             raise UsageError(
                 "the option to is not for a stream", hint="filter by time, or read at rest"
             )
 
     def bounds(self, scope: Scope) -> Op[tuple[str | None, str | None]]:
-        """Return the first and the last id that are wanted, None where there is no such bound.
-
-        Both are inclusive, and so is the moment that a time names.
-        """
+        """Return the first and the last id to read, None for no bound; both are inclusive."""
         if self._from is None and self._to is None:
             return None, None
         now = yield from server_time(scope)
@@ -72,8 +71,8 @@ class Options:
         return low, high
 
 
-def _number(told: Mapping[str, str], name: str) -> int | None:
-    text = told.get(name.lower())
+def _number(values: Mapping[str, str], name: str) -> int | None:
+    text = values.get(name.lower())
     if text is None:
         return None
     if not (text.isascii() and text.isdigit() and 0 < len(text) < 16 and int(text) > 0):

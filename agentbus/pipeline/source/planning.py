@@ -1,7 +1,7 @@
-"""Plans what is to be read: how far each stream has come, what of it is gone, where to cut it.
+"""Plans reads: the end of each stream, what of it is gone, and where to cut it into ranges.
 
-The server counts the entries that a stream ever had. So with a position `(id, added)` the entries that
-were lost need no guess: those added since, less those that are there.
+The server counts the entries that were ever added to a stream. So with a position `(id, added)` the
+number of lost entries is exact: those added since, minus those that exist.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ if TYPE_CHECKING:
     from agentbus.store.steps import Op
 
 START = "0-0"
-# What one script looks at: about 15 ms of the server's time.
+# Entries that one script call examines: about 15 ms of the server's time.
 _LOOKED_AT = 10_000
 _AT_ONCE = 200
-# Where a stream is cut without counting, its density is looked up at so many places, so many entries each.
+# To cut a stream without counting, its density is sampled in this many places, this many entries each.
 _PLACES, _ENTRIES = 64, 16
 
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """What the server says of a stream: how many entries it ever had, and has now.
+    """What the server reports of a stream: how many entries were ever added, and how many exist.
 
-    `first` and `last` are the ids of its ends; one that is empty has no first.
+    `first` and `last` are the ids of its ends; an empty stream has no `first`.
     """
 
     last: str
@@ -57,7 +57,7 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class ReadPosition:
-    """How far a reader has come: the last id that it read, and how many entries there were by then."""
+    """The position of a reader: the last id that it read, and how many entries had been added by then."""
 
     id: str = START
     added: int = 0
@@ -65,9 +65,9 @@ class ReadPosition:
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Entries of a stream after one id, up to and with another.
+    """Entries of a stream after one id, up to and including another.
 
-    `expected` is how many there were when it was planned, None if they were not counted.
+    `expected` is their number when the range was planned, None if they were not counted.
     """
 
     stream: str
@@ -77,9 +77,9 @@ class Range:
 
 
 def look(scope: Scope, names: Sequence[str]) -> Op[dict[str, Head]]:
-    """Return the heads of those streams that are there."""
+    """Return the heads of the streams that exist."""
     found = {}
-    # What makes all of them fail is told, or tried again, here: the errors of a batch are looked at below.
+    # An error that concerns all of them is raised, or retried, here; those of single commands below.
     yield floor()
     for at in range(0, len(names), _AT_ONCE):
         page = names[at : at + _AT_ONCE]
@@ -88,7 +88,7 @@ def look(scope: Scope, names: Sequence[str]) -> Op[dict[str, Head]]:
             if not isinstance(reply, ServerReply):
                 found[name] = _head(reply)
             elif reply.code not in ("ERR", "WRONGTYPE"):
-                # Neither no such key, nor one that is no stream.
+                # Not a missing key, nor a key of another type.
                 raise BackendUnavailable(
                     f"the stream {name} could not be looked at: {reply}", hint="try again"
                 )
@@ -96,9 +96,9 @@ def look(scope: Scope, names: Sequence[str]) -> Op[dict[str, Head]]:
 
 
 def gone(start: ReadPosition, end: ReadPosition, head: Head) -> int:
-    """Return how many entries after a position were trimmed away, as far as the server's figures tell.
+    """Return how many entries after a position were trimmed, by the server's counters.
 
-    Entries that somebody deleted one by one may be missing here; they are when what is there is counted.
+    Entries that were deleted one by one may not be included; counting the existing entries finds those.
     """
     return min(max(0, head.removed - start.added), end.added - start.added)
 
@@ -106,10 +106,10 @@ def gone(start: ReadPosition, end: ReadPosition, head: Head) -> int:
 def gap(
     name: str, lost: int | None, start: ReadPosition, end: ReadPosition, head: Head
 ) -> StreamGap:
-    """Return the gap of so many entries between two positions."""
+    """Return the gap of `lost` entries between two positions."""
     at = min(head.trimmed, end.id, key=position)
     if not older(start.id, at) or (lost is not None and lost > gone(start, end, head)):
-        # Gone from the middle, one by one, or trimmed since the server was looked at: where, nobody knows.
+        # Deleted from the middle, or trimmed since the server was asked: where is unknown.
         return StreamGap(name, lost, end.id, start.id, None)
     return StreamGap(name, lost, at, start.id, head.first if older(at, end.id) else None)
 
@@ -122,9 +122,9 @@ def key(scope: Scope, name: str) -> str:
 def news(
     heads: Mapping[str, Head], positions: Mapping[str, ReadPosition]
 ) -> dict[str, tuple[ReadPosition, ReadPosition]]:
-    """Return for each stream with something new where to start and where to end.
+    """Return the start and the end for each stream with new entries.
 
-    Raises `EpochMismatch` where the server is behind a position: it went back in time.
+    Raises `EpochMismatch` if the server is behind a position: it was restored to an earlier state.
     """
     found = {}
     for name, head in heads.items():
@@ -140,7 +140,7 @@ def news(
                 " with a new checkpoint",
             )
         if _fewer(head, start):
-            # It was deleted and made again since: all that it has is new.
+            # It was deleted and created again, so all its entries are new.
             start = ReadPosition(start.id, 0)
         if head.added > start.added:
             found[name] = (start, ReadPosition(head.last, head.added))
@@ -148,21 +148,21 @@ def news(
 
 
 def went_back(head: Head, start: ReadPosition) -> bool:
-    """Tell whether a stream is an earlier state of what was read; one that was made anew is not."""
+    """Tell whether a stream is in an earlier state than was read; one that was created again is not."""
     if older(head.last, start.id):
         return True
-    # What is there begins in what was read, and yet fewer entries were ever added.
-    return _fewer(head, start) and not _anew(head, start)
+    # It begins within what was read, and yet fewer entries were ever added.
+    return _fewer(head, start) and not _recreated(head, start)
 
 
 def _fewer(head: Head, start: ReadPosition) -> bool:
-    """Tell whether a stream counts fewer entries than the one that was read must have had by now."""
+    """Tell whether fewer entries were added to a stream than were read of it."""
     if head.added == start.added:
         return head.first is not None and older(start.id, head.last)
     return head.added < start.added
 
 
-def _anew(head: Head, start: ReadPosition) -> bool:
+def _recreated(head: Head, start: ReadPosition) -> bool:
     return head.first is None or older(start.id, head.first)
 
 
@@ -172,9 +172,9 @@ def going_on(
     positions: Mapping[str, ReadPosition],
     may: Callable[[str], bool],
 ) -> Op[dict[str, ReadPosition]]:
-    """Return the positions, those of streams that went back and `may` moved to where to go on.
+    """Return the positions; of streams that went back, if `may` allows it, where to continue.
 
-    One that has grown past its old count since is known by more entries than were counted.
+    A stream that has grown past its old count since is recognised by more entries than were counted.
     """
     found = dict(positions)
     for name, head in heads.items():
@@ -182,7 +182,7 @@ def going_on(
         if start is None or not may(name):
             continue
         back = went_back(head, start)
-        if back or (older(start.id, head.last) and not _anew(head, start)):
+        if back or (older(start.id, head.last) and not _recreated(head, start)):
             at = yield from resumed(scope, name, start, head)
             if back or at.added < start.added:
                 found[name] = at
@@ -190,7 +190,7 @@ def going_on(
 
 
 def resumed(scope: Scope, name: str, start: ReadPosition, head: Head) -> Op[ReadPosition]:
-    """Return the position from which to go on, of a reader that is told that its server went back."""
+    """Return the position from which to continue after the server went back."""
     after = start.id if older(start.id, head.last) else head.last
     parts = yield from steps(scope, name, after, head.last, _LOOKED_AT)
     return ReadPosition(after, head.added - sum(part.expected or 0 for part in parts))
@@ -219,7 +219,7 @@ def steps(
 ) -> Op[list[Range]]:
     """Cut the entries between two ids into ranges of `size` entries, counted exactly.
 
-    With `most`, no more than so many entries. Costs the server about 1.4 µs an entry.
+    `most` limits the number of entries. Costs the server about 1.4 µs per entry.
     """
     ranges: list[Range] = []
     begin = at = after
@@ -241,10 +241,9 @@ def steps(
 
 
 def cut(scope: Scope, name: str, after: str, head: Head, parts: int) -> Op[list[Range]]:
-    """Cut the entries after an id into about as many parts of about the same size, without counting.
+    """Cut the entries after an id into about `parts` parts of similar size, without counting.
 
-    Looks at how dense the stream is at a few dozen places. What a part holds is not known: for those who
-    count what they read.
+    Samples the density of the stream in a few dozen places. The number of entries in a part is unknown.
     """
     begin = max(position(after), position(head.first or after))
     end = position(head.last)
@@ -260,7 +259,7 @@ def cut(scope: Scope, name: str, after: str, head: Head, parts: int) -> Op[list[
 
 
 def _marks(scope: Scope, name: str, begin: int, end: int, parts: int) -> Op[list[tuple[int, int]]]:
-    """Return the moments that part a stream evenly, as far as samples of it tell."""
+    """Return the moments that divide a stream evenly, by samples of it."""
     places = min(_PLACES, end - begin)
     moments = [begin + (end - begin) * n // places for n in range(places + 1)]
     replies = yield Batch(
@@ -287,7 +286,7 @@ def _marks(scope: Scope, name: str, begin: int, end: int, parts: int) -> Op[list
 
 
 def _weight(reply: Any, low: int, high: int) -> float:
-    """Return about how many entries lie between two moments, of which `reply` has the first few."""
+    """Estimate the number of entries between two moments from the first few, in `reply`."""
     if isinstance(reply, ServerReply) or not reply:
         return 0.0
     if len(reply) < _ENTRIES:
@@ -297,7 +296,7 @@ def _weight(reply: Any, low: int, high: int) -> float:
 
 
 def packed(ranges: Iterable[tuple[Range, int]], size: int) -> list[list[Range]]:
-    """Put ranges with their (estimated) sizes together, so that each lot has about `size` entries."""
+    """Group ranges by their (estimated) sizes into lots of about `size` entries."""
     lots: list[list[Range]] = []
     room = 0
     for part, entries in ranges:

@@ -1,4 +1,4 @@
-"""Reads ranges of streams, a page at a time, as rows."""
+"""Reads ranges of streams as rows, one page at a time."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from agentbus.core.settings import Settings
     from agentbus.store.steps import Op
 
-# A page is so many entries, or as many as come to about so many bytes: an entry may have 256 KiB.
+# A page has at most this many entries, and about this many bytes: an entry may have 256 KiB.
 PAGE = 10_000
 _PAGE_BYTES = 8_000_000
 _FIRST_PAGE, _LOOKED_AT = 200, 8
-# Ranges of different streams whose beginnings are asked for in one exchange.
+# How many ranges of different streams are read in one exchange.
 _AT_ONCE = 20
 
 
@@ -40,7 +40,7 @@ class RangeReader(ServerConnection):
     def read(self, ranges: Sequence[Range]) -> Iterator[pa.RecordBatch]:
         """Yield the entries of ranges as rows, each batch of one kind, each stream in its order.
 
-        A range whose entries were counted yields a row for those that are gone by now.
+        A range whose entries were counted also yields a row for those that are gone since.
         """
         waiting: dict[str, list[Range]] = {}
         for part in ranges:
@@ -86,7 +86,7 @@ class RangeReader(ServerConnection):
         replies = (yield Batch(asked)) if len(asked) > 1 else [None]
         for n, reply in enumerate(replies):
             if reply is None or isinstance(reply, ServerReply):
-                # Asked for by itself, its error is told, or outlived.
+                # A command of its own raises its error, or is retried.
                 replies[n] = yield Command(*asked[n])
         return replies
 
@@ -94,7 +94,7 @@ class RangeReader(ServerConnection):
         return min(self._page, self._fits.get(kind, _FIRST_PAGE))
 
     def _learn(self, kind: str, groups: Sequence[tuple[str, Sequence[Any]]]) -> None:
-        """Look at some entries of what came, and see how many of the largest make a page."""
+        """Estimate from a sample of entries how many make a page."""
         most = max(
             sum(map(len, entry[1] or ()))
             for _, page in groups

@@ -12,8 +12,8 @@ from agentbus.pipeline.spark import home
 from agentbus.pipeline.spark.java import Java, short
 
 _AOT_CACHE_SINCE = 25
-# A JVM that cannot use the file, because other jars come before Spark's, says so on stdout.
-_SILENT = ("-Xlog:disable", "-Xlog:all=error:stderr")
+# A JVM that cannot use the file, because other jars come before Spark's, says so; stdout is for our data.
+_SILENT = ("-XX:+DisplayVMOutputToStderr", "-Xlog:disable", "-Xlog:all=error:stderr")
 
 
 def options(java: Java) -> list[str]:

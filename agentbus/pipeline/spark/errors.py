@@ -1,4 +1,4 @@
-"""Tells in a sentence of ours what Spark reports in pages: its errors, and those of ours inside them."""
+"""Converts Spark's errors, which may contain errors of ours, to one sentence."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _UNREADABLE = (
     *("CANNOT_READ_FILE_FOOTER", "is not a Parquet file"),
 )
 
-# What stands anywhere in the text: the first that does tells what it was.
+# The first of these that the text contains decides the error.
 _SIGNS: tuple[tuple[str, Made], ...] = (
     (
         "No space left on device",
@@ -101,7 +101,7 @@ _SIGNS: tuple[tuple[str, Made], ...] = (
         lambda text: BackendUnavailable(f"a connection was refused: {sentence(text)}"),
     ),
 )
-# The same of paths, unless it is a data file of an archive that is not as the log says.
+# The same for paths, unless it is a data file of an archive.
 _ABSENT: tuple[tuple[str, Made], ...] = (
     ("PATH_NOT_FOUND", lambda text: NotFound(sentence(text))),
     ("FileNotFoundException", lambda text: NotFound(sentence(text))),
@@ -122,7 +122,7 @@ def told(error: BaseException) -> AgentBusError:
     text = str(error)
     raised = _RAISED.findall(text)
     if raised:
-        # The last one: what came before it is what it was raised from.
+        # The last one: those before it are its causes.
         name, message = raised[-1]
         return _OURS[name](message.strip())
     if isinstance(error, (Py4JNetworkError, ConnectionError)) or (

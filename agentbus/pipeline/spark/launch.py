@@ -1,6 +1,6 @@
-"""Starts Spark's JVM, and ends it if this process is interrupted before it is up.
+"""Starts Spark's JVM, and ends it if this process is interrupted before it is ready.
 
-Spark itself would leave it behind: it then finds nowhere to say where it listens, and waits for ever.
+Spark itself would leave it running for ever.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pyspark import SparkConf, java_gateway
 if TYPE_CHECKING:
     from py4j.java_gateway import JavaGateway
 
-# Where Spark's own function looks for what starts a process.
+# The name by which Spark's own function starts a process.
 _POPEN = "Popen"
 _INTERRUPTS = (signal.SIGINT, signal.SIGTERM)
 
@@ -47,7 +47,7 @@ def launch(conf: SparkConf, *, stderr: IO[bytes] | None = None) -> JavaGateway:
 
 @contextlib.contextmanager
 def _held_back() -> Iterator[None]:
-    """Let interrupts wait: one that comes as a process begins would leave it behind, unknown."""
+    """Defer interrupts, so that a process that is just being started is not left running."""
     if threading.current_thread() is not threading.main_thread():
         # Interrupts reach the main thread only.
         yield

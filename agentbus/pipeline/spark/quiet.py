@@ -1,4 +1,4 @@
-"""Keeps off the terminal what PySpark's own Python code logs there, beside raising it."""
+"""Silences what PySpark's Python code logs in addition to raising it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def hush() -> None:
 
 
 def hush_ending(context: SparkContext) -> None:
-    """Have a context say nothing when its JVM ends before it: what was asked of it raises anyway."""
+    """Silence a context whose JVM ends before it: calls raise anyway."""
     server = getattr(context, "_accumulatorServer", None)
     if server is not None:
         server.handle_error = _nothing

@@ -16,8 +16,8 @@ def warnings(
 ) -> list[str]:
     """Return a sentence for each thing that the machines of a cluster probably cannot reach.
 
-    `url` is the Redis server's, None for the embedded one; `path` is where an archive lies. Locally,
-    and where the cluster itself is on loopback, there is nothing to warn of.
+    `url` is the Redis server's, None for the embedded one; `path` is where an archive lies. There are no
+    warnings for this machine, or a cluster on loopback.
     """
     if remote is not None:
         # What follows a semicolon may be a token.
@@ -46,7 +46,7 @@ _THIS_MACHINE = ("127.0.0.1", "localhost", "::1")
 
 
 def _only_here(url: str) -> bool:
-    """Tell whether a server's URL is a socket's, or names this machine by its loopback address."""
+    """Tell whether a URL is that of a socket, or of this machine's loopback address."""
     try:
         parts = urllib.parse.urlsplit(url)
         host = parts.hostname

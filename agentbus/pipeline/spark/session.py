@@ -1,4 +1,4 @@
-"""Opens Spark: on this machine, on a cluster, or through Spark Connect, with what the pipeline needs."""
+"""Opens Spark sessions: on this machine, on a cluster, or through Spark Connect."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ _ANSWERS_WITHIN = 5.0
 
 _CONNECT_NEEDS = ("pandas", "grpc", "grpc_status", "zstandard")
 
-# How lines begin that stand around the one that says why a JVM did not start.
+# Beginnings of lines that do not say why a JVM did not start.
 _NO_REASON = ("at ", "WARNING", "Error: Could not create", "Error: A fatal exception")
 
-# What the pipeline's own code relies on, wherever it runs.
+# Settings that the pipeline's own code relies on.
 _NEEDED = {
     "spark.sql.session.timeZone": "UTC",
     # INT96, the default, has no statistics, and other readers refuse it.
@@ -44,10 +44,10 @@ _NEEDED = {
     "spark.sql.parquet.compression.codec": "zstd",
     # Without it a Python source that takes filters fails outright.
     "spark.sql.python.filterPushdown.enabled": "true",
-    # Wants pandas, and warns where it is not.
+    # Needs pandas, and warns without it.
     "spark.sql.execution.pythonUDF.arrow.enabled": "false",
 }
-# What suits one machine; on a cluster its administrator's settings hold.
+# Defaults for one machine; on a cluster its administrator's settings apply.
 _LOCALLY = {
     "spark.driver.memory": "2g",
     "spark.sql.shuffle.partitions": "4",
@@ -111,7 +111,7 @@ def session(
 
 
 def is_local(master: str | None) -> bool:
-    """Tell whether a master is this very process's JVM, whose Python workers see what it sees."""
+    """Tell whether a master runs in this process's own JVM, on this machine."""
     return master is None or master == "local" or master.startswith("local[")
 
 
@@ -147,7 +147,7 @@ def _connect(remote: str, given: dict[str, str]) -> SparkSession:
 def _open(master: str, given: dict[str, str], log_level: str, name: str) -> SparkSession:
     """Open a session of this process's own JVM, which is started if it does not run yet."""
     options = _options(master, given)
-    # A variable that points elsewhere would win over what was asked for here.
+    # Such a variable would override the master that was asked for.
     settings.hand_down(SPARK_REMOTE=None, SPARK_CONNECT_MODE_ENABLED=None, SPARK_API_MODE=None)
     builder = SparkSession.builder.master(master).appName(name).config(map={**options})
     if SparkContext._active_spark_context is None:
@@ -165,7 +165,7 @@ def _open(master: str, given: dict[str, str], log_level: str, name: str) -> Spar
 
 
 def _options(master: str, given: dict[str, str]) -> dict[str, str]:
-    """Return every setting for a master, those given by the caller last."""
+    """Return all settings for a master; those given by the caller win."""
     options = {
         **_NEEDED,
         "spark.ui.enabled": "false",
@@ -186,7 +186,7 @@ def _options(master: str, given: dict[str, str]) -> dict[str, str]:
 
 
 def on_loopback(master: str) -> bool:
-    """Tell whether all of a master is on this machine, so that nothing need be open to others."""
+    """Tell whether a master and its workers listen on this machine only."""
     if master.startswith("local"):
         return True
     hosts = master.removeprefix("spark://").split(",")
@@ -218,8 +218,7 @@ def _start(conf: SparkConf, master: str, log_level: str) -> None:
     if log_level != "off":
         SparkContext._ensure_initialized(gateway=launch(conf))
         return
-    # What the JVM itself writes, and what Spark writes before its log is set up, is of use only if
-    # it does not start.
+    # The JVM's own output, and Spark's before its log is set up, matters only if it does not start.
     said = scratch.place() / "stderr"
     with said.open("wb") as file:
         try:
@@ -233,7 +232,7 @@ def _start(conf: SparkConf, master: str, log_level: str) -> None:
 
 
 def java_options(master: str, own: str, log_level: str) -> str:
-    """Return what the JVM is started with: our options, then the user's `own`, which win."""
+    """Return the JVM's options: ours, then the user's `own`, which win."""
     log = pathlib.Path(__file__).with_name("log4j2.properties").as_uri()
     options = [f"-Dlog4j2.configurationFile={log}", f"-Dagentbus.log={log_level}"]
     if is_local(master):
@@ -244,7 +243,7 @@ def java_options(master: str, own: str, log_level: str) -> str:
 
 
 def _why(said: pathlib.Path, error: Exception) -> str:
-    """Return the line in which the JVM says why it ended."""
+    """Return the line of the JVM's output that says why it ended."""
     lines = [line.strip() for line in said.read_text(errors="replace").splitlines()]
     lines = [line for line in lines if line and not line.startswith(_NO_REASON)]
     telling = [line for line in lines if "rror" in line or "xception" in line]

@@ -12,14 +12,14 @@ import agentbus
 from agentbus.core.version import __version__
 from agentbus.pipeline.spark import scratch
 
-# What only ever runs beside a shell.
+# Packages that run on the driver only.
 _NOT_SHIPPED = ("commands", "server", "testing", "__pycache__")
 # The module by which Spark finds the source `agentbus` by name.
 _TOP_LEVEL = "pyspark_agentbus"
 
 
 def ship(spark: SparkSession) -> None:
-    """Send this package to every executor of a cluster, those that join later too.
+    """Send this package to every executor of a cluster, including those that join later.
 
     Its dependencies (redis, hiredis, orjson, pyarrow) are compiled for a machine: they must be
     installed on the nodes, or come in an environment that is sent along.
@@ -44,9 +44,9 @@ def packed(place: pathlib.Path) -> pathlib.Path:
 
 
 def send(spark: SparkSession) -> None:
-    """Carry this package through Spark Connect, for as long as the session lasts.
+    """Send this package through Spark Connect, for as long as the session lasts.
 
-    Functions and sources at rest find it on a server that lacks it; streaming sources do not. To pickle
-    our classes by value instead would make two of each, where one imports what another was sent with.
+    Functions and batch sources find it on a server that lacks it; streaming sources do not. Pickling
+    our classes by value instead would create two of each.
     """
     spark.addArtifacts(str(packed(scratch.place())), pyfile=True)
