@@ -79,7 +79,7 @@ def test_kinds_are_chosen_by_the_log(spark, tmp_path):
     assert read(spark, tmp_path, kinds=["queue"]).count() == 3
     assert read(spark, tmp_path, kinds=["channel", "gap"]).count() == 3
     assert read(spark, tmp_path, kinds=["metrics"]).count() == 0
-    with pytest.raises(UsageError, match="'tasks' is no kind of entries; kinds: channel, queue"):
+    with pytest.raises(UsageError, match="'tasks' is not a kind of entry; kinds: channel, queue"):
         read(spark, tmp_path, kinds=["tasks"])
 
 

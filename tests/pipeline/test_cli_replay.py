@@ -65,7 +65,7 @@ def test_a_replay_tells_what_it_did_and_that_it_is_finished(real_shell: Shell, a
 @pytest.mark.parametrize(
     ("words", "code", "told"),
     [
-        (["--stream", "metrics"], 2, "no stream that can be replayed"),
+        (["--stream", "metrics"], 2, "not a stream that can be replayed"),
         (["--stream", "q:nobody"], 5, "holds nothing of 'q:nobody'"),
         (["--rate", "0"], 2, "not a number above 0"),
         (["--to-queue", "a", "--to-channel"], 2, "to one of them"),

@@ -120,7 +120,7 @@ def test_a_dry_run_tells_what_would_be_done(spark, tmp_path):
 
 
 def test_a_date_that_is_none_is_told(spark, tmp_path):
-    with pytest.raises(UsageError, match="'soon' is no date"):
+    with pytest.raises(UsageError, match="'soon' is not a date"):
         compact(spark, tmp_path, before="soon")
 
 

@@ -142,8 +142,8 @@ def test_a_condition_that_is_none_is_a_usage_error(bench, where, told):
 @pytest.mark.parametrize(
     ("wishes", "told"),
     [
-        ({"streams": ["metrics"]}, "no stream that can be replayed"),
-        ({"streams": ["q:mail:loud"]}, "no stream that can be replayed"),
+        ({"streams": ["metrics"]}, "not a stream that can be replayed"),
+        ({"streams": ["q:mail:loud"]}, "not a stream that can be replayed"),
         ({"streams": ["ch:main"]}, "came from no queue"),
         ({"streams": ["q:mail"], "channel": True}, "holds tasks"),
         ({"queue": "to", "channel": True}, "to one of them"),

@@ -104,7 +104,7 @@ def test_options_of_the_users_own_win_over_what_suits_a_short_life():
     [
         ({"master": "local", "remote": "sc://there"}, "both a master and a Connect server"),
         ({"log_level": "loud"}, "no such log level: 'loud'"),
-        ({"remote": "http://there"}, "'http://there' is no Spark Connect server"),
+        ({"remote": "http://there"}, "'http://there' is not a Spark Connect server"),
     ],
 )
 def test_what_cannot_be_opened_is_refused(arguments, told):

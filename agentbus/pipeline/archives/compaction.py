@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from agentbus.core.clock import rfc3339
 from agentbus.core.errors import Refused, Unhealthy, UsageError
+from agentbus.core.stream import position
 from agentbus.pipeline.archives.log import (
     COMPACT,
     GRACE,
@@ -262,15 +263,10 @@ def _sums(files: list[File]) -> Mapping[str, StreamSpan]:
             old = found.get(stream, StreamSpan(0, span.first, span.last))
             found[stream] = StreamSpan(
                 old.rows + span.rows,
-                min(old.first, span.first, key=_order),
-                max(old.last, span.last, key=_order),
+                min(old.first, span.first, key=position),
+                max(old.last, span.last, key=position),
             )
     return found
-
-
-def _order(id: str) -> tuple[int, int]:
-    ms, _, seq = id.partition("-")
-    return int(ms), int(seq)
 
 
 def _said(span: StreamSpan | None) -> str:
@@ -288,7 +284,7 @@ def _rows(files: list[File]) -> int:
 def date(text: str) -> str:
     """Return a date as it was given; `UsageError` if it is none."""
     if not re.fullmatch(r"\d{4}-\d\d-\d\d", text):
-        raise UsageError(f"{text[:40]!a} is no date", hint="give one such as 2026-11-20")
+        raise UsageError(f"{text[:40]!a} is not a date", hint="give one such as 2026-11-20")
     return text
 
 

@@ -161,13 +161,6 @@ class Log:
             raise Unhealthy(f"{self.place.uri(name)} says that it is version {commit.version}")
         return commit
 
-    def commits(self) -> Iterator[Commit]:
-        """Yield the commits that are still there, oldest first."""
-        _, numbers = self._numbers()
-        for number in numbers:
-            if (commit := self.read(number)) is not None:
-                yield commit
-
     def _newest(self) -> State | None:
         known = self._known
         after: list[Commit] = []

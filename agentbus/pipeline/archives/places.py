@@ -98,11 +98,6 @@ class Place(ABC):
     def turn(self) -> contextlib.AbstractContextManager[bool]:
         """Keep other processes from settling meanwhile; False if one is at it for long."""
 
-    def names(self, prefix: str) -> list[str]:
-        """Return the names that begin with a prefix, in order."""
-        folder = prefix.rpartition("/")[0]
-        return sorted(e.name for e in self.listing(folder) if e.name.startswith(prefix))
-
     def read_all(self, names: list[str]) -> list[bytes | None]:
         """Return what several files hold, None for each that is not there."""
         return [self.read(name) for name in names]
@@ -115,10 +110,6 @@ class Place(ABC):
     def data(self, path: str) -> str:
         """Return the name under which the data file of this path in the log lies."""
         return self.target.data(path)
-
-    def filesystem(self) -> tuple[Any, str]:
-        """Return pyarrow's file system and this place's root in it."""
-        return self.target.filesystem()
 
     @abstractmethod
     def show(self, paths: Iterable[str]) -> None:
@@ -143,7 +134,7 @@ def place(path: str | os.PathLike[str]) -> Place:
     if not text:
         raise UsageError("the path of the archive is empty", hint=_SUPPORTED)
     if "\0" in text:
-        raise UsageError(f"{text[:60]!a} is no path", hint=_SUPPORTED)
+        raise UsageError(f"{text[:60]!a} is not a path", hint=_SUPPORTED)
     from agentbus.pipeline.archives.directory import Directory
 
     scheme, separator, rest = text.partition("://")

@@ -106,7 +106,7 @@ def read(
     for kind in kinds or ():
         if kind not in schema.KINDS:
             raise UsageError(
-                f"{kind[:40]!a} is no kind of entries", hint=f"kinds: {', '.join(schema.KINDS)}"
+                f"{kind[:40]!a} is not a kind of entry", hint=f"kinds: {', '.join(schema.KINDS)}"
             )
     at = path if isinstance(path, Place) else place(path)
     span = between(since, until)

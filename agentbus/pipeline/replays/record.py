@@ -167,8 +167,8 @@ def _begun(
     if said["asked"] != asked:
         raise Refused(
             f"the replay {name!r} was begun {said['at']} with other options",
-            hint="repeat those, or give another replay_id",
-            shell_hint="repeat those, or give another --id",
+            hint="repeat those options, or give another replay_id",
+            shell_hint="repeat those options, or give another --id",
         )
     start, end = (None if point is None else tuple(point) for point in (said["from"], said["to"]))
     return Begun(

@@ -80,7 +80,7 @@ def check(wanted: Wanted) -> None:
             )
         if kind is None:
             raise UsageError(
-                f"{stream[:80]!a} is no stream that can be replayed",
+                f"{stream[:80]!a} is not a stream that can be replayed",
                 hint="give it as in the archive: q:mail, q:mail:high, dlq:mail:default, ch:main",
             )
         if wanted.channel and kind != CHANNEL:
@@ -107,7 +107,7 @@ def kind_of(stream: str) -> str | None:
 def point(given: str, now: float, *, last: bool = False) -> tuple[int, int]:
     """Convert an id, a time or a duration before `now` to the first id of that time, or the last."""
     if not isinstance(given, str):
-        raise UsageError(f"{given!r} is no point in time", hint="give it as text, such as '30m'")
+        raise UsageError(f"{given!r} is not a point in time", hint="give it as text, such as '30m'")
     given = given.partition("@")[0]
     parts = timespec.stream_id(given)
     if parts is not None and "-" in given:

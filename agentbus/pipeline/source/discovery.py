@@ -46,7 +46,7 @@ class Selection:
                 self._names.add(word)
             else:
                 raise UsageError(
-                    f"{word[:80]!a} is no stream",
+                    f"{word[:80]!a} is not a stream",
                     hint=f"name some of {ALL}, or a stream such as q:mail, q:mail:high,"
                     " dlq:mail:default, ev:orders",
                 )

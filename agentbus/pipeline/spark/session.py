@@ -118,7 +118,9 @@ def is_local(master: str | None) -> bool:
 def _connect(remote: str, given: dict[str, str]) -> SparkSession:
     """Open a session on a Spark Connect server."""
     if not remote.startswith("sc://"):
-        raise UsageError(f"{remote!a} is no Spark Connect server", hint="its URL is sc://HOST:PORT")
+        raise UsageError(
+            f"{remote!a} is not a Spark Connect server", hint="its URL is sc://HOST:PORT"
+        )
     # Looked for first, since PySpark ends the process where it misses one in a program of `python -c`.
     missing = [each for each in _CONNECT_NEEDS if importlib.util.find_spec(each) is None]
     hint = "pip install 'pyspark[connect]'"
