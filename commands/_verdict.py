@@ -1,4 +1,4 @@
-"""Tells what came of a torture."""
+"""Prints the verdicts of torture."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ if TYPE_CHECKING:
     from agentbus.commands._out import Out
     from agentbus.torture.verdict import Verdict
 
-# So many examples of what a check has found, of so many characters.
+# How many examples of a violation are shown, and how many characters of each.
 _EXAMPLES, _WIDEST = 3, 160
 
 
 class Clearable(Protocol):
-    """A line that can be taken away."""
+    """A line that can be cleared."""
 
     def clear(self) -> None:
-        """Take the line away."""
+        """Clear the line."""
 
 
 def tell(out: Out, verdict: Verdict, history: str | None, again: str) -> None:
-    """Tell a verdict, where its history lies if it is kept, and how to have the same once more."""
+    """Print a verdict, where its history is if it is kept, and the command that repeats it."""
     word = _word(verdict)
     fields = {
         "time": rfc3339(time.time(), milliseconds=True),
@@ -80,7 +80,7 @@ def _text(out: Out, verdict: Verdict, word: str, history: str | None, again: str
 
 
 def _pairs(title: str, values: Mapping[str, object]) -> list[str]:
-    """Return names and values on lines that fit a terminal."""
+    """Return names and values, on lines that fit a terminal."""
     lines = [f"  {title}:"]
     for name, value in values.items():
         pair = f" {name} {_figure(value)},"
@@ -105,7 +105,7 @@ def _example(one: object) -> str:
 
 
 def _json(value: object) -> object:
-    """Return a value as JSON can hold it."""
+    """Return a value that JSON can hold."""
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, float):

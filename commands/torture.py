@@ -1,4 +1,4 @@
-"""torture: kill and cut off real clients and servers, and check what was promised."""
+"""torture: kill and cut off real clients and servers, and check the guarantees."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from agentbus.torture import modes
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from agentbus.torture.modes import Job, Run
+    from agentbus.torture.modes import TortureJob, TortureRun
     from agentbus.torture.verdict import Verdict
 
 _ALL = "all"
-# A day: whoever wants more begins anew, by another seed.
+# A day; for more, start again with another seed.
 _LONGEST = 1440.0
 
 
@@ -29,19 +29,19 @@ def _minutes(text: str) -> float:
     except ValueError:
         found = 0.0
     if not (text.isascii() and 0 < found <= _LONGEST):
-        raise ValueError(f"{text!r} is no number of minutes up to {_LONGEST:g}")
+        raise ValueError(f"{text!r} is not a number of minutes up to {_LONGEST:g}")
     return found
 
 
 VERB = Verb(
     "torture",
-    "Kill and cut off real clients and servers, and check what was promised.",
+    "Kill and cut off real clients and servers, and check the guarantees.",
     Param(
         "modes",
         metavar="MODE...",
         many=True,
         choices=(*modes.MODULES, _ALL),
-        help="What to try: talk, flags, work, events, archive, or all of them (all).",
+        help="What to torture: talk, flags, work, events, archive, or all of them (all).",
     ),
     Param(
         "minutes",
@@ -49,31 +49,38 @@ VERB = Verb(
         metavar="N",
         convert=_minutes,
         default=1.0,
-        help="So long each, on two cores (1); 0.2 is the short form, 10 what releases pass.",
+        help="Length of each mode on two cores (1); 0.2 is the short form, 10 what releases pass.",
     ),
-    Param("seed", "--seed", metavar="S", convert=whole, help="The same faults in the same order."),
+    Param(
+        "seed",
+        "--seed",
+        metavar="S",
+        convert=whole,
+        help="Repeat the faults of a seed, in the same order.",
+    ),
     Param(
         "server",
         "--server",
         metavar="HOST:PORT",
-        help="Really use the server at --url; this repeats which one it is.",
+        help="Confirm the server at --url, by repeating its address.",
     ),
-    Param("control", "--control", metavar="NAME", help="Try this wrong implementation instead."),
-    Param("controls", "--controls", flag=True, help="Try all wrong implementations instead."),
+    Param("control", "--control", metavar="NAME", help="Run this wrong implementation instead."),
+    Param("controls", "--controls", flag=True, help="Run all wrong implementations instead."),
     Param(
         "database",
         "--database",
         metavar="sqlite|postgresql|URL",
         many=True,
-        help="For events: on which, each in turn; a URL is that of an empty PostgreSQL database.",
+        help="The databases for events, each in turn; a URL names an empty PostgreSQL database.",
     ),
     Param("keep", "--keep", metavar="DIR", help="Keep all histories, in a new directory."),
     text="Real processes work while some are killed with -9, frozen and cut off, and their server is"
-    " killed, restarted, stalled and starved; what each wrote down is then judged. Servers are its own,"
-    " never that of the settings. With --url (and --server, as consent) only clients and connections"
-    " suffer, in projects of their own, which are cleared. --control and --controls have deliberately wrong"
-    " implementations take the place of ours: each must be caught. Exit 6 if a promise was broken, fewer"
-    " faults happened than planned, or a wrong implementation was not caught; its history is kept."
+    " killed, restarted, stalled and starved; checks then judge their histories. It starts its own"
+    " servers, and never uses that of the settings. With --url (and --server, to confirm) only clients and"
+    " connections suffer, in projects of their own, which are cleared. --control and --controls run"
+    " deliberately wrong implementations in place of ours: each must be caught. Exit 6 if a guarantee was"
+    " broken, fewer faults happened than planned, or a wrong implementation was not caught; the history is"
+    " kept."
     " JSON: time, mode, control, seed, seconds, faults, wanted, figures, violations, verdict (passed,"
     " failed, caught, missed), history, again.",
     examples=(
@@ -112,8 +119,8 @@ def run(call: Call) -> int:
             return _judge(call, torture, line)
 
 
-def _judge(call: Call, torture: Run, line: _verdict.Clearable) -> int:
-    """Tell each verdict as it comes; returns the exit code."""
+def _judge(call: Call, torture: TortureRun, line: _verdict.Clearable) -> int:
+    """Print each verdict as it comes; returns the exit code."""
     told = passed = 0
     with contextlib.closing(iter(torture)) as verdicts:
         for verdict in verdicts:
@@ -131,7 +138,7 @@ def _judge(call: Call, torture: Run, line: _verdict.Clearable) -> int:
 
 
 def _check(call: Call) -> None:
-    """Refuse what does not go together."""
+    """Refuse options that exclude each other."""
     args = call.args
     if args.controls and args.control is not None:
         raise UsageError("--control and --controls exclude each other", hint="choose one")
@@ -140,32 +147,32 @@ def _check(call: Call) -> None:
         raise UsageError("--server goes with --url", hint="use both, or neither")
     if given and (args.controls or args.control is not None):
         raise UsageError(
-            "wrong implementations are tried on a server of their own", hint="leave out --url"
+            "wrong implementations run on a server of their own", hint="leave out --url"
         )
 
 
 def _server(call: Call) -> str | None:
-    """Return the URL of the server that was named on the command line, once that is confirmed."""
+    """Return the URL of the server that the command line names and confirms."""
     settings = call.settings
     if settings.url is None:
         return None
     source = settings.sources["url"]
     if source != "flag":
-        call.out.warn(f"the server that {source} names is left alone: this starts its own")
+        call.out.warn(f"the server that {source} names is not used: torture starts its own")
         return None
     where = modes.address(settings.url)
     if call.args.server is None or call.args.server.lower() != where.lower():
         named = "" if call.args.server is None else f", and --server names {call.args.server}"
         raise Refused(
-            f"the server at {where} was not started by this{named}",
-            hint=f"add '--server {where}' to have clients and connections spoilt there, and never the"
-            " server, in projects of their own whose names begin with torture, and which are cleared",
+            f"the server at {where} was not started by torture{named}",
+            hint=f"add '--server {where}' to torture clients and connections there, and never the server,"
+            " in projects of their own whose names begin with torture, and which are cleared",
         )
     return settings.url
 
 
-def _jobs(call: Call) -> list[Job]:
-    """Return what is to be done; of all modes those are left out that lack a package."""
+def _jobs(call: Call) -> list[TortureJob]:
+    """Return the jobs; modes that lack a package are left out, unless they were named."""
     args = call.args
     wanted = [name for name in args.modes if name != _ALL]
     found = []
@@ -192,8 +199,8 @@ def _jobs(call: Call) -> list[Job]:
     return jobs
 
 
-def _databases(given: list[str], jobs: list[Job]) -> tuple[str, ...]:
-    """Return the databases that were named, else those that are there."""
+def _databases(given: list[str], jobs: list[TortureJob]) -> tuple[str, ...]:
+    """Return the databases that were named, else those that are available."""
     if given and all(job.mode.name != "events" for job in jobs):
         raise UsageError("--database is for events", hint="leave it out, or add events")
     for name in given:
@@ -209,15 +216,15 @@ def _watched(call: Call) -> bool:
 
 
 def _unheard(_line: str) -> None:
-    """Progress is for those who look."""
+    """Show no progress."""
 
 
-def _begin(call: Call, torture: Run) -> None:
-    """Say what is to come, and by which seed: also if it ends early."""
+def _begin(call: Call, torture: TortureRun) -> None:
+    """Print the seed, and what each job does, before anything can fail."""
     names = ", ".join(dict.fromkeys(job.mode.name for job in torture.jobs))
     where = "servers of its own"
     if torture.url is not None:
-        where = f"{modes.address(torture.url)}, where clients alone suffer"
+        where = f"{modes.address(torture.url)}, where only clients suffer"
     head = f"seed {torture.seed}: {names}, {torture.minutes:g} min each, on {where}"
     for what in () if torture.url is not None else modes.left_out(torture.jobs, call.args.database):
         call.out.warn(f"{what} left out: that takes pip install 'agentbus-toolkit[torture]'")
@@ -231,8 +238,8 @@ def _begin(call: Call, torture: Run) -> None:
         call.out.record({}, f"  {job.name:<{width}}  {about}")
 
 
-def _again(call: Call, torture: Run, verdict: Verdict) -> str:
-    """Return the command line by which the same comes once more; without passwords."""
+def _again(call: Call, torture: TortureRun, verdict: Verdict) -> str:
+    """Return the command line that repeats a job, without passwords."""
     from agentbus.store.url import read
 
     args = call.args
@@ -249,8 +256,8 @@ def _again(call: Call, torture: Run, verdict: Verdict) -> str:
 
 
 @contextlib.contextmanager
-def _kept(call: Call, torture: Run) -> Iterator[None]:
-    """Say where the histories lie of what ends before it is judged."""
+def _kept(call: Call, torture: TortureRun) -> Iterator[None]:
+    """Print where the histories are, if it ends early."""
     try:
         yield
     except BaseException:

@@ -16,7 +16,7 @@ from agentbus.commands import _spark
 from agentbus.commands._declare import VERBS
 from agentbus.errors import BackendUnavailable
 from agentbus.torture import modes
-from agentbus.torture.order import Mode
+from agentbus.torture.mode import Mode
 from tests import inprocess, typed
 from tests.hostile import World
 from tests.profiles import few

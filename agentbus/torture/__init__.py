@@ -1,5 +1,6 @@
-"""Proof: real processes at work while others kill, freeze and cut them off, and a judgement of what came.
+"""Fault injection: real processes work while they, their network and their servers fail; checks judge it.
 
-Each process writes down what it asked for and what it was told (`history`); when all is over, pure checks
-over these histories and what the server holds say whether a promise was broken (`verdict`).
+A mode is a plan, a workload, checks and controls (wrong implementations that the checks must catch).
+Processes, histories, faults and verdicts are the frame's: `workload`, `site`, `history`, `nemesis`,
+`verdict`.
 """

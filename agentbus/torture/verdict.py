@@ -1,4 +1,4 @@
-"""What came of one mode's torture."""
+"""The verdict on one run of a mode."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ import pathlib
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple, TypeVar
 
-Story = TypeVar("Story")
+Evidence = TypeVar("Evidence")
 
 
 class Verdict(NamedTuple):
     """One mode, judged.
 
-    `faults` are those that really happened, `wanted` those that were planned, by kind. `figures` says
-    what was done meanwhile. `violations` are what each check found, without those that found nothing.
+    `faults` counts those that happened, `wanted` those that were planned, by kind. `figures` counts the
+    work. `violations` are what each check found, by the check's name; checks that found nothing are left
+    out.
     """
 
     mode: str
@@ -28,7 +29,7 @@ class Verdict(NamedTuple):
 
     @property
     def too_few(self) -> dict[str, int]:
-        """The kinds of faults of which there were fewer than planned, with how many there were."""
+        """The kinds of faults that happened less often than planned, with how often they happened."""
         return {
             kind: self.faults.get(kind, 0)
             for kind, number in self.wanted.items()
@@ -44,8 +45,8 @@ class Verdict(NamedTuple):
 
 
 def found_by(
-    story: Story, checks: Collection[Callable[[Story], Collection[Any]]]
+    evidence: Evidence, checks: Collection[Callable[[Evidence], Collection[Any]]]
 ) -> dict[str, Collection[Any]]:
-    """Return what each check found in a story, by the check's name, without those that found nothing."""
-    found = {check.__name__: check(story) for check in checks}
+    """Return what each check found, by the check's name; checks that found nothing are left out."""
+    found = {check.__name__: check(evidence) for check in checks}
     return {name: wrong for name, wrong in found.items() if wrong}

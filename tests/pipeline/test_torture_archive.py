@@ -7,12 +7,12 @@ import pathlib
 import pytest
 
 from agentbus.torture.archive import MODE
-from agentbus.torture.order import Order
+from agentbus.torture.mode import Trial
 from agentbus.torture.verdict import Verdict
 
 
 def tortured(place: pathlib.Path, minutes: float, seed: int = 3) -> Verdict:
-    (verdict,) = MODE.torture(Order(seed, minutes, place))
+    (verdict,) = MODE.torture(Trial(seed, minutes, place))
     return verdict
 
 

@@ -11,7 +11,7 @@ from agentbus.torture.archive import (
     RESTART_AT_END,
     TEXT_ORDER,
 )
-from agentbus.torture.order import Order
+from agentbus.torture.mode import Trial
 
 FOUND = {
     CHECKPOINT_FIRST: {"lost"},
@@ -30,7 +30,7 @@ FOUND = {
     ],
 )
 def test_a_wrong_archiver_is_caught(control, tmp_path):
-    (verdict,) = MODE.torture(Order(5, 0.2, tmp_path, control=control))
+    (verdict,) = MODE.torture(Trial(5, 0.2, tmp_path, control=control))
 
     assert verdict.passed
     assert set(verdict.violations) == FOUND[control]

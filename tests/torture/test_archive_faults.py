@@ -9,7 +9,13 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from agentbus.torture.archive.faults import ARCHIVER, KILL_AT_WORK, TREE_KILL, Faults, descendants
+from agentbus.torture.archive.nemesis import (
+    ARCHIVER,
+    KILL_AT_WORK,
+    TREE_KILL,
+    ArchiveNemesis,
+    descendants,
+)
 from agentbus.torture.nemesis import Client
 
 PARENT = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'input()'])"
@@ -34,14 +40,14 @@ def until(done: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-def ticked(faults: Faults) -> bool:
+def ticked(faults: ArchiveNemesis) -> bool:
     faults.tick()
     return faults.finished
 
 
 def test_one_is_killed_only_after_it_has_done_something(client: Client) -> None:
     seen = [3]
-    faults = Faults({KILL_AT_WORK: 1}, 0.0, 1, [client], None, seen=lambda _pid: seen[0])
+    faults = ArchiveNemesis({KILL_AT_WORK: 1}, 0.0, 1, [client], None, seen=lambda _pid: seen[0])
     for _ in range(3):
         faults.tick()
     assert (faults.done, client.alive) == (0, True)
@@ -58,7 +64,7 @@ def test_a_tree_is_killed_with_all_that_it_started(client: Client) -> None:
     assert client.process is not None
     ((below, _),) = descendants(client.process.pid)
     seen = [0]
-    faults = Faults({TREE_KILL: 1}, 0.0, 1, [client], None, seen=lambda _pid: seen[0])
+    faults = ArchiveNemesis({TREE_KILL: 1}, 0.0, 1, [client], None, seen=lambda _pid: seen[0])
     faults.tick()
     seen[0] += 1
 
@@ -77,7 +83,7 @@ def running(pid: int) -> bool:
 
 
 def test_what_was_wanted_after_the_end_did_not_happen(client: Client) -> None:
-    faults = Faults(
+    faults = ArchiveNemesis(
         {KILL_AT_WORK: 1}, 0.0, 1, [client], None, seen=lambda _pid: 0, over=lambda: True
     )
 

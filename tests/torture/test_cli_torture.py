@@ -30,7 +30,7 @@ from agentbus.core import settings
 from agentbus.errors import ConfigError, UsageError
 from agentbus.torture import modes
 from agentbus.torture.ending import by_signals, children, with_variable
-from agentbus.torture.order import Mode, Order
+from agentbus.torture.mode import Mode, Trial
 from agentbus.torture.verdict import Verdict
 from tests import inprocess
 from tests.servers import scrubbed
@@ -148,7 +148,7 @@ def test_a_server_of_the_environment_is_left_alone(temporary, valkey, tmp_path):
     assert done.returncode == 0
     found = json.loads(done.stdout)
     assert found["figures"]["url"] is False
-    assert "AGENTBUS_URL names is left alone" in done.stderr
+    assert "AGENTBUS_URL names is not used" in done.stderr
     assert found["history"] == str(tmp_path / "keep/talk")
     assert (tmp_path / "keep/talk/histories/one").stat().st_size > 0
 
@@ -200,7 +200,7 @@ def test_a_server_that_it_did_not_start_has_to_be_named_twice(refused):
     for words in ((), ("--server", "db"), ("--server", "db:6380")):
         code, said = refused("talk", "--url", "redis://:sesame@db", *words)
         assert code == 4
-        assert "the server at db:6379 was not started by this" in said
+        assert "the server at db:6379 was not started by torture" in said
         assert "--server db:6379" in said
         assert "projects of their own whose names begin with torture" in said
         assert "sesame" not in said
@@ -220,9 +220,9 @@ def test_a_server_that_it_did_not_start_has_to_be_named_twice(refused):
         (("--controls", "--control", "well"), "exclude each other"),
         (("--control", "nowhere"), "use one of by_heart, well"),
         (("--database", "sqlite"), "--database is for events"),
-        (("--minutes", "0"), "no number of minutes"),
-        (("--minutes", "nan"), "no number of minutes"),
-        (("--minutes", "1441"), "no number of minutes"),
+        (("--minutes", "0"), "not a number of minutes"),
+        (("--minutes", "nan"), "not a number of minutes"),
+        (("--minutes", "1441"), "not a number of minutes"),
         (("--seed", "-1"), "not a whole number"),
         (("nowhere",), "is not one of talk, flags"),
     ],
@@ -237,8 +237,8 @@ def test_what_makes_no_sense_is_refused_before_anything_is_started(refused, word
 @pytest.mark.parametrize(
     ("name", "why"),
     [
-        ("mysql://ada:sesame@db/x", "mysql://ada:***@db/x is no database"),
-        ("x", "'x' is no database"),
+        ("mysql://ada:sesame@db/x", "mysql://ada:***@db/x is not a database"),
+        ("x", "'x' is not a database"),
         ("postgresql", "pip install 'agentbus-toolkit[torture]'"),
     ],
 )
@@ -336,7 +336,7 @@ def test_histories_are_kept_in_a_new_directory_alone(tmp_path):
 def test_no_setting_of_the_user_reaches_a_client(monkeypatch, tmp_path):
     found: list[settings.Settings] = []
 
-    def look(order: Order) -> Iterator[Verdict]:
+    def look(order: Trial) -> Iterator[Verdict]:
         found.append(settings.resolve({"agent": "a"}))
         yield Verdict("talk", order.seed, 0.0, {}, {}, {}, {}, order.place)
 
@@ -369,7 +369,7 @@ def test_what_a_dead_client_has_started_ends_with_the_run():
     # As a JVM does: its parent is gone, it has a session of its own, and nobody ends it.
     start = "import subprocess; subprocess.Popen(['sleep', '600'], start_new_session=True)"
 
-    def leave(order: Order) -> Iterator[Verdict]:
+    def leave(order: Trial) -> Iterator[Verdict]:
         subprocess.run([sys.executable, "-c", start], check=True)
         found.append(with_variable("AGENTBUS_CONFIG", os.environ["AGENTBUS_CONFIG"]))
         yield Verdict("talk", order.seed, 0.0, {}, {}, {}, {}, order.place)
@@ -383,7 +383,7 @@ def test_what_a_dead_client_has_started_ends_with_the_run():
 
 
 def test_a_seed_is_chosen_by_chance_and_the_same_is_done_for_the_same():
-    def look(order: Order) -> Iterator[Verdict]:
+    def look(order: Trial) -> Iterator[Verdict]:
         yield Verdict("talk", order.seed, 0.0, {}, {}, {}, {}, order.place)
 
     runs = [

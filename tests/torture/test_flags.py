@@ -9,16 +9,13 @@ from typing import Any
 import pytest
 
 from agentbus.torture.flags import MODE
-from agentbus.torture.flags.acts import paired
-from agentbus.torture.flags.contender import unfinished
-from agentbus.torture.flags.hunting import Hunter
-from agentbus.torture.flags.orders import END, Orders
-from agentbus.torture.flags.plan import Race, choice, flag_of
-from agentbus.torture.flags.resource import Resource
-from agentbus.torture.flags.running import plan_of
-from agentbus.torture.history import INVOKE, OK, Entry, Scribe
+from agentbus.torture.flags.contender import Resource, unfinished
+from agentbus.torture.flags.evidence import paired
+from agentbus.torture.flags.nemesis import FlagNemesis
+from agentbus.torture.flags.plan import RacePart, choice, flag_of, planned
+from agentbus.torture.history import INVOKE, OK, HistoryEntry, Scribe
+from agentbus.torture.mode import Trial
 from agentbus.torture.nemesis import KILL
-from agentbus.torture.order import Order
 
 ANN, BOB, CEM = "ann", "bob", "cem"
 
@@ -28,11 +25,11 @@ ANN, BOB, CEM = "ann", "bob", "cem"
 
 def test_invocations_find_their_outcomes_and_what_a_death_cut_off_is_pending() -> None:
     entries = [
-        Entry(1, ANN, "announce", INVOKE, {"n": 1, "flag": "f"}),
-        Entry(2, BOB, "announce", INVOKE, {"n": 1, "flag": "f"}),
-        Entry(3, ANN, "announce", OK, {"n": 1, "token": 7}),
-        Entry(4, ANN, "round", OK, {"k": 1}),
-        Entry(5, CEM, "satisfy", OK, {"n": 9}),
+        HistoryEntry(1, ANN, "announce", INVOKE, {"n": 1, "flag": "f"}),
+        HistoryEntry(2, BOB, "announce", INVOKE, {"n": 1, "flag": "f"}),
+        HistoryEntry(3, ANN, "announce", OK, {"n": 1, "token": 7}),
+        HistoryEntry(4, ANN, "round", OK, {"k": 1}),
+        HistoryEntry(5, CEM, "satisfy", OK, {"n": 9}),
     ]
 
     acts, strange = paired(entries)
@@ -44,13 +41,13 @@ def test_invocations_find_their_outcomes_and_what_a_death_cut_off_is_pending() -
 
 def test_who_died_contends_again_for_what_was_unfinished(tmp_path: pathlib.Path) -> None:
     scribe = Scribe(tmp_path / ANN)
-    assert unfinished(tmp_path, ANN) is None
+    assert unfinished(tmp_path / ANN) is None
 
     scribe.note("announce", INVOKE, n=1, flag="f")
-    assert unfinished(tmp_path, ANN) == "f"
+    assert unfinished(tmp_path / ANN) == "f"
 
     scribe.note("round", OK, k=1)
-    assert unfinished(tmp_path, ANN) is None
+    assert unfinished(tmp_path / ANN) is None
 
 
 # -- the parts --
@@ -66,40 +63,28 @@ def test_the_resource_takes_no_token_below_the_highest(tmp_path: pathlib.Path) -
     assert one.write("f", None)[0], "whoever brings no token cannot be refused"
 
 
-def test_orders_forget_what_came_before_the_last(tmp_path: pathlib.Path) -> None:
-    orders = Orders("1")
-    assert orders.after(0) == 1
-
-    orders.hear("2")
-    orders.hear("5")
-    assert orders.after(1) == 5
-
-    orders.hear(END)
-    assert orders.after(5) is None
-
-
 def test_the_same_seed_has_everybody_do_the_same() -> None:
     def all_of(seed: int) -> list[object]:
         return [choice(seed, number, who, 0.1) for number in range(1, 50) for who in (ANN, BOB)]
 
     assert all_of(1) == all_of(1) != all_of(2)
-    assert any(isinstance(one, Race) and one.force for one in all_of(1))
+    assert any(isinstance(one, RacePart) and one.force for one in all_of(1))
     assert flag_of(2) == flag_of(4) != flag_of(1) != flag_of(3)
 
 
 def test_a_hunter_waits_for_a_holder_with_much_to_do() -> None:
-    hunter = Hunter(1.0, {KILL: 1}, 0.0, 1, [], None)
+    hunter = FlagNemesis(1.0, {KILL: 1}, 0.0, 1, [], None)
     hunter.tick()
     assert hunter.wants(KILL), "it begins when somebody wants to hold"
 
-    hunter.saw(Entry(1, ANN, "announce", INVOKE, {"n": 1, "flag": "f", "section": 0.01}))
+    hunter.saw(HistoryEntry(1, ANN, "announce", INVOKE, {"n": 1, "flag": "f", "section": 0.01}))
     hunter.tick()
 
     assert (hunter.wants(KILL), hunter.finished, hunter.counts) == (False, False, {KILL: 0})
 
 
 def test_ten_minutes_are_a_thousand_rounds_of_fifty(tmp_path: pathlib.Path) -> None:
-    plan = plan_of(Order(1, 10, tmp_path))
+    plan = planned(Trial(1, 10, tmp_path))
 
     assert (plan.rounds, plan.contenders) == (1000, 50)
     assert plan.faults[KILL] >= 200
@@ -111,7 +96,7 @@ def test_ten_minutes_are_a_thousand_rounds_of_fifty(tmp_path: pathlib.Path) -> N
 def test_no_flag_is_held_by_two_and_no_awaiter_forgotten_whatever_dies(
     tmp_path: pathlib.Path,
 ) -> None:
-    (verdict,) = MODE.torture(Order(7, 0.1, tmp_path))
+    (verdict,) = MODE.torture(Trial(7, 0.1, tmp_path))
 
     assert verdict.violations == {}
     assert verdict.too_few == {}
@@ -124,7 +109,7 @@ def test_a_server_that_is_not_ours_suffers_nothing_and_keeps_nothing(
 ) -> None:
     process = own_server.process
 
-    (verdict,) = MODE.torture(Order(7, 0.02, tmp_path / "run", url=own_server.tcp_url))
+    (verdict,) = MODE.torture(Trial(7, 0.02, tmp_path / "run", url=own_server.tcp_url))
 
     assert verdict.violations == {}
     assert verdict.passed
@@ -142,7 +127,7 @@ def test_a_server_that_is_not_ours_suffers_nothing_and_keeps_nothing(
     ],
 )
 def test_who_does_it_wrong_is_found_out(control: str, by: str, tmp_path: pathlib.Path) -> None:
-    (verdict,) = MODE.torture(Order(7, 0.1, tmp_path, control=control))
+    (verdict,) = MODE.torture(Trial(7, 0.1, tmp_path, control=control))
 
     assert by in verdict.violations, verdict.figures
     assert verdict.passed

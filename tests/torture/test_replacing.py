@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from agentbus.errors import UsageError
-from agentbus.torture.history import Entry
+from agentbus.torture.history import HistoryEntry
 from agentbus.torture.nemesis import Client, Nemesis
 from agentbus.torture.network import Proxy
 from agentbus.torture.site import Site, through, upstream_of
@@ -34,7 +34,7 @@ def test_what_a_dead_process_wrote_last_is_seen_before_it_is_replaced(
 
     with Site(tmp_path, ("127.0.0.1", 1)) as site:
 
-        def saw(entry: Entry) -> None:
+        def saw(entry: HistoryEntry) -> None:
             seen.append((entry.who, site.deaths))
             # It may die of this.
             site.clients[0].killed = True

@@ -8,7 +8,7 @@ import pytest
 
 import agentbus
 from agentbus.torture import nemesis
-from agentbus.torture.order import Order
+from agentbus.torture.mode import Trial
 from agentbus.torture.talk import MODE
 from agentbus.torture.talk.plan import OVERTAKE
 from agentbus.torture.verdict import Verdict
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.timeout(600)
 _WITHIN_A_SHORT_RUN = 0.1
 
 
-def torture(order: Order) -> Verdict:
+def torture(order: Trial) -> Verdict:
     (verdict,) = MODE.torture(order)
     return verdict
 
@@ -28,7 +28,7 @@ def told(verdict: Verdict) -> str:
 
 
 def test_nothing_that_is_said_is_lost_or_doubled_whatever_dies(tmp_path: pathlib.Path) -> None:
-    verdict = torture(Order(7, _WITHIN_A_SHORT_RUN, tmp_path))
+    verdict = torture(Trial(7, _WITHIN_A_SHORT_RUN, tmp_path))
 
     assert verdict.passed, told(verdict)
     assert verdict.faults[nemesis.KILL] >= 3
@@ -44,7 +44,7 @@ def test_a_server_of_others_suffers_nothing_and_keeps_nothing(
         bus.speak("mine")
 
     # when
-    verdict = torture(Order(8, 0.02, tmp_path, url=f"{own_server.tcp_url}/0"))
+    verdict = torture(Trial(8, 0.02, tmp_path, url=f"{own_server.tcp_url}/0"))
 
     # then only clients and connections suffered, and that message is all that is left
     assert verdict.passed, told(verdict)
@@ -65,7 +65,7 @@ def test_a_server_of_others_suffers_nothing_and_keeps_nothing(
 def test_who_talks_wrongly_is_found_out(tmp_path: pathlib.Path, control: str, check: str) -> None:
     assert control in MODE.controls
 
-    verdict = torture(Order(7, 1.0, tmp_path, control=control))
+    verdict = torture(Trial(7, 1.0, tmp_path, control=control))
 
     assert check in verdict.violations, told(verdict)
     assert "ended_by_themselves" not in verdict.violations, told(verdict)
@@ -74,7 +74,7 @@ def test_who_talks_wrongly_is_found_out(tmp_path: pathlib.Path, control: str, ch
 
 @pytest.mark.slow
 def test_who_is_overtaken_is_told_what_it_missed(tmp_path: pathlib.Path) -> None:
-    verdict = torture(Order(7, 1.0, tmp_path))
+    verdict = torture(Trial(7, 1.0, tmp_path))
 
     assert verdict.passed, told(verdict)
     assert verdict.faults[OVERTAKE] >= 1

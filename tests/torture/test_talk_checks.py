@@ -7,20 +7,19 @@ from typing import Any
 
 import pytest
 
-from agentbus.torture.history import FAIL, INVOKE, OK, UNKNOWN, Entry
-from agentbus.torture.talk import checks, registers
-from agentbus.torture.talk.story import (
+from agentbus.torture.history import FAIL, INVOKE, OK, UNKNOWN, HistoryEntry
+from agentbus.torture.talk import checks, note_checks
+from agentbus.torture.talk.evidence import (
     Content,
-    Gap,
     Heard,
-    Noted,
-    Said,
-    Step,
-    Story,
+    MissedGap,
+    NoteOperation,
+    ReadingStep,
+    Spoken,
     Sure,
-    Teller,
+    TalkCollector,
+    TalkEvidence,
     Torn,
-    acknowledged,
 )
 from agentbus.torture.verdict import found_by
 
@@ -31,7 +30,7 @@ def at(number: int) -> tuple[int, int]:
     return (number, 0)
 
 
-def hear(*numbers: int) -> list[Step]:
+def hear(*numbers: int) -> list[ReadingStep]:
     return [Heard(at(number)) for number in numbers]
 
 
@@ -40,11 +39,11 @@ def sure(number: int) -> Sure:
 
 
 def story(
-    steps: Sequence[Step], topic: str | None = None, *, last: int = 5, **changes: Any
-) -> Story:
+    steps: Sequence[ReadingStep], topic: str | None = None, *, last: int = 5, **changes: Any
+) -> TalkEvidence:
     """Ada says 1 to `last`, even ones on the topic `even`; bob lives through these steps."""
     said = {
-        f"ada {number}": Said("ada", number, None if number % 2 else "even", OK, at(number))
+        f"ada {number}": Spoken("ada", number, None if number % 2 else "even", OK, at(number))
         for number in range(1, last + 1)
     }
     entries = {
@@ -52,10 +51,10 @@ def story(
         for text, one in said.items()
         if one.id is not None
     }
-    return Story(said, entries, {("bob", topic): steps})._replace(**changes)
+    return TalkEvidence(said, entries, {("bob", topic): steps})._replace(**changes)
 
 
-def wrong(of: Story) -> set[str]:
+def wrong(of: TalkEvidence) -> set[str]:
     return set(found_by(of, checks.CHECKS))
 
 
@@ -69,16 +68,16 @@ def ids(found: Collection[checks.Wrong]) -> list[int]:
         [*hear(1, 2, 3, 4, 5), sure(5)],
         [*hear(1, 2), sure(2), *hear(3, 4), TORN, *hear(3, 4, 5), sure(5)],
         [*hear(1, 2), sure(2), TORN, *hear(3, 4, 5), TORN, sure(5)],
-        [*hear(1), sure(1), Gap(2), *hear(4, 5), sure(5)],
+        [*hear(1), sure(1), MissedGap(2), *hear(4, 5), sure(5)],
         # Who was told of a gap, and died, is told again, and of more.
-        [*hear(1), sure(1), Gap(1), TORN, Gap(2), *hear(4, 5), sure(5)],
+        [*hear(1), sure(1), MissedGap(1), TORN, MissedGap(2), *hear(4, 5), sure(5)],
         # What had been heard, and was trimmed before the cursor came past it, counts.
-        [*hear(1), sure(1), *hear(2, 3), TORN, Gap(3), *hear(5), sure(5)],
-        [*hear(1), sure(1), Gap(4), sure(5)],
+        [*hear(1), sure(1), *hear(2, 3), TORN, MissedGap(3), *hear(5), sure(5)],
+        [*hear(1), sure(1), MissedGap(4), sure(5)],
     ],
     ids=str,
 )
-def test_in_a_sound_story_nothing_is_wrong(steps: list[Step]) -> None:
+def test_in_a_sound_story_nothing_is_wrong(steps: list[ReadingStep]) -> None:
     assert found_by(story(steps), checks.CHECKS) == {}
 
 
@@ -101,35 +100,35 @@ def test_a_message_on_a_topic_that_its_reader_never_heard_is_lost() -> None:
 
 
 def test_a_gap_that_is_told_too_small_covers_nothing() -> None:
-    found = story([*hear(1), sure(1), Gap(2), *hear(5), sure(5)])
+    found = story([*hear(1), sure(1), MissedGap(2), *hear(5), sure(5)])
 
     assert wrong(found) == {"lost"}
     assert ids(checks.lost(found)) == [2, 3, 4]
 
 
 def test_a_gap_covers_only_what_lies_where_it_was_told() -> None:
-    found = story([*hear(1, 3), sure(3), Gap(1), *hear(5), sure(5)])
+    found = story([*hear(1, 3), sure(3), MissedGap(1), *hear(5), sure(5)])
 
     assert ids(checks.lost(found)) == [2]
 
 
 def test_what_was_not_acknowledged_need_not_be_there() -> None:
     found = story([*hear(1, 2, 3, 4, 5), sure(5)])
-    maybe = {"ada 6": Said("ada", 6, None, UNKNOWN), "ada 7": Said("ada", 7, None)}
+    maybe = {"ada 6": Spoken("ada", 6, None, UNKNOWN), "ada 7": Spoken("ada", 7, None)}
 
     assert wrong(found._replace(said={**found.said, **maybe})) == set()
 
 
 def test_a_gap_that_is_larger_than_all_that_there_was_is_found() -> None:
-    found = story([*hear(1), sure(1), Gap(3), *hear(4, 5), sure(5)])
+    found = story([*hear(1), sure(1), MissedGap(3), *hear(4, 5), sure(5)])
 
     # 4, which comes after it, cannot have been trimmed.
     assert checks.told_too_many(found) == [(("bob", None), 3, 2)]
 
 
 def test_a_gap_may_hold_what_was_maybe_said() -> None:
-    found = story([*hear(1), sure(1), Gap(3), *hear(4, 5), sure(5)])
-    maybe = {"ada 6": Said("ada", 6, None, UNKNOWN)}
+    found = story([*hear(1), sure(1), MissedGap(3), *hear(4, 5), sure(5)])
+    maybe = {"ada 6": Spoken("ada", 6, None, UNKNOWN)}
 
     assert checks.told_too_many(found._replace(said={**found.said, **maybe})) == []
 
@@ -143,7 +142,7 @@ def test_a_gap_may_hold_what_was_maybe_said() -> None:
     ],
     ids=str,
 )
-def test_what_comes_again_without_a_reason_is_heard_twice(steps: list[Step]) -> None:
+def test_what_comes_again_without_a_reason_is_heard_twice(steps: list[ReadingStep]) -> None:
     assert wrong(story(steps)) == {"heard_twice"}
 
 
@@ -169,7 +168,7 @@ def test_a_speaker_whose_earlier_message_comes_later_is_out_of_order() -> None:
     ],
     ids=["moved back", "stayed behind what was heard to its end"],
 )
-def test_a_cursor_that_goes_back_is_found(steps: list[Step]) -> None:
+def test_a_cursor_that_goes_back_is_found(steps: list[ReadingStep]) -> None:
     assert wrong(story(steps)) == {"cursor_back"}
 
 
@@ -202,30 +201,23 @@ def test_an_entry_that_two_agents_heard_differently_is_invented() -> None:
 def test_a_message_that_is_there_twice_is_doubled(phase: str) -> None:
     found = story([*hear(1, 2, 3, 4, 5, 6), sure(6)])
     entries = {**found.entries, at(6): found.entries[at(3)]}
-    said = {**found.said, "ada 3": Said("ada", 3, None, phase)}
+    said = {**found.said, "ada 3": Spoken("ada", 3, None, phase)}
 
     assert checks.doubled(found._replace(entries=entries, said=said)) == {"ada 3": [at(3), at(6)]}
 
 
 def test_a_message_that_was_refused_is_not_there() -> None:
     found = story([*hear(1, 2, 3, 4, 5), sure(5)])
-    said = {**found.said, "ada 3": Said("ada", 3, None, FAIL)}
+    said = {**found.said, "ada 3": Spoken("ada", 3, None, FAIL)}
 
     assert wrong(found._replace(said=said)) == {"refused_and_there"}
-
-
-@pytest.mark.parametrize("check", ["ended", "late"])
-def test_who_gave_up_or_never_came_to_an_end_is_found(check: str) -> None:
-    found = story([*hear(1, 2, 3, 4, 5), sure(5)])._replace(**{check: ["bob"]})
-
-    assert len(wrong(found)) == 1
 
 
 # -- notes --
 
 
-def note(op: str, value: str | None, began: int, ended: int, phase: str = OK) -> Noted:
-    return Noted("ada", op, "how", phase, began, ended, value)
+def note(op: str, value: str | None, began: int, ended: int, phase: str = OK) -> NoteOperation:
+    return NoteOperation("ada", op, "how", phase, began, ended, value)
 
 
 OLD, NEW = note("jot", "old", 0, 10), note("jot", "new", 20, 30)
@@ -234,29 +226,29 @@ OLD, NEW = note("jot", "old", 0, 10), note("jot", "new", 20, 30)
 @pytest.mark.parametrize(
     ("check", "notes", "sound"),
     [
-        (registers.stale_notes, [OLD, NEW, note("recall", "new", 40, 50)], True),
-        (registers.stale_notes, [OLD, NEW, note("recall", "old", 25, 50)], True),
-        (registers.stale_notes, [OLD, NEW, note("recall", "old", 40, 50)], False),
-        (registers.stale_notes, [OLD, note("recall", None, 5, 15)], True),
-        (registers.stale_notes, [OLD, note("recall", None, 11, 15)], False),
+        (note_checks.stale_notes, [OLD, NEW, note("recall", "new", 40, 50)], True),
+        (note_checks.stale_notes, [OLD, NEW, note("recall", "old", 25, 50)], True),
+        (note_checks.stale_notes, [OLD, NEW, note("recall", "old", 40, 50)], False),
+        (note_checks.stale_notes, [OLD, note("recall", None, 5, 15)], True),
+        (note_checks.stale_notes, [OLD, note("recall", None, 11, 15)], False),
         # A write whose end nobody learned counts from when it was first read.
-        (registers.stale_notes, [OLD, note("jot", "new", 20, 30, UNKNOWN),
+        (note_checks.stale_notes, [OLD, note("jot", "new", 20, 30, UNKNOWN),
                                  note("recall", "old", 40, 50)], True),
-        (registers.stale_notes, [OLD, note("jot", "new", 20, 30, UNKNOWN),
+        (note_checks.stale_notes, [OLD, note("jot", "new", 20, 30, UNKNOWN),
                                  note("recall", "new", 32, 35),
                                  note("recall", "old", 40, 50)], False),
-        (registers.unwritten_notes, [OLD, note("recall", "old", 5, 7)], True),
-        (registers.unwritten_notes, [OLD, note("recall", "else", 5, 7)], False),
-        (registers.unwritten_notes, [NEW, note("recall", "new", 5, 7)], False),
-        (registers.unwritten_notes, [note("jot", "no", 0, 1, FAIL),
+        (note_checks.unwritten_notes, [OLD, note("recall", "old", 5, 7)], True),
+        (note_checks.unwritten_notes, [OLD, note("recall", "else", 5, 7)], False),
+        (note_checks.unwritten_notes, [NEW, note("recall", "new", 5, 7)], False),
+        (note_checks.unwritten_notes, [note("jot", "no", 0, 1, FAIL),
                                      note("recall", "no", 5, 7)], False),
-        (registers.claimed_twice, [note("claim", "a", 0, 1),
+        (note_checks.claimed_twice, [note("claim", "a", 0, 1),
                                    note("claim", "b", 0, 1, FAIL)], True),
-        (registers.claimed_twice, [note("claim", "a", 0, 1), note("claim", "b", 0, 1)], False),
+        (note_checks.claimed_twice, [note("claim", "a", 0, 1), note("claim", "b", 0, 1)], False),
     ],
 )  # fmt: skip
 def test_notes_are_read_as_they_were_last_written(
-    check: Callable[[Story], Collection[Any]], notes: list[Noted], sound: bool
+    check: Callable[[TalkEvidence], Collection[Any]], notes: list[NoteOperation], sound: bool
 ) -> None:
     assert (not check(story([*hear(1, 2, 3, 4, 5), sure(5)], notes=notes))) is sound
 
@@ -266,35 +258,35 @@ def test_notes_are_read_as_they_were_last_written(
 
 def test_a_story_is_made_of_what_the_agents_wrote() -> None:
     # given an agent that dies while it speaks and hears, and its successor
-    teller = Teller()
+    teller = TalkCollector()
     lines = [
         ("life", OK, {}),
         ("speak", INVOKE, {"n": 0, "t": "a", "o": "x"}),
-        ("speak", OK, {"n": 0, "i": "5-1"}),
+        ("speak", OK, {"n": 0, "t": "a", "o": "x", "i": "5-1"}),
         ("heard", OK, {"r": None, "i": "5-1", "a": "ada", "t": "a", "o": "x", "e": None}),
         ("sure", OK, {"r": None, "c": "5-1"}),
         ("speak", INVOKE, {"n": 1, "t": "b", "o": None}),
         ("life", OK, {}),
         ("gap", OK, {"r": None, "m": 7}),
         ("speak", INVOKE, {"n": 2, "t": "c", "o": None}),
-        ("speak", FAIL, {"n": 2}),
+        ("speak", FAIL, {"n": 2, "t": "c", "o": None}),
         ("jot", INVOKE, {"k": "how", "v": "so"}),
     ]
 
     # when
     for when, (op, phase, of) in enumerate(lines):
-        teller.saw(Entry(when, "ada", op, phase, of))
-    found = teller.story([], [])
+        teller.saw(HistoryEntry(when, "ada", op, phase, of))
+    found = teller.evidence()
 
     # then
     assert found.said == {
-        "a": Said("ada", 0, "x", OK, (5, 1)),
-        "b": Said("ada", 1, None, INVOKE),
-        "c": Said("ada", 2, None, FAIL),
+        "a": Spoken("ada", 0, "x", OK, (5, 1)),
+        "b": Spoken("ada", 1, None, INVOKE),
+        "c": Spoken("ada", 2, None, FAIL),
     }
     assert found.readings == {
-        ("ada", None): [Heard((5, 1)), Sure((5, 1)), TORN, Gap(7)],
+        ("ada", None): [Heard((5, 1)), Sure((5, 1)), TORN, MissedGap(7)],
     }
     assert found.entries == {(5, 1): {Content("ada", "a", "x")}}
-    assert found.notes == [Noted("ada", "jot", "how", INVOKE, 10, 10, "so")]
-    assert list(acknowledged(found)) == [(5, 1)]
+    assert found.notes == [NoteOperation("ada", "jot", "how", INVOKE, 10, 10, "so")]
+    assert list(found.acknowledged()) == [(5, 1)]

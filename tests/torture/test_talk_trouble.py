@@ -9,10 +9,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from agentbus.torture.history import OK, Entry, Scribe
+from agentbus.torture.history import OK, HistoryEntry, Scribe
 from agentbus.torture.nemesis import KILL, Client
-from agentbus.torture.talk.plan import OVERTAKE, Plan
-from agentbus.torture.talk.trouble import Trouble
+from agentbus.torture.talk.nemesis import TalkNemesis
+from agentbus.torture.talk.plan import OVERTAKE, TalkPlan
 
 BOUND = 350
 
@@ -30,13 +30,15 @@ def clients() -> Iterator[list[Client]]:
         one.process.communicate()
 
 
-def trouble(place: pathlib.Path, clients: list[Client], **wanted: int) -> Trouble:
-    plan = Plan(3, 1000, BOUND, 0.0, wanted)
-    return Trouble(plan, wanted, 7, clients, None, lambda: None, Scribe(place / "faults"))
+def trouble(place: pathlib.Path, clients: list[Client], **wanted: int) -> TalkNemesis:
+    plan = TalkPlan(3, 1000, BOUND, 0.0, wanted)
+    found = TalkNemesis(plan, wanted, 7, clients, None)
+    found.log = Scribe(place / "faults")
+    return found
 
 
-def spoken(who: str = "ada") -> Entry:
-    return Entry(0, who, "speak", OK, {"n": 1, "i": "1-1"})
+def spoken(who: str = "ada") -> HistoryEntry:
+    return HistoryEntry(0, who, "speak", OK, {"n": 1, "i": "1-1"})
 
 
 def test_who_is_overtaken_wakes_when_the_channel_was_trimmed_behind_it(
@@ -58,7 +60,7 @@ def test_who_is_overtaken_wakes_when_the_channel_was_trimmed_behind_it(
 
     # then it wakes, and it counts when it was told what it missed
     assert (asleep.frozen, faults.finished, faults.counts[OVERTAKE]) == (False, False, 0)
-    faults.saw(Entry(0, asleep.name, "gap", OK, {"r": None, "m": 300}))
+    faults.saw(HistoryEntry(0, asleep.name, "gap", OK, {"r": None, "m": 300}))
     assert (faults.finished, faults.counts[OVERTAKE]) == (True, 1)
 
 

@@ -33,7 +33,7 @@ def test_a_line_that_a_death_cut_off_is_left_out(tmp_path: pathlib.Path) -> None
     with (tmp_path / "a").open("a") as file:
         file.write('[6,"speak"')
 
-    (found,) = reader.leave("a")
+    (found,) = reader.news()
 
     assert (found.at, reader.news()) == (5, [])
 

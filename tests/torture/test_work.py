@@ -11,15 +11,15 @@ import sys
 import pytest
 
 from agentbus.torture import nemesis
+from agentbus.torture.mode import Trial
 from agentbus.torture.nemesis import FREEZE, KILL, SERVER_KILL
-from agentbus.torture.order import Order
 from agentbus.torture.verdict import Verdict
 from agentbus.torture.work import MODE
-from agentbus.torture.work.plan import plan_of
+from agentbus.torture.work.plan import planned
 from tests.servers import Server
 
 
-def judged(order: Order) -> Verdict:
+def judged(order: Trial) -> Verdict:
     """Run an order, say what happened, and return the verdict; the histories stay where they are."""
     (verdict,) = MODE.torture(order)
     sys.stdout.write(f"{dict(verdict.faults)}\n{dict(verdict.figures)}\n{verdict.place}\n")
@@ -28,7 +28,7 @@ def judged(order: Order) -> Verdict:
 
 def test_no_task_is_lost_or_wronged_whatever_dies(tmp_path: pathlib.Path) -> None:
     # given tasks of every priority, some late, some failing at first, and some that kill their worker
-    order = Order(seed=7, minutes=0.2, place=tmp_path)
+    order = Trial(seed=7, minutes=0.2, place=tmp_path)
 
     # when six processes share them while they, the publisher, the server and connections die or freeze
     verdict = judged(order)
@@ -48,7 +48,7 @@ def test_a_server_that_is_not_ours_is_spared_and_left_as_it_was(
     own_server.ask("SET", "theirs", "1")
     pid = own_server.process.pid if own_server.process else None
 
-    verdict = judged(Order(seed=7, minutes=0.03, place=tmp_path, url=own_server.tcp_url))
+    verdict = judged(Trial(seed=7, minutes=0.03, place=tmp_path, url=own_server.tcp_url))
 
     assert verdict.passed, verdict
     assert not set(verdict.wanted) & set(nemesis.OF_SERVERS)
@@ -65,15 +65,15 @@ def test_a_server_that_is_not_ours_is_spared_and_left_as_it_was(
     ],
 )
 def test_what_other_programs_do_wrong_is_caught(name: str, tmp_path: pathlib.Path) -> None:
-    verdict = judged(Order(seed=7, minutes=0.2, place=tmp_path, control=name))
+    verdict = judged(Trial(seed=7, minutes=0.2, place=tmp_path, control=name))
 
     assert verdict.passed, verdict
-    (check,) = plan_of(Order(7, 1, tmp_path, control=name)).checks
+    (check,) = planned(Trial(7, 1, tmp_path, control=name)).checks
     assert set(verdict.violations) == {check.__name__}
 
 
 def test_ten_minutes_are_the_size_of_a_release(tmp_path: pathlib.Path) -> None:
-    plan = plan_of(Order(seed=7, minutes=10, place=tmp_path))
+    plan = planned(Trial(seed=7, minutes=10, place=tmp_path))
 
     assert plan.tasks >= 100_000
     assert (plan.faults[KILL], plan.faults[SERVER_KILL]) == (1000, 200)
@@ -84,6 +84,6 @@ def test_ten_minutes_are_the_size_of_a_release(tmp_path: pathlib.Path) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_a_release_loses_and_wrongs_nothing(tmp_path: pathlib.Path) -> None:
-    verdict = judged(Order(seed=11, minutes=10, place=tmp_path))
+    verdict = judged(Trial(seed=11, minutes=10, place=tmp_path))
 
     assert verdict.passed, verdict

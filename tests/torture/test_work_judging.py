@@ -6,37 +6,35 @@ from typing import Any
 
 import pytest
 
-from agentbus.torture.history import FAIL, INVOKE, OK, UNKNOWN, Entry
+from agentbus.torture.history import FAIL, INVOKE, OK, UNKNOWN, HistoryEntry
 from agentbus.torture.verdict import found_by
-from agentbus.torture.work import judging
-from agentbus.torture.work.judging import CHECKS, Event, Letter, Story
+from agentbus.torture.work import checks
+from agentbus.torture.work.checks import CHECKS, BuriedTask, TaskEvent, WorkEvidence
 from agentbus.torture.work.tasks import ACK, LIFE, PUBLISH, RUN
 
 BEGIN, DONE, FAILED = (RUN, INVOKE), (RUN, OK), (RUN, FAIL)
 ASKED, ACCEPTED, REFUSED = (ACK, INVOKE), (ACK, OK), (ACK, FAIL)
 
 
-def told(*lines: tuple[Any, ...]) -> list[Event]:
+def told(*lines: tuple[Any, ...]) -> list[TaskEvent]:
     """Return events from (when, who, what, task) and, if it is not the first, the attempt."""
     return [
-        Event(at, who, *what, task, attempt[0] if attempt else 1, f"id {task}")
+        TaskEvent(at, who, *what, task, attempt[0] if attempt else 1, f"id {task}")
         for at, who, what, task, *attempt in sorted(lines, key=lambda line: line[0])
     ]
 
 
 BY_A = [(1, "a", BEGIN, 1), (2, "a", DONE, 1), (3, "a", ASKED, 1), (4, "a", ACCEPTED, 1)]
-BURIED = Letter(2, "id 2", 4, "its worker died")
+BURIED = BuriedTask(2, "id 2", 4)
 
 
-def story(lines: list[tuple[Any, ...]], **changes: Any) -> Story:
+def story(lines: list[tuple[Any, ...]], **changes: Any) -> WorkEvidence:
     """Return a story of two tasks, of which 2 is poison and was buried."""
-    sound = Story(
-        frozenset({1, 2}), frozenset(), frozenset({2}), 4, told(*lines), [BURIED], {"pending": 0}
-    )
+    sound = WorkEvidence(frozenset({1, 2}), frozenset(), frozenset({2}), 4, told(*lines), [BURIED])
     return sound._replace(**changes)
 
 
-def violations(found: Story) -> set[str]:
+def violations(found: WorkEvidence) -> set[str]:
     return set(found_by(found, CHECKS))
 
 
@@ -55,8 +53,8 @@ def test_a_sound_history_has_no_violation() -> None:
     assert violations(story([*BY_A, (5, "b", BEGIN, 2)], ordered={"key": [1, 2]})) == set()
     assert violations(story(taken_over)) == set()
     assert violations(story(former_owner_late)) == set()
-    assert judging.runs_more_than_once(story(taken_over)) == 1
-    assert judging.runs_at_once(story(taken_over)) == 1
+    assert checks.runs_more_than_once(story(taken_over)) == 1
+    assert checks.runs_at_once(story(taken_over)) == 1
 
 
 @pytest.mark.parametrize(
@@ -66,8 +64,8 @@ def test_a_sound_history_has_no_violation() -> None:
         (BY_A[:1], {}, {"lost"}),
         (BY_A, {"letters": []}, {"lost", "poison_not_buried_once"}),
         (BY_A, {"letters": [BURIED, BURIED]}, {"poison_not_buried_once"}),
-        (BY_A, {"letters": [BURIED, Letter(1, "id 1", 4, "")]}, {"innocents_buried"}),
-        (BY_A, {"letters": [BURIED, Letter(-1, "", 0, "")]}, {"innocents_buried"}),
+        (BY_A, {"letters": [BURIED, BuriedTask(1, "id 1", 4)]}, {"innocents_buried"}),
+        (BY_A, {"letters": [BURIED, BuriedTask(-1, "", 0)]}, {"innocents_buried"}),
         (BY_A, {"letters": [BURIED._replace(attempts=3)]}, {"poison_beyond_its_attempts"}),
         ([*BY_A, *[(t, "b", BEGIN, 2) for t in range(5)]], {}, {"poison_beyond_its_attempts"}),
         # b had taken the task over, and begun it, when a asked
@@ -82,8 +80,6 @@ def test_a_sound_history_has_no_violation() -> None:
         ([*BY_A, (1, "b", BEGIN, 3)], {"ordered": {"key": [1, 2, 3]}}, {"invented"}),
         ([*BY_A, (1, "b", BEGIN, 2)], {"ordered": {"key": [1, 2]}}, {"out_of_order"}),
         ([(9, "b", BEGIN, 2)], {"ordered": {"key": [1, 2]}}, {"out_of_order", "lost"}),
-        (BY_A, {"waiting": {"pending": 1}}, {"stuck"}),
-        (BY_A, {"ended": ["library-1 ended with 1"]}, {"ended_by_themselves"}),
     ],
 )
 def test_each_fault_is_found(lines: Any, changes: Any, found: set[str]) -> None:
@@ -91,7 +87,7 @@ def test_each_fault_is_found(lines: Any, changes: Any, found: set[str]) -> None:
 
 
 DIED_IN_THREE = [(1, "a.1", BEGIN, 1), (2, "b.1", BEGIN, 1, 2), (3, "a.2", BEGIN, 1, 3)]
-INNOCENT_BURIED = [BURIED, Letter(1, "id 1", 4, "its worker died")]
+INNOCENT_BURIED = [BURIED, BuriedTask(1, "id 1", 4)]
 LATER = 10_000_000_000
 
 
@@ -113,7 +109,7 @@ def test_an_innocent_whose_every_attempt_was_in_vain_is_rightly_buried(fourth: A
     found = story([*DIED_IN_THREE, *fourth], letters=INNOCENT_BURIED)
 
     assert violations(found) == set()
-    assert judging.unlucky(found) == {1}
+    assert checks.unlucky(found) == {1}
 
 
 @pytest.mark.parametrize(
@@ -136,7 +132,7 @@ def test_an_innocent_with_an_attempt_that_was_not_in_vain_is_wrongly_buried(four
 
 def test_an_attempt_that_never_began_is_excused_by_a_mishap_of_its_own() -> None:
     found = story(DIED_IN_THREE, letters=INNOCENT_BURIED)
-    assert judging.attempts_cut_off(found) == {1: {4}}
+    assert checks.attempts_cut_off(found) == {1: {4}}
 
     assert violations(found._replace(mishaps=2)) == set()
     assert "innocents_buried" in violations(found._replace(mishaps=1))
@@ -158,15 +154,15 @@ def test_an_innocent_that_hardly_ever_began_is_wrongly_buried() -> None:
     assert "innocents_buried" in violations(found)
 
 
-def publications(*lines: tuple[Any, ...]) -> list[Entry]:
+def publications(*lines: tuple[Any, ...]) -> list[HistoryEntry]:
     return [
-        Entry(at, "publisher", PUBLISH, phase, {"n": number, **of})
+        HistoryEntry(at, "publisher", PUBLISH, phase, {"n": number, **of})
         for at, (phase, number, of) in enumerate(lines)
     ]
 
 
 def test_what_was_accepted_refused_or_left_in_doubt_is_told_apart() -> None:
-    found = judging.published(
+    found = checks.published(
         publications(
             *((INVOKE, 0, {"first": 0, "last": 1}), (FAIL, 0, {})),
             *((INVOKE, 0, {"first": 0, "last": 1}), (OK, 0, {"order": None})),
@@ -185,14 +181,14 @@ def test_what_was_accepted_refused_or_left_in_doubt_is_told_apart() -> None:
 
 def test_processes_that_had_one_role_after_the_other_are_told_apart() -> None:
     of = {"i": 1, "attempt": 1, "id": "x"}
-    found = judging.events(
+    found = checks.events(
         [
-            *(Entry(1, "a", LIFE, INVOKE, {}), Entry(2, "a", RUN, INVOKE, of)),
-            *(Entry(5, "a", RUN, OK, of), Entry(4, "a", LIFE, INVOKE, {})),
+            *(HistoryEntry(1, "a", LIFE, INVOKE, {}), HistoryEntry(2, "a", RUN, INVOKE, of)),
+            *(HistoryEntry(5, "a", RUN, OK, of), HistoryEntry(4, "a", LIFE, INVOKE, {})),
         ]
     )
 
     assert found == [
-        Event(2, "a.1", RUN, INVOKE, 1, 1, "x"),
-        Event(5, "a.2", RUN, OK, 1, 1, "x"),
+        TaskEvent(2, "a.1", RUN, INVOKE, 1, 1, "x"),
+        TaskEvent(5, "a.2", RUN, OK, 1, 1, "x"),
     ]

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from agentbus.torture.history import FAIL, INVOKE, OK, UNKNOWN, Entry
+from agentbus.torture.history import FAIL, INVOKE, OK, UNKNOWN, HistoryEntry
 from agentbus.torture.nemesis import FREEZE, KILL, Client
 from agentbus.torture.work.nemesis import PUBLISHER_KILL, WorkNemesis
 from agentbus.torture.work.tasks import ACK, LIFE, RUN
@@ -36,14 +36,14 @@ def make(clients: list[Client], tmp_path: pathlib.Path) -> Callable[..., WorkNem
             wanted, 0.0, 1, clients, None, holds=tmp_path, poison=frozenset({9}), **options
         )
         for one in clients:
-            found.saw(Entry(0, one.name, LIFE, INVOKE, {}))
+            found.saw(HistoryEntry(0, one.name, LIFE, INVOKE, {}))
         return found
 
     return made
 
 
-def did(who: str, op: str, phase: str, task: int, attempt: int = 1) -> Entry:
-    return Entry(1, who, op, phase, {"i": task, "attempt": attempt, "id": "x"})
+def did(who: str, op: str, phase: str, task: int, attempt: int = 1) -> HistoryEntry:
+    return HistoryEntry(1, who, op, phase, {"i": task, "attempt": attempt, "id": "x"})
 
 
 @pytest.mark.parametrize(("answer", "refused"), [(OK, 0), (FAIL, 1)])
@@ -81,7 +81,7 @@ def test_a_freeze_counts_when_the_frozen_was_told_after_another_had_its_task(
     ids=["it had left its task", "it was never told"],
 )
 def test_a_freeze_of_which_nothing_is_learned_is_made_again(
-    make: Callable[..., WorkNemesis], tmp_path: pathlib.Path, what: list[Entry]
+    make: Callable[..., WorkNemesis], tmp_path: pathlib.Path, what: list[HistoryEntry]
 ) -> None:
     faults = make({FREEZE: 1})
     faults.saw(did("a", RUN, INVOKE, 3))

@@ -3,20 +3,13 @@
 from __future__ import annotations
 
 import pathlib
-from typing import Any
 
 from agentbus.errors import BackendUnavailable, OutcomeUnknown
-from agentbus.torture.history import FAIL, INVOKE, OK, UNKNOWN, Reader, Scribe
-from agentbus.torture.work import judging
-from agentbus.torture.work.publisher import Pace, Publisher
+from agentbus.torture.assignment import Allowance
+from agentbus.torture.history import FAIL, INVOKE, OK, UNKNOWN, Scribe, read_history
+from agentbus.torture.work import checks
+from agentbus.torture.work.publisher import Publisher, resumed_at
 from agentbus.torture.work.tasks import PUBLISH, Publication, Tasks
-
-
-def pace(place: pathlib.Path) -> Pace:
-    (place / "histories").mkdir()
-    found = Pace(place)
-    found.allow(1000)
-    return found
 
 
 def test_a_seed_gives_the_same_tasks_from_wherever_one_begins() -> None:
@@ -32,10 +25,8 @@ def test_a_seed_gives_the_same_tasks_from_wherever_one_begins() -> None:
 
 def test_a_publisher_ends_where_it_is_told_to(tmp_path: pathlib.Path) -> None:
     sent: list[int] = []
-    allowed = pace(tmp_path)
-    allowed.allow(3, end=True)
 
-    Publisher(lambda one: sent.append(one.number), Pace(tmp_path), tmp_path, "publisher").run(
+    Publisher(lambda one: sent.append(one.number), Allowance(3, over=True), tmp_path / "a").run(
         Tasks(7, 1000, 0)
     )
 
@@ -55,33 +46,25 @@ def test_what_is_refused_is_published_again_and_what_is_in_doubt_is_not(
                 assert one.first == 0
             raise trouble
 
-    allowed = pace(tmp_path)
-    allowed.allow(3, end=True)
-    Publisher(send, allowed, tmp_path, "publisher").run(Tasks(7, 30, 0, plain=True))
+    Publisher(send, Allowance(3, over=True), tmp_path / "a").run(Tasks(7, 30, 0, plain=True))
 
-    reader = Reader(tmp_path / "histories")
-    reader.follow("publisher")
-    told = reader.news()
+    told = read_history(tmp_path / "a")
     assert sent == [0, 0, 24, 25]
     assert [entry.phase for entry in told if entry.phase != INVOKE] == [FAIL, UNKNOWN, OK, OK]
-    assert judging.published(told).unsure == set(range(24))
+    assert checks.published(told).unsure == set(range(24))
 
 
 def test_a_publisher_that_died_is_followed_by_one_that_knows_how_far_it_came(
     tmp_path: pathlib.Path,
 ) -> None:
-    allowed = pace(tmp_path)
-    died: list[Any] = []
-    scribe = Scribe(tmp_path / "histories" / "publisher")
+    history = tmp_path / "publisher"
+    scribe = Scribe(history)
 
-    def start() -> int:
-        return Publisher(died.append, allowed, tmp_path, "publisher").start
-
-    assert start() == 0
+    assert resumed_at(history) == 0
     scribe.note(PUBLISH, INVOKE, n=0, first=0, last=23)
-    assert start() == 1
+    assert resumed_at(history) == 1
     scribe.note(PUBLISH, FAIL, n=0)
-    assert start() == 0
+    assert resumed_at(history) == 0
     scribe.note(PUBLISH, INVOKE, n=0, first=0, last=23)
     scribe.note(PUBLISH, OK, n=0)
-    assert start() == 1
+    assert resumed_at(history) == 1

@@ -5,73 +5,31 @@ One of its controls counts for itself, and badly; the other one is none, so that
 
 from __future__ import annotations
 
-import contextlib
 import os
-import pathlib
-import sys
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import redis
 
-from agentbus.torture.history import OK, Entry, Scribe
-from agentbus.torture.nemesis import KILL, SERVER_KILL, Client, Nemesis, possible
-from agentbus.torture.order import Mode, Order
-from agentbus.torture.parent import end_with_parent
-from agentbus.torture.server import Server
-from agentbus.torture.site import Site, through, upstream_of
-from agentbus.torture.verdict import Verdict, found_by
+from agentbus.torture.assignment import Assignment, assigned
+from agentbus.torture.history import OK, HistoryEntry
+from agentbus.torture.mode import Mode, Trial
+from agentbus.torture.nemesis import KILL, SERVER_KILL, Nemesis
+from agentbus.torture.verdict import Verdict
+from agentbus.torture.workload import Workload, server_of
 
 _PATIENCE = 120.0
 
 
-def torture(order: Order) -> Iterator[Verdict]:
+def torture(trial: Trial) -> Iterator[Verdict]:
     """Have a client count while it and its server are killed."""
-    began = time.monotonic()
-    server = None if order.url else Server(order.place / "server")
-    with (
-        server or contextlib.nullcontext(),
-        Site(order.place, upstream_of(server, order.url)) as site,
-    ):
-        wanted = possible({KILL: 2, SERVER_KILL: 1}, server)
-
-        def words(client: Client) -> list[str]:
-            url = through(client.proxies[0], order.url)
-            key = f"{order.project}:jot:numbers"
-            return [__name__, str(site.histories / client.name), url, key, str(order.control)]
-
-        one = site.hire("one", words)
-        nemesis = Nemesis(wanted, 0.2, order.seed, site.clients, server)
-        heard: list[int] = []
-        pids: list[int] = []
-
-        def hear(entry: Entry) -> None:
-            heard.append(entry.of["n"])
-            pids.append(entry.of["pid"])
-            order.tell(f"{len(heard)} numbers")
-
-        def over() -> bool:
-            # Whoever came after the last death has counted, too.
-            assert one.process is not None
-            return len(heard) >= order.number(100) and pids[-1] == one.process.pid
-
-        in_time = site.run(nemesis, over, _PATIENCE, hear)
-        assert in_time, site.ended
-        faults = dict(nemesis.counts)
-        if order.minutes < 0.01:
-            # So that a test may see what comes of too few.
-            faults[KILL] -= 1
-        yield Verdict(
-            mode="talk",
-            seed=order.seed,
-            seconds=time.monotonic() - began,
-            faults=faults,
-            wanted=wanted,
-            figures={"numbers": len(heard), "share": 0.5, "url": order.url is not None},
-            violations=found_by(heard, [twice]),
-            place=order.place,
-            control=order.control,
-        )
+    with server_of(trial, clock=False) as server, Counting(trial, server) as counting:
+        verdict = counting.verdict()
+    if trial.minutes < 0.01:
+        # So that a test may see what comes of too few.
+        verdict = verdict._replace(faults={**verdict.faults, KILL: 1})
+    yield verdict
 
 
 def twice(heard: list[int]) -> list[int]:
@@ -79,17 +37,51 @@ def twice(heard: list[int]) -> list[int]:
     return sorted({n for n in heard if heard.count(n) > 1})
 
 
-def count(path: str, url: str, key: str, control: str) -> None:
+class Counting(Workload):
+    """One client, and the numbers that it was given."""
+
+    mode, checks = "talk", (twice,)
+
+    def evidence(self) -> list[int]:
+        """Count until all faults were done, and the last client has counted, too."""
+        self.heard: list[int] = []
+        self.pid = 0
+        key = f"{self.project}:jot:numbers"
+        kind = str(self.trial.control)
+        one = self.hire("one", lambda client: self.assign(client, __name__, kind, key=key))
+
+        def over() -> bool:
+            assert one.process is not None
+            return len(self.heard) >= self.trial.number(100) and self.pid == one.process.pid
+
+        wanted = self.possible({KILL: 2, SERVER_KILL: 1})
+        nemesis = Nemesis(wanted, 0.2, self.trial.seed, self.clients, self.server)
+        in_time = self.suffer(nemesis, over, _PATIENCE)
+        assert in_time, self.ended
+        return self.heard
+
+    def saw(self, entry: HistoryEntry) -> None:
+        """Take a number."""
+        self.heard.append(entry.of["n"])
+        self.pid = entry.of["pid"]
+        self.trial.tell(f"{len(self.heard)} numbers")
+
+    def figures(self, evidence: list[int]) -> dict[str, Any]:
+        """Count them."""
+        return {"numbers": len(evidence), "share": 0.5, "url": self.trial.url is not None}
+
+
+def count(told: Assignment) -> None:
     """Have numbers, and write them down."""
-    scribe = Scribe(pathlib.Path(path))
+    scribe = told.scribe()
     own = 0
     while True:
         try:
-            with redis.Redis.from_url(url, protocol=2, driver_info=None) as client:
+            with redis.Redis.from_url(told.url, protocol=2, driver_info=None) as client:
                 while True:
-                    n = int(client.incr(key))
+                    n = int(client.incr(told.options["key"]))
                     own += 1
-                    number = own // 2 if control == "by_heart" else n
+                    number = own // 2 if told.kind == "by_heart" else n
                     scribe.note("count", OK, n=number, pid=os.getpid())
                     time.sleep(0.001)
         except (redis.RedisError, OSError):
@@ -107,5 +99,4 @@ MODE = Mode(
 )
 
 if __name__ == "__main__":
-    end_with_parent()
-    count(*sys.argv[1:])
+    count(assigned()[0])

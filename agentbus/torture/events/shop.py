@@ -1,4 +1,4 @@
-"""The shop under torture: its tables, its consumers, and what they write of each event."""
+"""The shop under torture: its tables, its consumers, and their effects."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ COMMITTED = sa.Table(
     METADATA,
     sa.Column("uuid", sa.Text, primary_key=True),
     sa.Column("stream", sa.Text, nullable=False),
-    # Who sent it over one connection after the other: nothing orders what two of them sent.
+    # Its connection: events of two connections have no order.
     sa.Column("producer", sa.Text, nullable=False),
     sa.Column("number", sa.Integer, nullable=False),
-    # Of orders the place in the order of their commits, since their sender locks the counter.
+    # For orders the place in the order of the commits, since the producer locks the counter.
     sa.Column("place", sa.Integer),
 )
 COUNTER = sa.Table(
@@ -30,7 +30,7 @@ COUNTER = sa.Table(
     sa.Column("stream", sa.Text, primary_key=True),
     sa.Column("last", sa.Integer, nullable=False),
 )
-# What handlers did. Nothing in it is unique: it shows whatever was done twice.
+# The effects of handlers. Nothing is unique, so that it shows what was done twice.
 EFFECTS = sa.Table(
     "torture_effects",
     METADATA,
@@ -42,13 +42,13 @@ EFFECTS = sa.Table(
 
 
 def act(name: str, uuid: str, session: Any, scribe: Scribe) -> None:
-    """Write that a consumer acted on an event."""
+    """Record that a consumer acted on an event."""
     scribe.note(ACT, INVOKE, consumer=name, uuid=uuid)
     session.execute(sa.insert(EFFECTS).values(consumer=name, uuid=uuid).inline())
 
 
 def consumers(scribe: Scribe) -> dict[str, Registration]:
-    """Return the shop's consumers, by name, which note what they do."""
+    """Return the shop's consumers by name; they write histories."""
 
     def mail(event: Any, session: Any) -> None:
         act("mail", event.event_uuid, session, scribe)
@@ -60,11 +60,11 @@ def consumers(scribe: Scribe) -> dict[str, Registration]:
     def shelf(event: Any, session: Any) -> None:
         act("shelf", event.event_uuid, session, scribe)
 
-    # One after the other, where one that fails blocks; many in a transaction; one that fails is parked.
+    # One by one, a failure blocks; in batches; one by one, a failure is parked.
     found = (
         register(mail, ORDERS, name="mail"),
         register(books, ORDERS, name="books", batch=True),
-        # A death counts as an attempt, since an event may be what its process died of.
+        # A death counts as an attempt, since the event may have caused it.
         register(shelf, STOCK, name="shelf", on_error="park", attempts=50),
     )
     assert {each.name: each.stream for each in found} == READS

@@ -1,41 +1,25 @@
-"""A relay or a consumer as a process of its own, told by one argument of JSON what to be."""
+"""The process of a relay or a consumer; `kind` is the role."""
 
 from __future__ import annotations
 
-import json
 import logging
 import os
-import pathlib
 import signal
-import sys
 import threading
 from collections.abc import Callable
-from typing import NamedTuple
 
 import agentbus
 from agentbus.events import Consumer, Relay, kill_points, open_ledger
+from agentbus.torture.assignment import assigned
 from agentbus.torture.events import shop
 from agentbus.torture.events.plan import READY, RELAY, ROUND
 from agentbus.torture.history import OK, UNKNOWN, Scribe
-from agentbus.torture.parent import end_with_parent
 
 DEADLINE = 1.0
 
 
-class Job(NamedTuple):
-    """What a worker does; it kills itself at the step `dies` (`agentbus.events.kill_points`)."""
-
-    role: str
-    database: str
-    url: str
-    project: str
-    history: str
-    lease: float
-    dies: str | None
-
-
-class _Trouble(logging.Handler):
-    """Notes what went wrong and was waited out."""
+class TroubleHandler(logging.Handler):
+    """Writes down the errors that were waited out."""
 
     def __init__(self, scribe: Scribe) -> None:
         super().__init__(logging.WARNING)
@@ -46,27 +30,28 @@ class _Trouble(logging.Handler):
         self._scribe.note("trouble", UNKNOWN, error=str(said)[:300])
 
 
-def main(words: str) -> None:
-    """Relay or consume until told to stop by SIGTERM."""
+def main() -> None:
+    """Relay or consume until SIGTERM."""
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-    end_with_parent()
-    job = Job(**json.loads(words))
-    scribe = Scribe(pathlib.Path(job.history))
-    logging.getLogger("agentbus").addHandler(_Trouble(scribe))
-    ledger = open_ledger(job.database, deadline=DEADLINE)
-    bus = agentbus.connect(job.url, project=job.project, agent=job.role, deadline=DEADLINE)
-    at = None if job.dies is None else kill_points.killing(job.dies)
+    told, _ = assigned()
+    scribe, options = told.scribe(), told.options
+    logging.getLogger("agentbus").addHandler(TroubleHandler(scribe))
+    ledger = open_ledger(options["database"], deadline=DEADLINE)
+    bus = agentbus.connect(told.url, project=told.project, agent=told.kind, deadline=DEADLINE)
+    # The step at which it kills itself.
+    at = None if options["dies"] is None else kill_points.killing(options["dies"])
     made: Relay | Consumer
-    if job.role == RELAY:
-        made = Relay(ledger, bus, lease=job.lease, at=at)
+    if told.kind == RELAY:
+        made = Relay(ledger, bus, lease=options["lease"], at=at)
     else:
-        made = Consumer(shop.consumers(scribe)[job.role], ledger, bus, lease=job.lease, at=at)
+        consumer = shop.consumers(scribe)[told.kind]
+        made = Consumer(consumer, ledger, bus, lease=options["lease"], at=at)
     scribe.note(READY, OK)
-    until_told(lambda: made.run(lambda number: scribe.note(ROUND, OK, number=number)), made.stop)
+    until_sigterm(lambda: made.run(lambda number: scribe.note(ROUND, OK, number=number)), made.stop)
 
 
-def until_told(work: Callable[[], None], stop: Callable[[], None]) -> None:
-    """Work until SIGTERM, which must be blocked, has it stopped; raises what the work raised."""
+def until_sigterm(work: Callable[[], None], stop: Callable[[], None]) -> None:
+    """Work until SIGTERM, which must be blocked, then stop; raises what the work raised."""
     raised: list[BaseException] = []
 
     def run() -> None:
@@ -86,4 +71,4 @@ def until_told(work: Callable[[], None], stop: Callable[[], None]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main()

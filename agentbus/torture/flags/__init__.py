@@ -1,19 +1,6 @@
-"""Torture of flags: many contend for each, and a fenced resource knows who held it when."""
+"""Flags under torture: many contend for each, and a fenced resource knows who held it when."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
-from agentbus.torture.order import Mode, Order
-from agentbus.torture.verdict import Verdict
-
-
-def _torture(order: Order) -> Iterator[Verdict]:
-    # Loaded here: the contenders load this package, too, and have no use for what torments them.
-    from agentbus.torture.flags.running import run
-
-    yield run(order)
-
+from agentbus.torture.mode import Mode, from_module
 
 MODE = Mode(
     "flags",
@@ -23,5 +10,5 @@ MODE = Mode(
         "unfenced_lease": "SET NX with an expiry, ended by a DEL, and nothing that the resource can check",
         "check_then_set": "looks whether the flag is free, then takes it",
     },
-    _torture,
+    from_module("agentbus.torture.flags.workload"),
 )

@@ -1,4 +1,4 @@
-"""What must be true of a story of flags; pure, whoever's flags they were."""
+"""What must be true of a evidence of flags; pure, whoever's flags they were."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
-from agentbus.torture.flags.acts import (
+from agentbus.torture.flags.evidence import (
     ANNOUNCE,
     AWAIT,
     RELEASE,
@@ -16,24 +16,24 @@ from agentbus.torture.flags.acts import (
     SATISFY,
     WRITE,
     Act,
-    Story,
+    FlagEvidence,
 )
 from agentbus.torture.history import FAIL, OK
 
 _NS = 1_000_000_000
-# Of what was done one after the other, the first few were the first to be acknowledged.
+# Of causes in the order of invocation, one of the first few was acknowledged first.
 _ENOUGH = 20
 
 
-def false_holders(story: Story) -> list[tuple[Act, Act]]:
-    """Two who held a flag at once: by one token, by a stale write or a stale end that was accepted."""
-    return [*_same_token(story), *_stale_writes(story), *_stale_ends(story)]
+def false_holders(evidence: FlagEvidence) -> list[tuple[Act, Act]]:
+    """Two holders at once: by one token, or by a stale write or a stale end that was accepted."""
+    return [*_same_token(evidence), *_stale_writes(evidence), *_stale_ends(evidence)]
 
 
-def token_back(story: Story) -> list[tuple[Act, Act]]:
-    """Tokens that were granted after a higher one had been, in real time."""
+def token_back(evidence: FlagEvidence) -> list[tuple[Act, Act]]:
+    """Tokens that were granted after a higher one, in real time."""
     wrong = []
-    for acts in story.of(ANNOUNCE).values():
+    for acts in evidence.of(ANNOUNCE).values():
         granted = sorted((a for a in acts if a.ok and a.token is not None), key=_returned)
         highest: Act | None = None
         before = iter(granted)
@@ -47,30 +47,30 @@ def token_back(story: Story) -> list[tuple[Act, Act]]:
     return wrong
 
 
-def held_twice_in_time(story: Story) -> list[tuple[Act, Act]]:
-    """Two acknowledged holds that overlap for sure: no expiry, no force and no end between them."""
+def held_twice_in_time(evidence: FlagEvidence) -> list[tuple[Act, Act]]:
+    """Two acknowledged holds that certainly overlap: no expiry, force or end between them."""
     wrong = []
-    for acts in story.of(ANNOUNCE, RENEW, SATISFY, RELEASE).values():
+    for acts in evidence.of(ANNOUNCE, RENEW, SATISFY, RELEASE).values():
         by = defaultdict(list)
         for act in acts:
             by[act.who].append(act)
         holds = sorted(_first_of_each([a for a in acts if a.op == ANNOUNCE and a.ok]), key=_order)
         for one, two in itertools.pairwise(holds):
             if one.token is not None and two.token != _token(one) + 1:
-                # Somebody held it between them, and it is not known how that ended.
+                # There was a hold between them, and how it ended is not known.
                 continue
             if one.who == two.who or two.returned < one.returned or _forced(two, by[two.who]):
                 continue
             meanwhile = _invoked_between(by[one.who], one.invoked, two.returned)
-            if two.returned < _sure_until(one, meanwhile, story.shifted):
+            if two.returned < _sure_until(one, meanwhile, evidence.shifted):
                 wrong.append((one, two))
     return wrong
 
 
-def held_unknowingly(story: Story) -> list[Act]:
-    """Holds that were there already, of agents whom every announcement had been said to have failed."""
+def held_unknowingly(evidence: FlagEvidence) -> list[Act]:
+    """Renewed holds of agents all of whose announcements had failed."""
     wrong = []
-    for acts in story.of(ANNOUNCE).values():
+    for acts in evidence.of(ANNOUNCE).values():
         possible: set[str] = set()
         for act in acts:
             if act.ok and act.told.get("renewed") and act.who not in possible:
@@ -80,16 +80,18 @@ def held_unknowingly(story: Story) -> list[Act]:
     return wrong
 
 
-def woken_falsely(story: Story) -> list[Act]:
-    """Awaiters who were told of what nobody had done, or of what was over before they asked."""
+def woken_falsely(evidence: FlagEvidence) -> list[Act]:
+    """Awaiters that woke for what never happened, or was over before they asked."""
     wrong = []
-    satisfied, announced = story.of(SATISFY), story.of(ANNOUNCE)
+    satisfied, announced = evidence.of(SATISFY), evidence.of(ANNOUNCE)
     causes = {
-        "satisfied": {f: [a for a in x if _may_have_been(a, story)] for f, x in satisfied.items()},
+        "satisfied": {
+            f: [a for a in x if _may_have_been(a, evidence)] for f, x in satisfied.items()
+        },
         "announced": {f: [a for a in x if a.possible] for f, x in announced.items()},
     }
     undone = {flag: _Takes(acts) for flag, acts in announced.items()}
-    for act in _awaits(story):
+    for act in _awaits(evidence):
         if not act.ok:
             continue
         until = act.asked["until"]
@@ -100,49 +102,39 @@ def woken_falsely(story: Story) -> list[Act]:
     return wrong
 
 
-def never_woken(story: Story) -> list[Act]:
-    """Awaiters who were not told in time of what was acknowledged."""
+def never_woken(evidence: FlagEvidence) -> list[Act]:
+    """Awaiters that did not wake in time for what was acknowledged."""
     wrong = []
-    satisfied, announced = story.of(SATISFY), story.of(ANNOUNCE)
+    satisfied, announced = evidence.of(SATISFY), evidence.of(ANNOUNCE)
     undoing = {flag: _Undoing(acts) for flag, acts in announced.items()}
-    for act in _awaits(story):
+    for act in _awaits(evidence):
         if math.isinf(act.returned):
             continue
         met: list[float] = []
         for flag in act.asked["flags"]:
             if act.asked["until"] == "announced":
-                met.append(_due(act, announced.get(flag, ()), None, story))
+                met.append(_due(act, announced.get(flag, ()), None, evidence))
             else:
                 undone = None if act.asked.get("fresh") else undoing.get(flag, _Undoing(()))
-                met.append(_due(act, satisfied.get(flag, ()), undone, story))
+                met.append(_due(act, satisfied.get(flag, ()), undone, evidence))
         due = min(met) if act.asked.get("any") else max(met)
-        if act.returned > due + story.bound * _NS:
+        if act.returned > due + evidence.bound * _NS:
             wrong.append(act)
     return wrong
 
 
-def satisfied_lost(story: Story) -> list[Act]:
-    """Acknowledged satisfactions of which no completion is there, though nobody announced again."""
+def satisfied_lost(evidence: FlagEvidence) -> list[Act]:
+    """Acknowledged satisfactions without a completion, though the flag was not announced again."""
     wrong = []
-    announced = story.of(ANNOUNCE)
-    for flag, acts in story.of(SATISFY).items():
+    announced = evidence.of(ANNOUNCE)
+    for flag, acts in evidence.of(SATISFY).items():
         last = max((a for a in acts if a.ok), key=_order, default=None)
-        if last is None or flag not in story.kept:
+        if last is None or flag not in evidence.kept:
             continue
         later = [a for a in announced.get(flag, ()) if a.possible and a.returned > last.invoked]
-        if not later and story.kept[flag] != last.token:
+        if not later and evidence.kept[flag] != last.token:
             wrong.append(last)
     return wrong
-
-
-def confused(story: Story) -> list[str]:
-    """What makes no sense at all."""
-    return list(story.strange)
-
-
-def ended_by_themselves(story: Story) -> list[str]:
-    """Contenders that gave up: trouble of the server's is no reason to."""
-    return list(story.ended)
 
 
 CHECKS = (
@@ -153,8 +145,6 @@ CHECKS = (
     woken_falsely,
     never_woken,
     satisfied_lost,
-    confused,
-    ended_by_themselves,
 )
 
 
@@ -179,12 +169,12 @@ def _higher(one: Act, two: Act) -> Act:
     return max(one, two, key=_token)
 
 
-def _awaits(story: Story) -> Iterator[Act]:
-    return (act for act in story.acts if act.op == AWAIT)
+def _awaits(evidence: FlagEvidence) -> Iterator[Act]:
+    return (act for act in evidence.acts if act.op == AWAIT)
 
 
 def _first_of_each(takes: Sequence[Act]) -> Iterator[Act]:
-    """Return the first announcement of each hold: the others only renewed it."""
+    """Yield the first announcement of each hold: the others only renewed it."""
     known = set()
     for act in takes:
         if act.hold not in known:
@@ -192,8 +182,8 @@ def _first_of_each(takes: Sequence[Act]) -> Iterator[Act]:
             yield act
 
 
-def _same_token(story: Story) -> Iterator[tuple[Act, Act]]:
-    for acts in story.of(ANNOUNCE).values():
+def _same_token(evidence: FlagEvidence) -> Iterator[tuple[Act, Act]]:
+    for acts in evidence.of(ANNOUNCE).values():
         of: dict[int, Act] = {}
         for act in acts:
             if act.ok and act.token is not None:
@@ -202,8 +192,8 @@ def _same_token(story: Story) -> Iterator[tuple[Act, Act]]:
                     yield first, act
 
 
-def _stale_writes(story: Story) -> Iterator[tuple[Act, Act]]:
-    for acts in story.of(WRITE).values():
+def _stale_writes(evidence: FlagEvidence) -> Iterator[tuple[Act, Act]]:
+    for acts in evidence.of(WRITE).values():
         accepted = sorted((a for a in acts if a.ok), key=_returned)
         over: dict[object, Act] = {}
         for one, two in itertools.pairwise(accepted):
@@ -216,9 +206,9 @@ def _stale_writes(story: Story) -> Iterator[tuple[Act, Act]]:
                 yield over.get(two.hold, one), two
 
 
-def _stale_ends(story: Story) -> Iterator[tuple[Act, Act]]:
-    ends = story.of(SATISFY, RENEW, RELEASE)
-    for flag, acts in story.of(ANNOUNCE).items():
+def _stale_ends(evidence: FlagEvidence) -> Iterator[tuple[Act, Act]]:
+    ends = evidence.of(SATISFY, RENEW, RELEASE)
+    for flag, acts in evidence.of(ANNOUNCE).items():
         granted = sorted((a for a in acts if a.ok and a.token is not None), key=_returned)
         highest = list(itertools.accumulate(granted, _higher))
         times = [a.returned for a in granted]
@@ -229,10 +219,10 @@ def _stale_ends(story: Story) -> Iterator[tuple[Act, Act]]:
 
 
 def _forced(hold: Act, of_holder: Sequence[Act]) -> bool:
-    """Tell whether a hold may have been taken from another by force."""
+    """Tell whether a hold may have been taken by force."""
     if not hold.told.get("renewed"):
         return bool(hold.asked.get("force"))
-    # It was taken by an announcement whose outcome was not learned.
+    # It was taken by an announcement with an unknown outcome.
     return any(a.asked.get("force") for a in of_holder)
 
 
@@ -242,7 +232,7 @@ def _invoked_between(acts: Sequence[Act], after: float, before: float) -> Sequen
 
 
 def _sure_until(hold: Act, meanwhile: Sequence[Act], shifted: bool) -> float:
-    """Return until when a hold was not over for sure; `meanwhile` is what its holder did with the flag."""
+    """Return until when a hold certainly lasted; `meanwhile` is what its holder did with the flag."""
     ended = min((a.invoked for a in meanwhile if a.op in (SATISFY, RELEASE)), default=math.inf)
     again = [a for a in meanwhile if a.op in (ANNOUNCE, RENEW)]
     if hold.told.get("left") is None and all(a.asked.get("ttl") is None for a in again):
@@ -252,20 +242,20 @@ def _sure_until(hold: Act, meanwhile: Sequence[Act], shifted: bool) -> float:
     return min(ended, hold.invoked + float(hold.told["left"]) * _NS)
 
 
-def _may_have_been(act: Act, story: Story) -> bool:
-    # A leap of the clock ends the server's memory of what it was asked: a repeat fails that had worked.
+def _may_have_been(act: Act, evidence: FlagEvidence) -> bool:
+    # A leap of the clock makes the server forget requests: the repeat of one that had worked fails.
     return act.possible or (
-        story.shifted and act.phase == FAIL and act.told.get("error") == "NotHolder"
+        evidence.shifted and act.phase == FAIL and act.told.get("error") == "NotHolder"
     )
 
 
 class _Takes:
-    """The announcements of a flag by which what came before them is over."""
+    """The announcements of a flag that certainly ended what came before them."""
 
     def __init__(self, acts: Sequence[Act]) -> None:
         sure = [a for a in acts if a.phase == OK and not a.told.get("renewed")]
         self._invoked = [a.invoked for a in sure]
-        # The soonest answer to any of those from here on.
+        # The earliest answer among those from here on.
         backwards = itertools.accumulate((a.returned for a in reversed(sure)), min)
         self._soonest = list(backwards)[::-1]
 
@@ -276,7 +266,7 @@ class _Takes:
 
 
 def _accounted(act: Act, causes: Sequence[Act], takes: _Takes | None) -> bool:
-    """Tell whether one of the causes may be why this awaiter woke."""
+    """Tell whether one of the causes may have woken this awaiter."""
     for at in range(bisect.bisect_left(causes, act.returned, key=_invoked) - 1, -1, -1):
         cause = causes[at]
         if act.asked.get("fresh") and cause.returned < act.invoked:
@@ -287,7 +277,7 @@ def _accounted(act: Act, causes: Sequence[Act], takes: _Takes | None) -> bool:
 
 
 class _Undoing:
-    """The announcements of a flag that may have taken it, so that it was not satisfied any more."""
+    """The announcements of a flag that may have ended its being satisfied."""
 
     def __init__(self, acts: Sequence[Act]) -> None:
         possible = [a for a in acts if a.possible]
@@ -295,18 +285,20 @@ class _Undoing:
         self._latest = list(itertools.accumulate((a.returned for a in possible), max))
 
     def possible(self, after: float, before: float) -> bool:
-        """Tell whether one may have come about between."""
+        """Tell whether one may have happened in between."""
         at = bisect.bisect_left(self._invoked, before)
         return at > 0 and self._latest[at - 1] > after
 
 
-def _due(act: Act, causes: Sequence[Act], undoing: _Undoing | None, story: Story) -> float:
-    """Return from when on this awaiter must have met one of the causes.
+def _due(
+    act: Act, causes: Sequence[Act], undoing: _Undoing | None, evidence: FlagEvidence
+) -> float:
+    """Return the time by which this awaiter must have met one of the causes.
 
-    It may look long after it was invoked: until then it meets only what nobody can have undone, and
-    nothing at all if what was before does not count (`undoing` is None).
+    It may look long after it was invoked: until then it meets only causes that cannot have been undone, and
+    none at all if earlier ones do not count (`undoing` is None).
     """
-    looks, slack = act.invoked + story.bound / 3 * _NS, story.bound * _NS
+    looks, slack = act.invoked + evidence.bound / 3 * _NS, evidence.bound * _NS
     at = bisect.bisect_right(causes, looks, key=_invoked)
     acknowledged = (causes[i] for i in range(at, len(causes)) if causes[i].ok)
     later = itertools.islice(acknowledged, _ENOUGH)
@@ -319,6 +311,6 @@ def _due(act: Act, causes: Sequence[Act], undoing: _Undoing | None, story: Story
         if cause.ok and not undoing.possible(cause.invoked, met + slack):
             found = min(found, met)
         if cause.ok and cause.returned < act.invoked:
-            # Whatever undid this one undid those before it, too.
+            # What undid this one also undid those before it.
             break
     return found

@@ -1,11 +1,11 @@
-"""A process that contends for the flag of each round, and writes down all that it asks and is told."""
+"""The process of a contender: contends for the flag of each round, and writes a history."""
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import os
 import pathlib
-import signal
-import sys
 import time
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -18,7 +18,9 @@ from agentbus.core.errors import (
     NotHolder,
     OutcomeUnknown,
 )
-from agentbus.torture.flags.acts import (
+from agentbus.torture.assignment import Assignment, assigned
+from agentbus.torture.flags.clients import FlagClient, Grant
+from agentbus.torture.flags.evidence import (
     ANNOUNCE,
     AWAIT,
     READY,
@@ -28,47 +30,70 @@ from agentbus.torture.flags.acts import (
     SATISFY,
     WRITE,
 )
-from agentbus.torture.flags.orders import Orders
-from agentbus.torture.flags.plan import GENEROUS, LONG, Race, Watch, again, choice, flag_of
-from agentbus.torture.flags.resource import Resource
-from agentbus.torture.flags.ways import Held, Library
-from agentbus.torture.history import FAIL, INVOKE, OK, UNKNOWN, Reader, Scribe
+from agentbus.torture.flags.plan import GENEROUS, LONG, AwaitPart, RacePart, again, choice, flag_of
+from agentbus.torture.history import FAIL, INVOKE, OK, read_history
 
 T = TypeVar("T")
 _DEADLINE = 2.0
-# A server that is full refuses at once.
+# A full server refuses at once.
 _BREATH = 0.1
-# How many sections take long.
+# The share of long sections.
 _USUALLY, _MOSTLY = 0.12, 0.6
-# How one contends again for what one held, or may have held, before one died.
-_FINISH = Race(ttl=None, wait=5.0, force=False, kept=False, section=0.01, releases=False)
+# How the successor of a dead process contends for the flag that it held, or may have held.
+_FINISH = RacePart(ttl=None, wait=5.0, force=False, kept=False, section=0.01, releases=False)
+
+
+class Resource:
+    """Guarded files, one for each flag, in a directory that all contenders share."""
+
+    def __init__(self, place: pathlib.Path) -> None:
+        self._place = place
+        place.mkdir(parents=True, exist_ok=True)
+
+    def write(self, flag: str, token: int | None) -> tuple[bool, int]:
+        """Write; return whether it was accepted, and when (monotonic, in ns), in the file's order.
+
+        A write without a token cannot be refused.
+        """
+        file = os.open(self._place / flag, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            highest = int(os.pread(file, 32, 0) or b"0")
+            if token is not None and token < highest:
+                return False, time.monotonic_ns()
+            if token is not None:
+                os.pwrite(file, b"%020d" % token, 0)
+            return True, time.monotonic_ns()
+        finally:
+            os.close(file)
 
 
 class Contender:
-    """One of those who want the flag."""
+    """One of the processes that want the flag."""
 
-    def __init__(
-        self, ways: Library, scribe: Scribe, resource: Resource, who: str, patience: float
-    ) -> None:
-        """`patience` are the seconds for which it awaits what must come."""
-        self._ways = ways
-        self._scribe = scribe
-        self._resource = resource
-        self._who = who
-        self._patience = patience
+    def __init__(self, assignment: Assignment, client: FlagClient) -> None:
+        self._client = client
+        self._scribe = assignment.scribe()
+        self._resource = Resource(pathlib.Path(assignment.place) / "guarded")
+        self._assignment = assignment
 
-    def play(self, seed: int, number: int) -> None:
-        """Do one's part in a round."""
-        # What is wrong with the others is what happens to them while they hold.
-        slow = _USUALLY if self._ways.complete else _MOSTLY
-        does = choice(seed, number, self._who, slow)
-        if isinstance(does, Watch):
-            self.watch(does)
-        elif not self.contend(flag_of(number), does):
-            self.watch(Watch((flag_of(number),)))
+    def play(self, number: int) -> None:
+        """Do this contender's part in a round."""
+        # Controls are caught by what happens to a holder.
+        slow = _USUALLY if self._client.complete else _MOSTLY
+        part = choice(self._assignment.seed, number, self._assignment.name, slow)
+        if isinstance(part, AwaitPart):
+            self.await_(part)
+        elif not self.contend(flag_of(number), part):
+            self.await_(AwaitPart((flag_of(number),)))
+        self.note(ROUND, k=number)
 
-    def contend(self, flag: str, race: Race) -> bool:
-        """Take a flag, work, and satisfy it, however often it is lost; False if another holds it."""
+    def note(self, op: str, **of: Any) -> None:
+        """Write down how far this process is."""
+        self._scribe.note(op, OK, **of)
+
+    def contend(self, flag: str, race: RacePart) -> bool:
+        """Take a flag, work, and satisfy it, however often it is lost; False if it is held by another."""
         while True:
             try:
                 if self._once(flag, race):
@@ -76,39 +101,36 @@ class Contender:
             except FlagHeld:
                 return False
             except (NotHolder, OutcomeUnknown):
-                # What nobody ends would keep its awaiters for good: one contends until somebody has.
-                race = again(race)
+                # A flag that is never satisfied would keep its awaiters for ever: go on until it is.
+                pass
             except BackendUnavailable:
-                race = again(race)
                 time.sleep(_BREATH)
-            else:
-                race = again(race)
+            race = again(race)
 
-    def watch(self, watch: Watch) -> None:
-        """Await flags, and write down when it was over."""
-        if not self._ways.complete:
+    def await_(self, part: AwaitPart) -> None:
+        """Await flags."""
+        if not self._client.complete:
             return
-        if watch.timeout == GENEROUS:
-            watch = watch._replace(timeout=self._patience)
+        if part.timeout == GENEROUS:
+            part = part._replace(timeout=self._assignment.options["patience"])
         with contextlib.suppress(AgentBusError):
             self._ask(
-                AWAIT, lambda: self._ways.await_(watch), watch._asdict(), lambda x: {"flags": x}
+                AWAIT, lambda: self._client.await_(part), part._asdict(), lambda x: {"flags": x}
             )
 
-    def _once(self, flag: str, race: Race) -> bool:
+    def _once(self, flag: str, race: RacePart) -> bool:
         """Hold a flag once; False if it was given up."""
-        kept = race.kept and self._ways.complete
+        kept = race.kept and self._client.complete
         hold = time.monotonic_ns()
-        asked = {"flag": flag, "hold": hold, **race._asdict()}
         with contextlib.ExitStack() as stack:
-            held: Held = self._ask(
+            held = self._ask(
                 ANNOUNCE,
                 lambda: (
-                    stack.enter_context(self._ways.keep(flag, race))
+                    stack.enter_context(self._client.keep(flag, race))
                     if kept
-                    else self._ways.announce(flag, race)
+                    else self._client.announce(flag, race)
                 ),
-                asked,
+                {"flag": flag, "hold": hold, **race._asdict()},
                 lambda x: {"token": x.token, "left": x.left, "renewed": x.renewed},
             )
             about = {"flag": flag, "token": held.token, "hold": hold}
@@ -116,23 +138,23 @@ class Contender:
             if kept:
                 self._ask(SATISFY, stack.close, about)
             elif race.releases:
-                self._ask(RELEASE, lambda: self._ways.release(flag, held), about)
+                self._ask(RELEASE, lambda: self._client.release(flag, held), about)
                 return False
             else:
-                self._ask(SATISFY, lambda: self._ways.satisfy(flag, held), about)
+                self._ask(SATISFY, lambda: self._client.satisfy(flag, held), about)
         return True
 
-    def _work(self, race: Race, held: Held, about: dict[str, Any], *, renews: bool) -> None:
+    def _work(self, race: RacePart, held: Grant, about: dict[str, Any], *, renews: bool) -> None:
         self._write(**about)
         parts = 4 if race.section >= LONG else 1
         for part in range(parts):
             time.sleep(race.section / parts)
             if part < parts - 1 and renews and held.left is not None:
-                # Who has lost the hold works on, as a program does that does not look: it is fenced.
+                # Having lost the hold, it works on, as a program does that does not look: it is fenced.
                 with contextlib.suppress(AgentBusError):
                     self._ask(
                         RENEW,
-                        lambda: self._ways.renew(about["flag"], held),
+                        lambda: self._client.renew(about["flag"], held),
                         {**about, "ttl": race.ttl},
                     )
         self._write(**about)
@@ -150,26 +172,16 @@ class Contender:
         asked: dict[str, Any],
         tell: Callable[[T], dict[str, Any]] = lambda _found: {},
     ) -> T:
-        n = time.monotonic_ns()
-        self._scribe.note(op, INVOKE, at=n, n=n, **asked)
-        try:
+        with self._scribe.asking(op, n=time.monotonic_ns(), **asked) as answer:
             found = act()
-        except OutcomeUnknown:
-            self._scribe.note(op, UNKNOWN, n=n)
-            raise
-        except AgentBusError as error:
-            self._scribe.note(op, FAIL, n=n, error=type(error).__name__)
-            raise
-        self._scribe.note(op, OK, n=n, **tell(found))
+            answer.update(tell(found))
         return found
 
 
-def unfinished(histories: pathlib.Path, who: str) -> str | None:
+def unfinished(history: pathlib.Path) -> str | None:
     """Return the flag that an earlier process of this name contended for when it died."""
-    reader = Reader(histories)
-    reader.follow(who)
     flag = None
-    for entry in reader.news():
+    for entry in read_history(history):
         if entry.op == ROUND:
             flag = None
         elif entry.op == ANNOUNCE and entry.phase == INVOKE:
@@ -177,38 +189,31 @@ def unfinished(histories: pathlib.Path, who: str) -> str | None:
     return flag
 
 
-def main(
-    kind: str, seed: str, url: str, project: str, place: str, who: str, patience: str, first: str
-) -> None:
-    """Contend in round after round, until told that it was the last."""
-    orders = Orders(first)
-    orders.listen()
-    # A contender that ends with its terminal's interrupt would look like one that gave up.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    histories = pathlib.Path(place) / "histories"
-    left = unfinished(histories, who)
-    scribe = Scribe(histories / who)
-    resource = Resource(pathlib.Path(place) / "guarded")
-    with agentbus.connect(url, project=project, agent=who, deadline=_DEADLINE) as bus:
-        ways = _ways(kind, bus, url)
-        contender = Contender(ways, scribe, resource, who, float(patience))
+def main() -> None:
+    """Contend in each round, until the last."""
+    assignment, limit = assigned()
+    left = unfinished(assignment.history)
+    with agentbus.connect(
+        assignment.url, project=assignment.project, agent=assignment.name, deadline=_DEADLINE
+    ) as bus:
+        contender = Contender(assignment, _client(assignment, bus))
         if left is not None:
             contender.contend(left, _FINISH)
-        scribe.note(READY, OK)
+        contender.note(READY)
         number = 0
-        while (told := orders.after(number)) is not None:
-            number = told
-            contender.play(int(seed), number)
-            scribe.note(ROUND, OK, k=number)
+        # A contender that was away goes on with the round that is on.
+        while limit.reaches(number + 1) and not limit.over:
+            number = limit.number
+            contender.play(number)
 
 
-def _ways(kind: str, bus: agentbus.Bus, url: str) -> Library:
-    if not kind:
-        return Library(bus)
+def _client(assignment: Assignment, bus: agentbus.Bus) -> FlagClient:
+    if not assignment.kind:
+        return FlagClient(bus)
     from agentbus.torture.flags.controls import CONTROLS
 
-    return CONTROLS[kind](bus, url)
+    return CONTROLS[assignment.kind](bus, assignment.url)
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main()

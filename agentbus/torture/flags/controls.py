@@ -1,4 +1,4 @@
-"""Contenders that do it wrong, as many programs do: the checks must find each of them out."""
+"""Contenders that do it wrong, as many programs do: the checks must catch each of them."""
 
 from __future__ import annotations
 
@@ -12,23 +12,22 @@ import redis
 import agentbus
 from agentbus.core.errors import BackendUnavailable, FlagHeld, NotHolder, OutcomeUnknown, TimedOut
 from agentbus.core.keys import Keys
-from agentbus.torture.flags.plan import Race, Watch
-from agentbus.torture.flags.ways import Held, Library
+from agentbus.torture.flags.clients import FlagClient, Grant
+from agentbus.torture.flags.plan import AwaitPart, RacePart
+from agentbus.torture.plain import plain_client
 
 _ANSWERS_WITHIN = 5.0
 _PAUSE = 0.05
 
 
-class _Raw(Library):
-    """The library's ways, but for those that a program has thought out for itself."""
+class _PlainFlags(FlagClient):
+    """The library, but for what a program does by plain commands."""
 
     def __init__(self, bus: agentbus.Bus, url: str) -> None:
         super().__init__(bus)
         self._keys = Keys(bus.project)
         self._me = bus.agent
-        self._redis = redis.Redis.from_url(
-            url, protocol=2, driver_info=None, socket_timeout=_ANSWERS_WITHIN
-        )
+        self._redis = plain_client(url, _ANSWERS_WITHIN)
 
     @contextlib.contextmanager
     def _asking(self, *, writes: bool = True) -> Iterator[None]:
@@ -40,25 +39,24 @@ class _Raw(Library):
             raise (OutcomeUnknown if writes else BackendUnavailable)(str(trouble)) from trouble
 
 
-class CheckThenWait(_Raw):
-    """Looks at a flag, and then waits for whatever is said from then on."""
+class CheckThenWait(_PlainFlags):
+    """Looks at a flag, and then waits for news from then on."""
 
-    def await_(self, watch: Watch) -> list[str]:
-        """Wait, and return the flags for which it was over."""
-        until = time.monotonic() + watch.timeout
-        wanted = set(watch.flags)
-        enough = 1 if watch.any else len(wanted)
+    def await_(self, wanted: AwaitPart) -> list[str]:
+        until = time.monotonic() + wanted.timeout
+        flags = set(wanted.flags)
+        enough = 1 if wanted.any else len(flags)
         with self._asking(writes=False):
-            known = () if watch.fresh else wanted
+            known = () if wanted.fresh else flags
             found = [flag for flag in known if self._redis.exists(self._keys.done(flag))]
             last: bytes | str = "$"
             while len(found) < enough:
                 left = until - time.monotonic()
                 if left <= 0:
-                    raise TimedOut(f"nothing was said of {wanted}")
+                    raise TimedOut(f"nothing was said of {flags}")
                 for entry_id, flag in self._news(last, min(left, _ANSWERS_WITHIN / 2)):
                     last = entry_id
-                    if flag in wanted:
+                    if flag in flags:
                         found.append(flag)
         return found
 
@@ -71,70 +69,63 @@ class CheckThenWait(_Raw):
                 yield entry_id, fields[b"flag"].decode() if satisfied else None
 
 
-class _Lock(_Raw):
-    """A key that is there while somebody holds the flag; nothing tells who, or for the how-manieth time."""
+class _PlainLock(_PlainFlags):
+    """A key that exists while the flag is held; it names no holder and no token."""
 
     complete = False
-    # What a lease of such a program lasts if it was not given a TTL, and how long it tries, in seconds.
+    # How long a lease lasts without a TTL, and how long it is tried for, in seconds.
     lease = 0.5
     patience = 2.0
 
-    def take(self, key: str, race: Race) -> bool:
-        """Take the lock if it is free."""
+    def take(self, key: str, race: RacePart) -> bool:
         raise NotImplementedError
 
-    def announce(self, flag: str, race: Race) -> Held:
-        """Take a flag."""
+    def announce(self, flag: str, race: RacePart) -> Grant:
         until = time.monotonic() + self.patience
         with self._asking():
             while not self.take(self._keys.flag(flag), race):
                 if time.monotonic() > until:
                     raise FlagHeld(f"{flag} is held")
                 time.sleep(_PAUSE)
-        return Held(None, race.ttl)
+        return Grant(None, race.ttl)
 
-    def renew(self, flag: str, held: Held) -> None:
-        """Give a hold its TTL again, whoever's it is now."""
+    def renew(self, flag: str, held: Grant) -> None:
+        # Whoever holds it by now.
         with self._asking():
             if not self._redis.pexpire(self._keys.flag(flag), round((held.left or 1.0) * 1000)):
                 raise NotHolder(f"{flag} is held by nobody")
 
-    def satisfy(self, flag: str, held: Held) -> None:
-        """End a hold, whoever's it is now."""
+    def satisfy(self, flag: str, held: Grant) -> None:
         with self._asking():
             self._redis.delete(self._keys.flag(flag))
 
     release = satisfy
 
 
-class UnfencedLease(_Lock):
-    """Takes a flag with an expiry, and believes in it for as long as it works."""
+class UnfencedLease(_PlainLock):
+    """Takes a flag with an expiry, and trusts in it while it works."""
 
-    def take(self, key: str, race: Race) -> bool:
-        """Take the lock if it is free."""
+    def take(self, key: str, race: RacePart) -> bool:
         lease = round((race.ttl or self.lease) * 1000)
         return bool(self._redis.set(key, self._me, nx=True, px=lease))
 
-    def announce(self, flag: str, race: Race) -> Held:
-        """Take a flag."""
+    def announce(self, flag: str, race: RacePart) -> Grant:
         return super().announce(flag, race._replace(ttl=race.ttl or self.lease))
 
 
-class CheckThenSet(_Lock):
+class CheckThenSet(_PlainLock):
     """Looks whether a flag is free, and then takes it."""
 
-    def take(self, key: str, race: Race) -> bool:
-        """Take the lock if it is free."""
+    def take(self, key: str, race: RacePart) -> bool:
         if self._redis.get(key) is not None:
             return False
         return bool(self._redis.set(key, self._me))
 
-    def announce(self, flag: str, race: Race) -> Held:
-        """Take a flag."""
+    def announce(self, flag: str, race: RacePart) -> Grant:
         return super().announce(flag, race._replace(ttl=None))
 
 
-CONTROLS: dict[str, type[_Raw]] = {
+CONTROLS: dict[str, type[_PlainFlags]] = {
     "check_then_wait": CheckThenWait,
     "unfenced_lease": UnfencedLease,
     "check_then_set": CheckThenSet,

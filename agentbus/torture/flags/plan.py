@@ -1,37 +1,99 @@
-"""What a contender does in a round: the same again for the same seed, round and name."""
+"""How many rounds there are, with which faults, and what each contender does in a round."""
 
 from __future__ import annotations
 
 import random
 from typing import NamedTuple
 
+from agentbus.torture.mode import Trial
+
 # The flag of every other round, so that its fencing tokens go on from round to round.
 REUSED = "again"
-RACE, AWAIT = "race", "await"
-# Seconds. The generous ones are never over but by a fault of the library's.
+# In seconds. Only a defect of the library outlasts the generous timeout.
 GENEROUS = 60.0
-BRIEF = 3.0
+_BRIEF = 3.0
 _TTLS = (0.3, 0.6, 1.0)
 _WAIT = 5.0
 _SAFE_TTL = 10.0
 _SHORT, LONG = 0.02, 0.3
+_ROUNDS_A_MINUTE = 100.0
+_FAULTS_A_MINUTE = {
+    "kill": 20.0,
+    "freeze": 6.0,
+    "cut": 6.0,
+    "half_open": 6.0,
+    "latency": 6.0,
+    "lost_reply": 6.0,
+    "lost_request": 6.0,
+    "server_kill": 4.0,
+    "slow_disk": 3.0,
+    "full_memory": 3.0,
+    "clock_shift": 3.0,
+}
+_CONTENDERS, _FEW, _FEW_BELOW = 50, 12, 1.0
+# The share of the time for the faults, and how much longer a run may take on a busy machine.
+_SHARE, _SLACK, _LEAST = 0.55, 6.0, 180.0
 
 
-class Race(NamedTuple):
-    """How one takes a flag, and what one does with it; spans in seconds."""
+class FlagPlan(NamedTuple):
+    """A run; times in seconds.
+
+    `share` is the share of kills and freezes that are to hit holders, `delay` how late all answers are,
+    `kind` the control that takes the library's place.
+    """
+
+    rounds: int
+    contenders: int
+    faults: dict[str, int]
+    gap: float
+    limit: float = _LEAST
+    patience: float = GENEROUS
+    bound: float = 30.0
+    kind: str = ""
+    delay: float = 0.0
+    share: float = 0.7
+
+
+# Only the faults that reveal their mistake happen to controls, and they give up sooner.
+_CONTROLS = {
+    "check_then_wait": FlagPlan(3, 8, {}, 1.0, patience=4.0, bound=2.0, delay=0.04),
+    "unfenced_lease": FlagPlan(8, 8, {"freeze": 4}, 0.3, share=1.0),
+    "check_then_set": FlagPlan(5, 8, {}, 1.0),
+}
+
+
+def planned(trial: Trial) -> FlagPlan:
+    """Return the plan for a trial."""
+    if trial.control is not None:
+        return _CONTROLS[trial.control]._replace(kind=trial.control)
+    faults = trial.faults(_FAULTS_A_MINUTE)
+    seconds = trial.minutes * 60
+    return FlagPlan(
+        rounds=trial.number(_ROUNDS_A_MINUTE, least=10),
+        contenders=_CONTENDERS if trial.minutes >= _FEW_BELOW else _FEW,
+        faults=faults,
+        gap=seconds * _SHARE / sum(faults.values()),
+        limit=seconds * _SLACK + _LEAST,
+    )
+
+
+class RacePart(NamedTuple):
+    """How a contender takes a flag, and how long it works; times in seconds.
+
+    `kept`: the library keeps the hold meanwhile, as in `with bus.hold(…)`. `releases`: the holder gives the
+    flag up first, and takes it once more.
+    """
 
     ttl: float | None
     wait: float | None
     force: bool
-    # Whether the library keeps the hold meanwhile, as in `with bus.hold(…)`.
     kept: bool
     section: float
-    # Whether the holder gives the flag up first, and takes it once more.
     releases: bool
 
 
-class Watch(NamedTuple):
-    """What one awaits."""
+class AwaitPart(NamedTuple):
+    """What a contender awaits."""
 
     flags: tuple[str, ...]
     until: str = "satisfied"
@@ -45,22 +107,22 @@ def flag_of(number: int) -> str:
     return REUSED if number % 2 == 0 else f"round-{number}"
 
 
-def choice(seed: int, number: int, who: str, slow: float) -> Race | Watch:
-    """Return what a contender does in a round; `slow` is the share of sections that take long."""
+def choice(seed: int, number: int, who: str, slow: float) -> RacePart | AwaitPart:
+    """Return what a contender does in a round; `slow` is the share of long sections."""
     chance = random.Random(f"{seed}/{number}/{who}")  # noqa: S311 - a seed gives the same again
     return _race(chance, slow) if chance.random() < 0.6 else _watch(chance, number)
 
 
-def again(race: Race) -> Race:
-    """Return how one contends for a flag that one has lost, or given up: so that it is kept this time."""
+def again(race: RacePart) -> RacePart:
+    """Return how to contend for a flag that was lost or given up: this time it is kept."""
     ttl = None if race.ttl is None else _SAFE_TTL
-    return Race(ttl, _WAIT, force=False, kept=False, section=_SHORT, releases=False)
+    return RacePart(ttl, _WAIT, force=False, kept=False, section=_SHORT, releases=False)
 
 
-def _race(chance: random.Random, slow: float) -> Race:
+def _race(chance: random.Random, slow: float) -> RacePart:
     kept = chance.random() < 0.15
     long = chance.random() < slow
-    return Race(
+    return RacePart(
         ttl=chance.choice(_TTLS) if kept or chance.random() < 0.6 else None,
         wait=_WAIT if chance.random() < 0.1 else None,
         force=not kept and chance.random() < 0.03,
@@ -70,15 +132,15 @@ def _race(chance: random.Random, slow: float) -> Race:
     )
 
 
-def _watch(chance: random.Random, number: int) -> Watch:
+def _watch(chance: random.Random, number: int) -> AwaitPart:
     flag = flag_of(number)
     kind = chance.random()
     if kind < 0.6 or number == 1:
-        return Watch((flag,))
+        return AwaitPart((flag,))
     if kind < 0.75:
-        return Watch((flag, flag_of(number - 1)))
+        return AwaitPart((flag, flag_of(number - 1)))
     if kind < 0.85:
-        return Watch((flag, f"never-{number}"), any=True)
+        return AwaitPart((flag, f"never-{number}"), any=True)
     if kind < 0.93:
-        return Watch((flag,), fresh=True, timeout=BRIEF)
-    return Watch((flag,), until="announced", timeout=BRIEF)
+        return AwaitPart((flag,), fresh=True, timeout=_BRIEF)
+    return AwaitPart((flag,), until="announced", timeout=_BRIEF)

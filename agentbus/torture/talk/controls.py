@@ -1,43 +1,38 @@
-"""Agents that talk as many programs do: what they lose or double, the checks must find."""
+"""Agents that talk as many programs do, and lose or double messages: the checks must catch them."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import redis
 
 from agentbus.coordination.message import Message
 from agentbus.coordination.overhear import heard
 from agentbus.core.errors import BackendUnavailable, NoteExists, NotFound
 from agentbus.core.keys import Keys
 from agentbus.core.stream import fields, position, text
-from agentbus.torture.talk.role import Role
-
-if TYPE_CHECKING:
-    from agentbus.torture.talk.voices import Heard
+from agentbus.torture.assignment import Assignment
+from agentbus.torture.plain import plain_client
+from agentbus.torture.talk.clients import Overheard, TalkClient
 
 _FEW = 20
 _POLL = 0.2
-_TIMEOUT = 2.0
 _TRIES = 20
 
 
-class _Plain:
-    """Talks with plain commands, and as well as one can without a script."""
+class _PlainTalk(TalkClient):
+    """Talks by plain commands, without a script."""
 
-    tells_leaving = True
     _bound = 0
 
-    def __init__(self, role: Role) -> None:
-        import redis
-
-        self._keys = Keys(role.project)
-        self._name = role.name
-        self._raw: Any = redis.Redis.from_url(
-            role.url, protocol=2, driver_info=None, socket_timeout=_TIMEOUT, retry=None
-        )
-        self._bound = self._bound or role.bound
+    def __init__(self, assignment: Assignment) -> None:
+        self._keys = Keys(assignment.project)
+        self._name = assignment.name
+        self._raw: Any = plain_client(assignment.url, retry=None)
+        self._bound = self._bound or assignment.options["bound"]
 
     def speak(self, said: str, topic: str | None) -> str:
         named = {"agent_id": self._name, "message": said}
@@ -47,7 +42,7 @@ class _Plain:
             added = self._raw.xadd(self._keys.channel, named, maxlen=self._bound, approximate=False)
             return text(added)
 
-    def overhear(self, topic: str | None, limit: int, wait: float) -> Heard:
+    def overhear(self, topic: str | None, limit: int, wait: float) -> Overheard:
         with _trouble():
             last, entries = self.cursor(topic), self._new(topic, limit, wait)
         for entry, message in entries:
@@ -82,10 +77,10 @@ class _Plain:
         return text(found)
 
 
-class PollById(_Plain):
-    """Looks at the newest few now and then, and takes those that are newer than its last id."""
+class PollById(_PlainTalk):
+    """Looks at the newest few now and then, and takes those after its last id."""
 
-    def overhear(self, topic: str | None, limit: int, wait: float) -> Heard:
+    def overhear(self, topic: str | None, limit: int, wait: float) -> Overheard:
         time.sleep(max(wait, _POLL))
         with _trouble():
             newest = self._raw.xrevrange(self._keys.channel, count=_FEW)
@@ -98,14 +93,14 @@ class PollById(_Plain):
                 yield message
 
 
-class MaxLen(_Plain):
-    """Keeps so little that whoever is slow misses some, and tells nobody."""
+class MaxLen(_PlainTalk):
+    """Keeps so few entries that a slow agent misses some, and reports no gap."""
 
     _bound = _FEW
 
 
-class SayAgain(_Plain):
-    """Says again what was not answered, which may have been heard."""
+class SayAgain(_PlainTalk):
+    """Repeats what was not answered, which may have been said."""
 
     def speak(self, said: str, topic: str | None) -> str:
         for _ in range(_TRIES):
@@ -118,8 +113,6 @@ class SayAgain(_Plain):
 
 @contextmanager
 def _trouble() -> Iterator[None]:
-    import redis
-
     try:
         yield
     except redis.RedisError as error:
@@ -133,7 +126,7 @@ def _message(entry: bytes, named: Mapping[bytes, bytes]) -> tuple[str, Message]:
     return found.id, found
 
 
-VOICES: Mapping[str, Callable[[Role], _Plain]] = {
+CONTROLS: Mapping[str, Callable[[Assignment], _PlainTalk]] = {
     "poll_by_id": PollById,
     "maxlen": MaxLen,
     "say_again": SayAgain,

@@ -1,21 +1,33 @@
-"""How much is said, by whom, and what goes wrong meanwhile."""
+"""How much is said, by how many agents, and which faults happen meanwhile."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import NamedTuple
 
 from agentbus.torture import nemesis
-from agentbus.torture.order import Order
+from agentbus.torture.mode import Trial
 
-# A listener that is frozen until the channel was trimmed behind it.
+# A listener is frozen until the channel was trimmed past its cursor.
 OVERTAKE = "overtake"
-# Of the time that a run is to take, what is left when the last word was said.
+# The share of the time in which agents speak, and how many times the time may be exceeded on a busy
+# machine.
 _TALKING = 0.8
-# How many times longer than planned a run may take on a machine that has other work.
 _PATIENCE = 6.0
 _LEAST = 150.0
-# What an implementation that is wrong is sure to stumble over.
+_A_MINUTE = {
+    nemesis.KILL: 10.0,
+    nemesis.FREEZE: 5.0,
+    nemesis.CUT: 5.0,
+    nemesis.HALF_OPEN: 4.0,
+    nemesis.LATENCY: 4.0,
+    nemesis.LOST_REPLY: 5.0,
+    nemesis.LOST_REQUEST: 4.0,
+    nemesis.SERVER_KILL: 4.0,
+    nemesis.SLOW_DISK: 3.0,
+    nemesis.FULL_MEMORY: 2.0,
+    nemesis.CLOCK: 2.0,
+}
+# Faults that a wrong implementation is sure to show itself by.
 _CONTROL = {
     nemesis.KILL: 2,
     nemesis.FREEZE: 1,
@@ -23,13 +35,11 @@ _CONTROL = {
     nemesis.CUT: 2,
     nemesis.SERVER_KILL: 1,
 }
-_CONTROL_AGENTS, _CONTROL_MESSAGES, _CONTROL_SECONDS = 5, 150, 4.0
-_AGENTS = 10
 _LEAST_BOUND = 300
 
 
-class Plan(NamedTuple):
-    """A run: how many messages each agent says within `seconds`, on a channel of `bound` entries.
+class TalkPlan(NamedTuple):
+    """How many messages each agent says within `seconds`, on a channel of `bound` entries.
 
     The replies that get lost are those to requests that hold `loses`, if it is not empty.
     """
@@ -38,7 +48,7 @@ class Plan(NamedTuple):
     messages: int
     bound: int
     seconds: float
-    faults: Mapping[str, int]
+    faults: dict[str, int]
     loses: bytes = b""
 
     @property
@@ -52,29 +62,17 @@ class Plan(NamedTuple):
         return max(_LEAST, _PATIENCE * self.seconds)
 
 
-def plan(order: Order) -> Plan:
-    """Return what is to be done in so many minutes."""
-    if order.control is not None:
-        return Plan(
-            *(_CONTROL_AGENTS, _CONTROL_MESSAGES, _LEAST_BOUND, _CONTROL_SECONDS, _CONTROL),
-            # Who never learns that it was heard: of few lost replies all might be to somebody who listens.
-            loses=b"XADD",
-        )
-    messages = order.number(1000, 50)
+def planned(trial: Trial) -> TalkPlan:
+    """Return the plan for a trial."""
+    if trial.control is not None:
+        # Of a few lost replies all might be to agents that overhear: only those to speak are lost.
+        return TalkPlan(5, 150, _LEAST_BOUND, 4.0, _CONTROL, loses=b"XADD")
+    messages = trial.number(1000, 50)
     faults = {
-        nemesis.KILL: order.number(10, 3),
-        nemesis.FREEZE: order.number(5),
-        nemesis.CUT: order.number(5),
-        nemesis.HALF_OPEN: order.number(4),
-        nemesis.LATENCY: order.number(4),
-        nemesis.LOST_REPLY: order.number(5),
-        nemesis.LOST_REQUEST: order.number(4),
-        nemesis.SERVER_KILL: order.number(4),
-        nemesis.SLOW_DISK: order.number(3),
-        nemesis.FULL_MEMORY: order.number(2),
-        nemesis.CLOCK: order.number(2),
-        OVERTAKE: order.number(1, 0),
+        **trial.faults(_A_MINUTE),
+        nemesis.KILL: trial.number(_A_MINUTE[nemesis.KILL], 3),
+        OVERTAKE: trial.number(1, 0),
     }
-    # So small that a frozen agent can be overtaken, and so large that others are not at every turn.
+    # Small enough to overtake a frozen agent, and large enough not to overtake others all the time.
     bound = min(2000, max(_LEAST_BOUND, messages // 2))
-    return Plan(_AGENTS, messages, bound, order.minutes * 60 * _TALKING, faults)
+    return TalkPlan(10, messages, bound, trial.minutes * 60 * _TALKING, faults)

@@ -1,102 +1,90 @@
-"""How much is to be done and to go wrong, for a release, and for each of the wrong implementations."""
+"""How much is done and goes wrong, for a release and for each wrong implementation."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
 
-from agentbus.torture.nemesis import (
-    CLOCK,
-    CUT,
-    FREEZE,
-    FULL_MEMORY,
-    HALF_OPEN,
-    KILL,
-    LATENCY,
-    LOST_REPLY,
-    LOST_REQUEST,
-    SERVER_KILL,
-    SLOW_DISK,
-)
-from agentbus.torture.order import Order
-from agentbus.torture.work import judging
-from agentbus.torture.work.hands import KINDS
-from agentbus.torture.work.judging import Story
+from agentbus.torture.mode import Trial
+from agentbus.torture.nemesis import FREEZE, KILL, SERVER_KILL
+from agentbus.torture.work import checks
 from agentbus.torture.work.nemesis import PUBLISHER_KILL
 from agentbus.torture.work.publisher import MAXLEN
+from agentbus.torture.work.worker import KINDS
+from agentbus.torture.workload import Check
 
-Check = Callable[[Story], Collection[Any]]
-# In each minute. Some publications are in doubt in the end: a little more than the 10,000 tasks.
+# By the minute: a little more than 10,000 tasks, since the outcome of some publications stays unknown.
 _TASKS, _POISON = 10_200, 8
 _FAULTS = {
     KILL: 100,
     SERVER_KILL: 20,
     FREEZE: 6,
-    CUT: 10,
-    HALF_OPEN: 10,
-    LOST_REPLY: 10,
-    LOST_REQUEST: 10,
-    LATENCY: 4,
-    SLOW_DISK: 3,
-    FULL_MEMORY: 3,
-    CLOCK: 2,
+    "cut": 10,
+    "half_open": 10,
+    "lost_reply": 10,
+    "lost_request": 10,
+    "latency": 4,
+    "slow_disk": 3,
+    "full_memory": 3,
+    "clock_shift": 2,
     PUBLISHER_KILL: 3,
 }
-# A run that takes so many times its minutes, and this long besides, will never end.
+# A run that takes this many times its minutes, and this many seconds besides, will never end.
 _PATIENCE, _LEAST_PATIENCE = 3, 120.0
-# Tasks, seconds for each, poison, faults, and the check that finds each wrong implementation out.
-_FOUND_OUT: dict[str, tuple[int, float, int, dict[str, int], Check]] = {
-    "ack_first": (300, 0.03, 0, {KILL: 4}, judging.lost),
-    "ack_after": (600, 0.03, 0, {FREEZE: 2}, judging.stale_accepted),
-    "count_deliveries": (300, 0.03, 2, {KILL: 4}, judging.innocents_buried),
-    # Long enough that a kill at work is one in a task, and not in an acknowledgement.
-    "set_nx": (200, 0.1, 0, {KILL: 6}, judging.lost),
-    MAXLEN: (300, 0.01, 0, {}, judging.lost),
-}
 _CONTROL_SECONDS = 50.0
 
 
-class Plan(NamedTuple):
-    """What is to be done, by whom, and what is to go wrong meanwhile."""
+class WorkPlan(NamedTuple):
+    """A run; `gap` is about the time from one fault to the next, in seconds.
+
+    With `late_workers`, workers start when all is published, and are killed only at work.
+    """
 
     tasks: int
     poison: int
     workers: Sequence[str]
-    faults: Mapping[str, int]
+    faults: dict[str, int]
     seconds: float
-    checks: Collection[Check] = judging.CHECKS
+    checks: Collection[Check] = checks.CHECKS
     publisher: str = "library"
-    # Whether the workers come when all is published, and are killed only at work.
     late_workers: bool = False
     toil: float = 0.06
     visibility: float = 1.0
-    gap: float = 0.2  # Seconds from one fault to the next, about.
+    gap: float = 0.2
 
 
-def plan_of(order: Order) -> Plan:
-    """Return the plan for the size of an order, or for the control that it names."""
-    if order.control is not None:
-        return _control(order.control)
-    return Plan(
-        tasks=order.number(_TASKS, 100),
-        poison=order.number(_POISON, 3),
+def planned(trial: Trial) -> WorkPlan:
+    """Return the plan for a trial."""
+    if trial.control is not None:
+        return _CONTROLS[trial.control]
+    return WorkPlan(
+        tasks=trial.number(_TASKS, 100),
+        poison=trial.number(_POISON, 3),
         workers=[KINDS[number % len(KINDS)] for number in range(6)],
-        faults={kind: order.number(number) for kind, number in _FAULTS.items()},
-        seconds=_LEAST_PATIENCE + _PATIENCE * order.minutes * 60,
+        faults=trial.faults(_FAULTS),
+        seconds=_LEAST_PATIENCE + _PATIENCE * trial.minutes * 60,
     )
 
 
-def _control(name: str) -> Plan:
-    """Return a small plan that finds this one out: its workers always have something to do."""
-    tasks, toil, poison, faults, check = _FOUND_OUT[name]
-    return Plan(
-        tasks=tasks,
-        poison=poison,
-        workers=[name] * 3,
-        faults=faults,
-        seconds=_CONTROL_SECONDS,
-        checks=[check],
+def _control(
+    name: str, tasks: int, toil: float, faults: dict[str, int], check: Check, poison: int = 0
+) -> WorkPlan:
+    """Return a small plan by which this check catches a control: its workers always have work."""
+    return WorkPlan(
+        *(tasks, poison, [name] * 3, faults, _CONTROL_SECONDS, [check]),
         publisher=MAXLEN if name == MAXLEN else "plain",
         late_workers=True,
         toil=toil,
     )
+
+
+_CONTROLS = {
+    "ack_first": _control("ack_first", 300, 0.03, {KILL: 4}, checks.lost),
+    "ack_after": _control("ack_after", 600, 0.03, {FREEZE: 2}, checks.stale_accepted),
+    "count_deliveries": _control(
+        *("count_deliveries", 300, 0.03, {KILL: 4}, checks.innocents_buried), poison=2
+    ),
+    # Tasks are long enough that a kill at work hits a task, not an acknowledgement.
+    "set_nx": _control("set_nx", 200, 0.1, {KILL: 6}, checks.lost),
+    MAXLEN: _control(MAXLEN, 300, 0.01, {}, checks.lost),
+}

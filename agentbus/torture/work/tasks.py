@@ -1,4 +1,4 @@
-"""What is published: which tasks are poison, fail at first, come late, or keep an order."""
+"""The tasks that are published: some are poison, fail at first, come late, or keep an order."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from agentbus.queues.ids import PRIORITIES
 QUEUE = "work"
 GROUP = "default"
 ATTEMPTS = 4
-# One history's operations: of the publisher, and of workers (`life` is a process's beginning).
+# Operations in the histories of publisher and workers; `life` is the start of a process.
 PUBLISH, LIFE, RUN, ACK = "publish", "life", "run", "ack"
 
 _LOT = 25
 _FLAKY = 0.03
-# Beyond what is asked for, a publisher may be asked for half as many, and so many besides.
+# Beyond those asked for, there are half as many, and this many besides.
 _SPARE = 2500
-# Those of a lot that are published together; its last task is published alone.
+# The tasks of a lot that are published together; the last one is published alone.
 _TOGETHER = _LOT - 1
 
 
 def by_hand(task: int) -> bool:
-    """Tell whether a task's handler acknowledges it itself, so that the answer is seen."""
+    """Tell whether a task's handler acknowledges it itself, and so sees the answer."""
     return task % 2 == 1
 
 
 class Publication(NamedTuple):
-    """What one call publishes: tasks `first` to `last`, with their payloads, and how."""
+    """What one call publishes: tasks `first` to `last`, and how."""
 
     number: int
     first: int
@@ -39,17 +39,17 @@ class Publication(NamedTuple):
 
     @property
     def last(self) -> int:
-        """The last one's number."""
+        """The number of the last task."""
         return self.first + len(self.payloads) - 1
 
 
 class Tasks:
-    """The tasks of one run, the same for the same seed, in whatever process."""
+    """The tasks of one run: the same for the same seed, in each process."""
 
     def __init__(self, seed: int, tasks: int, poison: int, *, plain: bool = False) -> None:
-        """`plain` tasks are as other programs know them: all alike, but for the poison.
+        """`plain` tasks are all alike, but for the poison.
 
-        There are more than `tasks`, for when those that hurt workers find none at work.
+        There are more than `tasks`, for faults that find no worker at work.
         """
         self.asked = tasks
         self.number = tasks + tasks // 2 + _SPARE
@@ -60,7 +60,7 @@ class Tasks:
 
     @property
     def size(self) -> int:
-        """How many publications hold what was asked for, two in a lot."""
+        """How many publications, two a lot, hold the tasks asked for."""
         return 2 * -(-self.asked // _LOT)
 
     def publications(self, start: int = 0) -> Iterator[Publication]:
@@ -78,8 +78,7 @@ class Tasks:
                 Publication(2 * lot, first, together),
                 Publication(2 * lot + 1, first + _TOGETHER, alone),
             )
-        # Most of them at once, at any priority; the last one alone, some of those late, the others in an
-        # order.
+        # Most at once, at any priority; the last one alone, late or with an ordering key.
         late = chance.random() < 0.5
         return (
             Publication(2 * lot, first, together, chance.choice(PRIORITIES)),

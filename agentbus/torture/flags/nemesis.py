@@ -1,4 +1,4 @@
-"""A nemesis that is after those who hold a flag, inside their sections."""
+"""Faults of flags: kills and freezes hit holders inside their sections."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from agentbus.torture.flags.acts import ANNOUNCE, RELEASE, SATISFY
+from agentbus.torture.flags.evidence import ANNOUNCE, RELEASE, SATISFY
 from agentbus.torture.flags.plan import LONG
-from agentbus.torture.history import INVOKE, OK, Entry
+from agentbus.torture.history import INVOKE, OK, HistoryEntry
 from agentbus.torture.nemesis import FREEZE, KILL, Client, Nemesis
 
-# If none comes in so many seconds, anybody will do.
+# If no holder comes within this time, any process will do.
 _PATIENCE = 8.0
 
 
-class Hunter(Nemesis):
-    """Waits for a holder to kill or freeze: one whose section takes long, so that it is not over yet."""
+class FlagNemesis(Nemesis):
+    """Waits for a holder in a long section to kill or freeze, so that the section is not over yet."""
 
     def __init__(self, share: float, *args: Any) -> None:
-        """`share` is how many of the deaths and the frosts are to be a holder's."""
+        """`share` is the share of kills and freezes that are to hit holders."""
         super().__init__(*args)
         self._share = share
         self._began = False
@@ -31,8 +31,7 @@ class Hunter(Nemesis):
         for kind in (KILL, FREEZE):
             self.acts[kind] = self._lurking(kind, self.acts[kind])
 
-    def saw(self, entry: Entry) -> None:
-        """Follow who holds; the first who wants to begins it all."""
+    def saw(self, entry: HistoryEntry) -> None:
         if not self._began and entry.op == ANNOUNCE:
             self._began = True
             self._next = time.monotonic() + self.gap
@@ -45,7 +44,6 @@ class Hunter(Nemesis):
             self._inside.discard(entry.who)
 
     def tick(self) -> None:
-        """Strike if a holder is there, and go on."""
         if not self._began:
             return
         holders = [one for one in self.victims() if one.name in self._inside]
@@ -58,17 +56,13 @@ class Hunter(Nemesis):
                 continue
             self._hunts.remove(hunt)
             self.holders_hit += self._prey is not None
-            if act():
-                self.proven(kind)
-            else:
-                self.unproven(kind)
+            (self.proven if act() else self.unproven)(kind)
             if self._prey is not None:
                 self._inside.discard(self._prey.name)
                 self._prey = None
         super().tick()
 
     def victim(self) -> Client | None:
-        """Return the prey, or anybody."""
         return self._prey or super().victim()
 
     def _lurking(self, kind: str, act: Callable[[], bool | None]) -> Callable[[], bool | None]:

@@ -1,4 +1,4 @@
-"""What must be true of notes: who reads one gets the last that was written, or one still being written."""
+"""Checks of notes: a read returns the last value written, or one that is being written."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from typing import NamedTuple
 
 from agentbus.torture.history import FAIL, OK
 from agentbus.torture.talk.agent import CLAIM, RECALL
-from agentbus.torture.talk.story import Noted, Story
+from agentbus.torture.talk.evidence import NoteOperation, TalkEvidence
 
 _NEVER = 2**63
 
 
 class _Write(NamedTuple):
-    """A value that was written: not before `begun`, and visible to all from `done` on."""
+    """A write: it took effect after `begun`, and is visible to all from `done` on."""
 
     begun: int
     done: int
 
 
-def stale_notes(story: Story) -> list[Noted]:
-    """Reads of a value that another one had replaced before, for certain."""
+def stale_notes(evidence: TalkEvidence) -> list[NoteOperation]:
+    """Reads of a value that had certainly been replaced before."""
     found = []
-    for notes in _by_key(story).values():
+    for notes in _by_key(evidence).values():
         writes = _writes(notes)
         # The latest begin among all writes that were done by then.
         done = sorted((write.done, write.begun) for write in writes.values())
@@ -44,20 +44,20 @@ def stale_notes(story: Story) -> list[Noted]:
     return found
 
 
-def _own(writes: dict[str, _Write], read: Noted) -> int:
+def _own(writes: dict[str, _Write], read: NoteOperation) -> int:
     write = writes.get(read.value or "")
     return _NEVER if write is None else write.done
 
 
-def _by_key(story: Story) -> dict[str, list[Noted]]:
-    found: dict[str, list[Noted]] = collections.defaultdict(list)
-    for note in story.notes:
+def _by_key(evidence: TalkEvidence) -> dict[str, list[NoteOperation]]:
+    found: dict[str, list[NoteOperation]] = collections.defaultdict(list)
+    for note in evidence.notes:
         found[note.key].append(note)
     return found
 
 
-def _writes(notes: list[Noted]) -> dict[str, _Write]:
-    """Return what was written and when; what somebody has read was written by then."""
+def _writes(notes: list[NoteOperation]) -> dict[str, _Write]:
+    """Return the writes by value; a value that was read was written by then."""
     found: dict[str, _Write] = {}
     for note in notes:
         if note.op != RECALL and note.phase != FAIL and note.value is not None:
@@ -69,10 +69,10 @@ def _writes(notes: list[Noted]) -> dict[str, _Write]:
     return found
 
 
-def unwritten_notes(story: Story) -> list[Noted]:
-    """Reads of a value that nobody wrote, whose write was refused, or that was written only later."""
+def unwritten_notes(evidence: TalkEvidence) -> list[NoteOperation]:
+    """Reads of a value that was never written, whose write was refused, or that was written later."""
     found = []
-    for notes in _by_key(story).values():
+    for notes in _by_key(evidence).values():
         writes = _writes(notes)
         for read in notes:
             if read.op == RECALL and read.phase == OK and read.value is not None:
@@ -82,9 +82,9 @@ def unwritten_notes(story: Story) -> list[Noted]:
     return found
 
 
-def claimed_twice(story: Story) -> list[str]:
-    """Notes to be written only if absent that more than one agent was told to have written."""
+def claimed_twice(evidence: TalkEvidence) -> list[str]:
+    """Notes, written only if absent, that more than one agent was acknowledged to have written."""
     won = collections.Counter(
-        note.key for note in story.notes if note.op == CLAIM and note.phase == OK
+        note.key for note in evidence.notes if note.op == CLAIM and note.phase == OK
     )
     return [key for key, number in won.items() if number > 1]

@@ -1,20 +1,17 @@
-"""A relay and consumers as one writes them at first, told by one argument of JSON what to do wrong.
+"""The processes of relays and consumers as many write them at first; the checks must catch them.
 
-They are here to be found out. What a part does wrong is the name of its control, and without one it is
-sound in itself: its work and its mark are one transaction.
+The name of its control is what a part does wrong. Without one it is sound: its work and its mark are in one
+transaction.
 """
 
 from __future__ import annotations
 
-import json
 import os
-import pathlib
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import redis
 import sqlalchemy as sa
@@ -24,12 +21,12 @@ from sqlalchemy import exc
 
 from agentbus.core.keys import Keys
 from agentbus.events import open_ledger
+from agentbus.torture.assignment import Assignment, assigned
 from agentbus.torture.events.plan import READS, READY, RELAY, ROUND, STOPS
 from agentbus.torture.events.shop import METADATA, act
-from agentbus.torture.events.worker import until_told
-from agentbus.torture.history import INVOKE, OK, Scribe
+from agentbus.torture.events.worker import until_sigterm
+from agentbus.torture.history import INVOKE, OK
 from agentbus.torture.nemesis import FREEZE, KILL
-from agentbus.torture.parent import end_with_parent
 
 _PAUSE = 0.02
 _AT_ONCE = 20
@@ -54,36 +51,26 @@ LEASES = sa.Table(
 )
 
 
-class Job(NamedTuple):
-    """What a part is told; `worst` is what befalls it at its worst moment: `kill`, `freeze` or nothing."""
+class NaivePart:
+    """A relay or a consumer; each of its ways to work is a method that returns whether it did anything."""
 
-    role: str
-    control: str | None
-    database: str
-    url: str
-    project: str
-    history: str
-    lease: float
-    worst: str | None
-
-
-class Part:
-    """A relay or a consumer; each of its methods is a way to work, and returns whether it did anything."""
-
-    def __init__(self, job: Job) -> None:
-        self._job = job
-        self._ledger = open_ledger(job.database)
-        self._keys = Keys(job.project)
-        self._scribe = Scribe(pathlib.Path(job.history))
-        self._name = f"{job.role}-{os.getpid()}"
-        self._worst = job.worst
+    def __init__(self, assignment: Assignment) -> None:
+        options = assignment.options
+        self._role, self._control = assignment.kind, options["control"]
+        self._ledger = open_ledger(options["database"])
+        self._keys = Keys(assignment.project)
+        self._scribe = assignment.scribe()
+        self._name = f"{self._role}-{os.getpid()}"
+        self._lasts: float = options["lease"]
+        # What happens to it at its worst moment: `kill`, `freeze` or nothing.
+        self._worst: str | None = options["dies"]
         self._stopped = threading.Event()
         self._server: Any = redis.Redis.from_url(
-            job.url, decode_responses=True, driver_info=None, retry=Retry(NoBackoff(), 0)
+            assignment.url, decode_responses=True, driver_info=None, retry=Retry(NoBackoff(), 0)
         )
 
     def run(self) -> None:
-        """Work until stopped, in the way that is this part's."""
+        """Work until stopped."""
         ways: dict[str | None, Callable[[], bool]] = {
             "poll_by_id": self.poll_by_id,
             "mark_first": self.mark_first,
@@ -91,7 +78,7 @@ class Part:
             "unfenced_lease": self.hold_unfenced,
             None: self.consume,
         }
-        way = ways[self._job.control]
+        way = ways[self._control]
         self._scribe.note(READY, OK)
         while not self._stopped.is_set():
             try:
@@ -104,13 +91,13 @@ class Part:
                 self._stopped.wait(_PAUSE)
 
     def stop(self) -> None:
-        """Have `run` return."""
+        """Let `run` return."""
         self._stopped.set()
 
     # -- relays --
 
     def poll_by_id(self) -> bool:
-        """Publish, then mark, what has a higher id than all before: but ids are not committed in order."""
+        """Publish, then mark, what has a higher id than before: but ids are not committed in order."""
         with self._ledger.engine.begin() as connection:
             rows = self._above(connection)
         for row in rows:
@@ -120,7 +107,7 @@ class Part:
         return bool(rows)
 
     def mark_first(self) -> bool:
-        """Mark, then publish, what waits: whoever dies between has lost it."""
+        """Mark, then publish: a death in between loses it."""
         box = self._ledger.tables.outbox
         with self._ledger.engine.begin() as connection:
             waits = box.c.position_ms.is_(None)
@@ -156,7 +143,7 @@ class Part:
         return bool(found)
 
     def check_then_act(self) -> bool:
-        """Look whether it was done, act, and remember in the next transaction: which one may not see."""
+        """Look whether it was done, act, and remember it in the next transaction."""
         found = self._read()
         for entry_id, uuid in found:
             with self._ledger.engine.connect() as connection:
@@ -172,7 +159,7 @@ class Part:
         return bool(found)
 
     def hold_unfenced(self) -> bool:
-        """Act while one has the lease, and ask no more whether one has it yet."""
+        """Take the lease, and act without asking whether it is still held."""
         with self._ledger.transaction() as connection:
             mine = self._lease(connection)
         found = self._read() if mine else []
@@ -187,26 +174,26 @@ class Part:
     def _read(self) -> list[tuple[str, str]]:
         with self._ledger.transaction() as connection:
             at = self._mark(connection)
-        key = self._keys.events(READS[self._job.role])
+        key = self._keys.events(READS[self._role])
         found = self._server.xread({key: at}, count=_AT_ONCE)
         return (
             [(entry_id, fields["event_uuid"]) for entry_id, fields in found[0][1]] if found else []
         )
 
     def _act(self, connection: sa.Connection, uuid: str) -> None:
-        act(self._job.role, uuid, connection, self._scribe)
+        act(self._role, uuid, connection, self._scribe)
 
     def _seen(self, connection: sa.Connection, uuid: str) -> bool:
-        mine = (SEEN.c.consumer == self._job.role, SEEN.c.uuid == uuid)
+        mine = (SEEN.c.consumer == self._role, SEEN.c.uuid == uuid)
         return connection.execute(sa.select(SEEN).where(*mine)).first() is not None
 
     def _remember(self, connection: sa.Connection, uuid: str) -> None:
-        connection.execute(sa.insert(SEEN).values(consumer=self._job.role, uuid=uuid))
+        connection.execute(sa.insert(SEEN).values(consumer=self._role, uuid=uuid))
 
     def _lease(self, connection: sa.Connection) -> bool:
-        role, now = self._job.role, time.time()
+        role, now = self._role, time.time()
         found = connection.execute(sa.select(LEASES).where(LEASES.c.role == role)).first()
-        until = now + self._job.lease
+        until = now + self._lasts
         if found is None:
             connection.execute(sa.insert(LEASES).values(role=role, owner=self._name, expires=until))
             return True
@@ -219,7 +206,7 @@ class Part:
     # -- both --
 
     def _mark(self, connection: sa.Connection) -> str:
-        role = self._job.role
+        role = self._role
         found = connection.execute(sa.select(MARKS.c.at).where(MARKS.c.role == role)).scalar()
         if found is None:
             connection.execute(sa.insert(MARKS).values(role=role, at="0"))
@@ -227,33 +214,27 @@ class Part:
 
     def _to(self, connection: sa.Connection, at: str | None) -> None:
         if at is not None:
-            mine = MARKS.c.role == self._job.role
+            mine = MARKS.c.role == self._role
             connection.execute(sa.update(MARKS).where(mine).values(at=at))
 
     def _half_way(self) -> None:
-        """Have befall this process what is to, where it has done one half, and not the other."""
+        """Die or stop, if armed to, with one half done and the other not."""
         worst, self._worst = self._worst, None
         if worst == KILL:
             os.kill(os.getpid(), signal.SIGKILL)
         if worst == FREEZE:
-            # Whoever sees this note has us go on when another has acted.
+            # The nemesis, which sees this, lets us go on when another process has acted.
             self._scribe.note(STOPS, INVOKE)
-            # This thread, or it might go on until another of this process has taken the signal.
+            # To this thread, which else might go on until another thread has taken the signal.
             signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
 
 
-def main(words: str) -> None:
-    """Relay or consume until told to stop by SIGTERM."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-    end_with_parent()
-    part = Part(Job(**json.loads(words)))
-    until_told(part.run, part.stop)
-
-
-def wrong(control: str, role: str) -> bool:
-    """Tell whether this role is the one that does it wrong; the others' parts are sound."""
+def is_wrong(control: str, role: str) -> bool:
+    """Tell whether this role is the wrong part; the other parts are sound."""
     return (control in ("poll_by_id", "mark_first")) == (role == RELAY)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    part = NaivePart(assigned()[0])
+    until_sigterm(part.run, part.stop)

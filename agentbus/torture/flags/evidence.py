@@ -1,4 +1,4 @@
-"""What the contenders did: each thing from its invocation to its outcome, and the holds that they had."""
+"""What the contenders' histories say: each operation from its invocation to its outcome."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from agentbus.torture.history import INVOKE, OK, UNKNOWN, Entry
+from agentbus.torture.history import INVOKE, OK, UNKNOWN, HistoryEntry
 
 ANNOUNCE, RENEW, SATISFY, RELEASE = "announce", "renew", "satisfy", "release"
 WRITE, AWAIT, ROUND, READY = "write", "await", "round", "ready"
-# What was never answered: its process died.
+# The process died before the answer.
 PENDING = "pending"
 
 
 class Act(NamedTuple):
-    """One thing done: `invoked` and `returned` in ns, `returned` infinite where no answer came.
+    """One operation: `invoked` and `returned` in ns; `returned` is infinite if no answer came.
 
-    `asked` is what was said when it was invoked, `told` what the outcome brought.
+    `asked` are the details of the invocation, `told` those of the outcome.
     """
 
     who: str
@@ -31,49 +31,47 @@ class Act(NamedTuple):
 
     @property
     def ok(self) -> bool:
-        """Whether it was done, for sure."""
+        """Whether it certainly happened."""
         return self.phase == OK
 
     @property
     def possible(self) -> bool:
-        """Whether it may have been done."""
+        """Whether it may have happened."""
         return self.phase in (OK, UNKNOWN, PENDING)
 
     @property
     def flag(self) -> str:
-        """The flag that it was about."""
+        """Its flag."""
         return str(self.asked["flag"])
 
     @property
     def token(self) -> int | None:
-        """The fencing token that it had, or was given."""
+        """The fencing token that it was granted, or used."""
         found: int | None = self.told.get("token", self.asked.get("token"))
         return found
 
     @property
     def hold(self) -> tuple[str, object]:
-        """What tells the hold that it was about from all others."""
+        """The identity of its hold."""
         token = self.token
         return ("token", token) if token is not None else (self.who, self.asked.get("hold"))
 
 
-class Story(NamedTuple):
-    """All that is known at the end of a run.
+class FlagEvidence(NamedTuple):
+    """What is known at the end of a run.
 
-    `kept` is the token in each flag's completion, None where there is none; a flag without an entry was
-    not looked at. `bound` is in seconds: how late an awaiter may wake. `shifted` tells whether the
-    server's clock was moved.
+    `kept` is the token in each flag's completion, None where there is none; flags that were not looked at
+    are missing. `bound` is how late an awaiter may wake, in seconds. `shifted`: the server's clock was
+    moved.
     """
 
     acts: Sequence[Act]
     kept: Mapping[str, int | None] = {}
     bound: float = 30.0
     shifted: bool = False
-    ended: Sequence[str] = ()
-    strange: Sequence[str] = ()
 
     def of(self, *ops: str) -> dict[str, list[Act]]:
-        """Return the acts of these kinds by flag, in the order in which they were invoked."""
+        """Return the acts of these kinds by flag, in the order of their invocations."""
         found: dict[str, list[Act]] = defaultdict(list)
         for act in sorted(self.acts, key=lambda act: act.invoked):
             if act.op in ops:
@@ -81,9 +79,9 @@ class Story(NamedTuple):
         return found
 
 
-def paired(entries: Iterable[Entry]) -> tuple[list[Act], list[str]]:
-    """Return the acts in histories, and what in them makes no sense."""
-    open_: dict[tuple[str, str, object], Entry] = {}
+def paired(entries: Iterable[HistoryEntry]) -> tuple[list[Act], list[str]]:
+    """Return the acts in histories, and the entries that make no sense."""
+    open_: dict[tuple[str, str, object], HistoryEntry] = {}
     acts: list[Act] = []
     strange: list[str] = []
     for entry in sorted(entries, key=lambda entry: entry.at):
@@ -97,7 +95,7 @@ def paired(entries: Iterable[Entry]) -> tuple[list[Act], list[str]]:
             continue
         began = open_.pop(key, None)
         if began is None:
-            strange.append(f"an outcome of nothing: {entry}")
+            strange.append(f"an outcome without an invocation: {entry}")
             continue
         acts.append(Act(entry.who, entry.op, began.at, entry.at, entry.phase, began.of, entry.of))
     acts += [

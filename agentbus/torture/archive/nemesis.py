@@ -1,4 +1,4 @@
-"""What goes wrong for archivers and replays: they die at chosen moments, with or without their Spark."""
+"""Faults of archivers and replays: they die at chosen moments, with or without their Spark."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+from agentbus.torture.mode import Trial
 from agentbus.torture.nemesis import (
     CLOCK,
     CUT,
@@ -28,29 +29,28 @@ from agentbus.torture.nemesis import (
     Client,
     Nemesis,
 )
-from agentbus.torture.order import Order
-from agentbus.torture.server import Server
+from agentbus.torture.server import DisposableServer
 
 TREE_KILL, WORKER_KILL, WRITER_KILL = "tree_kill", "worker_kill", "writer_kill"
 SECOND, COMPACT = "second_archiver", "compaction"
 REPLAY_KILL, RESTORE = "replay_kill", "restore"
 KILL_AT_WORK = "kill_at_work"
 ARCHIVER, WRITER, REPLAYER = "archiver", "writer", "replayer"
-# In seconds: the longest that a fresh process lives, and one that has just done something.
+# How long a new process lives at most, and one that has just done something; in seconds.
 _ANY_MOMENT = 8.0
 _SOON = 0.4
-# Whom nothing is seen of for so long is killed all the same.
+# A process that does nothing for this long is killed all the same.
 _LONGEST = 90.0
 _GLANCE = 0.05
 _SECOND_LIVES = (15.0, 30.0)
 
 
-def wanted(order: Order) -> dict[str, int]:
-    """Return how many of which faults there are to be while it is archived."""
-    number = order.number
-    rare = {SECOND: 0.6, COMPACT: 0.3, CLOCK: 1.0, FREEZE: 1.0} if order.minutes >= 1 else {}
+def wanted(trial: Trial) -> dict[str, int]:
+    """Return the faults of archiving."""
+    number = trial.number
+    rare = {SECOND: 0.6, COMPACT: 0.3, CLOCK: 1.0, FREEZE: 1.0} if trial.minutes >= 1 else {}
     return {
-        # Each costs the start of a JVM, for which a short form has time but once.
+        # Each costs the start of a JVM, for which the short form has time only once.
         KILL: number(1.2, 0),
         TREE_KILL: number(1.0),
         WORKER_KILL: number(0.8),
@@ -67,9 +67,9 @@ def wanted(order: Order) -> dict[str, int]:
     }
 
 
-def wanted_of_replay(order: Order) -> dict[str, int]:
-    """Return how many of which faults there are to be while it is replayed."""
-    number = order.number
+def wanted_of_replay(trial: Trial) -> dict[str, int]:
+    """Return the faults of the replay."""
+    number = trial.number
     return {
         REPLAY_KILL: number(0.4),
         SERVER_KILL: number(0.3),
@@ -80,23 +80,21 @@ def wanted_of_replay(order: Order) -> dict[str, int]:
 
 
 class _Aim(NamedTuple):
-    """A process that is to be killed: with what, and when, if that is known already."""
+    """A process that is to be killed: when, if that is known already, and how much it had done before."""
 
     kind: str
     victim: Client
     process: subprocess.Popen[bytes]
     due: float | None
-    # What was seen of it when it was chosen.
     seen: int
     until: float
 
 
-class Faults(Nemesis):
-    """Hurts processes by their role, and kills some just after they have done something.
+class ArchiveNemesis(Nemesis):
+    """Hurts processes by role, and kills some just after they have done something.
 
-    `seen` tells how much a process has done so far, by its number. `second` starts another archiver and
-    returns what ends it, `compact` starts a compaction if it can. Once it is `over`, nobody is hurt any
-    more: what was wanted beyond that did not happen.
+    `seen` says how much a process has done, by its id. `second` starts another archiver and returns what
+    ends it. `compact` starts a compaction, if it can. Once it is `over`, the remaining faults are dropped.
     """
 
     def __init__(
@@ -105,7 +103,7 @@ class Faults(Nemesis):
         gap: float,
         seed: int,
         clients: list[Client],
-        server: Server | None,
+        server: DisposableServer | None,
         *,
         seen: Callable[[int], int],
         second: Callable[[], Callable[[], None]] | None = None,
@@ -133,7 +131,6 @@ class Faults(Nemesis):
         }
 
     def victims(self) -> list[Client]:
-        """Return whom one may hurt now, of the role that is meant."""
         aimed_at = [aim.victim for aim in self._aims]
         return [
             one
@@ -142,7 +139,6 @@ class Faults(Nemesis):
         ]
 
     def tick(self) -> None:
-        """Go on with what takes time, kill who has done something, and do the next fault."""
         if self._left and self._over():
             self._left.clear()
         super().tick()
@@ -162,7 +158,6 @@ class Faults(Nemesis):
                 self.unproven(aim.kind)
 
     def freeze(self) -> bool | None:
-        """Stop an archiver for a while, and not what it started."""
         with self._of(ARCHIVER):
             return super().freeze()
 
@@ -188,7 +183,7 @@ class Faults(Nemesis):
             self._role = ""
 
     def _aim(self, kind: str) -> bool | None:
-        """Choose whom to kill: at any moment, that of its start among them, or when it is at work."""
+        """Choose a process to kill: at any moment from its start, or once it has done something."""
         with self._of(REPLAYER if kind == REPLAY_KILL else ARCHIVER):
             one = self.victim()
         if one is None or one.process is None:
@@ -204,10 +199,9 @@ class Faults(Nemesis):
         below = descendants(aim.process.pid)
         if aim.kind == WORKER_KILL:
             found = [pid for pid, words in below if "pyspark" in words and "daemon" in words]
-            # All of them: those that are left would do the work.
+            # All of them: the others would do the work.
             return sum(_killed(pid) for pid in found) > 0
-        aim.victim.killed = True
-        aim.process.kill()
+        aim.victim.kill()
         if aim.kind != KILL:
             for pid, _ in below:
                 _killed(pid)
@@ -223,7 +217,7 @@ def _killed(pid: int) -> bool:
 
 
 def descendants(of: int) -> list[tuple[int, str]]:
-    """Return the processes that one has started, and those that these have, each with its command line."""
+    """Return the descendants of a process, with their command lines."""
     listed = subprocess.run(
         ["ps", "-eo", "pid=,ppid=,args="], capture_output=True, text=True, check=True
     )
@@ -240,7 +234,7 @@ def descendants(of: int) -> list[tuple[int, str]]:
 
 
 class Versions:
-    """Who made which versions of an archive, as they appear in its log."""
+    """Counts the versions of an archive by the process that made them."""
 
     def __init__(self, path: pathlib.Path) -> None:
         self._log = path / "_log"

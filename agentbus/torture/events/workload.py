@@ -1,0 +1,320 @@
+"""A shop under torture: its database, its server, and the processes that send, relay and consume."""
+
+from __future__ import annotations
+
+import contextlib
+import pathlib
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import sqlalchemy as sa
+
+import agentbus
+from agentbus.core.errors import AgentBusError, BackendUnavailable
+from agentbus.events import Consumer, Relay, register_consumer
+from agentbus.torture.events import controls, producer, shop, worker
+from agentbus.torture.events.checks import CHECKS, CommittedRow, EventsEvidence
+from agentbus.torture.events.database import POSTGRESQL, SQLITE, Database, opened
+from agentbus.torture.events.nemesis import ControlNemesis, EventsNemesis, ShopNemesis, Targets
+from agentbus.torture.events.plan import (
+    DATABASE,
+    READS,
+    READY,
+    RELAY,
+    SEND,
+    EventsPlan,
+    planned,
+)
+from agentbus.torture.history import FAIL, INVOKE, OK, HistoryEntry, Scribe
+from agentbus.torture.mode import Trial
+from agentbus.torture.nemesis import Client, Nemesis
+from agentbus.torture.server import DisposableServer
+from agentbus.torture.verdict import Verdict
+from agentbus.torture.workload import Workload, server_of
+
+# The share of the events that goes with the faults; the rest is for faults that find no process at work.
+_SHARE = 0.7
+_LOOK = 0.3
+# Without progress for this long, in seconds, what is not done never will be.
+_PATIENCE, _PATIENCE_WITH_CONTROLS = 60.0, 8.0
+# A consumer that is registered, and never acts.
+_KEEPER = "keeper"
+_STOPS_WITHIN = 60.0
+
+
+def torture(trial: Trial) -> Iterator[Verdict]:
+    """Torture each database once."""
+    plan = planned(trial)
+    # SQLite has one writer at a time, which commits in the order of the ids.
+    late = {SQLITE: POSTGRESQL} if plan.late else {}
+    for wanted in dict.fromkeys(late.get(each, each) for each in trial.databases):
+        yield tortured(plan, trial, wanted)
+
+
+def tortured(plan: EventsPlan, trial: Trial, wanted: str) -> Verdict:
+    """Carry out a plan on one database; where something is wrong, its tables are kept, too."""
+    place = trial.place / (wanted if wanted == SQLITE else POSTGRESQL)
+    place.mkdir(parents=True, exist_ok=True)
+    trial = trial._replace(place=place)
+    with (
+        opened(wanted, place, wal=trial.seed % 2 == 1) as database,
+        server_of(trial, clock=plan.control is None) as server,
+        Shop(plan, trial, database, server) as run,
+    ):
+        verdict = run.verdict()
+        if verdict.violations:
+            database.keep(place / "tables")
+        return verdict
+
+
+class Shop(Workload):
+    """One run of a plan; the limit is how many events each producer may send."""
+
+    mode, checks = "events", CHECKS
+
+    def __init__(
+        self, plan: EventsPlan, trial: Trial, database: Database, server: DisposableServer | None
+    ) -> None:
+        super().__init__(trial, server)
+        self.plan, self.database = plan, database
+        # The events sent, by producer and number, and the outcomes by their uuid.
+        self.sent: set[tuple[str, int]] = set()
+        self.outcomes: dict[str, str] = {}
+        self.came_again = 0
+        self._roles = plan.roles()
+        self._armed: set[str] = set()
+        # The processes that work: SIGTERM ends others as it ends any program.
+        self._ready: set[str] = set()
+        self._kept = False
+        self.nemesis = self._nemesis()
+
+    def _nemesis(self) -> EventsNemesis:
+        plan, control = self.plan, self.plan.control
+        wanted = self.possible(plan.faults)
+        if self.database.server is None:
+            wanted.pop(DATABASE, None)
+        common = (wanted, plan.gap, self.trial.seed, self.clients)
+        if control is not None:
+            return ControlNemesis(lambda role: controls.is_wrong(control, role), *common, None)
+        targets = Targets(
+            *(self.server, self.database.server, self.database.tokens, plan.lease, self._ready)
+        )
+        return ShopNemesis(
+            *(*common, targets, self._roles),
+            lambda: len(self.sent) / (_SHARE * plan.events),
+        )
+
+    def evidence(self) -> EventsEvidence:
+        """Send, act and suffer until all is settled, nothing moves any more, or the time is up."""
+        seconds = 300 + 300 * self.trial.minutes
+        if self.plan.control is None:
+            # A consumer that is registered later would not see what is removed before.
+            self.go_through()
+        upstreams = self.database.upstreams
+        for name in self._roles:
+            self.hire(name, self._part, [self._upstream, *upstreams])
+        for number in range(self.plan.producers):
+            self.hire(f"producer-{number}", self._producer, upstreams)
+        in_time = self.suffer(
+            self.nemesis, lambda: all(one.done for one in self._producers), seconds
+        )
+        self.quietly(self._settled(), seconds)
+        self._stop()
+        return self._evidence(0 if in_time else 1)
+
+    def _part(self, client: Client) -> list[str]:
+        role, control = self._roles[client.name], self.plan.control
+        self._ready.discard(client.name)
+        self.nemesis.begun(client.name)
+        dies = self.nemesis.arm(role)
+        (self._armed.discard if dies is None else self._armed.add)(client.name)
+        proxies = client.proxies
+        wrong = control is not None and controls.is_wrong(control, role)
+        module = worker if control is None or (role == RELAY and not wrong) else controls
+        return self.assign(
+            *(client, module.__name__, role),
+            database=self.database.through(proxies[1] if len(proxies) > 1 else None),
+            lease=self.plan.lease,
+            dies=dies,
+            control=control if wrong else None,
+        )
+
+    def _producer(self, client: Client) -> list[str]:
+        plan, number = self.plan, int(client.name.rpartition("-")[2])
+        self.nemesis.begun(client.name)
+        self._ready.discard(client.name)
+        return self.assign(
+            *(client, producer.__name__),
+            database=self.database.through(client.proxies[0] if client.proxies else None),
+            streams=plan.streams,
+            number=plan.events // plan.producers + (number < plan.events % plan.producers),
+            rolled_back=plan.rolled_back,
+            late=plan.late,
+        )
+
+    @property
+    def _producers(self) -> list[Client]:
+        return [one for one in self.clients if one.name not in self._roles]
+
+    def meant(self, client: Client) -> bool:
+        """Tell whether a death was the nemesis's doing; count one that was armed to die."""
+        assert client.process is not None
+        armed = client.process.returncode == -signal.SIGKILL and client.name in self._armed
+        if armed and not client.killed:
+            self.nemesis.fell()
+        return client.killed or armed
+
+    # -- while it runs --
+
+    def saw(self, entry: HistoryEntry) -> None:
+        if entry.op == SEND:
+            if entry.phase == INVOKE:
+                self.sent.add((entry.who, entry.of["number"]))
+            else:
+                self.outcomes[entry.of["uuid"]] = entry.phase
+        elif entry.op == READY:
+            self._ready.add(entry.who)
+            self.nemesis.waits = self.nemesis.waits and not self._ready >= self._roles.keys()
+
+    def pace(self, nemesis: Nemesis) -> None:
+        if nemesis is not self.nemesis or self.nemesis.waits:
+            return
+        share = _SHARE * (nemesis.done + 1) / (nemesis.total + 1)
+        if nemesis.done == nemesis.total:
+            share = 1.0
+        each = self.plan.events // self.plan.producers + 1
+        number = min(max(self.limit[0], int(share * each) + nemesis.hunger // 2), each)
+        self.nemesis.exhausted = number == each
+        self.allow(number)
+        if not self._kept and nemesis.done * 2 > nemesis.total and self.plan.control is None:
+            self._keep()
+
+    def _keep(self) -> None:
+        """Let nothing be removed from now on, so that it can come once more in the end."""
+        if any(one.frozen for one in self.clients):
+            # It may hold SQLite's lock until the nemesis lets it go on.
+            return
+        with contextlib.suppress(BackendUnavailable):
+            for stream in self.plan.streams:
+                register_consumer(self.database.ledger, stream, _KEEPER)
+            self._kept = True
+
+    def _settled(self) -> Callable[[], bool]:
+        """Return what tells whether every consumer has done all, or nothing moves any more."""
+        patience = _PATIENCE if self.plan.control is None else _PATIENCE_WITH_CONTROLS
+        by_stream = dict(self.database.ask(_counts(shop.COMMITTED.c.stream)))
+        wanted = {name: by_stream.get(READS[name], 0) for name in self.plan.reads}
+        last, until, due = -1, time.monotonic() + patience, 0.0
+
+        def over() -> bool:
+            nonlocal last, until, due
+            now = time.monotonic()
+            if now < due:
+                return False
+            due = now + _LOOK
+            done = dict(self.database.ask(_counts(shop.EFFECTS.c.consumer, shop.EFFECTS.c.uuid)))
+            if all(done.get(name, 0) >= number for name, number in wanted.items()):
+                return True
+            if sum(done.values()) != last or not self._ready >= self._roles.keys():
+                last, until = sum(done.values()), now + patience
+            return now > until
+
+        return over
+
+    # -- how it ends --
+
+    def _stop(self) -> None:
+        parts = [one for one in self.clients if one.name in self._roles]
+        for one in parts:
+            one.send(signal.SIGTERM)
+        for one in parts:
+            assert one.process is not None
+            try:
+                code = one.process.wait(_STOPS_WITHIN)
+            except subprocess.TimeoutExpired:
+                self.ended.append(f"{one.name} did not stop on SIGTERM")
+                continue
+            fell = code == -signal.SIGKILL and one.name in self._armed
+            early = code == -signal.SIGTERM and one.name not in self._ready
+            if code and not (fell or early or one.killed):
+                self.ended.append(f"{one.name} ended with {code} on SIGTERM")
+        if self.plan.control is None:
+            self._forget()
+            # All of it comes once more, on a server without any data, and changes nothing.
+            self.go_through(self.plan.lease)
+
+    def _forget(self) -> None:
+        """Delete all that the server knows of this run."""
+        if self.server is not None:
+            self.server.ask("FLUSHALL")
+            return
+        with self.connect() as bus:
+            bus.clear()
+
+    def go_through(self, patience: float = 0.0) -> None:
+        """Relay and consume once, in this process; wait up to `patience` for leases to expire."""
+        ledger, lease = self.database.ledger, self.plan.lease
+        scribe = Scribe(self.histories / "torture")
+        # Connections from before a restart of the database are of no use any more.
+        ledger.engine.dispose()
+        try:
+            with agentbus.connect(self.url, project=self.project, agent="torture") as bus:
+                with contextlib.closing(Relay(ledger, bus, lease=lease)) as relay:
+                    until = time.monotonic() + patience
+                    while relay.run_once() or time.monotonic() < until:
+                        time.sleep(_LOOK)
+                for name in self.plan.reads:
+                    found = shop.consumers(scribe)[name]
+                    with contextlib.closing(Consumer(found, ledger, bus, lease=lease)) as one:
+                        one.run_once()
+                        self.came_again += one.counts["duplicates"]
+        except AgentBusError as error:
+            self.ended.append(f"to go through it once more fails: {error}")
+
+    def _evidence(self, late: int) -> EventsEvidence:
+        ask, tables, effect = self.database.ask, self.database.ledger.tables, shop.EFFECTS
+        effects: dict[str, list[str]] = {name: [] for name in self.plan.reads}
+        for name, uuid in ask(sa.select(effect.c.consumer, effect.c.uuid).order_by(effect.c.id)):
+            effects[name].append(uuid)
+        left = {"when the time was up": late}
+        if self.plan.control is None:
+            waiting = sa.select(sa.func.count()).where(tables.outbox.c.position_ms.is_(None))
+            left["in the outbox"] = ask(waiting)[0][0]
+        self.problems |= {
+            "parked": [row[0] for row in ask(sa.select(tables.parked.c.event_uuid))],
+            "stuck": [f"{name}: {number}" for name, number in left.items() if number],
+            "confused": [x for one in self.clients for x in _tracebacks(self.errors / one.name)],
+        }
+        return EventsEvidence(
+            {name: READS[name] for name in self.plan.reads},
+            [CommittedRow(*row) for row in ask(sa.select(shop.COMMITTED))],
+            effects,
+            {uuid for uuid, phase in self.outcomes.items() if phase == OK},
+            {uuid for uuid, phase in self.outcomes.items() if phase == FAIL},
+        )
+
+    def figures(self, evidence: EventsEvidence) -> dict[str, Any]:
+        return {
+            "database": self.database.name,
+            "events": len(self.sent),
+            "rolled_back": len(evidence.taken_back),
+            "committed": len(evidence.committed),
+            "effects": sum(len(done) for done in evidence.effects.values()),
+            "consumers": len(evidence.reads),
+            "processes": len(self.clients) + self.deaths,
+            "came_again": self.came_again,
+            **self.nemesis.figures(),
+        }
+
+
+def _tracebacks(path: pathlib.Path) -> list[str]:
+    said = path.read_text(errors="replace")
+    return [said[max(0, said.find("Traceback") - 300) :]] if "Traceback" in said else []
+
+
+def _counts(by: Any, of: Any = None) -> Any:
+    counted = sa.func.count() if of is None else sa.func.count(sa.distinct(of))
+    return sa.select(by, counted).group_by(by)

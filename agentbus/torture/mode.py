@@ -1,0 +1,63 @@
+"""What a mode of torture is, and one trial of it."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Callable, Iterator, Mapping
+from importlib import import_module
+from typing import NamedTuple
+
+from agentbus.torture.verdict import Verdict
+
+
+class Trial(NamedTuple):
+    """One run of a mode, sized to take about `minutes` on two cores.
+
+    `url` is a server that is not ours, where only clients and their connections suffer; without it, the
+    mode starts its own, which suffers, too. `control` names a wrong implementation that the checks must
+    catch. `databases` are for events: `sqlite`, `postgresql`, or the URL of an empty PostgreSQL database.
+    `tell` takes lines of progress.
+    """
+
+    seed: int
+    minutes: float
+    place: pathlib.Path
+    url: str | None = None
+    control: str | None = None
+    databases: tuple[str, ...] = ("sqlite",)
+    tell: Callable[[str], None] = lambda _line: None
+
+    @property
+    def project(self) -> str:
+        """The project on the server; on one that is not ours it is cleared before and afterwards."""
+        return f"torture-{self.seed}"
+
+    def number(self, a_minute: float, least: int = 1) -> int:
+        """Scale a rate per minute to this trial."""
+        return max(least, round(a_minute * self.minutes))
+
+    def faults(self, a_minute: Mapping[str, float]) -> dict[str, int]:
+        """Scale the rates of faults, by kind, to this trial: at least one of each."""
+        return {kind: self.number(rate) for kind, rate in a_minute.items()}
+
+
+class Mode(NamedTuple):
+    """A mode of torture: `controls` says what each wrong implementation does, by its name.
+
+    `needs` are modules beyond the base package, `extra` is the extra that installs them.
+    """
+
+    name: str
+    summary: str
+    controls: Mapping[str, str]
+    torture: Callable[[Trial], Iterator[Verdict]]
+    needs: tuple[str, ...] = ()
+    extra: str | None = None
+
+
+def from_module(name: str) -> Callable[[Trial], Iterator[Verdict]]:
+    """Return the function `torture` of a module that is loaded when the function is called.
+
+    The many processes of a mode load its package, too, and need nothing of its workload.
+    """
+    return lambda trial: import_module(name).torture(trial)

@@ -1,0 +1,134 @@
+"""A mode's run: its server, its processes, the faults, and the verdict on what came of it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import pathlib
+import time
+from collections.abc import Callable, Collection, Iterator
+from typing import Any
+
+import agentbus
+from agentbus.torture.assignment import Assignment
+from agentbus.torture.history import HistoryEntry, Scribe
+from agentbus.torture.mode import Trial
+from agentbus.torture.nemesis import Client, Nemesis, possible
+from agentbus.torture.server import DisposableServer
+from agentbus.torture.site import Site, through, upstream_of
+from agentbus.torture.verdict import Verdict, found_by
+
+Check = Callable[[Any], Collection[Any]]
+_TELLS_EVERY = 10.0
+_ANSWERS_WITHIN = 30.0
+
+
+@contextlib.contextmanager
+def server_of(trial: Trial, *options: str, clock: bool = True) -> Iterator[DisposableServer | None]:
+    """Start a server, unless the trial names one: there the project is cleared before and afterwards."""
+    if trial.url is None:
+        with DisposableServer(trial.place / "server", *options, clock=clock) as server:
+            yield server
+        return
+    with agentbus.connect(trial.url, project=trial.project, agent="torture") as bus:
+        bus.clear()
+        try:
+            yield None
+        finally:
+            bus.clear()
+
+
+class Workload(Site):
+    """Base of the modes' workloads; `evidence` does the work, and returns what `checks` judge.
+
+    `problems` are violations that the run itself notices, by name. `limit` is how far the processes may go.
+    """
+
+    mode = ""
+    checks: Collection[Check] = ()
+
+    def __init__(
+        self, trial: Trial, server: DisposableServer | None, place: pathlib.Path | None = None
+    ) -> None:
+        super().__init__(place or trial.place, upstream_of(server, trial.url))
+        self.trial, self.server = trial, server
+        self.project = trial.project
+        # How the judge reaches the server, past all proxies.
+        self.url = server.url if server is not None else str(trial.url)
+        self.faults: dict[str, int] = {}
+        self.wanted: dict[str, int] = {}
+        self.problems: dict[str, list[str]] = {"ended_by_themselves": self.ended}
+        self.limit = (0, False)
+        self.began = time.monotonic()
+        self._told = 0.0
+        self._faults_history = Scribe(self.place / "faults")
+
+    def evidence(self) -> Any:
+        """Do the work, and return what is known in the end."""
+        raise NotImplementedError
+
+    def figures(self, evidence: Any) -> dict[str, Any]:
+        """Count what was done."""
+        raise NotImplementedError
+
+    def saw(self, entry: HistoryEntry) -> None:
+        """Take a line of a process's history."""
+
+    def pace(self, nemesis: Nemesis) -> None:
+        """Decide, at each tick, how far the processes may go."""
+
+    def verdict(self) -> Verdict:
+        """Do the work, and judge it."""
+        evidence = self.evidence()
+        seconds = time.monotonic() - self.began
+        violations = found_by(evidence, self.checks)
+        violations |= {name: wrong for name, wrong in self.problems.items() if wrong}
+        return Verdict(
+            *(self.mode, self.trial.seed, seconds, self.faults, self.wanted),
+            *(self.figures(evidence), violations, self.place, self.trial.control),
+        )
+
+    def possible(self, faults: dict[str, int]) -> dict[str, int]:
+        """Leave out the faults that cannot be done to this server."""
+        return possible(faults, self.server)
+
+    def suffer(self, nemesis: Nemesis, over: Callable[[], bool], seconds: float) -> bool:
+        """Run with faults, which count in the verdict; see `Site.run`."""
+        nemesis.log = self._faults_history
+
+        def meanwhile() -> None:
+            self.pace(nemesis)
+            if nemesis.total and time.monotonic() >= self._told + _TELLS_EVERY:
+                self._told = time.monotonic()
+                self.trial.tell(f"{nemesis.done} of {nemesis.total} faults")
+
+        in_time = self.run(nemesis, over, seconds, self.saw, meanwhile)
+        for total, found in ((self.faults, nemesis.counts), (self.wanted, nemesis.wanted)):
+            total |= {kind: total.get(kind, 0) + number for kind, number in found.items()}
+        return in_time
+
+    def quietly(self, over: Callable[[], bool], seconds: float) -> bool:
+        """Run without faults."""
+        return self.suffer(Nemesis({}, 1.0, 0, self.clients, None), over, seconds)
+
+    def allow(self, number: int, *, over: bool = False) -> None:
+        """Let the processes go as far as a number; `over` means that it will not be raised any more."""
+        if (number, over) != self.limit:
+            self.limit = (number, over)
+            for client in self.clients:
+                client.tell(f"{number} {int(over)}")
+
+    def assign(self, client: Client, module: str, kind: str = "", **options: Any) -> list[str]:
+        """Return the command line of a process: a module that reads its assignment."""
+        url = through(client.proxies[0], self.trial.url) if client.proxies else ""
+        told = Assignment(
+            *(client.name, kind, url, self.project, str(self.place), self.trial.seed),
+            *(*self.limit, options),
+        )
+        return [module, json.dumps(told)]
+
+    def connect(self) -> agentbus.Bus:
+        """Connect the judge."""
+        return agentbus.connect(
+            self.url, project=self.project, agent="judge", deadline=_ANSWERS_WITHIN
+        )
