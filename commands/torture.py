@@ -112,7 +112,7 @@ def run(call: Call) -> int:
             url=url,
             databases=databases,
             keep=None if args.keep is None else pathlib.Path(args.keep),
-            tell=line.show if _watched(call) else _unheard,
+            tell=line.show if _watched(call) else lambda _line: None,
         )
         with _kept(call, torture):
             _begin(call, torture)
@@ -213,10 +213,6 @@ def _watched(call: Call) -> bool:
     from agentbus.core.settings import environment
 
     return wanted(json=call.settings.json, term=environment().get("TERM", ""))
-
-
-def _unheard(_line: str) -> None:
-    """Show no progress."""
 
 
 def _begin(call: Call, torture: TortureRun) -> None:

@@ -142,11 +142,11 @@ class Nemesis:
             LATENCY: self.delay,
             LOST_REPLY: self.lose_reply,
             LOST_REQUEST: self.lose_request,
-            SERVER_KILL: self.kill_server,
-            WIPE: self.wipe,
-            SLOW_DISK: self.stall,
-            FULL_MEMORY: self.starve,
-            CLOCK: self.shift,
+            SERVER_KILL: lambda: self._to_server(self.kill_server),
+            WIPE: lambda: self._to_server(self.wipe),
+            SLOW_DISK: lambda: self._to_server(self.stall),
+            FULL_MEMORY: lambda: self._to_server(self.starve),
+            CLOCK: lambda: self._to_server(self.shift),
         }
 
     @property
@@ -295,6 +295,10 @@ class Nemesis:
 
     # -- to the server --
 
+    def _to_server(self, act: Callable[[DisposableServer], bool | None]) -> bool:
+        """Do something to the server, unless something is wrong with it already."""
+        return self.server is not None and self.serves and act(self.server) is not False
+
     def _spoil(self, how: str, seconds: float, mend: Callable[[], None]) -> None:
         self._server_is = how
 
@@ -304,41 +308,28 @@ class Nemesis:
 
         self.after(seconds, go_on)
 
-    def kill_server(self) -> bool | None:
+    def kill_server(self, server: DisposableServer) -> None:
         """Kill it with -9, and start it again a little later."""
-        if self.server is None or not self.serves:
-            return False
-        self.server.kill()
-        self._spoil(SERVER_KILL, self.chance.choice(OUTAGES), self.server.start)
-        return True
+        server.kill()
+        self._spoil(SERVER_KILL, self.chance.choice(OUTAGES), server.start)
 
-    def wipe(self) -> bool | None:
+    def wipe(self, server: DisposableServer) -> None:
         """Delete all its data."""
-        if self.server is None or not self.serves:
-            return False
-        self.server.wipe(restart=self.chance.random() < 0.5)
-        return True
+        server.wipe(restart=self.chance.random() < 0.5)
 
-    def stall(self) -> bool | None:
+    def stall(self, server: DisposableServer) -> None:
         """Stop it for a while, as a slow disk does."""
-        if self.server is None or not self.serves:
-            return False
-        self.server.stop()
-        self._spoil(SLOW_DISK, self.chance.uniform(*_STALL), self.server.go_on)
-        return True
+        server.stop()
+        self._spoil(SLOW_DISK, self.chance.uniform(*_STALL), server.go_on)
 
-    def starve(self) -> bool | None:
+    def starve(self, server: DisposableServer) -> None:
         """Make it refuse what needs memory."""
-        if self.server is None or not self.serves:
-            return False
-        self.server.starve()
-        self._spoil(FULL_MEMORY, self.chance.uniform(*_FULL), self.server.feed)
-        return True
+        server.starve()
+        self._spoil(FULL_MEMORY, self.chance.uniform(*_FULL), server.feed)
 
-    def shift(self) -> bool | None:
+    def shift(self, server: DisposableServer) -> bool:
         """Make its clock leap, and leap back."""
-        server = self.server
-        if server is None or not server.has_clockwork or not self.serves:
+        if not server.has_clockwork:
             return False
         server.shift(self.chance.choice(self.leaps))
         self._spoil(CLOCK, self.chance.uniform(*_SHIFTED), lambda: server.shift(0))

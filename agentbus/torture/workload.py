@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import pathlib
 import time
 from collections.abc import Callable, Collection, Iterator
 from typing import Any
@@ -47,10 +46,8 @@ class Workload(Site):
     mode = ""
     checks: Collection[Check] = ()
 
-    def __init__(
-        self, trial: Trial, server: DisposableServer | None, place: pathlib.Path | None = None
-    ) -> None:
-        super().__init__(place or trial.place, upstream_of(server, trial.url))
+    def __init__(self, trial: Trial, server: DisposableServer | None) -> None:
+        super().__init__(trial.place, upstream_of(server, trial.url))
         self.trial, self.server = trial, server
         self.project = trial.project
         # How the judge reaches the server, past all proxies.
@@ -62,6 +59,12 @@ class Workload(Site):
         self.began = time.monotonic()
         self._told = 0.0
         self._faults_history = Scribe(self.place / "faults")
+
+    @classmethod
+    def torture(cls, trial: Trial) -> Iterator[Verdict]:
+        """Run once, and judge."""
+        with server_of(trial) as server, cls(trial, server) as workload:
+            yield workload.verdict()
 
     def evidence(self) -> Any:
         """Do the work, and return what is known in the end."""

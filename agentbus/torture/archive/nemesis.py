@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import pathlib
@@ -14,21 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from agentbus.torture.mode import Trial
-from agentbus.torture.nemesis import (
-    CLOCK,
-    CUT,
-    FREEZE,
-    FULL_MEMORY,
-    HALF_OPEN,
-    KILL,
-    LATENCY,
-    LOST_REPLY,
-    LOST_REQUEST,
-    SERVER_KILL,
-    SLOW_DISK,
-    Client,
-    Nemesis,
-)
+from agentbus.torture.nemesis import CLOCK, FREEZE, KILL, Client, Nemesis
 from agentbus.torture.server import DisposableServer
 
 TREE_KILL, WORKER_KILL, WRITER_KILL = "tree_kill", "worker_kill", "writer_kill"
@@ -36,6 +23,8 @@ SECOND, COMPACT = "second_archiver", "compaction"
 REPLAY_KILL, RESTORE = "replay_kill", "restore"
 KILL_AT_WORK = "kill_at_work"
 ARCHIVER, WRITER, REPLAYER = "archiver", "writer", "replayer"
+# The kills that are aimed at a process at work.
+_AIMED = (KILL, TREE_KILL, WORKER_KILL, REPLAY_KILL, KILL_AT_WORK)
 # How long a new process lives at most, and one that has just done something; in seconds.
 _ANY_MOMENT = 8.0
 _SOON = 0.4
@@ -43,6 +32,25 @@ _SOON = 0.4
 _LONGEST = 90.0
 _GLANCE = 0.05
 _SECOND_LIVES = (15.0, 30.0)
+
+
+_A_MINUTE = {
+    "cut": 6,
+    "half_open": 2,
+    "latency": 2,
+    "lost_reply": 4,
+    "lost_request": 3,
+    "server_kill": 4,
+    "slow_disk": 3,
+    "full_memory": 2,
+}
+_A_MINUTE_OF_REPLAY = {
+    REPLAY_KILL: 0.4,
+    "server_kill": 0.3,
+    "cut": 0.5,
+    "lost_reply": 0.5,
+    "lost_request": 0.3,
+}
 
 
 def wanted(trial: Trial) -> dict[str, int]:
@@ -56,27 +64,13 @@ def wanted(trial: Trial) -> dict[str, int]:
         WORKER_KILL: number(0.8),
         **{kind: number(often) for kind, often in rare.items()},
         WRITER_KILL: number(2),
-        CUT: number(6),
-        HALF_OPEN: number(2),
-        LATENCY: number(2),
-        LOST_REPLY: number(4),
-        LOST_REQUEST: number(3),
-        SERVER_KILL: number(4),
-        SLOW_DISK: number(3),
-        FULL_MEMORY: number(2),
+        **trial.faults(_A_MINUTE),
     }
 
 
 def wanted_of_replay(trial: Trial) -> dict[str, int]:
     """Return the faults of the replay."""
-    number = trial.number
-    return {
-        REPLAY_KILL: number(0.4),
-        SERVER_KILL: number(0.3),
-        CUT: number(0.5),
-        LOST_REPLY: number(0.5),
-        LOST_REQUEST: number(0.3),
-    }
+    return trial.faults(_A_MINUTE_OF_REPLAY)
 
 
 class _Aim(NamedTuple):
@@ -120,11 +114,7 @@ class ArchiveNemesis(Nemesis):
         # How many were killed just after they had done something.
         self.at_work = 0
         self.acts |= {
-            KILL: lambda: self._aim(KILL),
-            TREE_KILL: lambda: self._aim(TREE_KILL),
-            WORKER_KILL: lambda: self._aim(WORKER_KILL),
-            REPLAY_KILL: lambda: self._aim(REPLAY_KILL),
-            KILL_AT_WORK: lambda: self._aim(KILL_AT_WORK),
+            **{kind: functools.partial(self._aim, kind) for kind in _AIMED},
             WRITER_KILL: self._kill_writer,
             SECOND: self._second,
             COMPACT: self._compaction,

@@ -71,14 +71,7 @@ class NaivePart:
 
     def run(self) -> None:
         """Work until stopped."""
-        ways: dict[str | None, Callable[[], bool]] = {
-            "poll_by_id": self.poll_by_id,
-            "mark_first": self.mark_first,
-            "check_then_act": self.check_then_act,
-            "unfenced_lease": self.hold_unfenced,
-            None: self.consume,
-        }
-        way = ways[self._control]
+        way: Callable[[], bool] = getattr(self, self._control or "consume")
         self._scribe.note(READY, OK)
         while not self._stopped.is_set():
             try:
@@ -158,7 +151,7 @@ class NaivePart:
                 self._to(connection, entry_id)
         return bool(found)
 
-    def hold_unfenced(self) -> bool:
+    def unfenced_lease(self) -> bool:
         """Take the lease, and act without asking whether it is still held."""
         with self._ledger.transaction() as connection:
             mine = self._lease(connection)

@@ -12,7 +12,7 @@ from agentbus.events import kill_points
 from agentbus.torture.events.plan import ACT, DATABASE, READY, RELAY, STOPS
 from agentbus.torture.events.postgres import Postgres
 from agentbus.torture.history import HistoryEntry
-from agentbus.torture.nemesis import FREEZE, KILL, OUTAGES, SERVER_KILL, Client, Nemesis
+from agentbus.torture.nemesis import FREEZE, KILL, OUTAGES, Client, Nemesis
 from agentbus.torture.network import Proxy
 from agentbus.torture.server import DisposableServer
 
@@ -153,15 +153,11 @@ class ShopNemesis(EventsNemesis):
         self.after(self._targets.lease * self.chance.uniform(1.1, 1.6) + 1.0, go_on)
         return True
 
-    def kill_server(self) -> bool | None:
+    def kill_server(self, server: DisposableServer) -> None:
         """Kill the server; sometimes the end of its log is lost."""
-        if self.server is None or not self.serves:
-            return False
-        self.server.kill()
+        super().kill_server(server)
         if self.chance.random() < _TRUNCATED:
-            self.truncated += self.server.lose_tail(self.chance.randint(1, _LARGEST_LOSS))
-        self._spoil(SERVER_KILL, self.chance.choice(OUTAGES), self.server.start)
-        return True
+            self.truncated += server.lose_tail(self.chance.randint(1, _LARGEST_LOSS))
 
     def restart_database(self) -> bool | None:
         """Stop PostgreSQL, half the time as in a crash, and start it a little later."""

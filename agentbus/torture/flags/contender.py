@@ -7,8 +7,7 @@ import fcntl
 import os
 import pathlib
 import time
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import agentbus
 from agentbus.core.errors import (
@@ -33,7 +32,6 @@ from agentbus.torture.flags.evidence import (
 from agentbus.torture.flags.plan import GENEROUS, LONG, AwaitPart, RacePart, again, choice, flag_of
 from agentbus.torture.history import FAIL, INVOKE, OK, read_history
 
-T = TypeVar("T")
 _DEADLINE = 2.0
 # A full server refuses at once.
 _BREATH = 0.1
@@ -113,35 +111,34 @@ class Contender:
             return
         if part.timeout == GENEROUS:
             part = part._replace(timeout=self._assignment.options["patience"])
-        with contextlib.suppress(AgentBusError):
-            self._ask(
-                AWAIT, lambda: self._client.await_(part), part._asdict(), lambda x: {"flags": x}
-            )
+        with (
+            contextlib.suppress(AgentBusError),
+            self._asking(AWAIT, **part._asdict()) as answer,
+        ):
+            answer["flags"] = self._client.await_(part)
 
     def _once(self, flag: str, race: RacePart) -> bool:
         """Hold a flag once; False if it was given up."""
         kept = race.kept and self._client.complete
         hold = time.monotonic_ns()
         with contextlib.ExitStack() as stack:
-            held = self._ask(
-                ANNOUNCE,
-                lambda: (
-                    stack.enter_context(self._client.keep(flag, race))
-                    if kept
-                    else self._client.announce(flag, race)
-                ),
-                {"flag": flag, "hold": hold, **race._asdict()},
-                lambda x: {"token": x.token, "left": x.left, "renewed": x.renewed},
-            )
+            with self._asking(ANNOUNCE, flag=flag, hold=hold, **race._asdict()) as answer:
+                if kept:
+                    held = stack.enter_context(self._client.keep(flag, race))
+                else:
+                    held = self._client.announce(flag, race)
+                answer.update(token=held.token, left=held.left, renewed=held.renewed)
             about = {"flag": flag, "token": held.token, "hold": hold}
             self._work(race, held, about, renews=not kept)
-            if kept:
-                self._ask(SATISFY, stack.close, about)
-            elif race.releases:
-                self._ask(RELEASE, lambda: self._client.release(flag, held), about)
+            if race.releases and not kept:
+                with self._asking(RELEASE, **about):
+                    self._client.release(flag, held)
                 return False
-            else:
-                self._ask(SATISFY, lambda: self._client.satisfy(flag, held), about)
+            with self._asking(SATISFY, **about):
+                if kept:
+                    stack.close()
+                else:
+                    self._client.satisfy(flag, held)
         return True
 
     def _work(self, race: RacePart, held: Grant, about: dict[str, Any], *, renews: bool) -> None:
@@ -151,12 +148,11 @@ class Contender:
             time.sleep(race.section / parts)
             if part < parts - 1 and renews and held.left is not None:
                 # Having lost the hold, it works on, as a program does that does not look: it is fenced.
-                with contextlib.suppress(AgentBusError):
-                    self._ask(
-                        RENEW,
-                        lambda: self._client.renew(about["flag"], held),
-                        {**about, "ttl": race.ttl},
-                    )
+                with (
+                    contextlib.suppress(AgentBusError),
+                    self._asking(RENEW, **about, ttl=race.ttl),
+                ):
+                    self._client.renew(about["flag"], held)
         self._write(**about)
 
     def _write(self, **about: Any) -> None:
@@ -165,17 +161,8 @@ class Contender:
         accepted, at = self._resource.write(about["flag"], about["token"])
         self._scribe.note(WRITE, OK if accepted else FAIL, at=at, n=n)
 
-    def _ask(
-        self,
-        op: str,
-        act: Callable[[], T],
-        asked: dict[str, Any],
-        tell: Callable[[T], dict[str, Any]] = lambda _found: {},
-    ) -> T:
-        with self._scribe.asking(op, n=time.monotonic_ns(), **asked) as answer:
-            found = act()
-            answer.update(tell(found))
-        return found
+    def _asking(self, op: str, **of: Any) -> contextlib.AbstractContextManager[dict[str, Any]]:
+        return self._scribe.asking(op, n=time.monotonic_ns(), **of)
 
 
 def unfinished(history: pathlib.Path) -> str | None:

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Iterator
 from typing import Any
 
-import redis
-
 import agentbus
-from agentbus.core.errors import BackendUnavailable, FlagHeld, NotHolder, OutcomeUnknown, TimedOut
+from agentbus.core.errors import FlagHeld, NotHolder, TimedOut
 from agentbus.core.keys import Keys
 from agentbus.torture.flags.clients import FlagClient, Grant
 from agentbus.torture.flags.plan import AwaitPart, RacePart
-from agentbus.torture.plain import plain_client
+from agentbus.torture.plain import library_errors, plain_client
 
 _ANSWERS_WITHIN = 5.0
 _PAUSE = 0.05
@@ -29,15 +26,6 @@ class _PlainFlags(FlagClient):
         self._me = bus.agent
         self._redis = plain_client(url, _ANSWERS_WITHIN)
 
-    @contextlib.contextmanager
-    def _asking(self, *, writes: bool = True) -> Iterator[None]:
-        try:
-            yield
-        except redis.ResponseError as refused:
-            raise BackendUnavailable(str(refused)) from refused
-        except redis.RedisError as trouble:
-            raise (OutcomeUnknown if writes else BackendUnavailable)(str(trouble)) from trouble
-
 
 class CheckThenWait(_PlainFlags):
     """Looks at a flag, and then waits for news from then on."""
@@ -46,7 +34,7 @@ class CheckThenWait(_PlainFlags):
         until = time.monotonic() + wanted.timeout
         flags = set(wanted.flags)
         enough = 1 if wanted.any else len(flags)
-        with self._asking(writes=False):
+        with library_errors():
             known = () if wanted.fresh else flags
             found = [flag for flag in known if self._redis.exists(self._keys.done(flag))]
             last: bytes | str = "$"
@@ -82,7 +70,7 @@ class _PlainLock(_PlainFlags):
 
     def announce(self, flag: str, race: RacePart) -> Grant:
         until = time.monotonic() + self.patience
-        with self._asking():
+        with library_errors(unsure=True):
             while not self.take(self._keys.flag(flag), race):
                 if time.monotonic() > until:
                     raise FlagHeld(f"{flag} is held")
@@ -91,12 +79,12 @@ class _PlainLock(_PlainFlags):
 
     def renew(self, flag: str, held: Grant) -> None:
         # Whoever holds it by now.
-        with self._asking():
+        with library_errors(unsure=True):
             if not self._redis.pexpire(self._keys.flag(flag), round((held.left or 1.0) * 1000)):
                 raise NotHolder(f"{flag} is held by nobody")
 
     def satisfy(self, flag: str, held: Grant) -> None:
-        with self._asking():
+        with library_errors(unsure=True):
             self._redis.delete(self._keys.flag(flag))
 
     release = satisfy

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-from collections.abc import Iterator
 from typing import Any
 
 from agentbus.torture.flags import contender
@@ -25,17 +24,10 @@ from agentbus.torture.history import FAIL, OK, UNKNOWN, HistoryEntry
 from agentbus.torture.mode import Trial
 from agentbus.torture.nemesis import CLOCK
 from agentbus.torture.server import DisposableServer
-from agentbus.torture.verdict import Verdict
-from agentbus.torture.workload import Workload, server_of
+from agentbus.torture.workload import Workload
 
 # A round is over when this share of contenders has done its part: the others are frozen, cut off or dead.
 _QUORUM = 0.75
-
-
-def torture(trial: Trial) -> Iterator[Verdict]:
-    """Let contenders race, and judge who held what when."""
-    with server_of(trial) as server, Rounds(trial, server) as rounds:
-        yield rounds.verdict()
 
 
 class Rounds(Workload):
@@ -122,3 +114,6 @@ class Rounds(Workload):
             "awaits": counts[AWAIT, OK],
             "await timeouts": reasons[AWAIT, "TimedOut"],
         }
+
+
+torture = Rounds.torture

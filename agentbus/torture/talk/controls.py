@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import Any
-
-import redis
 
 from agentbus.coordination.message import Message
 from agentbus.coordination.overhear import heard
@@ -15,7 +12,7 @@ from agentbus.core.errors import BackendUnavailable, NoteExists, NotFound
 from agentbus.core.keys import Keys
 from agentbus.core.stream import fields, position, text
 from agentbus.torture.assignment import Assignment
-from agentbus.torture.plain import plain_client
+from agentbus.torture.plain import library_errors, plain_client
 from agentbus.torture.talk.clients import Overheard, TalkClient
 
 _FEW = 20
@@ -38,18 +35,18 @@ class _PlainTalk(TalkClient):
         named = {"agent_id": self._name, "message": said}
         if topic is not None:
             named["topic"] = topic
-        with _trouble():
+        with library_errors():
             added = self._raw.xadd(self._keys.channel, named, maxlen=self._bound, approximate=False)
             return text(added)
 
     def overhear(self, topic: str | None, limit: int, wait: float) -> Overheard:
-        with _trouble():
+        with library_errors():
             last, entries = self.cursor(topic), self._new(topic, limit, wait)
         for entry, message in entries:
             if topic is None or message.topic == topic:
                 yield message
             last = entry
-        with _trouble():
+        with library_errors():
             self._raw.set(self._keys.cursor(self._name, topic), last)
 
     def _new(self, topic: str | None, limit: int, wait: float) -> list[tuple[str, Message]]:
@@ -59,18 +56,18 @@ class _PlainTalk(TalkClient):
         return [_message(*entry) for _, entries in found for entry in entries]
 
     def cursor(self, topic: str | None) -> str:
-        with _trouble():
+        with library_errors():
             return text(self._raw.get(self._keys.cursor(self._name, topic)) or b"0-0")
 
     def jot(self, key: str, value: str, *, if_absent: bool) -> None:
-        with _trouble():
+        with library_errors():
             note = self._keys.jot(key)
             put = self._raw.hsetnx if if_absent else self._raw.hset
             if not put(note, "value", value) and if_absent:
                 raise NoteExists(key)
 
     def recall(self, key: str) -> str:
-        with _trouble():
+        with library_errors():
             found = self._raw.hget(self._keys.jot(key), "value")
         if found is None:
             raise NotFound(key)
@@ -82,7 +79,7 @@ class PollById(_PlainTalk):
 
     def overhear(self, topic: str | None, limit: int, wait: float) -> Overheard:
         time.sleep(max(wait, _POLL))
-        with _trouble():
+        with library_errors():
             newest = self._raw.xrevrange(self._keys.channel, count=_FEW)
             last = self.cursor(topic)
             new = [_message(*one) for one in newest if position(text(one[0])) > position(last)]
@@ -109,14 +106,6 @@ class SayAgain(_PlainTalk):
             except BackendUnavailable:
                 self._raw.connection_pool.disconnect()
         return super().speak(said, topic)
-
-
-@contextmanager
-def _trouble() -> Iterator[None]:
-    try:
-        yield
-    except redis.RedisError as error:
-        raise BackendUnavailable(str(error)) from error
 
 
 def _message(entry: bytes, named: Mapping[bytes, bytes]) -> tuple[str, Message]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -18,20 +17,13 @@ from agentbus.torture.talk.clients import ASYNCHRONOUS, BLOCKING
 from agentbus.torture.talk.evidence import Spoken, TalkCollector, TalkEvidence
 from agentbus.torture.talk.nemesis import TalkNemesis
 from agentbus.torture.talk.plan import planned
-from agentbus.torture.verdict import Verdict
-from agentbus.torture.workload import Workload, server_of
+from agentbus.torture.workload import Workload
 
 _HOST = "judge"
 # One agent in so many uses the asynchronous bus.
 _ASYNCHRONOUS_EVERY = 4
 # How far the talk may be ahead of the faults, as a share of all messages.
 _AHEAD = 0.05
-
-
-def torture(trial: Trial) -> Iterator[Verdict]:
-    """Let agents talk until all faults have happened, and judge what each of them heard."""
-    with server_of(trial) as server, Talk(trial, server) as talk:
-        yield talk.verdict()
 
 
 class Talk(Workload):
@@ -102,3 +94,6 @@ class Talk(Workload):
             messages=self.plan.messages,
             bound=self.plan.bound,
         )
+
+
+torture = Talk.torture

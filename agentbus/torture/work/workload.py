@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -16,25 +16,18 @@ from agentbus.torture.mode import Trial
 from agentbus.torture.nemesis import KILL, OF_SERVERS, Client, Nemesis
 from agentbus.torture.plain import plain_client
 from agentbus.torture.server import DisposableServer
-from agentbus.torture.verdict import Verdict
 from agentbus.torture.work import checks, controls, publisher, worker
 from agentbus.torture.work.checks import BuriedTask, WorkEvidence
 from agentbus.torture.work.nemesis import PUBLISHER, PUBLISHER_KILL, WorkNemesis
 from agentbus.torture.work.plan import planned
 from agentbus.torture.work.tasks import ACK, ATTEMPTS, GROUP, PUBLISH, QUEUE, RUN, Tasks
-from agentbus.torture.workload import Workload, server_of
+from agentbus.torture.workload import Workload
 
 _LOOK_AT_SERVER = 0.2
 _LONGEST_ANSWER = 30.0
 # The share of the tasks that is published while there are faults to come; the rest is for faults that find
 # no worker at work.
 _SHARE = 0.9
-
-
-def torture(trial: Trial) -> Iterator[Verdict]:
-    """Let tasks be published and done until all is settled, and judge what became of each."""
-    with server_of(trial) as server, QueueWork(trial, server) as work:
-        yield work.verdict()
 
 
 class QueueWork(Workload):
@@ -180,3 +173,6 @@ def _buried(fields: Mapping[bytes, bytes]) -> BuriedTask:
         fields.get(b"task_id", b"").decode(),
         int(fields.get(b"attempts", 0)),
     )
+
+
+torture = QueueWork.torture
