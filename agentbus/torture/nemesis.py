@@ -101,7 +101,7 @@ class Nemesis:
     """Does its faults one after the other, about `gap` seconds apart.
 
     `wanted` is how many of each kind. The method in `acts` does one: it returns True if the fault happened,
-    False if there was nobody to do it to (it is tried again later), and None if it has begun: then `proven`
+    False if there was no victim (it is tried again later), and None if it has begun: then `proven`
     counts it later, or `unproven` has it done again.
     """
 
@@ -220,7 +220,7 @@ class Nemesis:
             self._later.pop(0)[1]()
 
     def after(self, seconds: float, act: Callable[[], None]) -> None:
-        """Do something after so many seconds, or at the end."""
+        """Do something `seconds` later, or at the end."""
         self._later.append((time.monotonic() + seconds, act))
 
     # -- to clients --

@@ -1,4 +1,4 @@
-"""A proxy in front of a server, which can behave as badly as a network does."""
+"""A proxy in front of a server that can fail as a network does."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _CHUNK = 65536
 
 
 class Listener:
-    """Something that listens on TCP, in a thread of its own."""
+    """A TCP server in a thread of its own."""
 
     def __init__(self, *, tls: ssl.SSLContext | None = None) -> None:
         self._tls = tls
@@ -25,7 +25,7 @@ class Listener:
 
     @property
     def url(self) -> str:
-        """The address at which clients find it."""
+        """Its URL for clients."""
         return f"{'rediss' if self._tls else 'redis'}://127.0.0.1:{self.port}"
 
     def __enter__(self) -> Self:
@@ -38,7 +38,7 @@ class Listener:
         self._thread.join()
 
     def cut(self, *, reset: bool = False) -> int:
-        """Cut every connection that is open now, with a RST if asked to; returns how many."""
+        """Cut all open connections, with `reset` by a RST; returns how many."""
 
         def _cut() -> None:
             for task, writer in self._connections.items():
@@ -52,11 +52,11 @@ class Listener:
         return found
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Serve one connection; it is cut when this ends."""
+        """Serve one connection, which is cut when this returns."""
         raise NotImplementedError
 
     def _inside(self, act: Callable[[], None]) -> None:
-        """Do something in the loop's thread, and return when it is done."""
+        """Run `act` in the loop's thread, and wait for it."""
         done = threading.Event()
 
         def _act() -> None:
@@ -68,7 +68,7 @@ class Listener:
 
     async def _main(self) -> None:
         self._loop = asyncio.get_running_loop()
-        # A client that refuses a certificate is what some tests are about, and no news.
+        # A client that refuses a certificate is not an error here.
         self._loop.set_exception_handler(lambda _loop, _context: None)
         self._ending = asyncio.Event()
         server = await asyncio.start_server(self._connected, "127.0.0.1", 0, ssl=self._tls)
@@ -95,21 +95,20 @@ class Listener:
 
 
 class Proxy(Listener):
-    """Passes bytes between its clients and a server; what it does wrong may change at any time."""
+    """Passes bytes between its clients and a server; its faults can be changed at any time."""
 
     def __init__(
         self, upstream: str | tuple[str, int], *, tls: ssl.SSLContext | None = None
     ) -> None:
-        """`upstream` is a unix socket's path or a TCP address; with `tls` it ends TLS itself."""
+        """`upstream` is a unix socket's path or a TCP address; with `tls` its clients speak TLS."""
         super().__init__(tls=tls)
         self._upstream = upstream
-        # What it does wrong: all False or 0 is a good proxy.
+        # Its faults: a good proxy has none.
         self.swallow = False  # Requests reach the server, and no reply comes back.
         self.hang_up = False  # A connection is closed as soon as it is made.
-        self.loses_every = 0  # Of so many batches of replies one is lost, with its connection.
-        self.loses = (
-            b""  # The reply to the next request that holds this is lost, with its connection.
-        )
+        self.loses_every = 0  # Every n-th batch of replies is lost, with its connection.
+        # The reply to the next request that contains this is lost, with its connection.
+        self.loses = b""
         self.delay = 0.0  # Seconds by which each batch of replies is late.
         # The next batch of replies or of requests is lost, with its connection.
         self.loses_reply = self.loses_request = False
@@ -118,7 +117,7 @@ class Proxy(Listener):
         self._lines: set[_Line] = set()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Pass on what comes, both ways, until one side has enough."""
+        """Pass bytes on, both ways, until one side closes."""
         if self.hang_up:
             return
         if isinstance(self._upstream, tuple):
@@ -136,7 +135,7 @@ class Proxy(Listener):
         try:
             await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
             if line.half_open:
-                # Neither side learns that the other has gone.
+                # Neither side learns that the other is gone.
                 await over
         finally:
             self._lines.discard(line)
@@ -146,7 +145,7 @@ class Proxy(Listener):
             await asyncio.gather(*ways, return_exceptions=True)
 
     def half_open(self, *, deaf: bool, mute: bool) -> int:
-        """Lose what is sent from now on over the connections that are open; returns how many.
+        """Lose all that is sent over the open connections from now on; returns how many these are.
 
         A `deaf` one passes no requests on, a `mute` one no replies. New connections are sound.
         """
@@ -160,7 +159,7 @@ class Proxy(Listener):
         return found
 
     def forget(self) -> None:
-        """End the half-open connections at last, on both sides."""
+        """Close the half-open connections, on both sides."""
 
         def _end() -> None:
             for line in self._lines:
@@ -201,7 +200,7 @@ class Proxy(Listener):
 
 
 class _Line:
-    """What is wrong with one connection."""
+    """The faults of one connection."""
 
     def __init__(self) -> None:
         self.half_open = self.deaf = self.mute = self.loses = False

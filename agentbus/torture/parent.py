@@ -8,7 +8,7 @@ import signal
 import subprocess
 import threading
 
-# Reads process ids until nobody can write one any more, and kills the last.
+# Reads process ids until its stdin is closed, and kills the last.
 _GUARDING = 'while read -r line; do pid=$line; done; [ -z "$pid" ] || kill -9 "$pid"'
 
 

@@ -40,8 +40,8 @@ def programs() -> pathlib.Path:
 def _as_nobody(place: pathlib.Path) -> list[str]:
     """Return the begin of a command line for PostgreSQL, which refuses to run as root.
 
-    In a user namespace of its own it is nobody, and its files stay ours. Where the machine forbids such a
-    namespace, it is the real nobody.
+    In a user namespace of its own it runs as the user nobody, and its files stay ours. Where such a
+    namespace is forbidden, it runs as the real user nobody.
     """
     if os.geteuid() != 0:
         return []

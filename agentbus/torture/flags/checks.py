@@ -1,4 +1,4 @@
-"""What must be true of a evidence of flags; pure, whoever's flags they were."""
+"""Checks of flags: each returns what is wrong."""
 
 from __future__ import annotations
 
@@ -285,7 +285,7 @@ class _Undoing:
         self._latest = list(itertools.accumulate((a.returned for a in possible), max))
 
     def possible(self, after: float, before: float) -> bool:
-        """Tell whether one may have happened in between."""
+        """Tell whether one can have happened in between."""
         at = bisect.bisect_left(self._invoked, before)
         return at > 0 and self._latest[at - 1] > after
 

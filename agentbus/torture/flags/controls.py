@@ -81,7 +81,7 @@ class _PlainLock(_PlainFlags):
         # Whoever holds it by now.
         with library_errors(unsure=True):
             if not self._redis.pexpire(self._keys.flag(flag), round((held.left or 1.0) * 1000)):
-                raise NotHolder(f"{flag} is held by nobody")
+                raise NotHolder(f"{flag} is not held")
 
     def satisfy(self, flag: str, held: Grant) -> None:
         with library_errors(unsure=True):

@@ -42,7 +42,7 @@ class Heard(NamedTuple):
 
 
 class MissedGap(NamedTuple):
-    """A gap of so many missed entries was reported."""
+    """A gap was reported, with the number of missed entries."""
 
     missed: int
 

@@ -20,7 +20,7 @@ from agentbus.torture.talk.plan import planned
 from agentbus.torture.workload import Workload
 
 _HOST = "judge"
-# One agent in so many uses the asynchronous bus.
+# Every fourth agent uses the asynchronous bus.
 _ASYNCHRONOUS_EVERY = 4
 # How far the talk may be ahead of the faults, as a share of all messages.
 _AHEAD = 0.05

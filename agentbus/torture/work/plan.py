@@ -31,7 +31,8 @@ _FAULTS = {
 }
 # A run that takes this many times its minutes, and this many seconds besides, will never end.
 _PATIENCE, _LEAST_PATIENCE = 3, 120.0
-_CONTROL_SECONDS = 50.0
+# A busy machine takes long to replace killed workers.
+_CONTROL_SECONDS = 150.0
 
 
 class WorkPlan(NamedTuple):
