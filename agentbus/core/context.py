@@ -1,4 +1,4 @@
-"""What a handler works on at this moment, so that what it publishes belongs to it."""
+"""The delivery that a handler is working on, so that tasks it publishes are linked to it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from typing import Any, Protocol
 
     class Origin(Protocol):
-        """What a published task may come from: a delivery."""
+        """The origin of a published task: a delivery."""
 
         @property
         def id(self) -> str: ...

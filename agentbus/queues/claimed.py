@@ -1,4 +1,4 @@
-"""A task as it was taken from its stream, and what is told of one that failed."""
+"""A task as it was taken from its stream, and the text of its failure."""
 
 from __future__ import annotations
 
@@ -40,24 +40,24 @@ class Taken:
 
     @property
     def alone(self) -> bool:
-        """Whether more is to be done than to acknowledge it, so that it is settled by itself."""
+        """Whether it needs more than an acknowledgement, so that it is settled by itself."""
         return self.redelivered or self.asked_first or self.asks
 
     @property
     def asks(self) -> bool:
-        """Whether somebody is to be told of its end, or that is kept."""
+        """Whether its end is reported to somebody, or kept."""
         # One that was delayed has an id that says nothing of where it lay: its end is kept under it.
         meta = self.meta
         return "reply_to" in meta or "webhook" in meta or "id" in meta
 
     @property
     def asked_first(self) -> bool:
-        """Whether the server is asked before it begins: it has an ordering key, or names its work."""
+        """Whether the server must admit it: it has an ordering key, or names its work."""
         return self.ordered or self.claims
 
     @property
     def claims(self) -> bool:
-        """Whether another program wrote it, and said which piece of work it is."""
+        """Whether another program published it with the id of its piece of work."""
         return WORK_ITEM in self.meta
 
     @property
@@ -67,7 +67,7 @@ class Taken:
 
 
 def told(error: BaseException | str) -> tuple[str, str]:
-    """Return what a dead letter says of an error, and its traceback, each of bounded length."""
+    """Return the text of an error for a dead letter, and its traceback, both of bounded length."""
     if isinstance(error, str):
         return _sendable(error)[:2000], ""
     try:
@@ -79,5 +79,5 @@ def told(error: BaseException | str) -> tuple[str, str]:
 
 
 def _sendable(said: str) -> str:
-    # File names that are no text come as lone surrogates, which no server takes.
+    # File names that are not text come as lone surrogates, which no server takes.
     return said.encode("utf-8", "backslashreplace").decode()

@@ -1,4 +1,4 @@
-"""Taking tasks from a queue for a group, and saying what became of them."""
+"""One consumer of a group: the operations by which it takes tasks from a queue."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from agentbus.queues.settle import ASIDE, Ending
 from agentbus.store.steps import Script, ServerReply, Take
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from agentbus.store.scope import Once
     from agentbus.store.steps import Op
@@ -35,11 +35,10 @@ class Consumption(Ending):
 
     def prepare(self) -> Op[None]:
         """Make the group where it is missing, at its last known position or else at the oldest task."""
-        # Whether it was made is of no interest to anybody: it is looked for again.
         yield Script("prepare", *self._positions())
 
     def bookmark(self) -> Op[None]:
-        """Note how far the group is, so that it can be made again there."""
+        """Note the group's position, so that it can be made again there."""
         yield Script("bookmark", *self._positions())
 
     def _positions(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -53,8 +52,8 @@ class Consumption(Ending):
         """Acknowledge tasks by priority, ids ascending, and take at most `count` new ones, without waiting.
 
         The highest priority comes first, but for `low` tasks of the lowest that has any. `took` is how
-        many seconds the handlers took. Returns the ids that were no longer this consumer's, the new
-        tasks. Sets `missing` where the group is not there.
+        many seconds the handlers took. Returns the ids that were no longer this consumer's, and the new
+        tasks. Sets `missing` if the group does not exist.
         """
         once = self.scope.once() if any(done.values()) else None
         step = self._turn(once, done, took, count, low)
@@ -80,7 +79,7 @@ class Consumption(Ending):
         holds: Mapping[str, int] | None,
         meanwhile: Callable[[], None],
     ) -> Op[tuple[list[bytes], list[Taken]]]:
-        """Do as `turn` does, and something else while the server does it; takes of all priorities alike.
+        """Do as `turn` does, and call `meanwhile` before the answer; takes of all priorities alike.
 
         `holds` is how many tasks of each priority this consumer holds, if it knows for certain.
         """
@@ -94,11 +93,7 @@ class Consumption(Ending):
             self.missing = True
             reply = None
         self.missing = self.missing or bool(missing)
-        taken = [
-            task
-            for (_, entries), priority in self._by_priority(reply or ())
-            for task in self.decoded(entries, priority)
-        ]
+        taken = self._of_streams(reply or ())
         self.doubtful = self.doubtful or step.sendings > 1
         if awaited:
             yield from passed_on(self.scope)
@@ -127,25 +122,24 @@ class Consumption(Ending):
         )
         return Script("turn", keys, argv, writes=True)
 
-    def _by_priority(self, reply: Sequence[Any]) -> Iterator[tuple[Any, str]]:
-        of_stream = {stream.encode(): priority for priority, stream in self.streams.items()}
-        for item in reply:
-            yield item, of_stream[bytes(item[0])]
+    def _of_streams(self, reply: Sequence[Any]) -> list[Taken]:
+        priorities = {stream.encode(): priority for priority, stream in self.streams.items()}
+        return [
+            task
+            for stream, entries in reply
+            for task in self.decoded(entries, priorities[bytes(stream)])
+        ]
 
     def take(self, count: int, seconds: float) -> Op[list[Taken]]:
-        """Take new tasks, at most `count` of each priority, waiting for them at most so many seconds."""
+        """Take new tasks, at most `count` of each priority, waiting at most `seconds` for the first."""
         step = Take(list(self.streams.values()), self.group, self.consumer, count, seconds)
         reply = yield step
-        taken = [
-            task
-            for (_, entries), priority in self._by_priority(reply)
-            for task in self.decoded(entries, priority)
-        ]
+        taken = self._of_streams(reply)
         self.doubtful = self.doubtful or step.sendings > 1
         return taken
 
     def own(self, priority: str, known: Sequence[bytes], count: int = 1000) -> Op[list[Taken]]:
-        """Return what this consumer holds of a stream beside what it knows of, not yet begun."""
+        """Return the tasks of a stream that this consumer holds beside those it knows, not yet begun."""
         entries = yield Script(
             "own", (self.streams[priority],), (self.group, self.consumer, count, *known)
         )
@@ -179,13 +173,13 @@ class Consumption(Ending):
     ) -> Op[tuple[list[Taken], float | None, int]]:
         """Take tasks whose retry is due.
 
-        Also tells in how many seconds the next one is, by the server's clock, and how many were trimmed
-        away meanwhile.
+        Also returns in how many seconds the next one is due, by the server's clock, and how many were
+        trimmed away meanwhile.
 
-        With `firsts`, tasks without an attempt so far (replayed, or given back before they began) come
-        so many at most, as attempt 1 and ids ascending: they are run as first deliveries are, uncounted
-        and together. All others come as attempt 0, each attempt to be counted before it starts. What is
-        returned is of one kind.
+        With `firsts`, at most that many tasks without an attempt so far (replayed, or given back before
+        they began) come as attempt 1, ids ascending: they run as first deliveries do, uncounted and
+        together. All others come as attempt 0, and each attempt must be counted before it starts. One
+        call returns one kind.
         """
         step = Script(
             "again",
@@ -212,7 +206,7 @@ class Consumption(Ending):
     def reclaim(
         self, priority: str, idle: float, start: str, count: int, *, own: bool = False
     ) -> Op[tuple[str, list[Taken], int]]:
-        """Take over tasks idle for so many seconds; this consumer's own only with `own`.
+        """Reclaim tasks that were idle for `idle` seconds; this consumer's own only with `own`.
 
         Returns where to go on ('' at the end), the tasks, and how many had been trimmed away.
         """
@@ -236,7 +230,7 @@ class Consumption(Ending):
         return text(reply[0]), self.decoded(reply[1], priority, 0), int(reply[2])
 
     def heartbeat(self, priority: str, ids: Sequence[bytes]) -> Op[list[bytes]]:
-        """Show that this consumer still works on tasks, ids ascending; returns those it has lost."""
+        """Send a heartbeat for tasks, ids ascending; returns those that this consumer has lost."""
         gone: list[bytes] = yield Script(
             "heartbeat",
             (self.streams[priority],),
@@ -248,7 +242,7 @@ class Consumption(Ending):
     def promote(self, count: int = 1000) -> Op[tuple[int, float | None]]:
         """Move delayed tasks that are due into their streams; returns how many.
 
-        Also tells in how many seconds the next one is due, by the server's clock.
+        Also returns in how many seconds the next one is due, by the server's clock.
         """
         keys = self.scope.keys
         reply = yield Script(

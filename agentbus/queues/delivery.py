@@ -21,6 +21,10 @@ class AnyDelivery:
     """What a blocking delivery and an asynchronous one share."""
 
     __slots__ = ("_consumer", "_perform", "_taken", "acked", "payload", "settled")
+    if TYPE_CHECKING:
+        # Of the envelope, by `__getattr__`.
+        correlation_id: str | None
+        traceparent: str | None
 
     def __init__(self, consumer: Consumption, perform: Callable[[Any], Any], taken: Taken) -> None:
         self._consumer = consumer
@@ -71,18 +75,6 @@ class AnyDelivery:
         known: dict[str, Any] = {name: self._taken.meta.get(name) for name in Task.__match_args__}
         known.update(payload=self.payload, priority=self.priority, created_at=self.created_at)
         return Task(**known)
-
-    @property
-    def correlation_id(self) -> str | None:
-        """What the task belongs to."""
-        said: str | None = self._taken.meta.get("correlation_id")
-        return said
-
-    @property
-    def traceparent(self) -> str | None:
-        """The trace that the task belongs to, as W3C Trace Context writes it."""
-        said: str | None = self._taken.meta.get("traceparent")
-        return said
 
     @property
     def trail(self) -> Any:

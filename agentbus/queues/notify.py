@@ -1,4 +1,4 @@
-"""Who is to be told what became of a task, and in which words: replies and webhooks."""
+"""Notifications about settled tasks: replies and webhooks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 WEBHOOKS = "~webhooks"
 # What a private stream is called in an envelope, before the name of the caller that reads it.
 PRIVATE = "~replies."
-# A result that just fitted is told with a few words around it.
+# A result of the largest size is sent with a few words around it.
 _ROOM = 64 * 1024
 _PASSED_ON = ("correlation_id", "traceparent", "tenant")
 
@@ -80,7 +80,7 @@ def telling(
             payload = b'{"url":' + orjson.dumps(webhook) + b',"body":' + body + b"}"
             told.add(scope, WEBHOOKS, ("payload", payload, "meta", rest))
     except (UsageError, TypeError, ValueError):
-        # Another program's envelope: nobody can be told, and the task is settled all the same.
+        # Another program's envelope: no notification can be sent, and the task is settled all the same.
         told = Telling()
         told.counter = "unanswered"
     return told
@@ -91,7 +91,7 @@ def _error(error: str) -> bytes:
 
 
 def _rest(scope: Scope, task_id: str, meta: Mapping[str, Any]) -> bytes:
-    """Return the envelope of what is told."""
+    """Return the envelope of a notification."""
     rest = {name: meta[name] for name in _PASSED_ON if isinstance(meta.get(name), str)}
     rest.setdefault("correlation_id", task_id)
     return envelope.encode({**rest, "causation_id": task_id}, scope.max_body + _ROOM)

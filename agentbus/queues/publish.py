@@ -29,8 +29,8 @@ _FAR = 400 * 86_400.0
 class Task(Record):
     """A payload in its envelope. What is empty is not stored.
 
-    `key` is for dedup, `ordering_key` keeps tasks of one key in order, `reply_to` names the queue that is
-    told of the outcome, `webhook` the URL. `traceparent` is W3C Trace Context's; `headers` are the
+    `key` is for dedup, `ordering_key` keeps tasks of one key in order, `reply_to` names the queue
+    that gets the outcome, `webhook` the URL. `traceparent` is W3C Trace Context's; `headers` are the
     user's own, text to text; `created_at` is in unix seconds. `trail` are the agents that it passed, as a
     router noted.
     """
@@ -170,7 +170,7 @@ class _Ahead:
         self._ready: list[tuple[str, list[Any]] | Exception | None] = []
 
     def prepare(self) -> None:
-        """Make a batch ready; what goes wrong is told by `take`."""
+        """Make a batch ready; `take` raises what goes wrong."""
         if not self._ready:
             try:
                 self._ready.append(next(self._batches, None))
@@ -343,7 +343,9 @@ def _words(scope: Scope, item: object) -> Any:
 
 def _known(priority: object) -> None:
     if priority not in PRIORITIES:
-        raise UsageError(f"{priority!r} is no priority", hint=f"use one of {', '.join(PRIORITIES)}")
+        raise UsageError(
+            f"{priority!r} is not a priority", hint=f"use one of {', '.join(PRIORITIES)}"
+        )
 
 
 def _check(task: Task) -> None:
@@ -357,7 +359,7 @@ def _check(task: Task) -> None:
             raise InvalidPayload(f"the {what} is a {type(value).__name__}", hint="give it as text")
     if task.traceparent is not None and not context.is_traceparent(task.traceparent):
         raise InvalidPayload(
-            f"{task.traceparent!a} is no traceparent",
+            f"{task.traceparent!a} is not a traceparent",
             hint="write it as W3C Trace Context does: 00-<32 hex digits>-<16 hex digits>-01",
         )
     if task.webhook is not None:
@@ -372,7 +374,7 @@ def _check(task: Task) -> None:
     if headers is not None and not all(
         isinstance(part, str) for pair in dict(headers).items() for part in pair
     ):
-        raise InvalidPayload("a header is no text", hint="give text for its name and its value")
+        raise InvalidPayload("a header is not text", hint="give text for its name and its value")
 
 
 def _due(delay: float | None, at: float | None) -> tuple[str, str]:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from agentbus.core.settings import Settings
     from agentbus.queues.policy import Policies, Policy
-    from agentbus.store.steps import Link, Op
+    from agentbus.store.steps import Op
 
     T = TypeVar("T")
 
@@ -102,11 +102,9 @@ class Runner(_AnyRunner):
     With `shared` it takes that runner's backend and scope, and a connection of its own.
     """
 
-    def __init__(
-        self, settings: Settings, shared: _AnyRunner | None = None, link: Link | None = None
-    ) -> None:
+    def __init__(self, settings: Settings, shared: _AnyRunner | None = None) -> None:
         super().__init__(settings, shared)
-        self.link = self.backend.link() if link is None else link
+        self.link = self.backend.link()
 
     def run(
         self,
@@ -148,34 +146,28 @@ class Runner(_AnyRunner):
         self.link.close()
 
 
-class LastingRunner(Runner):
+class LastingRunner:
     """Runs a worker's operations: a server that has answered once is waited for until it is back.
 
     It shares another runner's connection. `hurry` limits every outage to the deadline from then on.
     """
 
-    def __init__(self, shared: Runner) -> None:
-        super().__init__(shared.settings, shared, shared.link)
+    def __init__(self, runner: Runner) -> None:
+        self.scope = runner.scope
+        # Runs an operation that is not worth waiting for a server that is away.
+        self.briefly = runner.run
+        self.close = runner.close
+        self._runner = runner
         self._answered = False
         self._until = math.inf
 
-    def run(
-        self,
-        op: Op[T],
-        *,
-        verb: str | None = None,
-        patience: float | None = None,
-        deadline: float | None = None,
-    ) -> T:
+    def run(self, op: Op[T], *, patience: float | None = None) -> T:
         """Run an operation. Raises `BackendUnavailable` if the server never answered."""
         left = self._left if patience is None else patience
-        found = run(self.link, self.attempt(op, left, deadline, answered=self._answered))
+        tried = self._runner.attempt(op, left, answered=self._answered)
+        found = run(self._runner.link, tried)
         self._answered = True
         return found
-
-    def briefly(self, op: Op[T]) -> T:
-        """Run an operation that is not worth waiting for a server that is away."""
-        return super().run(op)
 
     async def arun(self, op: Op[T]) -> T:
         """Run an operation in another thread, so that the calling event loop goes on."""
@@ -185,7 +177,7 @@ class LastingRunner(Runner):
 
     def hurry(self) -> None:
         """Give up an outage after the deadline, from now on."""
-        self._until = min(self._until, time.monotonic() + self.settings.deadline)
+        self._until = min(self._until, time.monotonic() + self._runner.settings.deadline)
 
     def _left(self) -> float:
         return max(0.0, self._until - time.monotonic())

@@ -1,4 +1,4 @@
-"""What a consumer says of the tasks that it holds: begun, done, to be tried again, buried."""
+"""Settles claimed tasks: start, ack, retry, dead-letter."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ T = TypeVar("T")
 ASIDE = "~aside"
 # Milliseconds after which an ordered task looks again whether it may begin; it is woken before that.
 _LOOK_AGAIN = 5_000
-# What a script says that has settled a task for which others wait.
+# What a script returns that has settled a task for which others wait.
 _AWAITED = 2
 
 
 class Ending:
-    """One consumer of one group of one queue: the operations on what it holds.
+    """One consumer of one group of one queue: the operations on the tasks that it holds.
 
-    Results, and notes that a task was buried, are `kept` so many seconds, 0 for never; dead letters lie
-    under the name `letters_of`, by default the queue's.
+    Results and burials are kept for `kept` seconds, 0 for never; dead letters are stored under the name
+    `letters_of`, by default the queue's.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Ending:
         # Whether an answer that gave it tasks may have been lost, so that it holds some that it does not
         # know of.
         self.doubtful = False
-        # Whether a task was ever seen that the server is asked about before it begins.
+        # Whether a task was ever seen that the server must admit before it begins.
         self.asks_first = False
         # Priority: when to look for tasks that were put aside, in unix seconds. No key is ever added,
         # since several threads look at it.
@@ -126,9 +126,9 @@ class Ending:
             self.due[task.priority] = 0.0
 
     def claim(self, task: Taken, *, keep: bool = True) -> Op[int]:
-        """Take a piece of work for a task; 0 if another task took it within the dedup window.
+        """Claim a piece of work for a task; 0 if another task claimed it within the dedup window.
 
-        Whoever is given the same task again has it already. With `keep` False it is let go.
+        A task that is delivered again keeps its claim. With `keep` False the claim is removed.
         """
         item = str(task.meta[envelope.WORK_ITEM])
         mine: int = yield Script(
@@ -158,7 +158,7 @@ class Ending:
     def finish(self, task: Taken, took: float, result: object = None) -> Op[bool]:
         """Acknowledge one task, with its result if it has one; tells whether it was still ours.
 
-        In the same step its reply is appended, and its webhook put where webhooks wait.
+        Its reply and its webhook are appended in the same atomic step.
         """
         data: bytes = b""
         if result is not None:
@@ -192,7 +192,7 @@ class Ending:
         return bool(done)
 
     def retry(self, task: Taken, after: float) -> Op[bool]:
-        """Put a task aside for so many seconds; tells whether it was still ours."""
+        """Put a task aside for `after` seconds; tells whether it was still ours."""
         once = self.scope.once()
         step = Script(
             "retry",
@@ -227,7 +227,7 @@ class Ending:
     def bury(self, task: Taken, error: BaseException | str) -> Op[bool]:
         """Move a task to the dead letters with the reason; tells whether it was still ours.
 
-        In the same step its reply is appended, and its webhook put where webhooks wait.
+        Its reply and its webhook are appended in the same atomic step.
         """
         why, trace = told(error)
         name = self.id_of(task)
@@ -260,7 +260,7 @@ class Ending:
         if buried and task.ordered:
             yield from self.wake(task)
         if buried and task.claims:
-            # It was not done: its letter may be replayed, or the work be asked for anew.
+            # It was not done: its letter may be replayed, or the work published again.
             yield from self.claim(task, keep=False)
         return bool(buried)
 
@@ -277,7 +277,7 @@ class Ending:
         return keys.awaited(queue_of(name)), keys.settled
 
     def give_back(self, tasks: Sequence[Taken]) -> Op[int]:
-        """Let go of tasks that were not begun, due at once for any worker; returns how many were ours."""
+        """Give back tasks that have not begun, due at once for any worker; returns how many were ours."""
         given = 0
         for priority, stream in self.streams.items():
             # What was delivered before had an attempt that nobody may have counted.

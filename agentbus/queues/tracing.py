@@ -7,6 +7,7 @@ attributes follow OpenTelemetry's semantic conventions for messaging. What tasks
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from functools import wraps
 from sys import modules
 from typing import TYPE_CHECKING, Any
@@ -14,11 +15,12 @@ from typing import TYPE_CHECKING, Any
 from agentbus.core.context import is_traceparent
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable, Iterator, Sequence
+    from contextlib import AbstractContextManager
     from typing import ParamSpec, TypeVar
 
     from opentelemetry.context import Context
-    from opentelemetry.trace import Link, Span, SpanContext, Tracer
+    from opentelemetry.trace import Link, Span, SpanContext
 
     from agentbus.core.context import Origin
     from agentbus.store.steps import Op
@@ -32,14 +34,14 @@ _known: tuple[object, Any] = (None, None)
 
 
 def tracer() -> Any:
-    """Return what makes spans, a `Tracer`; None where the program has set up none that keeps them."""
+    """Return the `Tracer`; None unless the program has set up one that keeps spans."""
     global _known  # noqa: PLW0603 (a provider makes a new tracer each time it is asked)
     api = modules.get(API)
-    # It may be in the midst of being imported by another thread.
+    # Another thread may be importing it.
     if api is None or not hasattr(api, "get_tracer_provider"):
         return None
     known, found = _known
-    # Its own answer reads the environment each time. Where this name is gone, that is asked all the same.
+    # Its own answer reads the environment each time. Without this name, it is asked all the same.
     if known is not None and found is None and getattr(api, "_TRACER_PROVIDER", api) is None:
         return None
     provider = api.get_tracer_provider()
@@ -108,82 +110,66 @@ def _publishing(
 
 def handle(run: Callable[[Any], Any], delivery: Any) -> Any:
     """Run a handler for a delivery, in a span that is a child of the one that published the task."""
-    found = tracer()
-    if found is None:
+    if tracer() is None:
         return run(delivery)
-    with _handling(found, delivery) as span:
-        return _kept(span, run, delivery)
+    with _handling(delivery):
+        return run(delivery)
 
 
 async def ahandle(run: Callable[[Any], Awaitable[Any]], delivery: Any) -> Any:
     """Run an asynchronous handler as `handle` does a plain one."""
-    found = tracer()
-    if found is None:
+    if tracer() is None:
         return await run(delivery)
-    with _handling(found, delivery) as span:
-        try:
-            return await run(delivery)
-        except BaseException as error:
-            _failed(span, error)
-            raise
+    with _handling(delivery):
+        return await run(delivery)
 
 
 def handle_all(run: Callable[[Any], Any], deliveries: Sequence[Any]) -> Any:
     """Run a handler for deliveries together, in a span that is linked to those that published them."""
-    found = tracer()
-    if found is None or not deliveries:
+    if tracer() is None or not deliveries:
         return run(deliveries)
-    from opentelemetry.trace import SpanKind
+    attributes = {"messaging.batch.message_count": len(deliveries)}
+    with _processing(deliveries[0], attributes, links=_links(deliveries)):
+        return run(deliveries)
 
-    first = deliveries[0]
+
+def _handling(delivery: Any) -> AbstractContextManager[None]:
     attributes = {
-        **_about(first.queue, "process", "process"),
-        "messaging.consumer.group.name": first.group,
-        "messaging.batch.message_count": len(deliveries),
-    }
-    with found.start_as_current_span(
-        f"process {first.queue}",
-        kind=SpanKind.CONSUMER,
-        attributes=attributes,
-        links=_links(deliveries),
-        record_exception=False,
-        set_status_on_exception=False,
-    ) as span:
-        return _kept(span, run, deliveries)
-
-
-def _handling(found: Tracer, delivery: Any) -> Any:
-    from opentelemetry.trace import SpanKind
-
-    attributes = {
-        **_about(delivery.queue, "process", "process"),
-        "messaging.consumer.group.name": delivery.group,
         "messaging.message.id": delivery.id,
         "agentbus.attempt": delivery.attempt,
         "agentbus.priority": delivery.priority,
     }
     if isinstance(delivery.correlation_id, str):
         attributes["messaging.message.conversation_id"] = delivery.correlation_id
-    return found.start_as_current_span(
+    return _processing(delivery, attributes, context=_parent(delivery.traceparent))
+
+
+@contextmanager
+def _processing(delivery: Any, attributes: dict[str, Any], **place: Any) -> Iterator[None]:
+    """Make a span of a handler's run, current in the block."""
+    from opentelemetry.trace import SpanKind
+
+    with tracer().start_as_current_span(
         f"process {delivery.queue}",
-        _parent(delivery.traceparent),
         kind=SpanKind.CONSUMER,
-        attributes=attributes,
+        attributes={
+            **_about(delivery.queue, "process", "process"),
+            "messaging.consumer.group.name": delivery.group,
+            **attributes,
+        },
         record_exception=False,
         set_status_on_exception=False,
-    )
-
-
-def _kept(span: Span, run: Callable[[Any], Any], subject: Any) -> Any:
-    try:
-        return run(subject)
-    except BaseException as error:
-        _failed(span, error)
-        raise
+        **place,
+    ) as span:
+        try:
+            yield
+        except BaseException as error:
+            _failed(span, error)
+            raise
 
 
 def _failed(span: Span, error: BaseException) -> None:
-    """Say of a span that it failed; a generator that is closed early, or an exit, is no failure."""
+    """Mark a span as failed; a generator that is closed early, or an exit, is not a failure."""
     if not isinstance(error, Exception):
         return
     from opentelemetry.trace import StatusCode
@@ -210,7 +196,7 @@ def _links(deliveries: Sequence[Origin]) -> list[Link]:
 
 
 def _parent(traceparent: object) -> Context | None:
-    """Return the context of a `traceparent`; None, what is going on here, if it is none."""
+    """Return the context of a `traceparent`; None, the current one, if it is malformed."""
     found = _read(traceparent)
     if found is None:
         return None
@@ -229,7 +215,7 @@ def _read(traceparent: object) -> SpanContext | None:
 
 
 def _written(found: SpanContext) -> str | None:
-    """Return a span as W3C Trace Context, section 3.2, writes it; None for one that is none."""
+    """Return a span as W3C Trace Context, section 3.2, writes it; None for an invalid one."""
     if not found.is_valid:
         return None
     return f"00-{found.trace_id:032x}-{found.span_id:016x}-{found.trace_flags & 0xFF:02x}"

@@ -1,4 +1,4 @@
-"""Counts what becomes of tasks, cheaply, and tells the project's metrics stream from time to time."""
+"""Counts the outcomes of tasks, and appends the counts to the metrics stream now and then."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _COUNTED_HERE = ("received", "failed")
 # The upper bounds of the buckets in seconds: 1 ms, doubled up to the first one beyond an hour. What
 # took longer falls into one more bucket.
 BOUNDS: tuple[float, ...] = tuple(0.001 * (1 << power) for power in range(23))
-# The metrics stream keeps about so many entries.
+# About the length of the metrics stream.
 BOUND = 100_000
 VERSION = 1
 # A slot keeps its token for 300 seconds: what may have been counted longer ago is not sent again.
@@ -53,7 +53,7 @@ class Histogram:
         self.total = 0.0
 
     def add(self, number: int, seconds: float) -> None:
-        """Count so many durations of so many seconds each; a clock that was set back makes it 0."""
+        """Count `number` durations of `seconds` each; negative ones, by a clock set back, count as 0."""
         seconds = max(seconds, 0.0)
         self.buckets[bucket(seconds)] += number
         self.total += number * seconds
@@ -125,10 +125,10 @@ class _Counts:
 
 
 class Tally:
-    """What one worker counted since it last told; threads may share it.
+    """What one worker has counted since its last flush; threads may share it.
 
     Counting costs a lock and an addition, so one call for a whole batch is nearly free. It is a
-    worker's chore, to be done `every` so many seconds, and once more when the worker ends.
+    worker's chore, done every `every` seconds, and once more when the worker ends.
     """
 
     every = 1.0
@@ -147,18 +147,18 @@ class Tally:
         self._unsure: tuple[Once, list[Arg], float] | None = None
 
     def note(self, event: str, number: int = 1) -> None:
-        """Count an event of so many tasks."""
+        """Count an event of `number` tasks."""
         with self._lock:
             events = self._now.events
             events[event] = events.get(event, 0) + number
 
     def ran(self, number: int, seconds_each: float) -> None:
-        """Count so many runs of a handler, of so many seconds each."""
+        """Count runs of a handler that took `seconds_each`."""
         with self._lock:
             self._now.ran.add(number, seconds_each)
 
     def waited(self, number: int, seconds_each: float) -> None:
-        """Count so many tasks that waited so many seconds from publication to their handler's start."""
+        """Count tasks that waited `seconds_each` from publication to their handler's start."""
         with self._lock:
             self._now.waited.add(number, seconds_each)
 
@@ -168,11 +168,11 @@ class Tally:
         return max(0.0, self._scope.now() + self._ahead - published)
 
     def op(self) -> Op[None]:
-        """Do the chore: tell what there is to tell."""
+        """Flush."""
         yield from self.flush()
 
     def flush(self) -> Op[bool]:
-        """Tell the metrics stream and the counters, if there is something to tell; tells whether it did.
+        """Append to the metrics stream and raise the counters, if anything was counted; tells whether.
 
         One entry, in one atomic step. What failed is kept for the next time; what may have arrived
         is recognised by the server, and counted once. Called while another flush runs, it does nothing.
@@ -192,7 +192,7 @@ class Tally:
             return False
         once, argv, began = self._unsure
         if self._scope.monotonic() - began > _KNOWN_FOR:
-            # The server may have forgotten the token: rather lost than counted twice.
+            # The server may have forgotten the token: better lost than counted twice.
             self._unsure = None
             return False
         yield self._step(once, argv)
@@ -214,7 +214,7 @@ class Tally:
         except OutcomeUnknown:
             raise
         except Exception:
-            # Nothing was done: it is told with what comes next.
+            # Nothing was written: these counts go with the next ones.
             self._unsure = None
             with self._lock:
                 counts.add(self._now)

@@ -1,4 +1,4 @@
-"""Stands between a worker and its queue: shut while the worker is paused, or has not asked for too long."""
+"""Keeps a paused worker from fetching, and one whose heartbeat is too old."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 
 class Gate:
-    """Lets a worker's loop take tasks or not, as its beats say; two threads use it.
+    """Opens and shuts as the answers to heartbeats order; two threads use it.
 
-    The loop calls `enter` before it takes and `leave` after; whoever looks after the worker calls
-    `beat` every second and when the bell rings. `run` runs an operation, `figures` returns how many
-    tasks are done, failed and running, `stop` makes the worker stop.
+    The execution loop calls `enter` before it fetches and `leave` after; the heartbeat thread calls `beat`
+    every second and when the bell rings. `run` runs an operation, `figures` returns how many tasks are
+    done, failed and running, `stop` makes the worker stop.
     """
 
     def __init__(
@@ -32,7 +32,7 @@ class Gate:
     ) -> None:
         self.registration = registration
         self.reason: str | None = None
-        # Set when tasks were refused: who wants to know whether any are left must look again.
+        # Set when a fetch was refused: whether any tasks are left is then unknown.
         self.refused = False
         self._run = run
         self._stop = stop
@@ -47,12 +47,12 @@ class Gate:
 
     @property
     def held(self) -> bool:
-        """Whether nothing new may be begun."""
+        """Whether nothing new may begin."""
         return self._held
 
     @property
     def state(self) -> str:
-        """What the next beat says: nobody who is taking tasks stands still."""
+        """The state in the next beat: a worker that is fetching is not paused."""
         if self._taking:
             return "working"
         if self.stopping():
@@ -60,7 +60,7 @@ class Gate:
         return "paused" if self._held else "working"
 
     def beat(self) -> WorkerOrders:
-        """Show a sign of life, and do what was ordered."""
+        """Send a heartbeat, and follow the orders in its answer."""
         # One at a time: an older answer must not undo a newer one.
         with self._beating:
             state = self.state
@@ -77,18 +77,18 @@ class Gate:
         return orders
 
     def open(self, wait: float = 0.0) -> bool:
-        """Tell whether tasks may be taken; if not, waits so long for that to change, and returns False."""
+        """Tell whether tasks may be fetched; if not, waits up to `wait` seconds, and returns False."""
         if not self.enter(wait):
             return False
         self._taking = False
         return True
 
     def enter(self, wait: float = 0.0) -> bool:
-        """Begin to take tasks, if nothing forbids it; else wait so long for that to change.
+        """Begin to fetch, if the worker is not paused; else wait up to `wait` seconds for that.
 
         After True, `leave` must be called.
         """
-        # Said before looking: either this thread sees that it is held, or the beat sees it taking.
+        # Set before looking: either this thread sees that it is held, or the beat sees it fetching.
         self._taking = True
         if not self.registration.current:
             self.beat()
@@ -104,11 +104,11 @@ class Gate:
         return False
 
     def sent(self) -> None:
-        """Say that the server was asked: what it gives is looked at by `leave`, however late that is."""
+        """Note that the request was sent: `leave` judges its answer, however late that comes."""
         self._taking = False
 
     def leave(self) -> bool:
-        """End taking; tells whether what was taken may be run. If not, it is to be given back."""
+        """End a fetch; tells whether its tasks may run. If not, they must be given back."""
         if not self.registration.current:
             self.beat()
         self._taking = False
@@ -118,11 +118,11 @@ class Gate:
         return False
 
     def wake(self) -> None:
-        """Have a loop that waits look again; may be called by a signal's handler."""
+        """Wake a loop that waits; a signal handler may call this."""
         self._wake.put(None)
 
     def withdraw(self) -> None:
-        """Leave the list of workers; nothing happens if it is not on it."""
+        """Leave the registry; nothing happens if the worker is not in it."""
         with self._beating:
             if self._said:
                 self._run(self.registration.withdraw_op())

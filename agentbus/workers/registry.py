@@ -1,8 +1,8 @@
-"""The registered workers: how a worker shows that it lives and hears what was ordered, and who is there.
+"""The registry of workers: heartbeats, the orders that answer them, and the list of workers.
 
-A worker beats every second, and the answer tells it what was ordered. A beat is a lease, too: a worker
-that has not beaten for `ALIVE` seconds counts as dead to others, and asks before it runs another task.
-So an order to pause holds as soon as all that are alive have heard it.
+A worker sends a heartbeat every second, and the answer contains its orders. A heartbeat is a lease, too: a
+worker whose last one is older than `ALIVE` seconds is dead to others, and asks before it runs another task.
+So an order to pause holds as soon as all live workers have received it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _AT_ONCE = 200
 
 
 class WorkerOrders(Record):
-    """What concerns a worker now: whether it is to take nothing new, why, and whether it is to stop."""
+    """The orders for a worker: whether it is paused, why, and whether it must stop."""
 
     paused: bool = False
     reason: str | None = None
@@ -47,8 +47,8 @@ class WorkerOrders(Record):
 class Registered(Record):
     """A worker as it is listed. `age` is how many seconds ago it was last seen, by the server's clock.
 
-    `pending` counts the tasks that it has taken and not yet settled; `paused` says why it takes none.
-    `lag` is what its group has yet to do of what is due; only `who` asks for it.
+    `pending` counts the tasks that it has taken and not yet settled; `paused` is why it takes none.
+    `lag` is how many due tasks its group has yet to do; only `who` fills it in.
     """
 
     worker: str
@@ -73,7 +73,7 @@ class Registered(Record):
 
 
 class WorkerRegistration:
-    """One worker's place on the list. Its beats go out one after the other, never two at a time."""
+    """One worker's entry in the registry. Its heartbeats are sent one after the other."""
 
     def __init__(
         self, scope: Scope, worker: str, agent: str, queue: str, group: str, concurrency: int
@@ -91,13 +91,13 @@ class WorkerRegistration:
 
     @property
     def current(self) -> bool:
-        """Whether the last beat still counts; if not, others may take this worker for dead."""
+        """Whether the last heartbeat still counts; if not, others may consider this worker dead."""
         return self.scope.monotonic() < self._until
 
     def beat_op(self, state: str, done: int, failed: int, running: int) -> Op[WorkerOrders]:
-        """Show a sign of life (`state` is working, paused or stopping), and return what was ordered.
+        """Send a heartbeat (`state` is working, paused or stopping), and return the orders.
 
-        A worker says `paused` when it takes nothing, and keeps to it until it is told otherwise here.
+        A worker reports `paused` when it takes nothing, and stays so until an answer lets it go on.
         """
         # The lease counts from before the beat was sent, so that it never ends after the server's.
         began = self.scope.monotonic()
@@ -119,18 +119,18 @@ class WorkerRegistration:
         return WorkerOrders(bool(order), reason(order), bool(stop))
 
     def withdraw_op(self) -> Op[None]:
-        """Leave the list, at a clean end."""
+        """Leave the registry, at a clean end."""
         yield from withdraw(self.scope, self.worker)
 
 
 def fields_of(queue: str, agent: str, worker: str | None = None) -> list[str]:
-    """Return the fields of all orders that concern a worker, or whoever takes tasks by hand."""
+    """Return the fields of all orders that concern a worker, or an agent that fetches by hand."""
     fields = [pause_field("project"), pause_field("queue", queue), pause_field("agent", agent)]
     return fields if worker is None else [*fields, pause_field("worker", worker)]
 
 
 def withdraw(scope: Scope, worker: str, *, silent: float = 0.0) -> Op[bool]:
-    """Take a worker off the list, if it was silent for so many seconds; tells whether it was."""
+    """Remove a worker, if it has been silent for `silent` seconds; tells whether it has."""
     keys = scope.keys
     gone = yield Script(
         "withdraw",
@@ -142,13 +142,13 @@ def withdraw(scope: Scope, worker: str, *, silent: float = 0.0) -> Op[bool]:
 
 
 def held(scope: Scope, queue: str, agent: str) -> Op[str | None]:
-    """Return why nobody of this agent may take tasks of a queue now, or None if nothing was ordered."""
+    """Return why an agent may not take tasks of a queue now, or None if it may."""
     found = yield Command("HMGET", scope.keys.paused, *fields_of(queue, agent))
     return next((reason(order) for order in found if order), None)
 
 
 def reason(order: bytes) -> str | None:
-    """Say in words who ordered a pause, and why; None for no order."""
+    """Return who ordered a pause, and why; None for no order."""
     if not order:
         return None
     told = parsed(order)
@@ -157,7 +157,7 @@ def reason(order: bytes) -> str | None:
 
 
 def parsed(order: bytes) -> dict[str, str]:
-    """Return an order's parts; one that another program has spoilt is an order all the same."""
+    """Return an order's parts; a malformed one is still an order."""
     try:
         found = orjson.loads(order)
     except ValueError:
@@ -168,7 +168,7 @@ def parsed(order: bytes) -> dict[str, str]:
 
 
 def workers(scope: Scope) -> Op[list[Registered]]:
-    """Return the registered workers by queue and agent, those that fell silent among them."""
+    """Return the registered workers by queue and agent, dead ones among them."""
     now, last, records = yield from listed(scope)
     if not records:
         return []
@@ -209,7 +209,7 @@ def workers(scope: Scope) -> Op[list[Registered]]:
 
 
 def listed(scope: Scope) -> Op[tuple[float, dict[str, float], dict[str, dict[str, str]]]]:
-    """Return the server's time, when each worker was last seen, and what those say that are listed."""
+    """Return the server's time, when each worker was last seen, and the records of those listed."""
     keys = scope.keys
     time, seen = yield Batch([("TIME",), ("ZRANGE", keys.beats, 0, -1, "WITHSCORES")])
     if isinstance(seen, Exception):
@@ -227,7 +227,7 @@ def listed(scope: Scope) -> Op[tuple[float, dict[str, float], dict[str, dict[str
 
 
 def orders_by_field(scope: Scope) -> Op[dict[str, str]]:
-    """Return why what is paused is, by the field of the order."""
+    """Return the reason of each pause by the field of its order."""
     flat = yield Command("HGETALL", scope.keys.paused)
     return {text(flat[i]): reason(flat[i + 1]) or "" for i in range(0, len(flat), 2)}
 
@@ -235,7 +235,7 @@ def orders_by_field(scope: Scope) -> Op[dict[str, str]]:
 def _pending(
     scope: Scope, groups: Sequence[tuple[str, str]]
 ) -> Op[dict[tuple[str, str, str], int]]:
-    """Return how many tasks each consumer of the groups has in its hands."""
+    """Return how many tasks each consumer of the groups holds."""
     asked = [(queue, group, priority) for queue, group in groups for priority in PRIORITIES]
     found: dict[tuple[str, str, str], int] = {}
     for at in range(0, len(asked), _AT_ONCE):
@@ -247,7 +247,7 @@ def _pending(
             ]
         )
         for (queue, group, _), reply in zip(page, replies, strict=True):
-            # Without the stream or its group nobody has anything.
+            # Without the stream or its group there are no consumers.
             for consumer in reply if isinstance(reply, list) else ():
                 about: dict[bytes, Any] = dict(zip(consumer[::2], consumer[1::2], strict=True))
                 who = (queue, group, text(about[b"name"]))

@@ -85,10 +85,10 @@ class Loop:
         """How many more tasks are to be done."""
         return math.inf if self._limit is None else max(0, self._limit - self._acker.done)
 
-    def _allowed(self, take: Callable[[], list[Taken]]) -> list[Taken]:
-        """Take tasks unless the worker is paused; what was taken during a pause is given back."""
+    def _allowed(self, take: Callable[[], list[Taken]]) -> list[Taken] | None:
+        """Take tasks, and give them back if a pause began meanwhile; None if the worker is paused."""
         if not self._gate.enter():
-            return []
+            return None
         found: list[Taken] = []
         free = False
         try:
@@ -102,13 +102,12 @@ class Loop:
 
     def _retries(self, room: int, firsts: int) -> list[Taken]:
         """Take tasks that were put aside and are due."""
-        retries: list[Taken] = self._allowed(lambda: self._run(self._fetcher.retries(room, firsts)))
-        return retries
+        return self._allowed(lambda: self._run(self._fetcher.retries(room, firsts))) or []
 
     def _wait(self, room: int, seconds: float) -> list[Taken]:
         """Take new tasks, waiting for the first."""
         found = self._allowed(lambda: self._run(self._fetcher.wait(room, seconds)))
-        return self._within(found, room)
+        return self._within(found or [], room)
 
     def _take(
         self, count: int, done: dict[str, list[bytes]] | None = None, took: float = 0.0
@@ -118,19 +117,10 @@ class Loop:
         def take(count: int = count) -> list[Taken]:
             return self._counted(done, self._run(self._fetcher.new(count, done, took)))
 
-        if count and self._gate.enter():
-            found: list[Taken] = []
-            free = False
-            try:
-                found = take()
-            finally:
-                free = self._gate.leave()
-            if free:
-                return found
-            self._acker.give_back(found)
-        elif done:
-            take(0)
-        return []
+        found = self._allowed(take) if count else None
+        if found is None:
+            return take(0) if done else []
+        return found
 
     def _counted(
         self, done: dict[str, list[bytes]] | None, answer: tuple[int, list[Taken]]
@@ -251,7 +241,7 @@ class Serial(Loop):
             return self._counted(self._done, self._run(fetch))
 
         try:
-            following = self._allowed(ahead)
+            following = self._allowed(ahead) or []
         except BaseException:
             # Interrupted while it waited for the answer: what was done is done.
             for ran in results:

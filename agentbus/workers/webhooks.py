@@ -1,8 +1,8 @@
-"""Webhooks: results posted to https URLs, signed, retried apart from the tasks they tell of.
+"""Webhooks: results posted to https URLs, signed, and retried apart from their tasks.
 
-A worker with webhooks on leaves what is to be posted in the queue `~webhooks`, in the step that settles
-the task. A sender is an ordinary worker on that queue, with the handler of this module: retries, pauses
-and dead letters are those of any queue.
+A worker with webhooks on appends each one to the queue `~webhooks`, in the step that settles the task.
+A sender is an ordinary worker on that queue, with the handler of this module: retries, pauses and dead
+letters are those of any queue.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from agentbus.queues.runner import BlockingBus
 
 SIGNATURE = "AgentBus-Signature"
-# How old a signature may be: receivers whose clocks differ more should mend them.
+# How old a signature may be; receivers whose clocks differ more should correct them.
 TOLERANCE = 300.0
 _TIMEOUT = 10.0
 _LONGEST_PAUSE = 3600.0
@@ -98,7 +98,7 @@ def _digest(secret: str, stamp: str, body: bytes) -> str:
 
 
 def sender(bus: BlockingBus, **options: Any) -> Worker:
-    """Return a worker that posts what waits in `~webhooks`; options as for `Bus.subscribe`.
+    """Return a worker that posts the webhooks in `~webhooks`; options as for `Bus.subscribe`.
 
     Raises `ConfigError` unless webhooks are on and there is a secret to sign with.
     """
@@ -110,7 +110,7 @@ def sender(bus: BlockingBus, **options: Any) -> Worker:
 def beside(bus: BlockingBus, *, drain: Callable[[], bool] = bool) -> Iterator[None]:
     """Send webhooks in a thread while the block runs, if they are on.
 
-    At its end, as long as `drain` says so, what waits is sent, but not waited for if it is to be retried.
+    At its end, while `drain` returns true, waiting webhooks are sent; retries are not waited for.
     """
     if not bus.runner.settings.webhooks:
         yield
@@ -160,13 +160,13 @@ def handler(settings: Settings) -> Callable[[Delivery], None]:
 
 
 def deliver(delivery: Delivery) -> None:
-    """Post one webhook, by the settings of this process: what `agentbus work` may be given to call."""
+    """Post one webhook, by the settings of this process; a handler for `agentbus work`."""
     handler(resolve())(delivery)
 
 
 def _what(payload: Any) -> tuple[str, bytes]:
     if not isinstance(payload, dict) or "url" not in payload or "body" not in payload:
-        raise Bury("the task is no webhook: it needs a url and a body")
+        raise Bury("the task is not a webhook: it needs a url and a body")
     return payload["url"], orjson.dumps(payload["body"])
 
 
@@ -186,14 +186,14 @@ def _post(
                 said = answer.read(_MOST_OF_ANSWER).decode("utf-8", "backslashreplace")
                 return answer.status, answer.getheader("Retry-After"), said
     except (OSError, http.client.HTTPException, ValueError) as error:
-        # It may have arrived: receivers know it again by AgentBus-Delivery.
+        # It may have arrived: receivers recognise it by AgentBus-Delivery.
         late = isinstance(error, TimeoutError)
         why = f"no answer within {_TIMEOUT:g} s" if late else str(error) or type(error).__name__
         raise Retry(f"{target.host}:{target.port} could not be posted to ({why})") from None
 
 
 def _judge(status: int, retry_after: str | None, said: str) -> None:
-    """Return if a status means that it was taken; else raise what is to become of the webhook."""
+    """Return if a status means success; else raise `Retry` or `Bury`."""
     if 200 <= status < 300:
         return
     what = f"the receiver answered {status}" + (f": {said[:300]}" if said else "")
@@ -205,7 +205,7 @@ def _judge(status: int, retry_after: str | None, said: str) -> None:
 
 
 def _pause(retry_after: str | None) -> float | None:
-    """Return for how many seconds a receiver asks, within bounds; None where it says nothing sensible."""
+    """Return the seconds that a receiver asks for, within bounds; None if there are none."""
     if retry_after is None:
         return None
     said = retry_after.strip()
@@ -219,7 +219,7 @@ def _pause(retry_after: str | None) -> float | None:
 
 
 def _addresses(target: webhook_url.WebhookTarget, *, allowed: bool) -> list[tuple[int, Any]]:
-    """Return where a host is, each address checked; the connection goes to one of these and no other."""
+    """Return the checked addresses of a host; the connection goes to one of these and no other."""
     found: list[tuple[int, Any]] = [
         (family, address)
         for family, _, _, _, address in socket.getaddrinfo(
@@ -230,7 +230,7 @@ def _addresses(target: webhook_url.WebhookTarget, *, allowed: bool) -> list[tupl
     for _, address in found:
         if not allowed and not is_global(str(address[0])):
             raise Bury(
-                f"{target.host!r} is at {address[0]}, which is no address of the public internet;"
+                f"{target.host!r} is at {address[0]}, which is not an address of the public internet;"
                 " if that is meant, allow the host by name: AGENTBUS_WEBHOOK_ALLOW"
             )
     if not found:
@@ -239,7 +239,7 @@ def _addresses(target: webhook_url.WebhookTarget, *, allowed: bool) -> list[tupl
 
 
 def is_global(address: str) -> bool:
-    """Tell whether an address can be reached by all of the internet, and stands for one machine."""
+    """Tell whether an address is public, and of a single machine."""
     found: Address = ipaddress.ip_address(address.partition("%")[0])
     if isinstance(found, ipaddress.IPv6Address):
         inner = found.ipv4_mapped or found.sixtofour
