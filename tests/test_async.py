@@ -222,3 +222,14 @@ async def test_who_is_closed_after_the_bus_has_nobody_to_tell(url: str, project:
 
     async with agentbus.aio.connect(url, project=project, agent="ada") as bus:
         assert [m.text async for m in bus.overhear()][-1] == "two"
+
+
+async def test_a_fetch_that_waits_gets_what_is_published_meanwhile(abus, abob):
+    fetching = asyncio.create_task(abob.queue("mail").fetch(block=30))
+    await begun(abob)
+    await abus.queue("mail").publish(1)
+
+    (delivery,) = await fetching
+
+    assert delivery.payload == 1
+    assert await delivery.ack()

@@ -18,7 +18,7 @@ from agentbus.store.steps import Script
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from agentbus.store.scope import Scope
+    from agentbus.store.scope import Once, Scope
     from agentbus.store.steps import Op
 
 T = TypeVar("T")
@@ -183,13 +183,7 @@ class Ending:
             ),
             writes=True,
         )
-        done = yield step
-        self.scope.settled(once, step)
-        if done == _AWAITED:
-            yield from passed_on(self.scope)
-        if done and task.ordered:
-            yield from self.wake(task)
-        return bool(done)
+        return (yield from self._ended(task, step, once))
 
     def retry(self, task: Taken, after: float) -> Op[bool]:
         """Put a task aside for `after` seconds; tells whether it was still ours."""
@@ -253,16 +247,21 @@ class Ending:
             ),
             writes=True,
         )
-        buried = yield step
-        self.scope.settled(once, step)
-        if buried == _AWAITED:
-            yield from passed_on(self.scope)
-        if buried and task.ordered:
-            yield from self.wake(task)
+        buried = yield from self._ended(task, step, once)
         if buried and task.claims:
             # It was not done: its letter may be replayed, or the work published again.
             yield from self.claim(task, keep=False)
-        return bool(buried)
+        return buried
+
+    def _ended(self, task: Taken, step: Script, once: Once) -> Op[bool]:
+        """Run the script that ends a task, and let others begin that wait for it."""
+        ended = yield step
+        self.scope.settled(once, step)
+        if ended == _AWAITED:
+            yield from passed_on(self.scope)
+        if ended and task.ordered:
+            yield from self.wake(task)
+        return bool(ended)
 
     def _kept(self, name: str) -> str:
         """Return for how long a burial is kept, and for a task that was routed where its letter lies."""

@@ -68,29 +68,32 @@ def fetch(
     due_at = known.due_at.get((queue, group), 0.0)
     reclaimer = Reclaimer(consumer, tally, seconds, own=True, due_at=due_at)
     fetcher = Fetcher(consumer, reclaimer, tally, attempts=policy.attempts)
+    awaiting = isinstance(runner, AsyncRunner)
     try:
-        taken = yield from _fetched(fetcher, count, block or 0.0)
+        taken = yield from _fetched(fetcher, count, block or 0.0, awaiting)
     finally:
         known.due_at[queue, group] = reclaimer.due_at
-    kind = AsyncDelivery if isinstance(runner, AsyncRunner) else Delivery
+    kind = AsyncDelivery if awaiting else Delivery
     return [kind(consumer, partial(runner.run, verb="fetch"), task) for task in taken]
 
 
-def _fetched(fetcher: Fetcher, count: int, block: float) -> Op[list[Taken]]:
+def _fetched(fetcher: Fetcher, count: int, block: float, awaiting: bool) -> Op[list[Taken]]:
     consumer = fetcher.consumer
     until = time.monotonic() + block
     while True:
         left = until - time.monotonic()
         moment = max(0.001, min(_LOOK_EVERY, left))
         taken: list[Taken] = []
-        if not (yield from _paused(consumer)):
+        paused = yield from _paused(consumer)
+        if not paused:
             taken = yield from _due(fetcher, count)
-            if not taken and left > 0:
+            if not taken and left > 0 and not awaiting:
                 found = yield from fetcher.wait(count, moment)
                 # The server applied the count to each priority.
                 yield from consumer.give_back(found[count:])
                 taken = yield from _admitted(fetcher, found[:count])
-        elif left > 0:
+        if left > 0 and not taken and (paused or awaiting):
+            # A blocking read would hold up all coroutines: they share the connection.
             yield Pause(moment)
         if taken or left <= 0:
             break
