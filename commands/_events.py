@@ -23,6 +23,15 @@ if TYPE_CHECKING:
 _LONGEST_PAUSE = 5.0
 _SHORTEST_LEASE = 0.5
 
+MODULE = (
+    Param(
+        "module",
+        metavar="MODULE",
+        required=True,
+        help="The module that declares them with @consumer; the current directory counts.",
+    ),
+    Param("name", "--name", metavar="N", help="Only the consumer of this name."),
+)
 PARAMS = (
     Param(
         "database",

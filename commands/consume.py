@@ -18,13 +18,7 @@ _COUNTS = ("handled", "duplicates", "parked", "failed", "unknown", "foreign")
 VERB = Verb(
     "consume",
     "Run the consumers of a Python module, each event exactly once.",
-    Param(
-        "module",
-        metavar="MODULE",
-        required=True,
-        help="The module that declares them with @consumer; the current directory counts.",
-    ),
-    Param("name", "--name", metavar="N", help="Only the consumer of this name."),
+    *_events.MODULE,
     Param("once", "--once", flag=True, help="Act on what is there, and end."),
     _events.LEASE,
     *_events.PARAMS,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from agentbus.commands import _events, _running
 from agentbus.commands._declare import Call, Param, Verb, seconds
 
@@ -12,13 +14,7 @@ if TYPE_CHECKING:
 VERB = Verb(
     "supervise",
     "Run each consumer of a module in a process of its own, and keep it running.",
-    Param(
-        "module",
-        metavar="MODULE",
-        required=True,
-        help="The module that declares them with @consumer; the current directory counts.",
-    ),
-    Param("name", "--name", metavar="N", help="Only the consumer of this name."),
+    *_events.MODULE,
     Param(
         "heartbeat_timeout",
         "--heartbeat-timeout",
@@ -68,10 +64,7 @@ def run(call: Call) -> None:
     )
 
     def tell(happening: Happening) -> None:
-        fields: dict[str, object] = {
-            name: getattr(happening, name) for name in happening.__match_args__
-        }
-        call.out.record(fields, _text(happening))
+        call.out.record(dataclasses.asdict(happening), _text(happening))
 
     with _running.warned(call):
         _running.until_told([(lambda: supervisor.run(tell), supervisor.stop)])

@@ -1,4 +1,4 @@
-"""Events: written beside the change they tell of, and acted on exactly once."""
+"""Events: sent in the transaction of a change, and handled exactly once."""
 
 from __future__ import annotations
 
@@ -61,52 +61,32 @@ if TYPE_CHECKING:
     )
     from agentbus.events.supervisor.supervisor import Supervisor as Supervisor
 
-# Told here, before any module of the events loads what is not there.
+# Before any module of this package tries to import it.
 if importlib.util.find_spec("sqlalchemy") is None:
     raise ConfigError(
         "events need sqlalchemy, which is not installed: it comes with an extra",
         hint="pip install 'agentbus-toolkit[events]'",
     )
 
-_HOMES = {
-    "CommitInTransactionError": "agentbus.core.errors",
-    "Consumer": "event_consumer",
-    "Context": "declare",
-    "EventSchemas": "schemas",
-    "Failure": "event_consumer",
-    "Guarantee": "guarantee",
-    "HandlerFailed": "agentbus.core.errors",
-    "Happening": "agentbus.events.supervisor.status",
-    "LeaseStanding": "status",
-    "Ledger": "ledger",
-    "Parked": "parked_events",
-    "PostStatus": "agentbus.events.supervisor.status",
-    "Quarantined": "agentbus.events.supervisor.quarantine",
-    "Registration": "declare",
-    "Relay": "relay",
-    "Skipped": "consumers_admin",
-    "StaleLease": "agentbus.core.errors",
-    "Standing": "status",
-    "StreamEvent": "event",
-    "Supervisor": "agentbus.events.supervisor.supervisor",
-    "SupervisorStatus": "agentbus.events.supervisor.status",
-    "Window": "agentbus.events.supervisor.crash_loop",
-    "consumer": "declare",
-    "drop": "parked_events",
-    "forget_consumer": "consumers_admin",
-    "forget_reader": "consumers_admin",
-    "open_ledger": "opening",
-    "parked": "parked_events",
-    "quarantined": "agentbus.events.supervisor.quarantine",
-    "register": "declare",
-    "register_consumer": "consumers_admin",
-    "registered": "declare",
-    "registration": "declare",
-    "release_consumer": "agentbus.events.supervisor.quarantine",
-    "retry": "parked_events",
-    "send_event": "send",
-    "skip_events": "consumers_admin",
-    "standing": "status",
+_NAMES = {
+    "agentbus.core.errors": "CommitInTransactionError HandlerFailed StaleLease",
+    "agentbus.events.supervisor.crash_loop": "Window",
+    "agentbus.events.supervisor.quarantine": "Quarantined quarantined release_consumer",
+    "agentbus.events.supervisor.status": "Happening PostStatus SupervisorStatus",
+    "agentbus.events.supervisor.supervisor": "Supervisor",
+    "consumers_admin": "Skipped forget_consumer forget_reader register_consumer skip_events",
+    "declare": "Context Registration consumer register registered registration",
+    "event": "StreamEvent",
+    "event_consumer": "Consumer Failure",
+    "guarantee": "Guarantee",
+    "ledger": "Ledger",
+    "opening": "open_ledger",
+    "parked_events": "Parked drop parked retry",
+    "relay": "Relay",
+    "schemas": "EventSchemas",
+    "send": "send_event",
+    "status": "LeaseStanding Standing standing",
 }
+_HOMES = {name: module for module, names in _NAMES.items() for name in names.split()}
 __all__ = [*_HOMES]
 __getattr__ = lazily(__name__, _HOMES)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import sqlalchemy as sa
 from sqlalchemy import exc
@@ -19,40 +19,38 @@ if TYPE_CHECKING:
 SQLITE, POSTGRESQL = "sqlite", "postgresql"
 
 
-class now_ms(FunctionElement[int]):  # noqa: N801 (it is used as an SQL function is)
+class _Expression(FunctionElement[int]):
+    """An integer expression with its SQL for each database."""
+
+    type = sa.BigInteger()
+    sql: ClassVar[dict[str, str]]
+
+
+class now_ms(_Expression):  # noqa: N801 (it is used as an SQL function is)
     """The database's clock, in ms since 1970: leases and ages are measured by no other."""
 
-    type = sa.BigInteger()
     inherit_cache = True
+    sql: ClassVar[dict[str, str]] = {
+        SQLITE: "(CAST(ROUND((julianday('now') - 2440587.5) * 86400000) AS INTEGER))",
+        # Not the transaction's time: leases are also checked in the middle of a transaction.
+        POSTGRESQL: "(CAST(extract(epoch FROM clock_timestamp()) * 1000 AS BIGINT))",
+    }
 
 
-@compiles(now_ms, SQLITE)
-def _sqlite_clock(_element: now_ms, _compiler: Any, **_options: Any) -> str:
-    return "(CAST(ROUND((julianday('now') - 2440587.5) * 86400000) AS INTEGER))"
-
-
-@compiles(now_ms, POSTGRESQL)
-def _postgresql_clock(_element: now_ms, _compiler: Any, **_options: Any) -> str:
-    # Not the transaction's time: leases are also checked in the middle of a transaction.
-    return "(CAST(extract(epoch FROM clock_timestamp()) * 1000 AS BIGINT))"
-
-
-class transaction_id(FunctionElement[int]):  # noqa: N801
+class transaction_id(_Expression):  # noqa: N801
     """The id of the current transaction in PostgreSQL; another id shows that it was ended."""
 
-    type = sa.BigInteger()
     inherit_cache = True
-
-
-@compiles(transaction_id, SQLITE)
-def _sqlite_transaction(_element: transaction_id, _compiler: Any, **_options: Any) -> str:
     # SQLite has no such number; a savepoint is used there.
-    return "0"
+    sql: ClassVar[dict[str, str]] = {
+        SQLITE: "0",
+        POSTGRESQL: "CAST(CAST(pg_current_xact_id() AS TEXT) AS BIGINT)",
+    }
 
 
-@compiles(transaction_id, POSTGRESQL)
-def _postgresql_transaction(_element: transaction_id, _compiler: Any, **_options: Any) -> str:
-    return "CAST(CAST(pg_current_xact_id() AS TEXT) AS BIGINT)"
+@compiles(_Expression)
+def _compiled(element: _Expression, compiler: Any, **_options: Any) -> str:
+    return element.sql[compiler.dialect.name]
 
 
 def known(dialect: str) -> str:

@@ -1,9 +1,8 @@
-"""Keeps a handler from ending the transaction that its consumer acts in.
+"""Keeps a handler from ending the transaction of its consumer.
 
-What a handler does must be committed with the row by which its event is known as processed, and with the
-checkpoint, or not at all. So whatever would end the transaction is refused before the database hears of
-it; and nothing that slips through all of this can be committed, since the ledger's own trigger
-(PostgreSQL) or a savepoint (SQLite) tells at the end.
+The handler's changes must be committed together with the row of the processed event and the checkpoint, or
+not at all. Statements that would end the transaction are refused before the database gets them. If one gets
+through, the ledger's trigger (PostgreSQL) or a savepoint (SQLite) detects it, and nothing is committed.
 """
 
 from __future__ import annotations
@@ -34,54 +33,41 @@ _ENDS = re.compile(
     re.IGNORECASE,
 )
 _SUSPECT = re.compile(r"\b(?:COMMIT|END|ABORT|BEGIN|START|PREPARE|ROLLBACK)\b", re.IGNORECASE)
-# Text, quoted names, bodies of functions and comments: in these a word means nothing.
+# String literals, quoted names, function bodies and comments, whose words are not keywords.
 _QUOTED = re.compile(
     r"'(?:[^'\\]|\\.|'')*'|\"[^\"]*\"|\$(\w*)\$.*?\$\1\$|--[^\n]*|/\*.*?\*/", re.DOTALL
 )
 
 
 class HandlerSession(Session):
-    """The session that a handler gets: it is in the consumer's transaction, and cannot end it."""
+    """A handler's session: in the consumer's transaction, which it cannot end.
+
+    `commit`, `rollback`, `close`, `invalidate`, `reset` and `prepare` raise `CommitInTransactionError`.
+    """
 
     guard: Guard
 
-    def commit(self) -> NoReturn:
-        """Refuse. Raises `CommitInTransactionError`."""
-        self.guard.refuse("session.commit()")
 
-    def rollback(self) -> NoReturn:
-        """Refuse. Raises `CommitInTransactionError`."""
-        self.guard.refuse("session.rollback()")
+def _refusing(name: str) -> Callable[[HandlerSession], NoReturn]:
+    return lambda session: session.guard.refuse(f"session.{name}()")
 
-    def close(self) -> NoReturn:
-        """Refuse. Raises `CommitInTransactionError`."""
-        self.guard.refuse("session.close()")
 
-    def invalidate(self) -> NoReturn:
-        """Refuse. Raises `CommitInTransactionError`."""
-        self.guard.refuse("session.invalidate()")
-
-    def reset(self) -> NoReturn:
-        """Refuse. Raises `CommitInTransactionError`."""
-        self.guard.refuse("session.reset()")
-
-    def prepare(self) -> NoReturn:
-        """Refuse. Raises `CommitInTransactionError`."""
-        self.guard.refuse("session.prepare()")
+for _name in ("commit", "rollback", "close", "invalidate", "reset", "prepare"):
+    setattr(HandlerSession, _name, _refusing(_name))
 
 
 @event.listens_for(HandlerSession, "before_commit")
 def _before_commit(session: HandlerSession) -> None:
-    # `with session.begin():` ends here, and a nested one, which is the handler's own, too.
+    # The end of `with session.begin():`, and of a nested one, which is the handler's own.
     if not session.in_nested_transaction() and not session.guard.done:
         session.guard.refuse("session.begin()")
 
 
 class Guard:
-    """Watches over one transaction while a handler runs: `with Guard(connection) as session`.
+    """Guards one transaction while a handler runs: `with Guard(connection) as guard`.
 
-    At the end it raises `CommitInTransactionError` if anything was refused, and `HandlerFailed` if an
-    SQL error was swallowed, whatever the handler made of it.
+    At the end it raises `CommitInTransactionError` if a statement was refused, and `HandlerFailed` if the
+    handler ignored an SQL error, even if it caught the exceptions.
     """
 
     def __init__(self, connection: sa.Connection) -> None:
@@ -100,8 +86,8 @@ class Guard:
         if self._postgres:
             _take(self._raw, self)
         else:
-            # There a failed statement leaves the transaction as it was, so that a flush that fails may
-            # take back what is the session's own.
+            # In SQLite the transaction continues after a failed statement, and a failed flush rolls back
+            # to the session's own savepoint.
             mode = "create_savepoint"
             connection.exec_driver_sql(f"SAVEPOINT {_SAVEPOINT}")
         self.session = HandlerSession(bind=connection, join_transaction_mode=mode)
@@ -136,12 +122,12 @@ class Guard:
             self._intact()
 
     def refuse(self, what: str) -> NoReturn:
-        """Note that a handler tried to end the transaction, and raise `CommitInTransactionError`."""
+        """Record that a handler tried to end the transaction, and raise `CommitInTransactionError`."""
         self._refused = self._refused or what
         raise _refusal(what)
 
     def _unless_gone(self, of: Any, name: str, *args: Any, **options: Any) -> Any:
-        """Refuse, unless the server has gone: then SQLAlchemy puts away what is left of the connection."""
+        """Refuse, unless the connection is lost: then SQLAlchemy discards it."""
         if not self._gone:
             self.refuse(f"the connection's {name}()")
         return getattr(type(of), name)(of, *args, **options)
@@ -151,19 +137,19 @@ class Guard:
         return self._postgres and self._refused is None and self._raw.closed
 
     def note(self, error: BaseException) -> None:
-        """Note an SQL error; it counts unless a savepoint of the handler's own takes it back."""
+        """Record an SQL error, unless one of the handler's own savepoints is rolled back for it."""
         nested = self._connection.get_nested_transaction()
         if nested is None or nested is self._base:
             self._swallowed = self._swallowed or error
 
     def _finish(self) -> None:
-        """Write what the session still holds back."""
+        """Flush the session."""
         if self._refused is None and self.session.is_active:
             self.session.flush()
 
     def _judge(self, error: BaseException | None) -> None:
         if self._gone:
-            # Whatever the handler made of it, it is not at fault.
+            # The handler is not at fault, whatever it raised.
             raise sa.exc.OperationalError(
                 "(in a handler)", None, ConnectionResetError(_LOST), connection_invalidated=True
             ) from error
@@ -175,7 +161,7 @@ class Guard:
             raise _swallowed(self._swallowed) from self._swallowed
 
     def _intact(self) -> None:
-        """Raise unless the transaction is still the one that the handler was given."""
+        """Raise unless the transaction is still the handler's."""
         if self._postgres:
             if self._raw.info.transaction_status.name == "INERROR":
                 raise _swallowed(None)
@@ -198,13 +184,13 @@ class Guard:
             try:
                 self._raw.set_authorizer(None)
             except sqlite3.Error:
-                # It was closed: nothing of it can be committed any more.
+                # It was closed: it cannot commit anything.
                 self._refused = self._refused or "the connection's close()"
 
     def _keep(self, *, let_go: bool) -> None:
-        """Keep the connection out of the pool: given back there, others would find our transaction in it.
+        """Keep the connection out of the pool, where others would get it with our transaction open.
 
-        SQLAlchemy counts who has it; a handler's `close()` is one less of many, and is seen at the end.
+        SQLAlchemy counts its references; a handler's `close()` removes one of many, which is detected.
         """
         if not hasattr(self._pooled, "_counter"):
             return
@@ -217,7 +203,7 @@ class Guard:
             self._refused = self._refused or "the pooled connection's close()"
 
     def _authorize(self, action: int, first: Any, second: Any, *_rest: Any) -> int:
-        """Say what SQLite may do, when a statement is prepared. Nothing may be raised here."""
+        """SQLite's authorizer, called when a statement is prepared. It must not raise."""
         if action == sqlite3.SQLITE_TRANSACTION:
             self._refused = self._refused or first
             return sqlite3.SQLITE_DENY
@@ -225,7 +211,7 @@ class Guard:
             self._refused = self._refused or f"{first} {second}"
             return sqlite3.SQLITE_DENY
         if action in _WRITES and not self._raw.in_transaction:
-            # An INSERT OR ROLLBACK ended it: what follows would be committed at once.
+            # An INSERT OR ROLLBACK ended the transaction: the next write would be committed at once.
             self._refused = self._refused or "OR ROLLBACK"
             return sqlite3.SQLITE_DENY
         return sqlite3.SQLITE_OK
@@ -238,32 +224,31 @@ _WRITES = (sqlite3.SQLITE_INSERT, sqlite3.SQLITE_UPDATE, sqlite3.SQLITE_DELETE)
 
 
 def ends(statement: str) -> bool:
-    """Tell whether a statement, or one of several, would end a transaction or begin another."""
+    """Tell whether one of the statements in a text would end a transaction or begin another."""
     if not _SUSPECT.search(statement):
         return False
     return any(_ENDS.match(part) for part in _QUOTED.sub(" ", statement).split(";"))
 
 
-# -- PostgreSQL: the driver's connection is taken over for as long as the handler runs ----------
+# -- PostgreSQL: methods of the driver's connection are replaced while the handler runs ----------
 
 
 @functools.cache
 def _guarded(kind: Any) -> Any:
-    """Return a kind of cursor that sends no command by which a transaction ends."""
+    """Return a subclass of a cursor that refuses commands that end a transaction."""
 
     class Cursor(kind):  # type: ignore[misc]
-        def execute(self, query: Any, *args: Any, **options: Any) -> Any:
-            _look(query, self.connection)
-            return super().execute(query, *args, **options)
+        pass
 
-        def executemany(self, query: Any, *args: Any, **options: Any) -> Any:
+    def guarded(name: str) -> Callable[..., Any]:
+        def send(self: Any, query: Any, *args: Any, **options: Any) -> Any:
             _look(query, self.connection)
-            return super().executemany(query, *args, **options)
+            return getattr(super(Cursor, self), name)(query, *args, **options)
 
-        def stream(self, query: Any, *args: Any, **options: Any) -> Any:
-            _look(query, self.connection)
-            return super().stream(query, *args, **options)
+        return send
 
+    for name in ("execute", "executemany", "stream"):
+        setattr(Cursor, name, guarded(name))
     return Cursor
 
 
@@ -272,8 +257,8 @@ def _take(raw: Any, guard: Guard) -> None:
         return lambda *_args, **_options: guard.refuse(what)
 
     def forget() -> None:
-        # SQLAlchemy rolls back where a flush fails. The transaction cannot be committed then, and it is
-        # for the consumer to end it: a handler that goes on must not find itself in a new one.
+        # SQLAlchemy rolls back after a failed flush. The transaction can then not be committed, and only
+        # the consumer may end it: a handler that continues must not be in a new one.
         guard.note(RuntimeError("the transaction was rolled back"))
 
     kind = raw.cursor_factory
@@ -308,7 +293,7 @@ def _give_back(raw: Any) -> None:
 def _look(query: Any, raw: Any) -> None:
     taken = vars(raw).get("agentbus_guard")
     if taken is None:
-        # A cursor that was kept beyond its handler.
+        # The cursor was used after its handler had ended.
         return
     if hasattr(query, "as_string"):
         query = query.as_string(raw)
@@ -318,7 +303,7 @@ def _look(query: Any, raw: Any) -> None:
         taken[0].refuse(query.strip()[:40])
 
 
-# -- SQLite: an error leaves a transaction as it was, so that nobody but us would notice --------
+# -- SQLite: a transaction continues after an error, so that errors must be recorded here --------
 
 
 _WATCHED: weakref.WeakSet[sa.Engine] = weakref.WeakSet()
@@ -339,7 +324,7 @@ def _failed(context: Any) -> None:
 
 def _refusal(what: str) -> CommitInTransactionError:
     return CommitInTransactionError(
-        f"a handler must not end its consumer's transaction, and tried to ({what})",
+        f"a handler tried to end its consumer's transaction ({what})",
         hint="return, and the consumer commits; raise, and it rolls back. For a part that may fail use"
         " 'with session.begin_nested():'; for a handler that commits by itself Guarantee.AT_LEAST_ONCE",
     )
@@ -348,11 +333,11 @@ def _refusal(what: str) -> CommitInTransactionError:
 def _swallowed(error: BaseException | None) -> HandlerFailed:
     said = "" if error is None else f" ({str(error).strip().partition(chr(10))[0]})"
     return HandlerFailed(
-        f"the handler returned, though the database had refused a statement of its{said}",
-        hint="let the error out; for a part that may fail use 'with session.begin_nested():'",
+        f"the handler returned although one of its SQL statements had failed{said}",
+        hint="let the error propagate; for a part that may fail use 'with session.begin_nested():'",
     )
 
 
 def ended() -> CommitInTransactionError:
-    """Return the error for a transaction that turns out to be another one than it was."""
+    """Return the error for a transaction that is no longer the one that the handler was given."""
     return _refusal("a command to the connection itself")

@@ -75,7 +75,7 @@ def test_a_consumer_that_is_known_stays_where_it_is(ledger, relay, consume):
 
 @pytest.mark.parametrize("change", [register_consumer, forget_consumer])
 def test_the_relay_is_no_consumer(ledger, change):
-    with pytest.raises(UsageError, match=r"cannot be a consumer.s name"):
+    with pytest.raises(UsageError, match="cannot be a consumer's name"):
         change(ledger, STREAM, "relay")
 
 
