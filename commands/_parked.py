@@ -1,4 +1,4 @@
-"""events parked: what consumers put aside, tried again or dropped."""
+"""events parked: lists, retries or drops parked events."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _DOINGS = ("list", "show", "retry", "drop")
 
 
 def parked(call: Call) -> None:
-    """Do what was asked with parked events."""
+    """Run the action on parked events."""
     args = call.args
     doing, *given = args.words or ["nothing"]
     if doing not in _DOINGS:
@@ -54,7 +54,7 @@ def _id(text: str) -> int:
         return whole(text)
     except ValueError:
         raise UsageError(
-            f"{text!a} is no id of a parked event", hint="see 'agentbus events parked list'"
+            f"{text!a} is not the id of a parked event", hint="see 'agentbus events parked list'"
         ) from None
 
 

@@ -1,4 +1,4 @@
-"""events register, forget, skip: which consumers a stream has, and where one is."""
+"""events register, forget, skip: administers the consumers of a stream."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from agentbus.commands._table import count
 
 
 def register(call: Call) -> None:
-    """Make a consumer known before its first run."""
+    """Register a consumer before its first run."""
     stream, name = _events.words(call, "STREAM NAME")
     from agentbus.events import register_consumer
 
@@ -18,7 +18,7 @@ def register(call: Call) -> None:
 
 
 def forget(call: Call) -> None:
-    """Forget a consumer, or another reader, that is gone for good."""
+    """Delete a consumer or reader that will not run again."""
     stream, name = _events.words(call, "STREAM NAME")
     from agentbus.events import forget_consumer, forget_reader
     from agentbus.events.leases import READER

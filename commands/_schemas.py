@@ -1,4 +1,4 @@
-"""events check: whether the schemas of a module still fit those that were agreed on."""
+"""events check: whether the schemas of a module are compatible with those that were agreed on."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def check(call: Call) -> int:
-    """Tell what breaks, and with --accept all that changed; return the exit code."""
+    """Print breaking changes, with --accept all changes; return the exit code."""
     module, path = _events.words(call, "MODULE FILE")
     accept: bool = call.args.accept
     _events.load(module)
@@ -34,7 +34,7 @@ def check(call: Call) -> int:
         old = _agreed(path, missing=accept)
         found = differences(old or {}, new)
     except RecursionError:
-        raise UsageError("the schemas are too deep to be compared", hint="flatten them") from None
+        raise UsageError("the schemas are too deep to compare", hint="flatten them") from None
     if accept:
         _write(path, new)
     for each in found:
@@ -57,7 +57,7 @@ def _tell(call: Call, change: SchemaChange) -> None:
 
 
 def _registered() -> Schemas:
-    """Return what is registered, as plain JSON that a file gives back as it was."""
+    """Return the registered schemas as plain JSON."""
     from agentbus.events.schemas import REGISTERED
 
     try:
@@ -66,7 +66,7 @@ def _registered() -> Schemas:
             for key, schema in REGISTERED.schemas().items()
         }
     except Exception as error:
-        # A model may hold what has no JSON Schema, of which each library says its own.
+        # Some types have no JSON Schema, and each library raises its own error.
         raise ConfigError(
             f"a schema cannot be written as JSON Schema ({str(error).partition(chr(10))[0]})",
             hint="use types that JSON has",
@@ -74,7 +74,7 @@ def _registered() -> Schemas:
 
 
 def _agreed(path: str, *, missing: bool) -> Schemas | None:
-    """Return the schemas that a file holds; None if it is not there and may be `missing`."""
+    """Return the schemas in a file; None if it is `missing` and may be."""
     from agentbus.events import EventSchemas
 
     try:
@@ -91,9 +91,9 @@ def _agreed(path: str, *, missing: bool) -> Schemas | None:
     try:
         read = json.loads(text, parse_constant=_refuse)
     except ValueError as error:
-        raise UsageError(f"the file {path!a} is no JSON ({error})", hint=hint) from None
+        raise UsageError(f"the file {path!a} is not JSON ({error})", hint=hint) from None
     if not (isinstance(read, dict) and all(isinstance(types, dict) for types in read.values())):
-        raise UsageError(f"the file {path!a} holds no schemas", hint=hint)
+        raise UsageError(f"the file {path!a} does not hold schemas", hint=hint)
     known = EventSchemas()
     for stream, types in read.items():
         for event_type, schema in types.items():
@@ -101,21 +101,21 @@ def _agreed(path: str, *, missing: bool) -> Schemas | None:
                 known.register(stream, event_type, schema)
             except UsageError as error:
                 raise UsageError(
-                    f"the file {path!a} holds no schemas ({error.message})", hint=hint
+                    f"the file {path!a} does not hold schemas ({error.message})", hint=hint
                 ) from error
     return known.schemas()
 
 
 def _refuse(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not JSON")
 
 
 def _write(path: str, schemas: Schemas) -> None:
-    """Write schemas into a file, whole or not at all, and the same ones always alike."""
+    """Write schemas into a file atomically, in a stable order."""
     nested: dict[str, dict[str, Any]] = {}
     for (stream, event_type), schema in schemas.items():
         nested.setdefault(stream, {})[event_type] = schema
-    # A link stays one, and what it leads to is written.
+    # A symbolic link stays, and its target is replaced.
     real = os.path.realpath(path)
     beside = f"{real}.{os.getpid()}.new"
     try:

@@ -13,7 +13,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, NoReturn
 
-# In UTF-8 and without blanks a text is often smaller: one that is too large is refused where it is sent.
+# JSON is often smaller in UTF-8 and without blanks; `send_event` checks the exact limit.
 _READ = 8 * MAX_BODY_BYTES
 
 
@@ -32,20 +32,20 @@ def send(call: Call) -> None:
 
 
 def _object(what: str, text: str) -> dict[str, Any]:
-    """Read a JSON object, without losing a digit of it."""
+    """Read a JSON object with the exact values of its numbers."""
 
     def constant(name: str) -> NoReturn:
-        raise ValueError(f"{name} is no JSON")
+        raise ValueError(f"{name} is not JSON")
 
     try:
         found = json.loads(text, parse_constant=constant)
     except (ValueError, RecursionError) as error:
         why = "it is too deep" if isinstance(error, RecursionError) else error
         raise InvalidPayload(
-            f"the {what} is no JSON ({why})", hint="give an object, as in '{\"order\": 7}'"
+            f"the {what} is not JSON ({why})", hint="give an object, as in '{\"order\": 7}'"
         ) from None
     if not isinstance(found, dict):
         raise InvalidPayload(
-            f"the {what} is no JSON object", hint="give one, as in '{\"order\": 7}'"
+            f"the {what} is not a JSON object", hint="give one, as in '{\"order\": 7}'"
         )
     return found

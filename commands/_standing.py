@@ -1,4 +1,4 @@
-"""events status: who acts on each stream, how far behind, and where an operator is needed."""
+"""events status: the leases of each stream, their lag, and alerts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _HEADS = ("STREAM", "ROLE", "OWNER", "CHECKPOINT", "LAG", "BEHIND", "PARKED", "A
 
 
 def status(call: Call) -> None:
-    """Show a row for each relay and consumer that the ledger knows."""
+    """Show a row for each relay, consumer and reader in the ledger."""
     _events.words(call, "")
     from agentbus.events import standing
 
@@ -33,7 +33,7 @@ def status(call: Call) -> None:
 
 
 def holding(call: Call, found: list[LeaseStanding]) -> None:
-    """Tell of readers for which events are kept that nobody else needs, and more than is usual."""
+    """Warn about readers that keep many or old events in the outbox."""
     for lease in found:
         if lease.reader is not None and lease.alert is not None:
             call.out.warn(

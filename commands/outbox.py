@@ -1,4 +1,4 @@
-"""outbox: make the tables of events, publish what waits in them, and show how far all is."""
+"""outbox: create the tables of events, publish waiting events, show the status."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ VERB = Verb(
 
 
 def run(call: Call) -> None:
-    """Do what was asked with the outbox."""
+    """Run the action on the outbox."""
     args = call.args
     if args.once and args.action != "relay":
         raise UsageError("--once goes with relay alone", hint="leave it out")
@@ -100,7 +100,7 @@ def _relay(call: Call) -> None:
 
 
 def _once(call: Call, relay: Relay) -> None:
-    """Publish until a round finds nothing more; tell of what is left to others."""
+    """Publish until nothing waits; warn about streams that other relays have."""
     from agentbus.events import standing
 
     published = 0

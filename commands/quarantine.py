@@ -1,4 +1,4 @@
-"""quarantine: see which consumers were given up, and have them started again."""
+"""quarantine: list the consumers that supervisors gave up, or release them."""
 
 from __future__ import annotations
 

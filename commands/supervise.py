@@ -1,4 +1,4 @@
-"""supervise: run the consumers of a module in processes of their own, and keep them running."""
+"""supervise: run each consumer of a module in its own process, and keep it running."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ VERB = Verb(
 
 
 def run(call: Call) -> None:
-    """Supervise until told to stop."""
+    """Supervise until a signal comes."""
     args = call.args
     ledger = _events.ledger(call)
     from agentbus.events import Supervisor

@@ -1,4 +1,4 @@
-"""An event as a handler gets it, and how it lies in a stream's entry."""
+"""An event as handlers get it, and its encoding as an entry of a stream."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from agentbus.core.stream import is_number, position
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-# The time of `send_event` by the database's clock, in ms, as it stands in an event's metadata.
+# The field of an event's metadata with the time of `send_event`, in ms by the database's clock.
 CREATED = "__creation_timestamp_ms__"
 
 
 @dataclass(frozen=True, slots=True)
 class StreamEvent:
-    """An event that was published. `redis_id` is its entry's id, `outbox_id` its row's in the outbox."""
+    """A published event: `redis_id` is the id of its entry, `outbox_id` that of its outbox row."""
 
     stream_name: str
     redis_id: str
@@ -30,12 +30,12 @@ class StreamEvent:
 
     @property
     def position(self) -> tuple[int, int]:
-        """The id of its entry as two numbers."""
+        """The id of the entry as two numbers."""
         return position(self.redis_id)
 
 
 def words(row: Any) -> list[str | bytes]:
-    """Return the fields and values of the entry that a row of the outbox becomes."""
+    """Return the fields and values of the entry for an outbox row."""
     metadata = orjson.loads(row.metadata) if row.metadata else {}
     metadata[CREATED] = row.created_ms
     return [
@@ -46,7 +46,7 @@ def words(row: Any) -> list[str | bytes]:
 
 
 def decode(stream: str, entry_id: str, flat: Sequence[bytes]) -> StreamEvent:
-    """Return an entry as an event. Raises `ValueError` if another program wrote it."""
+    """Return the event of an entry. Raises `ValueError` if another program wrote the entry."""
     named = {flat[i]: flat[i + 1] for i in range(0, len(flat) - 1, 2)}
     try:
         number = named[b"outbox_id"].decode()
@@ -55,7 +55,7 @@ def decode(stream: str, entry_id: str, flat: Sequence[bytes]) -> StreamEvent:
     except KeyError as error:
         raise ValueError(f"the entry {entry_id} has no field {error.args[0].decode()!r}") from None
     if not (is_number(number) and isinstance(payload, dict) and isinstance(metadata, dict)):
-        raise ValueError(f"the entry {entry_id} holds no event")
+        raise ValueError(f"the entry {entry_id} is not an event")
     return StreamEvent(stream, entry_id, kind, int(number), uuid, payload, metadata)
 
 

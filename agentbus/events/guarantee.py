@@ -1,4 +1,4 @@
-"""What is promised of an event: how often its handler acts on it."""
+"""Delivery guarantees of events."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import Enum
 
 
 class Guarantee(Enum):
-    """How often a handler acts on an event, whatever is killed meanwhile."""
+    """How often an event takes effect, even if processes are killed."""
 
     EXACTLY_ONCE = "exactly_once"
     AT_LEAST_ONCE = "at_least_once"

@@ -1,4 +1,4 @@
-"""The named steps of relays and consumers, at which tests kill a process."""
+"""Named steps of relays and consumers at which tests kill the process."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ CONSUMER = (
 
 
 def hook() -> Callable[[str], None]:
-    """Return what relays and consumers call at each step: nothing, unless a test wants one killed.
+    """Return the function that relays and consumers call at each step; it does nothing without a test.
 
-    AGENTBUS_TEST_KILL names the step, and after a colon which time it is to be reached.
+    AGENTBUS_TEST_KILL is the step, optionally with a colon and which time it is reached.
     """
     wanted = settings.test_kill()
-    return _pass if wanted is None else killing(wanted)
+    return (lambda _step: None) if wanted is None else killing(wanted)
 
 
 def killing(wanted: str) -> Callable[[str], None]:
-    """Return what kills this process at a step, `wanted` as `hook` is told it. Raises `ConfigError`."""
+    """Return a function that kills this process at a step, given as for `hook`. Raises `ConfigError`."""
     step, _, nth = wanted.partition(":")
     left = int(nth) if nth.isdigit() else 1
     if step not in (*RELAY, *CONSUMER):
         raise ConfigError(
-            f"AGENTBUS_TEST_KILL names no step ({step!a})", hint="it is for tests: unset it"
+            f"AGENTBUS_TEST_KILL is not a step ({step!a})", hint="it is for tests: unset it"
         )
 
     def reach(reached: str) -> None:
@@ -45,7 +45,3 @@ def killing(wanted: str) -> Callable[[str], None]:
                 os.kill(os.getpid(), signal.SIGKILL)
 
     return reach
-
-
-def _pass(_step: str) -> None:
-    pass

@@ -1,4 +1,4 @@
-"""Keeps a lease while a handler takes longer than it lasts."""
+"""Renews a lease while a handler runs longer than it lasts."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 
 class LeaseRenewer:
-    """Renews a lease from a thread and a connection of its own, until it is stopped or the lease is lost.
+    """Renews a lease from its own thread and connection, until it is stopped or the lease is lost.
 
-    Not for SQLite: there a handler holds the write lock, so that nobody can take its lease, nor renew it.
-    A process that is frozen renews nothing.
+    It does nothing with SQLite: there a handler holds the write lock, and no other process can acquire or
+    renew its lease. A frozen process does not renew its lease.
     """
 
     def __init__(self, ledger: Ledger, held: HeldLease, seconds: float, every: float) -> None:
@@ -37,7 +37,7 @@ class LeaseRenewer:
             self._thread.start()
 
     def stop(self) -> None:
-        """End it, and return when it has ended."""
+        """Stop the thread, and wait for its end."""
         self._over.set()
         if self._thread is not None:
             self._thread.join()
@@ -45,7 +45,7 @@ class LeaseRenewer:
     def _run(self) -> None:
         while not self._over.wait(self._every):
             try:
-                # What fails now is tried again, long before the lease runs out.
+                # A failure is retried, long before the lease expires.
                 with (
                     contextlib.suppress(sa.exc.SQLAlchemyError),
                     self._ledger.transaction() as connection,

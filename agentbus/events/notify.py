@@ -1,4 +1,4 @@
-"""PostgreSQL's word that the outbox has new rows: a hint, never the truth."""
+"""Waits for new rows in the outbox, with PostgreSQL's notifications as hints."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
     from agentbus.events.ledger import Ledger
 
-# Without hints the outbox is looked at so often, in seconds.
+# The polling interval without notifications, in seconds.
 _GLANCE = 0.1
 
 
 class OutboxNotifications:
-    """Waits for new rows, at most so long; without PostgreSQL, or in trouble, just for so long."""
+    """Waits for new rows by LISTEN; polls without PostgreSQL or when a connection fails."""
 
     def __init__(self, ledger: Ledger, stopped: threading.Event) -> None:
         self._ledger = ledger
@@ -26,19 +26,19 @@ class OutboxNotifications:
         self._connection: sa.Connection | None = None
 
     def wait(self, seconds: float) -> None:
-        """Return when there may be new rows, or after so many seconds."""
+        """Return when there may be new rows, or after `seconds`."""
         if self._ledger.dialect != POSTGRESQL:
             self._stopped.wait(min(seconds, _GLANCE))
             return
         try:
             if self._connection is None:
-                # What was committed before we listen was not told: look first.
+                # Rows committed before LISTEN caused no notification: look for them first.
                 self._listen()
                 return
             raw: Any = self._connection.connection.driver_connection
             for _ in raw.notifies(timeout=seconds, stop_after=1):
                 return
-        except Exception:  # noqa: BLE001 (polling goes on without hints, whatever broke)
+        except Exception:  # noqa: BLE001 (polling continues without notifications)
             self.close()
             self._stopped.wait(seconds)
 
@@ -53,6 +53,6 @@ class OutboxNotifications:
         """Stop listening."""
         connection, self._connection = self._connection, None
         if connection is not None:
-            # Not back to the pool: whoever got it there would go on listening.
+            # Not back into the pool, where its next user would still listen.
             connection.invalidate()
             connection.close()

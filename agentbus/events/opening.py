@@ -1,4 +1,4 @@
-"""Opens a ledger by the URL of its database, as the command line names one."""
+"""Opens a ledger by the URL of its database."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from agentbus.events.databases import SQLITE
 from agentbus.events.ledger import Ledger
 
 _EXTRA = "pip install 'agentbus-toolkit[events]'"
-# How a URL may begin, and the driver by which that database is spoken to.
+# The schemes of URLs, and the driver of each.
 _DRIVERS = {
     "sqlite": "sqlite+pysqlite",
     "sqlite+pysqlite": "sqlite+pysqlite",
@@ -22,10 +22,10 @@ _DRIVERS = {
     "postgresql": "postgresql+psycopg",
     "postgresql+psycopg": "postgresql+psycopg",
 }
-# A handler of another process may hold SQLite's only write lock for so long, in seconds.
+# How long to wait for SQLite's only write lock, which a handler may hold, in seconds.
 _SQLITE_PATIENCE = 30.0
-# A server that vanished without a word is noticed in 25 s, and not in hours as systems have it: somebody
-# else may have nothing to do until then, as the lease goes on being renewed over another connection.
+# A server that vanished is detected after 25 s, not after hours as is usual: until then no other process
+# can act, since the lease is still renewed over another connection.
 _ALIVE = {
     "keepalives_idle": 10,
     "keepalives_interval": 5,
@@ -43,11 +43,10 @@ def open_ledger(
     make: bool = False,
     patience: float = _SQLITE_PATIENCE,
 ) -> Ledger:
-    """Return the ledger in a database, with an engine of its own; nothing is asked of it yet.
+    """Return the ledger in a database, with its own engine; it does not connect yet.
 
-    `deadline` is how many seconds a connection to PostgreSQL may take, `patience` how many to wait for
-    SQLite's lock. A file of SQLite's that is not there is made only if `make` is true.
-    Raises `ConfigError`, in which no part of the URL that may be secret is.
+    `deadline` limits connecting to PostgreSQL, `patience` waiting for SQLite's lock, in seconds. A missing
+    SQLite file is created only if `make` is true. Raises `ConfigError`, without secret parts of the URL.
     """
     found = _read(url)
     options: dict[str, Any] = {"timeout": patience}
@@ -60,14 +59,14 @@ def open_ledger(
         if "connect_timeout" not in found.query:
             options["connect_timeout"] = max(2, math.ceil(deadline))
     try:
-        # As many connections as consumers need, each of which runs in a thread of its own.
+        # Each consumer of this process needs a connection for its thread.
         engine = sa.create_engine(found, connect_args=options, max_overflow=-1)
     except ImportError as error:
         raise ConfigError(
             f"this database needs the package {error.name}, which is not installed", hint=_EXTRA
         ) from error
     except (exc.SQLAlchemyError, TypeError, ValueError):
-        # What it says may hold what the URL holds.
+        # The message may contain parts of the URL.
         raise ConfigError("the database's URL cannot be used", hint="correct its options") from None
     return Ledger(engine, prefix, schema)
 
@@ -96,4 +95,4 @@ def _look(path: str | None, *, make: bool) -> None:
         )
     assert path is not None
     if not (make or os.path.exists(path) or path.startswith("file:")):
-        raise ConfigError(f"the database {path!a} is not there", hint="make it")
+        raise ConfigError(f"the database {path!a} is not there", hint="create it")

@@ -1,4 +1,4 @@
-"""Which events a stream may carry, and what their payloads must look like."""
+"""The schemas of events, by stream and event type."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ if TYPE_CHECKING:
 
 
 class EventSchemas:
-    """A registry of schemas by stream and event type, for producers and consumers alike.
+    """A registry of schemas by stream and event type, for producers and consumers.
 
-    A stream without any schema carries what it is given. One with schemas carries the types registered
-    for it and no others.
+    A stream without schemas accepts every event. A stream with schemas accepts only the registered types.
     """
 
     def __init__(self) -> None:
@@ -25,9 +24,9 @@ class EventSchemas:
         self._schemas: dict[tuple[str, str], Any] = {}
 
     def register(self, stream: str, event_type: str, schema: Any) -> None:
-        """Register a pydantic model, or a JSON Schema as a dict, in place of an earlier one.
+        """Register a pydantic model, or a JSON Schema as a dict; it replaces an earlier one.
 
-        Raises `ConfigError` for what is neither, or is no valid schema.
+        Raises `ConfigError` for anything else, and for an invalid schema.
         """
         names.name("stream", stream)
         names.name("event type", event_type)
@@ -51,25 +50,25 @@ class EventSchemas:
         }
 
     def knows(self, stream: str, event_type: str) -> bool:
-        """Tell whether a stream may carry events of a type."""
+        """Tell whether a stream accepts events of a type."""
         checks = self._checks.get(stream)
         return checks is None or event_type in checks
 
     def check(self, stream: str, event_type: str, payload: dict[str, Any]) -> None:
-        """Raise `InvalidPayload` unless a stream may carry this payload under this type."""
+        """Raise `InvalidPayload` unless a stream accepts a payload of this type."""
         checks = self._checks.get(stream)
         if checks is None:
             return
         check = checks.get(event_type)
         if check is None:
             raise InvalidPayload(
-                f"the stream {stream!r} carries no events of the type {event_type!r}",
+                f"the stream {stream!r} does not accept events of the type {event_type!r}",
                 hint=f"register its schema; known are {', '.join(sorted(checks))}",
             )
         check(payload)
 
 
-# What `send_event` and consumers look into that were given no registry of their own.
+# The registry that `send_event` and consumers use by default.
 REGISTERED = EventSchemas()
 
 
@@ -84,7 +83,7 @@ def _model(event_type: str, model: Any) -> Check:
 
 
 def _first(error: ValueError) -> str:
-    """Return pydantic's first complaint in one line, without the value, which may be a secret."""
+    """Return pydantic's first error in one line, without the value, which may be secret."""
     complaints = getattr(error, "errors", None)
     if complaints is None:
         return str(error).partition("\n")[0]
@@ -101,23 +100,22 @@ def _json_schema(event_type: str, schema: dict[str, Any]) -> Check:
             "a JSON Schema needs jsonschema, which is not installed: it comes with an extra",
             hint="pip install 'agentbus-toolkit[events]'",
         ) from error
-    # The library looks a kind up by its address, and falls over what is none.
+    # The library raises these for a $schema that is not a URI.
     try:
         kind = jsonschema.validators.validator_for(schema)
     except (AttributeError, TypeError, ValueError) as error:
         raise ConfigError(
-            f"the schema of {event_type!r} is no JSON Schema (its $schema is no address)",
+            f"the schema of {event_type!r} is not a JSON Schema (its $schema is not a URI)",
             hint="correct it",
         ) from error
     try:
         kind.check_schema(schema)
     except jsonschema.SchemaError as error:
         raise ConfigError(
-            f"the schema of {event_type!r} is no JSON Schema ({error.message})",
+            f"the schema of {event_type!r} is not a JSON Schema ({error.message})",
             hint="correct it",
         ) from error
-    # With a registry of its own, which has nothing: by default, what a schema refers to is fetched from
-    # wherever it says.
+    # With an empty registry: by default, the library would fetch references from their URLs.
     validator = kind(schema, registry=referencing.Registry())
 
     def check(payload: dict[str, Any]) -> None:
@@ -125,8 +123,8 @@ def _json_schema(event_type: str, schema: dict[str, Any]) -> Check:
             error = jsonschema.exceptions.best_match(validator.iter_errors(payload))
         except referencing.exceptions.Unresolvable as missing:
             raise ConfigError(
-                f"the schema of {event_type!r} refers to what it does not hold ({missing})",
-                hint="put what it refers to under its $defs",
+                f"a reference in the schema of {event_type!r} cannot be resolved ({missing})",
+                hint="put its target under $defs",
             ) from missing
         if error is not None:
             place = ".".join(map(str, error.absolute_path)) or "payload"

@@ -1,4 +1,4 @@
-"""Sends an event: one row in the outbox, in the transaction of the change that it tells of."""
+"""Sends an event: writes an outbox row in the transaction of the change that it describes."""
 
 from __future__ import annotations
 
@@ -39,16 +39,16 @@ def send_event(
     event_uuid: str | None = None,
     schemas: EventSchemas | None = None,
 ) -> str:
-    """Write an event into the outbox, and return its UUID: it is sent if, and only if, the caller commits.
+    """Write an event to the outbox, and return its UUID; it is published if the caller commits.
 
-    With `Guarantee.AT_LEAST_ONCE` it is committed at once, in a transaction of its own; in SQLite that
-    waits for the caller's, if that one has written. A pydantic model may be given as the payload. Without
-    a ledger the tables have the usual prefix. Raises `InvalidPayload`, `InvalidName`, `UsageError`.
+    With `Guarantee.AT_LEAST_ONCE` it is committed at once in another transaction, which in SQLite waits for
+    the caller's if that one has written. The payload may be a pydantic model. Without a ledger the tables
+    have the default prefix. Raises `InvalidPayload`, `InvalidName`, `UsageError`.
     """
     if guarantee is Guarantee.AT_MOST_ONCE:
         raise UsageError(
-            "no event can be sent at most once: an outbox keeps what was committed until it is out",
-            hint="let the consumer act on it at most once, or speak on the channel, which may forget",
+            "an event cannot be sent at most once: an outbox keeps events until they are published",
+            hint="use the guarantee with the consumer, or speak on the channel",
         )
     names.name("stream", stream)
     names.name("event type", event_type)
@@ -83,8 +83,8 @@ def send_event(
 def _insert(connection: sa.Connection, made: Tables, row: dict[str, Any]) -> None:
     statement: Any = sa.insert(made.outbox)
     if connection.dialect.name == databases.POSTGRESQL:
-        # A hint for relays, in the same round trip. Without a payload: a long one would fail the
-        # caller's transaction, and equal ones are told once.
+        # A notification for relays, in the same round trip. It has no payload: a long one would fail the
+        # caller's transaction, and equal notifications are sent once.
         statement = statement.returning(sa.func.pg_notify(made.channel, ""))
     else:
         statement = statement.inline()
@@ -107,7 +107,7 @@ def _json(kind: str, value: Any) -> str:
 def new_uuid() -> str:
     """Return a UUID that begins with the time (version 7 of RFC 9562).
 
-    Neighbours in time are neighbours in the indexes, whose size then slows nobody down.
+    UUIDs of one time are close to each other in indexes, which stay fast when they grow.
     """
     stamp = (time.time_ns() // 1_000_000) & (2**48 - 1)
     chance = secrets.randbits(74)

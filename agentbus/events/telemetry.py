@@ -1,4 +1,4 @@
-"""Tells the project's metrics stream what relays and consumers did, and how far behind they are."""
+"""Writes the metrics of relays and consumers to the project's metrics stream: counts, durations, lag."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from agentbus.events.ledger import Ledger
     from agentbus.events.redis import RedisClient
 
-# In seconds: how often counts are told where there are any, how often the lag whatever happens, for how
-# long nothing is tried after it failed, and how long one that ends waits for a server.
+# In seconds: the interval of counts if there are any, that of the lag, the pause after a failure, and the
+# deadline of the last write.
 _EVERY = 1.0
 _LAG_EVERY = 10.0
 _REST = 10.0
@@ -26,10 +26,10 @@ _NAMES = {"failed": "handler_failed", "unknown": "unknown_event_type"}
 
 
 class Telemetry:
-    """What one relay or consumer tells: counts since it last told, durations of its handler, its lag.
+    """The metrics of one relay or consumer: counts since the last write, handler durations, and the lag.
 
-    An entry whose answer was lost is written again: then its counts stand twice. What fails is kept for the
-    next time, and stops nobody's work.
+    A write without an answer is repeated, and its counts may then appear twice. After a failure they are
+    kept for the next write; it never stops the work.
     """
 
     def __init__(self, ledger: Ledger, server: RedisClient, role: str, owner: str) -> None:
@@ -48,7 +48,7 @@ class Telemetry:
         self._ran.add(1, seconds)
 
     def tell(self, counts: dict[str, Counter[str]], *, at_last: bool = False) -> None:
-        """Tell what was counted by stream, if it is time to."""
+        """Write the counts by stream, if it is time."""
         now = time.monotonic()
         if now < self._next and not at_last:
             return

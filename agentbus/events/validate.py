@@ -1,4 +1,4 @@
-"""Whether an event may be handed to a handler: its type and payload fit, and it is no forgotten one."""
+"""Validates events before their handler: type, payload, and whether a duplicate would be detected."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class EventValidator:
-    """Looks at events for one consumer before its handler does."""
+    """Validates the events of one consumer."""
 
     def __init__(self, registration: Declaration, ledger: Ledger, schemas: EventSchemas) -> None:
         self._registration = registration
@@ -26,7 +26,7 @@ class EventValidator:
         self._horizon = 0
 
     def look(self, connection: sa.Connection) -> None:
-        """Look up to where it may be forgotten which events were processed."""
+        """Read the outbox row up to which processed events may be forgotten."""
         self._horizon = outbox.horizon(connection, self._ledger.tables, self._registration.stream)
 
     def known(self, event: StreamEvent) -> bool:
@@ -34,12 +34,12 @@ class EventValidator:
         return self._schemas.knows(self._registration.stream, event.event_type)
 
     def wrong(self, event: StreamEvent) -> AgentBusError | None:
-        """Return why an event is not to be handled, None if it is."""
-        if event.outbox_id <= self._horizon and self._forgotten(event):
+        """Return why an event must not be handled, or None."""
+        if event.outbox_id <= self._horizon and not self._knows(event):
             return ReplayTooOld(
-                f"the event {event.event_uuid} of the stream {event.stream_name!r} came again so late"
-                " that it is forgotten whether it was handled",
-                hint=f"remove its entry {event.redis_id} from the stream, or have failed events parked",
+                f"the event {event.event_uuid} of the stream {event.stream_name!r} is so old that the"
+                " ledger no longer knows whether it was handled",
+                hint=f"remove its entry {event.redis_id} from the stream, or let failed events be parked",
             )
         try:
             self._schemas.check(event.stream_name, event.event_type, event.payload)
@@ -47,9 +47,9 @@ class EventValidator:
             return error
         return None
 
-    def _forgotten(self, event: StreamEvent) -> bool:
-        """Tell whether an event of before the horizon is neither known nor one that only took its time."""
+    def _knows(self, event: StreamEvent) -> bool:
+        """Tell whether the ledger still knows if an event was handled, as of one that is only late."""
         with self._ledger.engine.connect() as connection:
-            return not outbox.knows(
+            return outbox.knows(
                 connection, self._ledger.tables, self._registration.name, event.event_uuid
             )

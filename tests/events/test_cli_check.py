@@ -115,8 +115,8 @@ def test_what_only_adds_is_fine_and_the_file_is_said_to_lack_it(agreed):
     ("text", "said"),
     [
         ('{"shop": {"Placed": {"minimum": NaN}}}', "NaN"),
-        ('{"shop": 7}', "no schemas"),
-        ('{"shop": {"Placed": {"type": "no-such-type"}}}', "no JSON Schema"),
+        ('{"shop": 7}', "does not hold schemas"),
+        ('{"shop": {"Placed": {"type": "no-such-type"}}}', "not a JSON Schema"),
         ("[" * 100_000, "too deep"),
     ],
 )
