@@ -19,14 +19,14 @@ VERB = Verb(
     "consume",
     "Run the consumers of a Python module, each event exactly once.",
     *_events.MODULE,
-    Param("once", "--once", flag=True, help="Act on what is there, and end."),
+    Param("once", "--once", flag=True, help="Handle the events that are there, and end."),
     _events.LEASE,
     *_events.PARAMS,
-    text="Runs all consumers that are declared, each in a thread of its own, until interrupted: Ctrl-C and"
-    " SIGTERM end it after the event in hand. With --once they run one after the other; exit 1 if one is"
-    " stopped by an event that fails. The same may run in as many processes as one likes: of each consumer"
-    " one acts, and the others wait to take over. Prints a line for each round that passed events, and"
-    " tells of failing ones on stderr. Needs the extra events."
+    text="Runs all declared consumers, each in its own thread, until interrupted: Ctrl-C and SIGTERM end it"
+    " after the current event. With --once they run one after the other; exit 1 if a failing event"
+    " blocks one. Any number of processes may run the same: of each consumer one is active, and the"
+    " others wait to take over. Prints a line for each round that passed events, and failures on"
+    " stderr. Needs the extra events."
     " JSON: consumer, stream, handled, duplicates, parked, failed, unknown, foreign.",
     examples=(
         "agentbus consume shop.consumers",

@@ -1,4 +1,4 @@
-"""events: send events, see how far consumers are and to what they put aside, move them, check schemas."""
+"""events: sends events, shows and administers consumers and parked events, checks schemas."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ def _rate(text: str) -> float:
     except ValueError:
         found = -1.0
     if not 0 <= found < 1e12:
-        raise ValueError(f"{text!r} is no number from 0 on")
+        raise ValueError(f"{text!r} is not a number of at least 0")
     return found
 
 
 VERB = Verb(
     "events",
-    "Send events; see how far consumers are, and to what they put aside.",
+    "Send events; show the status of consumers, and handle parked events.",
     Param(
         "action",
         metavar="ACTION",
@@ -56,7 +56,7 @@ VERB = Verb(
         choices=tuple(_ACTIONS),
         help="send, status, parked, register, forget, skip, check or demo.",
     ),
-    Param("words", metavar="WORD...", many=True, help="What the action is about, see below."),
+    Param("words", metavar="WORD...", many=True, help="The arguments of the action, see below."),
     Param(
         "metadata",
         "--metadata",
@@ -69,7 +69,7 @@ VERB = Verb(
         "--after",
         metavar="ID",
         convert=whole,
-        help="With parked list: only those past this one.",
+        help="With parked list: only those after this one.",
     ),
     Param(
         "limit",
@@ -82,30 +82,32 @@ VERB = Verb(
         "past",
         "--past",
         flag=True,
-        help="With register: begin behind all that is published now.",
+        help="With register: begin after the last published event.",
     ),
-    Param("force", "--force", flag=True, help="With forget: drop what it parked, too."),
+    Param("force", "--force", flag=True, help="With forget: also drop its parked events."),
     Param(
         "to",
         "--to",
         metavar="ID",
-        help="With skip: up to and with this entry, or 'end'; without it past what is lost.",
+        help="With skip: up to and including this entry, or 'end'; without it the lost events.",
     ),
-    Param("accept", "--accept", flag=True, help="With check: write FILE, whatever was found."),
+    Param(
+        "accept", "--accept", flag=True, help="With check: write FILE, even if something breaks."
+    ),
     Param(
         "stream",
         "--stream",
         metavar="S",
-        help="With demo: where the events go (shop:orders).",
+        help="With demo: the stream (shop:orders).",
     ),
     Param(
         "rate",
         "--rate",
         metavar="N",
         convert=_rate,
-        help="With demo: how many a second (5); 0 is as fast as it can.",
+        help="With demo: events a second (5); 0 for no limit.",
     ),
-    Param("count", "--count", metavar="N", convert=whole, help="With demo: end after so many."),
+    Param("count", "--count", metavar="N", convert=whole, help="With demo: end after N events."),
     Param(
         "seed",
         "--seed",
@@ -115,31 +117,29 @@ VERB = Verb(
     ),
     *_events.PARAMS,
     text="'send STREAM TYPE PAYLOAD' writes an event; PAYLOAD is a JSON object, - for stdin, or @FILE."
-    " It is committed when this ends, in a transaction of its own; a program that changes"
-    " something and tells of it sends in its own transaction instead, by send_event. 'outbox"
-    " relay' publishes it. Prints its UUID. What is no JSON object is refused: exit 2. 'parked"
-    " list' prints a line for each event that a consumer gave up on, 'parked show ID...' all that"
-    " there is to know. 'parked retry [ID...]' has its consumer try it again, once, within"
-    " seconds, and not in its order; 'parked drop ID...' removes it for good. Without ids 'retry'"
-    " means all, or all of --name. Exit 5 if one that was named is not there. 'status' shows who"
-    " acts on each stream, how far behind, and where an operator is needed: page where events wait"
-    " that nobody acts on, or for 5 minutes; warn where they wait for a minute, are 10,000 or put"
-    " aside. 'register STREAM NAME' makes a consumer known before its first run: from then on"
-    " nothing is removed that it has not passed. 'forget STREAM NAME' is for one that is gone for"
-    " good, for which all would be kept for ever; exit 4 if it runs, or has parked events. 'skip"
-    " STREAM NAME' moves one past events that it was told are lost, or that it fails at, for good:"
-    " they count as processed; one that runs goes on behind them within seconds. Exit 5 if there"
-    " is no such consumer. 'check MODULE FILE' imports a module and compares the schemas that are"
-    " registered then with FILE, JSON of those that were agreed on. New event types and new"
-    " optional properties are fine; what breaks is told, a line each: exit 6. Exit 5 if FILE is"
-    " not there; --accept writes it, and tells all that changed. 'demo' sends random events of a"
-    " shop until interrupted, each in a transaction of its own, a tenth of which are rolled back"
-    " instead; it makes the tables that are not there. Needs the extra events. JSON: event_uuid,"
-    " stream, event_type for send, also payload for demo; for parked id, consumer, stream,"
-    " event_uuid, event_type, attempts, parked_at, error, retrying, and for show position,"
-    " outbox_id, payload, metadata; for retry and drop events; for register stream, consumer, new;"
-    " for forget dropped; for skip before, after, events; for status stream, role, owner, token,"
-    " expires, checkpoint, lag, lag_ms, parked, alert; for check stream, event_type, path, reason.",
+    " It is committed at the end, in its own transaction; a program that changes data and sends an"
+    " event about it calls send_event in its own transaction instead. 'outbox relay' publishes it."
+    " Prints its UUID. Exit 2 if PAYLOAD is not a JSON object. 'parked list' prints a line for each"
+    " event that a consumer gave up on, 'parked show ID...' all details. 'parked retry [ID...]' makes"
+    " its consumer try it once more, within seconds, and not in its order; 'parked drop ID...'"
+    " removes it. Without ids 'retry' means all, or all of --name. Exit 5 if an id does not exist."
+    " 'status' shows the lease of each role on each stream, its lag, and an alert: page if events wait"
+    " and no process is active, or for 5 minutes; warn if they wait for a minute, are more than 10,000,"
+    " or are parked. 'register STREAM NAME' adds a consumer before its first run: from then on nothing"
+    " is removed that it has not passed. 'forget STREAM NAME' removes one that will not run again, for"
+    " which all events would be kept; exit 4 if it runs, or has parked events. 'skip STREAM NAME' moves"
+    " a consumer past events that are lost, or that it always fails at: they count as processed; if it"
+    " runs, it continues after them within seconds. Exit 5 if the consumer does not exist. 'check"
+    " MODULE FILE' imports a module and compares its registered schemas with FILE, JSON of those that"
+    " were agreed on. New event types and new optional properties are compatible; breaking changes are"
+    " printed, one a line: exit 6. Exit 5 if FILE does not exist; --accept writes it, and prints all"
+    " changes. 'demo' sends random events of a shop until interrupted, each in its own transaction, a"
+    " tenth of which are rolled back; it creates missing tables. Needs the extra events. JSON:"
+    " event_uuid, stream, event_type for send, also payload for demo; for parked id, consumer, stream,"
+    " event_uuid, event_type, attempts, parked_at, error, retrying, and for show position, outbox_id,"
+    " payload, metadata; for retry and drop events; for register stream, consumer, new; for forget"
+    " dropped; for skip before, after, events; for status stream, role, owner, token, expires,"
+    " checkpoint, lag, lag_ms, parked, alert; for check stream, event_type, path, reason.",
     examples=(
         "agentbus events send orders OrderPlaced '{\"order\": 7}'",
         "jq -c .order new.json | agentbus events send orders OrderPlaced -",
@@ -156,7 +156,7 @@ VERB = Verb(
 
 
 def run(call: Call) -> int | None:
-    """Do what was asked with events, and return the exit code."""
+    """Run the action, and return the exit code."""
     args = call.args
     for option, actions in _WITH.items():
         given = getattr(args, option)

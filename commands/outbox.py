@@ -17,7 +17,7 @@ _LEASES = ("STREAM", "ROLE", "OWNER", "TOKEN", "EXPIRES", "CHECKPOINT", "LAG", "
 
 VERB = Verb(
     "outbox",
-    "Make an outbox, publish what waits in it, or show how far it is.",
+    "Create an outbox, publish its waiting events, or show its status.",
     Param(
         "action",
         metavar="ACTION",
@@ -26,19 +26,19 @@ VERB = Verb(
         help="init, relay or status.",
     ),
     Param("sql", "--sql", flag=True, help="With init: print the SQL instead of running it."),
-    Param("once", "--once", flag=True, help="With relay: publish what is there, and end."),
+    Param("once", "--once", flag=True, help="With relay: publish what waits now, and end."),
     _events.LEASE,
     *_events.PARAMS,
-    text="'init' makes the tables that are not there, as often as one likes; with --sql it prints, for an"
-    " empty database, the statements for your own migrations, and asks no database. 'relay' publishes"
-    " events until interrupted, no effect before its cause, and prints how many at each round that"
-    " published any: Ctrl-C and SIGTERM end it after the round under way. Several relays may run, and"
-    " any may be killed: each stream has one at a time. 'status' shows by stream what waits and what"
-    " was published and is kept until all consumers and archives have passed it, and by lease who"
-    " acts, and how far behind. Needs the extra events. JSON: database, created (tables) for init, or"
-    " sql; for relay"
-    " published and, with --once, waiting; for status stream, waiting, published, oldest (seconds),"
-    " leases (each with stream, role, owner, token, expires, checkpoint, lag, parked).",
+    text="'init' creates the tables that are missing; with --sql it prints the statements for an empty"
+    " database, for your own migrations, without connecting. 'relay' publishes events until"
+    " interrupted, each cause before its effect, and prints their number after each round that"
+    " published any: Ctrl-C and SIGTERM end it after the current round. Several relays may run, and"
+    " any may be killed: each stream has one at a time. 'status' shows for each stream the waiting"
+    " events and the published ones that are kept until all consumers and archives have passed them,"
+    " and for each lease its owner and lag. Needs the extra events. JSON: database, created (tables)"
+    " for init, or sql; for relay published and, with --once, waiting; for status stream, waiting,"
+    " published, oldest (seconds), leases (each with stream, role, owner, token, expires, checkpoint,"
+    " lag, parked).",
     examples=(
         "agentbus outbox init --database postgresql://shop@db/shop",
         "agentbus outbox init --sql --database postgresql://db/shop > events.sql",

@@ -24,9 +24,9 @@ VERB = Verb(
     ),
     Param("name", metavar="NAME", help="The consumer to release."),
     Param("all", "--all", flag=True, help="With release: all of them."),
-    text="A consumer in quarantine is started by no supervisor of the project, also after a restart."
-    " 'release' lets every running supervisor start it within about a second; its crashes are forgotten."
-    " Not in quarantine: exit 5. Needs the extra events."
+    text="No supervisor of the project starts a consumer in quarantine, not even after a restart."
+    " 'release' lets every running supervisor start it within about a second, without its earlier crashes."
+    " Exit 5 if it is not in quarantine. Needs the extra events."
     " JSON: consumer, and for list stream, quarantined_at, reason, crashes, last_error.",
     examples=(
         "agentbus quarantine list",
@@ -43,7 +43,7 @@ def run(call: Call) -> None:
     if args.action == "list":
         if args.name is not None or args.all:
             raise UsageError(
-                "'list' shows all that there are", hint="leave out the name, and --all"
+                "'list' shows all consumers in quarantine", hint="leave out the name, and --all"
             )
         _list(call)
         return

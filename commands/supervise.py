@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 VERB = Verb(
     "supervise",
-    "Run each consumer of a module in a process of its own, and keep it running.",
+    "Run each consumer of a module in its own process, and keep it running.",
     *_events.MODULE,
     Param(
         "heartbeat_timeout",
@@ -21,7 +21,7 @@ VERB = Verb(
         metavar="S",
         convert=seconds,
         default=30.0,
-        help="Kill a worker that says nothing for so long (30).",
+        help="Kill a process that sends no heartbeat for S seconds (30).",
     ),
     Param(
         "grace",
@@ -29,15 +29,16 @@ VERB = Verb(
         metavar="S",
         convert=seconds,
         default=10.0,
-        help="When stopping, give the event in hand so long (10).",
+        help="Time to finish the current event when stopping (10).",
     ),
     *_events.PARAMS,
-    text="A worker that ends, or whose handler hangs, is replaced after a pause, and the event in hand is"
-    " tried again. One that crashes 5 times within 60 s, or 10 times within 30 minutes, is given up: see"
-    " 'agentbus quarantine'. A run of 60 s without trouble ends such a series. Several supervisors may run:"
-    " of each consumer one worker acts, others wait to take over. Workers end with their supervisor."
-    " Ctrl-C and SIGTERM end them after the event in hand; a second signal at once. Prints a line for"
-    " each thing that happens to a worker; what handlers print goes to stderr. Needs the extra events."
+    text="A process that ends, or whose handler hangs, is restarted after a pause, and the event is tried"
+    " again. After 5 crashes within 60 s, or 10 within 30 minutes, the consumer is quarantined: see"
+    " 'agentbus quarantine'. A run of 60 s without a crash ends such a series. Several supervisors may"
+    " run: of each consumer one process is active, the others wait to take over. Processes end with"
+    " their supervisor. Ctrl-C and SIGTERM end them after the current event; a second signal at once."
+    " Prints a line for each change of a process; the output of handlers goes to stderr. Needs the"
+    " extra events."
     " JSON: consumer, stream, event (started, crashed, killed, quarantined, released, stopped), pid, exit,"
     " signal, crashes, reason, error.",
     examples=(
