@@ -25,13 +25,13 @@ def forget(call: Call) -> None:
 
     if name.startswith(READER):
         forget_reader(call.bus, stream, name)
-        told: dict[str, object] = {"stream": stream, "consumer": name, "dropped": 0}
-        call.out.record(told, f"{name} will be forgotten when the stream's relay next looks")
-        return
-    dropped = forget_consumer(_events.ledger(call), stream, name, force=call.args.force)
+        dropped, done = 0, "will be forgotten when the stream's relay next checks"
+    else:
+        dropped = forget_consumer(_events.ledger(call), stream, name, force=call.args.force)
+        done = "is forgotten"
     fields: dict[str, object] = {"stream": stream, "consumer": name, "dropped": dropped}
     more = f", and {count(dropped, 'parked event')} with it" if dropped else ""
-    call.out.record(fields, f"{name} is forgotten{more}")
+    call.out.record(fields, f"{name} {done}{more}")
 
 
 def skip(call: Call) -> None:

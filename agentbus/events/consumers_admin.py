@@ -112,7 +112,8 @@ def skip_events(
     made = ledger.tables
     with RedisClient(bus.runner) as server:
         with ledger.committing("events were skipped") as connection:
-            held = leases.seize(connection, made, stream, name, bus.runner.scope.token(), _SECONDS)
+            owner = bus.runner.scope.token()
+            held = leases.acquire(connection, made, stream, name, owner, _SECONDS, force=True)
         if held is None:
             raise _unknown(stream, name)
         # In another transaction: the consumer's open one ends in between.

@@ -30,7 +30,7 @@ from agentbus.events.validate import EventValidator
 from agentbus.queues.retry import Backoff
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from agentbus.events.declare import Declaration
     from agentbus.events.ledger import Ledger
@@ -140,15 +140,11 @@ class Consumer:
                     pause = 0.1
                 except (BackendUnavailable, OutcomeUnknown) as error:
                     self._warn(error)
-                    self._rest(pause)
+                    for _ in self._pauses(pause):
+                        continue
                     pause = min(pause * 2, _LONGEST_PAUSE)
         finally:
             self.close()
-
-    def _rest(self, seconds: float) -> None:
-        until = time.monotonic() + seconds
-        while (left := until - time.monotonic()) > 0 and not self._stopped.wait(min(left, _WAIT)):
-            self._beat()
 
     def stop(self) -> None:
         """Make `run` return after the current event; can be called repeatedly."""
@@ -369,17 +365,20 @@ class Consumer:
 
     def _wait_to_retry(self, failure: Failure) -> None:
         """Wait before a failed event is retried, and keep the lease meanwhile."""
-        until = time.monotonic() + self._backoff.after(failure.attempts)
-        while (left := until - time.monotonic()) > 0 and not self._stopped.wait(
-            min(left, self._renew, _WAIT)
-        ):
-            self._beat()
+        for _ in self._pauses(self._backoff.after(failure.attempts)):
             with databases.translated(self.ledger.engine, "a lease was renewed"):
                 try:
                     self._hold()
                 except StaleLease:
                     self._drop()
                     return
+
+    def _pauses(self, seconds: float) -> Iterator[None]:
+        """Wait, in parts after each of which a heartbeat is sent and a lease may be renewed."""
+        until, most = time.monotonic() + seconds, min(self._renew, _WAIT)
+        while (left := until - time.monotonic()) > 0 and not self._stopped.wait(min(left, most)):
+            self._beat()
+            yield
 
     def _warn(self, error: BaseException) -> None:
         said = str(error) if isinstance(error, AgentBusError) else error_text(error)

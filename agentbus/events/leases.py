@@ -60,36 +60,22 @@ def acquire(
     role: str,
     owner: str,
     seconds: float = LEASE_SECONDS,
+    *,
+    force: bool = False,
 ) -> HeldLease | None:
     """Acquire a lease that is free or has expired; None while another process holds it.
 
-    Each lease of a role has a higher token than the one before.
+    By `force` it is taken from its holder, whose open transaction can then not commit; None if the role
+    does not exist. Each lease of a role has a higher token than the one before.
     """
-    register(connection, made, stream, role)
-    free = made.lease.c.expires_at_ms <= now_ms()
-    return _take(connection, made, stream, role, owner, seconds, free)
-
-
-def seize(
-    connection: sa.Connection, made: Tables, stream: str, role: str, owner: str, seconds: float
-) -> HeldLease | None:
-    """Take a lease from its holder, whose open transactions can not commit; None for an unknown role."""
-    return _take(connection, made, stream, role, owner, seconds)
-
-
-def _take(
-    connection: sa.Connection,
-    made: Tables,
-    stream: str,
-    role: str,
-    owner: str,
-    seconds: float,
-    *where: sa.ColumnElement[bool],
-) -> HeldLease | None:
+    where = made.role(stream, role)
+    if not force:
+        register(connection, made, stream, role)
+        where.append(made.lease.c.expires_at_ms <= now_ms())
     lease = made.lease
     taken = connection.execute(
         sa.update(lease)
-        .where(*made.role(stream, role), *where)
+        .where(*where)
         .values(
             owner=owner,
             token=lease.c.token + 1,

@@ -113,8 +113,8 @@ class RelayStream:
         """Mark rows that the server lost as waiting again; returns how many.
 
         A missing entry means that all later ones are missing, too: a server loses its tail, or everything.
-        If the oldest one is missing, somebody trimmed the stream: then all are published again, and replace
-        the rest. Raises `EpochMismatch` if the stream belongs to another ledger.
+        If the oldest one is missing, another program trimmed the stream: then all are published again, and
+        replace the rest. Raises `EpochMismatch` if the stream belongs to another ledger.
         """
         stream, made = self.held.stream, self._ledger.tables
         with self._ledger.engine.connect() as connection:

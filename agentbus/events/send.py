@@ -69,10 +69,7 @@ def send_event(
     }
     if guarantee is Guarantee.AT_LEAST_ONCE:
         mine = ledger or Ledger(session)  # type: ignore[arg-type]
-        with (
-            databases.translated(mine.engine, "an event was sent"),
-            mine.transaction() as connection,
-        ):
+        with mine.committing("an event was sent") as connection:
             _insert(connection, made, row)
     else:
         connection = session if isinstance(session, sa.Connection) else session.connection()

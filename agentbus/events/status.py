@@ -109,17 +109,15 @@ def standing(ledger: Ledger) -> list[StreamStanding]:
         chosen = sa.select(lease).where(lease.c.stream != "")
         for row in connection.execute(chosen.order_by(lease.c.stream, lease.c.role)):
             held.setdefault(row.stream, []).append(_lease(connection, ledger, row, now))
-    return [
-        _stream(name, counted.get(name), tuple(held.get(name, ())), now)
-        for name in sorted({*counted, *held})
-    ]
-
-
-def _stream(name: str, row: Any, leases: tuple[LeaseStanding, ...], now: int) -> StreamStanding:
-    if row is None:
-        return StreamStanding(name, 0, 0, None, leases)
-    oldest = None if row.oldest is None else max(0, now - row.oldest) / 1000
-    return StreamStanding(name, row.waiting, row.published, oldest, leases)
+    found = []
+    for name in sorted({*counted, *held}):
+        count, leases = counted.get(name), tuple(held.get(name, ()))
+        if count is None:
+            found.append(StreamStanding(name, 0, 0, None, leases))
+            continue
+        oldest = None if count.oldest is None else max(0, now - count.oldest) / 1000
+        found.append(StreamStanding(name, count.waiting, count.published, oldest, leases))
+    return found
 
 
 def lag(ledger: Ledger, stream: str, role: str) -> tuple[int, int]:
@@ -132,14 +130,14 @@ def lag(ledger: Ledger, stream: str, role: str) -> tuple[int, int]:
 
 
 def _lease(connection: sa.Connection, ledger: Ledger, row: Any, now: int) -> LeaseStanding:
-    aside = ledger.tables.parked
-    mine = (aside.c.consumer == row.role, aside.c.stream == row.stream)
+    parked = ledger.tables.parked
+    mine = (parked.c.consumer == row.role, parked.c.stream == row.stream)
     return LeaseStanding(
         *(row.stream, row.role, row.owner, row.token),
         (row.expires_at_ms - now) / 1000 if row.owner else None,
         entry_id((row.checkpoint_ms, row.checkpoint_seq)),
         *_behind(connection, ledger, row, now),
-        0 if row.role == RELAY else _count(connection, aside, *mine),
+        0 if row.role == RELAY else _count(connection, parked, *mine),
     )
 
 
