@@ -24,7 +24,10 @@ if TYPE_CHECKING:
 
 
 class Param:
-    """An argument or an option. `names` are an option's spellings; an argument has none."""
+    """An argument or an option. `names` are an option's spellings; an argument has none.
+
+    `metavar` is what help calls the value: by default N for a whole number, and S for seconds.
+    """
 
     __slots__ = (
         "choices",
@@ -55,7 +58,7 @@ class Param:
         self.dest = dest
         self.names = names
         self.help = help
-        self.metavar = metavar
+        self.metavar = metavar or _METAVARS.get(convert)
         self.convert = convert
         self.default = default
         self.flag = flag
@@ -243,6 +246,10 @@ def seconds(text: str) -> float:
     return found
 
 
+# What help calls a value that one of these converts.
+_METAVARS: dict[Convert | None, str] = {whole: "N", seconds: "S"}
+
+
 def tags(text: str) -> list[str]:
     """Convert tags separated by commas."""
     return [tag.strip() for tag in text.split(",") if tag.strip()]
@@ -275,7 +282,6 @@ GLOBAL = (
     Param(
         "deadline",
         "--deadline",
-        metavar="S",
         convert=seconds,
         help="Give up on an unresponsive server after S seconds. [AGENTBUS_DEADLINE]",
     ),

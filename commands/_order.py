@@ -17,7 +17,6 @@ OPTIONS = (
     Param(
         "wait",
         "--wait",
-        metavar="S",
         convert=seconds,
         default=pause.CONFIRM,
         help="Wait S seconds for the workers to confirm (5).",

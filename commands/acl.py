@@ -9,12 +9,7 @@ from agentbus.commands._declare import Call, Param, Verb
 VERB = Verb(
     "acl",
     "Print the ACL rule that confines a user of the server to this project.",
-    Param(
-        "user",
-        "--user",
-        metavar="NAME",
-        help="The user's name (default: the project's).",
-    ),
+    Param("user", "--user", metavar="NAME", help="The user's name (default: the project's)."),
     Param("read_only", "--read-only", flag=True, help="Grant read access only."),
     Param("file", "--file", flag=True, help="Print a line for an ACL file instead of a command."),
     Param(

@@ -34,7 +34,6 @@ VERB = Verb(
     Param(
         "wait",
         "--wait",
-        metavar="S",
         convert=seconds,
         help="Wait S seconds for the workers to confirm (5 with pause, 30 with delete).",
     ),

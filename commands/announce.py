@@ -11,17 +11,12 @@ VERB = Verb(
     Param("name", metavar="NAME", help="The flag."),
     Param("flag", "--flag", metavar="NAME", help="The flag."),
     Param(
-        "ttl",
-        "--ttl",
-        metavar="S",
-        convert=seconds,
-        help="End the hold after S seconds, unless it is renewed.",
+        "ttl", "--ttl", convert=seconds, help="End the hold after S seconds, unless it is renewed."
     ),
     Param("force", "--force", flag=True, help="Take it even if another agent holds it."),
     Param(
         "wait",
         "--wait",
-        metavar="S",
         convert=seconds,
         help="Wait up to S seconds for another agent's hold to end.",
     ),

@@ -15,7 +15,6 @@ VERB = Verb(
     Param(
         "timeout",
         "--timeout",
-        metavar="S",
         convert=seconds,
         default=30.0,
         help="Give up after S seconds (30; 0: never). The task stays in the queue.",

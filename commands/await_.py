@@ -23,7 +23,6 @@ VERB = Verb(
     Param(
         "timeout",
         "--timeout",
-        metavar="S",
         convert=seconds,
         default=1800.0,
         help="Give up after S seconds, exit 3 (1800; 0: never).",

@@ -31,16 +31,11 @@ VERB = Verb(
     Param(
         "group", "--group", metavar="G", help="With inspect: show states for this group (default)."
     ),
-    Param("last", "--last", metavar="N", convert=whole, help="With inspect: the newest N tasks."),
+    Param("last", "--last", convert=whole, help="With inspect: the newest N tasks."),
     Param(
-        "start",
-        "--from",
-        metavar="ID|TIME|30m",
-        help="With inspect: start at this task or time.",
+        "start", "--from", metavar="ID|TIME|30m", help="With inspect: start at this task or time."
     ),
-    Param(
-        "limit", "--limit", metavar="N", convert=whole, help="With inspect: at most N tasks (20)."
-    ),
+    Param("limit", "--limit", convert=whole, help="With inspect: at most N tasks (20)."),
     text="'list' prints the streams. 'stats' prints a line for each queue and group with its backlog,"
     " pending tasks and rate, or all figures of one queue. 'groups' prints the groups of a queue"
     " and their consumers, 'inspect' its tasks and the state of each. Exit 5 if there is no such"

@@ -35,7 +35,6 @@ VERB = Verb(
     Param(
         "limit",
         "--limit",
-        metavar="N",
         convert=whole,
         default=100,
         help="With list: at most N, oldest first (100).",

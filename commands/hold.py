@@ -24,7 +24,6 @@ VERB = Verb(
     Param(
         "ttl",
         "--ttl",
-        metavar="S",
         convert=seconds,
         default=60.0,
         help="The hold ends S seconds after this process dies (60).",
@@ -32,7 +31,6 @@ VERB = Verb(
     Param(
         "wait",
         "--wait",
-        metavar="S",
         convert=seconds,
         help="Wait up to S seconds for another agent's hold to end.",
     ),

@@ -11,9 +11,7 @@ VERB = Verb(
     "list",
     "List notes, flags, agents, topics or queues.",
     Param("tag", "--tag", metavar="T", help="Only notes with this tag."),
-    Param(
-        "latest", "--latest", metavar="N", convert=whole, default=50, help="At most N notes (50)."
-    ),
+    Param("latest", "--latest", convert=whole, default=50, help="At most N notes (50)."),
     Param("flags", "--flags", flag=True, help="Flags that are held or satisfied."),
     Param(
         "agents",

@@ -22,25 +22,16 @@ VERB = Verb(
         metavar="ID|TIME|30m",
         help="Start after this message, or at this time; move no cursor.",
     ),
-    Param(
-        "last", "--last", metavar="N", convert=whole, help="The last N messages; move no cursor."
-    ),
+    Param("last", "--last", convert=whole, help="The last N messages; move no cursor."),
     Param(
         "max",
         "--max",
         "--limit",
-        metavar="N",
         convert=whole,
         help="At most N messages (100; with --follow: no limit).",
     ),
     Param("follow", "--follow", flag=True, help="Wait for new messages."),
-    Param(
-        "timeout",
-        "--timeout",
-        metavar="S",
-        convert=seconds,
-        help="With --follow: stop after S seconds.",
-    ),
+    Param("timeout", "--timeout", convert=seconds, help="With --follow: stop after S seconds."),
     Param("peek", "--peek", flag=True, help="Move no cursor."),
     Param("others", "--others", flag=True, help="Leave out this agent's own messages."),
     Param("reset", "--reset", flag=True, help="Discard the cursor: start at the oldest message."),

@@ -46,7 +46,7 @@ VERB = Verb(
         choices=("low", "normal", "high", "critical"),
         help="The task's priority (normal, unless the queue's policy says otherwise).",
     ),
-    Param("delay", "--delay", metavar="S", convert=seconds, help="Deliver it after S seconds."),
+    Param("delay", "--delay", convert=seconds, help="Deliver it after S seconds."),
     Param(
         "after",
         "--after",

@@ -19,9 +19,7 @@ VERB = Verb(
         help="Notes with any of these tags, newest first. May be repeated.",
     ),
     Param("all", "--all", flag=True, help="Only notes with all of the tags."),
-    Param(
-        "latest", "--latest", metavar="N", convert=whole, default=10, help="At most N notes (10)."
-    ),
+    Param("latest", "--latest", convert=whole, default=10, help="At most N notes (10)."),
     text="With a key it prints only the note's text, unchanged. If there is no such note, exit 5."
     " JSON: key, value, author, timestamp, tags.",
     examples=(

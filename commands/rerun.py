@@ -10,12 +10,7 @@ VERB = Verb(
     "rerun",
     "Deliver a group's acknowledged tasks again, starting at a task or a time.",
     Param("queue", metavar="QUEUE", required=True, help="The queue."),
-    Param(
-        "start",
-        "--from",
-        metavar="ID|TIME|30m",
-        help="Start at this task or time.",
-    ),
+    Param("start", "--from", metavar="ID|TIME|30m", help="Start at this task or time."),
     Param(
         "until",
         "--until",
@@ -23,7 +18,7 @@ VERB = Verb(
         help="Stop at this task or time (default: no limit).",
     ),
     Param("group", "--group", metavar="G", default="default", help="The group (default)."),
-    Param("limit", "--limit", metavar="N", convert=whole, help="At most N tasks."),
+    Param("limit", "--limit", convert=whole, help="At most N tasks."),
     Param("dry_run", "--dry-run", flag=True, help="Only count the tasks."),
     text="Delivers the tasks that the group has acknowledged and that are still stored. Pending tasks and"
     " other groups are not affected. A rerun that was interrupted can be started again. Exit 5 if there"

@@ -9,7 +9,7 @@ VERB = Verb(
     "result",
     "Print the result of a finished task.",
     Param("id", metavar="ID", required=True, help="The task's id, as 'publish' printed it."),
-    Param("wait", "--wait", metavar="S", convert=seconds, help="Wait up to S seconds for it."),
+    Param("wait", "--wait", convert=seconds, help="Wait up to S seconds for it."),
     Param(
         "group",
         "--group",

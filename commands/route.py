@@ -28,7 +28,6 @@ VERB = Verb(
     Param(
         "visibility",
         "--visibility",
-        metavar="S",
         convert=seconds,
         default=10.0,
         help="Reclaim the tasks of a router without a heartbeat for S seconds (10).",

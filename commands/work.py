@@ -102,7 +102,6 @@ VERB = Verb(
     Param(
         "grace",
         "--grace",
-        metavar="S",
         convert=seconds,
         default=_GRACE,
         help="On SIGTERM, give running tasks S seconds to finish (30).",
