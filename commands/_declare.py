@@ -215,6 +215,13 @@ def body(
     return argument
 
 
+# The two ways to name the one flag of a verb.
+FLAG = (
+    Param("name", metavar="NAME", help="The flag."),
+    Param("flag", "--flag", metavar="NAME", help="The flag."),
+)
+
+
 def one_flag(args: Args) -> str:
     """Return the one flag that was named, and set `args.flag` to it, for the log."""
     if (args.name is None) == (args.flag is None):

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from agentbus.commands._declare import Call, Param, Verb, one_flag, seconds
+from agentbus.commands._declare import FLAG, Call, Param, Verb, one_flag, seconds
 from agentbus.coordination import announce
 
 VERB = Verb(
     "announce",
     "Take a flag: announce that this agent does something now.",
-    Param("name", metavar="NAME", help="The flag."),
-    Param("flag", "--flag", metavar="NAME", help="The flag."),
+    *FLAG,
     Param(
         "ttl", "--ttl", convert=seconds, help="End the hold after S seconds, unless it is renewed."
     ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from agentbus.commands import _show
 from agentbus.commands._declare import Call, Param, Verb, body, seconds
-from agentbus.commands.publish import caused, header, payload
+from agentbus.commands.publish import CORRELATION_ID, HEADER, PRIORITY, caused, payload
 from agentbus.core.errors import InvalidPayload
 
 VERB = Verb(
@@ -19,26 +19,9 @@ VERB = Verb(
         default=30.0,
         help="Give up after S seconds (30; 0: never). The task stays in the queue.",
     ),
-    Param(
-        "priority",
-        "--priority",
-        choices=("low", "normal", "high", "critical"),
-        help="The task's priority (normal, unless the queue's policy says otherwise).",
-    ),
-    Param(
-        "correlation_id",
-        "--correlation-id",
-        metavar="ID",
-        help="Id of the larger unit of work that the task belongs to.",
-    ),
-    Param(
-        "header",
-        "--header",
-        metavar="K=V",
-        many=True,
-        convert=header,
-        help="A header. May be repeated.",
-    ),
+    PRIORITY,
+    CORRELATION_ID,
+    HEADER,
     text="Blocks until a worker has finished the task, without polling. A text is printed unchanged,"
     " any other result as one line of JSON, and no result as nothing. If the task was buried, exit"
     " 1, with its error; if there is no answer in time, exit 3. JSON: id, result.",

@@ -28,6 +28,23 @@ def header(text: str) -> tuple[str, str]:
     return name, value
 
 
+PRIORITY = Param(
+    "priority",
+    "--priority",
+    choices=("low", "normal", "high", "critical"),
+    help="The task's priority (normal, unless the queue's policy says otherwise).",
+)
+CORRELATION_ID = Param(
+    "correlation_id", "--correlation-id", metavar="ID", help="Id of the larger unit of work."
+)
+HEADER = Param(
+    "header",
+    "--header",
+    metavar="K=V",
+    many=True,
+    convert=header,
+    help="A header. May be repeated.",
+)
 VERB = Verb(
     "publish",
     "Add a task to a queue.",
@@ -40,12 +57,7 @@ VERB = Verb(
         metavar="K",
         help="Dedup key: publish once within 300 s, unless the queue's policy says otherwise.",
     ),
-    Param(
-        "priority",
-        "--priority",
-        choices=("low", "normal", "high", "critical"),
-        help="The task's priority (normal, unless the queue's policy says otherwise).",
-    ),
+    PRIORITY,
     Param("delay", "--delay", convert=seconds, help="Deliver it after S seconds."),
     Param(
         "after",
@@ -60,9 +72,7 @@ VERB = Verb(
         metavar="G",
         help="With --after: the group that must have acknowledged those tasks (default).",
     ),
-    Param(
-        "correlation_id", "--correlation-id", metavar="ID", help="Id of the larger unit of work."
-    ),
+    CORRELATION_ID,
     Param(
         "causation_id", "--causation-id", metavar="ID", help="Id of the task that caused this one."
     ),
@@ -84,14 +94,7 @@ VERB = Verb(
         metavar="K",
         help="Deliver tasks with this key in the order of publication.",
     ),
-    Param(
-        "header",
-        "--header",
-        metavar="K=V",
-        many=True,
-        convert=header,
-        help="A header. May be repeated.",
-    ),
+    HEADER,
     text="Prints the task's id. A payload that is JSON is sent as JSON, any other as text. The same --key"
     " within 300 s returns the first task's id and adds nothing. A full queue refuses: exit 1. The config"
     " file's policy for the queue may set the dedup time, the bound, and a field of the payload that is"

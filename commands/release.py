@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from agentbus.commands import _show
-from agentbus.commands._declare import Call, Param, Verb, one_flag
+from agentbus.commands._declare import FLAG, Call, Param, Verb, one_flag
 
 VERB = Verb(
     "release",
     "Release a flag without satisfying it.",
-    Param("name", metavar="NAME", help="The flag."),
-    Param("flag", "--flag", metavar="NAME", help="The flag."),
+    *FLAG,
     Param("force", "--force", flag=True, help="Even if another agent holds it."),
     text="Wakes 'await --until free'; agents that await its satisfaction keep waiting. If another agent"
     " holds it, exit 4. JSON: flag, state, agent_id, timestamp, ttl, token, note.",

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from agentbus.commands._declare import Call, Param, Verb, one_flag
+from agentbus.commands._declare import FLAG, Call, Param, Verb, one_flag
 from agentbus.coordination import announce
 
 VERB = Verb(
     "satisfy",
     "Release a flag as done, and wake the agents that await it.",
-    Param("name", metavar="NAME", help="The flag."),
-    Param("flag", "--flag", metavar="NAME", help="The flag."),
+    *FLAG,
     Param("force", "--force", flag=True, help="Even if another agent holds it."),
     Param("note", "--note", metavar="TEXT", help="A note for the awaiters."),
     text="Records the completion, wakes the awaiters and reports it on the channel, in one atomic step."
