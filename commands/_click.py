@@ -8,8 +8,8 @@ from typing import Any
 import click
 
 from agentbus.commands._declare import GLOBAL, GROUPS, VERBS, Param, Verb, module
-from agentbus.commands._out import to_stderr
-from agentbus.commands._trouble import tell
+from agentbus.commands._errors import tell
+from agentbus.commands._output import to_stderr
 from agentbus.core.errors import EXIT_CODES, UsageError
 
 _INTERRUPTED = 130

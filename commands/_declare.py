@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from typing import Any, TypeVar
 
     from agentbus.client.bus import Bus
-    from agentbus.commands._out import Out
+    from agentbus.commands._output import Out
     from agentbus.core.settings import Settings
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Link, Op
@@ -139,7 +139,7 @@ class Call:
     def out(self) -> Out:
         """The writer of the output."""
         if self._out is None:
-            from agentbus.commands._out import Out
+            from agentbus.commands._output import Out
 
             self._out = Out(json=self.settings.json)
         return self._out
@@ -190,7 +190,7 @@ class Call:
 
 def _prepare() -> None:
     """Import what is needed after the server's reply, while waiting for it."""
-    import agentbus.commands._out
+    import agentbus.commands._output
     import agentbus.core.oplog  # noqa: F401
 
 
@@ -299,20 +299,8 @@ GROUPS = {
     "Notes": ("jot", "recall", "list", "forget"),
     "Flags": ("announce", "await", "satisfy", "release", "hold"),
     "Work": (
-        "publish",
-        "work",
-        "result",
-        "route",
-        "ask",
-        "dlq",
-        "pause",
-        "halt",
-        "resume",
-        "agent",
-        "bus",
-        "metrics",
-        "rerun",
-        "tidy",
+        *("publish", "work", "result", "route", "ask", "dlq", "pause", "halt", "resume", "agent"),
+        *("bus", "metrics", "rerun", "tidy"),
     ),
     "Pipeline": ("archive", "replay", "report", "spark"),
     "Events": ("events", "outbox", "consume", "supervise", "quarantine"),

@@ -6,9 +6,9 @@ import random
 import threading
 import time
 
-from agentbus.commands import _events, _running
+from agentbus.commands import _events, _long_running
 from agentbus.commands._declare import Call
-from agentbus.commands._out import to_json
+from agentbus.commands._output import to_json
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def demo(call: Call) -> None:
         made.create()
     made.check()
     stop = threading.Event()
-    _running.until_told([(lambda: _send(call, made, stop), stop.set)])
+    _long_running.until_told([(lambda: _send(call, made, stop), stop.set)])
 
 
 def _send(call: Call, ledger: Ledger, stop: threading.Event) -> None:

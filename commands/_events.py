@@ -9,7 +9,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from agentbus.commands._declare import Param, seconds
-from agentbus.commands._running import until_told
+from agentbus.commands._long_running import until_told
 from agentbus.core.errors import BackendUnavailable, ConfigError, UsageError
 from agentbus.core.loggers import emit
 from agentbus.core.settings import events_path

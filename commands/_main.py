@@ -26,7 +26,7 @@ def main() -> NoReturn:
     try:
         code = run(sys.argv[1:])
     except BaseException as error:  # noqa: BLE001 (the last word to the user)
-        from agentbus.commands._trouble import told
+        from agentbus.commands._errors import told
 
         code, _ = told(error, "agentbus", json=json_wished(sys.argv[1:]))
     # The interpreter's own farewell takes longer than a verb; nothing is left to flush. Only Spark has
@@ -72,7 +72,7 @@ def call(verb: Verb, values: dict[str, Any], module: Any) -> int:
         code = int(module.run(Call(Args(values), settings)) or 0)
         outcome = "ok" if code == 0 else f"exit {code}"
     except BaseException as error:  # noqa: BLE001 (told, logged, and turned into a code)
-        from agentbus.commands._trouble import told
+        from agentbus.commands._errors import told
 
         json = json_wished(()) if settings is None else settings.json
         code, outcome = told(error, verb.name, json=json or bool(flags["json"]))

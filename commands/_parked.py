@@ -6,13 +6,13 @@ import orjson
 
 from agentbus.commands import _events
 from agentbus.commands._declare import Call, whole
-from agentbus.commands._table import count
+from agentbus.commands._format import count
 from agentbus.core.clock import rfc3339
 from agentbus.core.errors import UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from agentbus.commands._out import Out
+    from agentbus.commands._output import Out
     from agentbus.events import Parked
 
 _DOINGS = ("list", "show", "retry", "drop")

@@ -8,8 +8,8 @@ import threading
 import time
 from typing import TYPE_CHECKING, Self
 
-from agentbus.commands._out import plain
-from agentbus.commands._table import age, number
+from agentbus.commands._format import age, number
+from agentbus.commands._output import plain
 from agentbus.core.errors import AgentBusError
 
 if TYPE_CHECKING:

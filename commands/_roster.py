@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from agentbus.commands import _events
 from agentbus.commands._declare import Call
-from agentbus.commands._table import count
+from agentbus.commands._format import count
 
 
 def register(call: Call) -> None:

@@ -8,7 +8,7 @@ import os
 
 from agentbus.commands import _events
 from agentbus.commands._declare import Call
-from agentbus.commands._table import count
+from agentbus.commands._format import count
 from agentbus.core.errors import ConfigError, NotFound, Unhealthy, UsageError
 
 TYPE_CHECKING = False

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from agentbus.commands import _events, _table
+from agentbus.commands import _events, _format
 from agentbus.commands._declare import Call
-from agentbus.commands._table import age
+from agentbus.commands._format import age
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ def status(call: Call) -> None:
     found = [lease for one in standing(made) for lease in one.roles]
     if call.args.name is not None:
         found = [lease for lease in found if lease.role == call.args.name]
-    _table.show(
+    _format.show(
         call.out,
         _HEADS,
         [_row(lease) for lease in found],

@@ -6,14 +6,14 @@ import time
 from itertools import islice
 from typing import TYPE_CHECKING, Protocol
 
-from agentbus.commands._out import plain
-from agentbus.commands._table import WIDTH, cut
+from agentbus.commands._format import WIDTH, cut
+from agentbus.commands._output import plain
 from agentbus.core.clock import rfc3339
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from agentbus.commands._out import Out
+    from agentbus.commands._output import Out
     from agentbus.torture.verdict import Verdict
 
 # How many examples of a violation are shown, and how many characters of each.

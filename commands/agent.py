@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from agentbus.admin import pause
-from agentbus.commands import _order, _show, _table
+from agentbus.commands import _format, _pause_order, _values
 from agentbus.commands._declare import Call, Param, Verb, seconds
-from agentbus.commands._out import plain
-from agentbus.commands._table import count
+from agentbus.commands._format import count
+from agentbus.commands._output import plain
 from agentbus.core.clock import rfc3339
 from agentbus.core.errors import NotFound, TimedOut, UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from agentbus.admin.agents import Attendee
-    from agentbus.commands._out import Out
+    from agentbus.commands._output import Out
     from agentbus.workers.registry import Registered
 
 VERB = Verb(
@@ -85,16 +85,16 @@ def _order_to(call: Call, subject: dict[str, str]) -> None:
     args, out, bus = call.args, call.out, call.bus
     ((kind, name),) = subject.items()
     if args.action == "resume":
-        _order.show_resumed(out, kind, name, had=bus.resume(**subject))
+        _pause_order.show_resumed(out, kind, name, had=bus.resume(**subject))
     elif args.action == "pause":
         wait = pause.CONFIRM if args.wait is None else args.wait
-        _order.show_confirmed(out, bus.pause(**subject, why=args.why, wait=wait), wait)
+        _pause_order.show_confirmed(out, bus.pause(**subject, why=args.why, wait=wait), wait)
     else:
         wait = pause.GRACE if args.wait is None else args.wait
         found = bus.delete(**subject, wait=wait)
-        text = f"{_order.named(kind, name)}: {len(found.gone)} gone"
+        text = f"{_pause_order.named(kind, name)}: {len(found.gone)} gone"
         text += f", {count(found.handed_over, 'task')} handed over" if found.handed_over else ""
-        out.record({"name": name, **_show.fields(found)}, text)
+        out.record({"name": name, **_values.fields(found)}, text)
         if found.unconfirmed:
             raise TimedOut(
                 f"{' and '.join(found.unconfirmed)} still ran after {wait:g} s",
@@ -124,7 +124,7 @@ def _get(call: Call, name: str) -> None:
 
 
 def _fields(one: Registered) -> dict[str, object]:
-    return _show.fields(one) | {
+    return _values.fields(one) | {
         "seen": rfc3339(one.seen),
         "started": rfc3339(one.started),
         "age": round(one.age, 3),
@@ -146,7 +146,7 @@ def _show_agent(out: Out, one: Attendee) -> None:
             out.record({"agent_id": one.agent_id, "last_seen": at} | talk, "")
         return
     known = [plain(one.agent_id), one.state or "no worker"]
-    known += [] if one.age is None else [f"seen {_table.age(one.age)} ago"]
+    known += [] if one.age is None else [f"seen {_format.age(one.age)} ago"]
     known += [f"{one.unheard} unheard"] if one.unheard else []
     known += [f"holds {' '.join(map(plain, flags))}"] if flags else []
     out.record({}, ", ".join(known))
@@ -159,7 +159,7 @@ def _line(one: Registered) -> str:
     state = one.state if one.alive else "dead"
     figures = f"{one.running} running, {one.done} done, {one.failed} failed"
     figures += "" if one.lag is None else f", {one.lag} to do"
-    span = f"since {_table.age(one.age + one.seen - one.started)}" if one.started else "since -"
+    span = f"since {_format.age(one.age + one.seen - one.started)}" if one.started else "since -"
     text = f"{plain(one.queue)} {plain(one.group)} {state}, {figures}, {span}"
-    text += "" if one.alive else f", silent {_table.age(one.age)}"
+    text += "" if one.alive else f", silent {_format.age(one.age)}"
     return f"{text}: {plain(one.worker)}" + (f", paused {plain(one.paused)}" if one.paused else "")

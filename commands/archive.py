@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from agentbus.commands import _signals, _spark
 from agentbus.commands._declare import Call, Param, Verb, seconds
-from agentbus.commands._table import age, show as table
+from agentbus.commands._format import age, show as table
 from agentbus.core.errors import UsageError
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agentbus.commands import _show
+from agentbus.commands import _values
 from agentbus.commands._declare import Call, Param, Verb, body, seconds
 from agentbus.commands.publish import CORRELATION_ID, HEADER, PRIORITY, caused, payload
 from agentbus.core.errors import InvalidPayload
@@ -47,4 +47,4 @@ def run(call: Call) -> None:
         priority=args.priority,
         headers=dict(args.header) or None,
     )
-    _show.result(call.out, found.id, found.result)
+    _values.result(call.out, found.id, found.result)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agentbus.commands import _show
+from agentbus.commands import _values
 from agentbus.commands._declare import Call, Param, Verb, seconds
 from agentbus.coordination import wait
 from agentbus.core.errors import UsageError
@@ -58,4 +58,4 @@ def run(call: Call) -> None:
         fresh=args.fresh,
     )
     for met in call.run(op, patience=args.timeout or float("inf")):
-        _show.completion(call.out, met)
+        _values.completion(call.out, met)

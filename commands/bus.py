@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import orjson
 
-from agentbus.commands import _show, _table
+from agentbus.commands import _format, _values
 from agentbus.commands._declare import Call, Param, Verb, whole
 from agentbus.core.clock import rfc3339
 from agentbus.core.errors import UsageError
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from agentbus.admin.entries import Entry
     from agentbus.admin.stats import Group, QueueStats, StreamInfo
-    from agentbus.commands._out import Out
+    from agentbus.commands._output import Out
 
 VERB = Verb(
     "bus",
@@ -90,13 +90,13 @@ def _list(call: Call) -> None:
     found = call.bus.streams()
     rows = [
         (
-            *(_what(one), str(one.length), _table.age(one.oldest), _table.age(one.newest)),
+            *(_what(one), str(one.length), _format.age(one.oldest), _format.age(one.newest)),
             *(one.first_id or "-", one.last_id or "-"),
         )
         for one in found
     ]
     head = ("STREAM", "LENGTH", "OLDEST", "NEWEST", "FIRST ID", "LAST ID")
-    _table.show(call.out, head, rows, [_show.fields(one) for one in found], left=1)
+    _format.show(call.out, head, rows, [_values.fields(one) for one in found], left=1)
 
 
 def _what(one: StreamInfo) -> str:
@@ -115,18 +115,18 @@ def _stats(call: Call) -> None:
         return
     rows = [
         (
-            *(one.queue, one.group or "-", _backlog(one), _table.age(one.oldest)),
+            *(one.queue, one.group or "-", _backlog(one), _format.age(one.oldest)),
             *(str(one.pending), str(one.retrying), str(one.delayed)),
             *(str(one.dependent), str(one.dead)),
-            *(str(one.consumers), _table.number(one.rate)),
+            *(str(one.consumers), _format.number(one.rate)),
             *(
-                _table.share(one.running, "p95"),
-                _table.share(one.waiting, "p95"),
+                _format.share(one.running, "p95"),
+                _format.share(one.waiting, "p95"),
             ),
         )
         for one in found
     ]
-    _table.show(call.out, _STATS, rows, [_show.fields(one) for one in found], left=2)
+    _format.show(call.out, _STATS, rows, [_values.fields(one) for one in found], left=2)
 
 
 def _backlog(one: QueueStats | Group) -> str:
@@ -136,23 +136,23 @@ def _backlog(one: QueueStats | Group) -> str:
 def _detail(out: Out, one: QueueStats) -> None:
     """Print every figure of a queue and a group, one a line."""
     by_priority = ", ".join(f"{name} {count}" for name, count in one.by_priority.items() if count)
-    oldest = "" if one.oldest is None else f", the oldest for {_table.age(one.oldest)}"
+    oldest = "" if one.oldest is None else f", the oldest for {_format.age(one.oldest)}"
     held = (
-        "" if one.oldest_pending is None else f", the longest for {_table.age(one.oldest_pending)}"
+        "" if one.oldest_pending is None else f", the longest for {_format.age(one.oldest_pending)}"
     )
     rows = {
         "queue": one.queue,
         "group": one.group or "none yet",
         "backlog": _backlog(one) + (f" ({by_priority}){oldest}" if one.backlog else ""),
-        "held": f"{one.pending} by {_table.count(one.consumers, 'consumer')}{held}",
+        "held": f"{one.pending} by {_format.count(one.consumers, 'consumer')}{held}",
         "retrying": str(one.retrying),
         "delayed": str(one.delayed),
         "waits for others": str(one.dependent),
         "dead": str(one.dead),
-        "rate": f"{_table.number(one.rate)} done a second",
+        "rate": f"{_format.number(one.rate)} done a second",
         "attempts": "-" if one.attempts is None else f"{one.attempts:.2f} for each task",
-        "running": _table.durations(one.running),
-        "waiting": _table.durations(one.waiting),
+        "running": _format.durations(one.running),
+        "waiting": _format.durations(one.waiting),
         "counters": _counts(one.counters),
         "worked": _counts(one.worked),
     }
@@ -169,14 +169,14 @@ def _groups(call: Call) -> None:
     for one in call.bus.queue(call.args.queue).groups():
         text = f"{one.group}: {_backlog(one)} waiting, {one.pending} held, {one.retrying} retrying"
         text += f", {one.dead} dead"
-        text += "" if one.oldest is None else f"; oldest {_table.age(one.oldest)}"
+        text += "" if one.oldest is None else f"; oldest {_format.age(one.oldest)}"
         last = ", ".join(
             f"{name} {found}" for name, found in one.last_ids.items() if found != "0-0"
         )
-        out.record(_show.fields(one), text + (f"; delivered up to {last}" if last else ""))
+        out.record(_values.fields(one), text + (f"; delivered up to {last}" if last else ""))
         if not out.json:
             for consumer in one.consumers:
-                about = f"{consumer.pending} held, silent for {_table.age(consumer.idle)}"
+                about = f"{consumer.pending} held, silent for {_format.age(consumer.idle)}"
                 out.record({}, f"    {consumer.name}: {about}")
 
 
@@ -186,7 +186,7 @@ def _inspect(call: Call) -> None:
     limit = 20 if args.limit is None else args.limit
     queue = call.bus.queue(args.queue)
     for one in queue.inspect(group, last=args.last, start=args.start, limit=limit):
-        fields = _show.fields(one)
+        fields = _values.fields(one)
         fields["published"] = rfc3339(one.published, milliseconds=True)
         out.record(fields, _line(one))
 
@@ -194,10 +194,10 @@ def _inspect(call: Call) -> None:
 def _line(one: Entry) -> str:
     text = f"{one.id} {one.state}"
     if one.holder is not None and one.idle is not None:
-        text += f" by {one.holder} for {_table.age(one.idle)}"
+        text += f" by {one.holder} for {_format.age(one.idle)}"
     if one.attempts is not None:
         text += f", attempts {one.attempts}"
     elif one.deliveries is not None and one.deliveries > 1:
         text += f", delivered {one.deliveries} times"
     said = one.error or orjson.dumps(one.payload).decode()
-    return f"{text}: {'malformed: ' if one.error else ''}{_table.cut(said, 200)}"
+    return f"{text}: {'malformed: ' if one.error else ''}{_format.cut(said, 200)}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from agentbus.commands import _events, _running
+from agentbus.commands import _events, _long_running
 from agentbus.commands._declare import Call, Param, Verb
 
 TYPE_CHECKING = False
@@ -41,7 +41,7 @@ def run(call: Call) -> int:
     """Run the consumers until a signal comes, and return the exit code."""
     args = call.args
     chosen = _chosen(args.module, args.name)
-    with _running.warned(call):
+    with _long_running.warned(call):
         ledger = _events.ledger(call) if args.once else _events.served(call, "consume")
         if ledger is None:
             return 0
@@ -49,14 +49,14 @@ def run(call: Call) -> int:
 
         consumers = [Consumer(each, ledger, call.bus, lease=args.lease) for each in chosen]
         if not args.once:
-            _running.until_told([(_acting(call, each), each.stop) for each in consumers])
+            _long_running.until_told([(_acting(call, each), each.stop) for each in consumers])
             return 0
 
         def stop() -> None:
             for each in consumers:
                 each.stop()
 
-        _running.until_told([(lambda: _once(call, consumers), stop)])
+        _long_running.until_told([(lambda: _once(call, consumers), stop)])
     return int(any(each.failure is not None for each in consumers))
 
 

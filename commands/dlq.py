@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from agentbus.client.queue import Queue
-    from agentbus.commands._out import Out
+    from agentbus.commands._output import Out
     from agentbus.queues.dead_letters import Letter
 
 VERB = Verb(

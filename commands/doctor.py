@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agentbus.commands import _show
+from agentbus.commands import _values
 from agentbus.commands._declare import Call, Verb
 from agentbus.core.errors import Unhealthy
 
@@ -23,7 +23,7 @@ def run(call: Call) -> int:
         failed = failed or finding.status == "failed"
         remedy = f"; {finding.remedy}" if finding.remedy else ""
         call.out.record(
-            _show.fields(finding),
+            _values.fields(finding),
             f"{finding.status:8}{finding.check}: {finding.found}{remedy}",
         )
     return Unhealthy.exit_code if failed else 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from agentbus.commands import _show, _table
+from agentbus.commands import _format, _values
 from agentbus.commands._declare import Call, Param, Verb, seconds
 from agentbus.core.clock import rfc3339
 from agentbus.core.errors import BackendUnavailable, Unhealthy, UsageError
@@ -12,7 +12,7 @@ from agentbus.core.errors import BackendUnavailable, Unhealthy, UsageError
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from agentbus.admin.health import Health, HealthFinding
-    from agentbus.commands._out import Out
+    from agentbus.commands._output import Out
 
 VERB = Verb(
     "health",
@@ -146,7 +146,7 @@ class _Screen:
         """Draw the current findings."""
         from rich.text import Text
 
-        from agentbus.commands._out import plain
+        from agentbus.commands._output import plain
 
         if not self._live.is_started:
             self._live.start()
@@ -164,7 +164,7 @@ class _Screen:
 def _tell(out: Out, finding: HealthFinding) -> None:
     fields: dict[str, object] = {"time": rfc3339(time.time(), milliseconds=True)}
     out.record(
-        fields | _show.fields(finding),
+        fields | _values.fields(finding),
         _line(finding) + (f"; {finding.remedy}" if finding.remedy else ""),
     )
 
@@ -189,7 +189,7 @@ def _sum_up(out: Out, health: Health) -> None:
 
 def _summary(health: Health) -> str:
     looked = ", ".join(
-        _table.count(number, thing)
+        _format.count(number, thing)
         for number, thing in (
             (health.queues, "queue"),
             (health.consumers, "consumer"),
@@ -199,5 +199,5 @@ def _summary(health: Health) -> str:
     )
     if not health.findings:
         return f"healthy: {looked}, the server"
-    told = f"{health.critical} critical, {_table.count(health.warnings, 'warning')}"
+    told = f"{health.critical} critical, {_format.count(health.warnings, 'warning')}"
     return f"{'unhealthy' if health.critical else 'warning'}: {told}; {looked}, the server"

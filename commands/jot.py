@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agentbus.commands import _show
+from agentbus.commands import _values
 from agentbus.commands._declare import Call, Param, Verb, body, tags
 from agentbus.coordination import notes
 from agentbus.core.errors import UsageError
@@ -50,6 +50,6 @@ def run(call: Call) -> None:
     value = body("note", text, args.value, call.settings.max_body, "--value")
     noted = call.run(notes.jot(call.enter(), key, value, labels, if_absent=args.if_absent))
     if call.out.json:
-        _show.note(call.out, noted, value=True)
+        _values.note(call.out, noted, value=True)
     else:
         call.out.record({}, noted.key)

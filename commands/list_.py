@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agentbus.commands import _show
+from agentbus.commands import _values
 from agentbus.commands._declare import Call, Param, Verb, whole
 from agentbus.core.clock import rfc3339
 from agentbus.core.errors import UsageError
@@ -40,12 +40,14 @@ def run(call: Call) -> None:
         raise UsageError("several kinds were given", hint="give one at a time")
     if args.flags:
         for state in bus.flags():
-            _show.flag(out, state)
+            _values.flag(out, state)
     elif args.agents:
         for seen in bus.agents():
             at = rfc3339(seen.last_seen)
             behind = "" if seen.unheard is None else f", {seen.unheard} unheard"
-            out.record(_show.fields(seen) | {"last_seen": at}, f"{seen.agent_id} seen {at}{behind}")
+            out.record(
+                _values.fields(seen) | {"last_seen": at}, f"{seen.agent_id} seen {at}{behind}"
+            )
     elif args.topics:
         for topic in bus.topics():
             at = rfc3339(topic.last_spoken)
@@ -55,4 +57,4 @@ def run(call: Call) -> None:
             out.record({"queue": queue}, queue)
     else:
         for note in bus.list_(tag=args.tag, latest=args.latest):
-            _show.note(out, note, value=False)
+            _values.note(out, note, value=False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agentbus.commands import _show, _table
+from agentbus.commands import _format, _values
 from agentbus.commands._declare import Call, Param, Verb, whole
 from agentbus.core.clock import rfc3339
 from agentbus.core.errors import UsageError
@@ -86,11 +86,11 @@ def run(call: Call) -> None:
         return
     found = call.bus.metrics(since=args.since, queue=args.queue)
     rows = [_row(one) for one in found]
-    _table.show(
+    _format.show(
         out,
         _HEAD,
         rows,
-        [_show.fields(one) | {"seconds": round(one.seconds, 3)} for one in found],
+        [_values.fields(one) | {"seconds": round(one.seconds, 3)} for one in found],
         left=2,
     )
 
@@ -124,14 +124,14 @@ def _row(one: Metrics) -> tuple[str, ...]:
     return (
         *(one.queue, one.group or "-"),
         *(str(one.counts.get(event, 0)) for event in events),
-        _table.number(one.rate),
-        *(_table.share(one.running, name) for name in ("p50", "p95", "p99")),
-        _table.share(one.waiting, "p95"),
+        _format.number(one.rate),
+        *(_format.share(one.running, name) for name in ("p50", "p95", "p99")),
+        _format.share(one.waiting, "p95"),
     )
 
 
 def _raw(one: Sample) -> dict[str, Any]:
-    fields = _show.fields(one)
+    fields = _values.fields(one)
     for name in ("start", "end"):
         fields[name] = rfc3339(fields[name], milliseconds=True)
     return fields

@@ -6,9 +6,9 @@ import sys
 from collections import deque
 from typing import TYPE_CHECKING
 
-from agentbus.commands import _entry
+from agentbus.commands import _message
 from agentbus.commands._declare import Call, Param, Verb, seconds
-from agentbus.commands._out import plain
+from agentbus.commands._output import plain
 from agentbus.core.clock import rfc3339
 
 if TYPE_CHECKING:
@@ -40,10 +40,10 @@ def run(call: Call) -> None:
 def _plain(call: Call) -> None:
     bus, tail = call.bus, "0-0"
     for message in bus.overhear(last=_SHOWN):
-        _entry.show_message(call.out, message)
+        _message.show_message(call.out, message)
         tail = message.id
     for message in bus.overhear(since=tail, follow=True, timeout=call.args.timeout):
-        _entry.show_message(call.out, message)
+        _message.show_message(call.out, message)
 
 
 def _live(call: Call) -> None:

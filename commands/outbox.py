@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from agentbus.commands import _events, _running, _table
+from agentbus.commands import _events, _format, _long_running
 from agentbus.commands._declare import Call, Param, Verb
+from agentbus.commands._format import age, count
 from agentbus.commands._standing import holding
-from agentbus.commands._table import age, count
 from agentbus.core.errors import UsageError
 
 TYPE_CHECKING = False
@@ -82,7 +82,7 @@ def _init(call: Call, ledger: Ledger) -> None:
 
 def _relay(call: Call) -> None:
     once = call.args.once
-    with _running.warned(call):
+    with _long_running.warned(call):
         ledger = _events.ledger(call) if once else _events.served(call, "relay")
         if ledger is None:
             return
@@ -90,13 +90,13 @@ def _relay(call: Call) -> None:
 
         relay = Relay(ledger, call.bus, lease=call.args.lease)
         if once:
-            _running.until_told([(lambda: _once(call, relay), relay.stop)])
+            _long_running.until_told([(lambda: _once(call, relay), relay.stop)])
             return
 
         def tell(published: int) -> None:
             call.out.record({"published": published}, f"{count(published, 'event')} published")
 
-        _running.until_told([(lambda: relay.run(tell), relay.stop)])
+        _long_running.until_told([(lambda: relay.run(tell), relay.stop)])
 
 
 def _once(call: Call, relay: Relay) -> None:
@@ -129,7 +129,7 @@ def _status(call: Call, ledger: Ledger) -> None:
     from agentbus.events import standing
 
     found = standing(ledger)
-    _table.show(
+    _format.show(
         call.out,
         _STREAMS,
         [(one.stream, str(one.waiting), str(one.published), age(one.oldest)) for one in found],
@@ -139,7 +139,7 @@ def _status(call: Call, ledger: Ledger) -> None:
     leases = [lease for one in found for lease in one.leases]
     if leases and not call.out.json:
         call.out.record({}, "")
-        _table.show(call.out, _LEASES, [_row(lease) for lease in leases], [], left=3)
+        _format.show(call.out, _LEASES, [_row(lease) for lease in leases], [], left=3)
     holding(call, leases)
 
 

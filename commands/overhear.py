@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agentbus.commands import _entry
+from agentbus.commands import _message
 from agentbus.commands._declare import Call, Param, Verb, seconds, whole
 from agentbus.coordination import overhear
 
@@ -63,8 +63,8 @@ def run(call: Call) -> None:
         timeout=args.timeout,
         others=args.others,
         reset=args.reset,
-        make=_entry.pair,
+        make=_message.pair,
     )
     patience = (args.timeout or float("inf")) if args.follow else 0.0
     for entry_id, named in call.each(op, patience=patience):
-        _entry.show(call.out, entry_id, named)
+        _message.show(call.out, entry_id, named)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from agentbus.commands import _order
+from agentbus.commands import _pause_order
 from agentbus.commands._declare import Call, Param, Verb
 
 VERB = Verb(
     "pause",
     "Pause a queue: workers take no new tasks. Without a name, list the pauses.",
     Param("queue", metavar="QUEUE", help="The queue."),
-    *_order.OPTIONS,
+    *_pause_order.OPTIONS,
     text="Running tasks continue. Returns when every live worker has confirmed: a task that is"
     " published later does not run before 'resume'. If a worker does not confirm in time, exit 3;"
     " the order remains in force. It also applies to workers that start later. No such queue: exit"
@@ -27,7 +27,7 @@ def run(call: Call) -> None:
     args = call.args
     if args.queue is None:
         for order in call.bus.paused():
-            _order.show(call.out, order)
+            _pause_order.show(call.out, order)
         return
     order = call.bus.pause(queue=args.queue, why=args.why, wait=args.wait)
-    _order.show_confirmed(call.out, order, args.wait)
+    _pause_order.show_confirmed(call.out, order, args.wait)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agentbus.commands import _table
+from agentbus.commands import _format
 from agentbus.commands._declare import Call, Param, Verb
 from agentbus.core.errors import UsageError
 
@@ -63,7 +63,7 @@ def _list(call: Call) -> None:
 
     found = quarantined(call.bus)
     fields = [{"consumer": one.consumer, **one.fields()} for one in found]
-    _table.show(call.out, _HEAD, [_row(one) for one in found], fields, left=3)
+    _format.show(call.out, _HEAD, [_row(one) for one in found], fields, left=3)
 
 
 def _row(one: Quarantined) -> tuple[str, ...]:

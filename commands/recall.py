@@ -52,11 +52,11 @@ def run(call: Call) -> None:
         value = found[found.index(b"value") + 1] if b"value" in found[::2] else b""
         call.out.exactly(value)
         return
-    from agentbus.commands import _show
+    from agentbus.commands import _values
     from agentbus.coordination import notes
 
     if key is not None:
-        _show.note(call.out, call.run(notes.recall(scope, key)), value=True)
+        _values.note(call.out, call.run(notes.recall(scope, key)), value=True)
         return
     for noted in call.run(notes.notes(scope, labels, every=args.all, latest=args.latest)):
-        _show.note(call.out, noted, value=True)
+        _values.note(call.out, noted, value=True)

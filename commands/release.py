@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agentbus.commands import _show
+from agentbus.commands import _values
 from agentbus.commands._declare import FLAG, Call, Param, Verb, one_flag
 
 VERB = Verb(
@@ -20,4 +20,4 @@ VERB = Verb(
 def run(call: Call) -> None:
     """Release the flag and print it."""
     args = call.args
-    _show.flag(call.out, call.bus.release(one_flag(args), force=args.force))
+    _values.flag(call.out, call.bus.release(one_flag(args), force=args.force))

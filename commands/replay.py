@@ -163,15 +163,15 @@ def _show(call: Call, done: ReplayResult) -> None:
         call.out.record(fields, "")
         return
     if done.dry_run:
-        from agentbus.commands import _table
+        from agentbus.commands import _format
 
         rows = [_row(one) for one in done.streams]
-        _table.show(call.out, _HEAD, rows, [], left=2)
+        _format.show(call.out, _HEAD, rows, [], left=2)
     call.out.record({}, _said(done))
 
 
 def _said(done: ReplayResult) -> str:
-    from agentbus.commands._table import age, count
+    from agentbus.commands._format import age, count
 
     if done.dry_run:
         text = f"replay {done.id}: {count(done.rows, 'row')} would be published"

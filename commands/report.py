@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
-    from agentbus.commands._out import Out
+    from agentbus.commands._output import Out
     from agentbus.pipeline.reports.running import Filled, Outcome, ReportStep
 
 VERB = Verb(

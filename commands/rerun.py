@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agentbus.commands import _show
+from agentbus.commands import _values
 from agentbus.commands._declare import Call, Param, Verb, whole
 from agentbus.core.errors import UsageError
 
@@ -53,4 +53,4 @@ def run(call: Call) -> None:
     text += f", {done.first} to {done.last}" if done.first else ""
     are = "is" if done.pending == 1 else "are"
     text += f"; {done.pending} {are} pending and left alone" if done.pending else ""
-    call.out.record(_show.fields(done), text)
+    call.out.record(_values.fields(done), text)

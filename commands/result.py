@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agentbus.commands import _show
+from agentbus.commands import _values
 from agentbus.commands._declare import Call, Param, Verb, seconds
 
 VERB = Verb(
@@ -32,4 +32,4 @@ def run(call: Call) -> None:
     """Print the result."""
     args = call.args
     found = call.bus.result(args.id, args.wait or None, group=args.group)
-    _show.result(call.out, args.id, found)
+    _values.result(call.out, args.id, found)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from agentbus.admin import pause
-from agentbus.commands import _order
+from agentbus.commands import _pause_order
 from agentbus.commands._declare import Call, Param, Verb
 
 VERB = Verb(
@@ -22,4 +22,4 @@ def run(call: Call) -> None:
     """Resume the queue, or the project."""
     queue = call.args.queue
     kind = pause.PROJECT if queue is None else "queue"
-    _order.show_resumed(call.out, kind, queue, had=call.bus.resume(queue=queue))
+    _pause_order.show_resumed(call.out, kind, queue, had=call.bus.resume(queue=queue))

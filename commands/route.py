@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import orjson
 
-from agentbus.commands import _running
+from agentbus.commands import _long_running
 from agentbus.commands._declare import Call, Param, Verb, body, seconds
-from agentbus.commands._table import count
+from agentbus.commands._format import count
 from agentbus.core.errors import InvalidPayload
 
 TYPE_CHECKING = False
@@ -76,8 +76,8 @@ def run(call: Call) -> None:
     router = Router(
         call.bus, rules, drain=args.drain, visibility=args.visibility, on_refused=refused
     )
-    with _running.warned(call):
-        _running.until_told([(router.run, router.stop)])
+    with _long_running.warned(call):
+        _long_running.until_told([(router.run, router.stop)])
     found = {
         name: router.counts[name]
         for name in ("moved", "duplicates", "stopped", "buried", "waiting")

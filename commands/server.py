@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agentbus.commands import _show
+from agentbus.commands import _values
 from agentbus.commands._declare import Call, Param, Verb
 
 VERB = Verb(
@@ -53,5 +53,5 @@ def run(call: Call) -> int:
             f"{found.version} running as process {found.pid} for {found.uptime:g} s,"
             f" {found.keys} keys, {(found.memory or 0) / 1048576:.1f} MiB, socket {found.socket}"
         )
-    call.out.record(_show.fields(found), text)
+    call.out.record(_values.fields(found), text)
     return 0 if found.running else _NOT_RUNNING

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from agentbus.commands import _events, _running
+from agentbus.commands import _events, _long_running
 from agentbus.commands._declare import Call, Param, Verb, seconds
 
 TYPE_CHECKING = False
@@ -67,8 +67,8 @@ def run(call: Call) -> None:
     def tell(happening: Happening) -> None:
         call.out.record(dataclasses.asdict(happening), _text(happening))
 
-    with _running.warned(call):
-        _running.until_told([(lambda: supervisor.run(tell), supervisor.stop)])
+    with _long_running.warned(call):
+        _long_running.until_told([(lambda: supervisor.run(tell), supervisor.stop)])
 
 
 def _text(one: Happening) -> str:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from agentbus.commands import _show
+from agentbus.commands import _values
 from agentbus.commands._declare import Call, Param, Verb
-from agentbus.commands._table import count
+from agentbus.commands._format import count
 
 VERB = Verb(
     "tidy",
@@ -26,4 +26,4 @@ def run(call: Call) -> None:
     for done in call.bus.tidy(args.queue, dry_run=args.dry_run):
         text = f"{done.queue}: {would}trimmed by {done.trimmed}"
         text += f", {count(done.consumers, 'dead consumer')}, {count(done.leftovers, 'leftover')}"
-        call.out.record(_show.fields(done) | {"dry_run": args.dry_run}, text)
+        call.out.record(_values.fields(done) | {"dry_run": args.dry_run}, text)

@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 import agentbus
-from agentbus.commands import _progress, _table
+from agentbus.commands import _format, _progress
 from agentbus.workers.metrics import Tally
 from tests.servers import Shell, ask, program
 
@@ -240,10 +240,10 @@ class Kept:
 def test_a_table_fits_a_hundred_columns_whatever_a_queue_is_called(rows):
     out = Kept()
     head = ("QUEUE", "GROUP", *(f"COLUMN{number}" for number in range(6)))
-    _table.show(out, head, [(n * 50, n * 9, *[str(c)] * 6) for n, c in rows], [], left=2)
+    _format.show(out, head, [(n * 50, n * 9, *[str(c)] * 6) for n, c in rows], [], left=2)
 
     assert len(out.lines) == len(rows) + 1
-    assert all(len(line) <= _table.WIDTH for line in out.lines)
+    assert all(len(line) <= _format.WIDTH for line in out.lines)
 
 
 @pytest.mark.parametrize(
@@ -255,7 +255,7 @@ def test_a_table_fits_a_hundred_columns_whatever_a_queue_is_called(rows):
     ],
 )
 def test_ages_are_written_as_people_read_them(seconds, said):
-    assert _table.age(seconds) == said
+    assert _format.age(seconds) == said
 
 
 def test_a_name_that_a_terminal_would_obey_is_shown_harmlessly(shell, bus):

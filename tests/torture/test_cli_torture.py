@@ -25,7 +25,7 @@ from typing import Any
 import pytest
 
 from agentbus.commands import _verdict
-from agentbus.commands._out import Out
+from agentbus.commands._output import Out
 from agentbus.core import settings
 from agentbus.errors import ConfigError, UsageError
 from agentbus.torture import modes

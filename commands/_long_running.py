@@ -9,7 +9,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from agentbus.commands import _signals
-from agentbus.commands._out import to_stderr
+from agentbus.commands._output import to_stderr
 from agentbus.core import oplog
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agentbus.commands._out import ReaderGone, plain, to_json, to_stderr
+from agentbus.commands._output import ReaderGone, plain, to_json, to_stderr
 from agentbus.core.errors import AgentBusError
 
 _INTERRUPTED = 130

@@ -8,7 +8,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from agentbus.commands._out import Out
+    from agentbus.commands._output import Out
     from agentbus.coordination.flags import FlagState
     from agentbus.coordination.notes import Note
     from agentbus.coordination.wait import Completion

@@ -7,7 +7,7 @@ from agentbus.core.stream import id_time, is_number
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from agentbus.commands._out import Out
+    from agentbus.commands._output import Out
     from agentbus.coordination.message import Message
 
 # The fields that every entry may have; other fields belong to a notice of the bus.

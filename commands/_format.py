@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from agentbus.commands._out import plain
+from agentbus.commands._output import plain
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from agentbus.commands._out import Out
+    from agentbus.commands._output import Out
     from agentbus.workers.metrics import Durations
 
 WIDTH = 100

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from agentbus.admin import pause
-from agentbus.commands import _show
+from agentbus.commands import _values
 from agentbus.commands._declare import Param, seconds
 from agentbus.core.errors import TimedOut
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from agentbus.admin.pause import Order
-    from agentbus.commands._out import Out
+    from agentbus.commands._output import Out
 
 OPTIONS = (
     Param("why", "--why", metavar="TEXT", help="The reason, shown in listings."),
@@ -29,7 +29,7 @@ def show(out: Out, order: Order) -> None:
     text = f"{named(order.kind, order.name)} {_paused(order.kind)}"
     text += f" by {order.by}" if order.by else ""
     text += f" since {order.at}" if order.at else ""
-    out.record(_show.fields(order), text + (f": {order.why}" if order.why else ""))
+    out.record(_values.fields(order), text + (f": {order.why}" if order.why else ""))
 
 
 def show_confirmed(out: Out, order: Order, wait: float) -> None:
