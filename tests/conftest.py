@@ -6,11 +6,13 @@ test runs on both. A server that is missing is an error, never a skip.
 
 from __future__ import annotations
 
+import fcntl
+import gc
 import os
 import pathlib
 import signal
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from typing import Any
 
 import pytest
@@ -23,6 +25,7 @@ from tests.servers import CACHE, Server, Shell, program, scrubbed
 
 # Also for what is started once for all tests, before any of them.
 os.environ["XDG_CACHE_HOME"] = str(CACHE)
+CACHE.mkdir(exist_ok=True)
 
 # Where the run was started in the background, a shell may have had it ignore interrupts, and all that
 # it starts would ignore them, too.
@@ -39,6 +42,27 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     from tests.spreading import Spreading
 
     return Spreading(config, log)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Collect with the least work: compile once, and search no garbage.
+
+    pytest rewrites the assertions of all tests where no file of an earlier run is there. The first of
+    several processes does this, and the others, which wait here, read what it wrote.
+    """
+    with (CACHE / "collecting.lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            fcntl.flock(lock, fcntl.LOCK_SH)
+        # Hundreds of thousands of objects are made here, and all of them stay.
+        gc.disable()
+        try:
+            return (yield)
+        finally:
+            gc.enable()
+            gc.freeze()
 
 
 @pytest.hookimpl(tryfirst=True)
