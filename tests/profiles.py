@@ -1,6 +1,7 @@
 """How many examples the property tests try: HYPOTHESIS_PROFILE is `ci` (the default) or `nightly`.
 
-By hand: `HYPOTHESIS_PROFILE=nightly .venv/bin/python -m pytest tests/test_names.py -o timeout=0`.
+`scripts/test nightly` sets it. By hand:
+`HYPOTHESIS_PROFILE=nightly .venv/bin/python -m pytest tests/test_names.py -o timeout=0`.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ _ALWAYS = {
     "suppress_health_check": [HealthCheck.too_slow, HealthCheck.filter_too_much],
 }
 # The same examples on every run: a merge is never stopped by a find that it did not cause.
-settings.register_profile("ci", max_examples=60, derandomize=True, database=None, **_ALWAYS)
+settings.register_profile("ci", max_examples=40, derandomize=True, database=None, **_ALWAYS)
 settings.register_profile("nightly", max_examples=10_000, **_ALWAYS)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or "ci")
 
@@ -31,16 +32,16 @@ _PHASES = tuple(phase for phase in Phase if phase is not Phase.explain)
 
 
 def runs() -> settings:
-    """Return settings for state machines: 50 runs in CI, 1,000 at night."""
+    """Return settings for state machines: 30 runs in CI, 1,000 at night."""
     nightly = settings.default.max_examples >= 1000
     return settings(
-        max_examples=1000 if nightly else 50,
+        max_examples=1000 if nightly else 30,
         stateful_step_count=50 if nightly else 30,
         phases=_PHASES,
     )
 
 
 def few() -> settings:
-    """Return settings for what is dear and comes in dozens: 12 examples in CI, all of them at night."""
+    """Return settings for what is dear and comes in dozens: 8 examples in CI, all of them at night."""
     nightly = settings.default.max_examples >= 1000
-    return settings(max_examples=settings.default.max_examples if nightly else 12)
+    return settings(max_examples=settings.default.max_examples if nightly else 8)

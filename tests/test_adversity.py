@@ -18,6 +18,7 @@ from agentbus.retry import Backoff
 from agentbus.store.scripts import digest
 from tests.proxy import Proxy
 from tests.servers import ask
+from tests.tiers import nightly, on_one_store
 
 PATIENCE = 30.0
 # Longer than any test: what waits for it is not done in time.
@@ -276,6 +277,7 @@ def test_tasks_that_were_taken_over_meanwhile_are_not_acknowledged_by_their_numb
     assert left(bus, project) == 11
 
 
+@on_one_store
 @pytest.mark.parametrize("mode", MODES)
 def test_a_server_that_forgets_all_scripts_in_the_midst_changes_nothing(bus, project, mode):
     number = 1500
@@ -372,8 +374,16 @@ def test_what_is_done_is_not_run_again_because_a_retry_is_slow(real_url, project
         assert acknowledged == begun - 1
 
 
-@pytest.mark.parametrize("at", [0, 900])
-@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
+@on_one_store
+@pytest.mark.parametrize(
+    ("error", "at"),
+    [
+        (KeyboardInterrupt, 900),
+        (SystemExit, 0),
+        nightly(KeyboardInterrupt, 0),
+        nightly(SystemExit, 900),
+    ],
+)
 @pytest.mark.parametrize("mode", ["serial", "batches", "one coroutine"])
 def test_an_interrupted_worker_acknowledges_what_is_done_and_gives_back_the_rest(
     bus, project, mode, error, at
@@ -403,6 +413,7 @@ def test_an_interrupted_worker_acknowledges_what_is_done_and_gives_back_the_rest
     assert left(bus, project) == 0
 
 
+@on_one_store
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
 @pytest.mark.parametrize("mode", ["threads", "coroutines"])
 def test_an_exit_in_a_handler_beside_others_fails_its_task_and_leaves_no_place_taken(

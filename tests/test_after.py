@@ -22,6 +22,7 @@ from agentbus.testing import published
 from tests.conftest import Connect
 from tests.profiles import times
 from tests.servers import Server, Shell, ask, client
+from tests.tiers import on_one_store
 
 SOON = Backoff(first=0.001)
 
@@ -616,6 +617,7 @@ def graphs(draw: Callable[[Any], Any]) -> list[Node]:
     return [Node(draw, number) for number in range(draw(st.integers(1, 30)))]
 
 
+@on_one_store
 @settings(parent=times(0.2), suppress_health_check=list(HealthCheck))
 @given(nodes=graphs(), concurrency=st.sampled_from([1, 3]), late=st.integers(0, 30))
 def test_exactly_those_run_whose_dependencies_are_done_and_after_them(

@@ -11,6 +11,7 @@ import agentbus
 import agentbus.aio
 from agentbus import FlagHeld, NotHolder, TimedOut
 from tests.servers import Server
+from tests.tiers import on_one_store
 
 
 @pytest.fixture
@@ -190,6 +191,7 @@ async def test_a_thousand_coroutines_await_on_a_handful_of_connections(
     assert {found[0].by for found in met} == {"ada"}
 
 
+@on_one_store
 async def test_a_thousand_followers_hear_every_message(url: str, project: str):
     async with agentbus.aio.connect(
         url, project=project, agent="crowd", deadline=PATIENCE

@@ -17,6 +17,7 @@ from agentbus.queues.delivery import Delivery
 from agentbus.store.steps import Command
 from tests.profiles import times
 from tests.servers import ask
+from tests.tiers import on_one_store
 
 GROUPS = ("a", "b", "c")
 HOUR = 3600.0
@@ -110,6 +111,7 @@ def test_all_priorities_are_trimmed(bus: agentbus.Bus) -> None:
     assert tidy(bus).trimmed == 4
 
 
+@on_one_store
 def test_more_is_trimmed_than_one_step_takes(
     bus: agentbus.Bus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -352,6 +354,7 @@ _OPERATIONS = st.lists(
 )
 
 
+@on_one_store
 @settings(
     times(1), suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )

@@ -17,6 +17,7 @@ from agentbus.queues import dead_letters
 from agentbus.store.driver import iterate
 from tests.conftest import Connect, Shell
 from tests.servers import ask
+from tests.tiers import on_one_store
 
 
 def buried(bus: agentbus.Bus, *errors: str) -> list[str]:
@@ -233,6 +234,7 @@ def test_purged_letters_give_their_room_back_when_they_are_the_oldest(bus: agent
     assert (ask(bus, "XLEN", key), hidden(bus)) == (2300, 0)
 
 
+@on_one_store
 def test_the_janitor_gives_back_what_a_purge_from_the_newest_on_left(bus: agentbus.Bus) -> None:
     ids = many(bus, 3500)
     key = bus.scope.keys.dead_letters("mail", "default")

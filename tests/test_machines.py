@@ -9,9 +9,11 @@ from tests.machines.cursors import CursorMachine
 from tests.machines.flags import FlagMachine
 from tests.machines.notebook import NotebookMachine
 from tests.machines.queue import QueueMachine
+from tests.tiers import on_one_store
 
 
 @pytest.mark.parametrize("machine", [FlagMachine, NotebookMachine, CursorMachine, QueueMachine])
+@on_one_store
 def test_whatever_is_done_in_any_order_the_bus_does_as_the_model(
     machine: type[base.Machine], url: str
 ) -> None:

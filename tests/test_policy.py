@@ -24,6 +24,7 @@ from tests.pages import blocks
 from tests.servers import ask
 from tests.small_worker import Registry
 from tests.test_presence import age
+from tests.tiers import on_one_store
 
 PAGE = pathlib.Path(__file__).parent.parent / "docs/how-to/queue-policies.md"
 Configured = Callable[..., agentbus.Bus]
@@ -592,6 +593,7 @@ def test_a_queue_purges_its_own_dead_letters_alone(shared: agentbus.Bus) -> None
     assert shared.queue("failed").purge() == 1
 
 
+@on_one_store
 def test_dead_letters_are_found_among_many_of_another_queue(shared: agentbus.Bus) -> None:
     shared.queue("post").publish_many(range(1100))
     shared.subscribe("post", refusing, drain=True).run()

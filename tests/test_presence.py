@@ -19,6 +19,7 @@ from agentbus.workers.registry import ALIVE, KEPT, WorkerOrders, WorkerRegistrat
 from tests.conftest import Connect
 from tests.servers import ask
 from tests.small_worker import BRISK, PATIENCE, Registry, SmallWorker
+from tests.tiers import on_one_store
 
 NAMES = ["mail", "a:b", "100%", "*", "schräg", "x y"]
 
@@ -481,6 +482,7 @@ def dead(bus: agentbus.Bus, connect: Connect, tasks: int) -> str:
     return name
 
 
+@on_one_store
 def test_delete_hands_over_what_a_dead_worker_holds(bus: agentbus.Bus, connect: Connect) -> None:
     # given a worker that died with more tasks than one script takes
     worker = dead(bus, connect, 1203)

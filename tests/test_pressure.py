@@ -9,12 +9,14 @@ import agentbus
 from agentbus.errors import QueueFull
 from agentbus.queues.delivery import Delivery
 from tests.conftest import Connect
+from tests.tiers import on_one_store
 
 BOUND = 1000
 TIMES = 10
 PATIENCE = 60.0
 
 
+@on_one_store
 def test_a_publisher_ten_times_faster_than_the_workers_is_refused_and_nothing_is_lost(
     bus: agentbus.Bus, connect: Connect
 ) -> None:
@@ -57,6 +59,7 @@ def test_a_publisher_ten_times_faster_than_the_workers_is_refused_and_nothing_is
     assert queue.dead_letters() == []
 
 
+@on_one_store
 def test_many_at_once_beyond_the_bound_are_refused_whole_batches_at_a_time(
     bus: agentbus.Bus,
 ) -> None:

@@ -15,6 +15,7 @@ from agentbus.core.keys import Keys
 from agentbus.errors import QueueFull, TaskFailed, TimedOut, UsageError
 from tests.conftest import Connect
 from tests.servers import Server, ask as plainly
+from tests.tiers import on_one_store
 
 Serve = Callable[..., agentbus.Worker]
 
@@ -300,6 +301,7 @@ def test_threads_that_ask_on_one_bus_get_each_their_own(bus: agentbus.Bus, serve
     assert got == {number: number * 2 for number in range(20)}
 
 
+@on_one_store
 async def test_many_askers_of_one_asynchronous_bus_get_each_their_own(
     abus: agentbus.AsyncBus, serve: Serve
 ) -> None:
