@@ -17,6 +17,23 @@ from tests.events.forked import Forked
 from tests.events.shop import STREAM, act
 from tests.servers import Shell
 
+HERE = pathlib.Path(__file__).parent
+# What these files are about is decided in Python, by statements that other files try on both databases:
+# they run on PostgreSQL in the nightly tier alone.
+ON_SQLITE = [
+    HERE / f"test_{name}.py" for name in ("parking", "roster", "sending", "standings", "telemetry")
+]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave PostgreSQL to the nightly tier where it shows nothing more."""
+    assert all(file.exists() for file in ON_SQLITE)
+    for item in items:
+        database = getattr(item, "callspec", None) and item.callspec.params.get("database")
+        if database == "postgresql" and item.path in ON_SQLITE:
+            item.add_marker(pytest.mark.slow)
+
 
 @pytest.fixture
 def real_shell(real_shell: Shell) -> Shell:

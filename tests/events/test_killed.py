@@ -11,6 +11,7 @@ from agentbus.events import Relay, kill_points
 from tests.events import killed
 from tests.events.forked import FRESH
 from tests.events.shop import effects, entries, expire, rows, send, uuids
+from tests.tiers import nightly
 
 SENT = ["a", "b", "poison", "d", "e", "f"]
 ACTED = ["a", "b", "d", "e", "f"]
@@ -74,7 +75,16 @@ def test_a_relay_that_is_killed_at_a_step_loses_nothing(ledger, run, bus, valkey
     assert effects(ledger) == sorted([*ACTED, "late"])
 
 
-@pytest.mark.parametrize("role", ["consumer", "batch"])
+@pytest.mark.parametrize(
+    ("role", "database"),
+    [
+        ("consumer", "postgresql"),
+        ("batch", "sqlite"),
+        nightly("consumer", "sqlite"),
+        nightly("batch", "postgresql"),
+    ],
+    indirect=["database"],
+)
 @pytest.mark.parametrize(
     "step",
     [
