@@ -1,0 +1,23 @@
+"""The tiers of tests: what the smoke tier runs is there, and needs neither Spark nor PostgreSQL."""
+
+from __future__ import annotations
+
+import pathlib
+
+HERE = pathlib.Path(__file__).parent
+
+
+def smoke() -> list[str]:
+    return (HERE / "smoke.txt").read_text().splitlines()
+
+
+def test_each_file_of_the_smoke_tier_is_there():
+    assert [name for name in smoke() if not (HERE.parent / name).is_file()] == []
+
+
+def test_the_smoke_tier_needs_neither_spark_nor_postgresql():
+    assert [name for name in smoke() if pathlib.Path(name).parent != pathlib.Path("tests")] == []
+
+
+def test_the_smoke_tier_names_each_file_once_in_order():
+    assert smoke() == sorted(set(smoke()))
