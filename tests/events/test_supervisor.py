@@ -32,11 +32,15 @@ from agentbus.retry import Backoff
 from tests.events import watched
 from tests.events.shop import CRASH_AFTER, STREAM, effects, rows
 from tests.servers import Server
+from tests.tiers import nightly
 
 MODULE = "tests.events.watched"
 # Where it is the processes that matter, and not the database.
 on_sqlite = pytest.mark.parametrize("database", ["sqlite"], indirect=True)
 on_postgresql = pytest.mark.parametrize("database", ["postgresql"], indirect=True)
+on_sqlite_at_night = pytest.mark.parametrize(
+    "database", ["postgresql", nightly("sqlite")], indirect=True
+)
 SOON = Backoff(first=0.01, longest=0.01)
 WITHIN = 60.0
 
@@ -141,6 +145,7 @@ def gone(pids: list[int], within: float) -> list[int]:
 # -- a worker that ends -------------------------------------------------------------------------
 
 
+@on_sqlite_at_night
 def test_a_worker_that_dies_is_replaced_and_its_event_acted_on_once(
     watch, ledger, sent, passed, tmp_path
 ):
@@ -162,6 +167,7 @@ def test_a_worker_that_dies_is_replaced_and_its_event_acted_on_once(
     assert all(row.owner == "" for row in rows(ledger, "lease"))
 
 
+@on_sqlite_at_night
 def test_an_endless_loop_is_killed_and_nobody_else_disturbed(watch, ledger, sent, passed, tmp_path):
     one = watch(heartbeat_timeout=3.0)
     pids = {name: one.next("started", name).pid for name in ("welcome", watched.HOSTILE, "mails")}
