@@ -12,14 +12,20 @@ import sys
 from tests.servers import Shell
 
 DONE = "\x1e"
+# The marks stand in a comment before the fence: a site's Markdown takes a language alone behind it.
+_BLOCK = re.compile(
+    r"(?:^<!-- (?P<marks>.*?) -->\n)?^```(?P<language>.*?)\n(?P<text>.*?)^```$",
+    re.MULTILINE | re.DOTALL,
+)
 
 
 class Block:
     """A fenced block: its language, its marks, its text, and what a program should print."""
 
-    def __init__(self, line: int, info: str, text: str) -> None:
+    def __init__(self, line: int, language: str, marks: str, text: str) -> None:
         self.line = line
-        self.language, *self.marks = info.split()
+        self.language = language
+        self.marks = marks.split()
         self.text = text
         self.output = ""
 
@@ -40,9 +46,10 @@ class Block:
 def blocks(path: pathlib.Path) -> list[Block]:
     found: list[Block] = []
     text = path.read_text()
-    for match in re.finditer(r"^```(.*?)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
-        assert match[1], f"{path}: a block without a language"
-        block = Block(text.count("\n", 0, match.start()) + 1, match[1], match[2])
+    for match in _BLOCK.finditer(text):
+        assert match["language"], f"{path}: a block without a language"
+        line = text.count("\n", 0, match.start("language")) + 1
+        block = Block(line, match["language"], match["marks"] or "", match["text"])
         if block.language == "output":
             found[-1].output = block.text
         found.append(block)

@@ -3,8 +3,8 @@
 A `console` block holds commands after `$ ` (going on after `> `) and the output of each, where
 `...` stands for anything, and ids and times for any id and time. A `python` block is followed by an
 `output` block if it prints something. A page is one session: a fresh home with an embedded server.
-`console terminal=2` is another shell; with `waits` its output is looked at when the page ends.
-`no-run` marks what needs more than one machine has.
+Marks stand in a comment on the line before a block: `terminal=2` is another shell; with `waits` its
+output is looked at when the page ends. `no-run` marks what needs more than one machine has.
 """
 
 from __future__ import annotations
@@ -42,6 +42,9 @@ DOCS = sorted(path for path in (ROOT / "docs").rglob("*.md") if "examples" not i
 PAGES = [ROOT / "README.md", *DOCS]
 LANGUAGES = {"console", "python", "output", "yaml", "json", "ini", "text"}
 MARKS = {"no-run", "waits", "terminal=2"}
+CODE_SPAN = re.compile(r"(`+)(?!`)(?=.*?\S).+?(?<!`)\1(?!`)", re.DOTALL)
+# Where links to files of the repository lead that stand on pages which are shown elsewhere, too.
+REPOSITORY = re.compile(r"https://github\.com/agentbus-toolkit/agentbus/(?:blob|tree|raw)/main/")
 
 
 def named(path: pathlib.Path) -> str:
@@ -269,18 +272,48 @@ def anchors(path: pathlib.Path) -> set[str]:
 
 def links(path: pathlib.Path) -> Iterator[tuple[pathlib.Path, str]]:
     for link in re.findall(r"\]\(([^)\s]+)\)", prose(path)):
-        if "://" not in link:
-            target, _, anchor = link.partition("#")
+        target, _, anchor = link.partition("#")
+        if own := REPOSITORY.match(target):
+            yield ROOT / target[own.end() :], anchor
+        elif "://" not in link:
             yield (path.parent / target).resolve() if target else path, anchor
 
 
-def test_every_relative_link_leads_somewhere():
-    assert [
-        f"{named(path)}: {named(target)}#{anchor}"
+def test_every_link_within_the_repository_leads_somewhere():
+    broken = [
+        f"{named(path)}: {target}#{anchor}"
         for path in PAGES
         for target, anchor in links(path)
         if not target.exists() or (anchor and anchor not in anchors(target))
-    ] == []
+    ]
+
+    assert broken == []
+
+
+def test_no_code_span_is_empty_or_left_open():
+    broken = [
+        f"{named(path)}: {line.strip()}"
+        for path in PAGES
+        for line in CODE_SPAN.sub("", prose(path)).splitlines()
+        if "`" in line
+    ]
+
+    assert broken == []
+
+
+def test_the_site_has_every_page_in_its_navigation():
+    def pages(found: object) -> Iterator[str]:
+        if isinstance(found, str):
+            yield found
+        elif isinstance(found, dict | list):
+            for each in found.values() if isinstance(found, dict) else found:
+                yield from pages(each)
+
+    listed = list(pages(yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"]))
+
+    assert sorted(listed) == sorted(
+        str(path.relative_to(ROOT / "docs")) for path in (ROOT / "docs").rglob("*.md")
+    )
 
 
 def test_every_page_can_be_reached_from_the_index():

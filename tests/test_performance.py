@@ -184,7 +184,7 @@ def test_the_page_has_a_section_a_table_and_a_picture_for_each_figure(
     _page.save(made(), path)
 
     text = path.read_text()
-    assert "2026-11-21, in one go, on 2 cores, Linux: Python 3.11.7, Valkey 9.1.2." in text
+    assert "2026-11-21, in one run, on 2 cores, Linux: Python 3.11.7, Valkey 9.1.2." in text
     assert "| p99: await | **0.800** | 0.700 | 90.0 | 2.00 x raw XREAD | ≤ 2 |" in text
     assert "| p99: raw XREAD | 0.400 |  |  |  |  |" in text
     assert "| 10 rules | **50,000** | 40,000 | 60,000 | 0.25 x a plain worker |" in text
@@ -205,7 +205,7 @@ def test_what_a_benchmark_says_of_itself_stands_on_the_page_whatever_was_measure
     text = path.read_text()
 
     prose = _page.docstring("wakeup").partition("\n")[0]
-    assert prose.startswith("How fast an awaiter wakes")
+    assert prose.startswith("How quickly an awaiter wakes")
     assert prose in text
     assert _page.docstring("wakeup", "waking") in text
     assert [path.name for path in tmp_path.glob("fast/*.svg")] == ["wakeup.svg"]

@@ -2,8 +2,7 @@
 
 On a wheel install, as users have it: an editable install slows every start of its Python. The
 commands take turns, so that a noisy machine is equally noisy to all. The server is the embedded one,
-which keeps an append-only file. What makes the verbs of the hot path quick is told in
-[Why a verb is fast](why-fast.md).
+which keeps an append-only file. [Why it is fast](why-fast.md#shell-verbs) explains the hot verbs.
 
     python -m tests.bench.cli_latency [--rounds N]
 """
@@ -75,9 +74,9 @@ def measure(
 
 
 def verbs(given: argparse.Namespace) -> Iterator[Figure]:
-    """From the start of the process to its end, its output thrown away.
+    """From the start of the process to its end, with its output discarded.
 
-    The hot path is what hooks and loops of shells call; the other verbs load more of the package.
+    Hooks and shell loops call the hot verbs; the other verbs load more of the package.
     """
     with tempfile.TemporaryDirectory(prefix="ab-") as folder:
         place = pathlib.Path(folder)

@@ -1,20 +1,20 @@
-"""Events acted on a second, beside the limit and a job table, on SQLite and on PostgreSQL.
+"""Events handled per second, beside the limit and a job table, on SQLite and on PostgreSQL.
 
     python -m tests.bench.events [--events N] [--rounds N] [--processed N]
 
-Everything runs in one process, one thing after the other, so that what is told is the time that an event
-takes. Each has 200 bytes; its handler writes one row. The ways:
+Everything runs in one process, one step after the other, so the figures show the time per event. An event
+has 200 bytes, and its handler writes one row. The variants:
 
-- this package: a row of business and `send_event` in a transaction each; `Relay.run_once`; `Consumer`, one
+- AgentBus: a business row and `send_event` in one transaction each; `Relay.run_once`; `Consumer`, one
   event a transaction or many (batch);
-- (a) the limit: sessions of SQLAlchemy that write the same rows without us: the row of business with
-  one that stands for the outbox; then the effect, the row by which duplicates are known, the checkpoint;
-- (b) a job table: the row of business with the job; then SELECT … FOR UPDATE SKIP LOCKED of one job, the
+- (a) the limit: SQLAlchemy sessions that write the same rows without AgentBus: the business row with
+  one for the outbox; then the effect, the dedup row, the checkpoint;
+- (b) a job table: the business row with the job; then SELECT … FOR UPDATE SKIP LOCKED of one job, the
   effect and the job's deletion in a transaction each. On PostgreSQL only;
 - (c) procrastinate, a job queue on the same PostgreSQL.
 
-Then how the time an event grows with what was processed before. [How events are acted on exactly
-once](events.md) tells what each step is for.
+A second part shows how the time per event grows with the number of events processed before.
+[Events](events.md) explains what each step is for.
 """
 
 from __future__ import annotations
@@ -136,10 +136,10 @@ def report(name: str, number: int, found: Rounds) -> None:
 
 
 def whole(name: str, number: int, found: Rounds) -> Figure:
-    """Sent, published and acted on, one event after the other.
+    """Sending, publishing and handling, one event after the other.
 
-    The limit does only what the application and the database must do: it publishes nothing. A job table
-    has one consumer for each job; a stream has as many as read it.
+    The limit does only what the application and the database must do; it does not publish. A job table
+    has one consumer per job; a stream has any number.
     """
     ways = {
         way: [sum(each) for each in zip(*(found[step] for step in steps), strict=True)]
@@ -206,7 +206,7 @@ def _ratio(what: str, took: dict[str, float]) -> str:
 
 
 def growth(name: str, shop: Shop, number: int, sizes: list[int]) -> Figure:
-    """The time of an event in single mode after so many were processed."""
+    """The time per event in single mode, by the number of events processed before."""
     found, there = {}, 0
     for size in sizes:
         shop.remember(size - there, "single")

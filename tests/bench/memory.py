@@ -1,4 +1,4 @@
-"""What an entry of the channel costs in the server's memory, against a raw XADD of the same fields.
+"""Server memory per channel entry, against a raw XADD of the same fields.
 
 python -m tests.bench.memory [--entries N]
 """
@@ -18,7 +18,7 @@ SIZES = {"quick": {"entries": 500}, "page": {}}
 
 
 def channel(given: argparse.Namespace) -> Iterator[Figure]:
-    """Two streams are filled with the same entries, and the server says what each takes.
+    """Two streams are filled with the same entries, and the server reports the size of each.
 
     The other keys of the project, such as its lists of agents and topics, do not grow with its messages.
     """

@@ -1,11 +1,11 @@
-"""How fast the pipeline archives, replays and reports, beside what one would write by hand.
+"""The archiver, against a hand-written loop and against Spark itself.
 
     python -m tests.bench.pipeline [archive] [cold] [rows] [streams] [cores] [sizes]
 
 Every figure is a ratio to a baseline of the same run. The rows are tasks of 200 bytes. (a) is a plain
 Python loop: XRANGE, pyarrow, Parquet, in one process. (b) is Spark itself, which reads the archived rows
 from Parquet and writes them again. A session takes some seconds to start, which only the cold process pays.
-How it is done is told in [How the pipeline works](pipeline.md).
+[Pipeline](pipeline.md) explains the design.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def rate(rows: int, seconds: float) -> str:
 
 
 def archive(rows: int, cores: int, rounds: int = 5) -> Iterator[Figure]:
-    """In steady state: the session is warm, and the stream long-lived."""
+    """The steady state: a warm session and a long-lived stream."""
     with served() as (server, place):
         bench = Bench(server, place, cores)
         fill(server, "q:work", rows)
@@ -194,7 +194,7 @@ def _run(words: list[str]) -> None:
 
 
 def growth(sizes: list[int], cores: int) -> Iterator[Figure]:
-    """Streams of growing length: what a row costs should stay the same."""
+    """Streams of growing length; the cost per row should stay the same."""
     found = {}
     with served() as (server, place):
         bench = Bench(server, place, cores)
@@ -210,7 +210,7 @@ def growth(sizes: list[int], cores: int) -> Iterator[Figure]:
 
 
 def streams(rows: int, numbers: list[int], cores: int) -> Iterator[Figure]:
-    """The same number of rows from more and more streams."""
+    """The same number of rows, spread over more and more streams."""
     found = {}
     for number in numbers:
         with served() as (server, place):
@@ -287,7 +287,7 @@ def by_cores(rows: int) -> Iterator[Figure]:
 
 
 def sizes(rows: int, cores: int) -> Iterator[Figure]:
-    """What a row takes depends on what it says more than on how long it is."""
+    """The size of a row depends on its content more than on its length."""
     found = {}
     with served() as (server, place):
         bench = Bench(server, place, cores)

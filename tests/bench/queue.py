@@ -1,9 +1,9 @@
-"""How fast queues are, against redis-py written by hand and against other task queues, in one run.
+"""Queues against hand-written redis-py and against other task queues, in one run.
 
 Payloads have 200 bytes; a trivial handler is called once for each task. The server keeps no
 append-only file (`--appendonly no`), for all alike. What is compared runs in turns, and the ratio
 is the median of the rounds' ratios, so that a machine that is busy for a while disturbs both sides.
-What makes it fast is told in [How queues come to be fast](queue-performance.md).
+[Why it is fast](why-fast.md#queues) explains the design.
 
     python -m tests.bench.queue [throughput] [latency] [memory] [growth] [--tasks N] [--rounds N]
         [--most N] [--peers]
@@ -74,11 +74,11 @@ class Stopwatch:
 
 
 def throughput(clock: Stopwatch, server: Server, tasks: int, rounds: int) -> Iterator[Figure]:
-    """By hand, `XREADGROUP` takes 500 tasks, decodes each and acknowledges all with one command.
+    """The hand-written loop reads 500 tasks with `XREADGROUP`, decodes each, and sends one `XACK` for all.
 
-    The worker beside it also checks that each task is still its own, counts attempts and metrics, keeps
-    its tasks by signs of life and can be paused. A publisher by hand that takes a key first (`SET NX`)
-    loses the task if it dies in between; `publish` with a key does both in one step.
+    The worker also checks that it still owns each task, counts attempts and metrics, sends heartbeats
+    and can be paused. A hand-written publisher that takes a key first (`SET NX`) loses the task if it
+    dies in between; `publish` with a key does both in one step.
     """
     _timed(clock, server, tasks, rounds)
     table(
@@ -158,7 +158,7 @@ def _timed(clock: Stopwatch, server: Server, tasks: int, rounds: int) -> None:
 
 
 def memory(server: Server, tasks: int) -> Iterator[Figure]:
-    """What a task takes in the server, all keys of the project counted, against its stream by hand."""
+    """Server memory per task, counting all keys of the project, against a hand-written stream."""
     server.ask("FLUSHALL")
     raw = queue_raw.client(server.socket)
     pipe = raw.pipeline(transaction=False)

@@ -1,7 +1,7 @@
 """Whether a task costs more where many are queued, or where many queues are known.
 
-The quickest round counts here, as the one that was disturbed the least: what is asked is how much work a
-task is, not how busy the machine was. The worker ends after its sample, and its end is counted with it.
+The quickest round counts here, since it was disturbed the least: the question is how much work a task is,
+not how busy the machine was. The time includes the shutdown of the worker.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How long a task takes from publish to its handler, against XADD and a blocking XREADGROUP.
+"""The time from publish to the handler, against XADD and a blocking XREADGROUP.
 
 Publisher and consumer are two processes; both kinds of consumer are there all the time, and take
 turns. The publisher notes the time before it sends, the handler the time at which it is called, on
@@ -52,7 +52,7 @@ def _theirs(path: str, pipe: Connection) -> None:
 
 
 def latency(server: Server, rounds: int) -> Iterator[Figure]:
-    """From publish to the handler, where a worker waits: one task at a time."""
+    """One task at a time, to a worker that waits."""
     took = _in_turns(server, rounds)
     lines, rows = [], []
     for part, wanted in ((50, "1.2"), (99, "2")):
@@ -85,7 +85,7 @@ def latency(server: Server, rounds: int) -> Iterator[Figure]:
 
 
 def lateness(server: Server, rounds: int) -> Iterator[Figure]:
-    """By how much delayed tasks come late, to a worker that has nothing else to do."""
+    """How late delayed tasks arrive at a worker that is otherwise idle."""
     late = _lateness(server, rounds)
     found = [f"{percentile(late, part):.2f}" for part in (50, 99, 100)]
     table(

@@ -1,8 +1,8 @@
 """Other task queues, installed into an environment of their own and measured on the same server.
 
-Each is driven by the fastest way that its documentation shows, with a call of a handler for each task.
-OmniDaemon's pattern is that of its bus: read ten, await a handler for each, acknowledge each. What they do
-beside (results, middleware, schedules) differs, as does what they promise when a worker dies.
+Each is used in the fastest way that its documentation shows, with one handler call per task. OmniDaemon's
+pattern is that of its bus: read ten, await a handler for each, acknowledge each. The libraries differ in
+their other features (results, middleware, schedules) and in what they guarantee when a worker dies.
 """
 
 from __future__ import annotations

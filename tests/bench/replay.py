@@ -1,10 +1,10 @@
-"""How fast an archive is published anew, beside a plain loop that keeps no account of what it did.
+"""Replays of an archive, against a plain loop that keeps no record of its progress.
 
     python -m tests.bench.replay [--rows N] [--cores N] [--rounds N]
 
 The rows are tasks of 200 bytes in four streams. The baseline reads the same files with pyarrow and sends
-plain XADDs, in pipelines, by one process: a row that it sent before it was killed it would send again. The
-first replay of a session, in which Java is cold, is told apart.
+plain XADDs, in pipelines, from one process; killed and restarted, it would send rows twice. The first
+replay of a session, in which Java is cold, has a row of its own.
 """
 
 from __future__ import annotations
@@ -79,8 +79,8 @@ def by_hand(server: Server, path: str) -> None:
 def replays(given: argparse.Namespace) -> Iterator[Figure]:
     """Each request publishes some rows and moves the replay's cursor of that stream, in one step.
 
-    So a replay that is killed, or runs twice, goes on where it was; the plain loop may neither be killed
-    nor started again.
+    A replay that is killed or run twice therefore continues where it was; the plain loop must not be
+    killed or restarted.
     """
     from agentbus.pipeline import replay, session
 

@@ -1,10 +1,10 @@
-"""How long all reports take over an archive, and how much memory, beside one pass over the same rows.
+"""Time and memory of all reports over an archive, against one pass over the same rows.
 
     python -m tests.bench.reports [--rows N] [--cores N] [--only raw|compacted]
 
 The baseline is one pass of Spark over the archive that reads every column of every row. Each part runs in
-a process of its own, started cold; Spark's start is told apart. Memory is what Java and each Python
-process held at most, added up.
+a process of its own, started cold; Spark's start has a row of its own. Memory is the sum of the peaks of
+Java and of each Python process.
 """
 
 from __future__ import annotations
@@ -139,9 +139,9 @@ def _apart(path: str, cores: int, what: str) -> dict[str, float]:
 
 
 def reported(given: argparse.Namespace) -> Iterator[Figure]:
-    """All reports over an archive as it was written, and after compaction, which runs at night.
+    """All reports over an archive as written, and after compaction, which runs at night.
 
-    What several tables start from is computed once and kept, by hour and not by entry.
+    Intermediate results that several tables share are computed once, per hour and not per entry.
     """
     rows, cores = given.rows, given.cores
     place = pathlib.Path(tempfile.mkdtemp(prefix="agentbus-bench-"))

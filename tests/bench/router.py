@@ -1,4 +1,4 @@
-"""How fast a router moves tasks, against a worker that only takes and acknowledges them, in one run.
+"""A router that moves tasks, against a worker that only takes and acknowledges them, in one run.
 
     python -m tests.bench.router [--tasks N] [--rounds N]
 
@@ -73,8 +73,8 @@ def consumed(bus: agentbus.Bus, tasks: int) -> float:
 def routing(given: argparse.Namespace) -> Iterator[Figure]:
     """A router reads a task, decides, and moves it to its agent's queue in one atomic step.
 
-    A plain worker takes the same tasks, calls a handler that does nothing, and acknowledges them: it
-    writes no task.
+    The plain worker takes the same tasks, calls a handler that does nothing, and acknowledges them. It
+    does not write tasks.
     """
     sizes = (10, 100, 1_000, 10_000)
     plain: list[float] = []

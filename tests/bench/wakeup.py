@@ -1,8 +1,8 @@
-"""How fast an awaiter wakes: from `satisfy` to `await_`'s return, against a raw XREAD wake-up.
+"""How quickly an awaiter wakes: from `satisfy` to `await_`'s return, against a raw XREAD wake-up.
 
 Both are measured between two processes on the same server, in turns: the waker notes the time before
-it sends, the sleeper the time after it has returned, on the clock that all processes share. Here the server
-does not answer before its append-only file is on the disk, as the embedded one does.
+it sends, the sleeper the time after it returns, on the clock that all processes share. The server writes
+its append-only file to disk before it answers, as the embedded one does.
 
     python -m tests.bench.wakeup [--rounds N]
 """
@@ -58,7 +58,7 @@ def sleeper(path: str, pipe: Connection) -> None:
 
 
 def waking(given: argparse.Namespace) -> Iterator[Figure]:
-    """What AgentBus adds: `satisfy` checks the owner and leaves a completion; who wakes looks again."""
+    """AgentBus adds two steps: `satisfy` checks the owner, and the awaiter checks the flag again."""
     took: dict[str, list[float]] = {"raw": [], "agentbus": []}
     with (
         tempfile.TemporaryDirectory(prefix="ab-") as folder,
