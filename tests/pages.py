@@ -14,7 +14,7 @@ from tests.servers import Shell
 DONE = "\x1e"
 # The marks stand in a comment before the fence: a site's Markdown takes a language alone behind it.
 _BLOCK = re.compile(
-    r"(?:^<!-- (?P<marks>.*?) -->\n)?^```(?P<language>.*?)\n(?P<text>.*?)^```$",
+    r"(?:^<!-- (?P<marks>[^\n]*?) -->\n)?^```(?P<language>.*?)\n(?P<text>.*?)^```$",
     re.MULTILINE | re.DOTALL,
 )
 

@@ -4,7 +4,8 @@ A `console` block holds commands after `$ ` (going on after `> `) and the output
 `...` stands for anything, and ids and times for any id and time. A `python` block is followed by an
 `output` block if it prints something. A page is one session: a fresh home with an embedded server.
 Marks stand in a comment on the line before a block: `terminal=2` is another shell; with `waits` its
-output is looked at when the page ends. `no-run` marks what needs more than one machine has.
+output is looked at when the page ends. `no-run` marks what needs more than one machine has, `signature`
+how something is called.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ import os
 import pathlib
 import re
 import shlex
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 
@@ -26,9 +29,8 @@ import yaml
 import agentbus
 import agentbus.aio
 from agentbus import errors
-from agentbus.admin.doctor import Finding
 from agentbus.commands._declare import GLOBAL, VERBS, module, parse as parse_line
-from agentbus.core import names, settings_names
+from agentbus.core import names
 from agentbus.core.keys import Keys
 from agentbus.core.record import Record
 from agentbus.store import schemes
@@ -41,7 +43,8 @@ REFERENCE = ROOT / "docs/reference"
 DOCS = sorted(path for path in (ROOT / "docs").rglob("*.md") if "examples" not in path.parts)
 PAGES = [ROOT / "README.md", *DOCS]
 LANGUAGES = {"console", "python", "output", "yaml", "json", "ini", "text"}
-MARKS = {"no-run", "waits", "terminal=2"}
+NOT_RUN = {"no-run", "signature"}
+MARKS = {*NOT_RUN, "waits", "terminal=2"}
 CODE_SPAN = re.compile(r"(`+)(?!`)(?=.*?\S).+?(?<!`)\1(?!`)", re.DOTALL)
 # Where links to files of the repository lead that stand on pages which are shown elsewhere, too.
 REPOSITORY = re.compile(r"https://github\.com/agentbus-toolkit/agentbus/(?:blob|tree|raw)/main/")
@@ -205,49 +208,44 @@ def _described(name: str) -> bool:
     value = getattr(agentbus, name)
     if isinstance(value, type) and issubclass(value, Exception):
         return f"`{name}`" in page("errors.md")
-    return re.search(rf"`(agentbus\.)?{name}\b", page("python.md")) is not None
+    return re.search(rf"<!-- api: agentbus\.{name}\b|`{name}`", page("python.md")) is not None
 
 
 def methods() -> list[str]:
     return [name for name in dir(agentbus.Bus) if name[0] != "_"]
 
 
-def test_every_method_is_described_with_its_parameters():
-    offenders = []
-    for name in methods():
-        text = section("python.md", name)
-        found = inspect.getattr_static(agentbus.Bus, name)
-        if isinstance(found, property):
-            continue
-        plain = inspect.Signature(
-            [
-                parameter.replace(annotation=inspect.Parameter.empty)
-                for parameter in list(inspect.signature(found).parameters.values())[1:]
-            ]
-        )
-        described = re.sub(r"\s+", " ", text.replace("'", '"')).replace('"', "'")
-        if f"{name}{plain}" not in described:
-            offenders.append(f"{name}{plain}")
+def queue_methods() -> list[str]:
+    # Those are described with the methods of a bus that they stand for.
+    return sorted(
+        {name for name in dir(agentbus.Queue) if name[0] != "_"} - {"pause", "resume", "paused"}
+    )
 
-    assert offenders == []
+
+def test_the_reference_of_python_has_each_method_and_value_and_is_up_to_date():
+    values = [
+        value.__name__
+        for value in (getattr(agentbus, name) for name in agentbus.__all__ if name != "aio")
+        if isinstance(value, type) and issubclass(value, Record)
+    ]
+    wanted = [
+        *(f"Bus.{name}" for name in methods()),
+        *(f"Queue.{name}" for name in queue_methods()),
+        *values,
+    ]
+    missing = [name for name in wanted if f"<!-- api: agentbus.{name} " not in page("python.md")]
+
+    command = [sys.executable, str(ROOT / "scripts/api-reference"), "--check"]
+    checked = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+    assert missing == []
+    assert checked.returncode == 0, checked.stderr
 
 
 def test_every_method_of_the_asynchronous_bus_is_described():
     text = page("python.md")
 
     assert [name for name in dir(agentbus.AsyncBus) if name[0] != "_" and name not in text] == []
-
-
-def test_every_field_of_a_value_is_described():
-    values = [*(getattr(agentbus, name) for name in agentbus.__all__), Finding]
-
-    assert [
-        f"{value.__name__}.{field}"
-        for value in values
-        if isinstance(value, type) and issubclass(value, Record)
-        for field in value.__match_args__
-        if f"`{field}`" not in section("python.md", value.__name__)
-    ] == []
 
 
 def test_the_glossary_has_each_term_once_in_order():
@@ -345,7 +343,7 @@ def session(tmp_path: pathlib.Path) -> Iterator[Shell]:
 
 def runnable(path: pathlib.Path) -> bool:
     return any(
-        block.language in ("console", "python") and "no-run" not in block.marks
+        block.language in ("console", "python") and not NOT_RUN & set(block.marks)
         for block in blocks(path)
     )
 
@@ -360,7 +358,7 @@ def test_the_examples_of_the_page_do_what_they_say(path, session, tmp_path):
     terminals: dict[str, Terminal] = {}
     try:
         for block in blocks(path):
-            if "no-run" in block.marks:
+            if NOT_RUN & set(block.marks):
                 continue
             if block.language == "console":
                 which = next((mark for mark in block.marks if mark[:9] == "terminal="), "")
@@ -398,7 +396,7 @@ def _wrong_with(block: Block, path: pathlib.Path) -> str | None:
             yaml.safe_load(block.text)
         elif block.language == "json":
             json.loads(block.text)
-        elif block.language == "python":
+        elif block.language == "python" and "signature" not in block.marks:
             compile(block.text, named(path), "exec", 0x2000)
     except (yaml.YAMLError, ValueError, SyntaxError) as error:
         return str(error)
