@@ -125,7 +125,7 @@ def replays(given: argparse.Namespace) -> Iterator[Figure]:
     yield Figure(
         name="replay",
         source="replay.replays",
-        title="Rows published anew",
+        title="Rows replayed",
         measured=f"{rows:,} rows of {_STREAMS} streams, {cores} cores, median of {rounds} rounds",
         unit="rows/s",
         rows=(

@@ -9,7 +9,7 @@ folder=$1
 export AGENTBUS_AGENT
 
 say "waits for good tests"
-# A failed test is no satisfied flag: this sleeps through the first round.
+# A failed test does not satisfy the flag: this sleeps through the first round.
 tested=$(agentbus await test --timeout 60 --json)
 program=$(agentbus recall artifact)
 say "hears that $(field note "$tested") is good, and deploys it"

@@ -38,7 +38,7 @@ else
   folder=$made
 fi
 
-# Whoever waits may start first: the order does not matter.
+# A script that waits may start first: the order does not matter.
 AGENTBUS_AGENT=deployer "$here/deployer.sh" "$folder" &
 deployer=$!
 AGENTBUS_AGENT=tester "$here/tester.sh" &

@@ -36,7 +36,7 @@ for round in 1 2 3; do
     exit 0
   fi
   say "FAILED: $report"
-  # The long report is a note, for whoever wants it; the channel hears the short of it.
+  # The full report is a note; the channel gets a summary.
   printf '%s' "$report" | agentbus jot test-report - --tag tests >/dev/null
   # Given up, not satisfied: the deployer, who awaits this flag, waits on.
   agentbus release test >/dev/null

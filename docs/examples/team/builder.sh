@@ -1,5 +1,5 @@
 #!/bin/sh
-# Builds what it is told to, and polishes things, which it never dares to call done.
+# Builds what a task names, and polishes things without ever calling them done.
 #
 # usage: agentbus work agent.builder -- builder.sh
 set -eu

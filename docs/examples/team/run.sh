@@ -25,7 +25,7 @@ finish() {
   if [ -z "${EXAMPLE_PROJECT:-}" ]; then
     agentbus clear --force >/dev/null 2>&1 || :
   elif [ -n "$halted" ]; then
-    # Whoever comes next must find nothing halted.
+    # Leave nothing halted for the next run.
     agentbus resume >/dev/null || :
   fi
   # Of a run that failed the agents' own words say more than all the rest.

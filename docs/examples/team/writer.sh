@@ -10,7 +10,7 @@ case $type in
   *) verb='wrote about' ;;
 esac
 say "$verb $task ($AGENTBUS_PRIORITY)"
-# Whoever wrote a task with redis-cli has no id to ask for: it hears of the item instead.
+# A program that wrote a task with redis-cli has no task id; the channel names the item instead.
 if [ -n "$work_item_id" ]; then
   agentbus speak --msg "$work_item_id of $inbox_id: $verb $task" --topic inbox >/dev/null
 fi

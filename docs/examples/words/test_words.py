@@ -52,5 +52,5 @@ def test_a_file_that_never_comes_is_buried_after_four_attempts(
 def test_what_is_no_text_is_buried_at_once(agentbus_bus, agentbus_clock, publish):
     publish("picture.jpg", b"\xff\xd8\xff")
 
-    with pytest.raises(Buried, match=r"picture\.jpg is no text"):
+    with pytest.raises(Buried, match=r"picture\.jpg is not text"):
         drain(agentbus_bus, "words", words.handle)
