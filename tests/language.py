@@ -14,7 +14,7 @@ BANNED = {
     r"\b(?:is|are|was|were|be|been|being|as|unless|so) told\b": "reported, notified, set",
     r"\btold (?:of|apart|so|otherwise|to the|by the|what)\b": "reported, distinguished",
     r"\bneed(?:s)? (?:not )?be told\b": "must be given",
-    r"\b(?<![Tt]here )(?:is|are) no (?!(?:longer|more|less|such|need|one|matter|better)\b)[a-z]": "is not a",
-    r"\b[Hh](?:ave|as) (?:it|nothing(?: new)?|them|what \w+) (?:\w+ed|done|taken|run|made|sent)\b": "a verb",
+    r"\b(?<![Tt]here )(?:is|are) no (?!(?:longer|more|less|such|need|one|matter|better)\b)[a-z]": "is not",
+    r"\b[Hh](?:ave|as) (?:it|nothing(?: new)?|them|what \w+) (?:\w+ed|done|taken|run|made|sent)\b": "verb",
     r"\b[Ii]t be (?:said|noted|told)\b": "a plain sentence",
 }
