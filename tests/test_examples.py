@@ -101,7 +101,7 @@ def test_the_program_counts_the_words_of_each_file_and_buries_what_is_no_text(
     assert '"words":6' in real_shell.ok("result", tasks[0]).replace(" ", "")
     (letter,) = real_shell.records("dlq", "list", "words")
     assert letter["task_id"] == tasks[1]
-    assert "is no text" in letter["error"]
+    assert "is not text" in letter["error"]
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ def test_the_program_counts_the_words_of_each_file_and_buries_what_is_no_text(
         nightly('"words": len(words)', '"words": 0', "2 failed, 2 passed"),
         nightly("except UnicodeDecodeError as", "except KeyError as", "1 failed, 3 passed"),
     ],
-    ids=["as they are", "no word is counted", "what is no text is not known"],
+    ids=["as they are", "no word is counted", "what is not text is not known"],
 )
 def test_the_tests_of_the_words_pass_unless_the_handler_is_broken(
     words, tmp_path, working, broken, outcome

@@ -26,7 +26,7 @@ def handle(delivery):
     try:
         counted = count(delivery.payload)
     except UnicodeDecodeError as error:
-        raise Bury(f"{delivery.payload}  is not text") from error
+        raise Bury(f"{delivery.payload} is not text") from error
     return counted
 
 
@@ -36,7 +36,7 @@ def main():
     try:
         counted = count(path)
     except UnicodeDecodeError:
-        print(f"{path}  is not text", file=sys.stderr)
+        print(f"{path} is not text", file=sys.stderr)
         return IN_VAIN
     except OSError as error:
         # It may be there later: any other exit code has the task tried again.
