@@ -288,6 +288,18 @@ def test_every_link_within_the_repository_leads_somewhere():
     assert broken == []
 
 
+def test_nothing_is_installed_from_an_index_that_lacks_it():
+    """`agentbus-toolkit` is in no index yet, and `agentbus` there is another project."""
+    wrong = [
+        f"{named(path)}: {line.strip()}"
+        for path in [*PAGES, *(ROOT / "docs/examples").rglob("*.*")]
+        for line in path.read_text().splitlines()
+        if re.search(r"\binstall\b.*[ '\"]agentbus(-toolkit)?\b", line) and "git+" not in line
+    ]
+
+    assert wrong == []
+
+
 def test_no_code_span_is_empty_or_left_open():
     broken = [
         f"{named(path)}: {line.strip()}"
