@@ -30,7 +30,7 @@ import agentbus
 import agentbus.aio
 from agentbus import errors
 from agentbus.commands._declare import GLOBAL, VERBS, module, parse as parse_line
-from agentbus.core import names
+from agentbus.core import names, settings_names
 from agentbus.core.keys import Keys
 from agentbus.core.record import Record
 from agentbus.store import schemes

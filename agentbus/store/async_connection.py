@@ -34,8 +34,8 @@ class AsyncPlainLink:
         self.name = name
         self._find = find
         self._revive = revive
-        self._connection: _Connection | None = None
-        self._dialing: asyncio.Task[_Connection] | None = None
+        self._connection: _AsyncConnection | None = None
+        self._dialing: asyncio.Task[_AsyncConnection] | None = None
         self._tails: Tails | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closed = False
@@ -63,7 +63,7 @@ class AsyncPlainLink:
             connection.close("another server is in charge")
         return settle(step, replies)
 
-    async def dial(self, within: float) -> _Connection:
+    async def dial(self, within: float) -> _AsyncConnection:
         """Open a connection of one's own."""
         target = await asyncio.to_thread(self._find, within)
         try:
@@ -86,7 +86,7 @@ class AsyncPlainLink:
         if self._connection is not None:
             self._connection.close("the bus was closed")
 
-    async def _shared(self, within: float) -> _Connection:
+    async def _shared(self, within: float) -> _AsyncConnection:
         """Return the connection for commands; whoever needs a new one waits for the same."""
         if self._dialing is None:
             self._dialing = asyncio.ensure_future(self.dial(within))
@@ -97,7 +97,7 @@ class AsyncPlainLink:
         except TimeoutError:
             raise LinkDown("no connection in time", sent=False) from None
 
-    def _dialled(self, task: asyncio.Task[_Connection]) -> None:
+    def _dialled(self, task: asyncio.Task[_AsyncConnection]) -> None:
         self._dialing = None
         # Asked for, so that a failure that nobody waits for any longer is no warning.
         if not task.cancelled() and task.exception() is None:
@@ -126,7 +126,7 @@ class AsyncPlainLink:
             connection.close("nobody waits any longer")
 
 
-class _Connection(asyncio.BufferedProtocol):
+class _AsyncConnection(asyncio.BufferedProtocol):
     """A pipelined connection: requests leave together at the end of a loop's turn."""
 
     def __init__(self, greeting: list[tuple[Arg, ...]]) -> None:
@@ -257,11 +257,11 @@ class _Request:
             self.future.set_exception(error)
 
 
-async def _open(target: Target, within: float) -> _Connection:
+async def _open(target: Target, within: float) -> _AsyncConnection:
     loop = asyncio.get_running_loop()
 
-    def protocol() -> _Connection:
-        return _Connection(target.greeting())
+    def protocol() -> _AsyncConnection:
+        return _AsyncConnection(target.greeting())
 
     try:
         async with asyncio.timeout(within):

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from agentbus.pipeline.archives.location import place
 from agentbus.pipeline.archives.log import (
     APPEND,
     ArchiveChange,
@@ -23,7 +24,7 @@ from agentbus.pipeline.archives.log import (
     file_path,
     new_batch,
 )
-from agentbus.pipeline.archives.places import ArchiveTarget, Place, place
+from agentbus.pipeline.archives.places import ArchiveTarget, Place
 from agentbus.pipeline.rows import schema
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 
+from agentbus.pipeline.archives.location import place
 from agentbus.pipeline.archives.log import (
     APPEND,
     ArchiveChange,
@@ -17,7 +18,6 @@ from agentbus.pipeline.archives.log import (
     file_path,
     new_batch,
 )
-from agentbus.pipeline.archives.places import place
 
 T = 1_763_640_000_000
 DATE = "2025-11-20"

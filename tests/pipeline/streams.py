@@ -10,8 +10,8 @@ import socket
 import hiredis
 import pyarrow.dataset
 
+from agentbus.pipeline.archives.location import place
 from agentbus.pipeline.archives.log import Log
-from agentbus.pipeline.archives.places import place
 from tests.servers import Server
 
 _SLICE = 1000

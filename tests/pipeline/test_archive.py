@@ -14,8 +14,8 @@ from agentbus.core.settings import resolve
 from agentbus.errors import AgentBusError, EpochMismatch, NotFound, Refused
 from agentbus.pipeline.archives import verify as verifying
 from agentbus.pipeline.archives.archiver import Archiver, archive, release
+from agentbus.pipeline.archives.location import place
 from agentbus.pipeline.archives.log import Log
-from agentbus.pipeline.archives.places import place
 from agentbus.pipeline.archives.reader import read
 from agentbus.queues import janitor
 

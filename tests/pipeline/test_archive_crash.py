@@ -13,8 +13,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from agentbus.pipeline.archives.location import place
 from agentbus.pipeline.archives.log import Log
-from agentbus.pipeline.archives.places import place
 from tests.pipeline.streams import Streams, assert_equal
 from tests.servers import Shell
 

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 from agentbus.errors import ConfigError, NotFound, UsageError
+from agentbus.pipeline.archives.location import place
 from agentbus.pipeline.archives.log import COMPACT, Log, file_path
-from agentbus.pipeline.archives.places import place
 from agentbus.pipeline.archives.reader import IdRange, between, read
 from agentbus.pipeline.rows import schema
 from agentbus.pipeline.rows.typed_columns import typed

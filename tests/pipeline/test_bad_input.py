@@ -15,8 +15,8 @@ import pytest
 
 import agentbus
 from agentbus.commands._main import run
+from agentbus.pipeline.archives.location import place
 from agentbus.pipeline.archives.log import Log
-from agentbus.pipeline.archives.places import place
 from agentbus.pipeline.archives.reader import read
 from agentbus.pipeline.spark import session as opening
 from tests.pipeline.archives import write_archive

@@ -15,6 +15,7 @@ from hypothesis import given, strategies as st
 
 from agentbus.errors import AgentBusError, ConfigError, NotFound, Refused, Unhealthy, UsageError
 from agentbus.pipeline.archives import log as commits, versions
+from agentbus.pipeline.archives.location import place
 from agentbus.pipeline.archives.log import (
     APPEND,
     COMPACT,
@@ -27,7 +28,6 @@ from agentbus.pipeline.archives.log import (
     file_path,
     new_batch,
 )
-from agentbus.pipeline.archives.places import place
 from tests.pipeline.archives import row, write_archive
 from tests.pipeline.racing import DATE, T, add
 

@@ -15,8 +15,8 @@ from agentbus.errors import Unhealthy, UsageError
 from agentbus.pipeline.archives import compaction as compacting, reader as archived
 from agentbus.pipeline.archives.compaction import Compacted, compact
 from agentbus.pipeline.archives.directory import Directory
+from agentbus.pipeline.archives.location import place
 from agentbus.pipeline.archives.log import COMPACT, Log
-from agentbus.pipeline.archives.places import place
 from agentbus.pipeline.archives.reader import read
 from agentbus.pipeline.rows import typed_columns as typed
 from tests.pipeline.archives import row, write_archive

@@ -9,7 +9,7 @@ from agentbus.core.settings import resolve
 from agentbus.errors import AgentBusError
 from agentbus.pipeline.archives import copying
 from agentbus.pipeline.archives.copying import CopyJob, FileWriter
-from agentbus.pipeline.archives.places import place
+from agentbus.pipeline.archives.location import place
 from agentbus.pipeline.rows import decoding
 
 

@@ -9,8 +9,8 @@ import subprocess
 import pyarrow.dataset
 import pytest
 
+from agentbus.pipeline.archives.location import place
 from agentbus.pipeline.archives.log import Log
-from agentbus.pipeline.archives.places import place
 from tests.servers import Server, Shell
 
 

@@ -16,8 +16,8 @@ from moto.server import ThreadedMotoServer
 from agentbus.errors import AgentBusError, BackendUnavailable, ConfigError, NotFound, UsageError
 from agentbus.pipeline.archives.bucket import Bucket
 from agentbus.pipeline.archives.directory import Directory, trouble
+from agentbus.pipeline.archives.location import place
 from agentbus.pipeline.archives.log import COMPACT, CommitConflict, Log
-from agentbus.pipeline.archives.places import place
 from tests.pipeline.archives import row, write_archive
 from tests.pipeline.racing import T, add
 

@@ -13,8 +13,8 @@ from agentbus.core.settings import resolve
 from agentbus.errors import NotFound
 from agentbus.pipeline.archives.archiver import Archiver
 from agentbus.pipeline.archives.compaction import compact
+from agentbus.pipeline.archives.location import place
 from agentbus.pipeline.archives.log import Log
-from agentbus.pipeline.archives.places import place
 from agentbus.pipeline.archives.reader import read
 from agentbus.pipeline.archives.verify import status, verify
 from tests.pipeline import clusters

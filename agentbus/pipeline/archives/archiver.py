@@ -20,6 +20,7 @@ from agentbus.core.stream import position as parts_of
 from agentbus.core.timespec import following
 from agentbus.pipeline.archives.copy_tasks import copied
 from agentbus.pipeline.archives.copying import CopyJob, write_gaps
+from agentbus.pipeline.archives.location import place
 from agentbus.pipeline.archives.log import (
     APPEND,
     ArchiveChange,
@@ -28,7 +29,6 @@ from agentbus.pipeline.archives.log import (
     State,
     new_batch,
 )
-from agentbus.pipeline.archives.places import place
 from agentbus.pipeline.archives.versions import File, Position
 from agentbus.pipeline.rows import streams
 from agentbus.pipeline.rows.schema import EVENT, QUEUE

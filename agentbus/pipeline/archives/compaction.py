@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from agentbus.core.clock import rfc3339
 from agentbus.core.errors import Refused, Unhealthy, UsageError
 from agentbus.core.stream import position
+from agentbus.pipeline.archives.location import place
 from agentbus.pipeline.archives.log import (
     COMPACT,
     GRACE,
@@ -27,7 +28,7 @@ from agentbus.pipeline.archives.log import (
     file_path,
     new_batch,
 )
-from agentbus.pipeline.archives.places import Place, place
+from agentbus.pipeline.archives.places import Place
 from agentbus.pipeline.archives.reader import check_schema, literal, read_files
 from agentbus.pipeline.rows import schema
 from agentbus.pipeline.rows.typed_columns import TYPED, typed

@@ -114,7 +114,7 @@ class Log:
                 " and no commit log",
                 hint="give the path of an archive, or of a new directory",
             )
-        raise NotFound(f"there is no archive at {self.place}", hint="agentbus archive PATH")
+        raise NotFound(f"there is no archive at {self.place}", hint="archive to that path first")
 
     def create(self, project: str) -> State:
         """Create an archive of a project unless it exists; `Refused` if it is of another project."""

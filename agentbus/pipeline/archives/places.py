@@ -7,17 +7,13 @@ executors: they get an `ArchiveTarget`, which travels with a task and holds no s
 from __future__ import annotations
 
 import contextlib
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
 from agentbus.core import settings
-from agentbus.core.errors import UsageError
-
-_SUPPORTED = "give a path, file:///path or s3a://bucket/prefix"
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,39 +122,6 @@ class Place(ABC):
     @abstractmethod
     def tidy(self, before: float) -> None:
         """Delete what writers that were killed before this unix time left half written."""
-
-
-def place(path: str | os.PathLike[str]) -> Place:
-    """Return the place that a path, `file://…` or `s3a://bucket/prefix` names; touch nothing yet."""
-    text = os.fspath(path)
-    if not text:
-        raise UsageError("the path of the archive is empty", hint=_SUPPORTED)
-    if "\0" in text:
-        raise UsageError(f"{text[:60]!a} is not a path", hint=_SUPPORTED)
-    from agentbus.pipeline.archives.directory import Directory
-
-    scheme, separator, rest = text.partition("://")
-    if not separator:
-        return Directory(text)
-    if scheme == "file":
-        host, _, inner = rest.partition("/")
-        if host not in ("", "localhost") or not inner:
-            raise UsageError(f"{text[:80]!a} names another host", hint=_SUPPORTED)
-        return Directory("/" + unquote(inner))
-    if scheme in ("s3", "s3a"):
-        parts = urlsplit(text)
-        if "@" in parts.netloc:
-            raise UsageError(
-                "credentials do not belong into the path of an archive",
-                hint="set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
-            )
-        bucket, _, prefix = rest.partition("/")
-        if not bucket:
-            raise UsageError(f"{text[:80]!a} names no bucket", hint=_SUPPORTED)
-        from agentbus.pipeline.archives.bucket import Bucket
-
-        return Bucket(bucket, prefix.strip("/"))
-    raise UsageError(f"an archive cannot lie at {scheme[:40]!a}://", hint=_SUPPORTED)
 
 
 def _s3_options(found: dict[str, str]) -> dict[str, Any]:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from agentbus.admin.metrics_reader import server_time
 from agentbus.core.stream import id_time, position, text
 from agentbus.pipeline.archives.archiver import NOTHING
+from agentbus.pipeline.archives.location import place
 from agentbus.pipeline.archives.log import Log
-from agentbus.pipeline.archives.places import place
 from agentbus.pipeline.archives.reader import read
 from agentbus.pipeline.rows import streams
 from agentbus.pipeline.rows.schema import COLUMNS, GAP

@@ -21,8 +21,8 @@ from agentbus.core import names, settings as resolving
 from agentbus.core.errors import AgentBusError, ConfigError, NotFound, UsageError
 from agentbus.core.settings import Settings
 from agentbus.pipeline.archives import reader
+from agentbus.pipeline.archives.location import place
 from agentbus.pipeline.archives.log import Log
-from agentbus.pipeline.archives.places import place
 from agentbus.pipeline.replays import selection, writer
 from agentbus.pipeline.replays.record import ReplayRecord, Source, ends
 from agentbus.pipeline.replays.selection import Wanted

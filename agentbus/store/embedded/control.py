@@ -22,7 +22,7 @@ _STOPS_WITHIN = 30.0
 _GLANCE = 0.01
 
 
-class Status(Record):
+class ServerStatus(Record):
     """How the embedded server is: `version` and what follows are None while it does not run."""
 
     running: bool
@@ -36,15 +36,15 @@ class Status(Record):
     keys: int | None = None
 
 
-def status() -> Status:
+def status() -> ServerStatus:
     """Return how the server is, without starting it."""
-    down = Status(False, server_directory(), socket_path(), log_path())
+    down = ServerStatus(False, server_directory(), socket_path(), log_path())
     if not alive_now():
         return down
     try:
         named = _info()
     except (LinkDown, ServerReply):
-        return Status(True, server_directory(), socket_path(), log_path())
+        return ServerStatus(True, server_directory(), socket_path(), log_path())
     keys = sum(
         int(value.split(",")[0].removeprefix("keys="))
         for name, value in named.items()
@@ -54,7 +54,7 @@ def status() -> Status:
         version = f"Valkey {named['valkey_version']}"
     else:
         version = f"Redis {named.get('redis_version', '?')}"
-    return Status(
+    return ServerStatus(
         True,
         server_directory(),
         socket_path(),
@@ -67,7 +67,7 @@ def status() -> Status:
     )
 
 
-def start(within: float) -> Status:
+def start(within: float) -> ServerStatus:
     """Start the server if it does not run, and return how it is."""
     ensure(within)
     return status()

@@ -81,8 +81,8 @@ def _own(row: dict[str, Any]) -> dict[str, str]:
 
 def counted(path: pathlib.Path) -> tuple[dict[str, Counted], set[str]]:
     """Return the log's figures of each stream, and the files that are shown or logged, but not both."""
+    from agentbus.pipeline.archives.location import place
     from agentbus.pipeline.archives.log import Log
-    from agentbus.pipeline.archives.places import place
 
     state = Log(place(str(path))).state()
     shown = {str(each.relative_to(path)) for each in path.glob("kind=*/**/*.parquet")}

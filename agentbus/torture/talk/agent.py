@@ -9,7 +9,8 @@ import re
 from agentbus.core.errors import BackendUnavailable, NoteExists, NotFound, OutcomeUnknown
 from agentbus.torture.assignment import Allowance, Assignment, assigned
 from agentbus.torture.history import OK, UNKNOWN
-from agentbus.torture.talk.clients import client_of
+from agentbus.torture.talk.clients import ASYNCHRONOUS, BLOCKING, AsynchronousTalk, TalkClient
+from agentbus.torture.talk.controls import CONTROLS
 
 # Operations: the begin of a process, a message, what was overheard, a gap that was reported, the cursor
 # after an overhear that ended well, an overhear that failed.
@@ -162,3 +163,12 @@ def topic_of(number: int) -> str | None:
 
 if __name__ == "__main__":
     TalkAgent(*assigned()).live()
+
+
+def client_of(assignment: Assignment) -> TalkClient:
+    """Return the client of an agent of this kind."""
+    if assignment.kind == BLOCKING:
+        return TalkClient(assignment)
+    if assignment.kind == ASYNCHRONOUS:
+        return AsynchronousTalk(assignment)
+    return CONTROLS[assignment.kind](assignment)

@@ -95,14 +95,3 @@ class AsynchronousTalk(TalkClient):
                 yield message
         finally:
             self._done(source.aclose())
-
-
-def client_of(assignment: Assignment) -> TalkClient:
-    """Return the client of an agent of this kind."""
-    if assignment.kind == BLOCKING:
-        return TalkClient(assignment)
-    if assignment.kind == ASYNCHRONOUS:
-        return AsynchronousTalk(assignment)
-    from agentbus.torture.talk.controls import CONTROLS
-
-    return CONTROLS[assignment.kind](assignment)
