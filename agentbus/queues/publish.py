@@ -84,10 +84,6 @@ def _stamped(item: object, traceparent: str | None) -> object:
     return item if item.traceparent is not None else item.__replace__(traceparent=traceparent)
 
 
-def _each_stamped(items: Iterable[object], traceparent: str | None) -> Iterator[object]:
-    return (_stamped(item, traceparent) for item in items)
-
-
 @tracing.in_span(_stamped)
 def publish(
     scope: Scope,
@@ -127,7 +123,7 @@ def publish(
     return found
 
 
-@tracing.in_span(_each_stamped)
+@tracing.in_span(_stamped, each=True)
 def publish_many(
     scope: Scope,
     queue: str,
@@ -145,7 +141,7 @@ def publish_many(
     return ids
 
 
-@tracing.in_span(_each_stamped)
+@tracing.in_span(_stamped, each=True)
 def publish_stream(
     scope: Scope,
     queue: str,

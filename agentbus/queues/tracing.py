@@ -55,19 +55,23 @@ def tracer() -> Any:
 
 
 def in_span(
-    stamp: Callable[[Any, str | None], object],
+    stamp: Callable[[Any, str | None], object], *, each: bool = False
 ) -> Callable[[Callable[P, Op[T]]], Callable[P, Op[T]]]:
     """Decorate an operation that publishes so that it runs in a span, if there is a tracer.
 
-    `stamp` returns what is published, the third argument, with the span as its `traceparent`.
+    `stamp` returns an item with the span as its `traceparent`. The operation's third argument is the item,
+    or with `each` an iterable of items.
     """
+
+    def stamp_all(items: Any, traceparent: str | None) -> object:
+        return (stamp(item, traceparent) for item in items)
 
     def decorate(publish: Callable[P, Op[T]]) -> Callable[P, Op[T]]:
         @wraps(publish)
         def publish_in_span(*args: P.args, **options: P.kwargs) -> Op[T]:
             if tracer() is None:
                 return publish(*args, **options)
-            return _publishing(stamp, publish, args, options)
+            return _publishing(stamp_all if each else stamp, publish, args, options)
 
         return publish_in_span
 
