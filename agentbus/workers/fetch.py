@@ -45,6 +45,13 @@ class _Consumer:
 _consumers: weakref.WeakKeyDictionary[Any, _Consumer] = weakref.WeakKeyDictionary()
 
 
+def _here(runner: Runner | AsyncRunner) -> _Consumer:
+    known = _consumers.get(runner)
+    if known is None or known.process != os.getpid():
+        known = _consumers[runner] = _Consumer()
+    return known
+
+
 def fetch(
     runner: Runner | AsyncRunner,
     queue: str,
@@ -56,9 +63,7 @@ def fetch(
 ) -> Op[list[AnyDelivery]]:
     """Take tasks for this process's own consumer; waits at most `block` seconds for the first one."""
     scope, policy = runner.scope, runner.policy(queue)
-    known = _consumers.get(runner)
-    if known is None or known.process != os.getpid():
-        known = _consumers[runner] = _Consumer()
+    known = _here(runner)
     consumer = Consumption(
         scope, queue, group, known.name, kept=policy.results, letters_of=policy.dead_letters
     )
@@ -80,6 +85,8 @@ def fetch(
 def _fetched(fetcher: Fetcher, count: int, block: float, awaiting: bool) -> Op[list[Taken]]:
     consumer = fetcher.consumer
     until = time.monotonic() + block
+    # A paused queue has its group, too: tasks that are published now are counted for it.
+    yield from fetcher.prepare()
     while True:
         left = until - time.monotonic()
         moment = max(0.001, min(_LOOK_EVERY, left))
@@ -126,7 +133,9 @@ def _due(fetcher: Fetcher, count: int) -> Op[list[Taken]]:
     yield from fetcher.prepare()
     yield from consumer.promote()
     fetcher.look_again()
-    taken = yield from _admitted(fetcher, (yield from fetcher.retries(count)))
+    taken: list[Taken] = []
+    while len(taken) < count and (found := (yield from fetcher.retries(count - len(taken)))):
+        taken += yield from _admitted(fetcher, found)
     if len(taken) < count and reclaimer.begin():
         for priority in PRIORITIES:
             start = "-"

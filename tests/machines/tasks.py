@@ -138,8 +138,9 @@ class Model:
                 if one.due and one.holder == ASIDE and task.priority == priority
             ]
             due.sort(key=lambda task: group.pending[task].due)
-            for task in due[: count - len(taken)]:
-                self._begin(name, holder, task, group.attempts.get(task, 0), taken)
+            for task in due:
+                if len(taken) < count:
+                    self._begin(name, holder, task, group.attempts.get(task, 0), taken)
         for task, one in self.pending_of(name):
             if one.idle and len(taken) < count:
                 self._begin(name, holder, task, group.attempts.get(task, 1), taken)
