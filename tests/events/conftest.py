@@ -21,7 +21,8 @@ HERE = pathlib.Path(__file__).parent
 # What these files are about is decided in Python, by statements that other files try on both databases:
 # they run on PostgreSQL in the nightly tier alone.
 ON_SQLITE = [
-    HERE / f"test_{name}.py" for name in ("parking", "roster", "sending", "standings", "telemetry")
+    HERE / f"test_{name}.py"
+    for name in ("parked_events", "consumers_admin", "send", "status", "telemetry")
 ]
 
 
