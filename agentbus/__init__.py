@@ -66,7 +66,6 @@ if TYPE_CHECKING:
 # Loaded when first used: a shell verb must not pay for what it does not touch.
 _HOMES = {
     # The bus
-    "__version__": "core.version",
     "connect": "client.bus",
     "Bus": "client.bus",
     "AsyncBus": "client.aio",
@@ -131,11 +130,12 @@ _HOMES = {
     "UsageError": "core.errors",
 }
 __all__ = ["aio", *_HOMES]
+_HOMES["__version__"] = "core.version"
 
 
 def __getattr__(name: str) -> object:
     # `from agentbus import channel` asks here first: answer before loading anything.
-    if name not in __all__:
+    if name != "aio" and name not in _HOMES:
         raise AttributeError(f"module 'agentbus' has no attribute {name!r}")
     from importlib import import_module
 
