@@ -19,6 +19,7 @@ from agentbus.queues.delivery import Delivery
 from tests.following import Trail
 from tests.servers import Shell
 from tests.source_tree import PACKAGE, ROOT
+from tests.test_stair import STAIR
 
 PAGE = (ROOT / "docs/explanation/architecture.md").read_text()
 MARK = "the data that is followed"
@@ -157,6 +158,17 @@ def test_every_file_that_is_left_out_runs_operations(task: Trail, event: Trail, 
     held = {*task.held, *event.held, *message.held}
 
     assert sorted(RUNNERS - held) == []
+
+
+def test_the_page_has_every_package_in_its_layer():
+    table = PAGE.partition("## Where to start reading")[0]
+    rows = [
+        re.findall(r"`(\w+)`", line.split("|")[1]) for line in table.splitlines() if "| `" in line
+    ]
+    packages = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
+
+    built = [[room for room in rooms if room in packages] for rooms in STAIR]
+    assert rows == [rooms for rooms in built if rooms]
 
 
 def test_every_file_on_the_page_exists():
