@@ -18,7 +18,8 @@ class Blocked:
     def __init__(self, bus: agentbus.Bus, verb: str, *args: object, **options: object) -> None:
         define: Any = inspect.unwrap(getattr(type(bus), verb))
         self._link = bus.runner.link
-        self._op = bus.runner.attempt(define(bus, *args, **options))
+        waiting = define(bus, *args, **options)
+        self._op = bus.runner.attempt(waiting.op, waiting.seconds)
         self._step = next(self._op)
         while not isinstance(self._step, Wait):
             self._go_on()

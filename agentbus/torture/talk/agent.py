@@ -161,10 +161,6 @@ def topic_of(number: int) -> str | None:
     return TOPICS[number % 7] if number % 7 < len(TOPICS) else None
 
 
-if __name__ == "__main__":
-    TalkAgent(*assigned()).live()
-
-
 def client_of(assignment: Assignment) -> TalkClient:
     """Return the client of an agent of this kind."""
     if assignment.kind == BLOCKING:
@@ -172,3 +168,7 @@ def client_of(assignment: Assignment) -> TalkClient:
     if assignment.kind == ASYNCHRONOUS:
         return AsynchronousTalk(assignment)
     return CONTROLS[assignment.kind](assignment)
+
+
+if __name__ == "__main__":
+    TalkAgent(*assigned()).live()
