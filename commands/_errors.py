@@ -23,11 +23,20 @@ def told(error: BaseException, verb: str, *, json: bool) -> tuple[int, str]:
     tell(
         AgentBusError(
             f"'{verb}' failed unexpectedly ({described})",
-            hint="this is a bug, or an error of the operating system: see the log, and report it",
+            hint=_advice(error),
         ),
         json=json,
     )
     return AgentBusError.exit_code, described
+
+
+def _advice(error: BaseException) -> str:
+    if isinstance(error, (ImportError, AttributeError)):
+        from agentbus.core import installation
+
+        if place := installation.foreign_distribution():
+            return f"another project's 'agentbus' ({place}) is installed here, too: {installation.REMEDY}"
+    return "this is a bug, or an error of the operating system: see the log, and report it"
 
 
 def tell(error: AgentBusError, *, json: bool) -> None:

@@ -6,6 +6,7 @@ import email
 import importlib.metadata
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -145,6 +146,10 @@ def test_the_metadata_says_what_it_is(wheel, contents):
     assert told["Version"] == agentbus.__version__
     assert told["Requires-Python"] == ">=3.11"
     assert told["License-Expression"] == "MIT"
+    assert [word for word in ("queue", "event", "pipeline") if word not in told["Summary"]] == []
+    assert {line.split(",")[0] for line in told.get_all("Project-URL")} == {
+        *("Documentation", "Repository", "Issues", "Changelog"),
+    }
     assert "memory" in told.get_all("Provides-Extra")
     needed = [text for text in told.get_all("Requires-Dist") if "extra ==" not in text]
     assert {text.split(";")[0].split("<")[0].split(">")[0].strip() for text in needed} == {
@@ -162,19 +167,42 @@ def test_the_metadata_says_what_it_is(wheel, contents):
     assert any(name.endswith("/licenses/LICENSE") for name in contents)
 
 
-def test_the_installed_command_tells_its_version(installed, tmp_path):
-    assert run(installed / "agentbus", "--version", home=tmp_path) == (
+COMMANDS = pytest.mark.parametrize("command", ["agentbus", "agentbus-toolkit"])
+
+
+@COMMANDS
+def test_the_installed_command_shows_its_version(installed, command, tmp_path):
+    assert run(installed / command, "--version", home=tmp_path) == (
         f"agentbus {agentbus.__version__}\n"
     )
 
 
-def test_the_installed_command_is_a_script_of_a_few_lines(installed):
+@COMMANDS
+def test_the_installed_command_is_a_script_of_a_few_lines(installed, command):
     # What a packaging tool writes for an entry point takes half as long as a whole verb.
-    text = (installed / "agentbus").read_text()
+    text = (installed / command).read_text()
 
-    assert len(text.splitlines()) < 10
+    assert len(text.splitlines()) < 15
     assert text.startswith(f"#!{installed}/python")
     assert "import re" not in text
+
+
+def test_the_second_command_says_what_to_do_when_the_package_is_another_projects(
+    installed, tmp_path
+):
+    (tmp_path / "agentbus").mkdir()
+    (tmp_path / "agentbus/__init__.py").touch()
+    done = subprocess.run(
+        [str(installed / "agentbus-toolkit"), "whoami"],
+        env={"HOME": str(tmp_path), "PATH": os.defpath, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 1
+    assert "No module named 'agentbus.commands'" in done.stderr
+    assert "pip uninstall agentbus" in done.stderr
 
 
 def test_the_installed_package_is_the_wheels(installed, tmp_path):
@@ -195,3 +223,14 @@ def test_the_installed_command_speaks_and_hears(installed, tmp_path):
         run(program, "server", "stop", home=tmp_path)
 
     assert '"message": "hi"' in heard
+
+
+def test_the_changelog_has_a_section_for_each_version_newest_first():
+    found = re.findall(r"^## (.+)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    released = agentbus.__version__.partition(".dev")[0]
+    newest = f"{released} (unreleased)" if released != agentbus.__version__ else released
+
+    assert found[0] == newest
+    assert [head for head in found[1:] if not re.fullmatch(r"\d+\.\d+\.\d+", head)] == []
+    versions = [tuple(map(int, head.split()[0].split("."))) for head in found]
+    assert versions == sorted(set(versions), reverse=True)

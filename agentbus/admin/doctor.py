@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import sys
 
 from agentbus.admin import server_health
 from agentbus.admin.health.thresholds import Thresholds
+from agentbus.core import installation
 from agentbus.core.record import Record
 from agentbus.core.stream import text
 from agentbus.store.scan import scan
@@ -56,6 +58,7 @@ def diagnose(scope: Scope, settings: Settings, where: str) -> Op[list[Finding]]:
     findings.append(_found((yield from server_health.clock(scope, clock))))
     findings.append(_identity(settings))
     findings += secrets(settings)
+    findings += installed()
     findings += yield from _leftovers(scope)
     return findings
 
@@ -118,6 +121,19 @@ def secrets(settings: Settings) -> list[Finding]:
         if os.path.exists(path) and os.stat(path).st_mode & 0o077:
             found = f"{path} holds a password, and others may read it"
             findings.append(Finding("secrets", "warning", found, f"chmod 600 {path}"))
+    return findings
+
+
+def installed() -> list[Finding]:
+    """Report another project's `agentbus` beside this one."""
+    findings = []
+    if place := installation.foreign_distribution():
+        found = f"another project's 'agentbus' is installed in the same environment: {place}"
+        findings.append(Finding("installation", "warning", found, installation.REMEDY))
+    if path := installation.foreign_command():
+        found = f"'agentbus' in this shell is another project's: {path}"
+        remedy = f"run 'agentbus-toolkit', or put {os.path.dirname(sys.executable)} first on PATH"
+        findings.append(Finding("installation", "warning", found, remedy))
     return findings
 
 
