@@ -148,11 +148,10 @@ def _name(called: ast.expr) -> str:
     return called.id if isinstance(called, ast.Name) else ""
 
 
-def test_yaml_is_read_in_two_places_alone():
+def test_yaml_is_read_in_one_place_alone():
     readers = {found.importer for found in imports() if found.module.split(".")[0] == "yaml"}
 
-    # Rules are read as text with lines, the config as values.
-    assert readers == {"agentbus.core.config_file", "agentbus.routing.document"}
+    assert readers == {"agentbus.core.yaml_reader"}
 
 
 def test_no_entry_is_deleted_and_no_keys_are_listed_at_once():

@@ -16,7 +16,7 @@ from hypothesis import given, strategies as st
 import agentbus
 from agentbus.core.keys import Keys
 from agentbus.errors import ConfigError, InvalidName, NotFound, QueueFull, TaskBuried
-from agentbus.queues.policy import Policies, Policy
+from agentbus.queues.policy import Policies, Policy, read
 from agentbus.retry import Backoff, Bury
 from agentbus.workers.registry import ALIVE
 from tests.conftest import Connect
@@ -157,39 +157,79 @@ def test_a_policy_is_the_same_each_time_it_is_asked_for(queue: str) -> None:
 @pytest.mark.parametrize(
     ("given", "said", "hint"),
     [
-        ({"mail": {"attemps": 3}}, "'mail' sets the unknown 'attemps'", "'attempts'"),
-        ({"mail": {"topic": 3}}, "'mail' sets the unknown 'topic'", "known: tier, attempts"),
-        ({"mail": {"backoff": {"frist": 3}}}, "unknown 'backoff.frist'", "'backoff.first'"),
-        ({"mail": {True: 3}}, "'mail' sets the unknown True", "known"),
-        ({"mail": 3}, "the policy of 'mail' is a int", "setting: value"),
-        ({"mail": {"tier": "urgent"}}, "'mail' sets tier to 'urgent'", "critical, high, normal"),
-        ({"mail": {"tier": ["low"]}}, "sets tier to ['low']", "one of"),
-        ({"mail": {"attempts": 0}}, "'mail' sets attempts to 0", "whole number from 1"),
-        ({"mail": {"attempts": 2.5}}, "sets attempts to 2.5", "whole number"),
-        ({"mail": {"attempts": True}}, "sets attempts to True", "whole number"),
-        ({"mail": {"attempts": "4"}}, "sets attempts to '4'", "whole number"),
-        ({"mail": {"bound": -1}}, "sets bound to -1", "whole number"),
-        ({"mail": {"bound": 10**400}}, "sets bound to 1000000", "whole number"),
-        ({"mail": {"visibility": 0}}, "sets visibility to 0", "at least 0.01"),
-        ({"mail": {"visibility": "soon"}}, "sets visibility to 'soon'", "such as 30m"),
-        ({"mail": {"visibility": float("nan")}}, "sets visibility to nan", "seconds"),
-        ({"mail": {"window": 0.5}}, "sets window to 0.5", "at least 1"),
-        ({"mail": {"window": None}}, "sets window to None", "seconds"),
-        ({"mail": {"results": "20y"}}, "sets results to '20y'", "seconds"),
-        ({"mail": {"results": float("inf")}}, "sets results to inf", "10 years"),
-        ({"mail": {"on_full": "drop"}}, "sets on_full to 'drop'", "refuse, trim"),
-        ({"mail": {"key_field": "order..id"}}, "sets key_field to 'order..id'", "order.id"),
-        ({"mail": {"key_field": 7}}, "sets key_field to 7", "order.id"),
-        ({"mail": {"retention": -7}}, "sets retention to -7", "seconds"),
-        ({"mail": {"backoff": 7}}, "sets backoff to 7", "first and longest"),
-        ({"mail": {"backoff": {"first": -1}}}, "sets backoff.first to -1", "at least 0"),
-        ({"mail": {"backoff": {"first": 999}}}, "'mail' begins its backoff with 999", "together"),
-        ({"mail": {"dead_letters": "x.{topic}"}}, "dead_letters to 'x.{topic}'", "{queue}"),
-        ({"mail": {"dead_letters": ""}}, "sets dead_letters to ''", "character"),
-        ({"agent.*": {}}, "names 'agent.*', and takes no patterns", "write 'agent'"),
-        ({"agent.": {}}, "names 'agent.', and takes no patterns", "write 'agent'"),
-        ({".*": {}}, "takes no patterns", "write '*'"),
-        ({7: {}}, "names the queue 7, which is no text", "quotes"),
+        (
+            {"mail": {"attemps": 3}},
+            "bus.yaml: the key 'attemps' of the queue 'mail' is unknown",
+            "'attempts'",
+        ),
+        (
+            {"mail": {"topic": 3}},
+            "bus.yaml: the key 'topic' of the queue 'mail' is unknown",
+            "known: 'tier', 'attempts'",
+        ),
+        ({"mail": {"backoff": {"frist": 3}}}, "the key 'frist' of 'backoff'", "'first'"),
+        ({"mail": {True: 3}}, "the key true of the queue 'mail' is unknown", "known"),
+        ({"mail": 3}, "the queue 'mail' is 3", "'key: value'"),
+        (
+            {"mail": {"tier": "urgent"}},
+            "'tier' of the queue 'mail' is 'urgent'",
+            "critical, high, normal",
+        ),
+        ({"mail": {"tier": ["low"]}}, "'tier' of the queue 'mail' is a list", "one of"),
+        ({"mail": {"attempts": 0}}, "'attempts' of the queue 'mail' is 0", "whole number from 1"),
+        ({"mail": {"attempts": 2.5}}, "'attempts' of the queue 'mail' is 2.5", "whole number"),
+        ({"mail": {"attempts": True}}, "'attempts' of the queue 'mail' is true", "whole number"),
+        ({"mail": {"attempts": "4"}}, "'attempts' of the queue 'mail' is '4'", "whole number"),
+        ({"mail": {"bound": -1}}, "'bound' of the queue 'mail' is -1", "whole number"),
+        (
+            {"mail": {"bound": 10**400}},
+            "'bound' of the queue 'mail' is a number of over 100 bits",
+            "whole number",
+        ),
+        ({"mail": {"visibility": 0}}, "'visibility' of the queue 'mail' is 0", "at least 0.01"),
+        (
+            {"mail": {"visibility": "soon"}},
+            "'visibility' of the queue 'mail' is 'soon'",
+            "such as 30m",
+        ),
+        (
+            {"mail": {"visibility": float("nan")}},
+            "'visibility' of the queue 'mail' is nan",
+            "seconds",
+        ),
+        ({"mail": {"window": 0.5}}, "'window' of the queue 'mail' is 0.5", "at least 1"),
+        ({"mail": {"window": None}}, "'window' of the queue 'mail' is empty", "seconds"),
+        ({"mail": {"results": "20y"}}, "'results' of the queue 'mail' is '20y'", "seconds"),
+        ({"mail": {"results": float("inf")}}, "'results' of the queue 'mail' is inf", "10 years"),
+        ({"mail": {"on_full": "drop"}}, "'on_full' of the queue 'mail' is 'drop'", "refuse, trim"),
+        (
+            {"mail": {"key_field": "order..id"}},
+            "'key_field' of the queue 'mail' is 'order..id'",
+            "order.id",
+        ),
+        ({"mail": {"key_field": 7}}, "'key_field' of the queue 'mail' is 7", "as text"),
+        ({"mail": {"retention": -7}}, "'retention' of the queue 'mail' is -7", "seconds"),
+        ({"mail": {"backoff": 7}}, "'backoff' of the queue 'mail' is 7", "'first', 'longest'"),
+        (
+            {"mail": {"backoff": {"first": -1}}},
+            "'backoff.first' of the queue 'mail' is -1",
+            "at least 0",
+        ),
+        (
+            {"mail": {"backoff": {"first": 999}}},
+            "'backoff.first' of the queue 'mail' is 999",
+            "together",
+        ),
+        (
+            {"mail": {"dead_letters": "x.{topic}"}},
+            "'dead_letters' of the queue 'mail' is 'x.{topic}'",
+            "{queue}",
+        ),
+        ({"mail": {"dead_letters": ""}}, "the name of the dead letters is empty", "character"),
+        ({"agent.*": {}}, "the queue 'agent.*' is a pattern", "write 'agent'"),
+        ({"agent.": {}}, "the queue 'agent.' is a pattern", "write 'agent'"),
+        ({".*": {}}, "is a pattern", "write '*'"),
+        ({7: {}}, "the queue is 7", "as text"),
         ({"": {}}, "the queue is empty", "character"),
         ({"a\nb": {}}, "holds the control character", "leave it out"),
     ],
@@ -202,7 +242,7 @@ def test_a_mistake_is_told_with_the_queue_and_the_file(
         policy_of("another", given)
 
     assert said in str(refused.value)
-    assert "(from bus.yaml)" in str(refused.value)
+    assert str(refused.value).startswith("bus.yaml: ")
     assert hint in (refused.value.hint or "")
     assert str(refused.value).isprintable()
     assert len(str(refused.value)) < 400
@@ -234,6 +274,27 @@ def test_any_policies_are_read_or_refused_in_a_sentence(given: dict[Any, Any], q
         assert found.attempts >= 1
 
 
+def test_all_mistakes_in_a_file_are_reported_at_once_with_their_lines(
+    tmp_path: pathlib.Path,
+) -> None:
+    path = tmp_path / "bus.yaml"
+    path.write_text(
+        "queues:\n  mail:\n    attemps: 3\n    tier: urgent\n  a.*: {}\n  b:\n    bound: 0\n"
+    )
+
+    with pytest.raises(ConfigError) as refused:
+        read(agentbus.core.settings.resolve({"config": str(path)}))
+
+    assert refused.value.message == (
+        f"4 problems: {path}:3: the key 'attemps' of the queue 'mail' is unknown (did you mean"
+        f" 'attempts'?);"
+        f" {path}:4: 'tier' of the queue 'mail' is 'urgent' (give one of critical, high, normal, low);"
+        f" {path}:5: the queue 'a.*' is a pattern (write 'a', which stands for all that begin with"
+        f" 'a.', too);"
+        f" {path}:7: 'bound' of the queue 'b' is 0 (give a whole number from 1 to 1000000000)"
+    )
+
+
 def test_a_name_of_dead_letters_that_grows_too_long_is_refused() -> None:
     policies = Policies({"*": {"dead_letters": "failed.{queue}"}}, "bus.yaml")
 
@@ -248,7 +309,7 @@ def test_queues_that_are_no_mapping_are_refused_by_every_verb(
     path = tmp_path / "bus.yaml"
     path.write_text(text)
 
-    with pytest.raises(ConfigError, match="'queues' is a"):
+    with pytest.raises(ConfigError, match="'queues' is"):
         agentbus.core.settings.resolve({"config": str(path)})
 
 
@@ -744,9 +805,9 @@ def test_a_mistake_in_a_policy_is_two_lines(policies: Any, words: list[str]) -> 
     done = shell.run(*words)
 
     assert done.returncode == 2
-    source = f"(from {shell.home}/.agentbus.yaml)"
+    place = f"{shell.home}/.agentbus.yaml:3"
     assert done.stderr.splitlines() == [
-        f"agentbus: the policy of 'other' sets the unknown 'attemps' {source}",
+        f"agentbus: {place}: the key 'attemps' of the queue 'other' is unknown",
         "hint: did you mean 'attempts'?",
     ]
 

@@ -299,7 +299,7 @@ def test_a_file_chooses_neither_the_log_nor_a_program(setting, real_shell):
     done = real_shell.run("speak", "hi")
 
     assert done.returncode == 2
-    assert f"unknown '{setting}'" in done.stderr
+    assert f"the key '{setting}' is unknown" in done.stderr
     assert not bait.exists()
 
 

@@ -64,18 +64,20 @@ def test_a_threshold_is_a_pair_either_of_which_may_be_off(
     ],
 )
 def test_what_is_no_threshold_is_refused(value: Any) -> None:
-    with pytest.raises(ConfigError, match=r"'health' sets lag to .* \(from bus.yaml\)"):
+    with pytest.raises(ConfigError, match=r"bus\.yaml: 'health\.lag' is \S.*; give \["):
         Thresholds({"lag": value}, "bus.yaml")
 
 
 def test_only_times_are_durations() -> None:
-    with pytest.raises(ConfigError, match="sets lag to"):
+    with pytest.raises(ConfigError, match=r"'health\.lag' is"):
         Thresholds({"lag": ["5m", "6m"]}, "bus.yaml")
 
 
 @pytest.mark.parametrize("value", [[1, 2], 1, "loud", None, True])
 def test_a_state_is_warning_critical_or_off(value: Any) -> None:
-    with pytest.raises(ConfigError, match="sets eviction to"):
+    with pytest.raises(
+        ConfigError, match=r"'health\.eviction' is .*; give one of warning, critical, off"
+    ):
         Thresholds({"eviction": value}, "bus.yaml")
 
 
@@ -91,14 +93,14 @@ def test_a_state_is_as_severe_as_the_config_says(value: Any, expected: str | Non
 
 
 def test_an_unknown_check_is_told_with_those_there_are() -> None:
-    with pytest.raises(ConfigError, match="unknown 'xyz'") as refusal:
+    with pytest.raises(ConfigError, match=r"the key 'xyz' of 'health' is unknown") as refusal:
         Thresholds({"xyz": "off"}, "bus.yaml")
 
     assert all(check in str(refusal.value.hint) for check in CHECKS)
 
 
 def test_a_queue_has_thresholds_of_queues_alone() -> None:
-    with pytest.raises(ConfigError, match="'health' of the queue 'mail' sets the unknown 'clock'"):
+    with pytest.raises(ConfigError, match=r"'clock' of 'health' of the queue 'mail' is unknown"):
         Thresholds({"queues": {"mail": {"clock": "off"}}}, "bus.yaml")
 
 
@@ -162,3 +164,18 @@ def test_whatever_stands_in_the_config_is_read_or_refused(given: dict[Any, Any])
         found = Thresholds(given, "bus.yaml")
         for check in ("lag", "idle", "clock"):
             assert found.levels(check).least >= 0
+
+
+def test_all_mistakes_are_reported_at_once() -> None:
+    with pytest.raises(ConfigError) as refusal:
+        Thresholds(
+            {"lagg": "off", "idle": 5, "queues": {"mail": {"lag": 1}, "a.*": {}}}, "bus.yaml"
+        )
+
+    for said in (
+        "4 problems: bus.yaml: the key 'lagg' of 'health' is unknown (did you mean 'lag'?)",
+        "bus.yaml: 'health.idle' is 5 (give [warning, critical], or off",
+        "bus.yaml: 'health.lag' of the queue 'mail' is 1 (give",
+        "bus.yaml: the queue 'a.*' is a pattern (write 'a'",
+    ):
+        assert said in refusal.value.message

@@ -1,42 +1,20 @@
-"""Reads a config file: plain YAML mappings, with every mistake named and nothing executed."""
+"""Reads a config file: plain YAML mappings; nothing in it is executed."""
 
 from __future__ import annotations
 
-import difflib
 import os
 import stat
 from typing import TYPE_CHECKING
 
-import yaml
-
+from agentbus.core import yaml_reader
 from agentbus.core.errors import ConfigError
 from agentbus.core.settings_names import IN_FILES, IN_OWN_FILE
+from agentbus.core.validate import Map, Problems, nearest, shown
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _MAX_BYTES = 1024 * 1024
-
-
-class _Loader(yaml.SafeLoader):
-    """YAML without aliases, which can be made to grow without end, and without repeated keys."""
-
-    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        if self.check_event(yaml.AliasEvent):
-            event = self.peek_event()  # type: ignore[no-untyped-call]
-            raise yaml.YAMLError(f"line {event.start_mark.line + 1}: aliases are not allowed")
-        return super().compose_node(parent, index)
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[object, object]:
-        seen = set()
-        for key_node, _ in node.value:
-            key = self.construct_object(key_node, deep=True)
-            if isinstance(key, (str, int, float, bool)) or key is None:
-                if key in seen:
-                    line = key_node.start_mark.line + 1
-                    raise yaml.YAMLError(f"line {line}: {key!r} is given twice")
-                seen.add(key)
-        return super().construct_mapping(node, deep)
 
 
 def contents(path: str, kind: str = "config file", *, hint: str) -> bytes:
@@ -46,51 +24,38 @@ def contents(path: str, kind: str = "config file", *, hint: str) -> bytes:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         with open(descriptor, "rb") as file:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise OSError(0, "it is no file")
+                raise OSError(0, "it is not a file")
             data = file.read(_MAX_BYTES + 1)
     except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or "its path is none"
+        why = getattr(error, "strerror", None) or "not a path"
         raise ConfigError(f"the {kind} {path!a} cannot be read ({why})", hint=hint) from None
     if len(data) > _MAX_BYTES:
         raise ConfigError(f"the {kind} {path!a} is over {_MAX_BYTES} bytes")
     return data
 
 
-def load(path: str, known: Sequence[str] = IN_FILES, *, nearby: bool = False) -> dict[str, object]:
+def load(path: str, known: Sequence[str] = IN_FILES, *, nearby: bool = False) -> Map:
     """Return the settings in a config file, which may set what is `known`; an empty file sets nothing.
 
-    One that was found `nearby` must not be another user's who put it where everybody may write.
+    A file that was found `nearby` must not be one that another user put where everybody may write.
     """
     if nearby:
         _not_planted(path)
+    problems = Problems(path)
     data = contents(path, hint="correct its permissions, or name another config file")
-    try:
-        loaded = yaml.load(data.decode(), Loader=_Loader)  # noqa: S506 (a SafeLoader)
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError) as error:
-        raise ConfigError(
-            f"the config file {path!a} is no YAML ({_why(error)})",
-            hint="correct it",
-        ) from None
-    if loaded is None:
-        return {}
-    if not isinstance(loaded, dict):
-        raise ConfigError(
-            f"the config file {path!a} holds a {type(loaded).__name__}",
-            hint="write 'setting: value' lines",
-        )
-    for key in loaded:
-        if key in IN_OWN_FILE and key not in known:
-            raise ConfigError(
-                f"the config file {path!a} sets {key!a}, which a project's file may not",
-                hint="set it in the environment, or in your own config file",
-            )
-        if key not in known:
-            close = difflib.get_close_matches(str(key), known, n=1)
-            raise ConfigError(
-                f"the config file {path!a} sets the unknown {key!a}",
-                hint=f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known)}",
-            )
-    return {str(key): value for key, value in loaded.items()}
+    root = yaml_reader.read(data, problems, typed=True)
+    if root is not None:
+        for key, _ in root.entries("'setting: value' lines"):
+            if key.value in IN_OWN_FILE and key.value not in known:
+                key.add(
+                    f"the key {shown(key.value)} is not allowed in a project's file",
+                    "set it in the environment, or in your own config file",
+                )
+            elif key.value not in known:
+                key.add(f"the key {shown(key.value)} is unknown", nearest(key.value, known))
+    if root is None or problems:
+        raise problems.error()
+    return root.value if isinstance(root.value, Map) else Map()
 
 
 def _not_planted(path: str) -> None:
@@ -98,18 +63,10 @@ def _not_planted(path: str) -> None:
     try:
         owner, around = os.lstat(path).st_uid, os.stat(os.path.dirname(path) or "/").st_mode
     except OSError:
-        # Gone, or out of reach: reading it tells.
+        # Gone, or out of reach: reading it reports that.
         return
     if around & stat.S_IWOTH and owner not in (0, os.getuid()):
         raise ConfigError(
             f"the config file {path!a} is another user's, where everybody may write",
             hint="remove it, use another directory, or name the config file in AGENTBUS_CONFIG",
         )
-
-
-def _why(error: Exception) -> str:
-    # Not the whole of it: YAML's errors quote the line, which may hold a password.
-    mark = getattr(error, "problem_mark", None)
-    what = str(getattr(error, "problem", None) or error)
-    where = f"line {mark.line + 1}: " if mark is not None else ""
-    return where + " ".join(what.encode("ascii", "backslashreplace").decode().split())[:200]

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
+    from agentbus.core.validate import Map
+
 DEFAULT_DEADLINE = 5.0
 # A unix socket's path must fit into 108 bytes on Linux and 104 on macOS.
 _LONGEST_SOCKET_PATH = 100
@@ -68,7 +70,7 @@ def resolve(flags: Mapping[str, object] | None = None) -> Settings:
     sources: dict[str, str] = {}
     root = repository()
     paths = _config_files(given.pop("config", None), root)
-    files: Sequence[tuple[str, dict[str, object]]] = ()
+    files: Sequence[tuple[str, Map]] = ()
     if paths:
         from agentbus.core.config_file import load
 
@@ -77,35 +79,29 @@ def resolve(flags: Mapping[str, object] | None = None) -> Settings:
             (path, load(path, IN_FILES if nearby else own, nearby=nearby)) for path, nearby in paths
         ]
 
-    def pick(setting: str, default: object) -> object:
+    def pick(setting: str, default: object) -> tuple[object, int]:
         if setting in given:
             sources[setting] = "flag"
-            return given[setting]
+            return given[setting], 0
         for variable in VARIABLES[setting]:
             value = os.environ.get(variable)
             if value:
                 sources[setting] = variable
-                return value
+                return value, 0
         for path, values in files:
             if setting in values:
                 sources[setting] = path
-                return values[setting]
+                return values[setting], values.lines[setting]
         sources[setting] = "default"
-        return default
+        return default, 0
 
     def value(setting: str, default: object) -> Any:
-        found = pick(setting, default)
+        found, line = pick(setting, default)
         if sources[setting] == "default":
             return found
-        from agentbus.core import settings_check
-        from agentbus.core.errors import UsageError
+        from agentbus.core.settings_check import checked
 
-        try:
-            return settings_check.CHECKS[setting](found)
-        except UsageError as error:
-            raise type(error)(
-                f"{error.message} (from {sources[setting]})", hint=error.hint
-            ) from None
+        return checked(setting, found, sources[setting], line)
 
     return Settings(
         agent=value("agent", None) or name("agent", default_agent()),

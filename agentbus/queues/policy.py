@@ -1,10 +1,11 @@
-"""What holds for a queue unless a call says otherwise: read from the config, found by its name.
+"""The policy of a queue: the defaults of its settings, read from the config by the queue's name.
 
 The config file's `queues` maps prefixes to settings. A queue has the settings of the longest prefix
 of its name that ends at a dot or at its end; what that one leaves open comes from shorter ones, then
 from `"*"`, then from the defaults.
 """
 
+# mypy: disable-error-code="func-returns-value"
 from __future__ import annotations
 
 from agentbus.core import names
@@ -19,20 +20,20 @@ if TYPE_CHECKING:
     from typing import Any
 
     from agentbus.core.settings import Settings
+    from agentbus.core.validate import Located, Problems
 
 EVERY = "*"
 VISIBILITY = 180.0
-# What is done stays so long for replays, unless its room is needed.
+# Tasks that are done stay this long for replays, unless their room is needed.
 RETENTION = 86_400
 _PLACEHOLDER = "{queue}"
-_YEARS = 10 * 366 * 86_400
 _MANY = 10**9
 # Each queue that is named once would be remembered for good.
 _REMEMBERED = 1_000
 
 
 class Policy(Record):
-    """What holds for one queue: for its publishers, its workers and its dead letters.
+    """The settings of one queue: for its publishers, its workers and its dead letters.
 
     `tier` is the priority of tasks that are published without one; `visibility`, `window`, `results`
     and `retention` are in seconds; `dead_letters` is the name under which the dead letters lie.
@@ -79,20 +80,31 @@ class Policy(Record):
 
 
 class Policies:
-    """The policies of one config; every mistake in it is told when it is first asked for."""
+    """The policies of one config. Raises `ConfigError`, which lists every mistake in it."""
 
     def __init__(self, given: Mapping[object, object], source: str) -> None:
         self._source = source
         self._given: dict[str, dict[str, Any]] = {}
-        for prefix, settings in given.items():
-            where = _Place(queue_prefix(prefix, source), source)
-            self._given[where.prefix] = _settings(where, settings)
-        for prefix in self._given:
-            self._check_backoff(prefix)
+        if given:
+            self._read(given)
         self._known: dict[str, Policy] = {}
 
+    def _read(self, given: Mapping[object, object]) -> None:
+        from agentbus.core.validate import Located, Problems
+
+        problems = Problems(self._source)
+        lines: dict[str, int] = {}
+        for key, settings in Located(given, problems, "queues").entries("a mapping", "the queue"):
+            prefix = queue_prefix(key)
+            if prefix is not None:
+                self._given[prefix], lines[prefix] = _settings(settings), key.line
+        for prefix, line in lines.items():
+            self._check_backoff(prefix, line, problems)
+        if problems:
+            raise problems.error()
+
     def policy_of(self, queue: str) -> Policy:
-        """Return what holds for a queue. Raises `ConfigError` if its dead letters' name is none."""
+        """Return a queue's policy. Raises `ConfigError` if the name of its dead letters is too long."""
         found = self._known.get(queue)
         if found is None:
             found = self._made(queue)
@@ -111,12 +123,12 @@ class Policies:
             return queue
 
     def retention_of(self, queue: str) -> float:
-        """Return how many seconds what is done stays in a queue, whatever it is named."""
+        """Return for how many seconds tasks that are done stay in a queue, whatever its name."""
         kept: float = self._merged(queue).get("retention", RETENTION)
         return kept
 
     def results_of(self, queue: str) -> float:
-        """Return how many seconds results are kept of a queue, whatever it is named."""
+        """Return for how many seconds a queue's results are kept, whatever its name."""
         kept: float = self._merged(queue).get("results", RESULT_KEPT)
         return kept
 
@@ -135,7 +147,7 @@ class Policies:
             names.name("name of the dead letters", letters)
         except UsageError as error:
             raise ConfigError(
-                f"{error.message}, for the queue {queue!a} (from {self._source})",
+                f"{ascii(self._source)[1:-1]}: {error.message}, for the queue {queue!a}",
                 hint="shorten 'dead_letters'",
             ) from None
         return Policy(
@@ -145,14 +157,15 @@ class Policies:
             **{"bound": bound_of(queue), **merged},
         )
 
-    def _check_backoff(self, prefix: str) -> None:
+    def _check_backoff(self, prefix: str, line: int, problems: Problems) -> None:
         # Either may be inherited, so that each alone looks sound.
         backoff = _backoff(self._merged(prefix))
         if backoff.first > backoff.longest:
-            raise ConfigError(
-                f"the policy of {prefix!a} begins its backoff with {backoff.first:g} s, which is"
-                f" above its longest of {backoff.longest:g} s (from {self._source})",
-                hint="set backoff.first and backoff.longest together",
+            problems.add(
+                line,
+                f"'backoff.first' of the queue {prefix!a} is {backoff.first:g} s, which is above its"
+                f" 'backoff.longest' of {backoff.longest:g} s",
+                "set backoff.first and backoff.longest together",
             )
 
 
@@ -162,44 +175,13 @@ def read(settings: Settings) -> Policies:
 
 
 def prefixes(queue: str) -> Iterator[str]:
-    """Yield what a queue's policy may stand under: its name, each prefix before a dot, then `*`."""
+    """Yield the keys of a queue's policy in the config: its name, each prefix before a dot, then `*`."""
     yield queue
     cut = queue.rfind(".")
     while cut >= 0:
         yield queue[:cut]
         cut = queue.rfind(".", 0, cut)
     yield EVERY
-
-
-class _Place:
-    """Where a setting stands, for what is said of it."""
-
-    __slots__ = ("prefix", "source")
-
-    def __init__(self, prefix: str, source: str) -> None:
-        self.prefix = prefix
-        self.source = source
-
-    def wrong(self, setting: str, value: object, hint: str) -> ConfigError:
-        """Return the error for a value that does not fit."""
-        shown = f"{value:g}" if isinstance(value, float) else ascii(value)
-        shown = shown if len(shown) <= 60 else shown[:57] + "..."
-        return ConfigError(
-            f"the policy of {self.prefix!a} sets {setting} to {shown} (from {self.source})",
-            hint=hint,
-        )
-
-    def unknown(self, setting: object, known: list[str]) -> ConfigError:
-        """Return the error for a setting that there is not."""
-        from difflib import get_close_matches
-
-        shown = ascii(setting)
-        close = get_close_matches(str(setting), known, n=1)
-        return ConfigError(
-            f"the policy of {self.prefix!a} sets the unknown"
-            f" {shown if len(shown) <= 60 else shown[:57] + '...'} (from {self.source})",
-            hint=f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known)}",
-        )
 
 
 def _backoff(merged: dict[str, Any]) -> Backoff:
@@ -214,133 +196,58 @@ def _letters_of(queue: str, merged: Mapping[str, Any]) -> str:
     return template.replace(_PLACEHOLDER, queue)
 
 
-def queue_prefix(prefix: object, source: str) -> str:
-    """Return the prefix of queues that a config names. Raises `ConfigError`."""
-    if not isinstance(prefix, str):
-        raise ConfigError(
-            f"'queues' names the queue {prefix!a:.60}, which is no text (from {source})",
-            hint="put it in quotes",
-        )
-    try:
-        names.name("queue", prefix)
-    except UsageError as error:
-        raise ConfigError(f"{error.message} (from {source})", hint=error.hint) from None
+def queue_prefix(given: Located) -> str | None:
+    """Return the prefix of queues that a key names; None if it does not fit, which adds a problem."""
+    prefix = given.name("queue")
+    if prefix is None or prefix == EVERY or not prefix.endswith(("*", ".")):
+        return prefix
     stem = prefix.removesuffix("*").removesuffix(".")
-    if prefix != EVERY and prefix.endswith(("*", ".")):
-        raise ConfigError(
-            f"'queues' names {prefix!a}, and takes no patterns (from {source})",
-            hint=f"write {stem!r}, which stands for all that begin with '{stem}.', too"
-            if stem
-            else f"write {EVERY!r} for all queues",
-        )
-    return prefix
+    return given.add(
+        f"the queue {prefix!a} is a pattern",
+        f"write {stem!r}, which stands for all that begin with '{stem}.', too"
+        if stem
+        else f"write {EVERY!r} for all queues",
+    )
 
 
-def _settings(place: _Place, settings: object) -> dict[str, Any]:
-    if settings is None:
-        return {}
-    if not isinstance(settings, dict):
-        raise ConfigError(
-            f"the policy of {place.prefix!a} is a {type(settings).__name__} (from {place.source})",
-            hint="write 'setting: value' lines below it",
-        )
+def _settings(given: Located) -> dict[str, Any]:
     found: dict[str, Any] = {}
-    for setting, value in settings.items():
-        check = _CHECKS.get(setting) if isinstance(setting, str) else None
-        if check is None:
-            raise place.unknown(setting, list(_CHECKS))
-        if isinstance(check, dict):
-            found |= _nested(place, setting, value, check)
+    for setting, one in given.fields(_CHECKS).items():
+        if setting == "backoff":
+            for part, each in one.fields(("first", "longest")).items():
+                found[f"backoff.{part}"] = each.seconds(0)
+            if one.value is None:
+                one.wrong("a mapping of 'first' and 'longest'")
         else:
-            found[setting] = check(place, setting, value)
-    return found
+            found[setting] = _CHECKS[setting](one)
+    return {setting: value for setting, value in found.items() if value is not None}
 
 
-def _nested(place: _Place, setting: str, value: object, checks: Checks) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise place.wrong(setting, value, f"give a mapping of {' and '.join(checks)}")
-    found = {}
-    for key, one in value.items():
-        check = checks.get(key) if isinstance(key, str) else None
-        if check is None:
-            raise place.unknown(f"{setting}.{key}", [f"{setting}.{name}" for name in checks])
-        found[f"{setting}.{key}"] = check(place, f"{setting}.{key}", one)
-    return found
-
-
-def _one_of(*words: str) -> Check:
-    def check(place: _Place, setting: str, value: object) -> str:
-        if value not in words:
-            raise place.wrong(setting, value, f"give one of {', '.join(words)}")
-        return str(value)
-
-    return check
-
-
-def _whole(least: int, most: int = _MANY) -> Check:
-    def check(place: _Place, setting: str, value: object) -> int:
-        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-            raise place.wrong(setting, value, f"give a whole number from {least} to {most}")
-        return value
-
-    return check
-
-
-def _seconds(least: float) -> Check:
-    def check(place: _Place, setting: str, value: object) -> float:
-        number: float | None = None
-        if isinstance(value, str):
-            from agentbus.core.timespec import duration
-
-            number = duration(value)
-        elif isinstance(value, (int, float)) and not isinstance(value, bool):
-            number = value
-        if number is None or not least <= number <= _YEARS:
-            raise place.wrong(
-                setting,
-                value,
-                f"give seconds, at least {least:g} and at most 10 years, or a duration such as 30m",
-            )
-        return float(number)
-
-    return check
-
-
-def _path(place: _Place, setting: str, value: object) -> str:
-    try:
-        path = names.name(setting, value)
-    except UsageError:
-        path = ""
-    if not all(path.split(".")):
-        raise place.wrong(setting, value, "give a field of the payload, as in 'order.id'")
+def _path(given: Located) -> str | None:
+    path = given.name(given.what)
+    if path is not None and not all(path.split(".")):
+        return given.wrong("a field of the payload, as in 'order.id'")
     return path
 
 
-def _template(place: _Place, setting: str, value: object) -> str:
-    try:
-        template = names.name(setting, value)
-    except UsageError as error:
-        raise place.wrong(setting, value, error.hint or "give a name") from None
-    rest = template.replace(_PLACEHOLDER, "")
+def _template(given: Located) -> str | None:
+    template = given.name("name of the dead letters")
+    rest = (template or "").replace(_PLACEHOLDER, "")
     if "{" in rest or "}" in rest:
-        raise place.wrong(setting, value, f"give a name; {_PLACEHOLDER} stands for the queue's")
+        return given.wrong(f"a name; {_PLACEHOLDER} stands for the queue's")
     return template
 
 
-if TYPE_CHECKING:
-    Check = Callable[[_Place, str, object], Any]
-    Checks = Mapping[str, Check]
-
-_CHECKS: dict[str, Check | dict[str, Check]] = {
-    "tier": _one_of(*PRIORITIES),
-    "attempts": _whole(1),
-    "backoff": {"first": _seconds(0), "longest": _seconds(0)},
-    "visibility": _seconds(0.01),
-    "bound": _whole(1),
-    "on_full": _one_of("refuse", "trim"),
+_CHECKS: dict[str, Callable[[Located], Any]] = {
+    "tier": lambda given: given.choice(PRIORITIES),
+    "attempts": lambda given: given.whole(1, _MANY),
+    "backoff": lambda given: given,
+    "visibility": lambda given: given.seconds(0.01),
+    "bound": lambda given: given.whole(1, _MANY),
+    "on_full": lambda given: given.choice(("refuse", "trim")),
     "key_field": _path,
-    "window": _seconds(1),
-    "results": _seconds(0),
-    "retention": _seconds(0),
+    "window": lambda given: given.seconds(1),
+    "results": lambda given: given.seconds(0),
+    "retention": lambda given: given.seconds(0),
     "dead_letters": _template,
 }

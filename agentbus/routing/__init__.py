@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from agentbus.core.lazy import lazily
 
 if TYPE_CHECKING:
+    from agentbus.core.validate import Problem as Problem
     from agentbus.routing.glob import Glob as Glob
     from agentbus.routing.loading import check as check, load as load, parse as parse
-    from agentbus.routing.problems import Problem as Problem
     from agentbus.routing.router import Router as Router
     from agentbus.routing.rules import (
         Agent as Agent,
@@ -28,7 +28,7 @@ _HOMES = {
     "Explanation": "rules",
     "Glob": "glob",
     "Limit": "rules",
-    "Problem": "problems",
+    "Problem": "agentbus.core.validate",
     "Router": "router",
     "Rule": "rules",
     "Rules": "rules",

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from agentbus.routing.problems import shown
+from agentbus.core.validate import shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from agentbus.core.validate import Problems
     from agentbus.routing.glob import Glob
-    from agentbus.routing.problems import Problems
     from agentbus.routing.rules import RouteTarget, Rule
 
     # In which line, and what.

@@ -1,19 +1,19 @@
-"""From which figure on something is a warning, and from which on it is critical: defaults and the config.
+"""The thresholds of health checks: the defaults, and what the config sets instead.
 
 The config file's `health` maps checks to `[warning, critical]`, either of which may be `off`, or to `off`.
-Below `queues` it may do so for queues alone, by prefixes as policies have them.
+Below `queues` it does so for single queues, by prefixes as policies have them.
 """
 
+# mypy: disable-error-code="func-returns-value"
 from __future__ import annotations
 
-from agentbus.core.errors import ConfigError
 from agentbus.core.record import Record
-from agentbus.core.timespec import duration
+from agentbus.core.validate import Located, Problems, described
 from agentbus.queues.policy import prefixes, queue_prefix
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from agentbus.core.settings import Settings
 
@@ -28,12 +28,12 @@ class Levels(Record):
 
     @property
     def wanted(self) -> bool:
-        """Whether anything is to be told at all."""
+        """Whether the check reports anything at all."""
         return self.warning is not None or self.critical is not None
 
     @property
     def least(self) -> float:
-        """Above which figure something is told."""
+        """The figure above which the check reports something."""
         return min(each for each in (self.warning, self.critical, _NEVER) if each is not None)
 
     def crossed(self, figure: float) -> tuple[str, float] | None:
@@ -56,7 +56,7 @@ class Levels(Record):
 
 
 _NEVER = float("inf")
-# What is measured of each queue, of events, and of the server; and what just is so or is not.
+# Figures of each queue, of events, and of the server; then states without a figure.
 _QUEUES = {
     # Seed 004: in multiples of the bound, tasks, seconds, tasks.
     "stream_length": Levels(2, 5),
@@ -91,21 +91,23 @@ _MOST = 10**15
 
 
 class Thresholds:
-    """The thresholds of one config; every mistake in it is told when it is read."""
+    """The thresholds of one config. Raises `ConfigError`, which lists every mistake in it."""
 
     def __init__(self, given: Mapping[object, object], source: str) -> None:
-        own = dict(given)
-        by_queue = own.pop("queues", None)
-        self._all = _read(own, CHECKS, "'health'", source)
+        problems = Problems(source)
+        root = Located(given, problems, "health")
+        checks = root.fields((*CHECKS, "queues"))
+        by_queue = checks.pop("queues", Located(None, problems))
+        self._all = _read(checks)
         self._queues: dict[str, dict[str, Levels | str]] = {}
-        if by_queue is not None:
-            if not isinstance(by_queue, dict):
-                raise _wrong("'health'", "queues", by_queue, source, "name queues below it")
-            for prefix, settings in by_queue.items():
-                where = f"'health' of the queue {prefix!a}"
-                self._queues[queue_prefix(prefix, source)] = _read(
-                    settings, _OF_QUEUES, where, source
-                )
+        for key, one in by_queue.entries("a mapping of queues", "the queue"):
+            prefix = queue_prefix(key)
+            one.key = "health"
+            found = _read(one.fields(_OF_QUEUES))
+            if prefix is not None:
+                self._queues[prefix] = found
+        if problems:
+            raise problems.error()
 
     def levels(self, check: str, queue: str | None = None) -> Levels:
         """Return the levels of a check that has figures."""
@@ -113,7 +115,7 @@ class Thresholds:
         return found if isinstance(found, Levels) else _LEVELS[check]
 
     def severity(self, check: str, usual: str, queue: str | None = None) -> str | None:
-        """Return how severe a state is (None: it is not to be told) that is `usual` by default."""
+        """Return how severe a state is, `usual` by default; None if it is not reported."""
         found = self._found(check, queue)
         if found is None:
             return usual
@@ -132,75 +134,38 @@ def read(settings: Settings) -> Thresholds:
     return Thresholds(settings.health, settings.sources.get("health", "default"))
 
 
-def _read(
-    settings: object, known: Sequence[str], where: str, source: str
-) -> dict[str, Levels | str]:
-    if settings is None:
-        return {}
-    if not isinstance(settings, dict):
-        raise ConfigError(
-            f"{where} is a {type(settings).__name__} (from {source})",
-            hint="write 'check: [warning, critical]' lines below it",
-        )
+def _read(given: Mapping[str, Located]) -> dict[str, Levels | str]:
     found: dict[str, Levels | str] = {}
-    for check, value in settings.items():
-        if check not in known:
-            raise _unknown(check, known, where, source)
-        reading = _state if check in _STATES else _levels
-        found[check] = reading(check, value, where, source)
+    for check, one in given.items():
+        name = check.rpartition(".")[2]
+        value = _state(one) if name in _STATES else _levels(name, one)
+        if value is not None:
+            found[check] = value
     return found
 
 
-def _levels(check: str, value: object, where: str, source: str) -> Levels:
-    if _is_off(value):
+def _levels(check: str, given: Located) -> Levels | None:
+    if _is_off(given.value):
         return _OFF
-    hint = "give [warning, critical], or off; either may be off, and critical is no less"
-    if not isinstance(value, list) or len(value) != 2:
-        raise _wrong(where, check, value, source, hint)
-    warning, critical = (None if _is_off(each) else _number(check, each) for each in value)
-    for each, level in zip(value, (warning, critical), strict=True):
-        if level is None and not _is_off(each):
-            raise _wrong(where, check, value, source, hint)
-    if warning is not None and critical is not None and warning > critical:
-        raise _wrong(where, check, value, source, hint)
-    return Levels(warning, critical)
+    parts = given.items() if isinstance(given.value, list) else []
+    pair = [_NEVER if _is_off(each.value) else _number(check, each) for each in parts]
+    if len(pair) == 2 and None not in pair:
+        warning, critical = (None if level == _NEVER else level for level in pair)
+        if warning is None or critical is None or warning <= critical:
+            return Levels(warning, critical)
+    some = f"[{', '.join(described(each.value) for each in parts)}]" if 0 < len(parts) < 4 else ""
+    wanted = "[warning, critical], or off; either may be off, and critical is not less"
+    return given.wrong(wanted, some)
 
 
-def _number(check: str, value: object) -> float | None:
-    number: float | None = None
-    if isinstance(value, str) and check in _SECONDS:
-        number = duration(value)
-    elif isinstance(value, (int, float)) and not isinstance(value, bool):
-        number = value
-    return number if number is not None and 0 <= number <= _MOST else None
+def _number(check: str, given: Located) -> float | None:
+    return given.number(0, _MOST, time=check in _SECONDS)
 
 
-def _state(check: str, value: object, where: str, source: str) -> Levels | str:
-    if _is_off(value):
-        return _OFF
-    if value not in (WARNING, CRITICAL):
-        raise _wrong(where, check, value, source, f"give {WARNING}, {CRITICAL} or off")
-    return str(value)
+def _state(given: Located) -> Levels | str | None:
+    return _OFF if _is_off(given.value) else given.choice((WARNING, CRITICAL, "off"))
 
 
 def _is_off(value: object) -> bool:
     # YAML reads an unquoted `off` as false.
     return value is False or value == "off"
-
-
-def _wrong(where: str, check: str, value: object, source: str, hint: str) -> ConfigError:
-    shown = ascii(value)
-    shown = shown if len(shown) <= 60 else shown[:57] + "..."
-    return ConfigError(f"{where} sets {check} to {shown} (from {source})", hint=hint)
-
-
-def _unknown(check: object, known: Sequence[str], where: str, source: str) -> ConfigError:
-    from difflib import get_close_matches
-
-    shown = ascii(check)
-    close = get_close_matches(str(check), known, n=1)
-    return ConfigError(
-        f"{where} sets the unknown {shown if len(shown) <= 60 else shown[:57] + '...'}"
-        f" (from {source})",
-        hint=f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known)}",
-    )

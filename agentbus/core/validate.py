@@ -1,0 +1,246 @@
+"""Checks settings and files of settings, and reports every mistake with its place and what would fit."""
+
+# mypy: disable-error-code="func-returns-value"
+from __future__ import annotations
+
+from agentbus.core import names
+from agentbus.core.errors import ConfigError, UsageError
+from agentbus.core.record import Record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+_TEN_YEARS = 10 * 366 * 86_400
+# A file with more mistakes is corrected in several rounds anyway.
+_REPORTED = 100
+_SHOWN = 60
+_LISTED = 30
+
+
+class Plain(str):
+    """A text that was written without quotes."""
+
+    __slots__ = ()
+
+
+class Map(dict[object, object]):
+    """A mapping that knows the line of each key."""
+
+    __slots__ = ("lines",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: dict[object, int] = {}
+
+
+class List(list[object]):
+    """A list that knows the line of each item."""
+
+    __slots__ = ("lines",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: list[int] = []
+
+
+class Problem(Record):
+    """One mistake: its line (from 1, or 0 if there are no lines), what is wrong, and what to do."""
+
+    line: int
+    what: str
+    remedy: str
+
+
+class Problems:
+    """Collects the mistakes in one source: a file, or an environment variable."""
+
+    __slots__ = ("_found", "source")
+
+    def __init__(self, source: str) -> None:
+        self.source = ascii(source)[1:-1]
+        self._found: list[Problem] = []
+
+    def add(self, line: int, what: str, remedy: str) -> None:
+        """Add one problem."""
+        self._found.append(Problem(line, what, remedy))
+
+    def __bool__(self) -> bool:
+        return bool(self._found)
+
+    def all(self) -> tuple[Problem, ...]:
+        """Return the problems in the order of their lines."""
+        return tuple(sorted(self._found, key=lambda problem: problem.line))
+
+    def error(self, kind: type[UsageError] = ConfigError) -> UsageError:
+        """Return one error that lists all problems on one line."""
+        found = self.all()
+        if len(found) == 1:
+            (one,) = found
+            return kind(f"{self.at(one.line)}{one.what}", hint=one.remedy)
+        listed = [f"{self.at(each.line)}{each.what} ({each.remedy})" for each in found[:_REPORTED]]
+        if len(found) > _REPORTED:
+            listed.append(f"and {len(found) - _REPORTED} more")
+        return kind(f"{len(found)} problems: {'; '.join(listed)}", hint="correct these lines")
+
+    def at(self, line: int) -> str:
+        """Return the source and line as the beginning of a message."""
+        return f"{self.source}:{line}: " if line else f"{self.source}: " if self.source else ""
+
+
+class Located:
+    """A value from a source, with its place.
+
+    `key` is its dotted path inside `owner`, such as "rule 1". A method that checks the value returns
+    None (or nothing to iterate) after it has added a problem.
+    """
+
+    __slots__ = ("key", "line", "owner", "problems", "value")
+
+    def __init__(
+        self, value: object, problems: Problems, key: str = "", owner: str = "", line: int = 0
+    ) -> None:
+        self.value = value
+        self.problems = problems
+        self.key = key
+        self.owner = owner
+        self.line = line
+
+    @property
+    def what(self) -> str:
+        """The name of this value in messages."""
+        if self.key:
+            return f"'{self.key}' of {self.owner}" if self.owner else f"'{self.key}'"
+        return self.owner or "the file"
+
+    @property
+    def is_nothing(self) -> bool:
+        """Whether the source says that there is no value."""
+        return self.value is None or (
+            isinstance(self.value, Plain) and self.value in ("", "~", "null", "Null", "NULL")
+        )
+
+    def add(self, what: str, remedy: str) -> None:
+        """Add a problem in the line of this value."""
+        self.problems.add(self.line, what, remedy)
+
+    def wrong(self, wanted: str, said: str = "") -> None:
+        """Add the problem that this value does not fit; `wanted` says what would."""
+        if isinstance(self.value, str) and not (self.key or self.owner):
+            # A text in place of a whole file may hold a password.
+            said = "a text"
+        self.add(f"{self.what} is {said or described(self.value)}", f"give {wanted}")
+
+    def fields(self, known: Iterable[str], wanted: str = "") -> dict[str, Located]:
+        """Return the known keys of a mapping with their values; None is an empty mapping."""
+        known, found = tuple(known), {}
+        inside = f" of {self.what}" if self.key or self.owner else ""
+        for key, one in self.entries(wanted or f"'key: value' lines for {_listed(known)}"):
+            if isinstance(key.value, str) and key.value in known:
+                found[str(key.value)] = one
+            else:
+                key.add(f"the key {shown(key.value)}{inside} is unknown", nearest(key.value, known))
+        return found
+
+    def entries(self, wanted: str, owner: str = "") -> Iterator[tuple[Located, Located]]:
+        """Yield each key and value of a mapping; with `owner`, "`owner` `key`" owns the value's keys."""
+        if not isinstance(self.value, dict):
+            if self.value is not None:
+                self.wrong(wanted)
+            return
+        lines = getattr(self.value, "lines", {})
+        for key, value in self.value.items():
+            line = lines.get(key, self.line)
+            path = f"{self.key}.{key}" if self.key else str(key)
+            one = Located(value, self.problems, path, self.owner, line)
+            if owner:
+                one.key, one.owner = "", f"{owner} {shown(key)}"
+            yield Located(key, self.problems, owner=self.what, line=line), one
+
+    def items(self) -> list[Located]:
+        """Return the items of a list, or the value itself where one was given instead of a list."""
+        if not isinstance(self.value, list):
+            return [self]
+        lines = getattr(self.value, "lines", None) or [self.line] * len(self.value)
+        return [
+            Located(value, self.problems, self.key, self.owner, line)
+            for value, line in zip(self.value, lines, strict=True)
+        ]
+
+    def name(self, kind: str) -> str | None:
+        """Return the value as a name of this kind."""
+        if not isinstance(self.value, str):
+            return self.add(f"the {kind} is {described(self.value)}", "give it as text")
+        try:
+            return str(names.name(kind, self.value))
+        except UsageError as error:
+            return self.add(error.message, error.hint or "correct it")
+
+    def choice(self, words: Iterable[str]) -> str | None:
+        """Return the value as one of some words."""
+        if isinstance(self.value, str) and self.value in words:
+            return str(self.value)
+        return self.wrong(f"one of {', '.join(words)}")
+
+    def whole(self, least: int, most: int) -> int | None:
+        """Return the value as a whole number."""
+        value = self.value
+        if isinstance(value, int) and not isinstance(value, bool) and least <= value <= most:
+            return value
+        return self.wrong(f"a whole number from {least} to {most}")
+
+    def number(self, least: float, most: float, *, time: bool = False) -> float | None:
+        """Return the value as a number; a time may also be a duration. Adds no problem."""
+        value = self.value
+        if isinstance(value, str) and time:
+            from agentbus.core.timespec import duration
+
+            value = duration(value)
+        fits = isinstance(value, (int, float)) and not isinstance(value, bool)
+        return value if fits and least <= value <= most else None  # type: ignore[operator,return-value]
+
+    def seconds(self, least: float) -> float | None:
+        """Return the value as seconds: a number, or a duration such as 30m."""
+        found = self.number(least, _TEN_YEARS, time=True)
+        if found is not None:
+            return float(found)
+        return self.wrong(
+            f"seconds, at least {least:g} and at most 10 years, or a duration such as 30m"
+        )
+
+
+def described(value: object) -> str:
+    """Return a value in ASCII words: text in quotes, and only the kind of a list or map."""
+    if isinstance(value, (list, tuple, dict)):
+        kind = "map" if isinstance(value, dict) else "list"
+        return f"a {kind}" if value else f"an empty {kind}"
+    if value is None or value == "":
+        return "empty"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int):
+        return str(value) if value.bit_length() < 100 else "a number of over 100 bits"
+    return f"{value:g}" if isinstance(value, float) else shown(value)
+
+
+def shown(value: object) -> str:
+    """Return a text in quotes and ASCII, cut where it is long."""
+    if not isinstance(value, str):
+        return described(value) if isinstance(value, (int, float)) else shown(str(value))
+    return ascii(str(value) if len(value) <= _SHOWN else value[: _SHOWN - 3] + "...")
+
+
+def nearest(value: object, known: Iterable[str], add: str = "") -> str:
+    """Return the remedy for a word that is not among the known ones, to which it might be added."""
+    from difflib import get_close_matches
+
+    words = list(known)
+    close = get_close_matches(str(value), words, n=1)
+    if close:
+        return f"did you mean {shown(close[0])}?{f' Or {add}' if add else ''}"
+    return f"{add}; known: {_listed(words)}" if add else f"known: {_listed(words)}"
+
+
+def _listed(words: Iterable[str]) -> str:
+    quoted = [shown(word) for word in words]
+    return ", ".join(quoted[:_LISTED]) + (", ..." if len(quoted) > _LISTED else "")
