@@ -169,6 +169,7 @@ def test_xdg_config_home_says_where_the_users_file_is(repository, tmp_path, monk
         *("deadline: -1", "deadline: soon", "deadline: .nan", "deadline: .inf", "deadline: true"),
         *("deadline: [1]", "deadline: 1e99", "deadline:", "agent: " + "9" * 5000),
         *("[" * 5000, "{" * 5000, "agent: " + "x" * 257, "agent: 'a\\b\"'\nagent: b", "- " * 5000),
+        *("!!map x", "queues: !!seq {}", "json: !!bool maybe", "deadline: !!int ''", "agent: !!set {}"),
     ],
 )  # fmt: skip
 def test_a_mistake_in_a_file_is_a_sentence(text, repository):

@@ -102,13 +102,14 @@ class _Builder:
         if isinstance(event, yaml.ScalarEvent):
             self._add(self._scalar(event, line), line)
             return
-        if event.tag not in (None, "!", "tag:yaml.org,2002:map", "tag:yaml.org,2002:seq"):
-            self._refuse(line, f"the tag {shown(event.tag)} is not allowed", "leave it out")
+        into = Map() if isinstance(event, yaml.MappingStartEvent) else List()
+        own = f"tag:yaml.org,2002:{'map' if isinstance(into, Map) else 'seq'}"
+        if event.tag not in (None, "!", own):
+            self._refuse(line, f"the tag {shown(event.tag)} is not allowed here", "leave it out")
         if len(self._open) >= MAX_DEPTH:
             self._refuse(
                 line, f"lists and maps are nested over {MAX_DEPTH} deep", "5 levels are enough"
             )
-        into = Map() if isinstance(event, yaml.MappingStartEvent) else List()
         self._open.append(_Open(into, line))
 
     def _check_plain(self, event: Any, line: int) -> None:
@@ -132,13 +133,17 @@ class _Builder:
         if tag in (None, "!"):
             tag = self._typed.resolve(yaml.ScalarNode, event.value, event.implicit)
         try:
-            return self._typed.construct_object(yaml.ScalarNode(tag, event.value))
+            value = self._typed.construct_object(yaml.ScalarNode(tag, event.value))
         except _UNREADABLE as error:
             # The reason alone: the value may hold a password.
-            why = getattr(error, "problem", None) or type(error).__name__
+            value, why = _ABSENT, getattr(error, "problem", None) or type(error).__name__
+        else:
+            why = f"the tag {shown(tag)} does not fit a text"
+        if value is _ABSENT or isinstance(value, (dict, list, set)):
             self._refuse(
                 line, f"this is not YAML: {_plain(why)}", "correct it, or put it in quotes"
             )
+        return value
 
     def _add(self, value: object, line: int) -> None:
         if not self._open:
