@@ -47,7 +47,7 @@ def run(call: Call) -> None:
     args = call.args
     args.flag = [*args.names, *args.flag]
     if not args.flag:
-        raise UsageError("no flag was named", hint="name at least one")
+        raise UsageError("no flag was given", hint="give at least one")
     op = wait.await_(
         call.enter(),
         args.flag,

@@ -137,7 +137,7 @@ def test_a_full_queue_refuses_with_exit_1(shell):
     done = shell.run("publish", "agent.x", "one more")
 
     assert (done.returncode, done.stdout) == (1, "")
-    assert "100 fit" in done.stderr
+    assert "the limit is 100" in done.stderr
 
 
 @pytest.mark.parametrize(

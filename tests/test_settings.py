@@ -120,7 +120,7 @@ def test_a_file_that_another_user_left_where_everybody_may_write_is_refused(
 
     repository.chmod(0o1777)
 
-    with pytest.raises(ConfigError, match="another user's"):
+    with pytest.raises(ConfigError, match="belongs to another user"):
         settings.resolve()
     assert settings.resolve({"config": str(file)}).url == "redis://theirs"
 

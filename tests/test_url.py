@@ -154,8 +154,8 @@ def test_no_error_about_a_url_shows_its_password(password, escaped):
 
 
 _WORDS = (
-    "the server's URL holds a blank or a control character; percent-encode it, as in %20",
-    "the server's URL has a '%' that starts no escape; write it as %25",
+    "the server's URL contains a blank or a control character; percent-encode it, as in %20",
+    "the server's URL has a '%' that is not followed by two hex digits; write it as %25",
     "the server's URL has an unfinished [address]; close it with ]",
     "several hosts need redis+cluster:// or redis+sentinel://",
 )

@@ -1,1 +1,1 @@
-"""Talk, notes and flags: the operations behind each verb."""
+"""Operations on the channel, notes and flags."""

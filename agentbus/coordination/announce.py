@@ -1,7 +1,7 @@
-"""Taking flags and ending holds: the operations under `flags`, in the server's own words.
+"""Takes flags and ends holds; `flags` turns the results into values.
 
-They answer with what the server said, and load neither values nor errors before they are needed: a
-hook may announce at every turn.
+These operations return the server's replies, and load values and errors only when needed, because a hook
+may announce at every turn.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from agentbus.store.steps import Op
 
 COMPLETION_KEPT = 86_400.0
-# Another program may end a hold without saying so on the channel: look again this often.
+# Another program may end a hold without a message on the channel: look again this often.
 RECHECK = 2.0
 _LONGEST_TTL = 10 * 365 * 86_400.0
 
@@ -31,8 +31,8 @@ def take(
 ) -> Op[tuple[str, str, int, float | None]]:
     """Take a flag, or renew this agent's hold of it.
 
-    Returns `taken` or `renewed`, the flag's value, the fencing token, and the seconds left (None: no
-    end). `wait` is how long to wait for another's hold to end. Raises `FlagHeld`.
+    Returns `taken` or `renewed`, the flag's value, the fencing token, and the seconds left (None: no TTL).
+    `wait` is how many seconds to wait for another agent's hold to end. Raises `FlagHeld`.
     """
     name = names.name("flag", flag)
     keys = scope.keys
@@ -77,8 +77,8 @@ def end(
 ) -> Op[tuple[str, int]]:
     """End a hold as `satisfied`, which leaves a completion for `kept` seconds, or as `released`.
 
-    Returns who and when as a flag's value has it, and the fencing token. With `token`, only the hold
-    that has it is ended. Raises `NotHolder`.
+    Returns the agent and the time in the form of a flag's value, and the fencing token. With `token`, only
+    the hold with this token is ended. Raises `NotHolder`.
     """
     name = names.name("flag", flag)
     remark = "" if note is None else names.body("note", note, scope.max_body)
@@ -110,24 +110,24 @@ def holder(value: str) -> str:
 
 
 def since(value: str) -> str:
-    """Return the time in a flag's value, as it was written; empty where there is none."""
+    """Return the time in a flag's value, as written; empty if it has none."""
     agent, _, at = value.rpartition(" @ ")
     return at if agent else ""
 
 
 def seconds_left(milliseconds: str) -> float | None:
-    """Return the seconds in a PTTL reply; None for a key without an end."""
+    """Return the seconds in a PTTL reply; None for a key without a TTL."""
     left = int(milliseconds)
     return None if left < 0 else left / 1000
 
 
 def milliseconds_of(ttl: float) -> int:
-    """Return a TTL for PEXPIRE. Raises `UsageError` where it cannot be one."""
+    """Return a TTL in milliseconds. Raises `UsageError`."""
     return max(1, round(span("ttl", ttl) * 1000))
 
 
 def span(what: str, seconds: float) -> float:
-    """Return a number of seconds above 0, at most ten years. Raises `UsageError`."""
+    """Check that a number of seconds is above 0 and at most ten years. Raises `UsageError`."""
     if not isinstance(seconds, (int, float)) or not 0 < seconds <= _LONGEST_TTL:
         from agentbus.core.errors import UsageError
 
@@ -136,7 +136,7 @@ def span(what: str, seconds: float) -> float:
 
 
 def whose(value: str) -> str:
-    """Say who holds a flag with this value, and since when."""
+    """Describe the holder of a flag with this value."""
     at = since(value)
     return f"held by {holder(value)}" + (f" since {at}" if at else "")
 
@@ -151,7 +151,7 @@ def look_keys(scope: Scope, flags: list[str]) -> list[str]:
 
 
 def split(value: str) -> tuple[str, float | None]:
-    """Return the agent and the unix time in a flag's value; None where the time cannot be read."""
+    """Return the agent and the unix time in a flag's value; None if the time cannot be parsed."""
     from agentbus.core.timespec import parse_rfc3339
 
     agent, separator, at = value.rpartition(" @ ")
@@ -159,7 +159,7 @@ def split(value: str) -> tuple[str, float | None]:
 
 
 def completion(value: str) -> tuple[str, float | None, str, str]:
-    """Return who, when, event id and note of a completion."""
+    """Return the agent, unix time, event id and note of a completion."""
     first, _, rest = value.partition("\n")
     event, _, rest = rest.partition("\n")
     _token, _, note = rest.partition("\n")
@@ -183,8 +183,8 @@ def _not_held(agent: str, name: str, value: str, token: int | None) -> AgentBusE
     if value:
         return NotHolder(
             f"the flag {name!r} is not {agent}'s: {whose(value)}",
-            hint="leave it to its holder, or use force=True",
-            shell_hint="leave it to its holder, or use --force",
+            hint="leave it to its holder, or give force=True",
+            shell_hint="leave it to its holder, or give --force",
         )
     if token is not None:
         return NotHolder(

@@ -1,7 +1,7 @@
-"""Flags: who does what, and when it is done.
+"""Flags: an agent holds one while it works, and satisfies it when the work is done.
 
-A flag is held by one agent, ends as satisfied or released, and leaves a completion that outlives
-it. Each hold has a fencing token, and every change is an event on the channel.
+A hold ends as satisfied, which leaves a completion, or as released. Each hold has a fencing token, and each
+change is a notice on the channel.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Hold(Record, OnBus[BusT_co]):
-    """An agent's hold of a flag; `token` is a fencing number that only grows.
+    """An agent's hold of a flag; `token` is a fencing token that only grows.
 
     `ttl` is in seconds, None for a hold that does not expire. `renewed` is true if this agent already held
     the flag. In annotations, `Hold` comes from a `Bus` and `Hold[AsyncBus]` from an `AsyncBus`.
@@ -51,7 +51,7 @@ class Hold(Record, OnBus[BusT_co]):
 
 
 class FlagState(Record):
-    """A flag as it stands: held by `agent_id` since `timestamp`, or completed, or neither."""
+    """The state of a flag: held by `agent_id` since `timestamp`, satisfied, or free."""
 
     flag: str
     state: str
@@ -71,7 +71,7 @@ def announce(
     wait: float | None = None,
     bus: object = None,
 ) -> Op[Hold[Any]]:
-    """Take a flag, or renew this agent's hold of it; the hold uses `bus` to renew itself."""
+    """Take a flag, or renew this agent's hold; the hold renews itself through `bus`."""
     what, value, token, left = yield from holds.take(scope, flag, ttl=ttl, force=force, wait=wait)
     agent, at = holds.split(value)
     return Hold(flag, agent, at, left, token, what == "renewed", bus)
@@ -86,7 +86,7 @@ def end(
     note: str | None = None,
     token: int | None = None,
 ) -> Op[FlagState]:
-    """End a hold as `satisfied` or `released`, in one atomic step with its event."""
+    """End a hold as `satisfied` or `released`; the notice is part of the atomic step."""
     value, number = yield from holds.end(scope, flag, how, force=force, note=note, token=token)
     agent, at = holds.split(value)
     return FlagState(flag, how, agent, at, None, number, note)
@@ -96,7 +96,7 @@ def renew(scope: Scope, hold: Hold[Any], ttl: float | None = None) -> Op[Hold[An
     """Extend a hold by `ttl` seconds, by default its own TTL, if it is still in force."""
     span = ttl if ttl is not None else hold.ttl
     if span is None:
-        raise UsageError(f"the hold of {hold.flag!r} has no end", hint="give it a ttl")
+        raise UsageError(f"the hold of {hold.flag!r} has no TTL", hint="give it a ttl")
     keys = scope.keys
     reply = yield Script(
         "renew",
@@ -120,7 +120,7 @@ def renew(scope: Scope, hold: Hold[Any], ttl: float | None = None) -> Op[Hold[An
 
 
 def states(scope: Scope) -> Op[list[FlagState]]:
-    """Return every flag that is held or completed, by name."""
+    """Return every flag that is held or satisfied, ordered by name."""
     found: set[str] = set()
     for kind in ("flag", "done"):
         prefix, cursor = f"{scope.keys.project}:{kind}:", b"0"
@@ -136,14 +136,9 @@ def states(scope: Scope) -> Op[list[FlagState]]:
 
 
 def look(scope: Scope, flags: list[str]) -> Op[tuple[str, list[FlagState]]]:
-    """Return the channel's last id and the flags' states, as they are in one moment."""
-    reply = yield from _look(scope, flags)
-    return text(reply[0]), [_state(flag, reply, 1 + 4 * i) for i, flag in enumerate(flags)]
-
-
-def _look(scope: Scope, flags: list[str]) -> Op[list[bytes]]:
+    """Return the channel's last id and the flags' states, read in one atomic step."""
     reply: list[bytes] = yield Script("look", holds.look_keys(scope, flags))
-    return reply
+    return text(reply[0]), [_state(flag, reply, 1 + 4 * i) for i, flag in enumerate(flags)]
 
 
 def _state(flag: str, reply: list[bytes], at: int) -> FlagState:

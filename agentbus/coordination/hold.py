@@ -1,4 +1,4 @@
-"""Holds a flag for the length of a block of code and renews it meanwhile."""
+"""Holds a flag during a block of code, and renews the hold in the background."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Holding(Generic[BusT_co]):
             self._failed(failure, error)
 
     async def __aenter__(self: Holding[Awaiting]) -> Hold[Awaiting]:
-        # Loaded here, because a shell verb that holds does not need it.
+        # Loaded here, because the blocking half does not need it.
         import asyncio
 
         self._hold = await self._bus.announce(self._flag, ttl=self._ttl, wait=self._wait)
@@ -87,7 +87,7 @@ class Holding(Generic[BusT_co]):
     def _failed(self, failure: AgentBusError, error: BaseException | None) -> None:
         if error is None:
             raise failure
-        # The block's own error matters more.
+        # The error of the block takes precedence.
         error.add_note(f"and the flag {self._flag!r} was not released: {failure}")
 
     def _keep(self: Holding[Blocking]) -> None:

@@ -1,4 +1,4 @@
-"""The message: what is said on the channel."""
+"""The message of the channel."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 class Message(Record):
     """One entry of the channel.
 
-    `timestamp` is unix seconds by the server's clock. Where the bus itself spoke, `event` names
-    what happened and `details` holds its fields (`flag`, `token`, `note`, `missed`, …).
+    `timestamp` is unix seconds of the server's clock. In a notice of the bus, `event` is its kind and
+    `details` holds its fields (`flag`, `token`, `note`, `missed`, …).
     """
 
     id: str

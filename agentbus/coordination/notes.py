@@ -1,4 +1,4 @@
-"""Notes: what agents write down for each other, by key and by tag."""
+"""Notes: values that agents store for each other, by key and by tag."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from agentbus.core import names
 from agentbus.core.errors import AgentBusError, NoteExists, UsageError
 from agentbus.core.record import Record
 from agentbus.core.stream import fields, text
-from agentbus.store.steps import Command, Script, floor
+from agentbus.store.scan import key_bytes, scan
+from agentbus.store.steps import Command, Script
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ _PAGE = 500
 
 
 class Note(Record):
-    """A note; `value` is None where only the index was read. `timestamp` is unix seconds."""
+    """A note; `value` is None if only the index was read. `timestamp` is unix seconds."""
 
     key: str
     value: str | None
@@ -33,7 +34,7 @@ class Note(Record):
 def jot(
     scope: Scope, key: str, value: str, tags: Sequence[str] = (), *, if_absent: bool = False
 ) -> Op[Note]:
-    """Write a note, replace its tags and say so on the channel, in one atomic step."""
+    """Write a note, replace its tags and append a notice to the channel, in one atomic step."""
     title = names.name("key", key)
     body = names.body("note", value, scope.max_body)
     labels = _labels(tags)
@@ -67,7 +68,7 @@ def jot(
 
 
 def forget(scope: Scope, key: str) -> Op[None]:
-    """Remove a note and its tag entries, and say so on the channel, in one atomic step."""
+    """Remove a note and its tag entries, and append a notice to the channel, in one atomic step."""
     title = names.name("key", key)
     keys, once, had = scope.keys, scope.once(), ""
     for _ in range(_TRIES):
@@ -119,7 +120,7 @@ def notes(
     for at in range(0, len(titles), _PAGE):
         page = titles[at : at + _PAGE]
         replies += yield Script("recall", [scope.keys.jot(title) for title in page])
-    # An index entry without a note is another program's leftover; there is nothing to show.
+    # Another program may have left an index entry without a note.
     found_notes = [_note(title, flat) for title, flat in zip(titles, replies, strict=True) if flat]
     if not labels:
         found_notes.sort(key=lambda note: -note.timestamp)
@@ -130,24 +131,14 @@ def notes(
 
 
 def _newest(scope: Scope, latest: int) -> Op[list[str]]:
-    """Return the newest titles, and all that another program wrote without the index of titles."""
-    yield floor()
+    """Return the newest titles, and all that other programs wrote without the index of titles."""
     indexed = yield Command("ZREVRANGE", scope.keys.jots, 0, -1)
     known = [text(title) for title in indexed]
     titles = dict.fromkeys(known[:latest])
-    everything = set(known)
     prefix = scope.keys.jot("")
-    cursor: bytes | int = 0
-    while True:
-        cursor, page = yield Command(
-            "SCAN", cursor, "MATCH", scope.keys.pattern("jot"), "COUNT", 1000
-        )
-        for key in page:
-            title = text(key)[len(prefix) :]
-            if title not in everything:
-                titles[title] = None
-        if int(cursor) == 0:
-            return list(titles)
+    stored = yield from scan(scope, "jot")
+    found = {text(key_bytes(key))[len(prefix) :] for key in stored}
+    return [*titles, *found.difference(known)]
 
 
 def _labels(tags: Sequence[str]) -> list[str]:
@@ -167,4 +158,6 @@ def _note(title: str, flat: Sequence[bytes]) -> Note:
 
 
 def _contended(title: str) -> AgentBusError:
-    return AgentBusError(f"the note {title!r} kept changing while it was written", hint="try again")
+    return AgentBusError(
+        f"the note {title!r} was changed by others during each attempt", hint="try again"
+    )

@@ -1,4 +1,4 @@
-"""Hearing: a read position for each agent, and one more for each topic that it follows."""
+"""Reads the channel from cursors: one for each agent, and one for each topic that it follows."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from agentbus.store.steps import Op
 
 _EXAMINED_AT_ONCE = 1000
-# A follower looks again at least this often, should the server have forgotten it.
+# A follower looks again at least this often, in case the server has dropped its blocked read.
 _RECHECK = 30.0
 
 
 def heard(entry_id: str, named: dict[str, str]) -> Message:
-    """Return an entry of the channel as a message, whoever wrote it."""
+    """Return an entry of the channel as a message; any program may have written it."""
     from agentbus.coordination.message import Message
     from agentbus.core.stream import id_time
 
@@ -48,10 +48,10 @@ def overhear(
     reset: bool = False,
     make: Callable[[str, dict[str, str]], object] = heard,
 ) -> Op[None]:
-    """Emit what this agent has not heard yet, oldest first, then move its cursors past it.
+    """Emit the messages past this agent's cursors, oldest first, then move the cursors past them.
 
-    With `start`, `last` or `peek` no cursor moves. What was trimmed away unheard comes as an entry
-    with the event `gap`. `make` turns an entry's id and fields into what is emitted.
+    With `start`, `last` or `peek` no cursor moves. Messages trimmed before they were read are reported by
+    an entry with the event `gap`. `make` turns an entry's id and fields into the emitted value.
     """
     wanted = [names.name("topic", topic) for topic in dict.fromkeys(topics)]
     _check(limit, last, start, follow, timeout)
@@ -98,7 +98,7 @@ def _mistake(message: str, *, hint: str, shell_hint: str | None = None) -> Usage
 
 
 class _Ordinals:
-    """The places that entries have among all that were ever added, where these are known."""
+    """The ordinals of entries among all that were ever added, if these are known."""
 
     def __init__(self, before: int, offsets: list[int], examined: int) -> None:
         self._before = before
@@ -106,16 +106,16 @@ class _Ordinals:
         self._examined = examined
 
     def of(self, number: int) -> str:
-        """Return the ordinal of the so-many-th entry that was handed out; '' if it is unknown."""
+        """Return the ordinal of the `number`th emitted entry, counted from 1; '' if unknown."""
         return "" if self._before < 0 else str(self._before + self._offsets[number - 1])
 
     def of_all(self) -> str:
-        """Return the ordinal of the last entry that was examined; '' if it is unknown."""
+        """Return the ordinal of the last examined entry; '' if unknown."""
         return "" if self._before < 0 else str(self._before + self._examined)
 
 
 class _Reader:
-    """One reading of the channel: where it stands, and what it has handed out."""
+    """One read of the channel: its position, and how many messages it may still emit."""
 
     def __init__(
         self,
@@ -156,13 +156,13 @@ class _Reader:
             yield from self._emit(entries, examined, ordinals)
             self.tail = last if not more else examined
             if not self.moves and examined:
-                # Without cursors the reading itself remembers where it stands.
+                # Without cursors, the reader itself keeps its position.
                 from agentbus.core.timespec import following
 
                 self.start = following(position(examined))
 
     def emit_last(self, count: int) -> Op[None]:
-        """Emit the newest `count` messages that fit, oldest first; no cursor moves."""
+        """Emit the newest `count` matching messages, oldest first; no cursor moves."""
         yield floor()
         found: list[tuple[str, dict[str, str]]] = []
         end = "+"
@@ -172,7 +172,7 @@ class _Reader:
             )
             for entry_id, flat in entries:
                 named = fields(flat or ())
-                if self._fits(named) and len(found) < count:
+                if self._matches(named) and len(found) < count:
                     found.append((text(entry_id), named))
             if len(entries) < _EXAMINED_AT_ONCE:
                 break
@@ -189,7 +189,7 @@ class _Reader:
                 if self.left is not None:
                     self.left -= 1
         except Stopped:
-            # The reader left while it had a message in hand: that one was not heard to its end.
+            # The reader stopped while it processed a message: that one counts as unread.
             if consumed and self.moves:
                 yield self._advance(consumed, ordinals.of(number))
             raise
@@ -205,29 +205,29 @@ class _Reader:
             writes=True,
         )
 
-    def _fits(self, named: dict[str, str]) -> bool:
+    def _matches(self, named: dict[str, str]) -> bool:
         wanted = self.topics == (None,) or named.get("topic") in self.topics
         return wanted and (not self.omit or named.get("agent_id") != self.omit)
 
     def _gap(self, missed: str, entry_id: str) -> object:
         reader = self.scope.agent
-        told = f"{missed} messages were trimmed away before {reader} heard them"
+        report = f"{missed} messages were trimmed before {reader} read them"
         return self.make(
-            entry_id, {"agent_id": reader, "message": told, "event": "gap", "missed": missed}
+            entry_id, {"agent_id": reader, "message": report, "event": "gap", "missed": missed}
         )
 
     def _misplaced(self, reply: list[bytes]) -> EpochMismatch | UsageError:
         cursor, value = text(reply[1]), text(reply[2])
         if reply[0] == b"bad":
             return _mistake(
-                f"the cursor {cursor!a} holds {value[:60]!a}, which is no stream id",
+                f"the cursor {cursor!a} holds {value[:60]!a}, which is not a stream id",
                 hint="another program wrote it; bus.overhear(reset=True) starts again",
                 shell_hint="another program wrote it; 'agentbus overhear --reset' starts again",
             )
         from agentbus.core.errors import EpochMismatch
 
         return EpochMismatch(
-            f"the cursor {cursor!a} stands at {value}, and the channel ends at {text(reply[3])}:"
+            f"the cursor {cursor!a} is at {value}, but the channel ends at {text(reply[3])}:"
             " the server went back in time",
             hint="read on with bus.overhear(since=...), or start again with reset=True",
             shell_hint="read on with --since, or start again with 'agentbus overhear --reset'",

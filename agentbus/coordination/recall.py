@@ -1,4 +1,4 @@
-"""Reading one note: the operation under `notes`, which a hook may run at every turn."""
+"""Reads one note, with few imports, because a hook may do so at every turn."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def read(scope: Scope, key: str) -> Op[list[bytes]]:
-    """Return the fields and values of the note with this key, one after the other."""
+    """Return the fields and values of a note, alternating. Raises `NotFound`."""
     title = names.name("key", key)
     reply = yield Script("recall", (scope.keys.jot(title),))
     if not reply[0]:
@@ -23,7 +23,7 @@ def read(scope: Scope, key: str) -> Op[list[bytes]]:
 
 
 def missing(title: str) -> NotFound:
-    """Return the error for a note that is not there."""
+    """Return the error for a note that does not exist."""
     from agentbus.core.errors import NotFound
 
     return NotFound(

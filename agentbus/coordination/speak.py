@@ -1,4 +1,4 @@
-"""Talk: one stream for the project, to which every agent appends."""
+"""Appends messages to the channel, the one stream of a project that all agents share."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def speak(scope: Scope, body: str, topic: str | None = None) -> Op[Message]:
-    """Append a message to the channel and return it as it was stored."""
+    """Append a message to the channel and return it."""
     entry_id = yield from append(scope, body, topic)
     from agentbus.coordination.message import Message
     from agentbus.core.stream import id_time
@@ -22,7 +22,7 @@ def speak(scope: Scope, body: str, topic: str | None = None) -> Op[Message]:
 
 
 def append(scope: Scope, body: str, topic: str | None = None, *fields: str) -> Op[str]:
-    """Append a message to the channel, with further fields and values, and return the entry's id."""
+    """Append a message with further fields and values, and return the entry's id."""
     said = names.body("message", body, scope.max_body)
     if topic is not None:
         names.name("topic", topic)

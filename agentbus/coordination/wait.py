@@ -1,7 +1,7 @@
-"""Waiting for flags, without a polling loop and without a gap to fall into.
+"""Waits for flags without polling, and without missing a change.
 
-The channel's end is remembered in the same moment in which the flags are looked at; whatever
-happens later is an entry past it, however short the flag itself lived.
+The flags and the channel's last id are read in one atomic step. Every later change is an entry past that
+id, even if the flag itself existed only for a moment.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _EXPIRY_SLACK = 0.002
 
 
 class Completion(Record):
-    """The state that an awaiter waited for: `satisfied`, `announced` or `free`.
+    """The state of a flag that ended a wait: `satisfied`, `announced` or `free`.
 
-    `by` and `at` (unix seconds) are None where nobody's act brought it about, as with a flag
-    that expired; `waited` is in seconds.
+    `by` and `at` (unix seconds) are None if no agent caused it, as when a flag expired; `waited` is in
+    seconds.
     """
 
     flag: str
@@ -53,20 +53,22 @@ def await_(
     delete: bool = False,
     fresh: bool = False,
 ) -> Op[list[Completion]]:
-    """Block until every flag (or any one) is in a state, and return how each came to be in it.
+    """Block until every flag (or any one) is in a state, and return the completions.
 
     `timeout` is in seconds, 0 or None for no limit. A flag satisfied before the call counts, unless
-    `fresh`. `delete` consumes the completions, so that one awaiter alone gets them. A hold that
-    expires or is forced away is not satisfied.
+    `fresh`. `delete` consumes the completions, so that only one awaiter gets them. A hold that
+    expires or is taken by force is not satisfied.
     """
     wanted = [names.name("flag", flag) for flag in dict.fromkeys(flags)]
     if not wanted:
-        raise UsageError("no flag was named", hint="name at least one")
+        raise UsageError("no flag was given", hint="give at least one")
     if until not in STATES:
-        raise UsageError(f"{until!r} is no state of a flag", hint=f"use one of {', '.join(STATES)}")
+        raise UsageError(
+            f"{until!r} is not a state of a flag", hint=f"use one of {', '.join(STATES)}"
+        )
     if until != "satisfied" and (delete or fresh):
         raise UsageError(
-            f"{'delete' if delete else 'fresh'} is about completions",
+            f"{'delete' if delete else 'fresh'} applies to completions",
             hint="use it with until='satisfied'",
             shell_hint="use it with --until satisfied",
         )
@@ -96,7 +98,7 @@ def await_(
 
 
 class _Watch:
-    """What is known of the awaited flags: their last look, and what was heard since."""
+    """The known state of the awaited flags: the last look at them, and the messages since."""
 
     def __init__(
         self,
@@ -121,11 +123,11 @@ class _Watch:
         self.met: dict[str, Completion] = {}
         self._seen: dict[str, tuple[str, int, str, str]] = {}
         self._initial: dict[str, str] = {}
-        # Several flags that must be free, or held, at once: only one look tells.
+        # Only one look can show that several flags are free, or held, at the same time.
         self._together = until != "satisfied" and not any_ and len(flags) > 1
 
     def pending(self) -> str:
-        """Name the flags still waited for, and who holds them."""
+        """Describe the flags still awaited, and their holders."""
         parts = []
         for flag in self.flags:
             if flag not in self.met:
@@ -136,7 +138,7 @@ class _Watch:
         return " and ".join(parts)
 
     def result(self) -> Op[list[Completion] | None]:
-        """Return what was awaited if it has come about, consuming it if that was asked."""
+        """Return the completions if the wait is over, consuming them with `delete`."""
         met = [flag for flag in self.flags if flag in self.met]
         if not met or (len(met) < len(self.flags) and not self.any):
             return None
@@ -147,11 +149,11 @@ class _Watch:
         return [self.met[flag] for flag in met]
 
     def look(self) -> Op[None]:
-        """Look at the flags and at the channel's end in one moment, and draw the conclusions."""
+        """Read the flags and the channel's last id in one step, and update the completions."""
         reply: list[bytes] = yield Script("look", look_keys(self.scope, self.flags))
         last = text(reply[0])
         if not self.tail or position(last) < position(self.tail):
-            # The first look; or a server that lost its end, where what was seen proves nothing.
+            # The first look, or a server that has lost entries, so that earlier looks prove nothing.
             self.tail = last
             self._seen.clear()
         while position(self.tail) < position(last):
@@ -180,15 +182,15 @@ class _Watch:
         self.next_look = self.scope.monotonic() + soonest
 
     def hear(self, entries: Sequence[Any]) -> None:
-        """Take note of what was said on the channel."""
+        """Update the completions from messages of the channel."""
         for entry_id, flat in entries:
             self.tail = text(entry_id)
-            said = fields(flat or ())
-            flag = said.get("flag", "")
-            event = said.get("event")
+            message = fields(flat or ())
+            flag = message.get("flag", "")
+            event = message.get("event")
             if event is None:
-                # Another program speaks of its flags in plain words only.
-                self.doubtful = self.doubtful or said.get("topic") == "coordination"
+                # Another program mentions its flags only in the text.
+                self.doubtful = self.doubtful or message.get("topic") == "coordination"
                 continue
             if flag not in self._seen:
                 continue
@@ -196,12 +198,12 @@ class _Watch:
                 self.doubtful = True
             elif self._meets(event) and flag not in self.met:
                 self.met[flag] = self._completion(
-                    flag, said.get("agent_id"), id_time(self.tail), said.get("note")
+                    flag, message.get("agent_id"), id_time(self.tail), message.get("note")
                 )
-            # What the last look saw is over: it must not be read as another program's doing.
+            # The state of the last look is over: its end must not be taken for another program's change.
             self._seen[flag] = ("", -1, "", "")
             if event in ("announced", "renewed"):
-                # It may have an end now, at which to look again.
+                # It may expire now: look again for its TTL.
                 self.next_look = 0.0
 
     def _meets(self, event: str) -> bool:
@@ -229,8 +231,8 @@ class _Watch:
             agent, at, _event, note = completion(done)
             self.met[flag] = self._completion(flag, agent, at, note)
         elif before is not None and not self.delete:
-            # A hold without an end that is gone, though nothing was said of it: another program
-            # that knows only the flag's key has deleted it, which is its way to satisfy.
+            # A hold without a TTL is gone, without a notice: a program that knows only the flag's key
+            # has deleted it, which is its way to satisfy.
             was, was_left, _done, was_token = before
             if was and was_left == -1 and value != was and token == was_token:
                 self.met[flag] = self._completion(flag, split(was)[0], None)
@@ -242,7 +244,7 @@ class _Watch:
         return Completion(flag, self.until, by, at, waited, note or None)
 
     def _collect(self, met: list[str]) -> Op[list[str]]:
-        """Consume the completions, all of them (or the first, if any will do), or none."""
+        """Consume the completions: all of them (with `any`, the first that exists), or none."""
         for group in [[flag] for flag in met] if self.any else [met]:
             once = self.scope.once()
             step = Script(

@@ -23,12 +23,12 @@ if TYPE_CHECKING:
         def trail(self) -> Sequence[Any] | None: ...
 
 
-# The delivery in hand, in this thread or coroutine.
+# The delivery that this thread or coroutine handles.
 current: ContextVar[Origin | None] = ContextVar("agentbus_delivery", default=None)
 
 
 def is_traceparent(text: object) -> bool:
-    """Tell whether a text is a `traceparent` as W3C Trace Context, section 3.2, writes it."""
+    """Report whether a text is a `traceparent` as W3C Trace Context, section 3.2, defines it."""
     if not isinstance(text, str):
         return False
     parts = text.split("-")

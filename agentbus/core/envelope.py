@@ -1,8 +1,7 @@
-"""The envelope of a task: what is sent, and how it lies in a stream entry.
+"""The envelope of a task: its fields, and their encoding in a stream entry.
 
-An entry has the field `payload`, JSON, and only where there is something to say `meta`, JSON of the
-rest of the envelope. An entry without `payload` was written by another program: its fields are the
-payload.
+An entry has the field `payload` (JSON) and, unless the rest of the envelope is empty, `meta` (JSON of that
+rest). An entry without `payload` was written by another program: its fields are the payload.
 """
 
 from __future__ import annotations
@@ -37,13 +36,13 @@ if TYPE_CHECKING:
         trail: Sequence[Any] | None
 
 
-# A dataclass or a subclass of text could hide what is looked for below.
+# Dataclasses and subclasses of str could hide a NUL or a NaN from the checks below.
 _PLAIN = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_SUBCLASS
-# The field in which a router notes, in an entry of another program, which agents it passed.
+# The field in which a router records the agents that an entry of another program has passed.
 TRAIL = "agentbus_trail"
-# The field by which other programs' entries for the same piece of work are known.
+# The field that identifies a piece of work in entries of other programs.
 WORK_ITEM = "work_item_id"
-# What the envelope may carry beside the payload, as it is called in `meta`.
+# The fields of the envelope beside the payload, by their names in `meta`.
 META = (
     "topic",
     "correlation_id",
@@ -63,7 +62,7 @@ META = (
 
 
 def encode(payload: object, limit: int) -> bytes:
-    """Return a payload as JSON that every later sink can hold; raises `InvalidPayload`."""
+    """Return a payload as JSON that every later sink can store; raises `InvalidPayload`."""
     try:
         data = orjson.dumps(payload, option=_PLAIN)
     except TypeError as error:
@@ -73,14 +72,14 @@ def encode(payload: object, limit: int) -> bytes:
         ) from None
     if len(data) > limit:
         raise InvalidPayload(
-            f"the payload has {len(data)} bytes, and {limit} fit",
-            hint="store the bulk elsewhere and send where it lies, or raise 'max_body'",
+            f"the payload has {len(data)} bytes; the limit is {limit}",
+            hint="store the bulk elsewhere and send its location, or raise 'max_body'",
         )
     if b"\\u0000" in data and _holds(payload, _is_nul):
         raise InvalidPayload(
             "the payload holds a NUL character", hint="leave it out: databases cannot store it"
         )
-    if b"null" in data and _holds(payload, _is_no_number):
+    if b"null" in data and _holds(payload, _is_not_finite):
         raise InvalidPayload(
             "the payload holds a NaN or an infinity", hint="JSON has none: send null or text"
         )
@@ -92,22 +91,22 @@ def decode(flat: list[bytes]) -> tuple[Any, dict[str, Any]]:
     named = {flat[i]: flat[i + 1] for i in range(0, len(flat) - 1, 2)}
     payload = named.pop(b"payload", None)
     if payload is None:
-        # Another program's entry: bytes that are no text make it malformed.
+        # Another program's entry: it is malformed if its bytes are not text.
         found = {key.decode(): value.decode() for key, value in named.items()}
         item = found.get(WORK_ITEM)
         return found, {WORK_ITEM: item} if item else {}
     rest = orjson.loads(named[b"meta"]) if b"meta" in named else {}
     if not isinstance(rest, dict):
-        raise ValueError("the field 'meta' holds no object")  # noqa: TRY004 (malformed data)
+        raise ValueError("the field 'meta' is not an object")  # noqa: TRY004 (malformed data)
     if b"id" in named:
         rest["id"] = named[b"id"].decode()
     return orjson.loads(payload), rest
 
 
 def trail_of(meta: dict[str, Any], payload: object) -> Any:
-    """Return the agents that a task passed, as it carries them, None if it carries nothing.
+    """Return the recorded agents that a task has passed; None if none are recorded.
 
-    In an entry of another program they are a field, as JSON. Raises nothing: what is no JSON is returned.
+    An entry of another program holds them in a field, as JSON. Invalid JSON is returned as it is.
     """
     found = meta.get("trail")
     if found is None and isinstance(payload, dict):
@@ -132,5 +131,5 @@ def _is_nul(value: object) -> bool:
     return isinstance(value, str) and "\0" in value
 
 
-def _is_no_number(value: object) -> bool:
+def _is_not_finite(value: object) -> bool:
     return isinstance(value, float) and not math.isfinite(value)

@@ -1,14 +1,14 @@
 """Every error that AgentBus raises, each with the exit code the command line ends with.
 
 A message says what failed, and on what. `hint` says what to do about it in Python, `shell_hint` in a
-shell; where nothing depends on that, one text serves both.
+shell; where the advice is the same, one text serves both.
 """
 
 from __future__ import annotations
 
 
 class AgentBusError(Exception):
-    """Raised when an operation could not be done; the base of every error in this package."""
+    """Raised when an operation fails; the base of every error in this package."""
 
     exit_code = 1
 
@@ -28,11 +28,11 @@ class AgentBusError(Exception):
 
 
 class BackendUnavailable(AgentBusError):
-    """Raised when the server cannot be reached, or cannot serve, and may do so later."""
+    """Raised when the server cannot be reached or cannot serve, but may later."""
 
 
 class QueueFull(AgentBusError):
-    """Raised when a queue is at its bound and nothing in it may be trimmed yet."""
+    """Raised when a queue is at its bound and no entry may be trimmed yet."""
 
 
 class TaskFailed(AgentBusError):
@@ -59,11 +59,11 @@ class InvalidName(UsageError):
 
 
 class InvalidPayload(UsageError):
-    """Raised when a body is empty, too large, not UTF-8, or what a later sink would refuse."""
+    """Raised when a body is empty, too large, not UTF-8, or unacceptable to a later sink."""
 
 
 class ConfigError(UsageError):
-    """Raised when a setting, a config file or the server's access rules do not fit."""
+    """Raised when a setting, a config file or the server's access rules are wrong."""
 
 
 class UnknownBackend(UsageError):
@@ -71,7 +71,7 @@ class UnknownBackend(UsageError):
 
 
 class TimedOut(AgentBusError):
-    """Raised when what was awaited did not happen in time."""
+    """Raised when a wait times out."""
 
     exit_code = 3
 
@@ -80,7 +80,7 @@ class TimedOut(AgentBusError):
 
 
 class Refused(AgentBusError):
-    """Raised when another agent's claim, or an existing record, stands in the way."""
+    """Raised when another agent's claim or an existing record prevents the operation."""
 
     exit_code = 4
 
@@ -94,7 +94,7 @@ class NotHolder(Refused):
 
 
 class NoteExists(Refused):
-    """Raised when a note was to be written only if absent, and is there."""
+    """Raised when a note was to be written only if absent, and exists."""
 
 
 class StaleDelivery(Refused):
@@ -102,13 +102,13 @@ class StaleDelivery(Refused):
 
 
 class NotFound(AgentBusError):
-    """Raised when there is no such note, flag, queue, letter or result."""
+    """Raised when a note, flag, queue, dead letter or result does not exist."""
 
     exit_code = 5
 
 
 class TaskBuried(NotFound):
-    """Raised when a task has no result and never will have: it lies among the dead letters."""
+    """Raised when a task has no result and never will: it is among the dead letters."""
 
 
 class Unhealthy(AgentBusError):
@@ -118,27 +118,27 @@ class Unhealthy(AgentBusError):
 
 
 class EventsLost(AgentBusError):
-    """Raised when entries were trimmed away before this reader had read them."""
+    """Raised when entries were trimmed before this reader had read them."""
 
 
 class EpochMismatch(AgentBusError):
-    """Raised when a cursor lies beyond the server's last entry: the server went back in time."""
+    """Raised when a cursor lies past the server's last entry: the server went back in time."""
 
 
 class CommitInTransactionError(UsageError):
-    """Raised when a handler tried to end the transaction that its consumer acts in."""
+    """Raised when a handler tried to end its consumer's transaction."""
 
 
 class StaleLease(Refused):
-    """Raised when a relay or a consumer was overtaken: another one has its lease now."""
+    """Raised when a relay or a consumer has lost its lease to another one."""
 
 
 class ReplayTooOld(Refused):
-    """Raised when an event came again after it was forgotten whether a consumer had handled it."""
+    """Raised when an event is delivered again after its record of being handled has expired."""
 
 
 class HandlerFailed(UsageError):
-    """Raised when a handler returned as if all were well, in a transaction that cannot be committed."""
+    """Raised when a handler returned normally, but its transaction cannot be committed."""
 
 
 EXIT_CODES = {

@@ -1,7 +1,7 @@
-"""Every Redis key of a project, in one place.
+"""Builds every Redis key of a project.
 
-The patterns for the channel, cursors, notes and flags are literal: any program that follows them
-with plain Redis commands takes part in the same bus.
+The patterns for the channel, cursors, notes and flags are fixed: a program that follows them with
+plain Redis commands takes part in the same bus.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from agentbus.core.names import KEY_KINDS, escape
 
 
 class Keys:
-    """Builds the keys of one project; it only joins names that were checked before."""
+    """Builds the keys of one project from names that were checked before."""
 
     __slots__ = ("project",)
 
     def __init__(self, project: str) -> None:
         self.project = project
 
-    # -- talk --
+    # -- channel --
 
     @property
     def channel(self) -> str:
@@ -25,10 +25,10 @@ class Keys:
         return f"{self.project}:ch:main"
 
     def cursor(self, agent: str, topic: str | None = None) -> str:
-        """`<P>:last:<agent>` or `<P>:last:<agent>:<topic>`, string: the id last heard.
+        """`<P>:last:<agent>` or `<P>:last:<agent>:<topic>`, string: the id last read.
 
-        `%` and `:` in a name are percent-encoded in both forms. Were the first form literal, the
-        cursor of the agent `a:b` would be that of the agent `a` for the topic `b`.
+        `%` and `:` in a name are percent-encoded in both forms, so that the cursor of the agent `a:b`
+        is not that of the agent `a` for the topic `b`.
         """
         return f"{self.project}:last:{cursor_field(agent, topic)}"
 
@@ -44,11 +44,11 @@ class Keys:
 
     @property
     def topics(self) -> str:
-        """`<P>:topics`, zset: topic → unix time last spoken on."""
+        """`<P>:topics`, zset: topic → unix time of its last message."""
         return f"{self.project}:topics"
 
     def once(self, slot: str) -> str:
-        """`<P>:once:<slot>`, string: a writer's last token and reply, so a repeat does nothing."""
+        """`<P>:once:<slot>`, string: a writer's last token and reply, so that it resends safely."""
         return f"{self.project}:once:{slot}"
 
     # -- notes --
@@ -80,7 +80,7 @@ class Keys:
         """`<P>:fence:<name>`, string: counter from which each hold takes its fencing token."""
         return f"{self.project}:fence:{flag}"
 
-    # -- work --
+    # -- queues --
 
     @property
     def queues(self) -> str:
@@ -93,11 +93,11 @@ class Keys:
         return f"{self.project}:q:{escape(queue)}{suffix}"
 
     def dead_letters(self, queue: str, group: str) -> str:
-        """`<P>:dlq:<queue>:<group>`, stream: tasks that failed for good, with the reason."""
+        """`<P>:dlq:<queue>:<group>`, stream: tasks that failed permanently, with the error."""
         return f"{self.project}:dlq:{escape(queue)}:{escape(group)}"
 
     def replayed(self, queue: str, group: str) -> str:
-        """`<P>:dlq:<queue>:<group>:replayed`, hash: letter's id → id of the task that it became."""
+        """`<P>:dlq:<queue>:<group>:replayed`, hash: letter's id → id of its replayed task."""
         return f"{self.dead_letters(queue, group)}:replayed"
 
     def delayed(self, queue: str) -> str:
@@ -105,28 +105,28 @@ class Keys:
         return f"{self.project}:delayed:{escape(queue)}"
 
     def bodies(self, queue: str) -> str:
-        """`<P>:delayed:<queue>:bodies`, hash: task id → what waits, as JSON."""
+        """`<P>:delayed:<queue>:bodies`, hash: task id → delayed task, as JSON."""
         return f"{self.project}:delayed:{escape(queue)}:bodies"
 
     def bell(self, queue: str) -> str:
-        """`<P>:delayed:<queue>:bell`, stream of one entry: wakes those who wait for what is due."""
+        """`<P>:delayed:<queue>:bell`, stream of one entry: wakes readers that wait for due tasks."""
         return f"{self.project}:delayed:{escape(queue)}:bell"
 
     @property
     def settled(self) -> str:
-        """`<P>:after`, hash: task and group → how it ended, until those that wait for it are told."""
+        """`<P>:after`, hash: task and group → its outcome, until its dependents are notified."""
         return f"{self.project}:after"
 
     def after(self, queue: str) -> str:
-        """`<P>:after:<queue>`, zset: task that waits for others → how many of them are still open."""
+        """`<P>:after:<queue>`, zset: dependent task → number of its unfinished dependencies."""
         return f"{self.project}:after:{escape(queue)}"
 
     def after_bodies(self, queue: str) -> str:
-        """`<P>:after:<queue>:bodies`, hash: task that waits for others → what it is, as JSON."""
+        """`<P>:after:<queue>:bodies`, hash: dependent task → the task, as JSON."""
         return f"{self.after(queue)}:bodies"
 
     def awaited(self, queue: str) -> str:
-        """`<P>:after:<queue>:of`, zset of equal scores: task, group, and each task that waits for it."""
+        """`<P>:after:<queue>:of`, zset of equal scores: task, group and each of its dependents."""
         return f"{self.after(queue)}:of"
 
     def retries(self, queue: str, group: str, priority: str) -> str:
@@ -150,11 +150,11 @@ class Keys:
         return f"{self.project}:seen:{escape(queue)}:{escape(key)}"
 
     def result(self, task_id: str, group: str = "default") -> str:
-        """`<P>:results:<task id>:<group>`, string: what a task came to, as JSON; `!…` if it was buried."""
+        """`<P>:results:<task id>:<group>`, string: a task's result, as JSON; `!…` if it was buried."""
         return f"{self.project}:results:{task_id}:{escape(group)}"
 
     def replies(self, caller: str) -> str:
-        """`<P>:replies:<caller>`, stream: answers to what one process asks."""
+        """`<P>:replies:<caller>`, stream: answers to the requests of one process."""
         return f"{self.project}:replies:{escape(caller)}"
 
     def stats(self, queue: str) -> str:
@@ -162,12 +162,12 @@ class Keys:
         return f"{self.project}:stats:{escape(queue)}"
 
     def worked(self, queue: str, group: str) -> str:
-        """`<P>:stats:<queue>:<group>`, hash: counters of what the group's workers did."""
+        """`<P>:stats:<queue>:<group>`, hash: counters of the group's workers."""
         return f"{self.stats(queue)}:{escape(group)}"
 
     @property
     def metrics(self) -> str:
-        """`<P>:metrics`, stream: what workers and publishers counted, about the newest 100,000."""
+        """`<P>:metrics`, stream: counts by workers and publishers, about the newest 100,000."""
         return f"{self.project}:metrics"
 
     @property
@@ -176,16 +176,16 @@ class Keys:
         return f"{self.project}:beat"
 
     def beat(self, worker: str) -> str:
-        """`<P>:beat:<worker>`, hash: what a worker says of itself, and whether it is to stop."""
+        """`<P>:beat:<worker>`, hash: a worker's state, and whether it must stop."""
         return f"{self.project}:beat:{escape(worker)}"
 
     @property
     def paused(self) -> str:
-        """`<P>:paused`, hash: what is paused → by whom, since when and why, as JSON."""
+        """`<P>:paused`, hash: paused object → by whom, since when and why, as JSON."""
         return f"{self.project}:paused"
 
     def purged(self, queue: str, group: str) -> str:
-        """`<P>:dlq:<queue>:<group>:purged`, set: ids of letters that are gone, and not yet trimmed."""
+        """`<P>:dlq:<queue>:<group>:purged`, set: ids of purged letters that are not yet trimmed."""
         return f"{self.dead_letters(queue, group)}:purged"
 
     def readers(self, queue: str, priority: str = "normal") -> str:
@@ -194,11 +194,11 @@ class Keys:
         return f"{self.project}:readers:{escape(queue)}{suffix}"
 
     def replay(self, replay_id: str) -> str:
-        """`<P>:replays:<replay>`, hash: what a replay of an archive was asked for, and its cursors."""
+        """`<P>:replays:<replay>`, hash: the request of a replay of an archive, and its cursors."""
         return f"{self.project}:replays:{escape(replay_id)}"
 
     def tidied(self, duty: str) -> str:
-        """`<P>:tidied:<duty>`, string: who does this duty of the janitor's now; others need not."""
+        """`<P>:tidied:<duty>`, string: the worker that does this janitor's duty now."""
         return f"{self.project}:tidied:{duty}"
 
     @property
@@ -207,7 +207,7 @@ class Keys:
         return f"{self.project}:triggers"
 
     def rate(self, kind: str, name: str) -> str:
-        """`<P>:rate:<kind>:<name>`, zset: task of an agent or a work type → when it was routed, in ms."""
+        """`<P>:rate:<kind>:<name>`, zset: task of an agent or a work type → its routing time in unix ms."""
         return f"{self.project}:rate:{kind}:{escape(name)}"
 
     # -- events --
@@ -217,26 +217,26 @@ class Keys:
         return f"{self.project}:ev:{escape(stream)}"
 
     def relay(self, stream: str) -> str:
-        """`<P>:ev:<stream>:relay`, hash: the token of the stream's relay, and how much it trimmed."""
+        """`<P>:ev:<stream>:relay`, hash: the token of the stream's relay, and the number it trimmed."""
         return f"{self.events(stream)}:relay"
 
     def event_readers(self, stream: str) -> str:
-        """`<P>:ev:<stream>:readers`, hash: reader → lowest id that it still needs, `none` to let go."""
+        """`<P>:ev:<stream>:readers`, hash: reader → lowest id that it still needs, or `none`."""
         return f"{self.events(stream)}:readers"
 
     @property
     def quarantined(self) -> str:
-        """`<P>:quarantined`, hash: consumer that its supervisor gave up → why and since when, as JSON."""
+        """`<P>:quarantined`, hash: quarantined consumer → why and since when, as JSON."""
         return f"{self.project}:quarantined"
 
     # -- the whole project --
 
     def stream(self, name: str) -> str:
-        """Return the key of a stream that is named as the pipeline does: by its key less the project."""
+        """Return the key of a stream from its name in the pipeline: the key without the project."""
         return f"{self.project}:{name}"
 
     def kind(self, key: str) -> str | None:
-        """Return the kind of `key` if it belongs to this project, else None."""
+        """Return the kind of a key of this project; None for other keys."""
         prefix = f"{self.project}:"
         if not key.startswith(prefix):
             return None
@@ -244,11 +244,11 @@ class Keys:
         return kind if kind in KEY_KINDS else None
 
     def pattern(self, kind: str | None = None) -> str:
-        """Return a SCAN pattern for the project's keys; nothing in it but the last `*` is one."""
+        """Return a SCAN pattern for the project's keys; only the last `*` is a wildcard."""
         return _literal(f"{self.project}:{kind}:" if kind else f"{self.project}:") + "*"
 
     def patterns(self) -> list[str]:
-        """Return patterns that match this project's keys, and none of a longer-named one."""
+        """Return patterns that match this project's keys, and no key of a longer-named project."""
         heads = (_literal(f"{self.project}:{kind}") for kind in sorted(KEY_KINDS))
         return [pattern for head in heads for pattern in (head, f"{head}:*")]
 

@@ -1,4 +1,4 @@
-"""Tables of contents: packages that load what is in them when it is first used."""
+"""Lazy packages: a name is loaded when it is first used."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ if TYPE_CHECKING:
 
 
 def lazily(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
-    """Return the `__getattr__` of a package: `homes` says for each name which module has it.
+    """Return the `__getattr__` of a package; `homes` maps each name to its module.
 
-    A module is named as seen from the package, or in full. Raises `AttributeError` for other names.
+    A module's name is relative to the package, or absolute.
     """
 
     def load(name: str) -> Any:

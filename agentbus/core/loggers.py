@@ -1,4 +1,4 @@
-"""The operations log by way of `logging`, for programs that run on."""
+"""Writes the operations log through `logging`, for long-running programs."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from pythonjsonlogger.json import JsonFormatter
 from agentbus.core.oplog import open_file
 from agentbus.core.settings import log_path
 
-# Without a handler, `logging` would print a program's failures to its stderr unasked.
+# Without a handler, `logging` would print failures to the program's stderr.
 _logger = logging.getLogger("agentbus")
 _logger.addHandler(logging.NullHandler())
 _LEVELS = {"info": logging.INFO, "warning": logging.WARNING}
 
 
 def emit(level: str, fields: dict[str, object]) -> None:
-    """Hand a record to the logger `agentbus`."""
+    """Pass a record to the logger `agentbus`."""
     number = logging.getLevelNamesMapping()[level.upper()]
     _logger.log(number, "%s", fields.get("verb", ""), extra=fields)
 
 
 def heard(level: str) -> bool:
-    """Tell whether the logger `agentbus` would do anything with a record."""
+    """Report whether the logger `agentbus` is enabled for a record."""
     return _logger.isEnabledFor(_LEVELS[level])
 
 

@@ -1,7 +1,7 @@
-"""The rules for names and bodies, and how a name is put into a composite key.
+"""Checks names and bodies, and escapes names for composite keys.
 
-A name is data: it is never a pattern, a separator or a shell word. What the rules refuse is
-refused before anything is sent.
+A name is data: it is never a pattern, a separator or a shell word. Invalid values are refused before
+anything is sent.
 """
 
 from __future__ import annotations
@@ -60,14 +60,14 @@ _PLAIN_TO_SHELLS = _PROJECT_CHARACTERS | frozenset("@%+:,/")
 
 
 def name(kind: str, value: object) -> str:
-    """Return `value` if it can name a thing of this kind: 1 to 256 bytes of UTF-8, no controls."""
+    """Return `value` if it is a valid name: 1 to 256 bytes of UTF-8, no control characters."""
     text = _text(kind, value)
     size = len(text.encode())
     if not size:
         raise _bad_name(f"the {kind} is empty", hint="give it at least one character")
     if size > MAX_NAME_BYTES:
         raise _bad_name(
-            f"the {kind} {_shown(text)} has {size} bytes", hint=f"at most {MAX_NAME_BYTES} fit"
+            f"the {kind} {_shown(text)} has {size} bytes", hint=f"use at most {MAX_NAME_BYTES}"
         )
     for character in text:
         if character < " " or "\x7f" <= character <= "\x9f":
@@ -79,7 +79,7 @@ def name(kind: str, value: object) -> str:
 
 
 def tag(value: object) -> str:
-    """Return `value` if it can be a tag: a name without a comma, which separates stored tags."""
+    """Return `value` if it is a valid tag: a name without a comma, which separates stored tags."""
     text = name("tag", value)
     if "," in text:
         raise _bad_name(f"the tag {_shown(text)} holds a comma", hint="give two tags instead")
@@ -87,7 +87,7 @@ def tag(value: object) -> str:
 
 
 def project(value: object) -> str:
-    """Return `value` if it can prefix keys: `[A-Za-z0-9_.-]+` segments joined by `:`.
+    """Return `value` if it is a valid project: `[A-Za-z0-9_.-]+` segments joined by `:`.
 
     A `{}` around the whole is allowed: it is Redis Cluster's hash tag.
     """
@@ -96,12 +96,12 @@ def project(value: object) -> str:
     if len(text) > MAX_PROJECT_BYTES:
         raise _bad_name(
             f"the project {_shown(text)} has {len(text)} characters",
-            hint=f"at most {MAX_PROJECT_BYTES} fit",
+            hint=f"use at most {MAX_PROJECT_BYTES}",
         )
     for position, segment in enumerate(inner.split(":")):
         if not segment or not _PROJECT_CHARACTERS.issuperset(segment):
             raise _bad_name(
-                f"{_shown(text)} is no project name",
+                f"{_shown(text)} is not a project name",
                 hint="use letters, digits, '_', '.' and '-', in segments joined by ':'",
             )
         if position and segment in KEY_KINDS:
@@ -113,7 +113,7 @@ def project(value: object) -> str:
 
 
 def body(kind: str, value: object, limit: int = MAX_BODY_BYTES) -> str:
-    """Return `value` if every sink can hold it: UTF-8, no NUL, not empty, at most `limit` bytes."""
+    """Return `value` if every sink can store it: UTF-8, no NUL, not empty, at most `limit` bytes."""
     if not isinstance(value, str):
         raise _bad_payload(f"the {kind} is a {type(value).__name__}", hint="give it as text")
     if not value:
@@ -126,8 +126,8 @@ def body(kind: str, value: object, limit: int = MAX_BODY_BYTES) -> str:
         ) from None
     if size > limit:
         raise _bad_payload(
-            f"the {kind} has {size} bytes, and {limit} fit",
-            hint="store the bulk elsewhere and send where it lies, or raise 'max_body'",
+            f"the {kind} has {size} bytes; the limit is {limit}",
+            hint="store the bulk elsewhere and send its location, or raise 'max_body'",
         )
     if "\0" in value:
         raise _bad_payload(
@@ -138,7 +138,7 @@ def body(kind: str, value: object, limit: int = MAX_BODY_BYTES) -> str:
 
 
 def escape(part: str) -> str:
-    """Percent-encode what would be ambiguous in a key that holds two names."""
+    """Percent-encode `%` and `:` for a key that holds two names."""
     return part.replace("%", "%25").replace(":", "%3A")
 
 
@@ -148,7 +148,7 @@ def unescape(part: str) -> str:
 
 
 def shell_word(text: str) -> str:
-    """Return text as one word of a shell's, for a command that a message tells the user to run."""
+    """Quote text as one shell word, for a command in a message."""
     if text and _PLAIN_TO_SHELLS.issuperset(text):
         return text
     return "'" + text.replace("'", "'\\''") + "'"
@@ -160,7 +160,7 @@ def _text(kind: str, value: object) -> str:
     try:
         value.encode()
     except UnicodeEncodeError:
-        raise _bad_name(f"the {kind} {value!a} is not UTF-8", hint="encode it so") from None
+        raise _bad_name(f"the {kind} {value!a} is not UTF-8", hint="encode it as UTF-8") from None
     return value
 
 
@@ -168,7 +168,7 @@ def _shown(text: str) -> str:
     return ascii(text if len(text) <= 60 else text[:57] + "...")
 
 
-# The errors are loaded when one is raised: a shell verb that goes well never needs them.
+# Loaded only to raise an error: a shell verb that succeeds never needs it.
 def _bad_name(message: str, *, hint: str) -> InvalidName:
     from agentbus.core.errors import InvalidName
 

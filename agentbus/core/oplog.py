@@ -1,7 +1,7 @@
-"""The operations log: one JSON object a line for each verb, never a payload nor a password.
+"""The operations log: one line of JSON for each verb, without payloads and passwords.
 
-A one-shot verb writes its line by hand, which costs nothing; `agentbus.core.loggers` serves programs
-that have `logging` loaded. A log that cannot be written never fails an operation.
+A one-shot verb writes its line directly; `agentbus.core.loggers` serves programs that have loaded
+`logging`. An operation never fails because its log cannot be written.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _ROTATE_AT = 10 * 1024 * 1024
 
 
 def write(level: str, threshold: str, fields: dict[str, object]) -> bool:
-    """Append one record to the log file if its level reaches the threshold; tell whether it did."""
+    """Append a record to the log file if its level reaches the threshold; return whether it did."""
     if threshold == "off" or LOG_LEVELS.index(level) < LOG_LEVELS.index(threshold):
         return False
     record = {"time": rfc3339(time.time(), milliseconds=True), "level": level, **fields}
@@ -37,7 +37,7 @@ def write(level: str, threshold: str, fields: dict[str, object]) -> bool:
 
 
 def open_file(path: str) -> int:
-    """Open a log for appending, private to this user; a link, a FIFO or a foreign file is refused."""
+    """Open a log for appending, private to this user; refuse links, FIFOs and other users' files."""
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
         descriptor = os.open(path, flags, 0o600)
@@ -47,7 +47,7 @@ def open_file(path: str) -> int:
     found = os.fstat(descriptor)
     if not stat.S_ISREG(found.st_mode) or found.st_uid != os.getuid() or found.st_nlink > 1:
         os.close(descriptor)
-        raise PermissionError(f"{path} is not a plain file of this user's")
+        raise PermissionError(f"{path} is not a regular file of this user's")
     if stat.S_IMODE(found.st_mode) & 0o077:
         os.fchmod(descriptor, 0o600)
     if found.st_size > _ROTATE_AT:

@@ -1,8 +1,8 @@
-"""Frozen, slotted values that cost nothing to import.
+"""Frozen, slotted values that do not import `dataclasses`.
 
-They behave as frozen dataclasses (`dataclasses.asdict`, `replace`, `fields` work on them), but
-`dataclasses` itself is imported only when one of those asks: importing it takes longer than a
-whole `agentbus speak`.
+They behave as frozen dataclasses (`dataclasses.asdict`, `replace` and `fields` accept them), but
+`dataclasses` is imported only when one of those is used: its import takes longer than a whole
+`agentbus speak`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 else:
 
     def dataclass_transform(**_options):
-        """Do nothing: this is for type checkers."""
+        """Do nothing; a stand-in for `typing.dataclass_transform`."""
         return lambda cls: cls
 
 
@@ -31,13 +31,13 @@ class _RecordType(type):
         defaults = {**inherited, **{key: namespace.pop(key, _REQUIRED) for key in own}}
         namespace["__slots__"] = tuple(own)
         namespace["_defaults"] = defaults
-        # A field with a leading underscore is carried along, but is no part of the value.
+        # A field with a leading underscore is stored, but is not part of the value.
         namespace["__match_args__"] = tuple(key for key in defaults if key[0] != "_")
         return super().__new__(mcs, name, bases, namespace)
 
 
 class _LazyFields:
-    """Answers `__dataclass_fields__`, building the real ones on first use."""
+    """Builds `__dataclass_fields__` on first use."""
 
     def __get__(self, instance: object, owner: type[Record]) -> dict[str, Any]:
         import dataclasses
@@ -59,7 +59,7 @@ class _LazyFields:
 
 @dataclass_transform(frozen_default=True)
 class Record(metaclass=_RecordType):
-    """A value: compared by content, hashable where its fields are, never changed."""
+    """An immutable value, compared by its fields; hashable if they are."""
 
     if TYPE_CHECKING:
         _defaults: dict[str, Any]
@@ -107,7 +107,7 @@ class Record(metaclass=_RecordType):
         return f"{type(self).__name__}({inside})"
 
     def __replace__(self, **changes: object) -> Self:
-        """Return a copy with some values changed, as `copy.replace` asks for."""
+        """Return a copy with some values changed, for `copy.replace`."""
         return type(self)(
             **{**dict(zip(self.__match_args__, self._values(), strict=True)), **changes}
         )

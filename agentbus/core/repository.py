@@ -1,4 +1,4 @@
-"""Finds the repository behind a work tree that is not its main one."""
+"""Finds the repository of a linked work tree."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What to connect to, and as whom: flags over environment over files over defaults.
+"""Resolves settings: flags override the environment, which overrides files and defaults.
 
-The only module that reads the environment.
+This is the only module that reads the environment.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _LONGEST_SOCKET_PATH = 100
 
 
 class Settings:
-    """What was resolved, and where each value came from."""
+    """The resolved settings, and the source of each value."""
 
     __slots__ = (*IN_FILES, *IN_OWN_FILE, "sources")
 
@@ -53,14 +53,14 @@ class Settings:
         self.deadline = deadline
         self.max_body = max_body
         self.sources = sources
-        # Read by the verbs of events alone. It may hold a password.
+        # Used by the verbs of events alone. It may hold a password.
         self.database = database
         self.webhooks = webhooks
         self.webhook_secret = webhook_secret
         self.webhook_allow = webhook_allow
-        # As they stand in the file: read by `agentbus.queues.policy`, and only for verbs of queues.
+        # Unparsed: `agentbus.queues.policy` reads it, and only for verbs of queues.
         self.queues = queues or {}
-        # Read by `agentbus.admin.health.thresholds`, and only for that verb.
+        # Unparsed: `agentbus.admin.health.thresholds` reads it, and only for that verb.
         self.health = health or {}
 
 
@@ -122,7 +122,7 @@ def resolve(flags: Mapping[str, object] | None = None) -> Settings:
 
 
 def json_wished(argv: Sequence[str]) -> bool:
-    """Tell whether errors in this very command line are to be told as JSON."""
+    """Report whether errors of this command line itself must be JSON."""
     before = list(argv)
     if "--" in before:
         before = before[: before.index("--")]
@@ -147,7 +147,7 @@ def _user_name(number: int) -> str:
 
 
 def default_project(root: str | None) -> str:
-    """Return the name of the repository at `root`, the same in all its worktrees, else `agentbus`."""
+    """Return the name of the repository at `root`, the same in all its work trees, else `agentbus`."""
     if root is None:
         return "agentbus"
     git = f"{root}/.git"
@@ -161,7 +161,7 @@ def default_project(root: str | None) -> str:
 
 
 def repository() -> str | None:
-    """Return the root of the git work tree that holds the current directory, if one does."""
+    """Return the root of the git work tree around the current directory; None outside of one."""
     try:
         here = os.getcwd()
     except OSError:
@@ -176,7 +176,7 @@ def repository() -> str | None:
 
 
 def s3() -> dict[str, str]:
-    """Return how S3 is reached, of `endpoint`, `region` and credentials those that are set."""
+    """Return the settings for S3 that are set: `endpoint`, `region` and credentials."""
     wanted = {
         "access_key": ("AWS_ACCESS_KEY_ID",),
         "secret_key": ("AWS_SECRET_ACCESS_KEY",),
@@ -189,17 +189,17 @@ def s3() -> dict[str, str]:
 
 
 def environment() -> dict[str, str]:
-    """Return the environment that a command started by us inherits."""
+    """Return the environment for a child process."""
     return dict(os.environ)
 
 
 def variable(name: str) -> str | None:
-    """Return a variable that belongs to another program, such as JAVA_HOME, if it is set."""
+    """Return a variable of another program, such as JAVA_HOME, if it is set."""
     return os.environ.get(name) or None
 
 
 def hand_down(**variables: str | None) -> None:
-    """Set variables for this process's libraries and children; None takes one away."""
+    """Set variables for this process's libraries and children; None removes one."""
     for each, value in variables.items():
         if value is None:
             os.environ.pop(each, None)
@@ -213,7 +213,7 @@ def home() -> str:
 
 
 def state_directory() -> str:
-    """Return where this user's logs and embedded server live."""
+    """Return the directory of this user's logs and embedded server."""
     base = os.environ.get("XDG_STATE_HOME") or ""
     if not os.path.isabs(base):
         base = os.path.join(home(), ".local", "state")
@@ -221,7 +221,7 @@ def state_directory() -> str:
 
 
 def cache_directory() -> str:
-    """Return where this user's files lie that can be made again at any time."""
+    """Return the directory of this user's cached files."""
     base = os.environ.get("XDG_CACHE_HOME") or ""
     if not os.path.isabs(base):
         base = os.path.join(home(), ".cache")
@@ -234,7 +234,7 @@ def server_directory() -> str:
 
 
 def socket_path() -> str:
-    """Return the path of the embedded server's socket; a short one elsewhere if that is long."""
+    """Return the path of the embedded server's socket, in a shorter place if the path is too long."""
     path = os.path.join(server_directory(), "redis.sock")
     if len(os.fsencode(path)) <= _LONGEST_SOCKET_PATH:
         return path
@@ -242,14 +242,14 @@ def socket_path() -> str:
 
     name = hashlib.sha256(os.fsencode(server_directory())).hexdigest()[:16]
     folder = f"/tmp/agentbus-{os.getuid()}-{name}"
-    # Others may write there: what waits at that path must be this user's own.
+    # Other users can write there: this path must belong to this user.
     if os.path.lexists(folder):
         own_directory(folder)
     return f"{folder}/redis.sock"
 
 
 def own_directory(path: str) -> None:
-    """Raise `ConfigError` unless a path is a directory of this user's, closed to others."""
+    """Raise `ConfigError` unless a path is a directory of this user's that others cannot enter."""
     import stat
 
     from agentbus.core.errors import ConfigError
@@ -257,7 +257,7 @@ def own_directory(path: str) -> None:
     found = os.lstat(path)
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
         raise ConfigError(
-            f"{path} is no directory of this user's", hint="remove it, or set XDG_STATE_HOME"
+            f"{path} is not a directory of this user's", hint="remove it, or set XDG_STATE_HOME"
         )
     if stat.S_IMODE(found.st_mode) != 0o700:
         os.chmod(path, 0o700)
@@ -274,12 +274,12 @@ def server_program() -> str | None:
 
 
 def test_kill() -> str | None:
-    """Return the step of a relay or a consumer at which a test wants its process killed, if any."""
+    """Return the step at which a test kills a relay or a consumer, if any."""
     return os.environ.get("AGENTBUS_TEST_KILL") or None
 
 
 def events_path(project: str) -> str:
-    """Return the path of the database that a project's events lie in where no other is named."""
+    """Return the path of the default database for a project's events."""
     from urllib.parse import quote
 
     return os.path.join(state_directory(), "events", f"{quote(project, safe='')}.db")
@@ -294,7 +294,7 @@ def user_config_path() -> str:
 
 
 def _config_files(chosen: object, root: str | None) -> list[tuple[str, bool]]:
-    """Return the config files that apply, nearest first; those that lie nearby may set less."""
+    """Return the config files that apply, nearest first, and whether each was found nearby."""
     explicit = os.environ.get("AGENTBUS_CONFIG") or None if chosen is None else chosen
     if explicit is not None:
         if not os.path.isfile(str(explicit)):

@@ -23,12 +23,12 @@ VARIABLES = {
     "queues": (),
     "health": (),
 }
-# What a config file may set. A file that comes with a repository must not choose where logs go or
-# which program runs as the server.
+# What any config file may set. A file in a repository must not choose the log's path or the server's
+# program.
 IN_FILES = (
     *("agent", "project", "url", "json", "log_level", "deadline", "max_body"),
     *("queues", "health"),
 )
-# What the user's own file may set beside these, or one that was chosen by --config: a repository must
-# not have results sent out, nor into the network that it finds itself in, nor name a file to write to.
+# What only the user's own file, or one chosen by --config, may set beside these: a repository must not
+# send results to the network, outside or inside, nor name a file to write to.
 IN_OWN_FILE = ("database", "webhooks", "webhook_secret", "webhook_allow")

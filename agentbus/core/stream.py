@@ -1,4 +1,4 @@
-"""The append-only log: entries as the server stores them, and ids in their order."""
+"""Decodes stream entries, and compares their ids."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ if TYPE_CHECKING:
 
 
 def text(data: bytes) -> str:
-    r"""Decode what another program may have written; bytes that are no UTF-8 become `\xNN`."""
+    r"""Decode bytes that another program may have written; invalid UTF-8 becomes `\xNN`."""
     return data.decode("utf-8", "backslashreplace")
 
 
 def fields(flat: Sequence[bytes]) -> dict[str, str]:
-    """Return an entry's fields; of a repeated field the last one counts."""
+    """Return an entry's fields; the last value of a repeated field counts."""
     return {text(flat[i]): text(flat[i + 1]) for i in range(0, len(flat) - 1, 2)}
 
 
 def is_number(value: str) -> bool:
-    """Tell whether another program's text is a number that fits: `isdigit` takes `²` for one."""
+    """Report whether another program's text is a number in range; `isdigit` alone accepts `²`."""
     return value.isascii() and value.isdigit() and len(value) < 16
 
 
 def position(entry_id: str) -> tuple[int, int]:
-    """Return an id's two numbers, which compare as the server compares them."""
+    """Return an id's two numbers, which compare in the server's order."""
     milliseconds, _, sequence = entry_id.partition("-")
     return int(milliseconds), int(sequence or 0)
 

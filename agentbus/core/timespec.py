@@ -1,4 +1,4 @@
-"""Reads the times that people and programs write: RFC 3339, stream ids, durations."""
+"""Parses times: RFC 3339, stream ids, durations."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _DIGITS = frozenset("0123456789")
 
 
 def parse_rfc3339(text: str) -> float | None:
-    """Read an RFC 3339 time (a date alone means midnight UTC) as a unix time; None if it is none."""
+    """Parse an RFC 3339 time (a date alone means midnight UTC) as a unix time, else None."""
     date, separator, clock = text.partition("T") if "T" in text else text.partition(" ")
     days = _days(date)
     if days is None:
@@ -44,7 +44,7 @@ def parse_rfc3339(text: str) -> float | None:
 
 
 def duration(text: str) -> float | None:
-    """Read `90`, `1.5s`, `30m`, `2h`, `7d` as seconds; None if it is no duration."""
+    """Parse `90`, `1.5s`, `30m`, `2h`, `7d` as seconds, else None."""
     for unit in ("ms", "s", "m", "h", "d", "w"):
         if text.endswith(unit):
             return _scaled(text[: -len(unit)], _UNITS[unit])
@@ -52,7 +52,7 @@ def duration(text: str) -> float | None:
 
 
 def stream_id(text: str) -> tuple[int, int] | None:
-    """Read `1642694400123-0` or `1642694400123` as the two parts of a stream id, else None."""
+    """Parse `1642694400123-0` or `1642694400123` as the two parts of a stream id, else None."""
     milliseconds, dash, sequence = text.partition("-")
     if not _number(milliseconds) or (dash and not _number(sequence)):
         return None
@@ -65,11 +65,11 @@ def stream_id(text: str) -> tuple[int, int] | None:
 def since(text: str, now: float) -> str:
     """Turn an id, a time or a duration before `now` into the stream id to start from, inclusive.
 
-    A full id means the entries after it, as a cursor does; a time includes its own moment.
+    A full id is exclusive, as a cursor is; a time is inclusive.
     """
     if not isinstance(text, str):
         raise UsageError(
-            f"{text!r} is no point to start from", hint="give it as text, such as '30m'"
+            f"{text!r} is not a point to start from", hint="give it as text, such as '30m'"
         )
     parsed = parse_rfc3339(text)
     if parsed is None and text[-1:] in ("s", "m", "h", "d", "w"):
@@ -80,7 +80,7 @@ def since(text: str, now: float) -> str:
     parts = stream_id(text)
     if parts is None:
         raise UsageError(
-            f"{text[:60]!a} is no point to start from",
+            f"{text[:60]!a} is not a point to start from",
             hint="give a message id, a time such as 2024-01-20T15:30:00Z, or a duration such as 30m",
         )
     return following(parts) if "-" in text else f"{parts[0]}-0"
@@ -101,7 +101,7 @@ def _days(date: str) -> int | None:
     year, month, day = map(int, parts)
     if not 1 <= month <= 12 or not 1 <= day <= 31:
         return None
-    # Days from the civil calendar: years begin in March, so that the leap day comes last.
+    # Count years from March, so that the leap day comes last.
     year -= month <= 2
     era, year_of_era = divmod(year, 400)
     day_of_year = (153 * (month + (-3 if month > 2 else 9)) + 2) // 5 + day - 1

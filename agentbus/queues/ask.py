@@ -1,4 +1,4 @@
-"""Asking: a task is published, and its answer awaited on a stream of the caller's own."""
+"""Publishes a task and waits for its answer on a private stream of the caller."""
 
 from __future__ import annotations
 
@@ -23,67 +23,67 @@ if TYPE_CHECKING:
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Op
 
-# A connection that died unnoticed is found out after so long.
+# A broken connection is noticed after this time.
 _LONGEST_WAIT = 5.0
 _AT_ONCE = 1000
-# After so many answers, those that nobody waits for any longer are trimmed away.
+# Trim answers without a waiting caller after this many answers.
 _TIDY_EVERY = 64
-# Every answer wakes all who wait, so that the work grows with the square of their number; and so does the
-# pause of those who were woken for nothing: 1 ms where 100 ask at once, 0.1 s where 1,000 do.
+# Every answer wakes all waiting callers, so the work grows with the square of their number. So does the
+# pause of those woken in vain: 1 ms with 100 callers, 0.1 s with 1,000.
 _TURN, _SHORTEST_TURN, _LONGEST_TURN = 1e-7, 0.0001, 1.0
 _inboxes: weakref.WeakKeyDictionary[Scope, _Inbox] = weakref.WeakKeyDictionary()
 
 
 class Answer(Record):
-    """The result of a task that was asked for, and the task's id."""
+    """The result of a task published by `ask`, and the task's id."""
 
     id: str
     result: Any
 
 
 class _Inbox:
-    """The stream on which all askers of one bus are answered, so that they share one blocked read."""
+    """The stream for the answers to all callers on one bus, who share one blocked read."""
 
     def __init__(self, scope: Scope) -> None:
         self.process = os.getpid()
         self.caller = os.urandom(12).hex()
         self.key = scope.keys.replies(self.caller)
-        # Up to here all answers were read, and those that nobody has fetched yet are filed.
+        # All answers up to this id have been read; those not yet taken are in `_filed`.
         self.seen = "0-0"
         self._filed: dict[bytes, tuple[str, bytes]] = {}
         self._starts: dict[object, str] = {}
         self._answered = 0
 
     def enter(self, asker: object) -> None:
-        """Expect an answer, to something that is not asked yet."""
-        # Whatever was read was answered before: no look at the stream's end is needed.
+        """Register a caller before it publishes its task."""
+        # The answer comes past everything read so far, so the stream's end need not be read.
         self._starts[asker] = self.seen
 
     def leave(self, asker: object) -> None:
-        """Wait for nothing more."""
+        """Unregister a caller."""
         self._starts.pop(asker, None)
 
     def take(self, task_id: bytes) -> bytes | None:
-        """Return the answer to a task, if somebody has read it."""
+        """Return the answer to a task, if it has been read."""
         return self._filed.pop(task_id, (None, None))[1]
 
     def file(self, entries: Sequence[Any]) -> None:
-        """Keep answers for whom they are meant for."""
+        """Keep answers until their callers take them."""
         seen = position(self.seen)
         for entry_id, flat in entries:
             at = text(entry_id)
             if position(at) > seen and flat and flat[0] == b"task_id" and flat[2] == b"payload":
                 self._filed[flat[1]] = at, flat[3]
-        # Afterwards: whoever reads on from here finds the rest on file.
+        # Set last: a caller that reads on from here finds the earlier answers filed.
         if entries and position(at) > position(self.seen):
             self.seen = at
 
     def turn(self) -> float:
-        """Return for how long whoever was woken for nothing leaves the others to themselves."""
+        """Return how many seconds a caller pauses that was woken in vain."""
         return min(_TURN * len(self._starts) ** 2, _LONGEST_TURN)
 
     def tidy(self) -> Op[None]:
-        """Now and then, forget what nobody waits for any longer."""
+        """After every `_TIDY_EVERY` answers, drop those without a waiting caller."""
         self._answered += 1
         if self._answered % _TIDY_EVERY:
             return
@@ -117,8 +117,8 @@ def ask(
     for word in ("key", "reply_to"):
         if envelope.get(word) is not None:
             raise UsageError(
-                f"what is asked takes no {word}",
-                hint="the answer comes to whoever asked, and to nobody else: publish instead",
+                f"ask does not accept {word!r}",
+                hint="only the caller gets the answer: publish the task instead",
             )
     if timeout is not None and (not isinstance(timeout, (int, float)) or not timeout >= 0):
         raise UsageError(f"the timeout is {timeout!r}", hint="give seconds, or 0 for no limit")
@@ -139,8 +139,8 @@ def ask(
         if found is None:
             raise TimedOut(
                 f"waited {timeout:g} s for the answer to {task_id!r}",
-                hint=f"it may still be done: see bus.result({task_id!r})",
-                shell_hint=f"it may still be done: see 'agentbus result {task_id}'",
+                hint=f"it may still finish: see bus.result({task_id!r})",
+                shell_hint=f"it may still finish: see 'agentbus result {task_id}'",
             )
     finally:
         inbox.leave(asker)
@@ -160,7 +160,7 @@ def _answer(scope: Scope, inbox: _Inbox, task_id: str, until: float | None) -> O
     """Wait for the answer to a task; None if it does not come in time."""
     wanted = task_id.encode()
     while True:
-        # In this order: what another asker files after the look lies past `after`, and is read again.
+        # In this order: an answer that another caller files after `take` is past `after`, and read again.
         after = inbox.seen
         found = inbox.take(wanted)
         left = _LONGEST_WAIT if until is None else until - scope.monotonic()
@@ -176,5 +176,5 @@ def _answer(scope: Scope, inbox: _Inbox, task_id: str, until: float | None) -> O
 
 
 def result_of(op: Op[Answer]) -> Op[Any]:
-    """Return the result alone."""
+    """Return the result without the task's id."""
     return (yield from op).result

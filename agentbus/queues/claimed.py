@@ -1,4 +1,4 @@
-"""A task as it was taken from its stream, and the text of its failure."""
+"""Claimed tasks, and the text of their failures."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _TRACEBACK_KEPT = 8_000
 
 
 class Taken:
-    """A task as it was taken: where it lies, its payload, and the rest of its envelope."""
+    """A claimed task: its entry, its payload, and the rest of its envelope."""
 
     __slots__ = ("attempt", "entry_id", "error", "meta", "payload", "priority", "uncounted")
 
@@ -30,34 +30,34 @@ class Taken:
         self.meta = meta
         self.attempt = attempt
         self.error = error
-        # How many attempts there may have been that nobody counted; None for a first delivery.
+        # The possible number of uncounted attempts; None for a first delivery.
         self.uncounted = None if attempt else 1
 
     @property
     def redelivered(self) -> bool:
-        """Whether it was delivered before, so that its attempts are counted."""
+        """Whether it was delivered before; then its attempts are counted."""
         return self.uncounted is not None
 
     @property
     def alone(self) -> bool:
-        """Whether it needs more than an acknowledgement, so that it is settled by itself."""
+        """Whether it is settled by itself, because it needs more than an acknowledgement."""
         return self.redelivered or self.asked_first or self.asks
 
     @property
     def asks(self) -> bool:
-        """Whether its end is reported to somebody, or kept."""
-        # One that was delayed has an id that says nothing of where it lay: its end is kept under it.
+        """Whether its outcome is sent or stored."""
+        # The id of a delayed task does not name its entry, so its outcome is stored under that id.
         meta = self.meta
         return "reply_to" in meta or "webhook" in meta or "id" in meta
 
     @property
     def asked_first(self) -> bool:
-        """Whether the server must admit it: it has an ordering key, or names its work."""
+        """Whether the server must admit it: it has an ordering key or a work item."""
         return self.ordered or self.claims
 
     @property
     def claims(self) -> bool:
-        """Whether another program published it with the id of its piece of work."""
+        """Whether another program published it with the id of a work item."""
         return WORK_ITEM in self.meta
 
     @property
@@ -66,18 +66,20 @@ class Taken:
         return isinstance(self.meta.get("ordering_key"), str)
 
 
-def told(error: BaseException | str) -> tuple[str, str]:
-    """Return the text of an error for a dead letter, and its traceback, both of bounded length."""
+def error_text(error: BaseException | str) -> tuple[str, str]:
+    """Return the text and the traceback of an error for a dead letter, both of bounded length."""
     if isinstance(error, str):
         return _sendable(error)[:2000], ""
     try:
-        said = str(error)
-    except Exception:  # noqa: BLE001 (an error's own text may fail)
-        said = "(it has no text)"
+        message = str(error)
+    except Exception:  # noqa: BLE001 (`__str__` may fail)
+        message = "(no text)"
     trace = "".join(traceback.format_exception(error))
-    return _sendable(f"{type(error).__name__}: {said}")[:2000], _sendable(trace[-_TRACEBACK_KEPT:])
+    return _sendable(f"{type(error).__name__}: {message}")[:2000], _sendable(
+        trace[-_TRACEBACK_KEPT:]
+    )
 
 
-def _sendable(said: str) -> str:
-    # File names that are not text come as lone surrogates, which no server takes.
-    return said.encode("utf-8", "backslashreplace").decode()
+def _sendable(text: str) -> str:
+    # File names that are not UTF-8 contain lone surrogates, which cannot be sent.
+    return text.encode("utf-8", "backslashreplace").decode()

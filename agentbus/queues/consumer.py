@@ -1,4 +1,4 @@
-"""One consumer of a group: the operations by which it takes tasks from a queue."""
+"""One consumer of a group: the operations that claim tasks."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ if TYPE_CHECKING:
     # Ids of tasks by priority.
     Done = Mapping[str, Sequence[bytes]]
 
-# Shared by all that have none, and never written to.
+# Shared by all tasks without one, and never modified.
 _NO_META: dict[str, Any] = {}
 
 
 class Consumption(Ending):
-    """One consumer of one group of one queue: the operations by which it takes tasks."""
+    """One consumer of one group of one queue: the operations that claim tasks."""
 
-    # Whether a task of another program that names its work is done only if no other has done it.
+    # Whether a work item that another program names in several tasks is done only once.
     claiming = True
 
     def prepare(self) -> Op[None]:
-        """Make the group where it is missing, at its last known position or else at the oldest task."""
+        """Create the group where it is missing, at its last recorded position or at the oldest task."""
         yield Script("prepare", *self._positions())
 
     def bookmark(self) -> Op[None]:
-        """Note the group's position, so that it can be made again there."""
+        """Record the group's position, so that it can be created there again."""
         yield Script("bookmark", *self._positions())
 
     def _positions(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -51,9 +51,9 @@ class Consumption(Ending):
     ) -> Op[tuple[list[bytes], list[Taken]]]:
         """Acknowledge tasks by priority, ids ascending, and take at most `count` new ones, without waiting.
 
-        The highest priority comes first, but for `low` tasks of the lowest that has any. `took` is how
-        many seconds the handlers took. Returns the ids that were no longer this consumer's, and the new
-        tasks. Sets `missing` if the group does not exist.
+        The highest priority comes first, except for `low` tasks of the lowest non-empty one. `took` is the
+        handlers' time in seconds. Returns the ids that this consumer had lost, and the new tasks. Sets
+        `missing` if the group does not exist.
         """
         once = self.scope.once() if any(done.values()) else None
         step = self._turn(once, done, took, count, low)
@@ -79,9 +79,9 @@ class Consumption(Ending):
         holds: Mapping[str, int] | None,
         meanwhile: Callable[[], None],
     ) -> Op[tuple[list[bytes], list[Taken]]]:
-        """Do as `turn` does, and call `meanwhile` before the answer; takes of all priorities alike.
+        """Acknowledge and take as `turn` does, from all priorities alike, and call `meanwhile` in between.
 
-        `holds` is how many tasks of each priority this consumer holds, if it knows for certain.
+        `holds` is the number of tasks of each priority that this consumer holds, if it is certain.
         """
         once = self.scope.once()
         first = self._turn(once, done, took, 0, 0, holds)
@@ -139,14 +139,14 @@ class Consumption(Ending):
         return taken
 
     def own(self, priority: str, known: Sequence[bytes], count: int = 1000) -> Op[list[Taken]]:
-        """Return the tasks of a stream that this consumer holds beside those it knows, not yet begun."""
+        """Return the tasks of a stream that this consumer holds, without the `known` ones."""
         entries = yield Script(
             "own", (self.streams[priority],), (self.group, self.consumer, count, *known)
         )
         return self.decoded(entries, priority, 0)
 
     def decoded(self, entries: Sequence[Any], priority: str, attempt: int = 1) -> list[Taken]:
-        """Return entries as tasks; a malformed one carries its error."""
+        """Decode entries as tasks; a malformed one carries its error."""
         found: list[Taken] = []
         loads, append = orjson.loads, found.append
         for entry_id, flat in entries:
@@ -173,13 +173,13 @@ class Consumption(Ending):
     ) -> Op[tuple[list[Taken], float | None, int]]:
         """Take tasks whose retry is due.
 
-        Also returns in how many seconds the next one is due, by the server's clock, and how many were
-        trimmed away meanwhile.
+        Also returns in how many seconds the next one is due, by the server's clock, and how many had been
+        trimmed.
 
-        With `firsts`, at most that many tasks without an attempt so far (replayed, or given back before
-        they began) come as attempt 1, ids ascending: they run as first deliveries do, uncounted and
-        together. All others come as attempt 0, and each attempt must be counted before it starts. One
-        call returns one kind.
+        With `firsts`, at most that many tasks without an attempt so far (rerun, or given back unstarted)
+        come as attempt 1, ids ascending: they run as first deliveries do, uncounted and in batches. All
+        others come as attempt 0, and each attempt must be counted before it starts. One call returns one
+        kind.
         """
         step = Script(
             "again",
@@ -206,9 +206,9 @@ class Consumption(Ending):
     def reclaim(
         self, priority: str, idle: float, start: str, count: int, *, own: bool = False
     ) -> Op[tuple[str, list[Taken], int]]:
-        """Reclaim tasks that were idle for `idle` seconds; this consumer's own only with `own`.
+        """Reclaim tasks without a heartbeat for `idle` seconds; this consumer's own only with `own`.
 
-        Returns where to go on ('' at the end), the tasks, and how many had been trimmed away.
+        Returns the id to continue from ('' at the end), the tasks, and how many had been trimmed.
         """
         step = Script(
             "reclaim",

@@ -1,4 +1,4 @@
-"""Dead letters: tasks that failed for good, with the real error, to be looked at and replayed."""
+"""Dead letters: lists, replays and purges tasks that failed permanently."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Op, Step
 
-# How many letters are read, or purged, at once: each may have a traceback and a large payload.
+# Letters read or purged at once: each may have a traceback and a large payload.
 _PAGE = 200
-# How much of a stream is written again in one step, for the letters in its midst to be gone.
+# How much of a stream one step rewrites to remove letters from its middle.
 _REWRITTEN, _REWRITTEN_BYTES = 1000, 4 * 1024 * 1024
 
 
 class Letter(Record):
-    """A dead letter: the whole task, why it failed, and where it came from.
+    """A dead letter: the whole task, its error, and its origin.
 
-    `payload` is None where the task was trimmed away or could not be read; `replayed` is the id of the
-    task that it became, if it was replayed.
+    `payload` is None if the task was trimmed or malformed; `replayed` is the id of the task that a replay
+    published.
     """
 
     id: str
@@ -57,9 +57,8 @@ def dead_letters(
 ) -> Op[list[Letter]]:
     """Return the oldest dead letters of a group, past the one with the id `after`.
 
-    With `match` only those whose error holds this text. They lie under the name `letters_of`, by
-    default the queue's. Under another name, where those of other queues may lie, too, only the
-    queue's own are meant, here and below.
+    With `match`, only those whose error contains this text. They are stored under the name `letters_of`, by
+    default the queue's; several queues may share a name, and each function here sees only its own queue's.
     """
     box = _Box(scope, queue, group, letters_of)
     found: list[Letter] = []
@@ -79,7 +78,7 @@ def each(
     *,
     letters_of: str | None = None,
 ) -> Op[None]:
-    """Emit the dead letters that there are now, the oldest first, a page in memory at a time."""
+    """Emit the dead letters that exist now, oldest first, with one page in memory at a time."""
     box = _Box(scope, queue, group, letters_of)
     at, last = yield from _span(box, after)
     while at:
@@ -111,15 +110,15 @@ def replay(
     to: str | None = None,
     letters_of: str | None = None,
 ) -> Op[str]:
-    """Publish a letter's task anew, with its key and envelope, and note where it went; returns its id.
+    """Publish a letter's task again, with its key and envelope, and return the new id.
 
-    It goes into the queue that it came from, or `to`. A letter is replayed once: asked again, it
-    returns the same id.
+    It goes into its original queue, or into `to`. A letter is replayed once; further calls return the same
+    id.
     """
     found = yield from letter(scope, queue, group, letter_id, letters_of=letters_of)
     if not holds_a_task(found):
         raise UsageError(
-            f"the dead letter {letter_id!r} holds no task: {found.error}",
+            f"the dead letter {letter_id!r} contains no task: {found.error}",
             hint="there is nothing to publish",
         )
     reply = yield _replaying(_Box(scope, queue, group, letters_of), found, to)
@@ -137,7 +136,7 @@ def replay_all(
     to: str | None = None,
     letters_of: str | None = None,
 ) -> Op[list[str]]:
-    """Publish anew the tasks of all letters there are now that were not replayed; returns their ids."""
+    """Replay all existing letters that were not replayed, and return the new tasks' ids."""
     box = _Box(scope, queue, group, letters_of)
     ids: list[str] = []
     at, last = yield from _span(box, None)
@@ -146,7 +145,7 @@ def replay_all(
         for one in page:
             if (match is None or match in one.error) and is_to_be_replayed(one):
                 reply = yield _replaying(box, one, to)
-                # Another may have purged it since the page was read.
+                # It may have been purged since the page was read.
                 ids += [text(reply)] if reply else []
     return ids
 
@@ -160,15 +159,15 @@ def purge(
     *,
     letters_of: str | None = None,
 ) -> Op[int]:
-    """Remove dead letters, all of a group or those named; returns how many.
+    """Remove a group's dead letters, all or those with `ids`, and return how many.
 
-    With `match` only those of them whose error holds this text.
+    With `match`, only those whose error contains this text.
     """
     box, gone = _Box(scope, queue, group, letters_of), 0
     if match is None and not ids and box.only is None:
         gone = yield _purging(box, "all", ())
     elif match is None and ids and box.only is None:
-        # What is no id is not there.
+        # Without a valid id there is no letter.
         named = [one for one in ids if _is_id(one)]
         for start in range(0, len(named), _PAGE):
             page = named[start : start + _PAGE]
@@ -191,7 +190,7 @@ def purge(
 
 
 def compact(scope: Scope, name: str, group: str) -> Op[None]:
-    """Give back the memory of purged letters that have come to be the oldest."""
+    """Free the memory of purged letters that are the oldest by now."""
     box = _Box(scope, name, group, None)
     hidden = yield Command("SCARD", box.purged)
     while hidden:
@@ -202,17 +201,17 @@ def compact(scope: Scope, name: str, group: str) -> Op[None]:
 
 
 def holds_a_task(one: Letter) -> bool:
-    """Tell whether a letter is more than a tombstone."""
+    """Report whether a letter contains a task; a tombstone does not."""
     return one.payload is not None or bool((one.fields or {}).get("payload"))
 
 
 def is_to_be_replayed(one: Letter) -> bool:
-    """Tell whether a letter is among those meant where all are to be replayed."""
+    """Report whether `replay_all` replays a letter."""
     return one.replayed is None and holds_a_task(one)
 
 
 class _Box:
-    """Where the dead letters of a queue and a group lie; `only` is the queue, if others' lie there, too."""
+    """The keys of a group's dead letters; `only` is the queue if it shares them with others."""
 
     __slots__ = ("group", "letters", "only", "purged", "queue", "replayed", "scope")
 
@@ -230,7 +229,7 @@ class _Box:
 def _missing(box: _Box, letter_id: str) -> NotFound:
     return NotFound(
         f"there is no dead letter {letter_id!r} of {box.queue!r} for the group {box.group!r}",
-        hint=f"bus.queue({box.queue!r}).dead_letters({box.group!r}) returns those there are",
+        hint=f"bus.queue({box.queue!r}).dead_letters({box.group!r}) returns them",
         shell_hint=f"see 'agentbus dlq list {names.shell_word(box.queue)}'",
     )
 
@@ -240,7 +239,7 @@ def _is_id(letter_id: str) -> bool:
 
 
 def _span(box: _Box, after: str | None) -> Generator[Step, Any, tuple[str, str]]:
-    """Return where to begin ('' if there is nothing) and where to end: later letters are not meant."""
+    """Return the first position ('' if there is no letter) and the last: later letters are left out."""
     if after is not None and not _is_id(after):
         raise UsageError(
             f"{after[:60]!a} is not the id of a dead letter",
@@ -253,7 +252,7 @@ def _span(box: _Box, after: str | None) -> Generator[Step, Any, tuple[str, str]]
 
 
 def _page(box: _Box, start: str, last: str) -> Generator[Step, Any, tuple[list[Letter], str]]:
-    """Return some letters, without those that were purged, and where to go on ('' at the end)."""
+    """Return a page of letters, without purged ones, and the next position ('' at the end)."""
     entries = yield Command("XRANGE", box.letters, start, last, "COUNT", _PAGE)
     if not entries:
         return [], ""
@@ -295,7 +294,7 @@ def _purging(box: _Box, what: str, ids: Sequence[str]) -> Script:
     )
 
 
-# What a letter has beside the task's own fields.
+# The fields of a letter beside the task's own.
 OWN = (
     *("queue", "group", "priority", "original_id", "task_id", "attempts"),
     *("error", "traceback", "failed_at"),
@@ -306,7 +305,7 @@ def _letter(entry: Any, queue: str, group: str, where: Mapping[str, str]) -> Let
     letter_id, flat = text(entry[0]), entry[1] or []
     named = fields(flat)
     own = {key: named[key] for key in OWN if key in named}
-    # The letter's own fields come last; a task of another program's may have fields of the same names.
+    # The letter's own fields come last; another program's task may have fields of the same names.
     last, names_left = len(flat), set(OWN)
     while last and text(flat[last - 2]) in names_left:
         names_left.remove(text(flat[last - 2]))

@@ -1,4 +1,4 @@
-"""One receipt of a task, as a handler or a program that fetches gets it."""
+"""The delivery of a task to a handler or to a program that fetches."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 
 class AnyDelivery:
-    """What a blocking delivery and an asynchronous one share."""
+    """The common part of blocking and asynchronous deliveries."""
 
     __slots__ = ("_consumer", "_perform", "_taken", "acked", "payload", "settled")
     if TYPE_CHECKING:
-        # Of the envelope, by `__getattr__`.
+        # From the envelope, by `__getattr__`.
         correlation_id: str | None
         traceparent: str | None
 
@@ -46,12 +46,12 @@ class AnyDelivery:
 
     @property
     def queue(self) -> str:
-        """The queue that it came from."""
+        """The queue of the task."""
         return self._consumer.queue
 
     @property
     def group(self) -> str:
-        """The group that it was taken for."""
+        """The consumer group of this delivery."""
         return self._consumer.group
 
     @property
@@ -61,10 +61,10 @@ class AnyDelivery:
 
     @property
     def created_at(self) -> float:
-        """When it was published, in unix seconds of the server's clock (the publisher's, if delayed)."""
-        said = self._taken.meta.get("created_at")
-        if isinstance(said, (int, float)):
-            return said
+        """Unix time at which it was published, by the server's clock (the publisher's, if delayed)."""
+        created = self._taken.meta.get("created_at")
+        if isinstance(created, (int, float)):
+            return created
         return int(self._taken.entry_id.partition(b"-")[0]) / 1000
 
     @property
@@ -78,7 +78,7 @@ class AnyDelivery:
 
     @property
     def trail(self) -> Any:
-        """The agents that the task passed, as a router noted them, each with the time in unix ms."""
+        """The agents that the task has passed, as recorded by routers, each with the unix time in ms."""
         return trail_of(self._taken.meta, self.payload)
 
     def __getattr__(self, name: str) -> Any:
@@ -88,21 +88,21 @@ class AnyDelivery:
 
     @verb
     def ack(self, result: object = None) -> Op[bool]:
-        """Acknowledge the task, with a result to keep if there is one; tells whether it was still ours."""
+        """Acknowledge the task, and keep a result; return whether this consumer still held it."""
         self.settled = True
         self.acked = yield from self._consumer.finish(self._taken, 0.0, result)
         return self.acked
 
     @verb
     def retry(self, after: float = 0.0) -> Op[bool]:
-        """Deliver the task again after `after` seconds; tells whether it was still ours."""
+        """Retry the task after `after` seconds; return whether this consumer still held it."""
         op = self._consumer.retry(self._taken, pause(after))
         self.settled = True
         return (yield from op)
 
     @verb
     def bury(self, error: BaseException | str) -> Op[bool]:
-        """Move the task to the dead letters, with the reason; tells whether it was still ours."""
+        """Move the task to the dead letters; return whether this consumer still held it."""
         self.settled = True
         return (yield from self._consumer.bury(self._taken, error))
 
@@ -111,11 +111,11 @@ class AnyDelivery:
 
 
 class Delivery(AnyDelivery, Blocking):
-    """A task in the hands of a consumer: its payload, and the ways to settle it.
+    """A task that a consumer holds: its payload, and the methods that settle it.
 
-    `ack`, `retry` and `bury` return whether the task was still this consumer's; one that another consumer
-    has reclaimed is left alone. The rest of the envelope are attributes, too: `correlation_id`,
-    `reply_to`, `headers` and so on, as in `Task`; None where nothing was given.
+    `ack`, `retry` and `bury` have no effect on a task that another consumer has reclaimed. The fields of
+    the envelope are attributes: `correlation_id`, `reply_to`, `headers` and so on, as in `Task`; None if
+    not set.
     """
 
     __slots__ = ()

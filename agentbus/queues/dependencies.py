@@ -1,4 +1,4 @@
-"""Publishing tasks that wait for others: ready when those are done, buried when one of them is."""
+"""Publishes tasks with dependencies: ready when these are done, buried when one of them is."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Arg, Op, Step
 
-# A script must not block the server: it looks at each of them.
+# The script looks at each dependency, and must not block the server.
 _MOST = 1000
 _PAGE = 200
 
 
 class _Dependency:
-    """A task that another is to wait for; its entry is known, or found, unless it is still delayed."""
+    """A task that another waits for; its entry is known, or found, unless it is still delayed."""
 
     __slots__ = ("address", "entry", "priority")
 
@@ -36,7 +36,7 @@ class _Dependency:
         self.priority = self.address.priority
 
     def keys(self, scope: Scope, group: str) -> tuple[str, ...]:
-        """Return the keys at which the script sees how it stands."""
+        """Return the keys from which the script reads its state."""
         keys, queue = scope.keys, self.address.queue
         return (
             *(keys.queue(queue, self.priority), keys.result(self.address.id, group)),
@@ -44,7 +44,7 @@ class _Dependency:
         )
 
     def delays(self, scope: Scope) -> tuple[str, str]:
-        """Return where it is while it is delayed, or waits for others."""
+        """Return the keys that contain it while it is delayed, or waits for others."""
         return scope.keys.delayed(self.address.queue), scope.keys.after(self.address.queue)
 
 
@@ -66,11 +66,11 @@ def publish(
 ) -> Op[str]:
     """Keep one payload or `Task` until the tasks with these ids are done, and return its id.
 
-    Done is what the group `after_group` (`default`) has acknowledged. A delay, or a time, counts from now:
-    the task is ready when both are over. `letters` is the name of its dead letters, `kept` for how many
-    seconds it is noted there that it was buried; `kept_for` says so for the queues of the others. Looking
-    and keeping are one atomic step. Raises `NotFound` for a task of which nothing is known, `Refused` for
-    one that was buried, `QueueFull`, and `UsageError` for what is no task id.
+    A task is done when the group `after_group` (`default`) has acknowledged it. A delay counts from now:
+    the task is ready when both conditions are met. `letters` is the name of its dead letters, `kept` how
+    many seconds its burial is recorded; `kept_for` returns the same for the queues of its dependencies.
+    Check and write are one atomic step. Raises `NotFound` for an unknown task, `Refused` for a buried one,
+    `QueueFull`, and `UsageError` for an invalid id.
     """
     group = names.name("group", "default" if after_group is None else after_group)
     others = _others(after)
@@ -79,7 +79,7 @@ def publish(
     priority = task.priority or priority
     publishing._known(priority)
     if task.created_at is None:
-        # The entry's id will tell when it was ready, not when it was published.
+        # The entry's id will show when it was ready, not when it was published.
         task = task.__replace__(created_at=round(scope.now(), 3))
     words, key, ordering = publishing._words(scope, task)
     keys, once = scope.keys, scope.once()
@@ -98,7 +98,7 @@ def publish(
             (
                 *(queue, bound, round(window), suffix(queue, "normal"), once.token, wait, due),
                 *(priority, ordering or "", letters or queue, math.ceil(kept)),
-                *(len(others), *_said(others, group, kept_for), *words),
+                *(len(others), *_conditions(others, group, kept_for), *words),
             ),
             writes=True,
         )
@@ -118,10 +118,10 @@ def publish(
 
 
 def review(scope: Scope, queue: str, *, thorough: bool) -> Op[None]:
-    """Look at the tasks of a queue for which others wait, and note which ended without a note of it.
+    """Record the outcome of a queue's tasks that others wait for, if it was not recorded.
 
-    So it is where another program acknowledges, or trims away what was not done. `thorough` also looks for
-    those that were delayed, each in the whole of what is not done.
+    That happens where another program acknowledges tasks, or trims unfinished ones. `thorough` also
+    searches for delayed tasks, each among all unfinished ones.
     """
     index, start, ended = scope.keys.awaited(queue), "-", 0
     while start:
@@ -142,7 +142,7 @@ def review(scope: Scope, queue: str, *, thorough: bool) -> Op[None]:
 def _ended(
     scope: Scope, task_id: str, group: str, thorough: bool
 ) -> Generator[Step, Any, str | None]:
-    """Return how a task ended for a group; None if it did not, or nobody can know."""
+    """Return a task's outcome for a group; None if it is unfinished, or unknown."""
     other = _Dependency(task_id)
     reply = yield Script(
         "fate", other.keys(scope, group)[:4], (other.entry, task_id, other.address.number, group)
@@ -154,47 +154,49 @@ def _ended(
     if fate == "waiting" and thorough and not other.entry:
         waits = yield Batch([("ZSCORE", key, task_id) for key in other.delays(scope)])
         works = yield from groups(scope, other.address.queue)
-        # Where the group does not work, the task may have been moved to where it does.
+        # If the group does not work here, the task may have been moved to where it does.
         if group in works and waits == [None, None]:
             found = yield from _find(scope, other, group)
             fate = fate if found else "absent"
     if fate == "done":
-        # Whoever does it here notes that in the same step: without a note, only its entry can tell.
+        # A consumer of this queue records it in the same step: without a record, only the entry shows it.
         stream = scope.keys.queue(other.address.queue, other.priority)
         there = yield Command("XRANGE", stream, other.entry, other.entry)
         fate = "done" if there else "absent"
     if fate == "absent":
-        return "!it was trimmed away, and nobody has said that it was done"
+        return "!it was trimmed, without a record that it was done"
     return DONE if fate == "done" else None
 
 
 def _others(after: str | Iterable[str]) -> list[_Dependency]:
-    """Return the tasks that are to be waited for, each once."""
+    """Return the dependencies, without duplicates."""
     ids = dict.fromkeys([after] if isinstance(after, str) else after)
     if len(ids) > _MOST:
         raise UsageError(
-            f"the task waits for {len(ids)} others, and at most {_MOST} may be named",
-            hint="put a task between that waits for some of them",
+            f"the task waits for {len(ids)} others; the limit is {_MOST}",
+            hint="add a task in between that waits for some of them",
         )
     for one in ids:
         if not isinstance(one, str):
-            raise UsageError(f"{one!r} is no task id", hint="give one that 'publish' returned")
+            raise UsageError(f"{one!r} is not a task id", hint="give one that 'publish' returned")
     return [_Dependency(one) for one in ids]
 
 
-def _said(others: Sequence[_Dependency], group: str, kept_for: Callable[[str], float]) -> list[Arg]:
-    said: list[Arg] = []
+def _conditions(
+    others: Sequence[_Dependency], group: str, kept_for: Callable[[str], float]
+) -> list[Arg]:
+    found: list[Arg] = []
     for other in others:
         address = other.address
-        noted = round(kept_for(address.queue) * 1000)
-        said += (address.id, other.entry, address.number, group, noted)
-    return said
+        kept = round(kept_for(address.queue) * 1000)
+        found += (address.id, other.entry, address.number, group, kept)
+    return found
 
 
 def _find(scope: Scope, other: _Dependency, group: str) -> Generator[Step, Any, bool]:
-    """Find the entry that a delayed task got when it fell due; it lies among what is not done.
+    """Find the entry that a delayed task got when it fell due, among the unfinished tasks.
 
-    Returns False where neither that nor a note of its end is there.
+    Returns False if neither the entry nor a record of its outcome exists.
     """
     for priority in PRIORITIES:
         stream = scope.keys.queue(other.address.queue, priority)
@@ -206,13 +208,13 @@ def _find(scope: Scope, other: _Dependency, group: str) -> Generator[Step, Any, 
                     other.entry, other.priority = text(entry_id), priority
                     return True
             start = f"({text(entries[-1][0])}" if len(entries) == _PAGE else ""
-    # If it ended meanwhile, that is kept.
+    # If it ended meanwhile, its outcome is stored.
     kept = yield Command("GET", scope.keys.result(other.address.id, group))
     return kept is not None
 
 
 def _oldest_open(stream: str, group: str) -> Generator[Step, Any, str]:
-    """Return the first entry that may not be done by the group; '' where there is no stream."""
+    """Return the first entry that the group may not have done; '' without a stream."""
     groups, pending = yield Batch([("XINFO", "GROUPS", stream), ("XPENDING", stream, group)])
     if isinstance(groups, ServerReply):
         return ""
@@ -240,6 +242,6 @@ def _refusal(other: _Dependency, reply: Sequence[Any]) -> NotFound | Refused:
             f" ('agentbus dlq list {names.shell_word(other.address.queue)}'), and wait for the new task",
         )
     return NotFound(
-        f"there is no task {task_id!r} to wait for, or it ended so long ago that nothing is known",
+        f"there is no task {task_id!r} to wait for, or its outcome is no longer recorded",
         hint="give an id that 'publish' returned; if that task is done, leave it out",
     )

@@ -1,4 +1,4 @@
-"""Tells tasks that wait for others how those ended: they are ready, or are buried in turn."""
+"""Releases or buries dependents: tasks that wait for others which have ended."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from agentbus.core.errors import AgentBusError
 from agentbus.core.names import unescape
 from agentbus.core.stream import text
 from agentbus.queues.ids import PRIORITIES
-from agentbus.queues.notify import telling
+from agentbus.queues.notify import notifications
 from agentbus.store.steps import Batch, Command, Script, ServerReply
 
 if TYPE_CHECKING:
@@ -21,37 +21,37 @@ if TYPE_CHECKING:
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Arg, Op, Step
 
-# How many tasks one script tells.
+# Dependents that one script releases.
 _PAGE = 200
-# How long whoever settled a task tells those that wait for it, in seconds; the rest is left to the chore.
+# Seconds for dependents after a task is settled, and in one call of the chore.
 _BESIDE, _CHORE = 0.2, 0.5
 _LONGEST_REASON = 2000
 DONE = "+"
 
 
 def queue_of(task_id: str) -> str:
-    """Return the queue in a task's id, which need not be one of ours."""
+    """Return the queue in a task's id, which may be malformed."""
     return unescape(task_id.partition("@")[2].partition(":")[0])
 
 
 def passed_on(scope: Scope) -> Op[None]:
-    """Tell those that wait for what was just settled; what cannot be told now, the chore tells later."""
+    """Release or bury the dependents of a task just settled; the chore does the rest later."""
     try:
         yield from follow(scope, _BESIDE)
     except AgentBusError:
-        # The task itself is settled, and the note of it stays.
+        # The task itself is settled, and its outcome stays recorded.
         return
 
 
 def follow(scope: Scope, seconds: float | None = None) -> Op[None]:
-    """Tell all that wait how the tasks ended for which they wait, for about so many seconds.
+    """Release or bury all dependents of tasks that have ended, for about `seconds`.
 
-    Each is told in one atomic step, and once, however many processes do this at the same time; if one
-    dies in the midst of it, another goes on. What is buried by it is told to those that wait in turn.
+    Each is handled in one atomic step, and once, even if several processes do this at the same time or die
+    meanwhile. The dependents of a buried dependent are buried in turn.
     """
     until = None if seconds is None else scope.monotonic() + seconds
     cursor: bytes | int = 0
-    told = False
+    found = False
     while True:
         cursor, flat = yield Command("HSCAN", scope.keys.settled, cursor, "COUNT", _PAGE)
         notes = {text(flat[at]): text(flat[at + 1]) for at in range(0, len(flat), 2)}
@@ -61,16 +61,16 @@ def follow(scope: Scope, seconds: float | None = None) -> Op[None]:
                 yield from _bury(scope, field, verdict)
             if until is not None and scope.monotonic() > until:
                 return
-        told = told or bool(notes)
+        found = found or bool(notes)
         if not int(cursor):
-            if not told:
+            if not found:
                 return
-            # Those that were buried may have left notes of their own.
-            told = False
+            # Buried dependents may have added outcomes of their own.
+            found = False
 
 
 class Follower:
-    """Tells what a worker that died has left untold; a chore of every worker."""
+    """Handles the dependents that a dead worker has left; a chore of every worker."""
 
     every = 1.0
 
@@ -78,16 +78,16 @@ class Follower:
         self._scope = scope
 
     def op(self) -> Op[None]:
-        """Tell it."""
+        """Handle them for a bounded time."""
         return follow(self._scope, _CHORE)
 
 
 def _free(scope: Scope, fields: Sequence[str]) -> Op[None]:
-    """Tell those that wait for tasks which are done for a group."""
+    """Release the dependents of tasks that are done for a group."""
     keys = scope.keys
     spans = [_span(field) for field in fields]
     pages = (yield Batch([_looking(scope, field, span) for field, span in spans])) if spans else []
-    told: dict[tuple[str, str], list[str]] = {}
+    waiting: dict[tuple[str, str], list[str]] = {}
     for (field, prefix), page in zip(spans, pages, strict=True):
         if not page or isinstance(page, ServerReply):
             yield from _forget(scope, field, prefix)
@@ -97,8 +97,8 @@ def _free(scope: Scope, fields: Sequence[str]) -> Op[None]:
                 keys.awaited(queue_of(field.partition("\n")[0])),
                 queue_of(_waits(member)),
             )
-            told.setdefault(place, []).append(member)
-    for (index, queue), members in told.items():
+            waiting.setdefault(place, []).append(member)
+    for (index, queue), members in waiting.items():
         places = [
             key
             for priority in PRIORITIES
@@ -117,10 +117,10 @@ def _free(scope: Scope, fields: Sequence[str]) -> Op[None]:
 
 
 def _bury(scope: Scope, field: str, verdict: str) -> Op[None]:
-    """Bury those that wait for a task that was buried, for a group or for all."""
+    """Bury the dependents of a buried task, for a group or for all."""
     task_id = field.partition("\n")[0]
     why = f"it waited for {task_id}, which was buried: {verdict[1:]}"[:_LONGEST_REASON]
-    # However long a chain is, each of its tasks names the one before and what failed first.
+    # In a chain, each task names the one before it and the first failure.
     onwards = verdict if verdict.startswith("~") else f"~{why}"
     span = _span(field)
     page = yield Command(*_looking(scope, *span))
@@ -140,12 +140,12 @@ def _bury(scope: Scope, field: str, verdict: str) -> Op[None]:
 
 
 def _waits(member: str) -> str:
-    """Return the task that waits, which ends a member of the index after two digits."""
+    """Return the dependent, which ends a member of the index after two digits."""
     return member.rpartition("\n")[2][2:]
 
 
 def _span(field: str) -> tuple[str, str]:
-    """Return a note's field, and how the members of the index begin that it concerns."""
+    """Return a record's field, and the prefix of its members in the index."""
     return field, f"{field}\n" if field.partition("\n")[2] else field
 
 
@@ -156,10 +156,10 @@ def _looking(scope: Scope, field: str, prefix: str) -> tuple[Arg, ...]:
 
 
 def _forget(scope: Scope, field: str, prefix: str) -> Op[None]:
-    """Forget a note that concerns nobody: others told them, or did so until they died."""
+    """Delete a record without dependents: another process has handled them."""
     task_id, newline, group = field.partition("\n")
     if not newline:
-        # Another program's: it would be met again and again.
+        # Another program's record, which would be found again and again.
         yield Command("HDEL", scope.keys.settled, field)
         return
     keys = (scope.keys.settled, scope.keys.awaited(queue_of(task_id)))
@@ -175,14 +175,14 @@ def _forsaking(
     body: bytes | None,
 ) -> Script:
     keys, task_id, why = scope.keys, _waits(head[2]), head[4]
-    # What is gone was buried or freed by another: the script finds it gone, too.
+    # A missing one was buried or released by another process: the script finds it missing, too.
     found: list[Any] = ["normal", "", "", queue, "0"] if body is None else orjson.loads(body)
     priority, _, _, letters, kept, *flat = found
     try:
         _, meta = envelope.decode([word.encode() for word in flat])
     except ValueError:
         meta = {}
-    told = telling(scope, queue, group, task_id, meta, error=why)
+    others = notifications(scope, queue, group, task_id, meta, error=why)
     words = (
         *("queue", queue, "group", group, "priority", priority, "task_id", task_id),
         *("attempts", 0, "error", why, "traceback", ""),
@@ -193,15 +193,15 @@ def _forsaking(
         (
             *(keys.settled, index, keys.after(queue), keys.after_bodies(queue)),
             *(keys.dead_letters(letters, group), keys.result(task_id, group)),
-            *(keys.stats(queue), keys.awaited(queue), *told.keys),
+            *(keys.stats(queue), keys.awaited(queue), *others.keys),
         ),
-        (*head, kept, told.counter, len(words), *words, *told.argv),
+        (*head, kept, others.counter, len(words), *words, *others.argv),
         writes=True,
     )
 
 
 def _group(scope: Scope, queue: str) -> Generator[Step, Any, str]:
-    """Return among whose dead letters a task belongs that no group had: the only one's, or `default`'s."""
+    """Return the group for the dead letter of an undelivered task: the only one, or `default`."""
     found = yield from groups(scope, queue)
     return found.pop() if len(found) == 1 else "default"
 

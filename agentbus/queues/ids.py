@@ -1,4 +1,4 @@
-"""Work: queues on streams and consumer groups, that lose nothing they have accepted."""
+"""Queues: priorities, defaults and the ids of tasks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Priority(StrEnum):
-    """How urgent a task is; each is a stream of its own, read in this order."""
+    """The priority of a task; each is a separate stream, and they are read in this order."""
 
     CRITICAL = "critical"
     HIGH = "high"
@@ -28,19 +28,19 @@ PRIORITIES = tuple(priority.value for priority in Priority)
 BOUND = 10_000
 DEDUP_WINDOW = 300
 RESULT_KEPT = 86_400
-# The group of routers, which move tasks and do none.
+# The group of routers, which move tasks and process none.
 ROUTER = "router"
 
 
 def bound_of(queue: str) -> int:
-    """Return how many tasks a queue holds unless it is told otherwise."""
+    """Return the default bound of a queue, in tasks."""
     if queue == "incoming":
         return 1_000
     return 100 if queue.startswith("agent.") else BOUND
 
 
 def peek(scope: Scope, queue: str, limit: int = 10) -> Op[list[tuple[str, Any]]]:
-    """Return the oldest tasks of a queue, by priority, without taking them."""
+    """Return the oldest tasks of a queue, by priority, without claiming them."""
     found: list[tuple[str, Any]] = []
     for priority in PRIORITIES:
         room = limit - len(found)
@@ -71,17 +71,17 @@ def split(task_id: str) -> tuple[str, str, str]:
     """Return the entry id, the queue's encoded name and the priority in a task's id."""
     entry_id, separator, rest = task_id.partition("@")
     if not separator:
-        raise UsageError(f"{task_id!r} is no task id", hint="give one that 'publish' returned")
+        raise UsageError(f"{task_id!r} is not a task id", hint="give one that 'publish' returned")
     queue, _, priority = rest.partition(":")
     return entry_id, queue, priority or "normal"
 
 
 def task_id(entry_id: str, queue: str, priority: str) -> str:
-    """Return a task's id: the id of its entry, and where it lies."""
+    """Return a task's id: the id of its entry, its queue and its priority."""
     return entry_id + suffix(queue, priority)
 
 
 def suffix(queue: str, priority: str) -> str:
-    """Return what follows the entry id in a task's id: where it lies."""
+    """Return the part of a task's id after the entry's id."""
     tail = "" if priority == "normal" else f":{priority}"
     return f"@{names.escape(queue)}{tail}"

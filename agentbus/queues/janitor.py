@@ -1,4 +1,4 @@
-"""Tidies up: what everybody has read and is old, consumers that are dead, notes on what is gone."""
+"""Removes old finished tasks, dead consumers and stale records from queues."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ if TYPE_CHECKING:
 
     Number = Generator[Step, Any, int]
 
-# How long what every group has done is kept, by the time at which it was published: a replay needs it.
+# How long finished tasks are kept after they were published, for reruns.
 RETENTION = 86_400.0
-# Workers ask for tasks every second, or hold some; who did neither for so long is gone.
+# Workers ask for tasks every second, or hold some; a consumer that did neither for this long is dead.
 DEAD_AFTER = 3600.0
 _EVERY, _LEFTOVERS_EVERY = 60.0, 3600.0
-# What one script does at most.
+# Limits of one script.
 _TRIMMED, _LOOKED_AT, _SWEPT = 10_000, 200, 100
-# What one call of the chore does at most, so that it keeps nothing else waiting.
+# The limit of one call of the chore, so that it does not delay others.
 _STEPS = 50
 
 
 class Tidied(Record):
-    """What was removed of a queue, or would be: entries, dead consumers, and notes on what is gone."""
+    """What was removed from a queue, or would be: entries, dead consumers, stale records."""
 
     queue: str
     trimmed: int
@@ -54,8 +54,8 @@ def tidy(
 ) -> Op[list[Tidied]]:
     """Tidy a queue, or all of them, and return what was removed. Raises `NotFound`.
 
-    `retention` says for a queue how many seconds are kept, `letters_of` under which name its dead letters
-    lie, `dead_after` how long a consumer may be silent.
+    `retention` returns how many seconds a queue keeps finished tasks, `letters_of` the name of its dead
+    letters. `dead_after` is how many seconds a consumer may be silent.
     """
     if queue is not None:
         names.name("queue", queue)
@@ -78,7 +78,7 @@ def tidy(
 
 
 class Janitor:
-    """Tidies a project's queues once a minute, whichever worker comes first; a chore of every worker."""
+    """Tidies a project's queues once a minute, in one of its workers; a chore of every worker."""
 
     every = 1.0
 
@@ -97,7 +97,7 @@ class Janitor:
         self._reply: Any = None
 
     def op(self) -> Op[None]:
-        """Do a bounded part of the work; the rest is done when it is called again."""
+        """Do a bounded part of the work; further calls do the rest."""
         if self._work is None:
             now = self._scope.monotonic()
             if now < self._next:
@@ -107,7 +107,7 @@ class Janitor:
         work, self._work = self._work, None
         try:
             for _ in range(_STEPS):
-                # Were a step to fail, this round would be over: the next one starts anew.
+                # If a step fails, this round ends, and the next one starts from the beginning.
                 self._reply = yield work.send(self._reply)
         except StopIteration:
             return
@@ -125,14 +125,14 @@ class Janitor:
 
 
 class _Boxes:
-    """Where the dead letters of queues lie; several may share a place, which is tidied once."""
+    """The dead letters of queues; several queues may share them, and they are tidied once."""
 
     def __init__(self, letters_of: Callable[[str], str]) -> None:
         self._letters_of = letters_of
         self._seen: set[tuple[str, str]] = set()
 
     def new(self, queue: str, groups: set[str]) -> list[tuple[str, str]]:
-        """Return the names and groups that were not returned before."""
+        """Return the names and groups not returned before."""
         name = self._letters_of(queue)
         found = [(name, group) for group in sorted(groups) if (name, group) not in self._seen]
         self._seen.update(found)
@@ -140,9 +140,9 @@ class _Boxes:
 
 
 def keep(scope: Scope, reader: str, queue: str, priority: str, entry_id: str | None) -> Op[None]:
-    """Note the lowest id of a queue's stream that a reader which is no group still needs.
+    """Record the lowest id of a queue's stream that a reader outside of groups still needs.
 
-    Nothing from it on is trimmed. None lets everything go, and forgets the reader.
+    No entry from it on is trimmed. None removes the reader.
     """
     names.name("reader", reader)
     key = scope.keys.readers(names.name("queue", queue), priority)
@@ -153,10 +153,10 @@ def keep(scope: Scope, reader: str, queue: str, priority: str, entry_id: str | N
 
 
 def keep_events(scope: Scope, reader: str, stream: str, entry_id: str | None) -> Op[None]:
-    """Note the lowest id of a stream of events that a reader which is no consumer still needs.
+    """Record the lowest id of a stream of events that a reader other than a consumer still needs.
 
-    Nothing from it on is removed, neither from the stream nor from the outbox. None lets everything go:
-    the relay forgets the reader when it hears of it. Where a server lost the note, the ledger still has it.
+    No event from it on is removed from the stream or the outbox. None lets the relay remove the reader. If
+    a server loses the record, the ledger still has it.
     """
     names.name("reader", reader)
     key = scope.keys.event_readers(names.name("stream", stream))
@@ -165,13 +165,13 @@ def keep_events(scope: Scope, reader: str, stream: str, entry_id: str | None) ->
 
 def _id(entry_id: str) -> str:
     if stream_id(entry_id) is None:
-        raise UsageError(f"{entry_id[:60]!a} is no id", hint="give the id of an entry")
+        raise UsageError(f"{entry_id[:60]!a} is not an id", hint="give the id of an entry")
     milliseconds, sequence = position(entry_id)
     return f"{milliseconds}-{sequence}"
 
 
 def _lease(scope: Scope, duty: str, seconds: float) -> Command:
-    # Sent again after a lost answer it says no: then nobody does it this time.
+    # Resent after a lost answer, it is refused: then this round is skipped.
     lasts = round(seconds * 1000)
     return Command("SET", scope.keys.tidied(duty), scope.agent, "NX", "PX", lasts)
 
@@ -182,7 +182,7 @@ def _registered(scope: Scope) -> Generator[Step, Any, list[str]]:
 
 
 def _streams(scope: Scope, queue: str) -> Generator[Step, Any, dict[str, list[bytes]]]:
-    """Return for each priority that has a stream the names of its groups."""
+    """Return the names of the groups by priority, for each stream that exists."""
     replies = yield Batch(
         [("XINFO", "GROUPS", scope.keys.queue(queue, priority)) for priority in PRIORITIES]
     )
@@ -211,7 +211,7 @@ def _tidy(
         for raw in groups:
             consumers += yield from _sweep(scope, queue, priority, raw, dead_after, dry_run=dry_run)
             group = raw.decode("utf-8", "replace")
-            # A group whose name is no text was made by another program, and has no keys of ours.
+            # A group whose name is not text was created by another program, and has no keys of ours.
             if leftovers and group.encode() == raw:
                 known.add(group)
                 forgotten += yield from _of_tasks(scope, queue, group, priority, dry_run=dry_run)
@@ -252,7 +252,7 @@ def _sweep(
 
 
 def _of_tasks(scope: Scope, queue: str, group: str, priority: str, *, dry_run: bool) -> Number:
-    """Forget attempts and retries of tasks that are not pending any longer."""
+    """Delete attempts and retries of tasks that are no longer pending."""
     keys = scope.keys
     stream = keys.queue(queue, priority)
     noted = (
@@ -266,7 +266,7 @@ def _of_tasks(scope: Scope, queue: str, group: str, priority: str, *, dry_run: b
 
 
 def _of_letters(scope: Scope, queue: str, group: str, *, dry_run: bool) -> Number:
-    """Forget where letters went that are not there any longer, and which were purged."""
+    """Delete the records of replayed and purged letters that no longer exist."""
     keys = scope.keys
     stream = keys.dead_letters(queue, group)
     total = 0

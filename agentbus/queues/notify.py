@@ -15,17 +15,17 @@ if TYPE_CHECKING:
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Arg
 
-# The queue that webhooks wait in; a worker of its own sends them.
+# The queue of webhooks, which a separate worker sends.
 WEBHOOKS = "~webhooks"
-# What a private stream is called in an envelope, before the name of the caller that reads it.
+# The prefix of a private stream in an envelope; the caller's name follows.
 PRIVATE = "~replies."
-# A result of the largest size is sent with a few words around it.
+# The room for the envelope around a result of the largest size.
 _ROOM = 64 * 1024
 _PASSED_ON = ("correlation_id", "traceparent", "tenant")
 
 
-class Telling:
-    """What a script appends in the step that settles a task, and the counter that it raises."""
+class Notifications:
+    """The entries that a script appends when it settles a task, and the counter that it raises."""
 
     __slots__ = ("argv", "counter", "keys")
 
@@ -47,7 +47,7 @@ class Telling:
         self.argv += ("", len(words), *words)
 
 
-def telling(
+def notifications(
     scope: Scope,
     queue: str,
     group: str,
@@ -56,14 +56,14 @@ def telling(
     *,
     result: bytes = b"",
     error: str | None = None,
-) -> Telling:
-    """Return what is to be appended for a task that is done with a result, or buried with an error."""
-    told = Telling()
+) -> Notifications:
+    """Return the entries to append for a task that is done with a result, or buried with an error."""
+    found = Notifications()
     reply_to, webhook = meta.get("reply_to"), meta.get("webhook")
     if reply_to is None and webhook is None:
-        return told
+        return found
     if webhook is not None and not scope.webhooks:
-        told.counter, webhook = "webhooks_off", None
+        found.counter, webhook = "webhooks_off", None
     try:
         about = {"task_id": task_id, "queue": queue, "group": group}
         head = orjson.dumps({"ok": error is None, **about})[:-1]
@@ -72,18 +72,18 @@ def telling(
         rest = _rest(scope, task_id, meta)
         if isinstance(reply_to, str) and reply_to.startswith(PRIVATE):
             caller = names.name("caller", reply_to.removeprefix(PRIVATE))
-            told.add_private(scope, caller, ("task_id", task_id, "payload", body))
+            found.add_private(scope, caller, ("task_id", task_id, "payload", body))
         elif reply_to is not None:
             words = ("payload", body, "meta", rest)
-            told.add(scope, names.name("reply to", reply_to), words)
+            found.add(scope, names.name("reply to", reply_to), words)
         if webhook is not None:
             payload = b'{"url":' + orjson.dumps(webhook) + b',"body":' + body + b"}"
-            told.add(scope, WEBHOOKS, ("payload", payload, "meta", rest))
+            found.add(scope, WEBHOOKS, ("payload", payload, "meta", rest))
     except (UsageError, TypeError, ValueError):
-        # Another program's envelope: no notification can be sent, and the task is settled all the same.
-        told = Telling()
-        told.counter = "unanswered"
-    return told
+        # Another program's envelope: the task is settled without a notification.
+        found = Notifications()
+        found.counter = "unanswered"
+    return found
 
 
 def _error(error: str) -> bytes:

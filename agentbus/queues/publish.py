@@ -1,4 +1,4 @@
-"""Publishing: tasks, one or many, are appended to a queue or kept until they are due."""
+"""Publishes tasks: appends them to a queue, or keeps them until they are due."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ if TYPE_CHECKING:
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Op
 
-# How many tasks one request carries: more gains nothing, and a script must not block the server.
+# Tasks in one request: more gains nothing, and a script must not block the server.
 BATCH = 500
 _FAR = 400 * 86_400.0
 
 
 class Task(Record):
-    """A payload in its envelope. What is empty is not stored.
+    """A payload in its envelope. Empty fields are not stored.
 
-    `key` is for dedup, `ordering_key` keeps tasks of one key in order, `reply_to` names the queue
-    that gets the outcome, `webhook` the URL. `traceparent` is W3C Trace Context's; `headers` are the
-    user's own, text to text; `created_at` is in unix seconds. `trail` are the agents that it passed, as a
-    router noted.
+    `key` is for dedup; tasks with the same `ordering_key` run in order; `reply_to` is the queue, and
+    `webhook` the URL, that gets the outcome. `traceparent` is W3C Trace Context's; `headers` are the user's
+    own, text to text; `created_at` is in unix seconds. `trail` lists the agents that it passed, as recorded
+    by routers.
     """
 
     payload: Any
@@ -53,7 +53,7 @@ class Task(Record):
 
 
 class _StreamKeys:
-    """The keys that a publish needs, and the suffix of its tasks' ids."""
+    """The keys of a publish, and the suffix of its tasks' ids."""
 
     __slots__ = ("metrics", "order", "queues", "readers", "stats", "stream", "suffix")
 
@@ -76,7 +76,7 @@ _place = lru_cache(1000)(_StreamKeys)
 
 
 def _stamped(item: object, traceparent: str | None) -> object:
-    """Return what is published with a `traceparent`; a task keeps its own."""
+    """Return an item with a `traceparent`; a task keeps its own."""
     if traceparent is None:
         return item
     if not isinstance(item, Task):
@@ -99,7 +99,7 @@ def publish(
 ) -> Op[str]:
     """Append one payload or `Task`, or keep it until it is due, and return its id. Raises `QueueFull`."""
     if type(item) is not Task and delay is None and at is None and context.current.get() is None:
-        # As `_send` does, for what most are: a payload and nothing else. A fifth of a publish.
+        # As `_send`, for a payload alone, which is the usual case: it saves a fifth of a publish.
         if priority not in PRIORITIES:
             _known(priority)
         place, once = _place(scope.keys.project, queue, priority), scope.once()
@@ -152,21 +152,21 @@ def publish_stream(
     window: float = DEDUP_WINDOW,
     trim: bool = False,
 ) -> Op[None]:
-    """Append as `publish_many` does, and emit each id when its batch was accepted."""
+    """Append as `publish_many` does, and emit the ids of each batch when it is accepted."""
     for step in _batches(scope, queue, items, bound, priority, window, trim):
         for task_id in (yield from step):
             yield Emit(task_id)
 
 
 class _Ahead:
-    """Makes the next batch ready while the server works on the one before."""
+    """Prepares the next batch while the server handles the current one."""
 
     def __init__(self, batches: Iterator[tuple[str, list[Any]]]) -> None:
         self._batches = batches
         self._ready: list[tuple[str, list[Any]] | Exception | None] = []
 
     def prepare(self) -> None:
-        """Make a batch ready; `take` raises what goes wrong."""
+        """Prepare a batch; `take` raises its errors."""
         if not self._ready:
             try:
                 self._ready.append(next(self._batches, None))
@@ -192,7 +192,7 @@ def _batches(
     trim: bool,
 ) -> Iterator[Op[list[str]]]:
     _known(priority)
-    # Where the oldest are dropped, a batch must not be longer than what is kept.
+    # With `trim`, a batch must not be longer than the bound.
     most = min(BATCH, max(bound, 1)) if trim else BATCH
     ahead = _Ahead(_grouped(scope, queue, items, priority, most))
     while batch := ahead.take():
@@ -218,7 +218,7 @@ def _grouped(
         now, kind = priority, rich
         batch.append(_words(scope, item) if rich else encode(item, limit))
         if len(batch) == most:
-            # Before the next item is asked for: it may be long in coming, or be wrong.
+            # Before the next item is read: it may take long, or be invalid.
             yield now, batch
             batch = []
     if batch:
@@ -247,7 +247,7 @@ def _send(
             milliseconds, _, sequence = reply.decode().partition("-")
             start, end = int(sequence), place.suffix
             return [f"{milliseconds}-{number}{end}" for number in range(start, start + len(tasks))]
-        # There may be room when what is done is trimmed, or the oldest are.
+        # There may be room after finished tasks, or the oldest, are trimmed.
         tasks = [([b"payload", data], None, None) for data in tasks]
         once = scope.once()
     keys = [
@@ -288,7 +288,7 @@ def _schedule(
     priority = task.priority or priority
     _known(priority)
     if task.created_at is None:
-        # The entry's id will tell when it came due, not when it was published.
+        # The entry's id will show when it was due, not when it was published.
         task = task.__replace__(created_at=round(scope.now(), 3))
     words, key, ordering = _words(scope, task)
     keys, once = scope.keys, scope.once()
@@ -315,7 +315,7 @@ def _schedule(
 
 
 def _words(scope: Scope, item: object) -> Any:
-    """Return a payload as it lies in a stream; a `Task` as its words, its key and its ordering key."""
+    """Return an encoded payload; for a `Task`, its fields, its key and its ordering key."""
     origin = context.current.get()
     if not isinstance(item, Task):
         if origin is None:
@@ -323,9 +323,9 @@ def _words(scope: Scope, item: object) -> Any:
         item = Task(item)
     _check(item)
     words: list[bytes | str] = [b"payload", envelope.encode(item.payload, scope.max_body)]
-    meta = {name: said for name in envelope.META if (said := getattr(item, name, None))}
+    meta = {name: value for name in envelope.META if (value := getattr(item, name, None))}
     if origin is not None:
-        # What a handler publishes belongs to the task that it works on.
+        # A task that a handler publishes is linked to the handler's task.
         meta.setdefault("correlation_id", origin.correlation_id or origin.id)
         meta.setdefault("causation_id", origin.id)
         if origin.trail:
@@ -388,6 +388,6 @@ def _due(delay: float | None, at: float | None) -> tuple[str, str]:
 
 def _full(queue: str, bound: int, length: int) -> QueueFull:
     return QueueFull(
-        f"the queue {queue!r} holds {length} tasks that are not done, and {bound} fit",
+        f"the queue {queue!r} holds {length} unfinished tasks; the limit is {bound}",
         hint="start workers, wait, or raise its bound",
     )

@@ -1,4 +1,4 @@
-"""Replay: what a group has acknowledged, and what the stream still holds, delivered to it once more."""
+"""Reruns tasks: delivers acknowledged tasks that are still in the stream to their group again."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Op, Step
 
-# How many entries one script looks at; it takes fewer where they are large.
+# Entries that one script examines; fewer if they are large.
 _SLICE = 500
 _MAX = 2**64 - 1
 
 
 class Replayed(Record):
-    """What was delivered again, or would be: how many tasks, and the first and last of them.
+    """The tasks that were delivered again, or would be: their number, the first and the last.
 
-    `pending` counts those that were left alone: they run now, or wait for their next attempt.
+    `pending` counts tasks left out because they run now, or wait for their next attempt.
     """
 
     queue: str
@@ -49,7 +49,7 @@ def replay_from(
     dry_run: bool = False,
     limit: int | None = None,
 ) -> Op[Replayed]:
-    """Deliver the tasks from `start` to `until` that a group acknowledged to it again, now.
+    """Deliver the tasks from `start` to `until` that a group has acknowledged to it again.
 
     Raises `NotFound` if the queue has no such group.
     """
@@ -59,7 +59,7 @@ def replay_from(
         raise UsageError("the replay ends before it starts", hint="give an earlier start")
     if limit is not None and limit < 1:
         raise UsageError(f"the limit is {limit}", hint="give a positive number")
-    # What is published, or acknowledged for the first time, from now on is not meant.
+    # Tasks that are published, or first acknowledged, from now on are left out.
     reached = yield from _reached(scope, queue, group)
     left = _MAX if limit is None else limit
     found: list[tuple[tuple[int, int], str]] = []
@@ -84,9 +84,9 @@ def replay_from(
 
 
 def point(given: str | float, queue: str, now: float, *, last: bool = False) -> str:
-    """Turn a task's id, an entry's id, a time or a duration before `now` into an id, inclusive.
+    """Turn a task's id, an entry's id, a time or a duration before `now` into an inclusive id.
 
-    With `last` it is the id to end at. A number is a unix time.
+    With `last`, it is the end of a range. A number is a unix time.
     """
     if isinstance(given, (int, float)):
         given = f"{max(0, round(given * 1000))}"
@@ -94,7 +94,7 @@ def point(given: str | float, queue: str, now: float, *, last: bool = False) -> 
         entry, name, _ = split(given)
         if name != names.escape(queue) or timespec.stream_id(entry) is None:
             raise UsageError(
-                f"{given[:60]!a} is no place in the queue {queue!r}",
+                f"{given[:60]!a} is not a place in the queue {queue!r}",
                 hint="give the id of a task of this queue that was not delayed, or a time",
             )
         given = entry
@@ -106,7 +106,7 @@ def point(given: str | float, queue: str, now: float, *, last: bool = False) -> 
 
 
 def _reached(scope: Scope, queue: str, group: str) -> Generator[Step, Any, dict[str, str]]:
-    """Return for each priority the last id that was delivered to the group."""
+    """Return the last id delivered to the group, by priority."""
     replies = yield Batch(
         [("XINFO", "GROUPS", scope.keys.queue(queue, priority)) for priority in PRIORITIES]
     )
@@ -119,7 +119,7 @@ def _reached(scope: Scope, queue: str, group: str) -> Generator[Step, Any, dict[
     if not reached:
         raise NotFound(
             f"the queue {queue!r} has no group {group!r}",
-            hint="a group is made when its first worker starts",
+            hint="a group is created when its first worker starts",
         )
     return reached
 

@@ -1,4 +1,4 @@
-"""What became of a task: its result, or why there is none and never will be."""
+"""Reads the results of tasks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _LARGEST = 2**64
 
 
 class Address:
-    """A task's id, taken apart: its entry, or its number if it was delayed; queue and priority."""
+    """A parsed task id: the entry, or the number of a delayed task; the queue; the priority."""
 
     __slots__ = ("entry", "id", "number", "priority", "queue")
 
@@ -47,7 +47,7 @@ class Address:
         again = shown(where, self.queue, self.priority)
         if not sound or again != task_id or self.priority not in PRIORITIES:
             raise UsageError(
-                f"{task_id[:300]!r} is no task id", hint="give one that 'publish' returned"
+                f"{task_id[:300]!r} is not a task id", hint="give one that 'publish' returned"
             )
 
 
@@ -60,19 +60,18 @@ def result(
     kept_for: Callable[[str], float] = lambda _queue: RESULT_KEPT,
     letters_of: Callable[[str], str] = str,
 ) -> Op[Any]:
-    """Return what a task came to, None if its handler returned nothing.
+    """Return a task's result, None if its handler returned nothing; wait at most `wait` seconds.
 
-    Waits so many seconds for it. `group` is needed only where several do the task and none of them is
-    `default`. `kept_for` says for a queue how many seconds its results are kept, `letters_of` under which
-    name its dead letters lie. Raises `TaskBuried`, `NotFound`, `TimedOut`, and `UsageError` for what is
-    no task id.
+    `group` is needed only if the queue has several groups, and none is `default`. `kept_for` returns how
+    many seconds a queue's results are kept, `letters_of` the name of its dead letters. Raises `TaskBuried`,
+    `NotFound`, `TimedOut`, and `UsageError` for an invalid id.
     """
     task = Address(task_id)
     if group is not None:
         names.name("group", group)
     until = scope.monotonic() + (wait or 0.0)
     pause, running = _FIRST_LOOK, False
-    # The server is asked for no more than this where the result is there.
+    # This is the only request if the result exists.
     kept = yield Command("GET", scope.keys.result(task_id, group or "default"))
     while True:
         fate = "kept"
@@ -84,10 +83,10 @@ def result(
         if fate == "done":
             seconds = kept_for(task.queue)
             age = scope.now() - id_time(task.entry) if task.entry else 0.0
-            # One that ran at the last look has left what it came to, however old it is.
+            # A task that was unfinished at the last look has left its result, however old it is.
             if not seconds or (age > seconds and not running):
                 raise NotFound(
-                    f"the task {task_id!r} is done or gone, and no result of it is kept any longer",
+                    f"the task {task_id!r} is done or gone, and its result is no longer kept",
                     hint=f"results of {task.queue!r} are {_kept(seconds)}",
                 )
             return None
@@ -101,7 +100,7 @@ def result(
 
 
 def _fate(scope: Scope, task: Address, group: str | None) -> Op[tuple[str, Any, str | None]]:
-    """Look at the task where it lies; returns what became of it, for which group."""
+    """Return a task's state, its stored result, and the group."""
     keys = scope.keys
     while True:
         reply = yield Script(
@@ -120,15 +119,15 @@ def _fate(scope: Scope, task: Address, group: str | None) -> Op[tuple[str, Any, 
         if fate == "groups":
             named = ", ".join(sorted(repr(text(name)) for name in reply[1:]))
             raise UsageError(
-                f"the task {task.id!r} is done by several groups ({named})", hint="name the group"
+                f"the task {task.id!r} has several groups ({named})", hint="name the group"
             )
         if fate == "absent":
             raise NotFound(
                 f"there is no task {task.id!r}",
-                hint=f"nothing waits in {task.queue!r} under this id",
+                hint=f"no task in {task.queue!r} has this id",
             )
         if fate == "waiting" and group is None:
-            # One that no rule routes is done by nobody: its router has buried it.
+            # A router buries a task that matches no rule.
             kept = yield Command("GET", keys.result(task.id, ROUTER))
             if kept is not None:
                 return "kept", kept, ROUTER
@@ -142,7 +141,7 @@ def _read(scope: Scope, task: Address, kept: bytes, group: str, letters_of: str)
     letter, _, elsewhere = letter.partition("@")
     queue = names.unescape(elsewhere.replace("%20", " ")) or task.queue
     if elsewhere and letters_of == task.queue:
-        # It was routed, and buried where it was done.
+        # It was routed, and buried in another queue.
         letters_of = queue
     whose = "" if group == "default" else f" --group {names.shell_word(group)}"
     again = yield Command("HGET", scope.keys.replayed(letters_of, group), letter)
@@ -166,5 +165,5 @@ def _kept(seconds: float) -> str:
 def _is_number(digits: str) -> bool:
     if not (digits.isascii() and digits.isdigit()) or len(digits) > 20:
         return False
-    # Written as the server writes it: other spellings would be other keys.
+    # As the server writes it: another spelling would be another key.
     return str(int(digits)) == digits and int(digits) < _LARGEST

@@ -1,4 +1,4 @@
-"""When a failed task is tried again, and what a handler raises to say so itself."""
+"""Retries: the backoff, and the exceptions by which a handler asks for a retry or a burial."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _FAR = 400 * 86_400.0
 
 
 def pause(seconds: float) -> float:
-    """Return `seconds` if that can be a pause before the next attempt."""
+    """Check a pause before the next attempt, in seconds."""
     if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
         raise UsageError(f"the pause is a {type(seconds).__name__}", hint="give seconds")
     if not 0 <= seconds <= _FAR:
@@ -20,7 +20,7 @@ def pause(seconds: float) -> float:
 
 
 class Retry(Exception):
-    """Raised by a handler to have its task tried again, `after` so many seconds."""
+    """Raised by a handler to retry its task, after `after` seconds or the backoff."""
 
     def __init__(self, message: str = "", *, after: float | None = None) -> None:
         super().__init__(message)
@@ -28,7 +28,7 @@ class Retry(Exception):
 
 
 class Bury(Exception):
-    """Raised by a handler to have its task put among the dead letters at once."""
+    """Raised by a handler to move its task to the dead letters at once."""
 
 
 class Backoff(Record):
@@ -38,8 +38,8 @@ class Backoff(Record):
     longest: float = _LONGEST
 
     def after(self, attempt: int) -> float:
-        """Return the seconds to wait after so many attempts; half of it is chance."""
-        # Loaded here: it takes longer than publishing a task, which reads backoffs, too.
+        """Return the seconds to wait after an attempt; half of it is random."""
+        # Loaded here: its import takes longer than publishing a task, which also reads backoffs.
         from random import random
 
         span = min(self.longest, self.first * 2.0 ** min(attempt - 1, 60))

@@ -1,4 +1,4 @@
-"""Runs operations on one server, within a deadline: blocking, or in an event loop."""
+"""Runs operations within a deadline: blocking, or in an event loop."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     T = TypeVar("T")
 
     class BlockingBus(Protocol):
-        """A `Bus`, as far as code below the facade needs it."""
+        """The part of a `Bus` that packages below it use."""
 
         runner: Runner
 
@@ -33,7 +33,7 @@ _loggers: Any = None
 
 
 class _AnyRunner:
-    """Settings, the backend and scope that they name, and the retries of every operation."""
+    """Settings with their backend and scope, and the retries of every operation."""
 
     def __init__(self, settings: Settings, shared: _AnyRunner | None = None) -> None:
         self.settings = settings
@@ -45,7 +45,7 @@ class _AnyRunner:
 
     @property
     def policies(self) -> Policies:
-        """What the config says of queues. Raises `ConfigError` if any policy has a mistake."""
+        """The policies of queues. Raises `ConfigError` if one of them is invalid."""
         if self._policies is None:
             from agentbus.queues import policy
 
@@ -53,7 +53,7 @@ class _AnyRunner:
         return self._policies
 
     def policy(self, queue: str) -> Policy:
-        """Return what the config says of one queue, with the defaults. Raises `ConfigError`."""
+        """Return the policy of a queue, with the defaults. Raises `ConfigError`."""
         return self.policies.policy_of(names.name("queue", queue))
 
     def attempt(
@@ -64,7 +64,7 @@ class _AnyRunner:
         *,
         answered: bool = False,
     ) -> Op[T]:
-        """Wrap an operation so that transient failures are retried; the numbers are seconds."""
+        """Wrap an operation so that transient failures are retried; times are in seconds."""
         return attempt(
             op,
             where=self.backend.name,
@@ -76,7 +76,7 @@ class _AnyRunner:
         )
 
     def record(self, verb: str | None, began: float, error: BaseException | None = None) -> None:
-        """Log how a verb ended. Nothing happens unless the program has loaded `logging`."""
+        """Log the outcome of a verb, if the program has loaded `logging`."""
         if verb is None or "logging" not in sys.modules:
             return
         global _loggers  # noqa: PLW0603 (an import for each publish costs more)
@@ -99,7 +99,7 @@ class _AnyRunner:
 class Runner(_AnyRunner):
     """Runs operations in the caller's thread; threads may share it.
 
-    With `shared` it takes that runner's backend and scope, and a connection of its own.
+    With `shared`, it uses that runner's backend and scope, and a separate connection.
     """
 
     def __init__(self, settings: Settings, shared: _AnyRunner | None = None) -> None:
@@ -147,14 +147,14 @@ class Runner(_AnyRunner):
 
 
 class LastingRunner:
-    """Runs a worker's operations: a server that has answered once is waited for until it is back.
+    """Runs a worker's operations; retries without limit once the server has answered.
 
-    It shares another runner's connection. `hurry` limits every outage to the deadline from then on.
+    It shares another runner's connection. After `hurry`, an outage may last no longer than the deadline.
     """
 
     def __init__(self, runner: Runner) -> None:
         self.scope = runner.scope
-        # Runs an operation that is not worth waiting for a server that is away.
+        # Runs an operation that must not wait for an unavailable server.
         self.briefly = runner.run
         self.close = runner.close
         self._runner = runner
@@ -170,13 +170,13 @@ class LastingRunner:
         return found
 
     async def arun(self, op: Op[T]) -> T:
-        """Run an operation in another thread, so that the calling event loop goes on."""
+        """Run an operation in a thread, so that it does not block the event loop."""
         import asyncio
 
         return await asyncio.to_thread(self.run, op)
 
     def hurry(self) -> None:
-        """Give up an outage after the deadline, from now on."""
+        """Stop retrying without limit: from now on, the deadline applies."""
         self._until = min(self._until, time.monotonic() + self._runner.settings.deadline)
 
     def _left(self) -> float:
@@ -192,7 +192,7 @@ class AsyncRunner(_AnyRunner):
         super().__init__(settings)
         self._drive = async_driver
         self.link = self.backend.alink()
-        # For workers, each of which calls the server from threads of its own.
+        # For workers, which call the server from their own threads.
         self.blocking = Runner(settings, self)
 
     async def run(

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, TypeVar
 from agentbus.core import envelope, names
 from agentbus.core.clock import rfc3339
 from agentbus.core.stream import text
-from agentbus.queues.claimed import Taken, told
+from agentbus.queues.claimed import Taken, error_text
 from agentbus.queues.dependents import passed_on, queue_of
 from agentbus.queues.ids import DEDUP_WINDOW, PRIORITIES, RESULT_KEPT, suffix, task_id
-from agentbus.queues.notify import telling
+from agentbus.queues.notify import notifications
 from agentbus.store.failures import GroupMissing
 from agentbus.store.steps import Script
 
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# The consumer that holds what waits for its next attempt; no worker has this name.
+# The consumer that holds tasks which wait for their next attempt; no worker has this name.
 ASIDE = "~aside"
-# Milliseconds after which an ordered task looks again whether it may begin; it is woken before that.
+# Milliseconds after which an ordered task is tried again, unless it is woken before.
 _LOOK_AGAIN = 5_000
-# What a script returns that has settled a task for which others wait.
+# The reply of a script that has settled a task with dependents.
 _AWAITED = 2
 
 
 class Ending:
-    """One consumer of one group of one queue: the operations on the tasks that it holds.
+    """One consumer of one group of one queue: the operations on tasks that it holds.
 
     Results and burials are kept for `kept` seconds, 0 for never; dead letters are stored under the name
     `letters_of`, by default the queue's.
@@ -52,21 +52,20 @@ class Ending:
         self.queue = names.name("queue", queue)
         self.group = names.name("group", group)
         self.consumer = consumer
-        # Whether the group was found missing; it is to be made again.
+        # Whether the group is missing, and must be created again.
         self.missing = False
-        # Whether an answer that gave it tasks may have been lost, so that it holds some that it does not
-        # know of.
+        # Whether an answer with tasks may have been lost, so that it holds some without knowing.
         self.doubtful = False
-        # Whether a task was ever seen that the server must admit before it begins.
+        # Whether a task has been seen that the server must admit before it starts.
         self.asks_first = False
-        # Priority: when to look for tasks that were put aside, in unix seconds. No key is ever added,
-        # since several threads look at it.
+        # By priority, the unix time at which to look for tasks put aside. No key is ever added, since
+        # several threads read it.
         self.due = dict.fromkeys(PRIORITIES, 0.0)
         keys = scope.keys
         self.streams = {priority: keys.queue(queue, priority) for priority in PRIORITIES}
         self.stats = keys.stats(queue)
         self.awaited = keys.awaited(queue)
-        # What follows the entry's id in the ids of each stream's tasks.
+        # The part of the tasks' ids after the entry's id, for each stream.
         self.suffixes = "\n".join(suffix(queue, priority) for priority in PRIORITIES)
         self.kept = math.ceil(kept)
         self.letters = keys.dead_letters(letters_of or queue, group)
@@ -84,17 +83,17 @@ class Ending:
         return self.scope.keys.attempts(self.queue, self.group, priority)
 
     def retries(self, priority: str) -> str:
-        """Return the key of what waits for its next attempt."""
+        """Return the key of the tasks that wait for their next attempt."""
         return self.scope.keys.retries(self.queue, self.group, priority)
 
     def id_of(self, task: Taken) -> str:
-        """Return a task's id; one that was delayed keeps the id it had."""
+        """Return a task's id; a delayed task keeps its first id."""
         return str(task.meta.get("id") or task_id(text(task.entry_id), self.queue, task.priority))
 
     def enter(self, task: Taken) -> Op[int]:
-        """Let an ordered task begin (1), or put it aside until those before it are done (0).
+        """Let an ordered task start (1), or put it aside until those before it are done (0).
 
-        -1 if it is no longer this consumer's.
+        -1 if this consumer no longer holds it.
         """
         answer: int = yield Script(
             "enter",
@@ -111,7 +110,7 @@ class Ending:
         return answer
 
     def wake(self, task: Taken) -> Op[None]:
-        """Remove a settled task from the order of its key; the next one is due at once if it waits."""
+        """Remove a settled task from the order of its key; if the next one waits, it is due at once."""
         keys = self.scope.keys
         waiting = yield Script(
             "wake",
@@ -126,9 +125,9 @@ class Ending:
             self.due[task.priority] = 0.0
 
     def claim(self, task: Taken, *, keep: bool = True) -> Op[int]:
-        """Claim a piece of work for a task; 0 if another task claimed it within the dedup window.
+        """Claim a work item for a task; 0 if another task claimed it within the dedup window.
 
-        A task that is delivered again keeps its claim. With `keep` False the claim is removed.
+        A redelivered task keeps its claim. With `keep` False, the claim is removed.
         """
         item = str(task.meta[envelope.WORK_ITEM])
         mine: int = yield Script(
@@ -140,9 +139,9 @@ class Ending:
         return mine
 
     def begin(self, task: Taken, uncounted: int = 1) -> Op[int]:
-        """Count an attempt before it starts; 0 if the task is no longer this consumer's.
+        """Count an attempt before it starts; 0 if this consumer no longer holds the task.
 
-        `uncounted` is how many attempts there were that nobody counted, if none was counted yet.
+        `uncounted` is the number of earlier uncounted attempts, used if none was counted yet.
         """
         number: int = yield Script(
             "begin",
@@ -156,7 +155,7 @@ class Ending:
         return number
 
     def finish(self, task: Taken, took: float, result: object = None) -> Op[bool]:
-        """Acknowledge one task, with its result if it has one; tells whether it was still ours.
+        """Acknowledge a task, with its result if any; return whether this consumer still held it.
 
         Its reply and its webhook are appended in the same atomic step.
         """
@@ -164,29 +163,29 @@ class Ending:
         if result is not None:
             data = envelope.encode(result, self.scope.max_body)
         elif "id" in task.meta:
-            # Where it lay says nothing of one that was delayed: that it is done must be kept.
+            # The id of a delayed task does not name its entry: its outcome must be stored.
             data = b"null"
         name = self.id_of(task)
-        told = telling(self.scope, self.queue, self.group, name, task.meta, result=data)
+        others = notifications(self.scope, self.queue, self.group, name, task.meta, result=data)
         once = self.scope.once()
         step = Script(
             "finish",
             (
                 *(self.streams[task.priority], self.stats, self.attempts(task.priority)),
                 *(self.scope.keys.result(name, self.group), *self._noting(name)),
-                *(once.key, *told.keys),
+                *(once.key, *others.keys),
             ),
             (
                 *(self.group, self.consumer, task.entry_id, round(took * 1000)),
-                *(data if self.kept else b"", self.kept, told.counter, name),
-                *(once.token, *told.argv),
+                *(data if self.kept else b"", self.kept, others.counter, name),
+                *(once.token, *others.argv),
             ),
             writes=True,
         )
         return (yield from self._ended(task, step, once))
 
     def retry(self, task: Taken, after: float) -> Op[bool]:
-        """Put a task aside for `after` seconds; tells whether it was still ours."""
+        """Put a task aside for `after` seconds; return whether this consumer still held it."""
         once = self.scope.once()
         step = Script(
             "retry",
@@ -207,11 +206,11 @@ class Ending:
         return bool(due)
 
     def aside_until(self, priority: str, due: float) -> None:
-        """Look for tasks that were put aside at this unix time at the latest."""
+        """Look for tasks put aside at this unix time at the latest."""
         self.due[priority] = min(self.due[priority], due)
 
     def unless_missing(self, op: Op[T], otherwise: T) -> Op[T]:
-        """Run an operation; returns `otherwise` if the group was removed meanwhile."""
+        """Run an operation; return `otherwise` if the group was removed."""
         try:
             return (yield from op)
         except GroupMissing:
@@ -219,13 +218,13 @@ class Ending:
             return otherwise
 
     def bury(self, task: Taken, error: BaseException | str) -> Op[bool]:
-        """Move a task to the dead letters with the reason; tells whether it was still ours.
+        """Move a task to the dead letters; return whether this consumer still held it.
 
         Its reply and its webhook are appended in the same atomic step.
         """
-        why, trace = told(error)
+        why, trace = error_text(error)
         name = self.id_of(task)
-        others = telling(self.scope, self.queue, self.group, name, task.meta, error=why)
+        others = notifications(self.scope, self.queue, self.group, name, task.meta, error=why)
         words = (
             *("queue", self.queue, "group", self.group, "priority", task.priority),
             *("original_id", task.entry_id, "task_id", name),
@@ -249,12 +248,12 @@ class Ending:
         )
         buried = yield from self._ended(task, step, once)
         if buried and task.claims:
-            # It was not done: its letter may be replayed, or the work published again.
+            # The work is not done: a replay or another task may claim it.
             yield from self.claim(task, keep=False)
         return buried
 
     def _ended(self, task: Taken, step: Script, once: Once) -> Op[bool]:
-        """Run the script that ends a task, and let others begin that wait for it."""
+        """Run the script that settles a task, and release its dependents and the next of its key."""
         ended = yield step
         self.scope.settled(once, step)
         if ended == _AWAITED:
@@ -264,22 +263,22 @@ class Ending:
         return bool(ended)
 
     def _kept(self, name: str) -> str:
-        """Return for how long a burial is kept, and for a task that was routed where its letter lies."""
+        """Return how many seconds a burial is recorded, and for a routed task the queue of its letter."""
         if queue_of(name) == self.queue:
             return str(self.kept)
         return f"{self.kept}@{names.escape(self.queue).replace(' ', '%20')}"
 
     def _noting(self, name: str) -> tuple[str, str]:
-        """Return where the tasks are that wait for this one, and where its end is noted for them."""
-        # Of the queue that its id names: it may have been moved into this one.
+        """Return the keys of a task's dependents and of its recorded outcome."""
+        # By the queue in its id: a router may have moved it here.
         keys = self.scope.keys
         return keys.awaited(queue_of(name)), keys.settled
 
     def give_back(self, tasks: Sequence[Taken]) -> Op[int]:
-        """Give back tasks that have not begun, due at once for any worker; returns how many were ours."""
+        """Give back unstarted tasks, due at once for any worker; return how many were still held."""
         given = 0
         for priority, stream in self.streams.items():
-            # What was delivered before had an attempt that nobody may have counted.
+            # A task that was delivered before may have an uncounted attempt.
             for uncounted in (0, 1):
                 ids = [
                     task.entry_id
@@ -297,7 +296,7 @@ class Ending:
 
 
 def _uncounted(task: Taken) -> int:
-    """Return how many attempts at a task there may have been that nobody counted."""
+    """Return the possible number of uncounted attempts at a task."""
     if task.attempt:
         return 0
     return 1 if task.uncounted is None else task.uncounted

@@ -1,8 +1,8 @@
-"""Spans for publishing and handling tasks, where the program has set up OpenTelemetry.
+"""Spans for publishing and handling tasks, if the program has set up OpenTelemetry.
 
-The extra `otel` brings the API. Nothing of it is loaded here before the program has done so: without it,
-or without a provider, each publish and each run of a handler costs one look into a dict. Names and
-attributes follow OpenTelemetry's semantic conventions for messaging. What tasks hold is in no span.
+The extra `otel` installs its API, which is not loaded here: unless the program has loaded it and set a
+provider, each publish and each run of a handler costs one lookup in a dict. Names and attributes follow
+OpenTelemetry's semantic conventions for messaging. Spans never contain payloads.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ if TYPE_CHECKING:
     T = TypeVar("T")
 
 API = "opentelemetry.trace"
-# The provider that was asked last, and its tracer.
+# The provider of the last call, and its tracer.
 _known: tuple[object, Any] = (None, None)
 
 
 def tracer() -> Any:
-    """Return the `Tracer`; None unless the program has set up one that keeps spans."""
-    global _known  # noqa: PLW0603 (a provider makes a new tracer each time it is asked)
+    """Return the `Tracer`; None unless the program has set up one that records spans."""
+    global _known  # noqa: PLW0603 (a provider makes a new tracer on each call)
     api = modules.get(API)
     # Another thread may be importing it.
     if api is None or not hasattr(api, "get_tracer_provider"):
         return None
     known, found = _known
-    # Its own answer reads the environment each time. Without this name, it is asked all the same.
+    # get_tracer_provider reads the environment each time. Without this name, it is called all the same.
     if known is not None and found is None and getattr(api, "_TRACER_PROVIDER", api) is None:
         return None
     provider = api.get_tracer_provider()
@@ -57,7 +57,7 @@ def tracer() -> Any:
 def in_span(
     stamp: Callable[[Any, str | None], object], *, each: bool = False
 ) -> Callable[[Callable[P, Op[T]]], Callable[P, Op[T]]]:
-    """Decorate an operation that publishes so that it runs in a span, if there is a tracer.
+    """Decorate an operation that publishes, so that it runs in a span if there is a tracer.
 
     `stamp` returns an item with the span as its `traceparent`. The operation's third argument is the item,
     or with `each` an iterable of items.
@@ -89,14 +89,14 @@ def _publishing(
         return (yield from publish(*args, **options))
     from opentelemetry.trace import SpanKind
 
-    # It belongs to the `traceparent` of a task that has one, or else to what the caller is doing.
+    # Its parent is the task's `traceparent`, or else the current span.
     span = found.start_span(
         f"publish {queue}",
         _parent(getattr(items, "traceparent", None)),
         kind=SpanKind.PRODUCER,
         attributes=_about(queue, "publish", "send"),
     )
-    # Not the current one: an operation may end in another thread or coroutine than it began in.
+    # It is not made current: an operation may end in another thread or coroutine than it started in.
     try:
         stamped = stamp(items, _written(span.get_span_context()))
         ids = yield from publish(scope, queue, stamped, **options)
@@ -113,7 +113,7 @@ def _publishing(
 
 
 def handle(run: Callable[[Any], Any], delivery: Any) -> Any:
-    """Run a handler for a delivery, in a span that is a child of the one that published the task."""
+    """Run a handler for a delivery, in a span whose parent published the task."""
     if tracer() is None:
         return run(delivery)
     with _handling(delivery):
@@ -121,7 +121,7 @@ def handle(run: Callable[[Any], Any], delivery: Any) -> Any:
 
 
 async def ahandle(run: Callable[[Any], Awaitable[Any]], delivery: Any) -> Any:
-    """Run an asynchronous handler as `handle` does a plain one."""
+    """Run an asynchronous handler as `handle` does."""
     if tracer() is None:
         return await run(delivery)
     with _handling(delivery):
@@ -129,7 +129,7 @@ async def ahandle(run: Callable[[Any], Awaitable[Any]], delivery: Any) -> Any:
 
 
 def handle_all(run: Callable[[Any], Any], deliveries: Sequence[Any]) -> Any:
-    """Run a handler for deliveries together, in a span that is linked to those that published them."""
+    """Run a handler for a batch of deliveries, in a span linked to those that published them."""
     if tracer() is None or not deliveries:
         return run(deliveries)
     attributes = {"messaging.batch.message_count": len(deliveries)}
@@ -150,7 +150,7 @@ def _handling(delivery: Any) -> AbstractContextManager[None]:
 
 @contextmanager
 def _processing(delivery: Any, attributes: dict[str, Any], **place: Any) -> Iterator[None]:
-    """Make a span of a handler's run, current in the block."""
+    """Run the block, a handler's run, in a current span."""
     from opentelemetry.trace import SpanKind
 
     with tracer().start_as_current_span(
@@ -173,7 +173,7 @@ def _processing(delivery: Any, attributes: dict[str, Any], **place: Any) -> Iter
 
 
 def _failed(span: Span, error: BaseException) -> None:
-    """Mark a span as failed; a generator that is closed early, or an exit, is not a failure."""
+    """Mark a span as failed; closing a generator early, or an exit, is not a failure."""
     if not isinstance(error, Exception):
         return
     from opentelemetry.trace import StatusCode
@@ -200,7 +200,7 @@ def _links(deliveries: Sequence[Origin]) -> list[Link]:
 
 
 def _parent(traceparent: object) -> Context | None:
-    """Return the context of a `traceparent`; None, the current one, if it is malformed."""
+    """Return the context of a `traceparent`; None, which means the current one, if it is malformed."""
     found = _read(traceparent)
     if found is None:
         return None
@@ -219,7 +219,7 @@ def _read(traceparent: object) -> SpanContext | None:
 
 
 def _written(found: SpanContext) -> str | None:
-    """Return a span as W3C Trace Context, section 3.2, writes it; None for an invalid one."""
+    """Return the `traceparent` of a span; None for an invalid one."""
     if not found.is_valid:
         return None
     return f"00-{found.trace_id:032x}-{found.span_id:016x}-{found.trace_flags & 0xFF:02x}"

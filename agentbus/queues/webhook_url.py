@@ -1,4 +1,4 @@
-"""The rules for the URLs of webhooks: what is refused before anything is sent or resolved."""
+"""Checks the URLs of webhooks, before anything is sent or resolved."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _HINT = "write it as https://host/path"
 
 
 class WebhookTarget(Record):
-    """Where a webhook goes: the host as it is written, lower case, its port, and path with query."""
+    """The destination of a webhook: host in lower case, port, and path with query."""
 
     host: str
     port: int
@@ -21,24 +21,25 @@ class WebhookTarget(Record):
 
 
 def target(url: object) -> WebhookTarget:
-    """Return where a webhook's URL leads. Raises `UsageError`; no message shows a query or a user."""
+    """Return the destination of a webhook. Raises `UsageError`; no message shows a query or a user."""
     if not isinstance(url, str) or not url.isascii() or not url.isprintable():
-        raise UsageError("the webhook is no URL of plain characters", hint=_HINT)
+        raise UsageError("the webhook is not a URL of printable ASCII characters", hint=_HINT)
     if len(url) > _LONGEST or set(url) & set(' "<>\\^`{|}'):
         raise UsageError(
-            f"the webhook has over {_LONGEST} characters, or some that no URL holds", hint=_HINT
+            f"the webhook has over {_LONGEST} characters, or some that URLs cannot contain",
+            hint=_HINT,
         )
     try:
         parts = urlsplit(url)
         port = parts.port
         host = parts.hostname or ""
     except ValueError as error:
-        raise UsageError(f"the webhook is no URL ({error})", hint=_HINT) from None
+        raise UsageError(f"the webhook is not a URL ({error})", hint=_HINT) from None
     if parts.scheme != "https":
-        raise UsageError("the webhook is no https URL", hint="results are sent encrypted only")
+        raise UsageError("the webhook is not an https URL", hint="results are sent encrypted only")
     if "@" in parts.netloc:
         raise UsageError(
-            "the webhook's URL holds a user", hint="leave it out: what is sent is signed instead"
+            "the webhook's URL contains a user", hint="leave it out: requests are signed instead"
         )
     if "#" in url:
         raise UsageError("the webhook's URL has a fragment", hint="leave out '#' and what follows")

@@ -1,1 +1,1 @@
-"""Connections to the server and what runs over them: steps, scripts, drivers, backends."""
+"""Connections to the server, and the steps, scripts, drivers and backends that use them."""

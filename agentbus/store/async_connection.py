@@ -1,4 +1,4 @@
-"""Asynchronous connections: commands of many callers in one write, one blocked read for all."""
+"""Asynchronous connections: one write for the commands of many callers, one blocked read for all."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class AsyncPlainLink:
         *,
         revive: Callable[[float], None] | None = None,
     ) -> None:
-        """`find` says where the server is, `revive` starts it, both within so many seconds."""
+        """`find` locates the server, `revive` starts it; each takes a limit in seconds."""
         self.name = name
         self._find = find
         self._revive = revive
@@ -64,7 +64,7 @@ class AsyncPlainLink:
         return settle(step, replies)
 
     async def dial(self, within: float) -> _AsyncConnection:
-        """Open a connection of one's own."""
+        """Open a connection."""
         target = await asyncio.to_thread(self._find, within)
         try:
             return await _open(target, within)
@@ -74,12 +74,12 @@ class AsyncPlainLink:
         try:
             await asyncio.to_thread(self._revive, within)
         except BackendUnavailable as failure:
-            # Another process may be starting it: whoever has the patience tries again.
+            # Another process may be starting it: a caller with time left tries again.
             raise LinkDown(failure.message, sent=False) from None
         return await _open(target, within)
 
     async def aclose(self) -> None:
-        """Close the connections; whoever still waits is told so."""
+        """Close the connections; pending requests fail."""
         self._closed = True
         if self._tails is not None:
             await self._tails.aclose()
@@ -87,7 +87,7 @@ class AsyncPlainLink:
             self._connection.close("the bus was closed")
 
     async def _shared(self, within: float) -> _AsyncConnection:
-        """Return the connection for commands; whoever needs a new one waits for the same."""
+        """Return the connection for commands; callers that need a new one share the attempt."""
         if self._dialing is None:
             self._dialing = asyncio.ensure_future(self.dial(within))
             self._dialing.add_done_callback(self._dialled)
@@ -99,21 +99,21 @@ class AsyncPlainLink:
 
     def _dialled(self, task: asyncio.Task[_AsyncConnection]) -> None:
         self._dialing = None
-        # Asked for, so that a failure that nobody waits for any longer is no warning.
+        # Retrieved, so that asyncio does not warn of a failure that nobody awaits any longer.
         if not task.cancelled() and task.exception() is None:
             self._connection = task.result()
 
     def _enter_loop(self) -> None:
         loop = asyncio.get_running_loop()
         if loop is not self._loop:
-            # Connections belong to the loop that opened them.
+            # A connection belongs to the loop that opened it.
             self._loop = loop
             self._connection = None
             self._dialing = None
             self._tails = Tails(self.exchange, self._block_on_own)
 
     async def _block_on_own(self, steps: asyncio.Queue[Wait], give: Callable[[Any], None]) -> None:
-        """Serve blocking reads, one after the other, on a connection of their own."""
+        """Serve blocking reads, one after the other, on a separate connection."""
         connection = await self.dial(5.0)
         try:
             while True:
@@ -123,11 +123,11 @@ class AsyncPlainLink:
                 )
                 give(settle(step, replies))
         finally:
-            connection.close("nobody waits any longer")
+            connection.close("no reader is left")
 
 
 class _AsyncConnection(asyncio.BufferedProtocol):
-    """A pipelined connection: requests leave together at the end of a loop's turn."""
+    """A pipelined connection: it writes all requests of a loop's iteration at once."""
 
     def __init__(self, greeting: list[tuple[Arg, ...]]) -> None:
         self._loop = asyncio.get_running_loop()
@@ -143,7 +143,7 @@ class _AsyncConnection(asyncio.BufferedProtocol):
 
     @property
     def closed(self) -> bool:
-        """Whether this connection can take no further request."""
+        """Whether this connection accepts no further request."""
         return bool(self._lost)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -193,7 +193,7 @@ class _AsyncConnection(asyncio.BufferedProtocol):
         return await entry.future
 
     def close(self, why: str) -> None:
-        """Close at once; requests without a reply fail."""
+        """Close the connection; requests without a reply fail."""
         if self._transport is not None:
             self._transport.abort()
         self._fail(why)
@@ -205,7 +205,7 @@ class _AsyncConnection(asyncio.BufferedProtocol):
             self._transport.write(b"".join(outgoing))
 
     def _watch(self) -> None:
-        """Give the connection up if its oldest request is overdue; those behind it are stuck too."""
+        """Close the connection if its oldest request is overdue: all later ones are stuck behind it."""
         self._watchdog = None
         if not self._waiting:
             return
@@ -216,7 +216,7 @@ class _AsyncConnection(asyncio.BufferedProtocol):
             self._watchdog = self._loop.call_at(until, self._watch)
 
     def _greeted(self, replies: list[Any]) -> None:
-        """Tell everybody who waits if the server did not accept who we are."""
+        """Fail all pending requests if the server rejected the login."""
         for reply in replies:
             if isinstance(reply, ServerReply):
                 for request in self._waiting:
@@ -235,7 +235,7 @@ class _AsyncConnection(asyncio.BufferedProtocol):
 
 
 class _Request:
-    """Commands on the way, and the replies that have come so far."""
+    """Commands in flight, and the replies received so far."""
 
     __slots__ = ("expected", "future", "greets", "replies", "until")
 
@@ -247,12 +247,12 @@ class _Request:
         self.greets = False
 
     def finish(self) -> None:
-        """Hand the replies over, if anybody still wants them."""
+        """Return the replies to the caller, if it still waits."""
         if not self.future.done():
             self.future.set_result(self.replies)
 
     def fail(self, error: Exception) -> None:
-        """Report a failure, if anybody still wants to know."""
+        """Raise a failure in the caller, if it still waits."""
         if not self.future.done():
             self.future.set_exception(error)
 

@@ -1,4 +1,4 @@
-"""The asynchronous driver: the same operations, run by an event loop."""
+"""The asynchronous driver: runs operations in an event loop."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ async def iterate(link: AsyncLink, op: Op[Any]) -> AsyncIterator[Any]:
                 try:
                     yield step.value
                 except GeneratorExit:
-                    # Let it keep its books (a cursor moves past what was consumed), then end.
+                    # Let it finish (a cursor moves past what was consumed), then end.
                     left = True
                     step = op.throw(Stopped())
                 else:
@@ -60,8 +60,8 @@ async def iterate(link: AsyncLink, op: Op[Any]) -> AsyncIterator[Any]:
     except (StopIteration, Stopped):
         return
     except BackendUnavailable:
-        # An event loop closes what nobody iterates over any longer, maybe after the bus: nobody is there
-        # to be told, and what the books lack is heard again.
+        # An event loop closes abandoned generators, maybe after the bus. Nobody can handle the error, and
+        # messages past the cursor are read again.
         if not left:
             raise
 

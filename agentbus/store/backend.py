@@ -1,4 +1,4 @@
-"""A server that can be reached, blocking or asynchronously."""
+"""Backends: servers, and the links that connect to them."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 
 class Backend:
-    """A server that can be reached, blocking or asynchronously; nothing is opened yet.
+    """A server, from which blocking and asynchronous links are made.
 
-    `name` is how messages call it, without secrets. `find` says where it is, `revive` starts it, both
-    within so many seconds. `wraps` says that a project's keys need one hash tag, so that they lie
-    on one shard. `advice` is what to do where it does not serve.
+    `name` stands for it in messages, without secrets. `find` locates the server, `revive` starts it; each
+    takes a limit in seconds. With `wraps`, a project's keys share one hash tag and so one shard. `advice`
+    is a hint for when the server does not answer.
     """
 
     wraps = False
@@ -36,11 +36,11 @@ class Backend:
         self.revive = revive
 
     def link(self) -> Link:
-        """Return a blocking link, which connects when it is used."""
+        """Return a blocking link, which connects on first use."""
         return PlainLink(self.name, self.find, revive=self.revive)
 
     def alink(self) -> AsyncLink:
-        """Return an asynchronous link, which connects when it is used."""
+        """Return an asynchronous link, which connects on first use."""
         from agentbus.store.async_connection import AsyncPlainLink
 
         return AsyncPlainLink(self.name, self.find, revive=self.revive)

@@ -1,4 +1,4 @@
-"""Picks what runs the commands, by the scheme of a URL; no URL means the embedded server."""
+"""Chooses the backend that the settings name; without a URL, the embedded server."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
 
 _EMBEDDED_ADVICE = (
-    "see 'agentbus server status' and its log; 'agentbus server repair' mends a damaged file"
+    "see 'agentbus server status' and its log; 'agentbus server repair' repairs a damaged file"
 )
 
 
 def enter(settings: Settings) -> tuple[Backend, Scope]:
-    """Return the backend that the settings name, and the scope that operations on it work in."""
+    """Return the backend that the settings name, and the scope of operations on it."""
     project = settings.project
     if settings.url is None:
         target = Target(path=socket_path())

@@ -29,13 +29,13 @@ if TYPE_CHECKING:
 
 _NO_SIGPIPE = getattr(_socket, "MSG_NOSIGNAL", 0)
 _SMALL = 8192
-# From this exchange on a connection is one that lasts.
+# A connection with this many exchanges is long-lived.
 _LASTS = 16
 _GRACE = 1.0
 
 
 class PlainLink:
-    """A pool of plain connections; each exchange has one to itself, so threads may share it."""
+    """A pool of plain connections, one for each exchange, so that threads may share it."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class PlainLink:
         *,
         revive: Callable[[float], None] | None = None,
     ) -> None:
-        """`find` says where the server is, `revive` starts it, both within so many seconds."""
+        """`find` locates the server, `revive` starts it; each takes a limit in seconds."""
         self.name = name
         self._find = find
         self._revive = revive
@@ -54,7 +54,7 @@ class PlainLink:
     def execute(self, step: Step) -> Any:
         """Exchange one step with the server."""
         if self._process != os.getpid():
-            # After a fork both processes would read from the same connections.
+            # After a fork, both processes would read from the same connections.
             self._idle, self._process = [], os.getpid()
         until = time.monotonic() + step.within
         try:
@@ -66,12 +66,12 @@ class PlainLink:
         try:
             replies = connection.exchange(commands(step), until, step.meanwhile)
             if forgotten(replies):
-                # What follows a script in the same exchange was done.
+                # The commands after the script were executed.
                 replies[:1] = connection.exchange(commands(step, whole=True)[:1], until)
         except BaseException as failure:
             connection.close()
             if isinstance(failure, LinkDown) and not fresh:
-                # It may have been closed long ago, with all that were opened beside it.
+                # It may have been closed long ago, like the other idle ones.
                 self.close()
             raise
         self._idle.append(connection)
@@ -98,13 +98,13 @@ class PlainLink:
         try:
             self._revive(within)
         except BackendUnavailable as failure:
-            # Another process may be starting it: whoever has the patience tries again.
+            # Another process may be starting it: a caller with time left tries again.
             raise LinkDown(failure.message, sent=False) from None
         return _Connection(target, until)
 
 
 class _Connection:
-    """One socket, with what it still has to introduce itself by."""
+    """One socket, and the greeting to send on it first."""
 
     def __init__(self, target: Target, until: float) -> None:
         self._greeting = target.greeting()
@@ -113,9 +113,9 @@ class _Connection:
         self._pack = pack
         self._fast: Any = None
         self._exchanges = 0
-        # The timeout that the socket has: setting it is a system call.
+        # The current timeout of the socket: setting one is a system call.
         self._allowed = -1.0
-        # A TLS socket takes no flags, and its library never raises the signal.
+        # TLS sockets accept no flags, and OpenSSL never raises SIGPIPE.
         self._flags = 0 if target.tls else _NO_SIGPIPE
         try:
             self._socket = _open(target, until)
@@ -149,7 +149,7 @@ class _Connection:
             if meanwhile is not None:
                 began = time.monotonic()
                 meanwhile()
-                # The answer is there already: what was done meanwhile is no waiting for it.
+                # The answer has arrived by now: `meanwhile` does not count as waiting.
                 until += time.monotonic() - began
             if self._fast is not None:
                 replies: list[Any] = self._fast(self, self._reader, len(everything), until)
@@ -163,7 +163,7 @@ class _Connection:
         return replies[len(greeting) :] if greeting else replies
 
     def _quicken(self) -> None:
-        # No shell verb asks this often: the C library costs more to load than it saves on a few.
+        # No shell verb makes this many exchanges: for few, loading the C library costs more than it saves.
         from agentbus.store import hiredis_reader
 
         self._reader, self._place = hiredis_reader.reader(), hiredis_reader.buffer()
@@ -174,7 +174,7 @@ class _Connection:
             self._allowed = -1.0
 
     def _limit(self, seconds: float) -> None:
-        """Set for how long a send or a receive may wait."""
+        """Set the timeout of a send or a receive."""
         self._socket.settimeout(max(0.001, seconds))
         self._allowed = seconds
 

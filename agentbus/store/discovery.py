@@ -1,4 +1,4 @@
-"""Servers that must be found first: behind TLS, behind sentinels, in a cluster."""
+"""Locates servers behind TLS, sentinels or a cluster."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ class ClusterFinder:
                 socket_connect_timeout=within / len(nodes),
                 require_full_coverage=False,
                 protocol=2,
-                # What the library says of itself, a confined user may not say.
+                # A restricted user may not send CLIENT SETINFO.
                 driver_info=None,
                 **options,
             )
@@ -135,17 +135,17 @@ class ClusterFinder:
 
 
 def _refuse_access(error: BaseException, name: str) -> None:
-    """Raise `ConfigError` if the trouble is who we are, which no other try will change."""
-    told: BaseException | None = error
-    while told is not None:
-        if isinstance(told, redis.AuthenticationError) or any(
-            word in str(told) for word in _ACCESS
+    """Raise `ConfigError` if the server rejected the login: a retry cannot help."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, redis.AuthenticationError) or any(
+            word in str(cause) for word in _ACCESS
         ):
             raise ConfigError(
                 f"{name} refused the user or the password",
                 hint="check the user, the password and the user's ACL rules",
             ) from None
-        told = told.__cause__ or told.__context__
+        cause = cause.__cause__ or cause.__context__
 
 
 def _wants_tls(url: Url) -> bool:

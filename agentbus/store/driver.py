@@ -1,4 +1,4 @@
-"""The driver that blocks: it runs an operation's steps over a link, one by one."""
+"""The blocking driver: runs an operation's steps over a link, one by one."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ def run(link: Link, op: Op[T]) -> T:
 
 
 def at_once(link: Link, op: Op[T], deadline: float, again: Callable[[Op[T]], Op[T]]) -> T:
-    """Run an operation; only from its first failure on does `again` wrap it, to have it tried again.
+    """Run an operation; after its first failure, wrap it in `again`, which retries.
 
-    Nearly nothing ever fails, and what waits for failures costs a tenth of a publish.
+    Failures are rare, and wrapping every operation would cost a tenth of a publish.
     """
     execute, send = link.execute, op.send
     try:
@@ -52,7 +52,7 @@ def at_once(link: Link, op: Op[T], deadline: float, again: Callable[[Op[T]], Op[
                 reply = execute(step)
             except (LinkDown, ServerReply) as failure:
                 if not (isinstance(failure, LinkDown) and failure.sent):
-                    # It did not get there, or was not executed.
+                    # It did not arrive, or was not executed.
                     step.sendings = 0
                 break
             step = send(reply)
@@ -63,12 +63,12 @@ def at_once(link: Link, op: Op[T], deadline: float, again: Callable[[Op[T]], Op[
 
 
 def _from(op: Op[T], step: Step) -> Op[T]:
-    # The step is sent anew: an error is then met again, where it is understood.
+    # Send the step again: an error then recurs where it is handled.
     try:
         while True:
             try:
                 reply = yield step
-            except BaseException as failure:  # noqa: BLE001 (all of them are the operation's)
+            except BaseException as failure:  # noqa: BLE001 (passed on to the operation)
                 step = op.throw(failure)
             else:
                 step = op.send(reply)
@@ -88,7 +88,7 @@ def iterate(link: Link, op: Op[Any]) -> Iterator[Any]:
                 try:
                     yield step.value
                 except GeneratorExit:
-                    # Let it keep its books (a cursor moves past what was consumed), then end.
+                    # Let it finish (a cursor moves past what was consumed), then end.
                     step = op.throw(Stopped())
                 else:
                     step = op.send(None)

@@ -1,4 +1,4 @@
-"""Puts into words why a step failed, as the error that its caller gets."""
+"""Translates the failure of a step into the error for its caller."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class GroupMissing(BackendUnavailable):
 
 
 _ACCESS = frozenset(("NOAUTH", "WRONGPASS", "NOPERM"))
-# What scripts may not do is told as any error of a script's; in words of their own before Redis 7.2.
+# Inside scripts, a refusal by ACL has no code of its own; its text differs before Redis 7.2.
 _ACCESS_IN_WORDS = ("unauthenticated", "ACL failure in script", "user executing the script can't")
 
 
@@ -23,12 +23,12 @@ def given_up(
     maybe_done: bool,
     advice: str | None,
 ) -> AgentBusError:
-    """Return the error for a step that was tried until the deadline."""
+    """Return the error for a step that did not succeed by the deadline."""
     said = str(failure)
     if step.writes and maybe_done:
         return OutcomeUnknown(
             f"{step.label} was sent to {where} and no answer came within {waited:g} s ({said})",
-            hint="it may have happened: look before you repeat it"
+            hint="it may have happened: check before you repeat it"
             + (f"; {advice}" if advice else ""),
         )
     return BackendUnavailable(
@@ -39,7 +39,7 @@ def given_up(
 
 
 def refused(failure: ServerReply, step: Step, where: str) -> AgentBusError:
-    """Return the error for a step that the server will not do."""
+    """Return the error for a step that the server refused."""
     said = str(failure)
     if failure.code in _ACCESS or any(words in said for words in _ACCESS_IN_WORDS):
         return ConfigError(
@@ -77,7 +77,7 @@ def refused(failure: ServerReply, step: Step, where: str) -> AgentBusError:
 
 def why(error: OSError, lacking: str) -> str:
     """Return why a connection failed, in words."""
-    # The kernel says so in its own way where it keeps the time.
+    # A timeout that the kernel keeps comes as `BlockingIOError`.
     if isinstance(error, (TimeoutError, BlockingIOError)):
         return f"no {lacking} in time"
     return error.strerror or str(error) or type(error).__name__

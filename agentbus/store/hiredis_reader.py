@@ -1,4 +1,4 @@
-"""The C parser, for replies that are longer than a line, and for connections that last."""
+"""Parses replies with hiredis, for long replies and long-lived connections."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _TIMEVAL = struct.Struct("ll")
 
 
 def reader() -> hiredis.Reader:
-    """Return a parser that gives error replies back as `ServerReply` objects."""
+    """Return a parser that returns error replies as `ServerReply` objects."""
     return hiredis.Reader(protocolError=_not_redis, replyError=ServerReply, notEnoughData=False)
 
 
@@ -33,15 +33,15 @@ def pack(args: Sequence[Arg]) -> bytes:
 
 
 def kernel_limit(link: Any) -> Callable[[float], None]:
-    """Return what sets for how long the kernel lets a connection wait.
+    """Return a function that sets a connection's timeout in the kernel.
 
-    Python's own timeouts ask the kernel twice for each send and receive.
+    Python's own timeouts need two system calls for each send and receive.
     """
     sock = link._socket
     sock.settimeout(None)
 
     def limit(seconds: float) -> None:
-        # Nothing would mean without end.
+        # Zero would mean no timeout.
         data = _TIMEVAL.pack(*divmod(max(1000, int(seconds * 1_000_000)), 1_000_000))
         sock.setsockopt(_socket.SOL_SOCKET, _socket.SO_RCVTIMEO, data)
         sock.setsockopt(_socket.SOL_SOCKET, _socket.SO_SNDTIMEO, data)
@@ -51,12 +51,12 @@ def kernel_limit(link: Any) -> Callable[[float], None]:
 
 
 def buffer() -> bytearray:
-    """Return where a connection puts what it receives: a new place each time costs more than the rest."""
+    """Return a receive buffer for a connection; allocating one for each read costs more than the read."""
     return bytearray(_AT_ONCE)
 
 
 def receive(link: Any, source: hiredis.Reader, expected: int, until: float) -> list[Any]:
-    """Return that many replies from a connection; raises `OSError` or `LinkDown`."""
+    """Return `expected` replies from a connection; raises `OSError` or `LinkDown`."""
     replies: list[Any] = []
     sock, place = link._socket, link._place
     while True:

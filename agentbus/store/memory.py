@@ -1,4 +1,4 @@
-"""A server inside this process, for tests: fakeredis, which keeps nothing."""
+"""A server inside this process, for tests: fakeredis, without persistence."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _OPTIONS: dict[str, Any] = {
 
 
 def server(name: str) -> fakeredis.FakeServer:
-    """Return the in-process server of this name, made on first use."""
+    """Return the in-process server of this name, created on first use."""
     with _guard:
         if name not in _servers:
             _servers[name] = fakeredis.FakeServer(version=(7, 0), server_type="redis")
@@ -39,7 +39,7 @@ def server(name: str) -> fakeredis.FakeServer:
 
 
 def forget(name: str) -> None:
-    """Drop the server of this name with all it holds."""
+    """Drop the server of this name with all its data."""
     with _guard:
         _servers.pop(name, None)
 
@@ -65,12 +65,12 @@ class MemoryLink:
         return settle(step, replies)
 
     def close(self) -> None:
-        """Drop the idle connections; what the server holds stays until the process ends."""
+        """Drop the idle connections; the server keeps its data until the process ends."""
         self._idle.clear()
 
 
 class AsyncMemoryLink:
-    """The same for coroutines: commands run at once, and one blocked read serves all."""
+    """Asynchronous access to an in-process server; one blocked read serves all coroutines."""
 
     def __init__(self, name: str) -> None:
         self.name = f"memory://{name}"
@@ -94,7 +94,7 @@ class AsyncMemoryLink:
         return await self._exchange(step)
 
     async def aclose(self) -> None:
-        """Stop the blocked reads; whoever still waits is told so."""
+        """Stop the blocked reads; pending waits fail."""
         self._closed = True
         if self._tails is not None:
             await self._tails.aclose()
@@ -121,7 +121,7 @@ class AsyncMemoryLink:
 
 def _requests(step: Step) -> list[tuple[Arg, ...]]:
     if isinstance(step, Script):
-        # fakeredis knows no script flags, which stand in the first line; it caches by the text.
+        # fakeredis does not know script flags, which are in the first line; it caches by the text.
         body = source(step.script).partition(b"\n")[2]
         return [("EVAL", body, len(step.keys), *step.keys, *step.argv)]
     if isinstance(step, Take) and step.first is not None:

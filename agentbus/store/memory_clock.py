@@ -1,8 +1,8 @@
-"""Gives an in-process server a time of its own, while all others keep the machine's.
+"""Gives an in-process server its own clock, while all others keep the machine's.
 
 fakeredis has no hook for this: many of its modules call `time.time()`, always while they hold the lock of
-the server that they work for. So each lock of such a server says whose time it is, and the name `time` in
-those modules leads, as long as any server has a time of its own, to a stand-in that asks.
+their server. So the lock of a server with its own clock sets that clock for the thread that holds it, and
+the name `time` in those modules refers to a stand-in that reads it.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ class _Time:
         return getattr(time, name)
 
     def time(self) -> float:
-        """Return the time of the server at work, else the machine's."""
+        """Return the time of the server whose lock is held, else the machine's."""
         return time.time() if _held.now is None else _held.now()
 
 
 class _Lock:
-    """A server's own lock, which also says whose time it is while it is held."""
+    """A server's lock, which sets the server's clock for the thread that holds it."""
 
     def __init__(self, lock: threading.Lock, now: Callable[[], float]) -> None:
         self.lock = lock
@@ -72,10 +72,10 @@ class _Lock:
 
 
 class ServerTime:
-    """The time of one in-process server, from `now`, until `close`."""
+    """Sets the clock of one in-process server to `now`, until `close`."""
 
     def __init__(self, name: str, now: Callable[[], float]) -> None:
-        """Raises `ConfigError` if the installed fakeredis does not take this time."""
+        """Raises `ConfigError` if the installed fakeredis does not use this clock."""
         self._server = server(name)
         self._lock = _Lock(self._server.lock, now)
         _stand_in()
@@ -83,21 +83,21 @@ class ServerTime:
         if not self._taken(now):
             self.close()
             raise ConfigError(
-                "the installed fakeredis takes its time from elsewhere",
+                "the installed fakeredis does not use this clock",
                 hint="install another version of fakeredis, or test without a fake clock",
             )
 
     def wake(self) -> None:
-        """Have whoever is blocked look at the time again."""
+        """Wake blocked readers, so that they read the time again."""
         with self._server.lock:
             for database in self._server.dbs.values():
                 database.condition.notify_all()
 
     def close(self) -> None:
-        """Give the server the machine's time again; may be called twice."""
+        """Restore the machine's clock; may be called twice."""
         if self._lock.now is None:
             return
-        # Whoever holds a reference to it keeps a plain lock.
+        # For threads that still hold a reference, it becomes a plain lock.
         self._lock.now = None
         self._server.lock = self._lock.lock
         _step_back()
@@ -112,7 +112,7 @@ class ServerTime:
 
 
 def _stand_in() -> None:
-    global _users  # noqa: PLW0603 (the modules are changed once, whoever asks)
+    global _users  # noqa: PLW0603 (the modules are patched once for all)
     with _guard:
         _users += 1
         if _users > 1:

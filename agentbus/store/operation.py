@@ -1,4 +1,4 @@
-"""Retries the steps of an operation, within a deadline, where a failure may pass."""
+"""Retries an operation's steps after transient failures, within a deadline."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     T = TypeVar("T")
 
 
-# Not executed, and likely to pass: a restart, a failover, a resharding, a script in the way.
+# Not executed, and transient: a restart, a failover, resharding, a busy script.
 _PASSING = frozenset(
     ("LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "MOVED", "ASK", "BUSY")
 )
-# By these a server refuses a write before it looks whether it has done it already.
+# The server refuses a write with these before it checks whether the write was executed already.
 _UNSEEN = frozenset(("OOM", "MISCONF", "NOREPLICAS"))
 _FIRST_PAUSE = 0.02
 _LONGEST_PAUSE = 0.5
@@ -38,12 +38,12 @@ def attempt(
     monotonic: Callable[[], float] = time.monotonic,
     meanwhile: Callable[[], None] | None = None,
 ) -> Op[T]:
-    """Wrap `op` so that what fails for a reason that may pass is tried again, within a deadline.
+    """Wrap `op` so that steps are retried after transient failures, within a deadline.
 
     `deadline` is in seconds and counts while the server does not answer. Once it has answered (`answered`:
-    before), what is left of `patience` (seconds from the start; or a function that tells how many are
-    left) may replace it: a verb that waits for an hour outlives a restart. `advice` is what to do where
-    the server does not serve. `meanwhile` is what there is to do while the first answer is on its way.
+    before this call), `patience` may extend it: seconds from the start, or a function that returns the
+    seconds left. A verb that waits for an hour thus survives a restart. `advice` is a hint for when the
+    server does not answer. `meanwhile` is called while the first answer is awaited.
     """
     began = monotonic()
 
@@ -63,7 +63,7 @@ def attempt(
             maybe_done = step.sendings > 0
             while True:
                 left = started + allowed(started) - monotonic()
-                # Leave room for a second try on a new connection: this one may be half-open.
+                # Leave time for a second try on a new connection: this one may be half-open.
                 step.within = max(left * 0.6, 0.2) if step.sendings == 0 else max(left, 0.2)
                 step.within = min(step.within, deadline)
                 step.sendings += 1
@@ -73,7 +73,7 @@ def attempt(
                     if isinstance(failure, LinkDown):
                         maybe_done = maybe_done or failure.sent
                     elif failure.code not in _PASSING and not (
-                        # The first copy may have been done: that can be told only when there is room.
+                        # Whether the first copy was executed, the server can say only with free memory.
                         step.writes and maybe_done and failure.code in _UNSEEN
                     ):
                         step = op.throw(_refused(failure, step, where))
@@ -87,7 +87,7 @@ def attempt(
                     yield Pause(min(pause, left))
                     pause = min(pause * 2, _LONGEST_PAUSE)
                     if isinstance(step, (Wait, Take)):
-                        # The time it was to block may be over; the operation looks again.
+                        # Its blocking time may be over; the operation decides.
                         step.seconds = min(step.seconds, 0.05)
                 except Stopped as stop:
                     step = op.throw(stop)

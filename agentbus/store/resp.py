@@ -1,6 +1,6 @@
-"""RESP2: what a step is on the wire, and how replies are read.
+"""Encodes steps in RESP2, and parses replies.
 
-Small replies are parsed here, since loading hiredis costs more than it saves on one of them.
+Small replies are parsed here: loading hiredis costs more than it saves on a few of them.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def pack(args: Sequence[Arg]) -> bytes:
 
 
 def commands(step: Step, *, whole: bool = False) -> list[Sequence[Arg]]:
-    """Return the commands that a step consists of; scripts by their digest, or with their `whole` text."""
+    """Return a step's commands; scripts by their digest, or with their `whole` text."""
     if isinstance(step, Script):
         keys = step.keys
         if whole:
@@ -60,7 +60,7 @@ def commands(step: Step, *, whole: bool = False) -> list[Sequence[Arg]]:
 
 
 def forgotten(replies: Sequence[Any]) -> bool:
-    """Tell whether the server does not know a script; it did nothing, and needs the text."""
+    """Report whether the server does not know a script; then it executed nothing, and needs the text."""
     return isinstance(replies[0], ServerReply) and replies[0].code == "NOSCRIPT"
 
 
@@ -81,7 +81,7 @@ def settle(step: Step, replies: list[Any]) -> Any:
 
 
 def moved(replies: Sequence[Any]) -> bool:
-    """Tell whether the server said that another one is, or will be, in charge."""
+    """Report whether the server replied that another one is, or will be, the master."""
     for reply in replies:  # noqa: SIM110 (a generator costs more than the loop)
         if isinstance(reply, ServerReply) and reply.code in _ELSEWHERE:
             return True
@@ -96,9 +96,9 @@ def _size(line: bytes) -> int:
 
 
 def parse(data: bytes, at: int) -> tuple[Any, int]:
-    """Read one reply from `data` at `at`; returns it and where the next one starts.
+    """Parse one reply from `data` at `at`; returns it and the offset of the next one.
 
-    Raises `Incomplete`, and `ValueError` for what is no reply.
+    Raises `Incomplete`, and `ValueError` for malformed data.
     """
     end = data.find(b"\r\n", at)
     if end < 0:

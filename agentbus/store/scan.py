@@ -28,9 +28,9 @@ def queues(scope: Scope) -> Op[list[str]]:
 def scan(
     scope: Scope, kind: str | None, *, of: str | None = None, count: int = 1000
 ) -> Generator[Step, Any, set[str]]:
-    """Return the keys that start like this project's (of one kind, if given), by SCAN.
+    """Return the keys with this project's prefix (of one kind, if given), by SCAN.
 
-    `of` says of which type of Redis's, `count` how many keys are looked at in one request.
+    `of` is a Redis type; `count` is how many keys one request examines.
     """
     yield floor()
     found: set[str] = set()
@@ -47,5 +47,5 @@ def scan(
 
 def key_bytes(key: str) -> bytes:
     """Return a scanned key as the server stores it."""
-    # Another program may write its titles in any encoding.
+    # Another program may have written its titles in any encoding.
     return key.encode("utf-8", "surrogateescape")

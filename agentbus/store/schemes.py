@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 
 def backend(text: str, project: str) -> Backend:
-    """Return the backend for a URL; `project` tells a cluster which of its shards is meant."""
+    """Return the backend for a URL; in a cluster, `project` selects the shard."""
     url = read(text)
     make = _SCHEMES.get(url.scheme)
     if make is None:
         raise UnknownBackend(
-            f"no backend is called {url.scheme[:20]!a}",
+            f"there is no backend {url.scheme[:20]!a}",
             hint=f"use one of {', '.join(f'{scheme}://' for scheme in _SCHEMES)}",
         )
     return make(url, project)

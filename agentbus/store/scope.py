@@ -19,7 +19,7 @@ _WITHOUT_END = 2**62
 
 
 class Once:
-    """The slot and token by which the server knows a request that it has answered before."""
+    """The slot and token by which the server recognises a resent request."""
 
     __slots__ = ("key", "slot", "token")
 
@@ -30,11 +30,11 @@ class Once:
 
 
 class Intervals:
-    """How often workers look around, in seconds.
+    """The intervals of workers, in seconds.
 
-    `beat` is from one heartbeat of a worker to the next, and `alive` how long one counts: a worker that
-    is silent for longer is dead to others. `look` is how long a worker's threads wait at most before they
-    look again, `fetch` how long it waits for new tasks before it confirms an order to pause.
+    A worker sends a heartbeat every `beat`; others consider it dead after `alive` without one. Its threads
+    wait at most `look` before they check for work again. `fetch` is how long it waits for new tasks before
+    it confirms an order to pause.
     """
 
     __slots__ = ("alive", "beat", "fetch", "look")
@@ -80,14 +80,14 @@ class Scope:
         self._process = os.getpid()
         self._client = os.urandom(8).hex()
         self._free: list[int] = []
-        # Iterators are counted by C code, so that two threads never get the same number.
+        # An iterator is advanced by C code, so that two threads never get the same number.
         self._slots = iter(range(1, _WITHOUT_END))
         self._tokens = iter(range(1, _WITHOUT_END))
 
     def once(self) -> Once:
-        """Reserve a slot for one write; it may be sent any number of times."""
+        """Reserve a slot for one write, which may be sent any number of times."""
         if self._process != os.getpid():
-            # A forked child must not answer to its parent's tokens.
+            # A forked child must not reuse its parent's tokens.
             self._begin()
         try:
             slot = self._free.pop()
@@ -96,7 +96,7 @@ class Scope:
         return Once(self.keys.once(f"{self._client}.{slot}"), slot, str(next(self._tokens)))
 
     def token(self) -> str:
-        """Return a word that no other request of this project's programs carries."""
+        """Return a token that no other request in this project carries."""
         if self._process != os.getpid():
             self._begin()
         return f"{self._client}.{next(self._tokens)}"
@@ -104,7 +104,7 @@ class Scope:
     def settled(self, once: Once, step: Step) -> None:
         """Free the slot of a write that was sent once and answered.
 
-        One that was sent again keeps its slot for good: its first copy may still be on the way.
+        A resent write keeps its slot for good: its first copy may still be on the way.
         """
         if step.sendings == 1:
             self._free.append(once.slot)

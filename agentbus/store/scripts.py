@@ -1,4 +1,4 @@
-"""The Lua scripts: their text, and the digests by which a server knows them."""
+"""The text of the Lua scripts, and the digests by which a server identifies them."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ _digests: dict[str, str] = {}
 
 
 def digest(name: str) -> str:
-    """Return the SHA1 by which a server knows a script, so that a shell verb need not read its text."""
+    """Return the SHA1 that identifies a script, so that a shell verb need not read its text."""
     if not _digests:
-        # Written by scripts/link-scripts; a test holds it.
+        # Written by scripts/link-scripts, and checked by a test.
         words = _read("digests.txt").decode().split()
         _digests.update(zip(words[::2], words[1::2], strict=True))
     return _digests[name]
@@ -33,5 +33,5 @@ def source(name: str) -> bytes:
 
 
 def _read(path: str) -> bytes:
-    # By the loader, since Spark's executors load this package from a zip.
+    # Through the loader, because Spark's executors load this package from a zip.
     return __spec__.loader.get_data(os.path.join(_HERE, path))  # type: ignore[no-any-return,union-attr]

@@ -1,7 +1,7 @@
-"""The steps that an operation may ask of a driver.
+"""The steps that an operation yields to a driver.
 
-An operation is a generator: it yields steps and receives each one's reply, in RESP2's raw shape
-(bytes, int, list, None). It never knows whether a thread or an event loop runs it.
+An operation is a generator: it yields steps and receives their replies as raw RESP2 values (bytes, int,
+list, None). It does not know whether a thread or an event loop runs it.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 class Step:
     """One exchange with the server. `within` is how long it may take, in seconds.
 
-    `meanwhile` is called between a request and its reply, in time that would be spent waiting, and again
-    if the request is sent again; a driver that cannot do so calls it before. It must not raise.
+    `meanwhile` is called between a request and its reply, while the caller would only wait, and again if
+    the request is resent; some drivers call it before the request. It must not raise.
     """
 
     __slots__ = ("meanwhile", "sendings", "within")
     writes = False
-    # How long the server may hold its answer back, in seconds.
+    # How long the server may block before it answers, in seconds.
     blocks = 0.0
 
     def __init__(self) -> None:
@@ -46,12 +46,12 @@ class Step:
 
     @property
     def label(self) -> str:
-        """What an error message calls this exchange."""
+        """The name of this exchange in error messages."""
         return type(self).__name__.lower()
 
 
 class Command(Step):
-    """A plain Redis command that only reads, or whose repetition changes nothing."""
+    """A plain Redis command that only reads, or is idempotent."""
 
     __slots__ = ("args",)
 
@@ -66,7 +66,7 @@ class Command(Step):
 
 
 class Batch(Step):
-    """Commands sent in one write; the reply is the list of theirs, errors among them."""
+    """Commands sent in one write; the reply is the list of their replies, including errors."""
 
     __slots__ = ("commands",)
 
@@ -76,14 +76,14 @@ class Batch(Step):
 
 
 class Script(Step):
-    """A Lua script: one atomic step, whose repetition changes nothing."""
+    """A Lua script: one atomic, idempotent step."""
 
     __slots__ = ("argv", "keys", "script", "writes")
 
     def __init__(
         self, script: str, keys: Sequence[str], argv: Sequence[Arg] = (), *, writes: bool = False
     ) -> None:
-        # As in `Step`, which is not called: a publish makes one of these.
+        # As in `Step.__init__`, which is not called, to save time in each publish.
         self.within = 5.0
         self.sendings = 0
         self.meanwhile = None
@@ -99,12 +99,12 @@ class Script(Step):
 
 
 def floor() -> Script:
-    """Return a step that an older server than Redis 7.0 cannot do, for those that read plainly."""
+    """Return a step that fails on servers older than Redis 7.0, for operations without scripts."""
     return Script("recall", ())
 
 
 class Wait(Step):
-    """Blocks until `stream` has entries past `after`, at most `seconds`; replies with up to `count`."""
+    """Blocks until `stream` has entries past `after`, for at most `seconds`; returns up to `count`."""
 
     __slots__ = ("after", "count", "seconds", "stream")
 
@@ -122,12 +122,11 @@ class Wait(Step):
 
 
 class Take(Step):
-    """Takes new entries of streams for a consumer, waiting for them at most `seconds` (0: not).
+    """Reads new entries of streams for a consumer, waiting at most `seconds` (0: not at all).
 
-    With a script `first`, that one runs before, in the same exchange; the reply is then a pair, of which
-    the second may be an error.
-    What it takes is pending from then on. Sent again after a lost answer it takes other entries; those
-    of the lost answer are pending still, so the caller looks at what it holds (`sendings` tells).
+    A script `first` runs before, in the same exchange; the reply is then a pair, of which the second may be
+    an error. The entries read become pending. Resent after a lost answer, the step reads other entries;
+    those of the lost answer stay pending, so the caller must check its pending entries if `sendings` > 1.
     """
 
     __slots__ = ("consumer", "count", "first", "group", "seconds", "streams")
@@ -157,7 +156,7 @@ class Take(Step):
 
 
 class Pause(Step):
-    """Waits for so many seconds without asking the server."""
+    """Waits for `seconds` without a request."""
 
     __slots__ = ("seconds",)
 
@@ -167,7 +166,7 @@ class Pause(Step):
 
 
 class Emit(Step):
-    """Hands one value to whoever iterates over the operation."""
+    """Passes one value to the operation's reader."""
 
     __slots__ = ("value",)
 
@@ -177,11 +176,11 @@ class Emit(Step):
 
 
 class Stopped(BaseException):
-    """Thrown into an operation whose reader stopped iterating; it may still finish its books."""
+    """Thrown into an operation whose reader stopped iterating; it may still move cursors."""
 
 
 class LinkDown(Exception):
-    """The connection failed; `sent` tells whether the request may have reached the server."""
+    """The connection failed; `sent` is true if the request may have reached the server."""
 
     def __init__(self, why: str, *, sent: bool) -> None:
         super().__init__(why)

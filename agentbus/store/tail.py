@@ -1,4 +1,4 @@
-"""One blocked read of a stream, shared by every coroutine that waits for its end to grow."""
+"""One blocked read of a stream, shared by all coroutines that wait for new entries."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from agentbus.core.errors import AgentBusError
 from agentbus.core.stream import position, text
 from agentbus.store.steps import Command, LinkDown, ServerReply, Step, Wait
 
-# How long a tail goes on reading after its last waiter has left: followers come back at once.
+# How long a tail reads on after its last waiter has left: followers come back at once.
 _LINGERS = 5.0
 _BLOCK = 5.0
 _READ_AT_ONCE = 1000
@@ -31,14 +31,14 @@ class Tails:
         self._tails: dict[str, _Tail] = {}
 
     async def wait(self, step: Wait) -> list[Any]:
-        """Return entries past `step.after`, waiting for them if need be; [] when the time is over."""
+        """Return entries past `step.after`, waiting for them if necessary; [] after the timeout."""
         tail = self._tails.get(step.stream)
         if tail is None or tail.ended:
             tail = self._tails[step.stream] = _Tail(step.stream, step.after, self._serve)
         after = position(step.after)
         found = tail.past(after, step.count)
         if not found and after < tail.began:
-            # From before this tail began to read.
+            # Older than the start of this tail.
             found = await self._exchange(_range(step)) or tail.past(after, step.count)
         if found:
             return found
@@ -75,7 +75,7 @@ class _Tail:
 
     @property
     def ended(self) -> bool:
-        """Whether this tail reads no longer."""
+        """Whether this tail has stopped reading."""
         return self._task.done()
 
     def past(self, after: tuple[int, int], count: int) -> list[Any]:
@@ -86,7 +86,7 @@ class _Tail:
         return self._entries[at : at + count]
 
     async def grown(self, after: tuple[int, int], count: int, seconds: float) -> list[Any]:
-        """Wait for an entry past an id, at most so many seconds."""
+        """Wait for an entry past an id, for at most `seconds`."""
         future: asyncio.Future[None] = self._loop.create_future()
         self._waiters[future] = after
         timer = self._loop.call_later(seconds, _wake, future)
@@ -99,21 +99,21 @@ class _Tail:
         return self.past(after, count)
 
     async def aclose(self) -> None:
-        """Stop reading; whoever waits is told so."""
+        """Stop reading; pending waits fail."""
         self._task.cancel()
         await asyncio.wait([self._task])
 
     async def _read(self, serve: Serve) -> None:
         self._next()
-        told: Exception = LinkDown("the shared read of the stream ended", sent=False)
+        error: Exception = LinkDown("the shared read of the stream ended", sent=False)
         try:
             await serve(self._steps, self._take)
         except (LinkDown, ServerReply, AgentBusError) as failure:
-            told = failure
+            error = failure
         finally:
             for future in self._waiters:
                 if not future.done():
-                    future.set_exception(told)
+                    future.set_exception(error)
 
     def _next(self) -> None:
         self._steps.put_nowait(Wait(self._stream, self._last, _BLOCK, _READ_AT_ONCE))

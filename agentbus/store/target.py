@@ -1,4 +1,4 @@
-"""Where a connection goes, and the commands that open it."""
+"""The address of a server, and the commands that open a connection to it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class Target:
-    """Where a connection goes, and how it introduces itself; `tls` is an `ssl.SSLContext`."""
+    """The address and login of a server; `tls` is an `ssl.SSLContext`."""
 
     __slots__ = ("database", "host", "password", "path", "port", "tls", "username")
 
@@ -34,7 +34,7 @@ class Target:
         self.tls = tls
 
     def greeting(self) -> list[tuple[Arg, ...]]:
-        """Return the commands that open a connection; they travel with the first request."""
+        """Return the commands that open a connection; they are sent with the first request."""
         commands: list[tuple[Arg, ...]] = []
         if self.password is not None:
             user = () if self.username is None else (self.username,)

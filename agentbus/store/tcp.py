@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def connect(target: Target, until: float) -> Any:
     """Connect to the first of a host's addresses that answers; raises `OSError`."""
     last: OSError | None = None
-    # As text, even a plain name would load the tables of international ones.
+    # As str, even an ASCII name would load the IDNA tables.
     host = target.host.encode() if target.host.isascii() else target.host
     found = _socket.getaddrinfo(host, target.port, 0, _socket.SOCK_STREAM)
     for family, kind, protocol, _name, address in found:

@@ -1,4 +1,4 @@
-"""Reads a server's URL, by hand: `urllib` takes longer to import than a verb may take."""
+"""Parses a server's URL by hand: importing `urllib` takes longer than a verb may take."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Url(Record):
     options: tuple[tuple[str, str], ...]
 
     def masked(self) -> str:
-        """Return the URL as it may be shown: a password, in any place, as `***`."""
+        """Return the URL for display, with every password as `***`."""
         who = self.username or ""
         if self.password is not None:
             who += ":***"
@@ -50,23 +50,23 @@ class Url(Record):
 
 
 def read(text: str) -> Url:
-    """Read `scheme://[user[:password]@]host[:port][,host…][/path][?options]`."""
+    """Parse `scheme://[user[:password]@]host[:port][,host…][/path][?options]`."""
     scheme, separator, rest = text.partition("://")
     if not separator or not scheme:
         raise ConfigError(
-            f"{_shown(text)} is no URL", hint="write it as redis://host:port or unix:///path"
+            f"{_shown(text)} is not a URL", hint="write it as redis://host:port or unix:///path"
         )
     for character in text:
         if character <= " " or "\x7f" <= character <= "\x9f" or "\ud800" <= character <= "\udfff":
             raise ConfigError(
-                "the server's URL holds a blank or a control character",
+                "the server's URL contains a blank or a control character",
                 hint="percent-encode it, as in %20",
             )
     rest, _, query = rest.partition("?")
     authority, slash, path = rest.partition("/")
     credentials, at, hosts = authority.rpartition("@")
     if "@" in query or ("@" in path and scheme.lower() != "unix"):
-        # It may be the rest of a password, which would be shown as a host, a port or an option.
+        # This may be the rest of a password, which messages would show as a host, a port or an option.
         raise ConfigError(
             "the server's URL has an '@' after its host",
             hint="percent-encode '/', '?' and '@' in a password, as in %2F, %3F and %40",
@@ -120,7 +120,8 @@ def _decoded(text: str) -> str:
         if data[at] == 37:
             if len(pair) < 2 or pair[0] not in _HEX or pair[1] not in _HEX:
                 raise ConfigError(
-                    "the server's URL has a '%' that starts no escape", hint="write it as %25"
+                    "the server's URL has a '%' that is not followed by two hex digits",
+                    hint="write it as %25",
                 )
             out.append(int(pair, 16))
             at += 3
@@ -130,11 +131,9 @@ def _decoded(text: str) -> str:
     try:
         return out.decode()
     except UnicodeDecodeError:
-        raise ConfigError(
-            "the server's URL decodes to no UTF-8", hint="encode it as UTF-8"
-        ) from None
+        raise ConfigError("the server's URL is not UTF-8", hint="encode it as UTF-8") from None
 
 
 def _shown(text: str) -> str:
-    # What cannot be read may hold a password: show no more than its beginning.
+    # An invalid URL may hold a password: show only its beginning.
     return ascii(text[:8] + "…" if len(text) > 8 else text)

@@ -125,7 +125,7 @@ def test_a_duration_is_counted_back_from_now():
 
 
 def test_a_point_in_time_that_cannot_be_read_is_told():
-    with pytest.raises(UsageError, match="'yesterday' is no point to start from"):
+    with pytest.raises(UsageError, match="'yesterday' is not a point to start from"):
         between("yesterday", None)
 
 

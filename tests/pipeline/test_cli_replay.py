@@ -69,7 +69,7 @@ def test_a_replay_tells_what_it_did_and_that_it_is_finished(real_shell: Shell, a
         (["--stream", "q:nobody"], 5, "holds nothing of 'q:nobody'"),
         (["--rate", "0"], 2, "not a number above 0"),
         (["--to-queue", "a", "--to-channel"], 2, "to one of them"),
-        (["--from", "tomorrow"], 2, "no point to start from"),
+        (["--from", "tomorrow"], 2, "not a point to start from"),
         (["--id", ""], 2, "the replay is empty"),
     ],
 )

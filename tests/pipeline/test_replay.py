@@ -149,7 +149,7 @@ def test_a_condition_that_is_none_is_a_usage_error(bench, where, told):
         ({"queue": "to", "channel": True}, "to one of them"),
         ({"queue": "a\0b"}, "control character"),
         ({"start": "2026-01-02", "end": "2026-01-01"}, "ends before it starts"),
-        ({"start": "yesterday"}, "no point to start from"),
+        ({"start": "yesterday"}, "not a point to start from"),
         ({"rate": 0}, "the rate is 0"),
     ],
 )

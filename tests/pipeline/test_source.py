@@ -250,7 +250,7 @@ def test_a_password_in_an_option_is_refused_and_not_shown(registered):
         ({"stream": "x"}, "has no option 'stream'"),
         ({"streams": "everything"}, "is not a stream"),
         ({"partitionRows": "-1"}, "give a number above 0"),
-        ({"from": "yesterday"}, "is no point to start from"),
+        ({"from": "yesterday"}, "is not a point to start from"),
     ],
 )
 def test_a_wrong_option_is_told(load, options, words):

@@ -1,1 +1,1 @@
-"""The embedded server: a real Valkey or Redis that the first call starts and that then stays."""
+"""The embedded server: a real Valkey or Redis that the first call starts and that keeps running."""

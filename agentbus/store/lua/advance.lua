@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- Moves an agent's cursors forward, never back.
+-- Advances an agent's cursors; they never move back.
 -- KEYS: heard, agents, cursors
 -- ARGV: agent, id, ordinal of that id ('' if unknown), then for each cursor its field in `heard`
 -- Returns: how many cursors moved

@@ -1,10 +1,10 @@
 #!lua flags=allow-oom
--- Takes tasks whose retry is due; what was trimmed away meanwhile becomes a tombstone.
--- KEYS: stream, retries, dead letters, stats, attempts, awaited, notes of what is settled
--- ARGV: group, consumer, how many at most, how many at most of those without an attempt so far (0: they are like
---       the others), what follows an id in a task's id, then fields and values of a tombstone
--- Returns: {entries, in how many ms the next one is due or '', how many were lost, 1 if these are without an attempt:
---          they run as if for the first time, and nothing is noted of them any longer; else 0}
+-- Takes tasks whose retry is due; trimmed ones become tombstones.
+-- KEYS: stream, retries, dead letters, stats, attempts, awaited, recorded outcomes
+-- ARGV: group, consumer, limit, limit for tasks without an attempt so far (0: they are like the others), the part
+--       of a task's id after the entry's id, then fields and values of a tombstone
+-- Returns: {entries, ms until the next one is due or '', number of lost tasks, 1 if these are without an attempt: they
+--          run as if for the first time, and their records are deleted; else 0}
 --@include settled
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
@@ -17,7 +17,7 @@ for _, id in ipairs(redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', now, 'LIMIT', 0
     kind = first
     most = first and firsts or tonumber(ARGV[3])
   end
-  -- Only of one kind at once, since the two are acknowledged in different ways.
+  -- Only one kind in one call, since the two are acknowledged in different ways.
   if kind ~= first or #taken + lost >= most then break end
   redis.call('ZREM', KEYS[2], id)
   local entry = redis.call('XCLAIM', KEYS[1], ARGV[1], ARGV[2], 0, id)[1]
@@ -25,7 +25,7 @@ for _, id in ipairs(redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', now, 'LIMIT', 0
   if entry then
     taken[#taken + 1] = entry
   elseif #redis.call('XRANGE', KEYS[1], id, id) == 1 then
-    -- Its group was made anew, which delivers it from the beginning.
+    -- The group was created again, and delivers from the beginning.
     redis.call('HDEL', KEYS[5], id)
   else
     lost = lost + 1

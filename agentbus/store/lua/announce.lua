@@ -1,8 +1,8 @@
 #!lua
 -- Takes a flag, or renews this agent's hold of it.
 -- KEYS: flag, done, fence, channel, agents, topics, once slot
--- ARGV: agent, TTL in ms ('' for none), 1 to take it from another, bound, token, flag's name, message
--- Returns: {'taken' | 'renewed' | 'held', value, fencing token, TTL left in ms (-1: none), channel's last id}
+-- ARGV: agent, TTL in ms ('' for none), 1 to take it from another agent, bound, token, flag's name, message
+-- Returns: {'taken' | 'renewed' | 'held', value, fencing token, remaining TTL in ms (-1: none), channel's last id}
 --@include once
 --@include say
 --@include stream
@@ -16,7 +16,7 @@ local function outcome(what)
 end
 if value and holder(value) == ARGV[1] then
   if ARGV[2] ~= '' then
-    -- Said only when an end is new: awaiters must not take the expiry for another program's doing.
+    -- A notice only when the TTL is new: awaiters must not take the expiry for another program's change.
     if redis.call('PTTL', KEYS[1]) == -1 then
       say(KEYS[4], KEYS[5], KEYS[6], ARGV[4], ARGV[1], 'renewed ' .. ARGV[6], 'coordination',
         'event', 'renewed', 'flag', ARGV[6])

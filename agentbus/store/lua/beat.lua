@@ -1,9 +1,9 @@
 #!lua flags=allow-oom
--- Shows that a worker lives, and tells it the orders that concern it.
+-- Records a worker's heartbeat, and returns the orders for it.
 -- KEYS: beats, the worker's record, paused
--- ARGV: worker, number of this beat, state, seconds for which a silent worker is kept, how many fields name its
+-- ARGV: worker, number of this beat, state, seconds for which a silent worker stays registered, how many fields name its
 --       orders, those fields, then fields and values of its record
--- Returns: {order in force as JSON or '', 1 if it is to stop, at its first beat those that were silent for so long}
+-- Returns: {order in force as JSON or '', 1 if it must stop, at its first beat the workers that were silent that long}
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 local number, fields = tonumber(ARGV[2]), 5 + tonumber(ARGV[5])
@@ -13,11 +13,11 @@ for _, found in ipairs(redis.call('HMGET', KEYS[3], unpack(ARGV, 6, fields))) do
 end
 local had = redis.call('HMGET', KEYS[2], 'number', 'state', 'stop')
 local last = tonumber(had[1] or 0)
--- An older beat that comes late must not undo what a newer one has said.
+-- A late beat must not overwrite a newer one.
 if number >= last then
   local state = ARGV[3]
-  -- Who is told here that nothing holds it goes on: it must not look as if it stood still for the next
-  -- order. The same beat sent again may have been told so before.
+  -- A worker that gets no order here resumes: it must not seem to comply already with the next order. The same
+  -- beat, resent, may have got this answer before.
   if state == 'paused' and (order == '' or (number == last and had[2] ~= 'paused')) then state = 'working' end
   redis.call('HSET', KEYS[2], 'number', ARGV[2], 'state', state, 'seen', now, unpack(ARGV, fields + 1))
   redis.call('HSETNX', KEYS[2], 'started', now)

@@ -1,11 +1,11 @@
 #!lua flags=allow-oom
--- Counts an attempt at a task that was delivered before, ahead of its handler's start.
+-- Counts an attempt at a redelivered task, before its handler starts.
 -- KEYS: stream, attempts
--- ARGV: group, consumer, id, attempts that nobody counted, token of this attempt
--- Returns: the number of this attempt, or 0 if the task is not this consumer's any longer
+-- ARGV: group, consumer, id, uncounted attempts, token of this attempt
+-- Returns: the number of this attempt, or 0 if this consumer no longer holds the task
 --@include owner
 if not owns(KEYS[1], ARGV[1], ARGV[2], ARGV[3]) then return 0 end
--- A request that is sent again because its answer was lost begins no further attempt.
+-- A request resent after a lost answer counts no further attempt.
 local number, token = string.match(redis.call('HGET', KEYS[2], ARGV[3]) or ARGV[4], '^(%d+) ?(.*)$')
 if token == ARGV[5] then return tonumber(number) end
 redis.call('HSET', KEYS[2], ARGV[3], string.format('%d %s', number + 1, ARGV[5]))

@@ -1,12 +1,12 @@
 #!lua flags=allow-oom
--- Notes how far a group is, so that it can be made again there: before the oldest that it has still to do.
+-- Records a group's position, before its oldest unfinished task, so that it can be created again there.
 -- KEYS: positions, then the streams
 -- ARGV: group, then for each stream its field among the positions
--- Returns: how many were noted
+-- Returns: how many were recorded
 local function before(id)
   local ms, seq = string.match(id, '^(%d+)%-(%d+)$')
   if seq ~= '0' then
-    -- Lua's numbers hold 53 bits; a longer one is noted a little early.
+    -- Lua's numbers hold 53 bits; a longer one is recorded a little early.
     if #seq < 16 then return ms .. '-' .. string.format('%d', tonumber(seq) - 1) end
     return ms .. '-0'
   end

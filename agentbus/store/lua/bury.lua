@@ -1,11 +1,11 @@
 #!lua flags=allow-oom
--- Moves a task to the dead letters: append there, acknowledge here; and tells those who asked to be told.
--- KEYS: stream, dead letters, stats, attempts, retries, result, awaited, notes of what is settled, once slot, then three
---       for each who is to be told
--- ARGV: group, consumer, id, what to keep in the result's place, seconds to keep it (0: never) with '@' and where the
---       letter lies if its id does not tell, a counter to raise ('' for none), the task's id, token, how many words
---       follow, fields and values that say why, then the words for each who is to be told
--- Returns: 1, 2 if other tasks wait for it, or 0 if the task is not this consumer's any longer
+-- Moves a task to the dead letters: appends it there, acknowledges it here, and appends its notifications.
+-- KEYS: stream, dead letters, stats, attempts, retries, result, awaited, recorded outcomes, once slot, then three
+--       for each notification
+-- ARGV: group, consumer, id, what to keep in the result's place, seconds to keep it (0: never) with '@' and the
+--       letter's queue if it is not that of the id, a counter to raise ('' for none), the task's id, token, how many words
+--       follow, fields and values of the letter, then the words of each notification
+-- Returns: 1, 2 if it has dependents, or 0 if this consumer no longer holds it
 --@include once
 --@include owner
 --@include tell
@@ -31,7 +31,7 @@ redis.call('XACK', KEYS[1], ARGV[1], ARGV[3])
 redis.call('HDEL', KEYS[4], ARGV[3])
 redis.call('ZREM', KEYS[5], ARGV[3])
 redis.call('HINCRBY', KEYS[3], 'dead', 1)
--- No result is JSON that starts so.
+-- No JSON starts like this.
 local seconds, where = string.match(ARGV[5], '^(%d+)(.*)$')
 if seconds ~= '0' then redis.call('SET', KEYS[6], '!' .. id .. where .. ' ' .. ARGV[4], 'EX', seconds) end
 if ARGV[6] ~= '' then redis.call('HINCRBY', KEYS[3], ARGV[6], 1) end

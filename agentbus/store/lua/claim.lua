@@ -1,8 +1,8 @@
 #!lua flags=allow-oom
--- Takes a piece of work for a task, or lets it go.
--- KEYS: what names the task that has it
--- ARGV: task id, seconds for which others may not have it; 0 lets it go
--- Returns: 1 if it is this task's, 0 if another has it
+-- Claims a work item for a task, or releases it.
+-- KEYS: the claim
+-- ARGV: task id, seconds until others may claim it; 0 releases it
+-- Returns: 1 if this task has it, 0 if another has
 local before = redis.call('GET', KEYS[1])
 if before and before ~= ARGV[1] then return 0 end
 if ARGV[2] == '0' then

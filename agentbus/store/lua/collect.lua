@@ -1,8 +1,8 @@
 #!lua flags=allow-oom
 -- Consumes completions, all or none of them, for one awaiter.
 -- KEYS: once slot, then the completions
--- ARGV: token, then for each completion its value as it was seen
--- Returns: {'1'} if they were there and are gone now, else {'0'}
+-- ARGV: token, then for each completion the value that was read
+-- Returns: {'1'} if they existed and are deleted now, else {'0'}
 --@include once
 local before = already(KEYS[1], ARGV[1])
 if before then return before end

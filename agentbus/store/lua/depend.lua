@@ -1,14 +1,14 @@
 #!lua
--- Keeps a task until those that it waits for are done; if they are, it is ready at once.
--- KEYS: after, its bodies, queues, stats, once slot, stream, order, metrics, readers, notes of what is settled, delayed,
---       bodies of what is delayed, bell, then for each task that it waits for its stream, result, delayed, stats,
---       awaited, after; and at last seen (only with a dedup key)
+-- Keeps a task until its dependencies are done; if they are, it is ready at once.
+-- KEYS: after, its bodies, queues, stats, once slot, stream, order, metrics, readers, recorded outcomes, delayed,
+--       bodies of delayed tasks, bell, then for each dependency its stream, result, delayed, stats,
+--       awaited, after; and last seen (only with a dedup key)
 -- ARGV: queue, bound, dedup window in seconds, task id's suffix, token, delay in ms ('' for none), due at in ms ('' for
---       no time), priority, ordering key or '', name of its dead letters, seconds that its end is noted, how many it
---       waits for, then for each of these its id, its entry ('' if that is not known), its number if it was delayed,
---       the group, for how many ms an end is noted; then the task's fields and values
--- Returns: {'accepted', task id}, {'seen', task id}, {'full', length}; or of one that it cannot wait for, by number:
---          {'buried', number, why}, {'absent', number}, or {'unclear', number} where its entry must be looked for
+--       no time), priority, ordering key or '', name of its dead letters, seconds that its outcome is recorded, how many
+--       dependencies, then for each of these its id, its entry ('' if unknown), its number if it was delayed,
+--       the group, for how many ms an outcome is recorded; then the task's fields and values
+-- Returns: {'accepted', task id}, {'seen', task id}, {'full', length}; or for a dependency, by number:
+--          {'buried', number, why}, {'absent', number}, or {'unclear', number} where its entry must be searched for
 --@include once
 --@include ids
 --@include stream
@@ -28,11 +28,11 @@ end
 local time = call('TIME')
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 
--- '+' if it is done, '' if it is not, else what is to be returned.
+-- '+' if it is done, '' if it is not, else the reply.
 local function look(n)
   local key, at = 8 + 6 * n, 8 + 5 * n
   local id, entry, group = ARGV[at], ARGV[at + 1], ARGV[at + 3]
-  -- One that ended may be noted here alone, until those that wait are told.
+  -- Until its dependents are released, its outcome may be recorded only here.
   local note = call('HGET', KEYS[10], id .. '\n' .. group) or call('HGET', KEYS[10], id .. '\n')
   if note then return note == '+' and '+' or { 'buried', n, string.sub(note, 2) } end
   if call('ZSCORE', KEYS[key + 5], id) then return '' end
@@ -41,7 +41,7 @@ local function look(n)
     local why = string.match(found[2], '^!%S* ?(.*)$')
     return why and { 'buried', n, why } or '+'
   elseif found[1] == 'done' then
-    -- That one was buried is noted for a while: past that nobody knows how it ended.
+    -- A burial is recorded for some time; later the outcome is unknown.
     local since = now - tonumber(string.match(entry, '^%d+'))
     return since <= tonumber(ARGV[at + 4]) and '+' or { 'absent', n }
   elseif found[1] == 'waiting' then
@@ -73,7 +73,7 @@ if #open == 0 then
 else
   call('HSET', KEYS[2], id, cjson.encode(task))
   call('ZADD', KEYS[1], #open, id)
-  -- With how many digits its number has, so that those that wait for one are in the order of their numbers.
+  -- Prefixed with the number's length, so that dependents are ordered by their numbers.
   local last = string.format('\n%02d', #string.match(id, '%d+')) .. id
   for _, n in ipairs(open) do
     local mark = ARGV[8 + 5 * n] .. '\n' .. ARGV[11 + 5 * n]

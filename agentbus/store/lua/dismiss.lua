@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
--- Orders that a worker stops; one that is not on the list is left alone.
+-- Orders a registered worker to stop.
 -- KEYS: the worker's record
--- Returns: 1, or 0 if it is not on the list
+-- Returns: 1, or 0 if it is not registered
 if redis.call('EXISTS', KEYS[1]) == 0 then return 0 end
 redis.call('HSET', KEYS[1], 'stop', 1)
 return 1

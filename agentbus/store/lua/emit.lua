@@ -1,10 +1,10 @@
 #!lua
--- Publishes events of an outbox, if the server is as its relay knows it, under ids that only grow.
+-- Publishes events of an outbox, under ids that only grow, if the server has the state that the relay expects.
 -- KEYS: stream, relay
--- ARGV: the relay's fencing token, the last id that it knows of, the highest id that its ledger knows, 1 to remove what
---       was published before, bound, then for each event how many words follow, its fields and values
+-- ARGV: the relay's fencing token, the last id that it knows, the highest id in its ledger, 1 to remove events
+--       published before, bound, then for each event how many words follow, its fields and values
 -- Returns: {'added', id, …}, fewer ids where the bound is met; {'stale', token} if there is a newer relay;
---          {'moved', id} if the last id is another one
+--          {'moved', id} if the last id differs
 --@include ids
 local call, stream, relay, floor = redis.call, KEYS[1], KEYS[2], ARGV[3]
 local token = call('HGET', relay, 'token')
@@ -28,7 +28,7 @@ call('HSET', relay, 'token', ARGV[1])
 while at <= #ARGV and room > 0 do
   local words, id = tonumber(ARGV[at]), '*'
   if newer(floor, last) then
-    -- The server lost what it had, or its clock went back: consumers are at the floor already.
+    -- The server lost what it had, or its clock went back: consumers have passed its ids already.
     local time = call('TIME')
     id = string.format('%d%03d-0', time[1], math.floor(time[2] / 1000))
     if not newer(id, floor) then

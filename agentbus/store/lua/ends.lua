@@ -1,7 +1,7 @@
 #!lua flags=no-writes
--- Says how long streams are and where they begin and end, without their entries.
+-- Returns the lengths of streams and their first and last ids, without entries.
 -- KEYS: streams
--- Returns: {the server's time in ms, then for each stream: length (-1 if it is no stream), first id, last id}
+-- Returns: {the server's time in ms, then for each stream: length (-1 if it is not a stream), first id, last id}
 local time = redis.call('TIME')
 local found = { tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000) }
 for _, key in ipairs(KEYS) do

@@ -1,9 +1,9 @@
 #!lua flags=allow-oom
--- Lets a task with an ordering key begin if none before it with this key is still to be done; puts it aside if one is.
+-- Lets a task with an ordering key start if all before it with this key are done; else puts it aside.
 -- KEYS: stream, order, attempts, retries
--- ARGV: group, consumer, id, ordering key, the consumer that holds what was put aside, attempts made so far,
---       milliseconds after which a task that was put aside looks again
--- Returns: 1 if it may begin, 0 if it was put aside, -1 if it is not this consumer's any longer
+-- ARGV: group, consumer, id, ordering key, the consumer that holds tasks put aside, attempts so far,
+--       milliseconds after which a task put aside is tried again
+-- Returns: 1 if it may start, 0 if it was put aside, -1 if this consumer no longer holds it
 --@include ids
 --@include owner
 --@include order

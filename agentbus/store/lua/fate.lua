@@ -1,9 +1,9 @@
 #!lua flags=no-writes
--- Tells what became of a task for a group.
+-- Returns the state of a task for a group.
 -- KEYS: stream, result, delayed, stats
 -- ARGV: entry's id ('' if the task was delayed), the task's id, its number if it was delayed, group ('' for
 --       'default', or the only one there is)
--- Returns: {'kept', what is kept under the result's key}, {'done'}, {'waiting'}, {'absent'}, {'group', the only
+-- Returns: {'kept', the stored result}, {'done'}, {'waiting'}, {'absent'}, {'group', the only
 --          one there is}, or {'groups', their names}
 --@include ids
 --@include stream

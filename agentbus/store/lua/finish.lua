@@ -1,10 +1,9 @@
 #!lua flags=allow-oom
--- Acknowledges one task with its result, and tells those who asked to be told.
--- KEYS: stream, stats, attempts, result, awaited, notes of what is settled, once slot, then three for each who is to be
---       told
--- ARGV: group, consumer, id, milliseconds that the handler took, result ('' to keep none), seconds to keep it,
---       a counter to raise ('' for none), the task's id, token, then the words for each who is to be told
--- Returns: 1, 2 if other tasks wait for it, or 0 if the task is not this consumer's any longer
+-- Acknowledges one task with its result, and appends its notifications.
+-- KEYS: stream, stats, attempts, result, awaited, recorded outcomes, once slot, then three for each notification
+-- ARGV: group, consumer, id, the handler's milliseconds, result ('' to keep none), seconds to keep it,
+--       a counter to raise ('' for none), the task's id, token, then the words of each notification
+-- Returns: 1, 2 if it has dependents, or 0 if this consumer no longer holds it
 --@include once
 --@include owner
 --@include tell

@@ -1,9 +1,9 @@
 #!lua flags=allow-oom
--- Tells tasks of one queue that others for which they waited are done: those that wait for no other are ready.
--- KEYS: notes of what is settled, awaited (where those that are done lay), after, its bodies, delayed, bodies of what is
---       delayed, bell, then for each of ARGV's priorities its stream and its order
--- ARGV: how many priorities, the priorities, then the members of awaited, which are the note's field, a newline, two
---       digits, and the one that waits
+-- Releases tasks of one queue from dependencies that are done; those without another one are ready.
+-- KEYS: recorded outcomes, awaited (of the finished tasks' queue), after, its bodies, delayed, bodies of delayed
+--       tasks, bell, then for each of ARGV's priorities its stream and its order
+-- ARGV: how many priorities, the priorities, then the members of awaited, which are the record's field, a newline, two
+--       digits, and the dependent
 -- Returns: how many tasks are ready
 --@include order
 --@include ready
@@ -15,7 +15,7 @@ for i = 1, number do places[ARGV[1 + i]] = 6 + 2 * i end
 for i = 2 + number, #ARGV do
   local field, id = string.match(ARGV[i], '^(.*)\n%d%d([^\n]*)$')
   if fields[#fields] ~= field then fields[#fields + 1] = field end
-  -- Each member counts once, whoever tells it, and however often.
+  -- Each member counts once, even if several processes pass it.
   if redis.call('ZREM', KEYS[2], ARGV[i]) == 1 and redis.call('ZSCORE', KEYS[3], id)
     and tonumber(redis.call('ZINCRBY', KEYS[3], -1, id)) < 1 then
     local body = redis.call('HGET', KEYS[4], id)

@@ -1,8 +1,8 @@
 #!lua flags=allow-oom
--- Removes a note and its tag entries, and says so on the channel.
+-- Removes a note and its tag entries, and appends a notice to the channel.
 -- KEYS: jot, jots, channel, agents, topics, once slot, then the zset of each tag it has
--- ARGV: title, agent, the tags that the caller believes it has, bound, token, message
--- Returns: {'forgotten', entry id}, {'absent'}, or {'tags', those it has now} if the belief was wrong
+-- ARGV: title, agent, the tags that the caller expects, bound, token, message
+-- Returns: {'forgotten', entry id}, {'absent'}, or {'tags', its present tags} if they differ
 --@include once
 --@include say
 local before = already(KEYS[6], ARGV[5])

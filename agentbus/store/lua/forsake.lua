@@ -1,11 +1,11 @@
 #!lua flags=allow-oom
--- Buries a task for which one that it waited for was buried; those that wait for it in turn are told later.
--- KEYS: notes of what is settled, awaited (where the buried one lay), after, its bodies, dead letters, result, stats,
---       awaited (of its own queue), then three for each who is to be told
--- ARGV: the note's field, how the members begin that wait for it, the member, what to note for those that wait for
+-- Buries a dependent of a buried task; its own dependents are buried later.
+-- KEYS: recorded outcomes, awaited (of the buried task's queue), after, its bodies, dead letters, result, stats,
+--       awaited (of its own queue), then three for each notification
+-- ARGV: the record's field, the prefix of its members, the member, the outcome to record for the dependents of
 --       this one, the error, seconds to keep it (0: never), a counter to raise ('' for none), how many words follow,
---       fields and values that say why, then the words for each who is to be told
--- Returns: the letter's id, or '' if it waits no longer
+--       fields and values of the letter, then the words of each notification
+-- Returns: the letter's id, or '' if it no longer waits
 --@include tell
 --@include over
 local id, letter = string.match(ARGV[3], '\n%d%d([^\n]*)$'), ''

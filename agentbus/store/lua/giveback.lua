@@ -1,8 +1,8 @@
 #!lua flags=allow-oom
--- Gives back tasks that were taken and not begun: due at once for any worker, and no attempt is counted.
+-- Gives back unstarted tasks: due at once for any worker, without counting an attempt.
 -- KEYS: stream, attempts, retries
--- ARGV: group, consumer, the consumer that holds what was put aside, attempts that nobody counted, then the ids
--- Returns: how many were still this consumer's
+-- ARGV: group, consumer, the consumer that holds tasks put aside, uncounted attempts, then the ids
+-- Returns: how many this consumer still held
 --@include owner
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)

@@ -1,8 +1,8 @@
 #!lua flags=allow-oom
--- Puts aside what a dead worker holds, due at once for any other, and deletes its consumer when it holds nothing.
+-- Puts aside the tasks of a dead worker, due at once for others, and deletes its consumer once it holds none.
 -- KEYS: beats, stream, retries, dead letters, stats, attempts
--- ARGV: worker, group, how long it must have been silent in ms, the consumer that holds what was put aside, how many
---       at most, then fields and values of a tombstone
+-- ARGV: worker, group, the silence required in ms, the consumer that holds tasks put aside, limit,
+--       then fields and values of a tombstone
 -- Returns: {how many were put aside, how many were lost, 1 if it holds more}, or {} if it lives
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
@@ -10,7 +10,7 @@ local seen = redis.call('ZSCORE', KEYS[1], ARGV[1])
 if seen and tonumber(seen) > now - tonumber(ARGV[3]) then return {} end
 if redis.call('EXISTS', KEYS[2]) == 0 then return { 0, 0, 0 } end
 local held = redis.pcall('XPENDING', KEYS[2], ARGV[2], '-', '+', ARGV[5], ARGV[1])
--- Without its group there is nothing to hold.
+-- Without its group, it holds nothing.
 if held.err then return { 0, 0, 0 } end
 local moved, lost = 0, 0
 for _, entry in ipairs(held) do
@@ -28,7 +28,7 @@ for _, entry in ipairs(held) do
 end
 if moved > 0 then redis.call('HINCRBY', KEYS[5], 'reclaimed', moved) end
 if lost > 0 then redis.call('HINCRBY', KEYS[5], 'lost', lost) end
--- A consumer that is deleted drops what it holds.
+-- Deleting a consumer drops its pending tasks.
 if #redis.call('XPENDING', KEYS[2], ARGV[2], '-', '+', 1, ARGV[1]) > 0 then return { moved, lost, 1 } end
 redis.call('XGROUP', 'DELCONSUMER', KEYS[2], ARGV[2], ARGV[1])
 return { moved, lost, 0 }

@@ -1,15 +1,15 @@
 #!lua flags=allow-oom
--- Shows that a consumer still works on its tasks, so that nobody takes them over.
+-- Sends a heartbeat for a consumer's tasks, so that they are not reclaimed.
 -- KEYS: stream
 -- ARGV: group, consumer, then the ids, ascending
--- Returns: the ids that were not this consumer's any longer
+-- Returns: the ids that this consumer no longer holds
 --@include held
 local ours, mine, gone = held(KEYS[1], ARGV[1], ARGV[2], ARGV[3], ARGV[#ARGV]), {}, {}
 for i = 3, #ARGV do
   if not ours[ARGV[i]] then
     gone[#gone + 1] = ARGV[i]
   elseif #redis.call('XRANGE', KEYS[1], ARGV[i], ARGV[i]) == 1 then
-    -- Claiming one that was trimmed away would drop it from what is pending, and nobody would know.
+    -- Claiming a trimmed one would silently drop it from the pending entries.
     mine[#mine + 1] = ARGV[i]
   end
 end

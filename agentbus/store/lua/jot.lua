@@ -1,9 +1,9 @@
 #!lua
--- Writes a note, replaces its tags, and says so on the channel.
+-- Writes a note, replaces its tags, and appends a notice to the channel.
 -- KEYS: jot, jots, channel, agents, topics, once slot, then the zsets of its new tags and of its old ones
--- ARGV: title, value, author, tags joined by ',', the tags that the caller believes it has now, 1 to keep an
+-- ARGV: title, value, author, tags joined by ',', the tags that the caller expects, 1 to keep an
 --       existing note, bound, token, message, how many of the tag keys are new tags; the rest are old ones
--- Returns: {'written', unix time, entry id}, {'exists'}, or {'tags', those it has now} if the belief was wrong
+-- Returns: {'written', unix time, entry id}, {'exists'}, or {'tags', its present tags} if they differ
 --@include once
 --@include say
 local before = already(KEYS[6], ARGV[8])
@@ -17,7 +17,7 @@ for i = 7, #KEYS do
     return redis.error_reply('WRONGTYPE ' .. KEYS[i] .. ' is a ' .. kind .. ', not a tag index')
   end
 end
--- Says so first: of all that follows, only this and the line after it can still be refused.
+-- The notice first: only this and the next line can still fail.
 local id = say(KEYS[3], KEYS[4], KEYS[5], ARGV[7], ARGV[3], ARGV[9], 'knowledge',
   'event', 'jotted', 'note', ARGV[1])
 local time = redis.call('TIME')

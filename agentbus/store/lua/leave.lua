@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- Deletes a consumer from the groups in which it holds nothing: what it held would be lost with it.
+-- Deletes a consumer from the groups in which it holds nothing, since its pending tasks would be lost with it.
 -- KEYS: streams
 -- ARGV: group, consumer
 -- Returns: from how many groups it was deleted

@@ -1,9 +1,9 @@
 #!lua flags=allow-oom
--- Removes what was noted of entries that are gone: no longer pending in a group, or no longer in a stream.
--- KEYS: stream, what was noted by entry id
--- ARGV: 'hash', 'zset' or 'set', group ('' where the entry needs only be in the stream), cursor, how many to look
---       at, 1 only to count
--- Returns: {cursor to go on from ('0' at the end), how many}
+-- Removes records of entries that are no longer pending in a group, or no longer in a stream.
+-- KEYS: stream, the records by entry id
+-- ARGV: 'hash', 'zset' or 'set', group ('' if the entry need only be in the stream), cursor, how many to examine,
+--       1 only to count
+-- Returns: {next cursor ('0' at the end), how many}
 local scan = { hash = 'HSCAN', zset = 'ZSCAN', set = 'SSCAN' }
 local remove = { hash = 'HDEL', zset = 'ZREM', set = 'SREM' }
 local page = redis.call(scan[ARGV[1]], KEYS[2], ARGV[3], 'COUNT', ARGV[4])

@@ -1,7 +1,7 @@
 #!lua flags=no-writes
--- Looks at flags and at the channel's end in one moment, so that nothing falls between.
+-- Reads flags and the channel's last id in one step, so that no change is missed.
 -- KEYS: channel, then for each flag: flag, done, fence
--- Returns: {channel's last id, then for each flag: value or '', TTL left in ms, completion or '', fencing token}
+-- Returns: {channel's last id, then for each flag: value or '', remaining TTL in ms, completion or '', fencing token}
 --@include stream
 local reply = { stream(KEYS[1])['last-generated-id'] }
 for i = 2, #KEYS, 3 do

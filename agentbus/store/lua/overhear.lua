@@ -1,5 +1,5 @@
 #!lua flags=no-writes
--- Reads what lies past a reader's cursors, oldest first, and says how far it looked.
+-- Reads the messages past a reader's cursors, oldest first, and returns how far it read.
 -- KEYS: channel, heard, one cursor for each topic (or the one cursor of all topics)
 -- ARGV: start ('' = after the cursors, else the id to start from, inclusive), limit, most entries to
 --       examine, agent to leave out ('' for none), then for each cursor: its field in `heard`, its topic
@@ -24,7 +24,7 @@ for i = 3, #KEYS do
     if not string.find(at, '^%d+%-%d+$') and not string.find(at, '^%d+$') then
       return { 'bad', KEYS[i], at }
     end
-    -- Beyond 64 bits it is no id, whatever it looks like.
+    -- Numbers beyond 64 bits are not ids.
     local ms, seq = parts(at)
     if longer(ms, '18446744073709551615') or longer(seq, '18446744073709551615') then
       return { 'bad', KEYS[i], at }
@@ -32,7 +32,7 @@ for i = 3, #KEYS do
     if newer(at, last) then return { 'ahead', KEYS[i], at, last } end
     local position
     if at == '0-0' then
-      -- A reader who never listened has missed nothing of what was trimmed before it came.
+      -- A new reader has not missed what was trimmed before its first read.
       position = trimmed
     else
       local kept = redis.call('HGET', KEYS[2], field)
@@ -78,6 +78,6 @@ for _, entry in ipairs(entries) do
 end
 if count == most then more = 1 end
 if count == 0 and missed ~= '0' then examined = last end
--- At the end of the stream the ordinals are known, whatever was known before.
+-- At the end of the stream, the ordinals are known in any case.
 if examined == last then ordinal = info['entries-added'] - count end
 return { 'entries', found, examined, more, missed, ordinal or -1, last, offsets, count }

@@ -1,8 +1,8 @@
 #!lua flags=no-writes
--- Tells what a consumer holds of a stream and does not know of: an answer that gave it tasks was lost. Those that
--- were trimmed away are left to be reclaimed.
+-- Returns the entries that a consumer holds without knowing, because an answer was lost. Trimmed ones are left
+-- to be reclaimed.
 -- KEYS: stream
--- ARGV: group, consumer, how many to look at, then the ids that the consumer knows of
+-- ARGV: group, consumer, how many to examine, then the ids that the consumer knows
 -- Returns: entries
 local known, found = {}, {}
 for i = 4, #ARGV do known[ARGV[i]] = true end

@@ -2,7 +2,7 @@
 -- Takes consumers out of quarantine.
 -- KEYS: quarantined
 -- ARGV: consumers; none means all
--- Returns: those that were in it
+-- Returns: those that were quarantined
 local asked = ARGV
 if not ARGV[1] then asked = redis.call('HKEYS', KEYS[1]) end
 local found = {}

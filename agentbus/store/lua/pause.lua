@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
--- Orders that a queue, an agent, a worker or the whole project takes no new tasks.
+-- Pauses a queue, an agent, a worker or the whole project.
 -- KEYS: paused
--- ARGV: field of the order, who orders it, why ('' for no reason)
+-- ARGV: field of the order, by whom, why ('' for no reason)
 -- Returns: the order as JSON
 --@include hold
 local order = { by = ARGV[2], at = now() }

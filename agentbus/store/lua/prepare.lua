@@ -1,8 +1,8 @@
 #!lua flags=allow-oom
--- Makes a group where it is missing, at its last known position; where none is known, at the oldest entry.
+-- Creates a group where it is missing, at its last recorded position, else at the oldest entry.
 -- KEYS: positions, then the streams
 -- ARGV: group, then for each stream its field among the positions
--- Returns: how many groups were made
+-- Returns: how many groups were created
 --@include ids
 local made = 0
 for i = 2, #KEYS do
@@ -18,7 +18,7 @@ for i = 2, #KEYS do
   end
   if not there then
     local known = redis.call('HGET', KEYS[1], ARGV[i])
-    -- A server that has gone back has other entries under these ids.
+    -- After a server went back in time, these ids are of other entries.
     if not known or newer(known, last) then known = '0' end
     redis.call('XGROUP', 'CREATE', stream, ARGV[1], known, 'MKSTREAM')
     made = made + 1

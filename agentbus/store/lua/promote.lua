@@ -1,8 +1,8 @@
 #!lua flags=allow-oom
 -- Moves tasks that are due into their streams.
 -- KEYS: delayed, bodies, then for each of ARGV's priorities its stream and its order
--- ARGV: how many at most, then the priorities
--- Returns: {how many moved, in how many ms the next one is due or ''}
+-- ARGV: limit, then the priorities
+-- Returns: {how many moved, ms until the next one is due or ''}
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 --@include order

@@ -4,7 +4,7 @@
 -- ARGV: queue, bound, 'refuse' or 'trim', dedup window in seconds, task id's suffix, token, how many tasks, then for
 --       each how many words follow at the end, which of the seen keys is its own (0: none), its ordering key
 --       ('': none), its fields and values
--- Returns: {'tasks', id, …}, whole task ids where they were seen before; or {'full', length}
+-- Returns: {'tasks', id, …}, whole task ids for those seen before; or {'full', length}
 --@include once
 --@include ids
 --@include least
@@ -30,7 +30,7 @@ local reply, at = { 'tasks' }, 8
 fresh = 0
 for n = 1, count do
   local words, mark, key = tonumber(ARGV[at]), tonumber(ARGV[at + 1]), ARGV[at + 2]
-  -- One key may stand twice in a batch.
+  -- A key may occur twice in a batch.
   local id = mark > 0 and (seen[mark] or call('GET', KEYS[7 + mark])) or nil
   if not id then
     id = call('XADD', stream, '*', unpack(ARGV, at + 3, at + 2 + words))

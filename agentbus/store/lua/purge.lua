@@ -25,8 +25,8 @@ for _ = 1, 20 do
   if old < 50 then break end
 end
 if redis.call('EXISTS', purged) == 0 then return gone end
--- The letters that stay are written again if they are few; else what was purged is only hidden until it is
--- the oldest, or all would wait for one letter.
+-- The remaining letters are rewritten if they are few. Else purged ones are only hidden until they are the
+-- oldest, since rewriting would block the server.
 local length, bytes, kept, from = redis.call('XLEN', stream), 0, {}, '-'
 if length > tonumber(ARGV[2]) then return gone end
 while true do

@@ -1,10 +1,10 @@
 #!lua
--- Appends tasks of which there is nothing to say but their payloads, all or none of them, where there is room.
+-- Appends tasks with nothing but payloads, all or none of them, if there is room.
 -- KEYS: stream, once slot, stats, queues
 -- ARGV: token, bound, queue, then the payloads
--- Returns: the first id, those of the others follow it; or nothing where there is no room as things are
+-- Returns: the first id, which those of the others follow; or nothing if there is no room without trimming
 local call, token = redis.call, ARGV[1] .. ' '
--- As in the file once, but for a plain id.
+-- As lib/once.lua, for a plain id.
 local kept = call('GET', KEYS[2])
 if kept and string.sub(kept, 1, #token) == token then return string.sub(kept, #token + 1) end
 local stream, last = KEYS[1], #ARGV

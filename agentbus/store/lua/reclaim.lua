@@ -1,10 +1,10 @@
 #!lua flags=allow-oom
--- Takes over tasks whose holder gave no sign of life; those put aside for a retry are left alone.
--- KEYS: stream, dead letters, stats, attempts, awaited, notes of what is settled
--- ARGV: group, consumer, idle time in ms, id to go on from, how many to look at, the consumer that holds what was
---       put aside, another one that is left alone (a worker knows what it holds: it may have been frozen for
---       long, and still run it), what follows an id in a task's id, then fields and values of a tombstone
--- Returns: {id to go on from ('' at the end), entries, how many were lost}
+-- Reclaims tasks whose holder sent no heartbeat; those put aside for a retry are left alone.
+-- KEYS: stream, dead letters, stats, attempts, awaited, recorded outcomes
+-- ARGV: group, consumer, idle time in ms, id to continue from, how many to examine, the consumer that holds tasks
+--       put aside, another one that is left alone (a worker that was frozen may still run its own tasks), the
+--       part of a task's id after the entry's id, then fields and values of a tombstone
+-- Returns: {id to continue from ('' at the end), entries, how many were lost}
 --@include settled
 local page = redis.call('XPENDING', KEYS[1], ARGV[1], 'IDLE', ARGV[3], ARGV[4], '+', ARGV[5])
 local taken, lost, last = {}, 0, ''
@@ -13,7 +13,7 @@ for _, pending in ipairs(page) do
   if pending[2] ~= ARGV[6] and pending[2] ~= ARGV[7] then
     local entry = redis.call('XCLAIM', KEYS[1], ARGV[1], ARGV[2], ARGV[3], last)[1]
     if entry then
-      -- Kept, since the answer that tells of it may be lost: its first attempt was counted by nobody.
+      -- Recorded, since this answer may be lost, and its first attempt was not counted.
       redis.call('HSETNX', KEYS[4], last, 1)
       taken[#taken + 1] = entry
     else

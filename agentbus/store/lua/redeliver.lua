@@ -1,9 +1,9 @@
 #!lua
--- Has tasks that a group acknowledged delivered to it again, in their order; those pending are left alone.
+-- Delivers acknowledged tasks to their group again, in order; pending ones are left alone.
 -- KEYS: stream, retries, attempts, stats, bell
--- ARGV: group, id to go on from, last id, how many to look at, how many to deliver at most, the consumer that
---       holds what was put aside, when the one before is due in ms, 1 only to count
--- Returns: {id to go on from ('' at the end), how many, the first one's id or '', the last one's or '', how many
+-- ARGV: group, id to continue from, last id, how many to examine, how many to deliver, the consumer that
+--       holds tasks put aside, when the one before is due in ms, 1 only to count
+-- Returns: {id to continue from ('' at the end), how many, the first one's id or '', the last one's or '', how many
 --          are pending, when the last one is due in ms}
 --@include page
 local ids, onwards = page(KEYS[1], ARGV[2], ARGV[3], tonumber(ARGV[4]))
@@ -32,7 +32,7 @@ if ARGV[8] ~= '1' and #chosen > 0 then
   redis.call('XCLAIM', KEYS[1], ARGV[1], ARGV[6], 0, unpack(words))
   local time = redis.call('TIME')
   local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
-  -- One after the other up to now, so that they come in their order: as text, 1-10 would come before 1-2.
+  -- Due one after the other up to now, to keep the order: as text, 1-10 sorts before 1-2.
   due = math.max(now - #chosen * 0.0005, due)
   for _, id in ipairs(chosen) do
     due = due + 0.0005

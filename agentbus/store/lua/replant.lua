@@ -1,11 +1,11 @@
 #!lua
--- Publishes a slice of a replay into a queue's stream, or the channel, and moves the replay's cursor past it.
--- KEYS: where to, the replay, then for a queue: queues, stats, order, metrics, readers; for the channel: topics
+-- Publishes a slice of a replay to a queue or the channel, and moves the replay's cursor past it.
+-- KEYS: target stream, the replay, then for a queue: queues, stats, order, metrics, readers; for the channel: topics
 -- ARGV: queue ('' for the channel), bound, the cursor's field, the run's field, the id that the slice follows ('' for
 --       none), 1 if this is the last try, seconds to keep the replay, then for each entry its id, its ordering key or
 --       topic ('' for none), how many words follow, its fields and values
--- Returns: {'done' or 'full', how many of the entries lie before the cursor now}; {'behind'} if it is not at the
---          slice yet, {'gone'} if there is no such replay
+-- Returns: {'done' or 'full', how many of the entries are before the cursor now}; {'behind'} if the cursor is not at
+--          the slice yet, {'gone'} if there is no such replay
 --@include ids
 --@include least
 --@include needed
@@ -15,7 +15,7 @@
 local call, place_to, replay, queue, bound = redis.call, KEYS[1], KEYS[2], ARGV[1], tonumber(ARGV[2])
 if call('EXISTS', replay) == 0 then return { 'gone' } end
 local cursor = call('HGET', replay, ARGV[3])
--- What comes before this slice was not published: it must not be passed over.
+-- The slice before this one was not published, and must not be skipped.
 if ARGV[5] ~= '' and (not cursor or newer(ARGV[5], cursor)) then return { 'behind' } end
 local at, last, passed, left = 8, #ARGV, 0, 0
 while cursor and at <= last and not newer(ARGV[at], cursor) do
@@ -31,7 +31,7 @@ end
 at = from
 while published < fits do
   local key, words = ARGV[at + 1], tonumber(ARGV[at + 2])
-  -- An entry that cannot be written ends the slice: those before it are published, and the cursor must say so.
+  -- An entry that cannot be written ends the slice; the cursor moves past those already published.
   if queue ~= '' then
     sent = redis.pcall('XADD', place_to, '*', unpack(ARGV, at + 3, at + 2 + words))
   else

@@ -1,7 +1,7 @@
 #!lua
--- Publishes a dead letter's task anew and notes where it went; once.
+-- Publishes a dead letter's task again, once, and records the new id.
 -- KEYS: dead letters, stream, queues, stats, replayed, purged
--- ARGV: letter's id, queue, task id's suffix, then the fields that are the letter's own and not the task's
+-- ARGV: letter's id, queue, task id's suffix, then the letter's own fields
 -- Returns: the new task's id, or '' if there is no such letter
 if redis.call('SISMEMBER', KEYS[6], ARGV[1]) == 1 then return '' end
 local before = redis.call('HGET', KEYS[5], ARGV[1])
@@ -10,7 +10,7 @@ local entry = redis.call('XRANGE', KEYS[1], ARGV[1], ARGV[1])[1]
 if not entry then return '' end
 local own, task, payload = {}, {}, false
 for i = 4, #ARGV do own[ARGV[i]] = true end
--- The letter's own fields come last; before them another program's task may have fields of the same names.
+-- The letter's own fields come last; another program's task may have fields of the same names.
 local last = #entry[2]
 while last > 0 and own[entry[2][last - 1]] do
   own[entry[2][last - 1]] = nil
@@ -18,7 +18,7 @@ while last > 0 and own[entry[2][last - 1]] do
 end
 for i = 1, last, 2 do payload = payload or entry[2][i] == 'payload' end
 for i = 1, last, 2 do
-  -- A new task of ours has a new id.
+  -- A new task has a new id.
   if not payload or entry[2][i] ~= 'id' then
     task[#task + 1] = entry[2][i]
     task[#task + 1] = entry[2][i + 1]

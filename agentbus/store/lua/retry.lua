@@ -1,8 +1,8 @@
 #!lua flags=allow-oom
--- Puts a task aside until it is due again; it stays pending, so that nothing trims it.
+-- Puts a task aside until it is due again; it stays pending, so that it is not trimmed.
 -- KEYS: stream, stats, attempts, retries, once slot
--- ARGV: group, consumer, id, delay in ms, attempts made so far, the consumer that holds what was put aside, token
--- Returns: when it is due in ms, or '' if the task is not this consumer's any longer
+-- ARGV: group, consumer, id, delay in ms, attempts so far, the consumer that holds tasks put aside, token
+-- Returns: when it is due in ms, or '' if this consumer no longer holds the task
 --@include once
 --@include owner
 local before = already(KEYS[5], ARGV[7])

@@ -1,8 +1,8 @@
 #!lua flags=allow-oom
--- Forgets an agent's cursors, so that it starts again at the oldest message.
+-- Deletes an agent's cursors, so that it starts again at the oldest message.
 -- KEYS: heard, cursors
 -- ARGV: for each cursor its field in `heard`
--- Returns: how many cursors there were
+-- Returns: how many cursors were deleted
 local gone = 0
 for i = 2, #KEYS do
   gone = gone + redis.call('DEL', KEYS[i])

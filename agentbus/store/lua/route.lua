@@ -1,15 +1,15 @@
 #!lua
--- Moves tasks to the queues of those who are to do them: append there, acknowledge here, all in one step. What cannot be
--- moved now is put aside.
+-- Moves tasks to the queues of their agents: appends there, acknowledges here, in one step. Tasks that cannot be
+-- moved now are put aside.
 -- KEYS: stream, attempts, retries, triggers, queues, stats, then for each place four: stream, order, stats, readers; then
 --       the seen keys and the windows of limits, by their numbers
--- ARGV: group, consumer, the consumer that holds what was put aside, pause in ms, loop window in ms, dedup window in s, what
---       follows the entry id in a task's id, how many places, for each of these its queue, its bound and its agent, then
---       for each task: entry id, and the number of its place; or 0 where there is more to say: task id, attempts made,
---       number of its seen key (0: none), ordering key ('': none), who triggered it ('': nobody that is known), 1 if the
+-- ARGV: group, consumer, the consumer that holds tasks put aside, pause in ms, loop window in ms, dedup window in s,
+--       the part of a task's id after the entry's id, how many places, for each of these its queue, its bound and its agent, then
+--       for each task: entry id, and the number of its place; or 0 if more follows: task id, attempts made,
+--       number of its seen key (0: none), ordering key ('': none), who triggered it ('': unknown), 1 if the
 --       graph of triggers is asked, how many candidates, and for each of these: place, envelope ('': new), trail ('':
---       new), how many limits, and for each of these: number of its key, how many, in so many ms
--- Returns: {when what was put aside is looked at again in ms or '', for each task the number of the candidate that got it,
+--       new), how many limits, and for each of these: number of its key, how many, in how many ms
+-- Returns: {when tasks put aside are tried again in ms or '', for each task the number of the candidate that got it,
 --          or 0: not this consumer's, -1: a duplicate, -2: its queues are full, -3: limited, -4: a circle, -5: too many
 --          fields, -6: another program's key stands there}
 --@include held
@@ -25,12 +25,12 @@ local base = 6 + 4 * places
 local mine = held(stream, group, ARGV[2], '-', '+')
 local gone, published, soonest, edges, fit, ways = {}, {}, nil, nil, {}, {}
 
--- Whether what is triggered by one agent may come to be triggered by another, as far as is known.
+-- Whether the recorded graph has a path from one agent to another.
 local function reaches(from, to)
   if not edges then
     edges = {}
     local members = pcall('ZRANGEBYSCORE', KEYS[4], string.format('%d', now - window), '+inf')
-    -- Who cannot be asked forbids.
+    -- If the graph cannot be read, assume one.
     if members['err'] then return true end
     for _, member in ipairs(members) do
       local a, b = string.match(member, '^([^\n]*)\n(.*)$')
@@ -54,7 +54,7 @@ local function reaches(from, to)
   return false
 end
 
--- Whether a place can take one more task now: 1, or why not.
+-- Whether a place can take one more task now: 1, or the reason why not.
 local function fits(spot)
   local key = KEYS[3 + 4 * spot]
   if fit[spot] == nil then
@@ -65,7 +65,7 @@ local function fits(spot)
   return room(key, tonumber(ARGV[7 + 3 * spot]), 1, KEYS[6 + 4 * spot]) and 1 or -2
 end
 
--- In how many ms a limit lets one more pass, 0 if it does now.
+-- Milliseconds until a limit admits one more task, 0 if it does now.
 local function limited(key, most, ms)
   if type(pcall('ZREMRANGEBYSCORE', key, '-inf', string.format('%d', now - ms))) == 'table' then return ms end
   if call('ZCARD', key) < most then return 0 end
@@ -73,7 +73,7 @@ local function limited(key, most, ms)
   return oldest and math.max(1, tonumber(oldest) + ms - now) or ms
 end
 
--- The envelope and the trail of a task that is the first to come from outside to an agent.
+-- The envelope and the trail of a task that comes to an agent from outside.
 local function first(spot)
   if not ways[spot] then
     local way = string.format('[[%s,%d]]', cjson.encode(ARGV[8 + 3 * spot]), now)
@@ -108,7 +108,7 @@ local function plainly(id, spot)
   local code = fits(spot)
   if code < 1 then return code end
   local entry = call('XRANGE', stream, id, id)[1]
-  -- Trimmed away: whoever takes over what is pending reports it.
+  -- It was trimmed: the consumer that reclaims it reports it.
   if not entry then return 0 end
   local envelope, trail = first(spot)
   if not copied(spot, entry[2], id .. suffix, envelope, trail) then return -5 end
@@ -139,7 +139,7 @@ local function move(id, task, key, from, asked, candidates)
       if one.envelope ~= '' then envelope, trail = one.envelope, one.trail end
       local new = copied(spot, entry[2], task, envelope, trail)
       if not new then return -5 end
-      -- It is moved: what another program made of these keys must not have it moved again.
+      -- It is moved: corrupted keys must not cause a second move.
       if key ~= '' then pcall('ZADD', KEYS[4 + 4 * spot], 0, place(key, new)) end
       for _, limit in ipairs(one.limits) do
         pcall('ZADD', KEYS[base + limit[1]], now, new)
@@ -159,7 +159,7 @@ local function move(id, task, key, from, asked, candidates)
   return code, wait
 end
 
--- Reads what more there is to say of a task; returns where the next one begins, too.
+-- Reads the further words of a task; also returns the position of the next one.
 local function read(at)
   local found = { task = ARGV[at], made = ARGV[at + 1], seen = tonumber(ARGV[at + 2]), key = ARGV[at + 3] }
   found.from, found.asked, found.candidates = ARGV[at + 4], ARGV[at + 5] == '1', {}
@@ -206,7 +206,7 @@ while at <= #ARGV do
   elseif code == -2 or code == -3 then
     local due = now + (wait or tonumber(ARGV[4]))
     pcall('HSET', KEYS[2], id, more and more.made or 0)
-    -- What cannot be put aside stays with this consumer, and is taken over like what the dead hold.
+    -- A task that cannot be put aside stays pending, and is reclaimed as from a dead consumer.
     if type(pcall('ZADD', KEYS[3], due, id)) ~= 'table' then
       call('XCLAIM', stream, group, ARGV[3], 0, id, 'JUSTID')
     end

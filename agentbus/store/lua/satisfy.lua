@@ -1,9 +1,9 @@
 #!lua flags=allow-oom
 -- Ends a hold: as satisfied, which leaves a completion, or as released, which does not.
 -- KEYS: flag, done, fence, channel, agents, topics, once slot
--- ARGV: agent, 'satisfied' or 'released', 1 to end another's hold, fencing token it must have ('' for any),
+-- ARGV: agent, 'satisfied' or 'released', 1 to end another's hold, required fencing token ('' for any),
 --       note, seconds to keep the completion, bound, token, flag's name, message
--- Returns: {'ended', agent @ time, fencing token, entry id}, {'held', value, fencing token, TTL left in ms},
+-- Returns: {'ended', agent @ time, fencing token, entry id}, {'held', value, fencing token, remaining TTL in ms},
 --          or {'absent'} if there is no such hold to release
 --@include once
 --@include say

@@ -1,12 +1,12 @@
 #!lua flags=no-writes
--- Goes so many entries along a stream, to find where they end.
+-- Finds the id that lies a number of entries further in a stream.
 -- KEYS: stream
--- ARGV: id to start after, id to end with, how many entries to go
+-- ARGV: id to start after, last id, number of entries
 -- Returns: {how many there were, id of the last of them ('' for none)}
 local left, seen, last = tonumber(ARGV[3]), 0, ''
 local from = '(' .. ARGV[1]
 while left > 0 do
-  -- Entries may be large, and all that are looked at in one call are in memory.
+  -- Entries may be large, and one call holds all that it reads in memory.
   local wanted = math.min(100, left)
   local page = redis.call('XRANGE', KEYS[1], from, ARGV[2], 'COUNT', wanted)
   if #page > 0 then

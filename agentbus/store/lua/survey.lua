@@ -1,7 +1,7 @@
 #!lua flags=no-writes
--- Surveys streams of tasks in one moment: how far each group is, what is held, and by whom.
+-- Surveys streams of tasks in one step: the position, backlog and pending tasks of each group.
 -- KEYS: streams
--- ARGV: the consumer that holds what was put aside, how many pending entries to look at for the longest held, how
+-- ARGV: the consumer that holds tasks put aside, how many pending entries to examine for the longest held, how
 --       many undelivered ones to count where the server does not know, and how many bytes of them to read for it
 -- Returns: {the server's time in ms, then for each stream: {length (-1 if there is none), first id, groups}}, of
 --          each group {name, last delivered id, entries not delivered, 1 if that is exact, id of the oldest of them,
@@ -33,7 +33,7 @@ end
 
 local function undelivered(key, length, first, last, delivered, lag)
   if last == '' or not newer(last, delivered) then return 0, 1 end
-  -- All that is there was never delivered. The server's own figure would count what was trimmed away, too.
+  -- No entry was delivered. The server's own figure would include trimmed ones.
   if newer(first, delivered) then return length, 1 end
   if type(lag) == 'number' then return math.max(0, math.min(lag, length)), 1 end
   return count(key, delivered)

@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
--- Deletes consumers that hold nothing and have not been heard of for long.
+-- Deletes consumers that hold nothing and have been silent for long.
 -- KEYS: stream
--- ARGV: group, the consumer that holds what was put aside, how long in ms, how many at most, 1 only to count
+-- ARGV: group, the consumer that holds tasks put aside, how long in ms, limit, 1 only to count
 -- Returns: how many
 local consumers = redis.pcall('XINFO', 'CONSUMERS', KEYS[1], ARGV[1])
 -- The group may have been removed a moment ago.

@@ -1,8 +1,8 @@
 #!lua flags=allow-oom
--- Removes entries that every group has acknowledged and every other reader has passed, once they are old.
+-- Removes entries that every group has acknowledged and every other reader has passed, after the retention.
 -- KEYS: stream, readers
--- ARGV: how long they are kept in ms, how many to remove at most, 1 only to count, id to count from
--- Returns: {how many, id to go on from ('' at the end)}
+-- ARGV: how long they are kept in ms, the most to remove, 1 only to count, id to count from
+-- Returns: {how many, id to continue from ('' at the end)}
 --@include ids
 --@include least
 --@include needed
@@ -20,7 +20,7 @@ if ARGV[3] == '1' then
   local ids, onwards = page(KEYS[1], ARGV[4], '(' .. lowest, tonumber(ARGV[2]))
   return { #ids, onwards }
 end
--- Whole nodes first, so many at most; then what is left in the last node, which is little.
+-- Whole nodes first, up to the limit; then the few entries left in the last node.
 local gone = redis.call('XTRIM', KEYS[1], 'MINID', '~', lowest, 'LIMIT', ARGV[2])
 if gone > 0 then return { gone, lowest } end
 return { redis.call('XTRIM', KEYS[1], 'MINID', '=', lowest), '' }

@@ -1,20 +1,20 @@
 #!lua flags=allow-oom
--- Acknowledges the tasks that this consumer has done and still holds, and takes the next ones.
--- KEYS: stats, once slot (not used without a token), awaited, notes of what is settled, then the streams, in the order
+-- Acknowledges finished tasks that this consumer still holds, and takes new ones.
+-- KEYS: stats, once slot (not used without a token), awaited, recorded outcomes, then the streams, in the order
 --       in which they are read
 -- ARGV: group, consumer, token ('' if nothing is acknowledged), how many to take at most, how many of these from the
---       last stream that has any, milliseconds that the handlers took, what follows an id in a task's id for each
+--       last non-empty stream, the handlers' milliseconds, the part of a task's id after the entry's id for each
 --       stream, as lines, then for each stream how many ids are its own, then for each how many of its entries the
 --       consumer holds if none was taken from it ('' if it does not know), then all the ids, ascending within a stream
--- Returns: {the ids that were not this consumer's any longer, {{index of the stream, entries}, …}, 1 where the
---          group is missing from a stream, 1 if other tasks wait for what is done}
+-- Returns: {the ids that this consumer no longer holds, {{index of the stream, entries}, …}, 1 where the
+--          group is missing from a stream, 1 if finished tasks have dependents}
 --@include held
 local call, group, consumer, left = redis.call, ARGV[1], ARGV[2], tonumber(ARGV[4])
 local streams = #KEYS - 4
 local stale, taken, missing = {}, {}, 0
--- Most queues hold nothing that others wait for: then this is all that is asked.
+-- Most queues have no dependencies: then this is the only check.
 local awaited = ARGV[3] ~= '' and call('EXISTS', KEYS[3]) == 1
--- Notes of the ids, which are done, those that others wait for.
+-- Records the outcome of those ids, all done, that have dependents.
 local function pass_on(i, ids)
   local suffixes = {}
   for line in string.gmatch(ARGV[7], '[^\n]+') do suffixes[#suffixes + 1] = line end
@@ -40,7 +40,7 @@ if ARGV[3] ~= '' then
       if number > 0 then
         local stream, to = KEYS[i + 4], from + number - 1
         local mine, ids, pending = 0, {}, redis.pcall('XPENDING', stream, group)
-        -- Only a consumer's own reads add to what is pending for it. If it has been told of all of them, and as
+        -- Only a consumer's own reads add to what is pending for it. If it knows of all reads, and as
         -- many are pending as it knows of, it holds them all: this needs no look at each.
         local all = false
         for _, of in ipairs(pending[4] or {}) do

@@ -1,8 +1,8 @@
 #!lua flags=allow-oom
--- Forgets a queue of which nothing is left.
--- KEYS: queues, then all that a queue may be made of
+-- Removes an empty queue from the registry.
+-- KEYS: queues, then all keys of a queue
 -- ARGV: queue
--- Returns: 1 if it was known and is forgotten, else 0
+-- Returns: 1 if it was removed, else 0
 for i = 2, #KEYS do
   if redis.call('EXISTS', KEYS[i]) == 1 then return 0 end
 end

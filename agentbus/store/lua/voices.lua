@@ -1,9 +1,9 @@
 #!lua flags=no-writes
--- Reads the metrics stream backwards, for what relays and consumers of events told.
+-- Reads the metrics stream backwards, for the reports of relays and consumers of events.
 -- KEYS: metrics
--- ARGV: the id to begin before ('+': the newest), the id to stop at, how many entries to look at
+-- ARGV: the id to begin before ('+': the newest), the id to stop at, how many entries to examine
 -- Returns: {the server's time in ms, where to begin next ('' at the end), then for each entry that they wrote its
---          id, stream, role, lag_ms, lag_events_count and unknown_event_type, '' for what it does not say}
+--          id, stream, role, lag_ms, lag_events_count and unknown_event_type, '' for absent ones}
 local time = redis.call('TIME')
 local found = { tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000), '' }
 if redis.call('TYPE', KEYS[1])['ok'] ~= 'stream' then return found end

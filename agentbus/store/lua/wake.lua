@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- Says that a task with an ordering key is done with: the next one, if it was put aside, is due at once.
+-- Ends the turn of a task with an ordering key: the next one, if it was put aside, is due at once.
 -- KEYS: stream, order, retries, bell
 -- ARGV: id, ordering key
 -- Returns: 1 if another one was waiting

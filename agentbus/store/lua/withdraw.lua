@@ -1,8 +1,8 @@
 #!lua flags=allow-oom
--- Takes a worker off the list, and drops the orders for it alone.
+-- Unregisters a worker, and deletes the orders for it alone.
 -- KEYS: beats, the worker's record, paused
--- ARGV: worker, the field of its orders, how long it must have been silent in ms, 0 if it leaves by itself
--- Returns: 1, or 0 if it was heard since
+-- ARGV: worker, the field of its orders, the silence required in ms, 0 if it leaves by itself
+-- Returns: 1, or 0 if it has sent a heartbeat since
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 local seen, silent = redis.call('ZSCORE', KEYS[1], ARGV[1]), tonumber(ARGV[3])

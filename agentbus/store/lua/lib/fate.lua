@@ -1,5 +1,5 @@
--- fate(key, result, delayed, stats, entry, id, number, group): what became of a task for a group, as the file fate
--- returns it; `key` is its stream.
+-- fate(key, result, delayed, stats, entry, id, number, group): the state of a task for a group, as
+-- returned by fate.lua; `key` is its stream.
 local function fate(key, result, delayed, stats, entry, id, number, group)
   local kept = redis.call('GET', result)
   if kept then return { 'kept', kept } end
@@ -17,7 +17,7 @@ local function fate(key, result, delayed, stats, entry, id, number, group)
   for _, flat in ipairs(redis.call('XINFO', 'GROUPS', key)) do
     local info = {}
     for j = 1, #flat, 2 do info[flat[j]] = flat[j + 1] end
-    -- A router does nothing but move tasks, each under the id that it has here.
+    -- A router only moves tasks, each under its id here.
     if info['name'] ~= 'router' or group == 'router' then names[#names + 1] = info['name'] end
     if info['name'] == wanted then reached = info['last-delivered-id'] end
   end
@@ -26,7 +26,7 @@ local function fate(key, result, delayed, stats, entry, id, number, group)
     if #names == 1 then return { 'group', names[1] } end
     return { 'groups', unpack(names, 1, math.min(#names, 100)) }
   end
-  -- One that was delayed got an id of its own when it fell due, which nobody kept.
+  -- A delayed task got another id when it was due, which is not recorded.
   if entry == '' then return { 'waiting' } end
   local there = #redis.call('XRANGE', key, entry, entry) == 1
   if newer(entry, reached) then return { there and 'waiting' or 'absent' } end

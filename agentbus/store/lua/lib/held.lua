@@ -1,5 +1,5 @@
--- held(stream, group, consumer, from, to): the ids between the two that this consumer holds, as a set. It may hold
--- more than it asks about.
+-- held(stream, group, consumer, from, to): the ids from `from` to `to` that this consumer holds, as a set. It may
+-- hold others, too.
 local function held(stream, group, consumer, from, to)
   local found = {}
   repeat

@@ -7,7 +7,7 @@ local function now()
   local seconds = tonumber(redis.call('TIME')[1])
   local days = math.floor(seconds / 86400)
   local rest = seconds % 86400
-  -- Days to a date: years begin in March, so that the leap day comes last.
+  -- From days to a date: years start in March, so that the leap day comes last.
   local z = days + 719468
   local era = math.floor(z / 146097)
   local doe = z - era * 146097

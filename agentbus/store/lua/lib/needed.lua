@@ -1,6 +1,6 @@
--- needed(stream, readers): the lowest id that a group may still need, nil where there is no group: what is
--- pending, else what follows the last delivered. Never above what a reader in the hash `readers`, if there is
--- one, still needs.
+-- needed(stream, readers): the lowest id that a group may still need, nil without a group: the oldest
+-- pending entry, else the one after the last delivered. Never above the id that a reader in the hash
+-- `readers`, if given, still needs.
 local function after(id)
   local ms, seq = string.match(id, '^(%d+)%-(%d+)$')
   if #seq < 15 then return ms .. '-' .. string.format('%d', tonumber(seq) + 1) end
@@ -22,7 +22,7 @@ local function needed(stream, readers)
   if lowest and readers then lowest = least(readers, lowest) end
   return lowest
 end
--- room(stream, bound, wanted, readers): whether so many more entries fit, after trimming what nobody needs.
+-- room(stream, bound, wanted, readers): whether `wanted` more entries fit, after trimming unneeded ones.
 local function room(stream, bound, wanted, readers)
   local length = redis.call('XLEN', stream)
   if length + wanted <= bound then return true end

@@ -1,4 +1,4 @@
--- place(key, id): where a task with this ordering key stands in the index `order`, a sorted set of equal scores, so
+-- place(key, id): the member of a task with this ordering key in the index `order`, a sorted set of equal scores, so
 -- that those of one key follow each other by id. A key holds no newline.
 local function place(key, id)
   local ms, seq = string.match(id, '^(%d+)%-(%d+)')

@@ -1,5 +1,5 @@
--- over(notes, index, field, prefix): forgets how a task ended once nobody is left who waits for it. The members of
--- the index are `task\ngroup`, and `task\ngroup\n` with two digits and the one that waits beside each.
+-- over(notes, index, field, prefix): deletes a recorded outcome once the task has no dependents. The members of
+-- the index are `task\ngroup`, and `task\ngroup\n` with two digits and the dependent for each.
 local function over(notes, index, field, prefix)
   local page = redis.call('ZRANGEBYLEX', index, '[' .. prefix, '(' .. string.sub(prefix, 1, -2) .. '\11', 'LIMIT', 0, 20)
   for _, member in ipairs(page) do

@@ -1,6 +1,6 @@
--- ready(id, task, keys, now): a task that waits for no other gets into its stream, or waits on until it is due.
--- `task` is {priority, ordering key or '', due at in ms or '', name of its dead letters, seconds that its end is
--- noted, fields and values …}; `keys` are its stream, order, delayed, bodies of what is delayed, bell.
+-- ready(id, task, keys, now): moves a task without unfinished dependencies into its stream, or delays it until it is due.
+-- `task` is {priority, ordering key or '', due at in ms or '', name of its dead letters, seconds that its outcome
+-- is recorded, fields and values …}; `keys` are its stream, order, delayed, bodies of delayed tasks, bell.
 local function ready(id, task, keys, now)
   if task[3] ~= '' and tonumber(task[3]) > now then
     redis.call('HSET', keys[4], id, cjson.encode({ task[1], task[2], unpack(task, 6) }))

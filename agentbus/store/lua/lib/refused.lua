@@ -1,5 +1,5 @@
--- Refusals are counted at once, and told to the metrics stream at most once a second for each queue: a
--- publisher that tries again and again must not fill it.
+-- Refusals are counted at once, but written to the metrics stream at most once a second for each queue, so that
+-- a publisher that keeps retrying does not fill it.
 local function tell_refused(metrics, stats, bound, queue, pause)
   local kept = redis.pcall('HMGET', stats, 'refused', 'refused_told', 'refused_at')
   if kept['err'] then return end
@@ -12,11 +12,11 @@ local function tell_refused(metrics, stats, bound, queue, pause)
   local id = redis.pcall('XADD', metrics, 'MAXLEN', '~', bound, '*', 'kind', 'refusal', 'version', 1, 'queue', queue,
     'from', string.format('%d', before > 0 and before or now), 'to', string.format('%d', now),
     'refused', string.format('%d', all - told))
-  -- Whatever another program made of the stream, a refusal must reach its publisher.
+  -- The refusal must reach its publisher even if another program has corrupted the stream.
   if type(id) == 'table' then return end
   redis.call('HSET', stats, 'refused_told', string.format('%d', all), 'refused_at', string.format('%d', now))
 end
--- refused(metrics, stats, bound, queue, number): so many tasks were refused.
+-- refused(metrics, stats, bound, queue, number): counts `number` refused tasks.
 local function refused(metrics, stats, bound, queue, number)
   redis.call('HINCRBY', stats, 'refused', number)
   tell_refused(metrics, stats, bound, queue, 1000)

@@ -1,6 +1,6 @@
 -- say(channel, agents, topics, bound, agent, message, topic, ...): append to the channel, trimmed
 -- to about `bound` entries, and note who spoke on what. The rest are further fields. Returns the id.
--- An index that another program has spoilt must not make a message look refused that was written.
+-- A corrupted index must not make a written message look refused.
 local function touch(index, member, at)
   if redis.pcall('ZADD', index, at, member) == 1 then
     redis.call('ZREMRANGEBYRANK', index, 0, -10001)

@@ -1,6 +1,6 @@
--- settled(index, notes, id, group, verdict): notes how a task ended for a group ('+' done, '!' and an error: buried),
--- if others wait for that; they are told in a further step. Returns whether any do. What another program made of
--- the index keeps nobody from acknowledging.
+-- settled(index, notes, id, group, verdict): records a task's outcome for a group ('+' done, '!' and an error: buried),
+-- if it has dependents, which a further step releases. Returns whether it has any. A corrupted index does not
+-- prevent the acknowledgement.
 local function settled(index, notes, id, group, verdict)
   local field = id .. '\n' .. group
   if type(redis.pcall('ZSCORE', index, field)) ~= 'string' then return false end

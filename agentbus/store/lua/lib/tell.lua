@@ -1,7 +1,7 @@
--- tell(stats, key, at): appends what others are to be told of a task: its reply, its webhook. From KEYS[key] on
+-- tell(stats, key, at): appends the notifications of a task: its reply, its webhook. From KEYS[key] on
 -- three keys for each: stream, queues, stats of the queue there. From ARGV[at] on for each: queue ('' for a
--- caller's private stream), how many words follow, and its fields and values. What cannot be appended (another
--- program's key stands there) is counted, and keeps nobody from acknowledging.
+-- caller's private stream), how many words follow, and its fields and values. One that cannot be appended
+-- (because of another program's key) is counted, and does not prevent the acknowledgement.
 local function tell(stats, key, at)
   while KEYS[key] do
     local queue, count = ARGV[at], tonumber(ARGV[at + 1])

@@ -1,9 +1,9 @@
--- entry(key, place): the id of the task that stands there.
+-- entry(key, place): the id of the task in this place.
 local function entry(key, at)
   local id = string.gsub(string.sub(at, #key + 2), '%f[%d]0+(%d)', '%1')
   return id
 end
--- open(stream, id): the groups that have still to do a task, by name.
+-- open(stream, id): the groups that have not done a task, by name.
 local function open(stream, id)
   local found, any = {}, false
   for _, group in ipairs(redis.call('XINFO', 'GROUPS', stream)) do
