@@ -11,7 +11,7 @@ from agentbus.core.clock import rfc3339
 from agentbus.core.errors import AgentBusError
 from agentbus.core.names import unescape
 from agentbus.core.stream import text
-from agentbus.queues.ids import PRIORITIES
+from agentbus.queues.ids import PRIORITIES, groups_of
 from agentbus.queues.notify import notifications
 from agentbus.store.steps import Batch, Command, Script, ServerReply
 
@@ -208,12 +208,5 @@ def _group(scope: Scope, queue: str) -> Generator[Step, Any, str]:
 
 def groups(scope: Scope, queue: str) -> Generator[Step, Any, set[str]]:
     """Return the groups that work on a queue."""
-    replies = yield Batch(
-        [("XINFO", "GROUPS", scope.keys.queue(queue, priority)) for priority in PRIORITIES]
-    )
-    return {
-        text(dict(zip(flat[::2], flat[1::2], strict=True))[b"name"])
-        for found in replies
-        if not isinstance(found, ServerReply)
-        for flat in found
-    }
+    found = yield from groups_of(scope, queue)
+    return {text(group[b"name"]) for groups in found.values() for group in groups}

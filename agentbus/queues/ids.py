@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any
 from agentbus.core import envelope, names
 from agentbus.core.errors import NotFound, UsageError
 from agentbus.core.stream import text
-from agentbus.store.steps import Command
+from agentbus.store.steps import Batch, Command, ServerReply
 
 if TYPE_CHECKING:
+    from collections.abc import Generator
+
     from agentbus.store.scope import Scope
-    from agentbus.store.steps import Op
+    from agentbus.store.steps import Op, Step
 
 
 class Priority(StrEnum):
@@ -56,6 +58,18 @@ def peek(scope: Scope, queue: str, limit: int = 10) -> Op[list[tuple[str, Any]]]
                 payload = {"malformed": str(error)}
             found.append((text(entry_id) + suffix(queue, priority), payload))
     return found
+
+
+def groups_of(scope: Scope, queue: str) -> Generator[Step, Any, dict[str, list[dict[bytes, Any]]]]:
+    """Return the reply of XINFO GROUPS for each of a queue's streams that exists, by priority."""
+    replies = yield Batch(
+        [("XINFO", "GROUPS", scope.keys.queue(queue, priority)) for priority in PRIORITIES]
+    )
+    return {
+        priority: [dict(zip(flat[::2], flat[1::2], strict=True)) for flat in groups]
+        for priority, groups in zip(PRIORITIES, replies, strict=True)
+        if not isinstance(groups, ServerReply)
+    }
 
 
 def missing(queue: str) -> NotFound:

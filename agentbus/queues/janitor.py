@@ -10,10 +10,10 @@ from agentbus.core.record import Record
 from agentbus.core.stream import position, text
 from agentbus.core.timespec import stream_id
 from agentbus.queues import dead_letters, dependencies, dependents
-from agentbus.queues.ids import PRIORITIES, missing
+from agentbus.queues.ids import PRIORITIES, groups_of, missing
 from agentbus.queues.settle import ASIDE
 from agentbus.store.scan import queues
-from agentbus.store.steps import Batch, Command, Script, ServerReply
+from agentbus.store.steps import Command, Script
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -59,7 +59,7 @@ def tidy(
     """
     if queue is not None:
         names.name("queue", queue)
-        there = yield from _streams(scope, queue)
+        there = yield from groups_of(scope, queue)
         if not there:
             raise missing(queue)
         found = [queue]
@@ -181,18 +181,6 @@ def _registered(scope: Scope) -> Generator[Step, Any, list[str]]:
     return [text(name) for name in found]
 
 
-def _streams(scope: Scope, queue: str) -> Generator[Step, Any, dict[str, list[bytes]]]:
-    """Return the names of the groups by priority, for each stream that exists."""
-    replies = yield Batch(
-        [("XINFO", "GROUPS", scope.keys.queue(queue, priority)) for priority in PRIORITIES]
-    )
-    return {
-        priority: [dict(zip(flat[::2], flat[1::2], strict=True))[b"name"] for flat in groups]
-        for priority, groups in zip(PRIORITIES, replies, strict=True)
-        if not isinstance(groups, ServerReply)
-    }
-
-
 def _tidy(
     scope: Scope,
     queue: str,
@@ -203,12 +191,12 @@ def _tidy(
     leftovers: bool,
     dry_run: bool = False,
 ) -> Op[Tidied]:
-    streams = yield from _streams(scope, queue)
+    streams = yield from groups_of(scope, queue)
     trimmed = consumers = forgotten = 0
     known: set[str] = set()
     for priority, groups in streams.items():
         trimmed += yield from _trim(scope, queue, priority, retention, dry_run=dry_run)
-        for raw in groups:
+        for raw in (info[b"name"] for info in groups):
             consumers += yield from _sweep(scope, queue, priority, raw, dead_after, dry_run=dry_run)
             group = raw.decode("utf-8", "replace")
             # A group whose name is not text was created by another program, and has no keys of ours.
@@ -254,42 +242,38 @@ def _sweep(
 def _of_tasks(scope: Scope, queue: str, group: str, priority: str, *, dry_run: bool) -> Number:
     """Delete attempts and retries of tasks that are no longer pending."""
     keys = scope.keys
-    stream = keys.queue(queue, priority)
-    noted = (
-        ("hash", keys.attempts(queue, group, priority)),
-        ("zset", keys.retries(queue, group, priority)),
-    )
-    total = 0
-    for kind, key in noted:
-        total += yield from _leftovers(stream, kind, key, group, dry_run=dry_run)
-    return total
+    records = {
+        "hash": keys.attempts(queue, group, priority),
+        "zset": keys.retries(queue, group, priority),
+    }
+    return (yield from _leftovers(keys.queue(queue, priority), records, group, dry_run=dry_run))
 
 
 def _of_letters(scope: Scope, queue: str, group: str, *, dry_run: bool) -> Number:
     """Delete the records of replayed and purged letters that no longer exist."""
     keys = scope.keys
-    stream = keys.dead_letters(queue, group)
-    total = 0
-    for kind, key in (("hash", keys.replayed(queue, group)), ("set", keys.purged(queue, group))):
-        total += yield from _leftovers(stream, kind, key, "", dry_run=dry_run)
+    records = {"hash": keys.replayed(queue, group), "set": keys.purged(queue, group)}
+    letters = keys.dead_letters(queue, group)
+    total = yield from _leftovers(letters, records, "", dry_run=dry_run)
     if not dry_run:
         yield from dead_letters.compact(scope, queue, group)
     return total
 
 
-def _leftovers(stream: str, kind: str, key: str, group: str, *, dry_run: bool) -> Number:
-    total, cursor = 0, "0"
-    while True:
-        onwards, number = yield Script(
-            "leftovers",
-            (stream, key),
-            (kind, group, cursor, _LOOKED_AT, "1" if dry_run else "0"),
-            writes=not dry_run,
-        )
-        total += int(number)
-        cursor = text(onwards)
-        if cursor == "0":
-            return total
+def _leftovers(stream: str, records: dict[str, str], group: str, *, dry_run: bool) -> Number:
+    total = 0
+    for kind, key in records.items():
+        cursor = ""
+        while cursor != "0":
+            onwards, number = yield Script(
+                "leftovers",
+                (stream, key),
+                (kind, group, cursor or "0", _LOOKED_AT, "1" if dry_run else "0"),
+                writes=not dry_run,
+            )
+            total += int(number)
+            cursor = text(onwards)
+    return total
 
 
 def _unregister(scope: Scope, queue: str) -> Script:

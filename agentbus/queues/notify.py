@@ -34,17 +34,12 @@ class Notifications:
         self.argv: list[Arg] = []
         self.counter = ""
 
-    def add(self, scope: Scope, queue: str, words: tuple[Arg, ...]) -> None:
-        """Append to a queue."""
+    def add(self, scope: Scope, queue: str, *words: Arg, caller: str = "") -> None:
+        """Append to a queue, or to the private stream of a caller."""
         keys = scope.keys
-        self.keys += (keys.queue(queue), keys.queues, keys.stats(queue))
+        self.keys += (keys.replies(caller) if caller else keys.queue(queue), keys.queues)
+        self.keys.append(keys.queues if caller else keys.stats(queue))
         self.argv += (queue, len(words), *words)
-
-    def add_private(self, scope: Scope, caller: str, words: tuple[Arg, ...]) -> None:
-        """Append to a caller's private stream."""
-        keys = scope.keys
-        self.keys += (keys.replies(caller), keys.queues, keys.queues)
-        self.argv += ("", len(words), *words)
 
 
 def notifications(
@@ -72,13 +67,13 @@ def notifications(
         rest = _rest(scope, task_id, meta)
         if isinstance(reply_to, str) and reply_to.startswith(PRIVATE):
             caller = names.name("caller", reply_to.removeprefix(PRIVATE))
-            found.add_private(scope, caller, ("task_id", task_id, "payload", body))
+            found.add(scope, "", "task_id", task_id, "payload", body, caller=caller)
         elif reply_to is not None:
-            words = ("payload", body, "meta", rest)
-            found.add(scope, names.name("reply to", reply_to), words)
+            reply_to = names.name("reply to", reply_to)
+            found.add(scope, reply_to, "payload", body, "meta", rest)
         if webhook is not None:
             payload = b'{"url":' + orjson.dumps(webhook) + b',"body":' + body + b"}"
-            found.add(scope, WEBHOOKS, ("payload", payload, "meta", rest))
+            found.add(scope, WEBHOOKS, "payload", payload, "meta", rest)
     except (UsageError, TypeError, ValueError):
         # Another program's envelope: the task is settled without a notification.
         found = Notifications()

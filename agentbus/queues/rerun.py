@@ -8,9 +8,9 @@ from agentbus.core import names, timespec
 from agentbus.core.errors import NotFound, UsageError
 from agentbus.core.record import Record
 from agentbus.core.stream import position, text
-from agentbus.queues.ids import PRIORITIES, split, task_id
+from agentbus.queues.ids import groups_of, split, task_id
 from agentbus.queues.settle import ASIDE
-from agentbus.store.steps import Batch, Script, ServerReply
+from agentbus.store.steps import Script
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -107,15 +107,13 @@ def point(given: str | float, queue: str, now: float, *, last: bool = False) -> 
 
 def _reached(scope: Scope, queue: str, group: str) -> Generator[Step, Any, dict[str, str]]:
     """Return the last id delivered to the group, by priority."""
-    replies = yield Batch(
-        [("XINFO", "GROUPS", scope.keys.queue(queue, priority)) for priority in PRIORITIES]
-    )
-    reached = {}
-    for priority, groups in zip(PRIORITIES, replies, strict=True):
-        for flat in () if isinstance(groups, ServerReply) else groups:
-            named = {flat[i]: flat[i + 1] for i in range(0, len(flat), 2)}
-            if named[b"name"] == group.encode():
-                reached[priority] = text(named[b"last-delivered-id"])
+    found = yield from groups_of(scope, queue)
+    reached = {
+        priority: text(one[b"last-delivered-id"])
+        for priority, groups in found.items()
+        for one in groups
+        if one[b"name"] == group.encode()
+    }
     if not reached:
         raise NotFound(
             f"the queue {queue!r} has no group {group!r}",

@@ -12,7 +12,7 @@ from agentbus.store.hiredis_reader import buffer, reader
 from agentbus.store.resp import commands, forgotten, moved, pack, settle
 from agentbus.store.steps import LinkDown, ServerReply, Step, Wait
 from agentbus.store.tail import Tails
-from agentbus.store.target import Target
+from agentbus.store.target import Server, Target
 
 if TYPE_CHECKING:
     from agentbus.store.steps import Arg
@@ -23,17 +23,9 @@ _GRACE = 1.0
 class AsyncPlainLink:
     """One connection for commands, and one for each stream that coroutines wait on."""
 
-    def __init__(
-        self,
-        name: str,
-        find: Callable[[float], Target],
-        *,
-        revive: Callable[[float], None] | None = None,
-    ) -> None:
-        """`find` locates the server, `revive` starts it; each takes a limit in seconds."""
-        self.name = name
-        self._find = find
-        self._revive = revive
+    def __init__(self, server: Server) -> None:
+        self.name = server.name
+        self._server = server
         self._connection: _AsyncConnection | None = None
         self._dialing: asyncio.Task[_AsyncConnection] | None = None
         self._tails: Tails | None = None
@@ -65,14 +57,14 @@ class AsyncPlainLink:
 
     async def dial(self, within: float) -> _AsyncConnection:
         """Open a connection."""
-        target = await asyncio.to_thread(self._find, within)
+        target = await asyncio.to_thread(self._server.find, within)
         try:
             return await _open(target, within)
         except LinkDown:
-            if self._revive is None:
+            if self._server.revive is None:
                 raise
         try:
-            await asyncio.to_thread(self._revive, within)
+            await asyncio.to_thread(self._server.revive, within)
         except BackendUnavailable as failure:
             # Another process may be starting it: a caller with time left tries again.
             raise LinkDown(failure.message, sent=False) from None

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from agentbus.store.steps import Arg
-    from agentbus.store.target import Target
+    from agentbus.store.target import Server, Target
 
 
 _NO_SIGPIPE = getattr(_socket, "MSG_NOSIGNAL", 0)
@@ -37,17 +37,9 @@ _GRACE = 1.0
 class PlainLink:
     """A pool of plain connections, one for each exchange, so that threads may share it."""
 
-    def __init__(
-        self,
-        name: str,
-        find: Callable[[float], Target],
-        *,
-        revive: Callable[[float], None] | None = None,
-    ) -> None:
-        """`find` locates the server, `revive` starts it; each takes a limit in seconds."""
-        self.name = name
-        self._find = find
-        self._revive = revive
+    def __init__(self, server: Server) -> None:
+        self.name = server.name
+        self._server = server
         self._idle: list[_Connection] = []
         self._process = os.getpid()
 
@@ -87,16 +79,16 @@ class PlainLink:
 
     def _dial(self, within: float) -> _Connection:
         until = time.monotonic() + within
-        target = self._find(within)
+        target = self._server.find(within)
         try:
             return _Connection(target, until)
         except LinkDown:
-            if self._revive is None:
+            if self._server.revive is None:
                 raise
         from agentbus.core.errors import BackendUnavailable
 
         try:
-            self._revive(within)
+            self._server.revive(within)
         except BackendUnavailable as failure:
             # Another process may be starting it: a caller with time left tries again.
             raise LinkDown(failure.message, sent=False) from None

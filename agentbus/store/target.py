@@ -4,9 +4,28 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
     from agentbus.store.steps import Arg
+
+
+class Server:
+    """A server by its name in messages, without secrets.
+
+    `find` locates it, and `revive`, if given, starts it; each takes a limit in seconds.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        find: Callable[[float], Target],
+        *,
+        revive: Callable[[float], None] | None = None,
+    ) -> None:
+        self.name = name
+        self.find = find
+        self.revive = revive
 
 
 class Target:

@@ -16,7 +16,7 @@ from agentbus.store.connection import PlainLink
 from agentbus.store.embedded import binary
 from agentbus.store.embedded.launch import Lock, alive_now, arguments, ensure, log_path, prepare
 from agentbus.store.steps import Command, LinkDown, ServerReply
-from agentbus.store.target import Target
+from agentbus.store.target import Server, Target
 
 _STOPS_WITHIN = 30.0
 _GLANCE = 0.01
@@ -158,7 +158,7 @@ def _last_line(text: str) -> str:
 
 def _link() -> PlainLink:
     target = Target(path=socket_path())
-    return PlainLink("the embedded server", lambda _within: target)
+    return PlainLink(Server("the embedded server", lambda _within: target))
 
 
 def _info() -> dict[str, str]:
