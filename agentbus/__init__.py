@@ -1,4 +1,4 @@
-"""AgentBus: many agents working together through one Redis."""
+"""AgentBus: a coordination bus and task queue on Redis streams."""
 
 from __future__ import annotations
 
@@ -24,33 +24,7 @@ if TYPE_CHECKING:
     from agentbus.coordination.message import Message as Message
     from agentbus.coordination.notes import Note as Note
     from agentbus.coordination.wait import Completion as Completion
-    from agentbus.core.errors import (
-        AgentBusError as AgentBusError,
-        BackendUnavailable as BackendUnavailable,
-        CommitInTransactionError as CommitInTransactionError,
-        ConfigError as ConfigError,
-        EpochMismatch as EpochMismatch,
-        EventsLost as EventsLost,
-        FlagHeld as FlagHeld,
-        HandlerFailed as HandlerFailed,
-        InvalidName as InvalidName,
-        InvalidPayload as InvalidPayload,
-        NoteExists as NoteExists,
-        NotFound as NotFound,
-        NotHolder as NotHolder,
-        OutcomeUnknown as OutcomeUnknown,
-        QueueFull as QueueFull,
-        Refused as Refused,
-        ReplayTooOld as ReplayTooOld,
-        StaleDelivery as StaleDelivery,
-        StaleLease as StaleLease,
-        TaskBuried as TaskBuried,
-        TaskFailed as TaskFailed,
-        TimedOut as TimedOut,
-        Unhealthy as Unhealthy,
-        UnknownBackend as UnknownBackend,
-        UsageError as UsageError,
-    )
+    from agentbus.core.errors import *  # noqa: F403
     from agentbus.core.version import __version__ as __version__
     from agentbus.queues.dead_letters import Letter as Letter
     from agentbus.queues.delivery import Delivery as Delivery
@@ -63,71 +37,46 @@ if TYPE_CHECKING:
     from agentbus.workers.registry import Registered as Registered
     from agentbus.workers.worker import Worker as Worker
 
-# Loaded when first used: a shell verb must not pay for what it does not touch.
+# Loaded on first use, so that a shell command does not import what it does not need.
 _HOMES = {
     # The bus
-    "connect": "client.bus",
-    "Bus": "client.bus",
+    **dict.fromkeys(("connect", "Bus"), "client.bus"),
     "AsyncBus": "client.aio",
+    "Queue": "client.queue",
+    "AsyncWorker": "workers.async_worker",
+    "Worker": "workers.worker",
     # Values
-    "Backoff": "queues.retry",
-    "Bury": "queues.retry",
+    **dict.fromkeys(("Backoff", "Bury", "Retry"), "queues.retry"),
     "Completion": "coordination.wait",
     "Delivery": "queues.delivery",
-    "FlagState": "coordination.flags",
-    "Hold": "coordination.flags",
+    **dict.fromkeys(("FlagState", "Hold"), "coordination.flags"),
     "Message": "coordination.message",
     "Note": "coordination.notes",
-    "Presence": "admin.project",
-    "Retry": "queues.retry",
-    "Topic": "admin.project",
     "Letter": "queues.dead_letters",
     "Policy": "queues.policy",
     "Priority": "queues.ids",
-    "Queue": "client.queue",
-    "AsyncWorker": "workers.async_worker",
     "Task": "queues.publish",
-    "Worker": "workers.worker",
-    # Figures
+    # Statistics
+    "Attendee": "admin.agents",
     "Consumer": "admin.stats:GroupConsumer",
+    **dict.fromkeys(("Dismissal", "Order"), "admin.pause"),
     "Durations": "workers.metrics",
     "Entry": "admin.entries",
-    "Group": "admin.stats",
-    "Health": "admin.health.findings",
-    "HealthFinding": "admin.health.findings",
+    **dict.fromkeys(("Group", "QueueStats", "StreamInfo"), "admin.stats"),
+    **dict.fromkeys(("Health", "HealthFinding"), "admin.health.findings"),
     "Metrics": "admin.metrics_reader",
-    "QueueStats": "admin.stats",
-    "StreamInfo": "admin.stats",
-    "Dismissal": "admin.pause",
-    "Order": "admin.pause",
-    "Attendee": "admin.agents",
+    **dict.fromkeys(("Presence", "Topic"), "admin.project"),
     "Registered": "workers.registry",
-    # Errors
-    "AgentBusError": "core.errors",
-    "BackendUnavailable": "core.errors",
-    "CommitInTransactionError": "core.errors",
-    "ConfigError": "core.errors",
-    "EpochMismatch": "core.errors",
-    "EventsLost": "core.errors",
-    "FlagHeld": "core.errors",
-    "HandlerFailed": "core.errors",
-    "InvalidName": "core.errors",
-    "InvalidPayload": "core.errors",
-    "NoteExists": "core.errors",
-    "NotFound": "core.errors",
-    "NotHolder": "core.errors",
-    "OutcomeUnknown": "core.errors",
-    "QueueFull": "core.errors",
-    "Refused": "core.errors",
-    "StaleDelivery": "core.errors",
-    "ReplayTooOld": "core.errors",
-    "StaleLease": "core.errors",
-    "TaskBuried": "core.errors",
-    "TaskFailed": "core.errors",
-    "TimedOut": "core.errors",
-    "Unhealthy": "core.errors",
-    "UnknownBackend": "core.errors",
-    "UsageError": "core.errors",
+    **dict.fromkeys(
+        (
+            *("AgentBusError", "BackendUnavailable", "CommitInTransactionError", "ConfigError"),
+            *("EpochMismatch", "EventsLost", "FlagHeld", "HandlerFailed", "InvalidName"),
+            *("InvalidPayload", "NoteExists", "NotFound", "NotHolder", "OutcomeUnknown"),
+            *("QueueFull", "Refused", "ReplayTooOld", "StaleDelivery", "StaleLease"),
+            *("TaskBuried", "TaskFailed", "TimedOut", "Unhealthy", "UnknownBackend", "UsageError"),
+        ),
+        "core.errors",
+    ),
 }
 __all__ = ["aio", *_HOMES]
 _HOMES["__version__"] = "core.version"

@@ -1,3 +1,3 @@
-"""The rule by which a server confines a user to one project: the keys and the commands it needs."""
+"""ACL rules that confine a user of the server to one project: its keys, and the commands it needs."""
 
 from agentbus.admin.acl import *  # noqa: F403

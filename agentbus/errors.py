@@ -1,3 +1,3 @@
-"""Every error that AgentBus raises, each with the exit code the command line ends with."""
+"""All errors that AgentBus raises, each with its exit code of the command line."""
 
 from agentbus.core.errors import *  # noqa: F403

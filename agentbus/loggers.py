@@ -1,3 +1,3 @@
-"""The operations log by way of `logging`, for programs that run on."""
+"""The operations log through `logging`, for long-running programs."""
 
 from agentbus.core.loggers import *  # noqa: F403

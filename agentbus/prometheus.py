@@ -1,3 +1,3 @@
-"""Tells Prometheus the figures of a project, asked of the server at each scrape."""
+"""The Prometheus exporter: reads a project's metrics from the server at each scrape."""
 
 from agentbus.admin.prometheus import *  # noqa: F403

@@ -1,3 +1,3 @@
-"""When a failed task is tried again, and what a handler raises to say so itself."""
+"""Retries of failed tasks: the backoff, and the exceptions by which a handler retries or buries."""
 
 from agentbus.queues.retry import *  # noqa: F403

@@ -1,3 +1,3 @@
-"""What to connect to, and as whom: flags over environment over files over defaults."""
+"""Settings: from arguments, the environment, configuration files, and defaults, in this order."""
 
 from agentbus.core.settings import *  # noqa: F403

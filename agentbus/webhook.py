@@ -1,3 +1,3 @@
-"""Webhooks: results posted to https URLs, signed, retried apart from the tasks they tell of."""
+"""Webhooks: signed results posted to https URLs, with retries of their own."""
 
 from agentbus.workers.webhooks import *  # noqa: F403

@@ -201,7 +201,7 @@ def test_doctor_fails_on_every_policy_but_one(policy):
     (found,) = [
         vital
         for vital in server_health.examine(
-            server_health.Said(
+            server_health.ServerInfo(
                 {"aof_enabled": "1", "maxmemory_policy": policy}, "", None, "always"
             ),
             *(Thresholds({}, "default").levels(check) for check in ("memory", "replication")),

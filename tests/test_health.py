@@ -18,7 +18,7 @@ import agentbus
 from agentbus.admin import health, server_health
 from agentbus.admin.health import HealthFinding
 from agentbus.admin.health.thresholds import Levels
-from agentbus.admin.server_health import Said
+from agentbus.admin.server_health import ServerInfo
 from agentbus.core.keys import Keys, pause_field
 from agentbus.errors import ConfigError, QueueFull
 from agentbus.queues.ids import PRIORITIES
@@ -173,7 +173,7 @@ def test_a_stopped_consumers_tasks_are_told_until_they_are_done(bus: agentbus.Bu
     assert escalated.figure >= 901
     assert "3 tasks of 'mail' (group 'default')" in escalated.text
     assert "the longest for 15 minutes" in escalated.text
-    assert escalated.remedy == "start a worker, which takes them over: agentbus work mail -- CMD"
+    assert escalated.remedy == "start a worker, which reclaims them: agentbus work mail -- CMD"
     for delivery in deliveries:
         delivery.ack()
     assert findings(bus) == []
@@ -283,7 +283,7 @@ def test_a_queue_that_nobody_works_on_starves(
     found = told(bus, "starving")
 
     assert (found.subject, found.severity) == ("mail", severity)
-    assert "and nobody works on it" in found.text
+    assert "and it has no worker" in found.text
     Registry(bus, "mail", "host:1:a").beat()
     assert findings(bus) == []
     age(bus, "host:1:a", 60)
@@ -520,7 +520,7 @@ def test_a_consumer_that_fell_silent_with_work_to_do_is_critical(bus: agentbus.B
     found = told(bus, "silent")
 
     assert (found.subject, found.severity) == ("signups/welcome", "critical")
-    assert "has told nothing for 5 minutes, and had 40 events to go" in found.text
+    assert "has reported nothing for 5 minutes, and had 40 events left" in found.text
     tell_events(bus, lag_ms=0, lag_events_count=0)
     assert findings(bus) == []
 
@@ -552,10 +552,10 @@ def test_a_consumer_in_quarantine_is_critical(bus: agentbus.Bus) -> None:
     first, second = findings(bus)
 
     assert (first.check, first.subject, first.text) == (
-        *("quarantined", "other", "the consumer 'other' was given up"),
+        *("quarantined", "other", "the consumer 'other' was quarantined"),
     )
     assert second.severity == "critical"
-    assert second.text.endswith("given up at 2025-11-20T07:00:00Z (crash loop): no")
+    assert second.text.endswith("quarantined at 2025-11-20T07:00:00Z (crash loop): no")
     assert second.remedy.endswith("agentbus quarantine release welcome")
     ask(bus, "HDEL", key, "welcome", "other")
     assert findings(bus) == []
@@ -580,12 +580,12 @@ SOUND = {
             {"maxmemory-policy": "allkeys-lru"},
             *("eviction", "critical", "the server's eviction policy is allkeys-lru"),
         ),
-        ({"appendonly": "no"}, "persistence", "critical", "nothing is kept on disk"),
+        ({"appendonly": "no"}, "persistence", "critical", "nothing is stored on disk"),
         (
             {"appendonly": "no", "save": "3600 1"},
             *("persistence", "warning", "only snapshots are kept"),
         ),
-        ({"appendfsync": "no"}, "persistence", "warning", "when the system thinks fit"),
+        ({"appendfsync": "no"}, "persistence", "warning", "when the system decides"),
         ({"maxmemory": 0.97}, "memory", "critical", "the server's memory: "),
         ({"maxmemory": 0.85}, "memory", "warning", "the server's memory: "),
     ],
@@ -666,7 +666,7 @@ def test_a_replica_is_no_place_for_a_bus(
 
     assert done.returncode == 6
     found = {one.get("check"): one for one in map(json.loads, done.stdout.splitlines())}
-    assert found["role"]["remedy"] == "give the URL of the primary"
+    assert found["role"]["remedy"] == "use the URL of the primary"
 
 
 @pytest.mark.parametrize(
@@ -680,7 +680,7 @@ def test_a_replica_is_no_place_for_a_bus(
     ],
 )
 def test_a_replica_that_is_not_in_sync_is_told(replica: str, expected: Any) -> None:
-    said = Said({"aof_enabled": "1", "role": "master", "slave0": replica}, "", None)
+    said = ServerInfo({"aof_enabled": "1", "role": "master", "slave0": replica}, "", None)
 
     found = [
         one

@@ -19,7 +19,7 @@ from prometheus_client.openmetrics import exposition as openmetrics, parser as o
 from prometheus_client.parser import text_string_to_metric_families
 
 import agentbus
-from agentbus.admin.prometheus import Collector, _Page, _Told, serve
+from agentbus.admin.prometheus import Collector, _Page, _StreamTotals, serve
 from agentbus.admin.prometheus_metrics import FAMILIES, sample_names
 from agentbus.errors import ConfigError
 from tests.servers import Server, Shell, ask
@@ -209,7 +209,7 @@ def test_a_second_scrape_at_once_asks_the_server_nothing(bus: agentbus.Bus) -> N
 
 
 def test_a_lag_that_nobody_tells_any_longer_is_forgotten() -> None:
-    told = _Told()
+    told = _StreamTotals()
     words = {"kind": "events", "stream": "s", "role": "c", "lag_events_count": "1", "lag_ms": "5"}
     told.take([("100000-0", words)])
 
@@ -232,7 +232,7 @@ def test_a_lag_that_nobody_tells_any_longer_is_forgotten() -> None:
 def test_whatever_lies_in_the_stream_the_exposition_can_be_read(
     entries: list[dict[str, str]],
 ) -> None:
-    told, page = _Told(), _Page("p")
+    told, page = _StreamTotals(), _Page("p")
     told.take([(f"{at}-0", entry) for at, entry in enumerate(entries)])
     told.write(page, 1.0)
 
@@ -334,12 +334,12 @@ def test_a_port_that_is_taken_is_told(real_shell: Shell, exporter: Any) -> None:
     done = real_shell.run("metrics", "--serve", port[1])
 
     assert done.returncode == 2
-    assert f"nothing can be served on port {port[1]}" in done.stderr
+    assert f"cannot listen on port {port[1]}" in done.stderr
 
 
 @pytest.mark.parametrize("host", ["nowhere.invalid", "203.0.113.1"])
 def test_an_address_that_is_not_ours_is_told(bus: agentbus.Bus, host: str) -> None:
-    with pytest.raises(ConfigError, match="nothing can be served"):
+    with pytest.raises(ConfigError, match="cannot listen"):
         serve(bus, 0, host)
 
 

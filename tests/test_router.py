@@ -254,7 +254,7 @@ def test_a_key_of_another_program_in_the_place_of_a_queue_buries_its_tasks_alone
     router = route(bus)
 
     assert (router.counts["moved"], router.counts["buried"]) == (1, 1)
-    assert "another program's key" in letters(bus)[0]
+    assert "used by another program" in letters(bus)[0]
 
 
 # -- waiting ---------------------------------------------------------------------------------------

@@ -1,8 +1,7 @@
-"""The rule by which a server confines a user to one project: the keys and the commands it needs.
+"""ACL rules that confine a user of the server to one project: its keys, and the commands it needs.
 
-A server that holds several projects has a user for each, made from `rule`. What a rule allows is
-what this package sends: a test reads it out of the source, and another one has such a user do
-every verb.
+A server with several projects has a user for each, created from `rule`. A rule allows exactly the commands
+that this package sends: one test collects them from the source, another runs every verb as such a user.
 """
 
 from __future__ import annotations
@@ -12,23 +11,15 @@ from agentbus.core.keys import Keys
 from agentbus.core.names import MAX_NAME_BYTES, project as checked_project
 from agentbus.core.record import Record
 
-# Scripts run with the rights of whoever calls them: of what they do, nothing is allowed unseen.
+# Scripts run with the permissions of their caller, so their commands are on these lists, too.
 READS = frozenset(
     [
         *("ping", "select", "time", "info", "dbsize", "scan", "eval", "evalsha"),
         *("exists", "type", "pttl", "get", "mget"),
         *("hget", "hgetall", "hkeys", "hlen", "hmget", "hscan", "hvals"),
         *("scard", "sismember", "smismember", "sscan"),
-        *(
-            "zcard",
-            "zmscore",
-            "zrange",
-            "zrangebylex",
-            "zrangebyscore",
-            "zrevrange",
-            "zscan",
-            "zscore",
-        ),
+        *("zcard", "zmscore", "zrange", "zrangebylex", "zrangebyscore"),
+        *("zrevrange", "zscan", "zscore"),
         *("xinfo|consumers", "xinfo|groups", "xinfo|stream"),
         *("xlen", "xpending", "xrange", "xread", "xrevrange"),
     ]
@@ -42,7 +33,7 @@ WRITES = frozenset(
         *("xreadgroup", "xtrim"),
     ]
 )
-# What finds a project's shard.
+# Commands that find a project's shard.
 CLUSTER = frozenset(["cluster|slots", "command"])
 
 _NAME = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.:@-")
@@ -50,9 +41,9 @@ _SHORTEST_PASSWORD = 16
 
 
 class AccessRule(Record):
-    """What a user may do: `words` are those of Redis's `ACL SETUSER`, in their order.
+    """The permissions of a user: `words` are the arguments of Redis's `ACL SETUSER`, in order.
 
-    They hold no password; at most a digest of one, as `#…`.
+    They contain a digest of the password (`#…`), never the password.
     """
 
     user: str
@@ -61,11 +52,11 @@ class AccessRule(Record):
     words: tuple[str, ...]
 
     def command(self) -> str:
-        """Return the command that makes the user on a running server, or changes it."""
+        """Return the command that creates or changes the user on a running server."""
         return " ".join(("ACL", "SETUSER", self.user, *self.words))
 
     def line(self) -> str:
-        """Return the user's line for a server's ACL file."""
+        """Return the user's line in an ACL file."""
         return " ".join(("user", self.user, *self.words))
 
 
@@ -77,13 +68,13 @@ def rule(
     cluster: bool = False,
     password: str | None = None,
 ) -> AccessRule:
-    """Return the rule for a user who can do everything in one project and nothing in another.
+    """Return the rule for a user with full access to one project and none to others.
 
-    `user` is the project's name where none is given. A reader (`read_only`) can look and wait, and
-    changes nothing. With `cluster` the keys have the hash tag that they have on a cluster, and the
-    shard can be asked for. Without a password the user's passwords stay as they are; a new user has
-    none, and nobody can log in as it. Raises `InvalidName`; `InvalidPayload` for a password of
-    less than 16 characters: its digest would tell it to whoever tries them all.
+    `user` is by default the project's name. With `read_only` the user can read and wait, and cannot write.
+    With `cluster` the keys have the hash tag of a cluster, and the user may look up the shard. Without
+    `password` the user's passwords stay as they are; a new user has none and cannot log in. Raises
+    `InvalidName`, and `InvalidPayload` for a password of less than 16 characters, which could be guessed
+    from its digest.
     """
     prefix = checked_project(project)
     bare = prefix.strip("{}")
@@ -93,7 +84,7 @@ def rule(
     words = (
         "on",
         *(() if password is None else ("resetpass", f"#{_digest(password)}")),
-        # Whatever an earlier rule allowed goes; there are no channels to listen to.
+        # Removes what an earlier rule allowed; pub/sub channels are not used.
         *("resetchannels", "clearselectors", "resetkeys"),
         *(f"~{pattern}" for pattern in Keys(prefix).patterns()),
         "-@all",
@@ -105,7 +96,7 @@ def rule(
 def _user(name: str) -> str:
     if not name or len(name) > MAX_NAME_BYTES or not _NAME.issuperset(name):
         raise InvalidName(
-            f"{name[:60]!a} is no name for a user of the server",
+            f"{name[:60]!a} is not a valid name of a server's user",
             hint="use letters, digits, '_', '.', ':', '@' and '-'",
         )
     return name
@@ -116,9 +107,8 @@ def _digest(password: str) -> str:
 
     if len(password) < _SHORTEST_PASSWORD or not password.isprintable():
         raise InvalidPayload(
-            f"the password has fewer than {_SHORTEST_PASSWORD} characters, or some that are no"
-            " printable ones",
-            hint="make one, such as with 'openssl rand -hex 32'",
+            f"the password has fewer than {_SHORTEST_PASSWORD} characters, or unprintable ones",
+            hint="generate one, such as with 'openssl rand -hex 32'",
         )
     return hashlib.sha256(password.encode()).hexdigest()
 

@@ -1,4 +1,4 @@
-"""Who is there: the agents with their workers, what they do, since when, and how far behind they are."""
+"""The agents of a project, with their workers, flags, activity and lag."""
 
 from __future__ import annotations
 
@@ -20,22 +20,21 @@ if TYPE_CHECKING:
     from agentbus.store.steps import Op
     from agentbus.workers.registry import Registered
 
-# For so long one that only talks is there, as a worker that fell silent stays on the list.
+# Seconds for which an agent without a worker is listed, as long as a dead worker is.
 RECENT = float(registry.KEPT)
 _AT_ONCE, _SCANNED = 500, 5000
-# The states of workers, the one that says most of an agent first.
+# The states of workers; an agent has the first one that any of its workers has.
 _STATES = ("working", "paused", "stopping")
 
 
 class Attendee(Record):
-    """An agent that is there: it has `workers`, or was heard of on the channel, or holds a flag.
+    """An agent that has `workers`, has used the channel, or holds a flag.
 
-    `state` is `working`, `paused` or `stopping` if one of its workers is, `dead` if all of them fell
-    silent, None without workers. `seen` is when it last gave a sign of life of any kind, in unix seconds,
-    and `age` how many seconds ago that was, by the server's clock; `since` is when the first of its live
-    workers started. `lag` is how many tasks the groups that it works for have yet to do. `heard` and
-    `unheard` are as in `Presence`. `flags` are those that it holds, None on a server with so many keys
-    that they were not looked for.
+    `state` is `working`, `paused` or `stopping` if one of its workers is, `dead` if all of them are, None
+    without workers. `seen` is the unix time of its last heartbeat or channel use, `age` the seconds since
+    then by the server's clock, `since` the unix time at which its first live worker started. `lag` is the
+    number of due tasks that its groups have not finished. `heard` and `unheard` are as in `Presence`.
+    `flags` are the flags that it holds, None if the server has too many keys to search.
     """
 
     agent_id: str
@@ -54,10 +53,10 @@ class Attendee(Record):
 
 
 def who(scope: Scope, *, every: bool = False) -> Op[list[Attendee]]:
-    """Return who is there, by name; with `every`, those as well that were seen longer ago than an hour.
+    """Return the agents by name; with `every`, also those last seen more than an hour ago.
 
-    Each of the figures is of its own moment. It asks about ten requests for a few hundred agents and
-    25 queues, and one more for each 5,000 keys of the server, in search of flags.
+    Not atomic. It sends about ten requests for a few hundred agents and 25 queues, and another for each
+    5,000 keys of the server, to find flags.
     """
     workers = yield from registry.workers(scope)
     spoke = {one.agent_id: one for one in (yield from project.agents(scope))}
@@ -117,7 +116,7 @@ def _state(workers: Sequence[Registered], states: Iterable[str]) -> str | None:
 
 
 def _flags(scope: Scope) -> Op[Mapping[str, str] | None]:
-    """Return who holds each flag that is held, None if there are too many keys to look through."""
+    """Return the holder of each held flag, None if the server has too many keys to search."""
     size = yield Command("DBSIZE")
     if int(size) > project.MANY_KEYS:
         return None

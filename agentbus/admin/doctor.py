@@ -1,4 +1,4 @@
-"""Examines a server and a project: what is well, what endangers data, and what to do about it."""
+"""`doctor`: checks a server and a project, and names remedies."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from agentbus.admin.server_health import Vital
+    from agentbus.admin.server_health import ServerCheck
     from agentbus.core.settings import Settings
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Op
@@ -26,17 +26,17 @@ if TYPE_CHECKING:
 _FLOOR = (7, 0)
 _PINGS = 5
 _SLOW_MS = 50.0
-# What is said to these hosts leaves no machine.
+# Connections to these hosts stay on this machine.
 _HERE = ("localhost", "127.0.0.1", "::1", "")
-# As `health` has them where no config says otherwise.
-_USUAL = Thresholds({}, "default")
+# The default thresholds of `health`.
+_DEFAULTS = Thresholds({}, "default")
 _SERVER = ("memory", "replication", "clock")
 _STATUS = {None: "ok", "warning": "warning", "critical": "failed"}
 _STALE_MS = 15 * 60 * 1000
 
 
 class Finding(Record):
-    """One examined matter: `status` is ok, warning or failed; `remedy` says what to do."""
+    """The result of one check: `status` is ok, warning or failed; `remedy` says what to do."""
 
     check: str
     status: str
@@ -45,15 +45,15 @@ class Finding(Record):
 
 
 def diagnose(scope: Scope, settings: Settings, where: str) -> Op[list[Finding]]:
-    """Examine connection, version, persistence, eviction, memory, clock, identity and leftovers."""
+    """Check connection, version, persistence, eviction, memory, clock, identity and queues."""
     findings = [(yield from _connection(scope, where))]
-    said = yield from server_health.ask()
-    if said.refusal is None:
-        findings.append(_version(said.named))
-    memory, replication, clock = (_USUAL.levels(check) for check in _SERVER)
-    findings += [_found(vital) for vital in server_health.examine(said, memory, replication)]
+    info = yield from server_health.ask()
+    if info.refusal is None:
+        findings.append(_version(info.named))
+    memory, replication, clock = (_DEFAULTS.levels(check) for check in _SERVER)
+    findings += [_found(check) for check in server_health.examine(info, memory, replication)]
     if any(finding.check == "version" and finding.status == "failed" for finding in findings):
-        # Nothing else can be asked of it.
+        # An older server does not support the other checks.
         return findings
     findings.append(_found((yield from server_health.clock(scope, clock))))
     findings.append(_identity(settings))
@@ -63,8 +63,8 @@ def diagnose(scope: Scope, settings: Settings, where: str) -> Op[list[Finding]]:
     return findings
 
 
-def _found(vital: Vital) -> Finding:
-    return Finding(vital.check, _STATUS[vital.severity], vital.found, vital.remedy)
+def _found(check: ServerCheck) -> Finding:
+    return Finding(check.check, _STATUS[check.severity], check.found, check.remedy)
 
 
 def _connection(scope: Scope, where: str) -> Op[Finding]:
@@ -76,7 +76,7 @@ def _connection(scope: Scope, where: str) -> Op[Finding]:
     median = sorted(took)[_PINGS // 2]
     found = f"{where} answers in {median:.2f} ms"
     if median > _SLOW_MS:
-        return Finding("connection", "warning", found, "use a nearer server, or look at its load")
+        return Finding("connection", "warning", found, "use a nearer server, or reduce its load")
     return Finding("connection", "ok", found)
 
 
@@ -93,28 +93,23 @@ def _version(named: dict[str, str]) -> Finding:
 def _identity(settings: Settings) -> Finding:
     found = f"{settings.agent} in {settings.project}"
     if settings.sources.get("agent") == "default":
-        return Finding(
-            "identity",
-            "ok",
-            f"{found} (by default: every shell of this user is the same agent)",
-        )
-    return Finding("identity", "ok", f"{found} (from {settings.sources.get('agent')})")
+        found += " (by default: every shell of this user is the same agent)"
+    else:
+        found += f" (from {settings.sources.get('agent')})"
+    return Finding("identity", "ok", found)
 
 
 def secrets(settings: Settings) -> list[Finding]:
-    """Tell of passwords that others can read: on the way to the server, or in a file."""
+    """Find passwords that others can read: on the network, or in a file."""
     findings = []
     url = None if settings.url is None else read(settings.url)
     guarded = url is not None and url.password is not None
     if url is not None and guarded and url.scheme not in ("unix", "rediss", "memory"):
         hosts = [host for host, _ in url.hosts if host not in _HERE]
         if hosts and dict(url.options).get("tls", "").lower() not in ("1", "true", "yes"):
-            found = (
-                f"the password goes to {', '.join(hosts)} as it is, and so does all that is said"
-            )
-            findings.append(
-                Finding("secrets", "warning", found, "use TLS: rediss://, or ?tls=true")
-            )
+            found = f"the password and all data go to {', '.join(hosts)} unencrypted"
+            remedy = "use TLS: rediss://, or ?tls=true"
+            findings.append(Finding("secrets", "warning", found, remedy))
     held = {"url": guarded, "webhook_secret": True, "database": settings.database is not None}
     files = {settings.sources.get(name, "") for name, held_there in held.items() if held_there}
     for path in sorted(path for path in files if path.startswith("/")):
@@ -138,40 +133,28 @@ def installed() -> list[Finding]:
 
 
 def _leftovers(scope: Scope) -> Op[list[Finding]]:
-    """Count dead letters, and consumers that hold entries without a sign of life."""
+    """Count dead letters, and stale consumers: those with pending entries and no heartbeat."""
     letters = sorted((yield from scan(scope, "dlq")))
     total = places = 0
     if letters:
-        # Of each key the kind that it is not answers with an error; the sets hold what was purged.
+        # A key of the other type answers with an error; the sets contain the purged letters.
         dead = yield Batch([("XLEN", key) for key in letters])
         gone = yield Batch([("SCARD", key) for key in letters])
         total = sum(count for count in dead if isinstance(count, int))
         total -= sum(count for count in gone if isinstance(count, int))
         places = sum(1 for count in dead if isinstance(count, int) and count)
-    findings = [
-        Finding("dead letters", "ok", "none")
-        if not total
-        else Finding(
-            "dead letters",
-            "warning",
-            f"{total} in {places} queues",
-            "see 'agentbus dlq list'",
-        )
-    ]
+    found = Finding("dead letters", "ok", "none")
+    if total:
+        many = f"{total} in {places} queues"
+        found = Finding("dead letters", "warning", many, "see 'agentbus dlq list'")
     stale = 0
     for queue in sorted((yield from scan(scope, "q"))):
         stale += yield from _stale(queue)
-    findings.append(
-        Finding("consumers", "ok", "none is stale")
-        if not stale
-        else Finding(
-            "consumers",
-            "warning",
-            f"{stale} hold entries and gave no sign of life for 15 minutes",
-            "start a worker of their group: it takes their entries over",
-        )
-    )
-    return findings
+    if not stale:
+        return [found, Finding("consumers", "ok", "none is stale")]
+    many = f"{stale} hold entries and sent no heartbeat for 15 minutes"
+    remedy = "start a worker of their group: it reclaims their entries"
+    return [found, Finding("consumers", "warning", many, remedy)]
 
 
 def _stale(queue: str) -> Op[int]:

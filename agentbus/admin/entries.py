@@ -1,4 +1,4 @@
-"""Looks into a queue: its entries, decoded, and what became of each for a group."""
+"""`Queue.inspect`: decoded stream entries with their state in a group."""
 
 from __future__ import annotations
 
@@ -24,12 +24,11 @@ _MOST = 10_000
 
 
 class Entry(Record):
-    """An entry of a queue, and how a group is with it; times are in seconds.
+    """An entry of a queue, with its state in a group; times are in seconds.
 
-    `state` is `waiting` (not delivered), `pending` (held by `holder`, without a sign of life for `idle`
-    seconds), `retrying` (it waits for its next attempt), or `done`. `deliveries` is how often it was
-    delivered while it was pending, `attempts` how many runs were counted. `error` says why it cannot be
-    read.
+    `state` is `waiting` (not delivered), `pending` (held by `holder`, without a heartbeat for `idle`
+    seconds), `retrying` (waiting for its next attempt), or `done`. `deliveries` counts the deliveries of a
+    pending entry, `attempts` the counted runs. `error` says why a malformed entry cannot be decoded.
     """
 
     id: str
@@ -56,15 +55,14 @@ def inspect(
     start: str | None = None,
     limit: int = 20,
 ) -> Op[list[Entry]]:
-    """Return entries of a queue in the order of their ids. Raises `NotFound`.
+    """Return entries of a queue in the order of their ids. Raises `NotFound`, `UsageError`.
 
-    The oldest `limit`, or with `start` those from an id or a time on, or with `last` the newest so
-    many.
+    Returns the oldest `limit`; with `start`, from that id or time on; with `last`, that many of the newest.
     """
     names.name("queue", queue)
     names.name("group", group)
     if last is not None and start is not None:
-        raise UsageError("both an end and a start were given", hint="give one of them")
+        raise UsageError("last and start exclude each other", hint="give one of them")
     count = min(limit if last is None else last, _MOST)
     first = "-"
     if start is not None:
@@ -101,7 +99,7 @@ def inspect(
 def _states(
     scope: Scope, queue: str, group: str, priority: str, found: list[Any]
 ) -> Op[list[Entry]]:
-    """Return entries of one stream with what the group did to them."""
+    """Return entries of one stream with their state in the group."""
     key = scope.keys.queue(queue, priority)
     ids = [text(entry[0]) for entry in found]
     held, attempts, about = yield Batch(
@@ -111,7 +109,7 @@ def _states(
             ("XINFO", "GROUPS", key),
         ]
     )
-    # There may be no such group yet: then everything waits.
+    # Without the group, every entry is waiting.
     pending: dict[str, Any] = {}
     if isinstance(held, list):
         pending = {text(one[0]): one for one in held}
@@ -159,7 +157,7 @@ def _decoded(flat: Any) -> tuple[Any, dict[str, Any], str | None]:
 
 
 def _from(start: str, now: float) -> str:
-    """Return the id to start from: of a task, of an entry, or of a time."""
+    """Return the entry id for a task id, an entry id, or a time."""
     entry_id = split(start)[0] if "@" in start else start
     parts = stream_id(entry_id)
     return f"{parts[0]}-{parts[1]}" if parts is not None else since(entry_id, now)

@@ -1,4 +1,4 @@
-"""Reads the metrics stream: its entries, and what they come to over a time."""
+"""Reads the metrics stream: single entries, and their totals by queue and group."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _PAGE = 1000
 _LONGEST_WAIT = 5.0
-# The fields of an entry that are no counts of events.
+# The fields of an entry that are not event counts.
 _OWN = frozenset(
     [
         *("kind", "version", "queue", "group", "worker", "agent", "from", "to"),
@@ -31,10 +31,10 @@ _OWN = frozenset(
 
 
 class Sample(Record):
-    """One entry of the metrics stream: what a worker counted between two moments.
+    """One entry of the metrics stream: the counts of a worker from `start` to `end`.
 
-    `kind` is `work`, or `refusal`: what publishers were refused. `ran` and `waited` are counts by
-    bucket. Times are unix seconds by the worker's clock.
+    `kind` is `work`, or `refusal` for refused tasks. `ran` and `waited` are histogram buckets. Times are
+    unix seconds by the worker's clock.
     """
 
     id: str
@@ -53,11 +53,10 @@ class Sample(Record):
 
 
 class Metrics(Record):
-    """What a group of a queue came to over a time.
+    """The metrics of a queue's group over the last `seconds`.
 
-    `seconds` is how long that time was; `rate` is tasks done a second; `attempts` is runs for each
-    task that was finished, well or not; `busy` is how many handlers ran at once, on average. Refusals
-    are the queue's, and have no group.
+    `rate` is the number of tasks done per second, `attempts` the mean number of runs of a task done or
+    buried, `busy` the mean number of handlers running at once. Refusals have no group.
     """
 
     queue: str
@@ -73,7 +72,7 @@ class Metrics(Record):
 
 
 def metrics(scope: Scope, since: str = "5m", queue: str | None = None) -> Op[list[Metrics]]:
-    """Return what each group of each queue (or of one) came to since a time, an id, or so long ago."""
+    """Return metrics by queue and group since a time, an entry id, or a duration ago."""
     if queue is not None:
         names.name("queue", queue)
     now = yield from server_time(scope)
@@ -83,13 +82,13 @@ def metrics(scope: Scope, since: str = "5m", queue: str | None = None) -> Op[lis
     (oldest,) = (yield Command("XRANGE", scope.keys.metrics, "-", "+", "COUNT", 1)) or (None,)
     sample = None if oldest is None else _sample(oldest)
     if sample is not None and id_time(sample.id) > begins:
-        # Nothing is known of the time before.
+        # Earlier entries were trimmed.
         begins = min(sample.start, id_time(sample.id)) if sample.start > 0 else id_time(sample.id)
     return summed(found, max(now - begins, 1.0), queue)
 
 
 def summed(found: Iterable[Sample], seconds: float, queue: str | None = None) -> list[Metrics]:
-    """Return the sums of samples by queue and group, in that order."""
+    """Return the totals of samples, sorted by queue and group."""
     sums: dict[tuple[str, str], list[Sample]] = {}
     for sample in found:
         if queue is None or sample.queue == queue:
@@ -98,7 +97,7 @@ def summed(found: Iterable[Sample], seconds: float, queue: str | None = None) ->
 
 
 def recent(scope: Scope, start: str, most: int = 2 * BOUND) -> Op[list[Sample]]:
-    """Return the samples from an id on, oldest first; the newest of them, if there are more than `most`."""
+    """Return the samples from an id on, oldest first, at most about `most` of the newest."""
     found: list[Sample] = []
     end = "+"
     while len(found) < most:
@@ -113,7 +112,7 @@ def recent(scope: Scope, start: str, most: int = 2 * BOUND) -> Op[list[Sample]]:
 def each(
     scope: Scope, since: str = "5m", queue: str | None = None, *, follow: bool = False
 ) -> Generator[Step, Any, None]:
-    """Emit the samples since a time, oldest first; with `follow`, go on with those to come."""
+    """Emit the samples since a time, oldest first; with `follow`, wait for new ones."""
     if queue is not None:
         names.name("queue", queue)
     now = yield from server_time(scope)
@@ -135,7 +134,7 @@ def each(
 
 
 def server_time(scope: Scope) -> Op[float]:
-    """Return the server's clock, in unix seconds."""
+    """Return the server's time in unix seconds."""
     seconds, microseconds = yield Command("TIME")
     return int(seconds) + int(microseconds) / 1_000_000
 
@@ -148,7 +147,7 @@ def _before(start: str) -> str:
 
 
 def _sample(entry: Any) -> Sample | None:
-    """Return an entry as a sample; None if another program wrote something else there."""
+    """Return an entry as a sample, or None for an entry of another program."""
     named = fields(entry[1] or [])
     if not named.get("queue"):
         return None
@@ -174,7 +173,7 @@ def _sample(entry: Any) -> Sample | None:
 
 
 def decimal(value: str | None) -> float:
-    """Return a number as it lies in a field; 0 for what is none."""
+    """Return a field's number, or 0 if it is malformed."""
     whole, _, fraction = (value or "").partition(".")
     if not is_number(whole) or (fraction and not is_number(fraction)):
         return 0.0
@@ -182,7 +181,7 @@ def decimal(value: str | None) -> float:
 
 
 def by_bucket(value: str | None) -> tuple[int, ...]:
-    """Return counts by bucket as they lie in a field; none for what is no list of counts."""
+    """Return a field's histogram buckets, or () if it is malformed."""
     try:
         found = orjson.loads(value or "[]")
     except ValueError:

@@ -1,4 +1,4 @@
-"""Orders from outside: a queue, an agent or a worker takes no new tasks; a worker is to leave."""
+"""Orders to workers: pause, resume and delete, for a queue, an agent, a worker or the project."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ if TYPE_CHECKING:
     from agentbus.store.steps import Op
     from agentbus.workers.registry import Registered
 
-# Longer than a worker may be silent: what is not confirmed by then is alive, and takes no notice.
+# Seconds to wait for confirmations; longer than the time after which a worker counts as dead.
 CONFIRM = 5.0
 GRACE = 30.0
-# What an order concerns that holds for every worker there is.
+# The kind of an order to all workers.
 PROJECT = "project"
 _SOON, _LATER = 0.01, 0.1
 _AT_ONCE = 500
 
 
 class Order(Record):
-    """That something takes no new tasks: `kind` is queue, agent, worker, or project without a `name`.
+    """A pause order; `kind` is queue, agent or worker, or project, which has no `name`.
 
-    Right after `pause`, `confirmed` are the workers that stand still, and `unconfirmed` those that
-    are alive and have not said so in time.
+    In the result of `pause`, `confirmed` are the workers that are paused, and `unconfirmed` the live ones
+    that did not confirm in time.
     """
 
     kind: str
@@ -49,9 +49,9 @@ class Order(Record):
 
 
 class Dismissal(Record):
-    """What became of workers that were told to leave: those that are gone, and those that still run.
+    """The result of `delete`: the workers that have left, and those that still run.
 
-    `handed_over` counts the tasks of dead workers that were given to others.
+    `handed_over` counts the tasks of dead workers that are due for others.
     """
 
     gone: tuple[str, ...]
@@ -62,14 +62,14 @@ class Dismissal(Record):
 def resumed(
     queue: str | None, agent: str | None, worker: str | None
 ) -> tuple[str, str] | tuple[str, None]:
-    """Return the kind and name of the one thing that was named, or of the project; raises `UsageError`."""
+    """Return the kind and name of what is given, or the project. Raises `UsageError` for several."""
     if queue is None and agent is None and worker is None:
         return PROJECT, None
     return subject(queue, agent, worker)
 
 
 def subject(queue: str | None, agent: str | None, worker: str | None) -> tuple[str, str]:
-    """Return the kind and name of the one thing that was named; raises `UsageError`."""
+    """Return the kind and name of what is given. Raises `UsageError` unless it is exactly one."""
     named = [
         (kind, value)
         for kind, value in (("queue", queue), ("agent", agent), ("worker", worker))
@@ -86,28 +86,30 @@ def subject(queue: str | None, agent: str | None, worker: str | None) -> tuple[s
 def pause(
     scope: Scope, kind: str, name: str | None, why: str | None = None, *, wait: float = CONFIRM
 ) -> Op[Order]:
-    """Order that nothing new is taken, and wait until every live worker concerned does so."""
+    """Store a pause order, and wait until every live worker that it applies to confirms it."""
     if why is not None:
         names.body("reason", why, 4096)
     yield from _known(scope, kind, name)
     field = pause_field(kind, name)
-    told = yield Script("pause", (scope.keys.paused,), (field, scope.agent, why or ""), writes=True)
-    order = _order(field, told)
-    # Looked up after the order stands: whoever comes later asks before it takes its first task.
+    stored = yield Script(
+        "pause", (scope.keys.paused,), (field, scope.agent, why or ""), writes=True
+    )
+    order = _order(field, stored)
+    # Listed after the order is stored: a worker that starts later reads it before its first task.
     waiting = {
         one.worker: one for one in (yield from workers(scope)) if _concerned(one, kind, name)
     }
     yield from _ring(scope, {one.queue for one in waiting.values()})
     still = {worker for worker, one in waiting.items() if one.state != "working" and one.alive}
     open_ = {worker for worker, one in waiting.items() if one.alive} - still
-    confirmed, unconfirmed, _ = yield from _until(scope, open_, _stands_still, wait)
+    confirmed, unconfirmed, _ = yield from _until(scope, open_, (b"paused", b"stopping"), wait)
     return order.__replace__(
         confirmed=tuple(sorted(still | confirmed)), unconfirmed=tuple(sorted(unconfirmed))
     )
 
 
 def resume(scope: Scope, kind: str, name: str | None) -> Op[bool]:
-    """Take an order to pause back; tells whether there was one. Raises `NotFound` for unknown names."""
+    """Delete a pause order, and return whether there was one. Raises `NotFound` for unknown names."""
     had = yield Command("HDEL", scope.keys.paused, pause_field(kind, name))
     if not had:
         yield from _known(scope, kind, name)
@@ -118,14 +120,14 @@ def resume(scope: Scope, kind: str, name: str | None) -> Op[bool]:
 
 
 def orders(scope: Scope) -> Op[list[Order]]:
-    """Return all orders to pause that are in force."""
+    """Return the pause orders in force."""
     flat = yield Command("HGETALL", scope.keys.paused)
     found = [_order(text(flat[i]), flat[i + 1]) for i in range(0, len(flat), 2)]
     return sorted(found, key=lambda order: (order.kind, order.name or ""))
 
 
 def order_of(scope: Scope, kind: str, name: str | None) -> Op[Order | None]:
-    """Return the order that pauses this very thing, or None."""
+    """Return the order with exactly this subject, or None."""
     field = pause_field(kind, name)
     found = yield Command("HGET", scope.keys.paused, field)
     return None if found is None else _order(field, found)
@@ -139,21 +141,21 @@ def dismiss(
     wait: float = GRACE,
     letters_of: Callable[[str], str] = str,
 ) -> Op[Dismissal]:
-    """Have a worker, or an agent's workers, finish what runs and leave; waits for that so long.
+    """Stop a worker, or an agent's workers, after their running tasks; waits up to `wait` seconds.
 
-    What a dead one holds is handed over before it is removed. Raises `NotFound`.
+    The tasks of a dead worker become due for others before it is removed. Raises `NotFound`.
     """
     chosen = {one.worker: one for one in (yield from workers(scope)) if _concerned(one, kind, name)}
     if not chosen:
         raise NotFound(
             f"there is no worker of {name!r}",
-            hint="bus.workers() returns those there are",
+            hint="bus.workers() returns the workers",
             shell_hint="see 'agentbus agent list'",
         )
     for worker in chosen:
         yield Script("dismiss", (scope.keys.beat(worker),), writes=True)
     yield from _ring(scope, {one.queue for one in chosen.values()})
-    _, running, dead = yield from _until(scope, set(chosen), _never, wait)
+    _, running, dead = yield from _until(scope, set(chosen), (), wait)
     handed, alive = 0, set(running)
     for worker in sorted(dead):
         one = chosen[worker]
@@ -170,18 +172,16 @@ def _concerned(one: Registered, kind: str, name: str | None) -> bool:
 
 
 def _known(scope: Scope, kind: str, name: str | None) -> Op[None]:
-    """Raise `NotFound` for a name that nobody has used: an order for it would be a mistake."""
+    """Raise `NotFound` for an unknown name, which is probably a mistake."""
     keys = scope.keys
     if kind == PROJECT or name is None:
         return
     if kind == "queue":
-        asked: list[tuple[str | int, ...]] = [
-            (
-                *("EXISTS", *(keys.queue(name, priority) for priority in PRIORITIES)),
-                *(keys.delayed(name), keys.after(name)),
-            )
+        streams = [keys.queue(name, priority) for priority in PRIORITIES]
+        asked: list[tuple[str, ...]] = [
+            ("EXISTS", *streams, keys.delayed(name), keys.after(name)),
+            ("ZSCORE", keys.queues, name),
         ]
-        asked.append(("ZSCORE", keys.queues, name))
     elif kind == "agent":
         asked = [("ZSCORE", keys.agents, name)]
     else:
@@ -200,9 +200,9 @@ def _known(scope: Scope, kind: str, name: str | None) -> Op[None]:
     )
 
 
-def _order(field: str, told: bytes) -> Order:
+def _order(field: str, stored: bytes) -> Order:
     kind, _, name = field.partition(":")
-    parts = parsed(told)
+    parts = parsed(stored)
     return Order(
         PROJECT if kind == "all" else kind,
         unescape(name) or None,
@@ -211,7 +211,7 @@ def _order(field: str, told: bytes) -> Order:
 
 
 def _ring(scope: Scope, queues: Collection[str]) -> Op[None]:
-    """Wake the workers of these queues: they ask what was ordered."""
+    """Wake the workers of these queues, which then send a heartbeat."""
     if queues:
         yield Batch(
             [
@@ -221,20 +221,12 @@ def _ring(scope: Scope, queues: Collection[str]) -> Op[None]:
         )
 
 
-def _stands_still(state: bytes | None) -> bool:
-    return state in (b"paused", b"stopping")
-
-
-def _never(_state: bytes | None) -> bool:
-    return False
-
-
 def _until(
-    scope: Scope, waiting: set[str], met: Callable[[bytes | None], bool], wait: float
+    scope: Scope, waiting: set[str], states: Collection[bytes], wait: float
 ) -> Op[tuple[set[str], set[str], set[str]]]:
-    """Wait until each worker has met what is asked for, or has left, or is dead; at most so long.
+    """Wait up to `wait` seconds until each worker reports one of the states, or has left or is dead.
 
-    Returns those that met it, those that are alive and did not, and those that are dead.
+    Returns the workers that reported it, the live ones that did not, and the dead ones.
     """
     until, pause = scope.monotonic() + wait, _SOON
     confirmed: set[str] = set()
@@ -247,7 +239,7 @@ def _until(
                 left.discard(worker)
                 if age is not None:
                     dead.add(worker)
-            elif met(state):
+            elif state in states:
                 left.discard(worker)
                 confirmed.add(worker)
         remains = until - scope.monotonic()
@@ -258,7 +250,7 @@ def _until(
 
 
 def _seen(scope: Scope, listed: list[str]) -> Op[Mapping[str, tuple[float | None, bytes | None]]]:
-    """Return how many seconds ago each worker was seen (None: it has left), and its state."""
+    """Return the seconds since each worker's last heartbeat (None if it has left), and its state."""
     keys = scope.keys
     found: dict[str, tuple[float | None, bytes | None]] = {}
     for at in range(0, len(listed), _AT_ONCE):
@@ -275,7 +267,7 @@ def _seen(scope: Scope, listed: list[str]) -> Op[Mapping[str, tuple[float | None
 
 
 def _hand_over(scope: Scope, one: Registered, letters_of: str) -> Op[int | None]:
-    """Give what a dead worker holds to others; returns how many tasks, or None if it lives."""
+    """Make the tasks of a dead worker due for others; returns their number, None if it is alive."""
     of = Consumption(scope, one.queue, one.group, one.worker, letters_of=letters_of)
     moved = 0
     for priority, stream in of.streams.items():
@@ -298,6 +290,6 @@ def _hand_over(scope: Scope, one: Registered, letters_of: str) -> Op[int | None]
             moved += reply[0]
             more = reply[2]
     if moved:
-        # Whoever waits for what is due finds it now.
+        # Workers wait for due tasks.
         yield from _ring(scope, {one.queue})
     return moved

@@ -1,4 +1,4 @@
-"""Looks at a project as a whole: who is there, what it is made of; and clears it."""
+"""A project as a whole: its agents and topics, and deleting its keys."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ if TYPE_CHECKING:
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Op
 
-# With more keys than this, going through all of them takes longer than an operator should wait.
+# On a server with more keys, commands for operators do not scan them.
 MANY_KEYS = 100_000
 _AT_ONCE = 500
 
 
 class Presence(Record):
-    """An agent that has used the bus: when it was last seen, what it heard, what it has not.
+    """An agent that has used the bus, with its last activity (unix time) and its cursor `heard`.
 
-    `unheard` counts the messages past its cursor; None where that is not known.
+    `unheard` counts the messages after the cursor, None if that is unknown.
     """
 
     agent_id: str
@@ -31,14 +31,14 @@ class Presence(Record):
 
 
 class Topic(Record):
-    """A topic and when it was last spoken on, in unix seconds."""
+    """A topic, with the unix time of its last message."""
 
     topic: str
     last_spoken: float
 
 
 def agents(scope: Scope) -> Op[list[Presence]]:
-    """Return who was seen, the latest first, with what each has not heard of the whole channel."""
+    """Return the agents, most recently active first, with the number of messages not read."""
     keys = scope.keys
     yield floor()
     seen = yield Command("ZREVRANGE", keys.agents, 0, -1, "WITHSCORES")
@@ -60,14 +60,14 @@ def agents(scope: Scope) -> Op[list[Presence]]:
 
 
 def topics(scope: Scope) -> Op[list[Topic]]:
-    """Return the topics spoken on, the latest first."""
+    """Return the topics, most recently used first."""
     yield floor()
     seen = yield Command("ZREVRANGE", scope.keys.topics, 0, -1, "WITHSCORES")
     return [Topic(text(seen[i]), float(seen[i + 1])) for i in range(0, len(seen), 2)]
 
 
 def clear(scope: Scope, *, dry_run: bool = False) -> Op[dict[str, int]]:
-    """Remove the project's keys; returns how many there were of each kind."""
+    """Delete the project's keys, and return the number of each kind."""
     counts: dict[str, int] = {}
     found = yield from scan(scope, None)
     mine = []

@@ -1,7 +1,7 @@
-"""Tells Prometheus the figures of a project, asked of the server at each scrape.
+"""The Prometheus exporter: reads a project's metrics from the server at each scrape.
 
-Needs the extra `prometheus`. Nothing is kept between scrapes but what the metrics stream told since the
-exporter started: counts by bucket and what relays and consumers of events did.
+Needs the extra `prometheus`. Between scrapes it keeps only totals of the metrics stream since its start:
+duration histograms, and the counts of relays and event consumers.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ try:
     from prometheus_client.utils import floatToGoString
 except ImportError as missing:
     raise ConfigError(
-        "the library prometheus-client is not there, which speaks to Prometheus",
+        "the library prometheus-client is not installed",
         hint="pip install 'agentbus-toolkit[prometheus]'",
     ) from missing
 
@@ -43,18 +43,18 @@ if TYPE_CHECKING:
 
     Labels = tuple[str, ...]
 
-# So long figures count as fresh: several that scrape at once cost the server one answer.
+# Seconds for which a page is cached, so that simultaneous scrapes cost the server one request.
 _FRESH = 1.0
-# A lag is told every 10 seconds; one that was not told for a minute is nobody's any longer.
+# Seconds after which a lag expires; relays and consumers report one every 10 seconds.
 _LAG_COUNTS = 60.0
-# So many series of one kind are kept of what the stream tells: anybody may write any name there.
+# The maximum number of series of one kind: any program may write any name to the stream.
 _SERIES = 2000
 _FAMILY: dict[str, Any] = {
     "gauge": GaugeMetricFamily,
     "counter": CounterMetricFamily,
     "histogram": HistogramMetricFamily,
 }
-# Counters that are times, and under which name their seconds go.
+# Counters of milliseconds, and the names of their metrics in seconds.
 _TIMES = {"busy_ms": "busy_seconds_total", "waited_ms": "waited_seconds_total"}
 _RELAYS = ("published", "lost")
 _CONSUMERS = (
@@ -64,10 +64,9 @@ _STATES = ("working", "paused", "stopping", "dead")
 
 
 class Collector:
-    """Answers a scrape; it may be registered with any registry of prometheus-client.
+    """A collector for any registry of prometheus-client; thread-safe.
 
-    Threads may share it. Where the server does not answer within the bus's deadline, it says `agentbus_up`
-    0 and nothing else.
+    If the server does not respond within the bus's deadline, it returns `agentbus_up` 0 and nothing else.
     """
 
     def __init__(
@@ -76,17 +75,17 @@ class Collector:
         self._runner = bus.runner
         self._monotonic = monotonic
         self._lock = threading.Lock()
-        self._told = _Told()
+        self._totals = _StreamTotals()
         self._last: str | None = None
         self._at = float("-inf")
         self._answer: list[Any] = []
 
     def describe(self) -> list[Any]:
-        """Name nothing ahead: whoever registers it need not ask the server for that."""
+        """Return no metrics, so that registration needs no server request."""
         return []
 
     def collect(self) -> list[Any]:
-        """Return the metrics, asked of the server unless that was done within the last second."""
+        """Return the metrics, at most one second old."""
         with self._lock:
             if self._monotonic() - self._at >= _FRESH:
                 self._answer = self._ask()
@@ -106,19 +105,19 @@ class Collector:
             page.add("agentbus_up", 0)
             return page.metrics()
         self._last = found.last
-        self._told.take(found.entries)
+        self._totals.take(found.entries)
         page.add("agentbus_up", 1)
         page.add("agentbus_scrape_duration_seconds", self._monotonic() - began)
         _queues(page, found)
         _workers(page, found)
-        self._told.write(page, found.now)
+        self._totals.write(page, found.now)
         for consumer, stream, reason in found.quarantined:
             page.add("agentbus_consumer_quarantined", 1, stream, consumer, reason)
         return page.metrics()
 
 
 class _Page:
-    """The metrics of one answer. Each has the project as its first label."""
+    """The metrics of one scrape, each with the project as its first label."""
 
     def __init__(self, project: str) -> None:
         self._project = project
@@ -133,11 +132,11 @@ class _Page:
         }
 
     def add(self, name: str, value: float, *labels: str) -> None:
-        """Say a value."""
+        """Add a sample."""
         self._families[name].add_metric((self._project, *labels), value)
 
     def histogram(self, name: str, counted: Histogram, labels: Labels) -> None:
-        """Say counts by bucket: here each bucket counts all that took no longer than its bound."""
+        """Add a histogram; Prometheus's buckets are cumulative."""
         total, buckets = 0, []
         bounds = (*map(floatToGoString, BOUNDS), "+Inf")
         for bound, number in zip(bounds, counted.buckets, strict=True):
@@ -146,7 +145,7 @@ class _Page:
         self._families[name].add_metric((self._project, *labels), buckets, counted.total)
 
     def metrics(self) -> list[Any]:
-        """Return those of which anything was said."""
+        """Return the metrics that have samples."""
         return [family for family in self._families.values() if family.samples]
 
 
@@ -206,8 +205,8 @@ def _workers(page: _Page, found: Scraped) -> None:
         page.add("agentbus_workers_running", running[group], *group)
 
 
-class _Told:
-    """What the metrics stream told since the exporter started."""
+class _StreamTotals:
+    """Totals of the metrics stream since the exporter started."""
 
     def __init__(self) -> None:
         self._histograms: dict[tuple[str, Labels], Histogram] = {}
@@ -215,7 +214,7 @@ class _Told:
         self._lags: dict[tuple[str, str], tuple[float, float, float]] = {}
 
     def take(self, entries: Sequence[tuple[str, Mapping[str, str]]]) -> None:
-        """Add what new entries say; what is no figure counts as none."""
+        """Add new entries; malformed fields are ignored."""
         for entry_id, entry in entries:
             if entry.get("kind", "work") == "events":
                 if entry.get("stream") and entry.get("role"):
@@ -257,7 +256,7 @@ class _Told:
             self._histograms.setdefault(key, Histogram()).merge(buckets, total)
 
     def write(self, page: _Page, now: float) -> None:
-        """Say it, and forget the lags that nobody told for a while."""
+        """Add the samples to a page, and drop expired lags."""
         for (name, labels), histogram in self._histograms.items():
             page.histogram(name, histogram, labels)
         for (name, labels), number in self._counts.items():
@@ -273,7 +272,7 @@ class _Told:
 
 
 class Exporter:
-    """Answers scrapes over HTTP, in threads, until it is closed."""
+    """An HTTP server for scrapes, in threads, until it is closed."""
 
     def __init__(self, bus: BlockingBus, port: int, host: str = "127.0.0.1") -> None:
         registry = CollectorRegistry()
@@ -282,8 +281,8 @@ class Exporter:
             self._server, self._thread = start_http_server(port, host, registry)
         except (OSError, OverflowError) as error:
             raise ConfigError(
-                f"nothing can be served on port {port} of {host!r}: {error}",
-                hint="choose another port (0: any that is free), or an address of this machine",
+                f"cannot listen on port {port} of {host!r}: {error}",
+                hint="choose another port (0: any free one), or an address of this machine",
             ) from error
         shown = f"[{host}]" if ":" in host else host
         self.url = f"http://{shown}:{self._server.server_port}/metrics"
@@ -295,16 +294,16 @@ class Exporter:
         self.close()
 
     def close(self) -> None:
-        """Answer no more."""
+        """Stop the server."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
 
 
 def serve(bus: BlockingBus, port: int, host: str = "127.0.0.1") -> Exporter:
-    """Start to answer scrapes on a port (0: any that is free) of an address of this machine.
+    """Start an exporter on a port (0: any free one) of an address of this machine.
 
-    Anybody who reaches it may read the names of queues, groups and consumers, and how many tasks there
-    are; nothing of what they hold. Raises `ConfigError` where nothing can be served.
+    Its clients can read the names of queues, groups and consumers and the number of tasks, but no payloads.
+    Raises `ConfigError` if it cannot listen there.
     """
     return Exporter(bus, port, host)

@@ -1,16 +1,16 @@
-"""The metrics that Prometheus is told: their names, kinds, labels, and what each says.
+"""The metrics of the Prometheus exporter: names, kinds, labels and help texts.
 
-Names and units follow Prometheus' conventions: base units, `_seconds`, `_total` for what only grows.
+Names and units follow Prometheus's conventions: base units, `_seconds`, `_total` for counters.
 """
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from agentbus.core.record import Record
 
-_QUEUE = ("project", "queue")
-_GROUP = ("project", "queue", "group")
-_STREAM = ("project", "stream")
-_CONSUMER = ("project", "stream", "consumer")
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
 
 
 class Family(Record):
@@ -22,142 +22,125 @@ class Family(Record):
     text: str
 
 
+def _all(kind: str, labels: str, texts: Mapping[str, str]) -> Iterator[Family]:
+    """Yield metrics of one kind, each with the label `project` first."""
+    for name, text in texts.items():
+        yield Family(f"agentbus_{name}", kind, ("project", *labels.split()), text)
+
+
+_GROUP, _STREAM = "queue group", "stream"
+_CONSUMER = f"{_STREAM} consumer"
 FAMILIES = (
-    Family("agentbus_up", "gauge", ("project",), "1 if the server answered this scrape, else 0."),
-    Family(
-        "agentbus_build_info", "gauge", ("project", "version"), "1; what the exporter's version is."
-    ),
-    Family(
-        "agentbus_scrape_duration_seconds", "gauge", ("project",), "How long the server was asked."
-    ),
-    Family("agentbus_queues", "gauge", ("project",), "Queues; of 1,000 there are figures."),
-    Family("agentbus_halted", "gauge", ("project",), "1 while all workers are halted, else 0."),
-    Family("agentbus_queue_paused", "gauge", _QUEUE, "1 while the queue is paused, else 0."),
-    Family("agentbus_queue_delayed", "gauge", _QUEUE, "Tasks that are not due yet."),
-    Family(
-        "agentbus_queue_waiting",
+    *_all("gauge", "", {"up": "1 if the server answered this scrape, else 0."}),
+    *_all("gauge", "version", {"build_info": "Always 1; the label is the exporter's version."}),
+    *_all(
         "gauge",
-        (*_GROUP, "priority"),
-        "Tasks that were not delivered to the group yet.",
+        "",
+        {
+            "scrape_duration_seconds": "Duration of the requests for this scrape.",
+            "queues": "Number of queues; at most 1,000 of them have metrics.",
+            "halted": "1 while all workers are halted, else 0.",
+        },
     ),
-    Family("agentbus_queue_pending", "gauge", _GROUP, "Tasks that the group's consumers hold."),
-    Family("agentbus_queue_retrying", "gauge", _GROUP, "Tasks that wait for their next attempt."),
-    Family(
-        "agentbus_queue_lag", "gauge", _GROUP, "Tasks to be done: waiting, pending and retrying."
-    ),
-    Family(
-        "agentbus_queue_oldest_waiting_seconds",
+    *_all(
         "gauge",
-        _GROUP,
-        "Age of the oldest task that was not delivered yet; 0 if there is none.",
+        "queue",
+        {
+            "queue_paused": "1 while the queue is paused, else 0.",
+            "queue_delayed": "Tasks that are not due yet.",
+        },
     ),
-    Family(
-        "agentbus_queue_oldest_pending_seconds",
+    *_all(
+        "gauge", f"{_GROUP} priority", {"queue_waiting": "Tasks not yet delivered to the group."}
+    ),
+    *_all(
         "gauge",
         _GROUP,
-        "How long the task that was not heard of for longest has been silent; 0 if none is held.",
+        {
+            "queue_pending": "Tasks that the group's consumers hold.",
+            "queue_retrying": "Tasks that wait for their next attempt.",
+            "queue_lag": "Unfinished due tasks: waiting, pending and retrying.",
+            "queue_oldest_waiting_seconds": "Age of the oldest task not yet delivered; 0 if none.",
+            "queue_oldest_pending_seconds": "Longest time since the heartbeat of a pending task;"
+            " 0 if none.",
+            "queue_consumers": "Number of consumers in the group.",
+            "queue_dead_letters": "Number of dead letters.",
+        },
     ),
-    Family("agentbus_queue_consumers", "gauge", _GROUP, "Names of consumers in the group."),
-    Family("agentbus_queue_dead_letters", "gauge", _GROUP, "Tasks among the dead letters."),
-    Family(
-        "agentbus_queue_tasks_total",
-        "counter",
-        (*_QUEUE, "event"),
-        "What became of tasks, since the queue was made.",
+    *_all("counter", "queue event", {"queue_tasks_total": "Tasks by event, since the first task."}),
+    *_all(
+        "counter", "queue", {"queue_busy_seconds_total": "Run time of handlers, for tasks done."}
     ),
-    Family(
-        "agentbus_queue_busy_seconds_total",
-        "counter",
-        _QUEUE,
-        "How long handlers ran, in all, for tasks that were done.",
-    ),
-    Family(
-        "agentbus_group_tasks_total",
-        "counter",
-        (*_GROUP, "event"),
-        "What the group's workers told became of tasks.",
-    ),
-    Family("agentbus_group_busy_seconds_total", "counter", _GROUP, "How long handlers ran."),
-    Family(
-        "agentbus_group_waited_seconds_total",
+    *_all("counter", f"{_GROUP} event", {"group_tasks_total": "Tasks by event."}),
+    *_all(
         "counter",
         _GROUP,
-        "How long tasks waited until their handler began.",
+        {
+            "group_busy_seconds_total": "Run time of handlers.",
+            "group_waited_seconds_total": "Time from publication to the start of the handler.",
+        },
     ),
-    Family(
-        "agentbus_handler_duration_seconds",
+    *_all(
         "histogram",
         _GROUP,
-        "How long handlers ran, since the exporter started.",
+        {
+            "handler_duration_seconds": "Run time of handlers, since the exporter started.",
+            "task_wait_seconds": "Time from publication to the start of the handler, since the"
+            " exporter started.",
+        },
     ),
-    Family(
-        "agentbus_task_wait_seconds",
-        "histogram",
-        _GROUP,
-        "How long tasks waited until their handler began, since the exporter started.",
-    ),
-    Family(
-        "agentbus_workers",
+    *_all(
         "gauge",
-        (*_GROUP, "state"),
-        "Workers: working, paused, stopping, or dead, that is silent for over 3 s.",
+        f"{_GROUP} state",
+        {"workers": "Workers: working, paused, stopping, or dead (no heartbeat for 3 s)."},
     ),
-    Family(
-        "agentbus_workers_running", "gauge", _GROUP, "Tasks that live workers run at this moment."
-    ),
-    Family(
-        "agentbus_outbox_lag_seconds",
+    *_all("gauge", _GROUP, {"workers_running": "Tasks that live workers are running."}),
+    *_all(
         "gauge",
         _STREAM,
-        "Age of the oldest event in the outbox that is to be published; 0 if there is none.",
+        {
+            "outbox_lag_seconds": "Age of the oldest event in the outbox not yet published; 0 if none.",
+            "outbox_waiting_events": "Events not yet published; 100,000 means that or more.",
+        },
     ),
-    Family(
-        "agentbus_outbox_waiting_events",
-        "gauge",
-        _STREAM,
-        "Events to be published; 100,000 is that or more.",
-    ),
-    Family(
-        "agentbus_outbox_events_total",
+    *_all(
         "counter",
-        (*_STREAM, "event"),
-        "What relays did, since the exporter started.",
+        f"{_STREAM} event",
+        {
+            "outbox_events_total": "Events that relays published or lost, since the exporter started."
+        },
     ),
-    Family(
-        "agentbus_consumer_lag_seconds",
+    *_all(
         "gauge",
         _CONSUMER,
-        "Age of the oldest event that the consumer has to pass; 0 if there is none.",
+        {
+            "consumer_lag_seconds": "Age of the oldest event not yet processed; 0 if none.",
+            "consumer_lag_events": "Events not yet processed; 100,000 means that or more.",
+        },
     ),
-    Family(
-        "agentbus_consumer_lag_events",
-        "gauge",
-        _CONSUMER,
-        "Events that the consumer has to pass; 100,000 is that or more.",
-    ),
-    Family(
-        "agentbus_consumer_events_total",
+    *_all(
         "counter",
-        (*_CONSUMER, "event"),
-        "What a consumer did with events, since the exporter started.",
+        f"{_CONSUMER} event",
+        {"consumer_events_total": "Events by outcome, since the exporter started."},
     ),
-    Family(
-        "agentbus_consumer_handler_duration_seconds",
+    *_all(
         "histogram",
         _CONSUMER,
-        "How long a consumer's handler ran, since the exporter started.",
+        {
+            "consumer_handler_duration_seconds": "Run time of a consumer's handler, since the exporter"
+            " started."
+        },
     ),
-    Family(
-        "agentbus_consumer_quarantined",
+    *_all(
         "gauge",
-        (*_CONSUMER, "reason"),
-        "1 for a consumer that its supervisor gave up.",
+        f"{_CONSUMER} reason",
+        {"consumer_quarantined": "1 for a consumer that its supervisor has quarantined."},
     ),
 )
 
 
 def sample_names() -> set[str]:
-    """Return the names under which samples of the metrics may be asked for."""
+    """Return the names of the metrics' samples, for queries."""
     found = set()
     for family in FAMILIES:
         ends = ("_bucket", "_sum", "_count") if family.kind == "histogram" else ("",)

@@ -1,10 +1,8 @@
-"""What a monitoring system asks for, in one operation: figures of queues, workers, and what was counted."""
+"""One operation that reads all that an exporter needs: queues, workers, orders, metrics entries."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
-
-import orjson
 
 from agentbus.admin import pause, stats as figures
 from agentbus.core.record import Record
@@ -21,19 +19,19 @@ if TYPE_CHECKING:
     from agentbus.store.steps import Op
     from agentbus.workers.registry import Registered
 
-# So many queues are looked at, the first by name.
+# The maximum number of queues, the first by name.
 QUEUES = 1000
 _PAGE = 1000
-# So many entries of the metrics stream are read at once; more are left for the next time.
+# The maximum number of entries per scrape; the rest is left for the next one.
 _ENTRIES = 20_000
 
 
 class Scraped(Record):
-    """A project's figures: each part is of its own moment.
+    """A project's data for an exporter; not atomic.
 
-    `queues` tells how many there are, `stats` has the figures of at most 1,000. `entries` are those of the
-    metrics stream that came after the id that was given, `last` is the id to give next time, and `now`
-    the server's clock in unix seconds. `quarantined` has the consumers of events that were given up.
+    `queues` is the number of queues, `stats` has at most 1,000 of them. `entries` are new entries of the
+    metrics stream, `last` is the id to pass next time, `now` the server's time in unix seconds.
+    `quarantined` has each quarantined event consumer with its stream and the reason.
     """
 
     now: float
@@ -47,9 +45,9 @@ class Scraped(Record):
 
 
 def scrape(scope: Scope, after: str | None, letters_of: Callable[[str], str] = str) -> Op[Scraped]:
-    """Return a project's figures, and the entries of its metrics stream after an id.
+    """Return a project's data, with the entries of its metrics stream after an id.
 
-    Without an id they are those of the last minute.
+    Without an id, the entries are those of the last minute.
     """
     keys = scope.keys
     (time, number) = yield Batch([("TIME",), ("ZCARD", keys.queues)])
@@ -59,7 +57,7 @@ def scrape(scope: Scope, after: str | None, letters_of: Callable[[str], str] = s
     orders = yield from pause.orders(scope)
     given_up = yield Command("HGETALL", keys.quarantined)
     entries, last = yield from _entries(scope, after or f"{max(0, round(now - 60) * 1000)}-0")
-    # A queue that only other programs fill is in no list, and was found all the same.
+    # Queues that only other programs fill are not in the list.
     queues = max(number if isinstance(number, int) else 0, len({one.queue for one in stats}))
     return Scraped(now, queues, stats, workers, orders, _quarantined(given_up), entries, last)
 
@@ -77,24 +75,13 @@ def _entries(scope: Scope, after: str) -> Op[tuple[list[tuple[str, Mapping[str, 
 
 
 def _quarantined(flat: Any) -> list[tuple[str, str, str]]:
-    """Return the consumers in quarantine by name, with their stream and the reason, as far as told."""
+    """Return the quarantined consumers by name, with stream and reason (empty if missing)."""
     found = []
     for at in range(0, len(flat), 2):
         consumer = text(flat[at])
-        # The field without a name is the hash's own.
+        # The field with an empty name is internal.
         if not consumer:
             continue
-        try:
-            told = orjson.loads(flat[at + 1])
-        except ValueError:
-            told = None
-        parts = told if isinstance(told, dict) else {}
-        stream, reason = parts.get("stream"), parts.get("reason")
-        found.append(
-            (
-                consumer,
-                stream if isinstance(stream, str) else "",
-                reason if isinstance(reason, str) else "",
-            )
-        )
+        named = registry.parsed(flat[at + 1])
+        found.append((consumer, named.get("stream", ""), named.get("reason", "")))
     return sorted(found)

@@ -1,4 +1,4 @@
-"""How a server is: what it keeps, what it drops, its memory, role, replicas and clock."""
+"""Checks of a server: persistence, eviction, memory, role, replicas and clock."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ if TYPE_CHECKING:
 _DISK = "free disk space, and see the server's log"
 _APPEND = "redis-cli CONFIG SET appendonly yes, and the same in its config file"
 _ALWAYS = "redis-cli CONFIG SET appendfsync always, and the same in its config file"
-# When what was acknowledged is on the disk, which is what a loss of power leaves.
+# When an acknowledged write is on disk, by the setting of appendfsync.
 _LEVELS = {
-    "always": ", and is on the disk before the answer",
-    "everysec": ", and is on the disk within a second or two: a loss of power takes those",
-    "no": ", and is on the disk when the system thinks fit: a loss of power takes half a minute or more",
-    None: " (CONFIG GET is refused, so it is not known how soon it is on the disk)",
+    "always": ", and is on disk before the reply",
+    "everysec": ", and is on disk within a second or two: a power failure loses those",
+    "no": ", and is on disk when the system decides: a power failure loses half a minute or more",
+    None: " (CONFIG GET is refused, so it is unknown when it is on disk)",
 }
 
 
-class Vital(Record):
-    """One examined matter of a server: `severity` is warning, critical, or None where all is well.
+class ServerCheck(Record):
+    """The result of one check: `severity` is warning, critical, or None if nothing is wrong.
 
-    `remedy` says what to do; `figure` and `threshold` are there where something was measured.
+    `remedy` says what to do; `figure` and `threshold` are set if something was measured.
     """
 
     check: str
@@ -40,11 +40,11 @@ class Vital(Record):
     threshold: float | None = None
 
 
-class Said(Record):
-    """What a server says of itself: INFO by name, and two of its settings (None: it does not tell).
+class ServerInfo(Record):
+    """A server's INFO as `named` fields, and two of its settings, None if they are unknown.
 
-    `named` is empty where INFO was refused, and `refusal` says how. `saves` is when it makes snapshots,
-    `fsync` when what it appends to its file is on the disk.
+    If INFO is refused, `named` is empty and `refusal` is the error. `saves` is the setting `save`, `fsync`
+    the setting `appendfsync`.
     """
 
     named: dict[str, str]
@@ -53,39 +53,42 @@ class Said(Record):
     fsync: str | None = None
 
 
-def ask() -> Op[Said]:
-    """Ask a server how it is, in one request."""
+def ask() -> Op[ServerInfo]:
+    """Read INFO and the settings, in one request."""
     info, *settings = yield Batch(
         [("INFO",), ("CONFIG", "GET", "save"), ("CONFIG", "GET", "appendfsync")]
     )
     if not isinstance(info, bytes):
-        return Said({}, None, str(info))
+        return ServerInfo({}, None, str(info))
     saves, fsync = (
-        text(told[1]) if isinstance(told, list) and len(told) == 2 else None for told in settings
+        text(fields[1]) if isinstance(fields, list) and len(fields) == 2 else None
+        for fields in settings
     )
-    return Said(_named(info), saves, None, fsync)
+    return ServerInfo(_named(info), saves, None, fsync)
 
 
-def examine(said: Said, memory: Levels, replication: Levels) -> list[Vital]:
-    """Return how the server is, by what it said."""
-    if said.refusal is None:
+def examine(info: ServerInfo, memory: Levels, replication: Levels) -> list[ServerCheck]:
+    """Check persistence, eviction, memory, role and replicas."""
+    if info.refusal is None:
         return [
-            *_persistence(said),
-            _eviction(said.named),
-            _memory(said.named, memory),
-            *_role(said.named, replication),
+            *_persistence(info),
+            _eviction(info.named),
+            _memory(info.named, memory),
+            *_role(info.named, replication),
         ]
-    if "unknown command" in said.refusal:
-        found = "this server lives in this process and keeps nothing"
-        return [Vital("persistence", "warning", found, "use another URL for anything but tests")]
+    if "unknown command" in info.refusal:
+        found = "this server runs in this process and stores nothing on disk"
+        return [
+            ServerCheck("persistence", "warning", found, "use another URL for anything but tests")
+        ]
     found = (
-        f"INFO is refused, so persistence, eviction, memory and role are not known ({said.refusal})"
+        f"INFO is refused, so persistence, eviction, memory and role are unknown ({info.refusal})"
     )
-    return [Vital("server", "warning", found, "allow +info to this user")]
+    return [ServerCheck("server", "warning", found, "allow +info to this user")]
 
 
-def clock(scope: Scope, levels: Levels) -> Op[Vital]:
-    """Compare the server's clock with this host's; what the exchange took is no difference."""
+def clock(scope: Scope, levels: Levels) -> Op[ServerCheck]:
+    """Compare the server's clock with this host's; a difference within the round trip is 0."""
     before = scope.now()
     seconds, micros = yield Command("TIME")
     after = scope.now()
@@ -94,54 +97,56 @@ def clock(scope: Scope, levels: Levels) -> Op[Vital]:
     found = f"{abs(off):.3f} s {'ahead of' if off >= 0 else 'behind'} this host's"
     crossed = levels.crossed(abs(off))
     if crossed is None:
-        return Vital("clock", None, found)
+        return ServerCheck("clock", None, found)
     figure = round(abs(off), 3)
-    return Vital("clock", crossed[0], found, "set both clocks by NTP", figure, crossed[1])
+    return ServerCheck("clock", crossed[0], found, "set both clocks by NTP", figure, crossed[1])
 
 
-def _persistence(said: Said) -> list[Vital]:
-    named = said.named
+def _persistence(info: ServerInfo) -> list[ServerCheck]:
+    named = info.named
     found = []
     if named.get("aof_enabled") == "1":
-        level = f"an append-only file is kept{_LEVELS.get(said.fsync, '')}"
+        level = f"an append-only file is kept{_LEVELS.get(info.fsync, '')}"
         delayed = int(named.get("aof_delayed_fsync", "0"))
         if delayed:
             level += f"; {delayed} writes waited for a slow disk"
         if named.get("aof_last_write_status", "ok") != "ok":
-            found.append(Vital("persistence", "critical", "the last write to disk failed", _DISK))
-        elif said.fsync == "no":
-            found.append(Vital("persistence", "warning", level, _ALWAYS))
-        else:
-            found.append(Vital("persistence", None, level))
-    elif _keeps_snapshots(said):
-        loss = "only snapshots are kept: a crash loses what came after the last one"
-        found.append(Vital("persistence", "warning", loss, _APPEND))
-    else:
-        loss = "nothing is kept on disk: a restart loses everything"
-        if said.saves is None:
-            loss = (
-                "no append-only file is kept, and no snapshot was made since it began (CONFIG GET is"
-                " refused, so it is not known whether one will be): a restart may lose everything"
+            found.append(
+                ServerCheck("persistence", "critical", "the last write to disk failed", _DISK)
             )
-        found.append(Vital("persistence", "critical", loss, _APPEND))
+        elif info.fsync == "no":
+            found.append(ServerCheck("persistence", "warning", level, _ALWAYS))
+        else:
+            found.append(ServerCheck("persistence", None, level))
+    elif _keeps_snapshots(info):
+        loss = "only snapshots are kept: a crash loses all writes after the last one"
+        found.append(ServerCheck("persistence", "warning", loss, _APPEND))
+    else:
+        loss = "nothing is stored on disk: a restart loses everything"
+        if info.saves is None:
+            loss = (
+                "no append-only file is kept, and no snapshot was made since its start (CONFIG GET is"
+                " refused, so it is unknown whether one will be): a restart may lose everything"
+            )
+        found.append(ServerCheck("persistence", "critical", loss, _APPEND))
     if named.get("rdb_last_bgsave_status", "ok") != "ok":
-        found.append(Vital("snapshot", "warning", "the last snapshot failed", _DISK))
+        found.append(ServerCheck("snapshot", "warning", "the last snapshot failed", _DISK))
     return found
 
 
-def _keeps_snapshots(said: Said) -> bool:
-    if said.saves is not None:
-        return bool(said.saves)
-    # By what it did, where it does not tell what it is set to.
-    named = said.named
+def _keeps_snapshots(info: ServerInfo) -> bool:
+    if info.saves is not None:
+        return bool(info.saves)
+    # If the setting is unknown, judge by what the server has done.
+    named = info.named
     return named.get("rdb_last_save_time", "0") != "0" and named.get("rdb_saves", "0") != "0"
 
 
-def _eviction(named: dict[str, str]) -> Vital:
+def _eviction(named: dict[str, str]) -> ServerCheck:
     policy = named.get("maxmemory_policy", "noeviction")
     if policy == "noeviction":
-        return Vital("eviction", None, policy)
-    return Vital(
+        return ServerCheck("eviction", None, policy)
+    return ServerCheck(
         "eviction",
         "critical",
         f"{policy}: a full server drops flags, cursors and streams",
@@ -149,45 +154,45 @@ def _eviction(named: dict[str, str]) -> Vital:
     )
 
 
-def _memory(named: dict[str, str], levels: Levels) -> Vital:
+def _memory(named: dict[str, str], levels: Levels) -> ServerCheck:
     used, limit = int(named.get("used_memory", "0")), int(named.get("maxmemory", "0"))
     found = f"{used / 1048576:.1f} MiB used"
     if not limit:
-        return Vital("memory", None, found)
+        return ServerCheck("memory", None, found)
     found += f" of {limit / 1048576:.1f} MiB"
     crossed = levels.crossed(used / limit)
     if crossed is None:
-        return Vital("memory", None, found)
-    remedy = "raise maxmemory, or remove what is not needed: a full server refuses writes"
-    return Vital("memory", crossed[0], found, remedy, round(used / limit, 3), crossed[1])
+        return ServerCheck("memory", None, found)
+    remedy = "raise maxmemory, or delete unneeded data: a full server refuses writes"
+    return ServerCheck("memory", crossed[0], found, remedy, round(used / limit, 3), crossed[1])
 
 
-def _role(named: dict[str, str], levels: Levels) -> list[Vital]:
+def _role(named: dict[str, str], levels: Levels) -> list[ServerCheck]:
     if named.get("role", "master") != "master":
         found = "a read-only replica"
         if named.get("master_link_status", "up") != "up":
-            found += " that has lost its primary"
-        return [Vital("role", "critical", found, "give the URL of the primary")]
-    vitals = [Vital("role", None, "takes writes")]
+            found += " without a connection to its primary"
+        return [ServerCheck("role", "critical", found, "use the URL of the primary")]
+    checks = [ServerCheck("role", None, "accepts writes")]
     for name, value in named.items():
         if name[:5] == "slave" and name[5:].isdigit():
-            vital = _replica(dict(_pairs(value)), levels)
-            if vital is not None:
-                vitals.append(vital)
-    return vitals
+            check = _replica(dict(_pairs(value)), levels)
+            if check is not None:
+                checks.append(check)
+    return checks
 
 
-def _replica(told: dict[str, str], levels: Levels) -> Vital | None:
-    where = f"the replica {told.get('ip', '?')}:{told.get('port', '?')}"
-    remedy = "see the replica's log; until it is back a failover loses what it lacks"
-    state, lag = told.get("state", "online"), told.get("lag", "")
+def _replica(fields: dict[str, str], levels: Levels) -> ServerCheck | None:
+    where = f"the replica {fields.get('ip', '?')}:{fields.get('port', '?')}"
+    remedy = "see the replica's log; until it is in sync, a failover loses the missing writes"
+    state, lag = fields.get("state", "online"), fields.get("lag", "")
     if state != "online" and levels.wanted:
-        return Vital("replication", "warning", f"{where} is not in sync ({state})", remedy)
+        return ServerCheck("replication", "warning", f"{where} is not in sync ({state})", remedy)
     crossed = levels.crossed(int(lag)) if lag.isdigit() else None
     if crossed is None:
         return None
-    found = f"{where} has said nothing for {lag} s"
-    return Vital("replication", crossed[0], found, remedy, int(lag), crossed[1])
+    found = f"{where} has sent nothing for {lag} s"
+    return ServerCheck("replication", crossed[0], found, remedy, int(lag), crossed[1])
 
 
 def _pairs(value: str) -> Any:

@@ -1,4 +1,4 @@
-"""The figures of the queues: what waits, what is held, since when, and how fast it goes."""
+"""Statistics of queues, groups and streams: backlog, ages, lag, rates."""
 
 from __future__ import annotations
 
@@ -22,20 +22,24 @@ if TYPE_CHECKING:
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Op
 
-# So many queues are surveyed in one request: a script must not block the server for long.
+    # The first fields of `StreamInfo`: key, kind, queue, group, priority.
+    Stream = tuple[str, str, str | None, str | None, str | None]
+
+# Queues per request: a script must not block the server for long.
 _PAGE = 25
-# What the script looks at where the server itself knows no figure: so many of the oldest pending
-# entries, and so many undelivered ones, of so many bytes.
+# Limits of what the script counts itself: the oldest pending entries, undelivered entries, and bytes.
 _LOOKED_AT, _COUNTED, _READ = 200, 10_000, 4_000_000
 _MINUTE = 60.0
-# One minute of the metrics of a thousand busy workers is more than this; the newest are read.
+# The newest samples to read; a thousand busy workers write more in a minute.
 _SAMPLES = 20_000
-# Fields of the counters that are the bus's own notes.
+# The rate, attempts and durations of a queue without samples.
+_IDLE = (0.0, None, None, None)
+# Internal fields of the counters' hash.
 _NOTES = ("refused_told", "refused_at")
 
 
 class GroupConsumer(Record):
-    """A consumer of a group: how many tasks it holds, and for how many seconds it was not heard of."""
+    """A consumer of a group: its pending tasks, and the seconds since its last request."""
 
     name: str
     pending: int
@@ -43,11 +47,11 @@ class GroupConsumer(Record):
 
 
 class Group(Record):
-    """How far a group of workers is with a queue; ages are in seconds, by the server's clock.
+    """The state of a consumer group of a queue; ages are in seconds, by the server's clock.
 
-    `backlog` counts what was not delivered to it yet (at least so much, unless `exact`), `pending`
-    what its consumers hold, `retrying` what waits for its next attempt; `lag` is the sum of the three.
-    `last_ids` says by priority which entry was delivered last.
+    `backlog` counts the tasks not delivered yet (a lower bound unless `exact`), `pending` those that
+    consumers hold, `retrying` those that wait for their next attempt; `lag` is the sum of the three.
+    `last_ids` maps priorities to the last delivered entry.
     """
 
     queue: str
@@ -66,12 +70,12 @@ class Group(Record):
 
 
 class QueueStats(Record):
-    """The figures of a queue for one group (None: there is no group yet).
+    """The statistics of a queue for one group (None if it has no group yet).
 
-    As in `Group`; `delayed` counts tasks that are not due yet, `dependent` those that wait for others to
-    be done; `consumers` counts the names. The
-    figures of speed are of the last minute: `rate` is tasks done a second, `attempts` is runs for each
-    task that was finished. `counters` are the queue's since it was made, `worked` the group's.
+    As in `Group`; `delayed` counts the tasks that are not due yet, `dependent` those that wait for other
+    tasks; `consumers` is their number. Over the last minute, `rate` is the number of tasks done per second,
+    `attempts` the mean number of runs of a finished task. `counters` are the totals of the queue, `worked`
+    those of the group.
     """
 
     queue: str
@@ -97,7 +101,7 @@ class QueueStats(Record):
 
 
 class StreamInfo(Record):
-    """A stream of the project: what it is for, its length, its ends, and how old they are in seconds."""
+    """A stream of the project: its kind, its length, its first and last id, and their ages in seconds."""
 
     key: str
     kind: str
@@ -112,7 +116,7 @@ class StreamInfo(Record):
 
 
 class Survey:
-    """What the script said of one queue."""
+    """The survey script's reply about one queue."""
 
     def __init__(self, queue: str, now: float, streams: Sequence[Any]) -> None:
         self.queue = queue
@@ -131,7 +135,7 @@ class Survey:
         return max(0.0, self.now - min(times)) if times else None
 
     def group(self, name: str | None, dead: int = 0) -> Group:
-        """Return how far a group is; a stream that it does not know, it will read from the start."""
+        """Return a group's state; it will read a stream without the group from the start."""
         parts = self.groups.get(name, {}) if name is not None else {}
         backlog, waiting = {}, []
         for priority in PRIORITIES:
@@ -166,10 +170,10 @@ def stats(
     most: int | None = None,
     speed: bool = True,
 ) -> Op[list[QueueStats]]:
-    """Return the figures of every queue (or of `most`), or of one, by group. Raises `NotFound`.
+    """Return the statistics of every queue (at most `most`), or of one, by group. Raises `NotFound`.
 
-    `letters_of` says for a queue under which name its dead letters lie. Without `speed` the metrics are
-    not read, and the figures of speed are those of a queue at rest.
+    `letters_of` returns the queue that has a queue's dead letters. Without `speed` the metrics are not
+    read, and rates are those of an idle queue.
     """
     if queue is None:
         known = yield from known_queues(scope)
@@ -205,7 +209,7 @@ def groups(scope: Scope, queue: str, *, letters_of: str | None = None) -> Op[lis
 
 
 def lags(scope: Scope, groups: Collection[tuple[str, str]]) -> Op[dict[tuple[str, str], int]]:
-    """Return by queue and group how much is to be done of what is due; where nothing is known, nothing."""
+    """Return the lag by queue and group; unknown queues are left out."""
     known = sorted({queue for queue, _ in groups})
     found: dict[str, Survey] = {}
     for at in range(0, len(known), _PAGE):
@@ -215,7 +219,7 @@ def lags(scope: Scope, groups: Collection[tuple[str, str]]) -> Op[dict[tuple[str
 
 
 def left(scope: Scope, queue: str, group: str) -> Op[int]:
-    """Return how many tasks a group has yet to finish, those included that are not due."""
+    """Return how many tasks a group has not finished, including those not due yet."""
     (survey,) = yield from surveyed(scope, [queue])
     delayed = yield Command("ZCARD", scope.keys.delayed(queue))
     return survey.group(group).lag + int(delayed)
@@ -224,13 +228,11 @@ def left(scope: Scope, queue: str, group: str) -> Op[int]:
 def streams(scope: Scope) -> Op[list[StreamInfo]]:
     """Return the streams of the project: the channel, queues by priority, dead letters, metrics."""
     keys = scope.keys
-    known: list[tuple[str, str, str | None, str | None, str | None]] = [
-        (keys.channel, "channel", None, None, None)
-    ]
+    known: list[Stream] = [(keys.channel, "channel", None, None, None)]
     for kind in ("q", "dlq"):
         for key in sorted((yield from scan(scope, kind))):
             parts = key[len(f"{keys.project}:{kind}:") :].split(":")
-            # Keys that are no text are another program's; more parts are no stream of ours.
+            # Other programs' keys: not UTF-8, or with more parts.
             if len(parts) > 2 or not is_text(key):
                 continue
             queue = unescape(parts[0])
@@ -253,25 +255,13 @@ def streams(scope: Scope) -> Op[list[StreamInfo]]:
     return found
 
 
-def _info(
-    one: tuple[str, str, str | None, str | None, str | None],
-    now: float,
-    length: int,
-    first: str,
-    last: str,
-) -> StreamInfo:
-    return StreamInfo(
-        *one,
-        length,
-        first or None,
-        last or None,
-        max(0.0, now - id_time(first)) if first else None,
-        max(0.0, now - id_time(last)) if last else None,
-    )
+def _info(one: Stream, now: float, length: int, first: str, last: str) -> StreamInfo:
+    ages = [max(0.0, now - id_time(end)) if end else None for end in (first, last)]
+    return StreamInfo(*one, length, first or None, last or None, *ages)
 
 
 def known_queues(scope: Scope) -> Op[list[str]]:
-    """Return the queues; those that only other programs fill, too, unless that takes too long."""
+    """Return the queues, including those of other programs unless the server has too many keys."""
     listed, size = yield Batch([("ZRANGE", scope.keys.queues, 0, -1), ("DBSIZE",)])
     found = {text(name) for name in listed} if isinstance(listed, list) else set()
     if isinstance(size, int) and size <= MANY_KEYS:
@@ -283,7 +273,7 @@ def known_queues(scope: Scope) -> Op[list[str]]:
 
 
 def surveyed(scope: Scope, queues: Sequence[str]) -> Op[list[Survey]]:
-    """Survey queues in one moment."""
+    """Survey queues atomically."""
     keys = [scope.keys.queue(queue, priority) for queue in queues for priority in PRIORITIES]
     now, *found = yield Script("survey", keys, (ASIDE, _LOOKED_AT, _COUNTED, _READ))
     size = len(PRIORITIES)
@@ -319,15 +309,8 @@ def _stats_of(
         rows: list[str | None] = [*sorted(about)]
         for row in rows or [None]:
             dead, worked = about[row] if row is not None else (0, {})
-            found.append(
-                _stats(
-                    survey.group(row, dead),
-                    waiting,
-                    speeds.get((survey.queue, row)),
-                    counters,
-                    worked,
-                )
-            )
+            speed = speeds.get((survey.queue, row))
+            found.append(_stats(survey.group(row, dead), waiting, speed, counters, worked))
     return found
 
 
@@ -339,30 +322,16 @@ def _stats(
     worked: Mapping[str, int],
 ) -> QueueStats:
     return QueueStats(
-        group.queue,
-        group.group or None,
-        group.backlog,
-        group.exact,
-        group.by_priority,
-        group.oldest,
-        group.pending,
-        group.oldest_pending,
-        group.retrying,
-        group.lag,
-        *waiting,
-        group.dead,
-        len(group.consumers),
-        0.0 if speed is None else speed.rate,
-        None if speed is None else speed.attempts,
-        None if speed is None else speed.running,
-        None if speed is None else speed.waiting,
-        counters,
-        worked,
+        *(group.queue, group.group or None, group.backlog, group.exact, group.by_priority),
+        *(group.oldest, group.pending, group.oldest_pending, group.retrying, group.lag),
+        *(*waiting, group.dead, len(group.consumers)),
+        *((speed.rate, speed.attempts, speed.running, speed.waiting) if speed else _IDLE),
+        *(counters, worked),
     )
 
 
 def _consumers(parts: Mapping[str, Any]) -> tuple[GroupConsumer, ...]:
-    """Return the consumers of a group, each once for all its streams."""
+    """Return the consumers of a group, each with the totals of its streams."""
     found: dict[str, tuple[int, float]] = {}
     for part in parts.values():
         for raw, pending, idle in part[8]:
@@ -388,6 +357,5 @@ def _count(reply: Any) -> int:
 
 
 def is_text(key: str) -> bool:
-    """Tell whether a key that SCAN found is text."""
-    # Bytes that are no UTF-8 come as lone surrogates: another program's key.
+    """Return whether a key from SCAN is UTF-8; other bytes are decoded as lone surrogates."""
     return not any("\ud800" <= character <= "\udfff" for character in key)

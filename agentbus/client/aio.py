@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from agentbus.client.bus import Verbs
-from agentbus.client.subscriptions import AsyncWorking
+from agentbus.client.subscriptions import AsyncSubscriptions
 from agentbus.core.settings import Settings, resolve
 from agentbus.queues.runner import AsyncRunner
 from agentbus.store.verb import Awaiting, Patient
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class AsyncBus(AsyncWorking, Verbs, Awaiting):
+class AsyncBus(AsyncSubscriptions, Verbs, Awaiting):
     """An asynchronous bus; all coroutines of an event loop share its few connections."""
 
     runner: AsyncRunner

@@ -1,11 +1,11 @@
-"""The library's facade: a bus of one project and one agent, with a method for each verb."""
+"""The blocking bus: one project and one agent, with a method for each verb."""
 
 from __future__ import annotations
 
-from agentbus.client.queue_verbs import Labour
-from agentbus.client.stats_verbs import Overview
-from agentbus.client.subscriptions import Working
-from agentbus.client.worker_verbs import Oversight
+from agentbus.client.queue_verbs import QueueVerbs
+from agentbus.client.stats_verbs import StatsVerbs
+from agentbus.client.subscriptions import Subscriptions
+from agentbus.client.worker_verbs import WorkerVerbs
 from agentbus.core.settings import Settings, resolve
 from agentbus.queues.runner import Runner
 from agentbus.store.verb import Blocking, Emits, Patient, stream_verb, verb
@@ -34,7 +34,7 @@ _FOR_EVER = float("inf")
 _READ_AT_ONCE = 100
 
 
-class Verbs(Labour, Overview, Oversight):
+class Verbs(QueueVerbs, StatsVerbs, WorkerVerbs):
     """The verbs, each defined once for `Bus` and `AsyncBus`."""
 
     settings: Settings
@@ -221,9 +221,9 @@ class Verbs(Labour, Overview, Oversight):
         An existing completion counts, unless `fresh`. `delete` consumes the completions, so that only one
         agent gets them. Raises `TimedOut`.
         """
-        from agentbus.coordination import wait as awaiting
+        from agentbus.coordination import wait
 
-        op = awaiting.await_(
+        op = wait.await_(
             self.scope, flags, until=until, any_=any, timeout=timeout, delete=delete, fresh=fresh
         )
         return Patient(op, timeout or _FOR_EVER)
@@ -251,16 +251,16 @@ class Verbs(Labour, Overview, Oversight):
     @verb
     def agents(self) -> Op[list[Presence]]:
         """Return the agents of this project, most recently active first, with their unread messages."""
-        from agentbus.admin import project as inspector
+        from agentbus.admin import project
 
-        return inspector.agents(self.scope)
+        return project.agents(self.scope)
 
     @verb
     def topics(self) -> Op[list[Topic]]:
-        """Return the topics of the channel, most recently used first."""
-        from agentbus.admin import project as inspector
+        """Return the topics of the channel's messages, most recently used first."""
+        from agentbus.admin import project
 
-        return inspector.topics(self.scope)
+        return project.topics(self.scope)
 
     @verb
     def queues(self) -> Op[list[str]]:
@@ -282,12 +282,12 @@ class Verbs(Labour, Overview, Oversight):
 
         With `dry_run` it only counts them. Not atomic.
         """
-        from agentbus.admin import project as inspector
+        from agentbus.admin import project
 
-        return inspector.clear(self.scope, dry_run=dry_run)
+        return project.clear(self.scope, dry_run=dry_run)
 
 
-class Bus(Working, Verbs, Blocking):
+class Bus(Subscriptions, Verbs, Blocking):
     """A blocking bus; threads may share it."""
 
     runner: Runner

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from agentbus.admin import entries, pause, stats
 from agentbus.core import names
 from agentbus.core.errors import UsageError
-from agentbus.queues import dead_letters, dependencies, ids as queue, publish, rerun, results
+from agentbus.queues import dead_letters, dependencies, ids, publish, rerun, results
 from agentbus.store.verb import Awaiting, BusT_co, Emits, OnBus, Patient, stream_verb, verb
 
 if TYPE_CHECKING:
@@ -80,13 +80,13 @@ class Queue(OnBus[BusT_co]):
         item = self.policy.keyed(publish.Task(payload, **envelope) if envelope else payload)
         trim = self._trims if on_full is None else _trims(on_full)
         if after_group is not None and after is None:
-            raise UsageError("after_group goes with after", hint="leave it out")
-        if after is not None and (ids := [after] if isinstance(after, str) else [*after]):
+            raise UsageError("after_group needs after", hint="leave it out")
+        if after is not None and (others := [after] if isinstance(after, str) else [*after]):
             return dependencies.publish(
                 self._scope,
                 self.name,
                 item,
-                ids,
+                others,
                 after_group=after_group,
                 bound=self.bound,
                 priority=self.policy.tier,
@@ -124,14 +124,9 @@ class Queue(OnBus[BusT_co]):
         A batch has up to 500 tasks of one priority and is atomic. Raises `QueueFull` for a batch that does
         not fit; earlier batches stay in the queue.
         """
+        items = self.policy.each_keyed(_several(payloads))
         op: Op[list[str]] = publish.publish_many(
-            self._scope,
-            self.name,
-            self.policy.each_keyed(_several(payloads)),
-            bound=self.bound,
-            priority=self.policy.tier if priority is None else priority,
-            window=self.policy.window,
-            trim=self._trims if on_full is None else _trims(on_full),
+            self._scope, self.name, items, **self._batched(priority, on_full)
         )
         return op
 
@@ -148,14 +143,9 @@ class Queue(OnBus[BusT_co]):
         Only two batches are in memory, so `payloads` may be endless. Nothing is published before the first
         iteration.
         """
+        items = self.policy.each_keyed(_several(payloads))
         op = publish.publish_stream(
-            self._scope,
-            self.name,
-            self.policy.each_keyed(_several(payloads)),
-            bound=self.bound,
-            priority=self.policy.tier if priority is None else priority,
-            window=self.policy.window,
-            trim=self._trims if on_full is None else _trims(on_full),
+            self._scope, self.name, items, **self._batched(priority, on_full)
         )
         return Emits(op, 0.0)
 
@@ -168,21 +158,15 @@ class Queue(OnBus[BusT_co]):
         `group` selects the consumer group whose result is read: by default `default`, or the only group
         that there is. Raises `TaskBuried`, `TimedOut`, and `NotFound` if the task is not done or unknown.
         """
-        said = self._bus.runner.policies
-        op = results.result(
-            self._scope,
-            task_id,
-            wait,
-            group,
-            kept_for=said.results_of,
-            letters_of=said.letters_of,
-        )
+        policies = self._bus.runner.policies
+        kept, letters = policies.results_of, policies.letters_of
+        op = results.result(self._scope, task_id, wait, group, kept_for=kept, letters_of=letters)
         return Patient(op, wait or 0.0)
 
     @verb
     def peek(self, limit: int = 10) -> Op[list[tuple[str, Any]]]:
         """Return the ids and payloads of the oldest tasks, by priority, without taking them."""
-        return queue.peek(self._scope, self.name, limit)
+        return ids.peek(self._scope, self.name, limit)
 
     @verb
     def fetch(
@@ -193,10 +177,11 @@ class Queue(OnBus[BusT_co]):
         block: float | None = None,
         visibility: float | None = None,
     ) -> Patient[PerBus[list[Delivery], list[AsyncDelivery]]]:
-        """Take tasks by hand: a list of deliveries, each to be acknowledged, retried or buried.
+        """Take tasks without a worker, and return their deliveries.
 
-        Waits at most `block` seconds for the first one. A task that is not settled within the `visibility`
-        (in seconds, by default the policy's) is delivered again, as the next attempt.
+        The caller acknowledges, retries or buries each. Waits up to `block` seconds for the first one.
+        A task that is not settled within `visibility` seconds (by default the policy's) is delivered again,
+        as the next attempt.
         """
         from agentbus.workers.fetch import fetch
 
@@ -251,7 +236,7 @@ class Queue(OnBus[BusT_co]):
     def each_dead_letter(
         self, group: str = "default", *, after: str | None = None, match: str | None = None
     ) -> Emits[Letter]:
-        """Iterate over all dead letters that there are now, oldest first, a page in memory at a time.
+        """Iterate over the dead letters that exist now, oldest first, with one page in memory.
 
         `after` and `match` are as in `dead_letters`.
         """
@@ -260,7 +245,7 @@ class Queue(OnBus[BusT_co]):
 
     @verb
     def letter(self, letter_id: str, *, group: str = "default") -> Op[Letter]:
-        """Return one dead letter. Raises `NotFound`."""
+        """Return the dead letter with this id. Raises `NotFound`."""
         return dead_letters.letter(*self._box(group), letter_id, letters_of=self._letters)
 
     @verb
@@ -340,6 +325,15 @@ class Queue(OnBus[BusT_co]):
     def paused(self) -> Op[Order | None]:
         """Return the order that pauses this queue, or None."""
         return pause.order_of(self._scope, "queue", self.name)
+
+    def _batched(self, priority: str | None, on_full: str | None) -> dict[str, Any]:
+        """Return the keywords with which batches are published."""
+        return {
+            "bound": self.bound,
+            "priority": self.policy.tier if priority is None else priority,
+            "window": self.policy.window,
+            "trim": self._trims if on_full is None else _trims(on_full),
+        }
 
     def _box(self, group: str) -> tuple[Scope, str, str]:
         return self._scope, self.name, names.name("group", group)

@@ -1,4 +1,4 @@
-"""The queue verbs of a bus: `queue`, `policy`, `ask`, `tidy`."""
+"""The queue verbs of a bus: `queue`, `policy`, `ask`, `answer`, `result`, `tidy`."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 _FOR_EVER = float("inf")
 
 
-class Labour:
-    """The queue verbs, which both kinds of bus have."""
+class QueueVerbs:
+    """The queue verbs of both kinds of bus."""
 
     scope: Scope
     settings: Settings
@@ -61,11 +61,10 @@ class Labour:
         that of `Queue.publish`, without `key` and `reply_to`. Raises `TaskFailed` if the task is buried,
         `TimedOut`, `QueueFull`.
         """
-        from agentbus.queues import ask
+        from agentbus.queues.ask import result_of
 
-        found = self.policy(queue)
-        op = ask.ask(self.scope, queue, payload, timeout, {**envelope}, found)
-        return Patient(ask.result_of(op), timeout or _FOR_EVER)
+        op = self._asked(queue, payload, timeout, envelope)
+        return Patient(result_of(op), timeout or _FOR_EVER)
 
     @verb
     def answer(
@@ -76,12 +75,15 @@ class Labour:
         timeout: float | None = 30,
         **envelope: Unpack[Envelope],
     ) -> Patient[Answer]:
-        """Do as `ask` does, and return the task's `id` beside its `result`."""
+        """Publish a task as `ask` does, and return an `Answer`: the task's `id` and its `result`."""
+        return Patient(self._asked(queue, payload, timeout, envelope), timeout or _FOR_EVER)
+
+    def _asked(
+        self, queue: str, payload: object, timeout: float | None, envelope: Envelope
+    ) -> Op[Answer]:
         from agentbus.queues import ask
 
-        found = self.policy(queue)
-        op = ask.ask(self.scope, queue, payload, timeout, {**envelope}, found)
-        return Patient(op, timeout or _FOR_EVER)
+        return ask.ask(self.scope, queue, payload, timeout, {**envelope}, self.policy(queue))
 
     @verb
     def result(
@@ -89,20 +91,14 @@ class Labour:
     ) -> Patient[Any]:
         """Return the result of a task, None if it has none; wait for it at most `wait` seconds.
 
-        Where several groups work on the queue, `group` says whose result is meant: by default that of
-        the group `default`, or of the only one. Raises `TaskBuried`, `NotFound`, `TimedOut`.
+        `group` selects the consumer group whose result is read: by default `default`, or the only group
+        that there is. Raises `TaskBuried`, `NotFound`, `TimedOut`.
         """
         from agentbus.queues import results
 
-        found = self.runner.policies
-        op = results.result(
-            self.scope,
-            task_id,
-            wait,
-            group,
-            kept_for=found.results_of,
-            letters_of=found.letters_of,
-        )
+        policies = self.runner.policies
+        kept, letters = policies.results_of, policies.letters_of
+        op = results.result(self.scope, task_id, wait, group, kept_for=kept, letters_of=letters)
         return Patient(op, wait or 0.0)
 
     @verb

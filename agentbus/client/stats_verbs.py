@@ -1,4 +1,4 @@
-"""The monitoring verbs of a bus: `stats`, `metrics`, `streams`, `health`."""
+"""The monitoring verbs of a bus: `stats`, `metrics`, `samples`, `streams`, `health`."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from agentbus.store.steps import Op
 
 
-class Overview:
-    """The monitoring verbs, which both kinds of bus have; they change nothing."""
+class StatsVerbs:
+    """The monitoring verbs of both kinds of bus; they only read."""
 
     scope: Scope
     settings: Settings
@@ -48,7 +48,7 @@ class Overview:
     def samples(
         self, *, since: str = "5m", queue: str | None = None, follow: bool = False
     ) -> Emits[Sample]:
-        """Iterate over the entries that `metrics` sums up, oldest first; `follow` waits for more."""
+        """Iterate over the entries of the metrics stream, oldest first; `follow` waits for new ones."""
         from agentbus.admin import metrics_reader
 
         op = metrics_reader.each(self.scope, since, queue, follow=follow)

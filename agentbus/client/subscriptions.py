@@ -1,4 +1,4 @@
-"""Subscriptions of a bus: creates workers, and runs those that decorators registered."""
+"""Subscriptions: creates workers, and runs the handlers that decorators registered."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ else:
     AnyWorker = None
 
 
-class _Registering(Generic[AnyWorker]):
-    """Creates workers, and keeps the handlers that decorators registered in their order."""
+class _Subscribing(Generic[AnyWorker]):
+    """Creates workers, and stores the registered handlers in the order of their registration."""
 
     _registered: list[tuple[str, Callable[..., Any], WorkerOptions]] | None = None
     if TYPE_CHECKING:
@@ -87,7 +87,7 @@ class _Registering(Generic[AnyWorker]):
         ]
 
 
-class Working(_Registering["Worker"]):
+class Subscriptions(_Subscribing["Worker"]):
     """The subscriptions of a blocking bus."""
 
     def _worker(self, queue: str, handler: Callable[..., Any], options: WorkerOptions) -> Worker:
@@ -105,7 +105,7 @@ class Working(_Registering["Worker"]):
         return _run(self._workers(drain))
 
 
-class AsyncWorking(_Registering["AsyncWorker"]):
+class AsyncSubscriptions(_Subscribing["AsyncWorker"]):
     """The subscriptions of an asynchronous bus."""
 
     def _worker(

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from agentbus.workers.registry import Registered
 
 
-class Oversight:
-    """The worker verbs, which both kinds of bus have."""
+class WorkerVerbs:
+    """The worker verbs of both kinds of bus."""
 
     scope: Scope
     if TYPE_CHECKING:

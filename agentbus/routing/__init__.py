@@ -1,4 +1,4 @@
-"""Routing: the rules by which tasks that come in at one queue reach the right agent's."""
+"""Routing: rules that move tasks from one queue to the queues of agents."""
 
 from __future__ import annotations
 
@@ -23,20 +23,12 @@ if TYPE_CHECKING:
     )
 
 _HOMES = {
-    "Agent": "rules",
-    "Choice": "rules",
-    "Explanation": "rules",
+    **dict.fromkeys(("Agent", "Choice", "Explanation", "Limit"), "rules"),
+    **dict.fromkeys(("Rule", "Rules", "Step", "Target"), "rules"),
+    **dict.fromkeys(("check", "load", "parse"), "loading"),
     "Glob": "glob",
-    "Limit": "rules",
     "Problem": "agentbus.core.validate",
     "Router": "router",
-    "Rule": "rules",
-    "Rules": "rules",
-    "Step": "rules",
-    "Target": "rules",
-    "check": "loading",
-    "load": "loading",
-    "parse": "loading",
 }
 __all__ = [*_HOMES]
 __getattr__ = lazily(__name__, _HOMES)

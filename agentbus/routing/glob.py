@@ -1,4 +1,4 @@
-"""Patterns with `*` and `?`, matched in a time that grows with the text and never explodes."""
+"""Glob patterns with `*` and `?`, matched without backtracking."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    # Takes a text, and from where to where to look; returns where the piece begins, or -1.
+    # Searches a text between two positions, and returns the start of the piece, or -1.
     Find = Callable[[str, int, int], int]
 
 _ANY = "."
-# In a pattern that is itself looked at as a text, a `*` is more than one character.
+# If the text is itself a pattern, its `*` stands for more than one character.
 _ANY_BUT_MANY = "[^*]"
 
 
 class Glob:
-    """A pattern for a whole text, letter case aside: `*` is any text, `?` any one character.
+    """A pattern for a whole text, ignoring letter case: `*` is any text, `?` any character.
 
-    Nothing else is special, and nothing takes the meaning from these two. `matches` takes a text that
-    `fold` has been through: one text is folded once, and held against many patterns.
+    There is no escape character. `matches` takes a text that was folded by `fold`, so that a text is folded
+    once for many patterns.
     """
 
     __slots__ = ("_covers", "folded", "matches", "pattern")
@@ -32,10 +32,9 @@ class Glob:
         self._covers: Callable[[str], bool] | None = None if "?" in pattern else self.matches
 
     def covers(self, other: Glob) -> bool:
-        """Tell whether surely all that `other` matches is matched by this one too.
+        """Return whether this pattern certainly matches all texts that `other` matches.
 
-        The other pattern is taken as a text in which `*` and `?` are characters: what can stand for
-        these can stand for all that they stand for. So a yes is certain; a no is not.
+        It matches the other pattern as a text in which `*` and `?` are characters. Only True is certain.
         """
         if self._covers is None:
             self._covers = _compiled(self.folded, _ANY_BUT_MANY)
@@ -52,13 +51,13 @@ class Glob:
 
 
 def fold(text: str) -> str:
-    """Return a text with the differences of letter case taken out; `ß` becomes `ss`."""
+    """Return a text without differences of letter case; `ß` becomes `ss`."""
     return text.casefold()
 
 
 def _compiled(folded: str, any_: str) -> Callable[[str], bool]:
     if "?" not in folded:
-        # Nearly all patterns are one of these, and each is one call.
+        # The common patterns, which need a single call.
         pieces = folded.split("*")
         if len(pieces) == 1:
             return folded.__eq__
@@ -82,10 +81,10 @@ def _holding(piece: str) -> Callable[[str], bool]:
 
 
 class _Pieces:
-    """What stands between the stars: the first and the last have their places, the rest follow.
+    """The pieces of a pattern between the stars: the first and the last are anchored.
 
-    Each piece is looked for once, right of the one before: its first place is as good as any other,
-    so that none is ever looked for again.
+    Each of the others is searched once, after the one before: its leftmost position leaves most text for
+    the rest, so no backtracking is needed.
     """
 
     __slots__ = ("_finds", "_first", "_last", "_least", "_one", "_sizes")
@@ -115,7 +114,7 @@ class _Pieces:
 def _find(piece: str, any_: str) -> Find:
     if "?" not in piece:
         return lambda text, at, end: text.find(piece, at, end)
-    # No part of this may be repeated, so there is nothing to go back to.
+    # Without repetition, the expression cannot backtrack.
     search = re.compile(
         "".join(any_ if c == "?" else re.escape(c) for c in piece), re.DOTALL
     ).search

@@ -1,4 +1,4 @@
-"""What keeps agents from triggering each other for ever: a task remembers the agents that it passed."""
+"""The loop guard: stops tasks with which agents trigger each other, by the trail of a task."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING, Any
 from agentbus.core import envelope
 
 if TYPE_CHECKING:
-    # Agents in their order, each with the unix time in ms at which it was triggered.
+    # The agents in order, each with the unix time in ms at which it was triggered.
     Trail = list[tuple[str, int]]
 
 _LONGEST = 1_000
 
 
 def trail_of(meta: dict[str, Any], payload: object) -> Trail:
-    """Return the agents that a task passed. Raises `ValueError` if it carries anything else."""
+    """Return the trail of a task. Raises `ValueError` if it is malformed."""
     found = envelope.trail_of(meta, payload)
     if found is None:
         return []
     if not isinstance(found, list) or len(found) > _LONGEST:
-        raise ValueError("its trail is no list of agents")
+        raise ValueError("its trail is not a list of agents")
     return [_passed(each) for each in found]
 
 
@@ -27,14 +27,14 @@ def _passed(each: object) -> tuple[str, int]:
     match each:
         case [str(agent), int(at)]:
             return agent, at
-    raise ValueError("its trail is no list of agents and times")
+    raise ValueError("its trail is not a list of agents and times")
 
 
 def circle(trail: Trail, agent: str, *, depth: int, window: float, now: int) -> str | None:
-    """Return why an agent is not to be triggered by a task that came this way, None if it may.
+    """Return why a task with this trail must not trigger an agent, None if it may.
 
-    Where it was triggered within the last `window` seconds already, or more than `depth` agents would
-    have triggered each other. `now` is in ms.
+    It must not if the agent was triggered within the last `window` seconds, or if the trail would have more
+    than `depth` agents. `now` is in ms.
     """
     names = [name for name, _ in trail]
     way = " → ".join((*names[-depth - 1 :], agent))

@@ -1,4 +1,4 @@
-"""Moves tasks from the queue where they come in to the queues of those who are to do them."""
+"""Moves tasks from the router's queue to the queues of agents, in one script call per batch."""
 
 from __future__ import annotations
 
@@ -29,24 +29,24 @@ if TYPE_CHECKING:
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Op
 
-# Milliseconds after which a task is looked at again whose agents have no room.
+# Milliseconds after which a task is tried again if its agents' queues are full.
 _PAUSE = 1_000
-# Who works for agents' queues, unless told otherwise.
+# The group whose backlog counts.
 _GROUP = "default"
-# What the script says became of a task; -2 and -3 are the two reasons for which one waits.
+# The script's result codes; with -2 and -3 a task waits.
 _MOVED, _STALE, _DUPLICATE = 1, 0, -1
 _CIRCLE, _HUGE, _FOREIGN_KEY = -4, -5, -6
 _WHY = {
     _HUGE: "it has too many fields to be moved",
-    _FOREIGN_KEY: "another program's key stands where the queue of its agent would be",
+    _FOREIGN_KEY: "the key of its agent's queue is used by another program",
 }
 _TOPIC = "coordination"
-# The fields of a payload that say more than where a task goes.
-_SAYING = frozenset({"work_item_id", "priority", "source", envelope.TRAIL})
+# The fields of a payload that affect more than its target.
+_ROUTED_FIELDS = frozenset({"work_item_id", "priority", "source", envelope.TRAIL})
 
 
-class _Sheet:
-    """One call of the script while it is written: places and further keys by their numbers."""
+class _ScriptCall:
+    """The arguments of one script call: targets and further keys by their numbers."""
 
     def __init__(
         self, scope: Scope, rules: Rules, bound_of: Callable[[str], int], now: int
@@ -87,7 +87,7 @@ class _Sheet:
 def _words(
     meta: dict[str, Any], trail: guard.Trail, agent: str, now: int
 ) -> tuple[bytes | str, bytes | str]:
-    """Return the envelope and the trail of a task that goes to an agent, empty where they are new."""
+    """Return the envelope and the trail of a task for an agent, empty if it has neither."""
     if not meta and not trail:
         return "", ""
     way = [*map(list, trail), [agent, now]]
@@ -95,11 +95,11 @@ def _words(
     return orjson.dumps({**kept, "trail": way}), orjson.dumps(way)
 
 
-class Moving:
-    """Moves tasks in place of running a handler for them; what cannot be moved is buried, or waits.
+class TaskMover:
+    """An executor that moves tasks; those that cannot be moved wait, or are buried.
 
-    `counts` says what became of tasks: `moved`, `duplicates`, `waiting` (each time that one was put aside),
-    `stopped` (circles), `buried` (for another reason).
+    `counts` counts tasks: `moved`, `duplicates`, `waiting` (each time that one was delayed), `stopped` (by
+    the loop guard), `buried` (for another reason).
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class Moving:
         refused: Callable[[str, str, str], None],
     ) -> None:
         self.counts: Counter[str] = Counter()
-        # What ended a handler and is no failure of its tasks; there is no handler here.
+        # Part of the executor protocol; without a handler there is no interrupt.
         self.interrupted: BaseException | None = None
         self._scope = scope
         self._ask = ask
@@ -129,7 +129,7 @@ class Moving:
     def __call__(
         self, tasks: Sequence[Taken], wrap: Callable[[Taken], AnyDelivery]
     ) -> list[TaskOutcome | Taken]:
-        """Move tasks, and return what became of each; nobody is handed a delivery."""
+        """Move tasks, and return the outcome of each; no delivery is created."""
         del wrap
         found: list[TaskOutcome | Taken] = []
         for priority in PRIORITIES:
@@ -139,11 +139,11 @@ class Moving:
         return found
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing."""
 
     def _moved(self, tasks: Sequence[Taken], priority: str) -> list[TaskOutcome | Taken]:
         rules = self._rules()
-        sheet = _Sheet(self._scope, rules, self._bound_of, round(self._scope.now() * 1000))
+        call = _ScriptCall(self._scope, rules, self._bound_of, round(self._scope.now() * 1000))
         outcomes: list[TaskOutcome | Taken] = []
         sent: list[tuple[Taken, TaskOutcome]] = []
         choices = [None if task.error is not None else rules.route(task.payload) for task in tasks]
@@ -154,7 +154,7 @@ class Moving:
             if choice is None:
                 outcome.failed(self._buried(task, task.error or "it is malformed"))
                 continue
-            why = self._write(sheet, task, choice, backlogs)
+            why = self._write(call, task, choice, backlogs)
             if why is None:
                 sent.append((task, outcome))
             else:
@@ -167,13 +167,13 @@ class Moving:
             (
                 *(task_keys.streams[priority], task_keys.attempts(priority)),
                 *(task_keys.retries(priority), keys.triggers, keys.queues, task_keys.stats),
-                *(*sheet.keys, *sheet.named),
+                *(*call.keys, *call.named),
             ),
             (
                 *(task_keys.group, task_keys.consumer, ASIDE, _PAUSE),
                 *(round(rules.window * 1000), round(rules.dedup)),
-                *(suffix(task_keys.queue, priority), len(sheet.places) // 3),
-                *(*sheet.places, *sheet.tasks),
+                *(suffix(task_keys.queue, priority), len(call.places) // 3),
+                *(*call.places, *call.tasks),
             ),
             writes=True,
         )
@@ -181,11 +181,11 @@ class Moving:
         if soonest:
             self._aside(priority, int(soonest) / 1000)
         for (task, outcome), code in zip(sent, codes, strict=True):
-            self._noted(task, outcome, int(code))
+            self._record(task, outcome, int(code))
         return outcomes
 
-    def _noted(self, task: Taken, outcome: TaskOutcome, code: int) -> None:
-        """Say what became of a task that the script was asked to move."""
+    def _record(self, task: Taken, outcome: TaskOutcome, code: int) -> None:
+        """Set a task's outcome from the script's result code."""
         if code in _WHY:
             outcome.failed(self._buried(task, _WHY[code]))
         elif code == _CIRCLE:
@@ -203,10 +203,10 @@ class Moving:
                 self.counts["waiting"] += 1
 
     def _write(
-        self, sheet: _Sheet, task: Taken, choice: Choice, backlogs: dict[str, float]
+        self, call: _ScriptCall, task: Taken, choice: Choice, backlogs: dict[str, float]
     ) -> Bury | None:
-        """Write what the script needs to move a task; or return why it is not to be moved."""
-        payload, rules, agents = task.payload, sheet.rules, choice.agents
+        """Add the arguments for a task, or return why it must not be moved."""
+        payload, rules, agents = task.payload, call.rules, choice.agents
         if not agents:
             return self._buried(task, choice.reason)
         named = payload if type(payload) is dict else {}
@@ -216,17 +216,17 @@ class Moving:
             and not task.redelivered
             and self._plain(named, rules)
         ):
-            sheet.tasks += (task.entry_id, sheet.place(agents[0], task.priority))
+            call.tasks += (task.entry_id, call.place(agents[0], task.priority))
             return None
         try:
             trail = guard.trail_of(task.meta, payload)
         except ValueError as error:
             return self._stopped(task, str(error))
         if len(agents) > 1:
-            agents = self._in_turn(choice, backlogs)
+            agents = self._ordered(choice, backlogs)
         if trail:
             why = [
-                guard.circle(trail, agent, depth=rules.depth, window=rules.window, now=sheet.now)
+                guard.circle(trail, agent, depth=rules.depth, window=rules.window, now=call.now)
                 for agent in agents
             ]
             agents = tuple(agent for agent, no in zip(agents, why, strict=True) if no is None)
@@ -239,21 +239,21 @@ class Moving:
         source = source if rules.window and source in rules.agents else ""
         seen = 0
         if rules.dedup and isinstance(work, str) and work:
-            seen = sheet.key(sheet.scope.keys.seen(self._task.queue, work))
-        sheet.tasks += (
+            seen = call.key(call.scope.keys.seen(self._task.queue, work))
+        call.tasks += (
             *(task.entry_id, 0, self._task.id_of(task), max(0, task.attempt - 1), seen),
             task.meta["ordering_key"] if task.ordered else "",
             *(source, int(bool(source) and not trail), len(agents)),
         )
         for agent in agents:
-            limits = self._limits(sheet, agent, choice.work_type)
-            words = _words(task.meta, trail, agent, sheet.now)
-            sheet.tasks += (sheet.place(agent, priority), *words, len(limits) // 3, *limits)
+            limits = self._limits(call, agent, choice.work_type)
+            words = _words(task.meta, trail, agent, call.now)
+            call.tasks += (call.place(agent, priority), *words, len(limits) // 3, *limits)
         return None
 
     def _plain(self, named: dict[str, Any], rules: Rules) -> bool:
-        """Tell whether there is nothing to say of a task but where it goes, as of most."""
-        return not (self._limiting(rules) or not _SAYING.isdisjoint(named))
+        """Return whether a task needs nothing but its target, as most do."""
+        return not (self._limiting(rules) or not _ROUTED_FIELDS.isdisjoint(named))
 
     def _limiting(self, rules: Rules) -> bool:
         if rules is not self._known:
@@ -262,20 +262,20 @@ class Moving:
             self._limited = bool(rules.limits) or limited
         return self._limited
 
-    def _limits(self, sheet: _Sheet, agent: str, work_type: str | None) -> tuple[int, ...]:
-        rules, keys = sheet.rules, sheet.scope.keys
+    def _limits(self, call: _ScriptCall, agent: str, work_type: str | None) -> tuple[int, ...]:
+        rules, keys = call.rules, call.scope.keys
         found: tuple[int, ...] = ()
         for kind, name, limit in (
             ("agent", agent, rules.agents[agent].limit),
             ("type", work_type or "", rules.limits.get(work_type) if work_type else None),
         ):
             if limit is not None:
-                number = sheet.key(keys.rate(kind, name))
+                number = call.key(keys.rate(kind, name))
                 found += (number, limit.count, round(limit.seconds * 1000))
         return found
 
-    def _in_turn(self, choice: Choice, backlogs: dict[str, float]) -> tuple[str, ...]:
-        """Return several agents in the order in which they are asked to take a task."""
+    def _ordered(self, choice: Choice, backlogs: dict[str, float]) -> tuple[str, ...]:
+        """Return the agents in the order in which the script tries them."""
         agents = choice.agents
         if choice.by == "backlog":
             found = tuple(sorted(agents, key=lambda agent: backlogs[agent]))
@@ -286,7 +286,7 @@ class Moving:
         return agents[turn:] + agents[:turn]
 
     def _backlogs(self, rules: Rules, choices: Sequence[Choice | None]) -> dict[str, float]:
-        """Return how many tasks each agent has still to do that is one of several."""
+        """Return the number of unfinished tasks of each agent that shares tasks by backlog."""
         wanted = {
             agent
             for choice in choices
@@ -310,7 +310,7 @@ class Moving:
         task_id = self._task.id_of(task)
         self._refused("stopped", task_id, why)
         with contextlib.suppress(AgentBusError):
-            # It is stopped whether it can be said or not.
+            # It is stopped even if the notice cannot be sent.
             self._ask(
                 speak.append(
                     self._scope,
@@ -323,10 +323,9 @@ class Moving:
 
 
 def _waiting(scope: Scope, queues: dict[str, str]) -> Op[dict[str, float]]:
-    """Return by agent how many tasks of its queue are pending, or were never delivered.
+    """Return by agent the number of its queue's tasks that are pending or not delivered.
 
-    As `figures.lags` counts them, which looks at more and takes the server five times as long: this is
-    asked for each batch.
+    Requested for each batch; `stats.lags` is more exact, and takes the server five times as long.
     """
     keys = scope.keys
     asked: list[tuple[str, ...]] = [

@@ -1,4 +1,4 @@
-"""Finds what no task can reach: rules that earlier ones leave nothing to, and agents without a rule."""
+"""Finds unreachable rules, which earlier ones shadow, and agents without a rule."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ if TYPE_CHECKING:
     from agentbus.routing.glob import Glob
     from agentbus.routing.rules import RouteTarget, Rule
 
-    # In which line, and what.
-    Told = tuple[int, str]
+    # The line, and the text.
+    LineWarning = tuple[int, str]
 
-# Held against each other are at most so many patterns: a file of 10,000 would take minutes to load.
+# The maximum number of patterns to compare: a file with 10,000 would take minutes to load.
 _HELD = 1_000
 
 
-def check_rules(rules: Sequence[Rule], problems: Problems) -> list[Told]:
-    """Tell each rule that nothing reaches as a problem; returns warnings."""
+def check_rules(rules: Sequence[Rule], problems: Problems) -> list[LineWarning]:
+    """Add a problem for each unreachable rule, and return the warnings."""
     warnings = _check_types(rules, problems)
     _check_patterns(rules, problems)
     return warnings
@@ -29,8 +29,8 @@ def check_rules(rules: Sequence[Rule], problems: Problems) -> list[Told]:
 
 def check_agents(
     agents: Mapping[str, int], rules: Sequence[Rule], default: RouteTarget | None
-) -> list[Told]:
-    """Return a warning for each agent, given with its line, that no rule and no default reaches."""
+) -> list[LineWarning]:
+    """Return a warning for each agent that neither a rule nor the default names; `agents` has lines."""
     if not rules and default is None:
         return [
             (1, "there are neither rules nor a default: only tasks with an agent_id are routed")
@@ -44,28 +44,26 @@ def check_agents(
     ]
 
 
-def _check_types(rules: Iterable[Rule], problems: Problems) -> list[Told]:
-    warnings: list[Told] = []
+def _check_types(rules: Iterable[Rule], problems: Problems) -> list[LineWarning]:
+    warnings: list[LineWarning] = []
     first: dict[str, Rule] = {}
     for rule in rules:
         taken = [(kind, first[kind]) for kind in rule.work_types if kind in first]
-        told = ", ".join(f"{shown(kind)} is taken by {by}" for kind, by in taken[:5])
+        overlap = ", ".join(f"{shown(kind)} is taken by {by}" for kind, by in taken[:5])
         if taken and len(taken) == len(rule.work_types):
             problems.add(
                 rule.line,
-                f"rule {rule.number} is never reached: {told}",
+                f"rule {rule.number} is never reached: {overlap}",
                 "remove it, or name its agents in the earlier rule",
             )
         elif taken:
-            warnings.append((rule.line, f"rule {rule.number} has no effect on some: {told}"))
+            warnings.append((rule.line, f"rule {rule.number} has no effect on some: {overlap}"))
         for kind in rule.work_types:
             first.setdefault(kind, rule)
             if "*" in kind or "?" in kind:
                 better = f"match: {{type: {shown(kind)}}}"
-                told = (
-                    f"the work type {shown(kind)} is taken literally; for a pattern write {better}"
-                )
-                warnings.append((rule.line, told))
+                literal = f"the work type {shown(kind)} is taken literally"
+                warnings.append((rule.line, f"{literal}; for a pattern write {better}"))
     return warnings
 
 
@@ -90,7 +88,7 @@ def _check_patterns(rules: Iterable[Rule], problems: Problems) -> None:
 
 
 def _covered(globs: Mapping[str, Glob], wide: Mapping[str, Glob]) -> bool:
-    """Tell whether conditions surely hold wherever narrower ones do."""
+    """Return whether conditions certainly hold wherever the narrower ones do."""
     for field, glob in wide.items():
         narrow = globs.get(field)
         if narrow is None or not glob.covers(narrow):

@@ -1,4 +1,4 @@
-"""The router: takes tasks from one queue, and moves each to the queue of the agent that is to do it."""
+"""The router: a worker that moves tasks from one queue to the queues of agents."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from agentbus.core.errors import AgentBusError
 from agentbus.core.loggers import emit
 from agentbus.queues.ids import ROUTER
 from agentbus.routing.loading import load
-from agentbus.routing.moving import Moving
+from agentbus.routing.moving import TaskMover
 from agentbus.workers.worker import Worker
 
 if TYPE_CHECKING:
@@ -27,13 +27,13 @@ _LOOK_EVERY = 1.0
 
 
 class Router(Worker):
-    """Moves what comes in at a queue to those whom its rules name, each task in one atomic step.
+    """Moves the tasks of a queue to the agents that its rules name, each task atomically.
 
-    Several routers of one project share the work. Rules are read from a file, again whenever it has
-    changed; a file with a mistake leaves those in force that were read last. What no rule routes, and
-    what goes in circles, is buried with the reason, among the dead letters of the group `router`. What
-    cannot be moved now, since its agents' queues are full or a limit is met, is tried again later and
-    holds nobody else up. `on_refused` is told what was `stopped` or `buried`, which task, and why.
+    Several routers of a project share the work. A changed rules file is read again; if it is invalid, the
+    rules in force stay. Tasks without a matching rule, and those that the loop guard stops, are buried
+    among the dead letters of the group `router`. Tasks whose agents' queues are full or limited are tried
+    again later, without a delay for others. `on_refused` is called with `stopped` or `buried`, the task's
+    id and the reason.
     """
 
     def __init__(
@@ -50,52 +50,44 @@ class Router(Worker):
         super().__init__(
             bus.runner,
             rules.incoming,
-            _nothing,
+            lambda _delivery: None,
             group=ROUTER,
-            # No code of a user's runs here: who dies meanwhile was killed for another reason.
+            # No user code runs here, so a task is not the cause of a router's death.
             attempts=_ATTEMPTS,
             drain=drain,
             count=count,
             visibility=visibility,
         )
-        # What is asked for twice is found when it is moved.
+        # The script detects duplicates.
         self._consumer.claiming = False
-        self._moving = Moving(
+        self._moving = TaskMover(
             bus.runner.scope,
             self._runner.run,
             self._consumer,
             self._file.rules,
             lambda queue: bus.runner.policy(queue).bound,
             self._consumer.aside_until,
-            on_refused or _unheard,
+            on_refused or (lambda _event, _task, _why: None),
         )
         self.execute_by(self._moving)
         self.chores.append(self._file)
 
     @property
     def rules(self) -> Rules:
-        """The rules that are in force."""
+        """The rules in force."""
         return self._file.rules()
 
     @property
     def counts(self) -> Counter[str]:
-        """How many tasks were `moved`, known as `duplicates`, `stopped` for a circle, `buried`.
+        """The numbers of tasks `moved`, `duplicates`, `stopped` by the loop guard, and `buried`.
 
-        `waiting` counts each time that one had to wait.
+        `waiting` counts each time that a task was delayed.
         """
         return self._moving.counts
 
 
-def _nothing(_delivery: object) -> None:
-    """Stand where a worker has its handler."""
-
-
-def _unheard(_event: str, _task: str, _why: str) -> None:
-    """Tell nobody."""
-
-
 class _RulesFile:
-    """The rules as their file has them; a router's chore is to look whether it has changed."""
+    """The rules of a file, read again when it has changed; part of a router's maintenance."""
 
     every = _LOOK_EVERY
 
@@ -106,7 +98,7 @@ class _RulesFile:
         self._trouble: str | None = None
 
     def rules(self) -> Rules:
-        """Return the rules in force, after a look at the file now and then."""
+        """Return the rules in force; looks at the file once a second."""
         now = time.monotonic()
         if now >= self._next:
             self._next = now + _LOOK_EVERY
@@ -117,7 +109,7 @@ class _RulesFile:
         return self._rules
 
     def op(self) -> Op[None]:
-        """Look at the file, and ask nothing of the server."""
+        """Look at the file, without a server request."""
         self.rules()
         yield from ()
 
@@ -137,18 +129,15 @@ class _RulesFile:
         except AgentBusError as error:
             if str(error) != self._trouble:
                 self._trouble = str(error)
-                emit("error", {"verb": "route", "event": "refused", "error": self._trouble})
+                _refuse(self._trouble)
             return
         self._trouble = None
         if found.incoming != before.incoming:
-            emit(
-                "error",
-                {
-                    "verb": "route",
-                    "event": "refused",
-                    "error": f"{path} names the queue {found.incoming!r} now, which needs a new start",
-                },
-            )
+            _refuse(f"{path} names the queue {found.incoming!r} now, which needs a restart")
             return
         self._rules = found
         emit("info", {"verb": "route", "event": "reloaded", "rules": len(found.rules)})
+
+
+def _refuse(error: str) -> None:
+    emit("error", {"verb": "route", "event": "refused", "error": error})

@@ -1,4 +1,4 @@
-"""The rules of a router: which agents a task goes to, and why."""
+"""The rules of a router: they choose the agents of a task, and explain the choice."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from agentbus.routing.glob import Glob
 
-    # Fields and what their folded texts must pass, all of them, and what is chosen then.
+    # Fields with the tests of their folded texts, and the choice if all pass.
     Pattern = tuple[tuple[tuple[str, Callable[[str], bool]], ...], "Choice"]
 
 BACKLOG = "backlog"
@@ -28,7 +28,7 @@ WORK_ITEM = "work_item"
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """At most so many tasks within so many seconds."""
+    """A rate limit: at most `count` tasks within `seconds`."""
 
     count: int
     seconds: float
@@ -36,7 +36,7 @@ class Limit:
 
 @dataclass(frozen=True, slots=True)
 class Agent:
-    """An agent that tasks are routed to: its name, its queue, and its limit, if it has one."""
+    """An agent that tasks are routed to."""
 
     name: str
     queue: str
@@ -45,7 +45,7 @@ class Agent:
 
 @dataclass(frozen=True, slots=True)
 class RouteTarget:
-    """Agents of which one gets the task: by `backlog` the one with the least, or by `round_robin`."""
+    """Agents of which one gets the task: `backlog` selects the shortest, `round_robin` the next."""
 
     agents: tuple[str, ...]
     by: str = BACKLOG
@@ -53,7 +53,7 @@ class RouteTarget:
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """What a field of a task must look like; dots in its name go into objects."""
+    """A pattern for a field of a task; dots in its name select nested fields."""
 
     field: str
     glob: Glob
@@ -64,7 +64,7 @@ class Condition:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One rule: its number (from 1) and line, work types or conditions, and where it sends to."""
+    """One rule: its number (from 1) and line, its target, and its work types or conditions."""
 
     number: int
     line: int
@@ -78,10 +78,10 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Where one task goes: to one of `agents` picked `by`; to none of them if there are none.
+    """The target of one task: one of `agents`, selected `by`; without agents the task is buried.
 
-    `how` is agent_id, work_type, match, default or none; `rule` the rule that matched, if one did;
-    `work_type` the task's; `asked` the agent that the task asked for; `reason` says it to people.
+    `how` is agent_id, work_type, match, default or none; `rule` is the rule that matched, `work_type` the
+    task's, `asked` the agent that the task names, `reason` the explanation for people.
     """
 
     agents: tuple[str, ...]
@@ -93,7 +93,7 @@ class Choice:
 
     @property
     def reason(self) -> str:
-        """Why, in words. They are put together when they are asked for: most tasks go unexplained."""
+        """The explanation, composed on access, since most tasks need none."""
         if self.asked is not None:
             whose = "is an agent of the rules" if self.agents else "names no agent of the rules"
             return f"agent_id {shown(self.asked)} {whose}"
@@ -113,7 +113,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class ExplanationStep:
-    """One thing that was looked at: `how` as in `Choice`, whether it decided, and why."""
+    """One step of an explanation: `how` as in `Choice`, whether it matched, and why."""
 
     how: str
     rule: Rule | None
@@ -123,17 +123,17 @@ class ExplanationStep:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Where a task goes, and what was looked at before that was clear, in order."""
+    """The choice for a task, and the steps that led to it."""
 
     choice: Choice
     steps: tuple[ExplanationStep, ...]
 
 
 class Rules:
-    """A team's rules, as one file holds them: `route` says where a task goes, `explain` also why.
+    """The rules of one file, immutable: `route` chooses the target of a task, `explain` also says why.
 
     `agents` maps names to agents, `limits` work types to limits; `window` and `dedup` are in seconds;
-    `digest` is of the file's text, so that a change is told by it. Rules do not change once made.
+    `digest` is that of the file's text, which detects changes.
     """
 
     __slots__ = (
@@ -161,7 +161,7 @@ class Rules:
         self.agents, self.rules, self.default = dict(agents), tuple(rules), default
         self.limits, self.depth, self.window = dict(limits or {}), depth, window
         self.dedup, self.warnings, self.digest = dedup, tuple(warnings), digest
-        # All that can be chosen is made now, so that a task costs a look into a dict.
+        # All choices are created now, so that a task costs a dict lookup.
         self._asked = {name: Choice((name,), how="agent_id", asked=name) for name in self.agents}
         self._by_type: dict[str | None, Choice] = {}
         for rule in self.rules:
@@ -179,10 +179,10 @@ class Rules:
         self._rest = Choice(default.agents, default.by, "default") if default else Choice(())
 
     def route(self, task: object) -> Choice:
-        """Return where a task goes, given its payload.
+        """Return the choice for a task, given its payload.
 
-        An `agent_id` decides alone, also where it names no agent. Then its work type (the field
-        `type`, or else `work_type`) does, then the first pattern that fits, then the default.
+        An `agent_id` decides alone, even if it names no agent. Next is the work type (the field `type`, or
+        else `work_type`), then the first pattern that matches, then the default.
         """
         kind: str | None = None
         if isinstance(task, dict):
@@ -194,13 +194,13 @@ class Rules:
             if choice is not None:
                 return choice
         if self._patterns:
-            choice = _Seen(task).first(self._patterns)
+            choice = _TaskFields(task).first(self._patterns)
             if choice is not None:
                 return choice._of(kind)
         return self._rest._of(kind)
 
     def explain(self, task: object) -> Explanation:
-        """Return where a task goes, and every rule that was looked at with why it matched or not."""
+        """Return the choice for a task, and why each rule before it matched or not."""
         choice = self.route(task)
         steps: list[ExplanationStep] = []
         for step in self._steps(task, choice):
@@ -213,12 +213,12 @@ class Rules:
         name = text_of(asked)
         choice = self._asked.get(name) if name is not None else None
         if choice is None:
-            # To send it elsewhere would be a guess at what only one agent was meant to do.
+            # Another agent would be a guess: the task was meant for this one.
             choice = Choice((), asked=repr(asked)[:60] if name is None else name)
         return choice._of(work_type(task))
 
     def _steps(self, task: object, choice: Choice) -> Iterator[ExplanationStep]:
-        """Yield what `route` looks at, in its order; what decides for it is what it is asked by."""
+        """Yield the steps of `route`, in its order."""
         if choice.asked is not None:
             yield ExplanationStep("agent_id", None, True, choice.reason)
             return
@@ -228,7 +228,7 @@ class Rules:
             if rule.work_types:
                 matched = kind in rule.work_types
                 yield ExplanationStep("work_type", rule, matched, _about_type(rule, kind, matched))
-        seen = _Seen(task)
+        seen = _TaskFields(task)
         for pattern in self._patterns:
             matched = seen.first([pattern]) is not None
             made = pattern[1]
@@ -239,7 +239,7 @@ class Rules:
 
 
 def work_type(task: dict[str, Any]) -> str | None:
-    """Return a task's work type: the first of its `type` and `work_type` that has any text."""
+    """Return a task's work type: the first non-empty one of its `type` and `work_type`."""
     found = task.get("type")
     if found.__class__ is str and found:
         return found
@@ -251,7 +251,7 @@ def work_type(task: dict[str, Any]) -> str | None:
 
 
 def text_of(value: object) -> str | None:
-    """Return a value as text, numbers and switches as JSON writes them; None for what is no scalar."""
+    """Return a scalar as text, numbers and booleans as in JSON; None for other values."""
     if isinstance(value, str):
         return value
     if isinstance(value, bool):
@@ -260,13 +260,13 @@ def text_of(value: object) -> str | None:
         try:
             return repr(value)
         except ValueError:
-            # A whole number with thousands of digits, which Python does not write.
+            # An integer with thousands of digits, which Python does not convert.
             return None
     return None
 
 
-class _Seen:
-    """One task while patterns are held against it: each field is looked up and folded once."""
+class _TaskFields:
+    """The fields of one task for patterns; each is looked up and folded once."""
 
     __slots__ = ("_folded", "_task", "_work_item")
 
@@ -276,7 +276,7 @@ class _Seen:
         self._work_item: object = None
 
     def first(self, patterns: list[Pattern]) -> Choice | None:
-        """Return what the first pattern chooses of which all holds; None if none is like that."""
+        """Return the choice of the first pattern whose tests all pass, or None."""
         folded = self._folded
         for tests, choice in patterns:
             for field, matches in tests:
@@ -291,7 +291,7 @@ class _Seen:
         return None
 
     def text(self, field: str) -> str | None:
-        """Return a field's text; None where there is none."""
+        """Return a field's text, None if it has none."""
         task = self._task
         if not isinstance(task, dict):
             return task if field == TEXT_FIELD and isinstance(task, str) else None
@@ -306,7 +306,7 @@ class _Seen:
         return text_of(found)
 
     def why_not(self, rule: Rule | None) -> str:
-        """Return in words why a rule does not match: the first of its conditions that does not hold."""
+        """Return why a rule does not match: the first condition that fails."""
         for one in rule.match if rule is not None else ():
             text = self.text(one.field)
             if text is None:
@@ -320,7 +320,7 @@ class _Seen:
             try:
                 self._work_item = json.loads(text)
             except (ValueError, RecursionError):
-                # Text that is no JSON has no fields.
+                # Text that is not JSON has no fields.
                 self._work_item = ""
         return self._work_item
 

@@ -1,14 +1,13 @@
-"""What tests of programs that use AgentBus need: a bus in memory, a fake clock, and a way to drain.
+"""Tests of programs that use AgentBus: a bus in memory, a fake clock, and draining a queue.
 
-It is a pytest plugin for those who ask for it, by a line in the `conftest.py` at the root of their tests:
+The module is a pytest plugin, enabled by a line in the `conftest.py` at the root of the tests:
 
     pytest_plugins = ["agentbus.testing"]
 
-It is no entry point, by which pytest would load it unasked: agents have AgentBus installed beside
-programs that do not use it, and pytest would load it there in every run, and rewrite the assertions of
-the whole package. The functions serve without pytest, too, which is imported with the fixtures alone.
+It is not an entry point: pytest would load it and rewrite the assertions of the whole package in every
+environment with AgentBus, also for programs that do not use it. Only the fixtures import pytest.
 
-PYTEST_DONT_REWRITE: a `conftest.py` may import from here before pytest has seen the line above.
+PYTEST_DONT_REWRITE: a `conftest.py` may import this module before pytest has read the line above.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A blocking bus for a test, whichever kind of bus it has."""
+"""A blocking bus for either kind of bus."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def blocking(bus: Verbs) -> Iterator[Bus]:
-    """Give the bus itself, or a blocking one of the same agent, project, server and clock."""
+    """Yield the bus itself, or a blocking one with the same agent, project, server and clock."""
     if isinstance(bus, Bus):
         yield bus
         return

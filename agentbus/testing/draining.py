@@ -1,4 +1,4 @@
-"""Runs a worker until nothing is left, over delays and backoffs, and says what became of each task."""
+"""Drains a queue in a test: runs a worker through delays and retries, and returns the outcomes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from agentbus.queues.ids import PRIORITIES
 from agentbus.store.steps import Batch
 from agentbus.testing.blocking import blocking
 from agentbus.testing.clock import FakeClock
-from agentbus.testing.journal import Journal, is_asynchronous
+from agentbus.testing.journal import Journal
+from agentbus.workers.executors import is_async
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,16 +29,15 @@ if TYPE_CHECKING:
 
 _MOST = 10_000
 _ALL = 1_000_000
-# How long a worker may take to look again at what another has put aside.
+# Seconds after which a worker looks again for retries of another worker.
 _GLANCE = 1.0
 
 
 class Drained(Record):
-    """What became of the tasks that a drain ran.
+    """The outcomes of the tasks that a drain ran.
 
-    `done`: the payloads of those that are done, in that order; `results`: task id → what its handler
-    returned, as it was kept; `runs`: task id → how often its handler ran; `dead`: the letters of those that
-    were buried.
+    `done` has the payloads of done tasks, in the order of their completion; `results` maps task ids to
+    stored results, `runs` to numbers of runs; `dead` has the dead letters of buried tasks.
     """
 
     done: list[Any]
@@ -47,9 +47,9 @@ class Drained(Record):
 
 
 class Buried(AssertionError):
-    """Raised by a drain after which a task lies among the dead letters; from the handler's last error.
+    """Raised by a drain in which a task was buried, from the handler's last error.
 
-    `drained` is what the drain would have returned.
+    `drained` is the result of the drain.
     """
 
     def __init__(self, message: str, drained: Drained) -> None:
@@ -68,22 +68,22 @@ def drain(
     most: int = _MOST,
     **options: Any,
 ) -> Drained:
-    """Run a worker until the queue has nothing left for the group, and say what became of its tasks.
+    """Run a worker until the queue is empty for the group, and return the outcomes of its tasks.
 
-    Delayed tasks and retries are waited for: the clock of the bus is advanced if it has a fake one, else
-    the time passes; with `due_only` they are left. `options` are those of `Bus.subscribe`. Tasks in the
-    hands of other consumers are not waited for. Raises `Buried` if a task was buried, unless told not to,
-    and `AssertionError` after more than `most` runs: a handler may publish to its own queue for ever.
+    Waits for delayed tasks and retries, unless `due_only`: a fake clock is advanced, the machine's time
+    passes. Tasks of other consumers are not waited for. `options` are those of `Bus.subscribe`. Raises
+    `Buried` if a task was buried, unless `raises` is false, and `AssertionError` after more than `most`
+    runs, as by a handler that publishes to its own queue.
     """
     __tracebackhide__ = True
-    if is_asynchronous(handler) and _inside_a_loop():
+    if is_async(handler) and _inside_a_loop():
         raise UsageError(
-            "an asynchronous handler cannot be drained here: this thread's loop is running",
+            "an asynchronous handler cannot run here: this thread's event loop is running",
             hint="use 'await adrain(…)'",
         )
     with blocking(bus) as opened:
         work = _Drain(opened, queue, handler, group, most, options)
-        return work.told(raises, work.run(due_only))
+        return work.checked(raises, work.run(due_only))
 
 
 async def adrain(
@@ -97,9 +97,9 @@ async def adrain(
     most: int = _MOST,
     **options: Any,
 ) -> Drained:
-    """Do as `drain` does, in a thread; an asynchronous handler runs in the loop of the caller.
+    """Run a worker as `drain` does, in a thread; an asynchronous handler runs in the caller's event loop.
 
-    So it may use what the test has opened there.
+    So the handler may use objects that the test created in that loop.
     """
     __tracebackhide__ = True
     loop = asyncio.get_running_loop()
@@ -115,7 +115,7 @@ async def adrain(
         future = asyncio.run_coroutine_threadsafe(finish(result), loop)
         running.add(future)
         if work.stopped:
-            # Whoever stopped it may not have seen this one.
+            # It was stopped before this one was added.
             future.cancel()
         try:
             return future.result()
@@ -126,9 +126,9 @@ async def adrain(
         work = _Drain(opened, queue, functools.wraps(handler)(here), group, most, options)
         thread = asyncio.ensure_future(asyncio.to_thread(work.run, due_only))
         try:
-            return work.told(raises, await asyncio.shield(thread))
+            return work.checked(raises, await asyncio.shield(thread))
         except asyncio.CancelledError:
-            # The thread must not outlive the loop, for which its handlers wait.
+            # The thread must not outlive the loop that its handlers need.
             work.stop()
             for future in list(running):
                 future.cancel()
@@ -163,12 +163,12 @@ class _Drain:
         )
 
     def stop(self) -> None:
-        """End as soon as what runs is finished."""
+        """Stop after the running tasks."""
         self.stopped = True
         self._worker.stop()
 
     def run(self, due_only: bool) -> Drained:
-        """Make passes until nothing is left, or nothing that is due."""
+        """Run passes until the queue is empty, or nothing is due."""
         wait = 0.0
         with self._worker as worker:
             while not self.stopped:
@@ -197,7 +197,7 @@ class _Drain:
             dead=dead,
         )
 
-    def told(self, raises: bool, drained: Drained) -> Drained:
+    def checked(self, raises: bool, drained: Drained) -> Drained:
         """Return what became of the tasks, or raise `Buried`."""
         # A test's report then ends in its own line.
         __tracebackhide__ = True
@@ -220,11 +220,11 @@ class _Drain:
         return found
 
     def _collect(self) -> None:
-        """Read the results of what was just done, before the clock is moved beyond their end."""
+        """Read the results of done tasks, before the clock passes their expiry."""
         runs = self._journal.runs
         fresh = [task for task in self._journal.done if self._collected.get(task) != runs[task]]
         if fresh:
-            # A task may be done in a later run than the one that it was looked at after.
+            # A task may be done again in a later run.
             self._collected.update({task: runs[task] for task in fresh})
             self._results.update(self._bus._run("drain", _results(self._look, fresh)))
 
@@ -247,7 +247,7 @@ def _soonest(look: Consumption) -> Op[float | None]:
 def _results(look: Consumption, tasks: list[str]) -> Op[dict[str, Any]]:
     replies = yield Batch([("GET", look.scope.keys.result(task, look.group)) for task in tasks])
     kept = zip(tasks, replies, strict=True)
-    # What was buried has its error there, and what came to nothing may have a null.
+    # A buried task has its error there, and a task without a result may have a null.
     found = {
         task: orjson.loads(reply)
         for task, reply in kept

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def agentbus_server() -> Iterator[MemoryServer]:
-    """A server in memory that this test has to itself; opens buses for its agents."""
+    """A server in memory for this test alone; it creates the buses of agents."""
     with MemoryServer() as server:
         yield server
 
@@ -31,11 +31,11 @@ def agentbus_bus(agentbus_server: MemoryServer) -> Bus:
 
 @pytest.fixture
 def agentbus_async_bus(agentbus_server: MemoryServer) -> AsyncBus:
-    """An asynchronous bus on this test's server, for the agent `tester`, whatever runs the loop."""
+    """An asynchronous bus on this test's server, for the agent `tester`."""
     return agentbus_server.aconnect()
 
 
 @pytest.fixture
 def agentbus_clock(agentbus_server: MemoryServer) -> FakeClock:
-    """The clock of this test's server and its buses, which stands still until it is advanced."""
+    """The fake clock of this test's server and its buses."""
     return agentbus_server.clock

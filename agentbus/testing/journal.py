@@ -1,4 +1,4 @@
-"""Keeps a book of what a handler did with each task, and does not change what it does."""
+"""Records the runs and outcomes of a handler, without a change to its behaviour."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import inspect
 import threading
 from typing import TYPE_CHECKING, Any
 
+from agentbus.workers.executors import is_async
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -15,17 +17,17 @@ if TYPE_CHECKING:
 
 
 class Journal:
-    """Task id → how often it ran, the last error, and the payload of what is done, in that order."""
+    """By task id: the number of runs, the last error, and the payload if done, in order."""
 
     def __init__(self) -> None:
         self.runs: dict[str, int] = {}
         self.errors: dict[str, BaseException] = {}
         self.done: dict[str, Any] = {}
-        # Handlers may run side by side, in threads.
+        # Handlers may run concurrently, in threads.
         self._guard = threading.Lock()
 
     def keep(self, handler: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a handler of the same kind that is written down."""
+        """Return a handler of the same kind whose runs are recorded."""
 
         @functools.wraps(handler)
         def plain(given: Any) -> Any:
@@ -44,7 +46,7 @@ class Journal:
             with self._run(given):
                 return await handler(given)
 
-        return asynchronous if is_asynchronous(handler) else plain
+        return asynchronous if is_async(handler) else plain
 
     @contextlib.contextmanager
     def _run(self, given: Any, *, counted: bool = False) -> Iterator[None]:
@@ -64,11 +66,3 @@ class Journal:
             for task, delivery in zip(tasks, deliveries, strict=True):
                 if delivery.acked or not delivery.settled:
                     self.done[task] = delivery.payload
-
-
-def is_asynchronous(handler: Callable[..., Any]) -> bool:
-    """Tell whether a worker runs this handler in a loop of its own."""
-    while isinstance(handler, functools.partial):
-        handler = handler.func
-    call = handler if inspect.isroutine(handler) else type(handler).__call__
-    return inspect.iscoroutinefunction(call)

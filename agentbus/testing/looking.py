@@ -1,4 +1,4 @@
-"""What a program under test has said and published, without taking any of it."""
+"""Reads the messages and tasks that a program under test has published, without taking them."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 class Published(Record):
     """A task that waits in a queue.
 
-    `due` is the unix time before which it is not delivered, None if it may be at once; `envelope` is what
-    was published beside its payload (`key`, `correlation_id`, `headers`, …).
+    `due` is the unix time before which it is not delivered, None if it is due; `envelope` has the published
+    fields other than the payload (`key`, `correlation_id`, `headers`, …).
     """
 
     id: str
@@ -37,10 +37,9 @@ class Published(Record):
 
 
 def published(bus: Verbs, queue: str, *, group: str = "default") -> list[Published]:
-    """Return the tasks that wait for a group: in the order of their delivery, then by when they are due.
+    """Return the tasks that wait for a group: in the order of delivery, then by their due time.
 
-    Delayed tasks, those that wait for others, and those put aside for a retry are among them; what was
-    done, buried, or is in a consumer's hands is not.
+    Includes delayed tasks, dependent tasks and retries; not tasks that are done, buried or pending.
     """
     with blocking(bus) as opened:
         found = opened._run("published", _published(Consumption(opened.scope, queue, group, "-")))
@@ -48,7 +47,7 @@ def published(bus: Verbs, queue: str, *, group: str = "default") -> list[Publish
 
 
 def spoken(bus: Verbs, topic: str | None = None) -> list[Message]:
-    """Return what any agent has said on the channel, oldest first; what the bus itself said is left out."""
+    """Return the messages of all agents on the channel, oldest first, without the bus's own notices."""
     with blocking(bus) as opened:
         heard = list(opened.overhear(topic, since="0-0", limit=None, peek=True))
     return [message for message in heard if message.event is None]
@@ -89,7 +88,7 @@ def _in_stream(look: Consumption, priority: str) -> Op[list[Published]]:
         ]
     )
     taken = (0, 0)
-    # Nobody has published or worked with this priority.
+    # Without the stream, XINFO is an error.
     for group in [] if isinstance(groups, ServerReply) else groups:
         named = dict(zip(group[::2], group[1::2], strict=True))
         if text(named[b"name"]) == look.group:

@@ -1,4 +1,4 @@
-"""A server inside this process for the length of a test, and the buses on it."""
+"""A server in this process for one test, and its buses."""
 
 from __future__ import annotations
 
@@ -20,10 +20,9 @@ if TYPE_CHECKING:
 
 
 class MemoryServer:
-    """A server in memory with nothing on it, a project, and every bus that is opened through it.
+    """An empty server in memory with a project, and the buses created through it.
 
-    Used in a `with` block, or closed: its buses are closed then, and what it held is forgotten. Agents of
-    one test talk by way of one of these; two know nothing of each other.
+    The end of a `with` block, or `close`, closes the buses and deletes the data. Two servers share nothing.
     """
 
     def __init__(self, project: str = "test") -> None:
@@ -35,7 +34,7 @@ class MemoryServer:
         self._time: ServerTime | None = None
         self._buses: list[Bus] = []
         self._async_buses: list[AsyncBus] = []
-        # Made at once, so that what is not installed is missed here.
+        # Created now, so that a missing library raises here.
         backend(self.url, project).link()
 
     def __enter__(self) -> Self:
@@ -46,7 +45,7 @@ class MemoryServer:
 
     @property
     def clock(self) -> FakeClock:
-        """The clock of this server and of all its buses; they have the machine's until it is asked for."""
+        """The fake clock of this server and its buses; the first access switches them to it."""
         if self._clock is None:
             from agentbus.store.memory_clock import ServerTime
 
@@ -60,23 +59,23 @@ class MemoryServer:
 
     @property
     def variables(self) -> dict[str, str]:
-        """The environment in which `agentbus.connect()` without arguments leads here."""
+        """The environment in which `agentbus.connect()` without arguments uses this server."""
         return {"AGENTBUS_URL": self.url, "AGENTBUS_PROJECT": self.project}
 
     def connect(self, agent: str = "tester", **settings: Any) -> Bus:
-        """Open a bus for an agent; `settings` are those of `agentbus.connect`."""
+        """Return a bus for an agent; `settings` are those of `agentbus.connect`."""
         opened = bus.connect(self.url, agent=agent, **{"project": self.project, **settings})
         self._buses.append(opened)
         return self._set(opened)
 
     def aconnect(self, agent: str = "tester", **settings: Any) -> AsyncBus:
-        """Open an asynchronous bus for an agent, to be used by the coroutines of one loop."""
+        """Return an asynchronous bus for an agent, for the coroutines of one event loop."""
         opened = aio.connect(self.url, agent=agent, **{"project": self.project, **settings})
         self._async_buses.append(opened)
         return self._set(opened)
 
     def close(self) -> None:
-        """Close the buses and forget what the server held; may be called twice."""
+        """Close the buses and delete the server's data. Idempotent."""
         for opened in self._buses:
             opened.close()
         for waiting in self._async_buses:
@@ -96,12 +95,12 @@ class MemoryServer:
 
 
 def _close(opened: AsyncBus) -> None:
-    """Close an asynchronous bus from outside its loop, if it was used in one that still lives."""
+    """Close an asynchronous bus from outside its event loop, unless that is closed."""
     loop = getattr(opened.runner.link, "_loop", None)
     if loop is None or loop.is_closed():
         return
     if loop.is_running():
-        # Kept by the loop: closing only cancels reads.
+        # Not awaited: closing only cancels reads.
         loop.create_task(opened.aclose())
     else:
         loop.run_until_complete(opened.aclose())

@@ -45,11 +45,11 @@ class Acker:
         self._counting = threading.Lock()
 
     def plain(self, outcomes: Iterable[TaskOutcome | Taken]) -> Done:
-        """Settle all but plainly done tasks; returns the ids of those, by priority."""
+        """Settle the tasks that need more than an ack, and return the ids of the others by priority."""
         ids: Done = {}
         acked = 0
         for outcome in outcomes:
-            # Most are done, without a result.
+            # The common case: done, without a result.
             if isinstance(outcome, Taken):
                 task = outcome
                 if (task.meta or task.redelivered) and task.alone:
@@ -72,14 +72,14 @@ class Acker:
         return ids
 
     def ack(self, done: Done, took: float) -> None:
-        """Acknowledge tasks, in any order, whose handlers took `took` seconds together."""
+        """Acknowledge tasks, whose handlers took `took` seconds in total."""
         for ids in done.values():
             ids.sort(key=order)
         stale, _ = self._run(self._consumer.turn(done, took, 0))
         self.count(sum(map(len, done.values())), len(stale))
 
     def count(self, number: int, stale: int = 0) -> None:
-        """Count acknowledged tasks; `stale` of them were no longer this consumer's."""
+        """Count acknowledged tasks; `stale` of them no longer belonged to this consumer."""
         done = number - stale
         with self._counting:
             self.done += done
@@ -101,7 +101,7 @@ class Acker:
                 finish = self._consumer.finish(task, outcome.took, outcome.result)
                 self.count(1, int(not self._ours(finish, otherwise=False)))
             except InvalidPayload as error:
-                # Nothing was sent: the result is as wrong as any other failure.
+                # Nothing was sent: an invalid result is a failure like any other.
                 outcome.failed(error)
                 self._failed(outcome)
         else:
@@ -122,18 +122,18 @@ class Acker:
         self.tally.note("retried" if ours else "stale")
 
     def release(self, task: Taken) -> None:
-        """Give back a task that has not begun, due at once for any worker."""
-        # Its attempt was counted ahead, if it was delivered before.
+        """Return a task that has not started to its queue, due at once for any worker."""
+        # The attempt of a redelivered task was counted before its start.
         task.attempt = max(0, task.attempt - 1) if task.redelivered else 0
         self._ours(self._consumer.retry(task, 0.0), otherwise=False)
 
     def give_back(self, tasks: list[Taken]) -> None:
-        """Give back tasks that have not begun, due at once for any worker; no attempt is counted."""
+        """Return tasks that have not started to their queue, without counting an attempt."""
         if tasks:
             self._ours(self._consumer.give_back(tasks), otherwise=0)
 
     def still_ours(self, tasks: list[Taken]) -> list[Taken]:
-        """Send a heartbeat for tasks, and return those that nobody had reclaimed before it."""
+        """Send a heartbeat for tasks, and return those that were not reclaimed before it."""
         ids: Done = {}
         for task in tasks:
             ids.setdefault(task.priority, []).append(task.entry_id)
@@ -152,6 +152,6 @@ class Acker:
 
 
 def order(entry_id: bytes) -> tuple[int, int]:
-    """Return what entry ids are sorted by."""
+    """Return the sort key of an entry id."""
     milliseconds, _, sequence = entry_id.partition(b"-")
     return int(milliseconds), int(sequence)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class AsyncWorker(AnyWorker):
     """Runs a handler for the tasks of one queue, as `Worker` does.
 
-    An asynchronous handler runs in the event loop in which the worker was made; a plain one runs in a
+    An asynchronous handler runs in the event loop in which the worker was created, a synchronous one in a
     thread. The worker's own requests block a thread, never the loop.
     """
 
@@ -31,7 +31,7 @@ class AsyncWorker(AnyWorker):
             queue,
             handler,
             loop=asyncio.get_running_loop(),
-            # A handler's own requests use the bus's connection: threads are few in a loop.
+            # A handler's requests use the bus's connection: a loop has few threads.
             arun=partial(runner.run, verb="work"),
             **options,
         )
@@ -43,18 +43,18 @@ class AsyncWorker(AnyWorker):
         await _in_thread(self._close)
 
     async def run(self) -> int:
-        """Work until stopped (or, to drain, until nothing is left); returns how many tasks were done.
+        """Run until stopped (with `drain`, until the queue is empty), and return the number of tasks done.
 
-        Cancelled, it stops as `stop` does, and ends when the running tasks have ended.
+        If cancelled, it stops as with `stop`, and ends after the running tasks.
         """
         return await self._until_it_ends(self._work)
 
     async def run_once(self, *, wait: float = 0.0) -> int:
-        """Make one pass: redelivered tasks, then one batch of new ones, to its end."""
+        """Run the redelivered tasks, then one batch of new ones, and return the number of tasks run."""
         return await self._until_it_ends(partial(self._pass, wait))
 
     async def _until_it_ends(self, work: Callable[[], int]) -> int:
-        # Not a task of the loop: it must not be cancelled with all tasks when a program ends.
+        # Not an asyncio task, which would be cancelled with all others when a program ends.
         working = _in_thread(work)
         try:
             done: int = await asyncio.shield(working)
@@ -66,7 +66,7 @@ class AsyncWorker(AnyWorker):
 
 
 def _in_thread(work: Callable[[], Any]) -> asyncio.Future[Any]:
-    """Run something that lasts in a thread of its own; the loop's own threads are few."""
+    """Run a long function in a thread of its own, since the loop's executor has few."""
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[Any] = loop.create_future()
 
@@ -84,7 +84,7 @@ def _in_thread(work: Callable[[], Any]) -> asyncio.Future[Any]:
             result = work()
         except BaseException as error:  # noqa: BLE001 (it is handed over)
             failure = error
-        # In a closed loop nobody waits.
+        # Nothing waits in a closed loop.
         with contextlib.suppress(RuntimeError):
             loop.call_soon_threadsafe(give, result, failure)
 

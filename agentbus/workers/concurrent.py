@@ -1,4 +1,4 @@
-"""The execution loop of a worker with a concurrency: each task is settled when its handler has ended."""
+"""The execution loop of a concurrent worker: each task is settled when its handler returns."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from agentbus.workers.acker import Acker
     from agentbus.workers.executors import Pool, TaskOutcome
 
-if TYPE_CHECKING:
     _Ended = tuple[TaskOutcome | Taken, float]
 _SHORT_WAIT = 0.1
 # Tasks for this many seconds of work are fetched ahead of those that run.
@@ -27,7 +26,7 @@ _MEASURE_EVERY = 0.25
 
 
 class InFlight:
-    """The tasks that a worker holds, and the thread that settles those that have ended."""
+    """The tasks that a worker holds, and the thread that settles them."""
 
     def __init__(self, concurrency: int, most: int, acker: Acker) -> None:
         self._concurrency = concurrency
@@ -45,11 +44,11 @@ class InFlight:
         self._thread = threading.Thread(target=self._settle, name="agentbus-settler", daemon=True)
 
     def start(self) -> None:
-        """Begin to settle."""
+        """Start the thread."""
         self._thread.start()
 
     def close(self) -> None:
-        """End when all that is in hand is settled."""
+        """Settle all tasks, then stop the threads."""
         self.until(lambda: not self._held, None)
         self._ended.put(None)
         self._thread.join()
@@ -58,35 +57,35 @@ class InFlight:
 
     @property
     def held(self) -> list[Taken]:
-        """What is in hand."""
+        """The tasks that are not settled yet."""
         return list(self._held.values())
 
     @property
     def room(self) -> int:
-        """How many more tasks may be taken: those that run, and a moment's work ahead."""
-        # Measured now, since no task may have ended for a while.
+        """How many more tasks may be taken: enough to run, plus those for the next 50 ms."""
+        # The rate must fall even while no task ends.
         self._measure(0)
         ahead = int(self._rate * _AHEAD)
         return min(self._concurrency + ahead, self._most) - len(self._held)
 
     def submit(self, tasks: list[Taken], wrap: Callable[[Taken], Any]) -> None:
-        """Hand tasks to the pool."""
+        """Submit tasks to the pool."""
         for task in tasks:
             self._held[_name(task)] = task
         assert self.pool is not None
         self.pool.submit(tasks, wrap)
 
-    def holds(self, task: Taken) -> bool:
-        """Tell whether a task is still in hand."""
-        return _name(task) in self._held
+    def is_settled(self, task: Taken) -> bool:
+        """Return whether a task is settled."""
+        return _name(task) not in self._held
 
     def until(self, happened: Callable[[], bool], seconds: float | None) -> None:
-        """Wait until something has happened to the tasks in hand, or the time is over."""
+        """Wait until a condition on the held tasks is true, or `seconds` have passed."""
         with self._change:
             self._change.wait_for(lambda: happened() or self.failure is not None, seconds)
 
     def report(self, outcome: TaskOutcome | Taken, took: float) -> None:
-        """Note that a task has ended after `took` seconds; the pool calls this from any thread."""
+        """Record that a task ended after `took` seconds; thread-safe."""
         self._ended.put((outcome, took))
 
     def _settle(self) -> None:
@@ -121,7 +120,7 @@ class InFlight:
         self._measure(number)
 
     def _measure(self, number: int) -> None:
-        """Count tasks that ended; now and then, update how many end in a second."""
+        """Count ended tasks, and update the rate per second from time to time."""
         with self._counting:
             self._count += number
             spent = time.monotonic() - self._measured
@@ -147,11 +146,11 @@ class Concurrent(Loop):
 
     @property
     def held(self) -> list[Taken]:
-        """What is in hand."""
+        """The tasks that are not settled yet."""
         return self._in_flight.held
 
     def turn(self, wait: float) -> int:
-        """Submit redelivered and new tasks; returns how many are in hand."""
+        """Submit redelivered and new tasks, and return how many are held."""
         in_flight = self._in_flight
         if in_flight.failure is not None:
             raise in_flight.failure
@@ -166,7 +165,7 @@ class Concurrent(Loop):
             self._suspects = threading.Thread(target=self._one_by_one, daemon=True)
             self._suspects.start()
             if self._limit is not None:
-                # Two threads that take tasks would take too many.
+                # Two threads would take more tasks than the limit.
                 self._suspects.join()
         room = self._free_room()
         if room <= 0:
@@ -174,7 +173,7 @@ class Concurrent(Loop):
             return handled + 1
         batch = self._take(room)
         if not batch and wait and not handled:
-            # While tasks run, one that was put aside may fall due at any moment.
+            # While tasks run, a retry may become due at any moment.
             wait = min(wait, _SHORT_WAIT) if in_flight.held else wait
             batch = self._wait(room, wait)
         handled += len(batch)
@@ -187,7 +186,7 @@ class Concurrent(Loop):
         return handled + len(in_flight.held)
 
     def settle(self) -> int:
-        """Wait until nothing is in hand."""
+        """Wait until all tasks are settled."""
         if self._suspects is not None:
             self._suspects.join()
         self._in_flight.until(lambda: not self._in_flight.held, None)
@@ -196,7 +195,7 @@ class Concurrent(Loop):
         return 0
 
     def let_go(self) -> None:
-        """Wait for reclaimed tasks; the pool gives back what has not begun."""
+        """Wait for reclaimed tasks; the pool returns those that have not started."""
         if self._suspects is not None:
             self._suspects.join()
 
@@ -212,18 +211,18 @@ class Concurrent(Loop):
             self._in_flight.submit([task], self._wrap)
 
     def _one_by_one(self) -> None:
-        """Run reclaimed tasks one at a time, beside first deliveries."""
+        """Run reclaimed tasks one at a time, alongside first deliveries."""
         in_flight = self._in_flight
         try:
             for task in self._reclaimer.each(self._run):
                 if self._limit is not None:
-                    # What runs may be all that is left to do.
+                    # The running tasks may reach the limit.
                     in_flight.until(self._free, None)
                 if self._halted:
                     self._acker.give_back([task])
                     continue
                 self._submit(task)
-                in_flight.until(partial(_gone, in_flight, task), None)
+                in_flight.until(partial(in_flight.is_settled, task), None)
         except AgentBusError as failure:
             in_flight.failure = failure
 
@@ -232,7 +231,3 @@ class Concurrent(Loop):
 
     def _known(self, priority: str) -> list[bytes]:
         return [task.entry_id for task in self.held if task.priority == priority]
-
-
-def _gone(in_flight: InFlight, task: Taken) -> bool:
-    return not in_flight.holds(task)

@@ -1,8 +1,7 @@
-"""Runs handlers: plain or asynchronous, one by one, side by side, or in batches.
+"""Executors: run synchronous and asynchronous handlers serially, concurrently, or in batches.
 
-A serial executor is called with tasks and returns the outcome of each: the task itself where it is plainly
-done, else a `TaskOutcome`. A pool is handed tasks and reports each when it has ended, so that a slow one
-keeps no other waiting.
+A serial executor returns the outcome of each task: the task itself if it is done without a result, else a
+`TaskOutcome`. A pool reports each task when it ends, so that a slow one does not delay the others.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class TaskOutcome:
-    """The outcome of one run: a result, an error, settled by the handler, or not begun."""
+    """The outcome of one run: a result, an error, settled by the handler, or not started."""
 
     __slots__ = ("acked", "after", "begun", "bury", "error", "result", "settled", "task", "took")
 
@@ -53,7 +52,7 @@ class TaskOutcome:
         return self.error is None and self.result is None and not self.settled and self.begun
 
     def failed(self, error: BaseException | str) -> None:
-        """Note an error, and what it asks for."""
+        """Store an error, and the retry or burial that it asks for."""
         self.error = error
         if isinstance(error, Retry):
             self.after = error.after
@@ -61,7 +60,7 @@ class TaskOutcome:
 
 
 class _Executor:
-    """What all serial executors share; `finish` runs awaitables to their end."""
+    """Base of the serial executors; `finish` runs an awaitable and returns its result."""
 
     def __init__(
         self, handler: Handler, finish: Finish, stopping: Callable[[], bool] = bool
@@ -70,15 +69,15 @@ class _Executor:
         self._finish = finish
         self._stopping = stopping
         self._traced = False
-        # What ended a handler without being its task's failure: an interrupt, an exit.
+        # An interrupt or exit that ended a handler, which is not a failure of its task.
         self.interrupted: BaseException | None = None
 
     def look(self) -> None:
-        """See whether there is a tracer; asked once for a whole batch."""
+        """Look for a tracer, once for a whole batch."""
         self._traced = tracing.tracer() is not None
 
     def close(self) -> None:
-        """Close the event loop, where it is a private one."""
+        """Close the executor's own event loop, if it has one."""
         self._finish.close()
 
     @property
@@ -86,7 +85,7 @@ class _Executor:
         return self._stopping() or self.interrupted is not None
 
     def _run(self, subject: Any) -> object:
-        # A plain function may return a coroutine: unless it is run, nothing was done.
+        # A synchronous function may return a coroutine, which must run.
         result = self._handler(subject)
         if result is not None and inspect.isawaitable(result):
             return self._finish(result)
@@ -102,7 +101,7 @@ class _Executor:
 
 
 class Inline(_Executor):
-    """Runs a handler for each task, one after the other."""
+    """Runs a synchronous handler for each task, one after the other."""
 
     def __call__(self, tasks: Sequence[Taken], wrap: Wrap) -> list[TaskOutcome | Taken]:
         """Run the handler for each task, until stopped, and return the outcome of each."""
@@ -171,10 +170,10 @@ class Coroutines(_Executor):
 
 
 class Batches(_Executor):
-    """Runs a handler once for a whole list of tasks."""
+    """Runs a handler once for a list of tasks."""
 
     def __call__(self, tasks: Sequence[Taken], wrap: Wrap) -> list[TaskOutcome | Taken]:
-        """Run the handler for the tasks together; if it fails, each of them has failed."""
+        """Run the handler for all tasks together; if it raises, each of them has failed."""
         outcomes: list[TaskOutcome | Taken] = [
             _malformed(task) for task in tasks if task.error is not None
         ]
@@ -197,7 +196,7 @@ class Batches(_Executor):
 
 
 class Pool:
-    """Runs a handler for several tasks at once; each is reported when it has ended."""
+    """Runs a handler for several tasks at once, and reports each when it ends."""
 
     def __init__(
         self,
@@ -227,7 +226,7 @@ class Pool:
             self._thread.start()
 
     def submit(self, tasks: Sequence[Taken], wrap: Wrap) -> None:
-        """Submit tasks; those that have not begun when the worker is stopped never do."""
+        """Submit tasks; those not started when the worker stops are reported as not begun."""
         self._executor.look()
         if self._threads is not None:
             for task in tasks:
@@ -252,7 +251,7 @@ class Pool:
     def _start(self, tasks: Sequence[Taken], wrap: Wrap) -> None:
         assert self._loop is not None
         for task in tasks:
-            # The loop itself keeps no task alive.
+            # The loop keeps only weak references to its tasks.
             started = self._loop.create_task(self._guarded(task, wrap))
             self._running.add(started)
             started.add_done_callback(self._running.discard)
@@ -261,7 +260,7 @@ class Pool:
         assert isinstance(self._executor, Coroutines)
         began = time.monotonic()
         outcome: TaskOutcome | Taken = TaskOutcome(task, begun=False)
-        # However it ends: a task that is not reported would be in hand for good.
+        # Even if cancelled: a task that is not reported would be held for ever.
         with contextlib.suppress(asyncio.CancelledError):
             async with self._free:
                 began = time.monotonic()
@@ -269,11 +268,11 @@ class Pool:
                     outcome = await self._executor.one(task, wrap)
         self._report(outcome, time.monotonic() - began)
         if self._thread is None and self._executor.interrupted is not None:
-            # The loop is the caller's, and so is an interrupt.
+            # An interrupt in the caller's loop is raised there.
             raise self._executor.interrupted
 
     def close(self) -> None:
-        """End the threads, or its own event loop; no handler may be running."""
+        """Stop the threads or the pool's own event loop; no handler may be running."""
         if self._threads is not None:
             self._threads.shutdown()
         if self._thread is not None and self._loop is not None:
@@ -286,7 +285,7 @@ class Pool:
 
 
 class Finish:
-    """Runs an awaitable to its end from a plain thread, in a loop of its own or in one that is running."""
+    """Runs an awaitable from a synchronous thread, in its own event loop or in a running one."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop | None, *, keep: bool) -> None:
         self._shared = loop
@@ -296,7 +295,7 @@ class Finish:
     def __call__(
         self, awaitable: Awaitable[Any], interrupted: Callable[[BaseException], None] | None = None
     ) -> Any:
-        """Return the awaitable's result; an interrupt cancels it, and is handed to `interrupted`."""
+        """Return the awaitable's result; an interrupt cancels it and is passed to `interrupted`."""
         if self._shared is not None:
             return asyncio.run_coroutine_threadsafe(_awaited(awaitable), self._shared).result()
         if not self._keep:
@@ -315,7 +314,7 @@ class Finish:
             return self._own.run_until_complete(running)
 
     def close(self) -> None:
-        """Close the loop, where it is a private one."""
+        """Close its own event loop, if it has one."""
         if self._own is not None and not self._own.is_closed():
             self._own.run_until_complete(self._own.shutdown_asyncgens())
             self._own.close()
@@ -323,7 +322,7 @@ class Finish:
 
 
 def is_async(handler: Handler) -> bool:
-    """Tell whether a handler is asynchronous; an object with an asynchronous `__call__` is."""
+    """Return whether a handler, or the `__call__` of an object, is a coroutine function."""
     plain = handler
     while isinstance(plain, functools.partial):
         plain = plain.func
@@ -337,7 +336,7 @@ def executor(
     loop: asyncio.AbstractEventLoop | None = None,
     stopping: Callable[[], bool] = lambda: False,
 ) -> Inline | Coroutines:
-    """Return the executor that runs this kind of handler for one task after the other."""
+    """Return the serial executor for this kind of handler."""
     if is_async(handler):
         return Coroutines(handler, Finish(loop, keep=True), stopping)
     return Inline(handler, Finish(loop, keep=False), stopping)
@@ -360,7 +359,7 @@ def _ended(outcome: TaskOutcome, delivery: AnyDelivery, began: float) -> TaskOut
 
 
 def _interrupt(error: BaseException) -> BaseException | None:
-    """Return an error that ends the worker, not only the task."""
+    """Return the error if it ends the worker, not only the task."""
     return None if isinstance(error, (Exception, asyncio.CancelledError)) else error
 
 

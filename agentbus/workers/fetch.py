@@ -1,4 +1,4 @@
-"""Fetches tasks for a program that acknowledges them itself, without a worker."""
+"""`Queue.fetch`: takes tasks for a program that acknowledges them itself, without a worker."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ if TYPE_CHECKING:
     from agentbus.queues.runner import Runner
     from agentbus.store.steps import Op
 
-# Tasks that were put aside or delayed may fall due while a fetch waits for new ones.
+# Retries and delayed tasks may become due while a fetch waits for new ones.
 _LOOK_EVERY = 0.1
 
 
 class _Consumer:
-    """The consumer that fetches for one bus in this process, and when it next reclaims."""
+    """The consumer of one bus in this process, and when it next reclaims."""
 
     def __init__(self) -> None:
         self.process = os.getpid()
-        # One name for a bus and a process, or each call would leave another consumer behind.
+        # With one name for a bus and process, calls do not leave consumers behind.
         self.name = f"{socket.gethostname()}:{self.process}:{secrets.token_hex(4)}"
         self.due_at: dict[tuple[str, str], float] = {}
 
@@ -61,13 +61,13 @@ def fetch(
     block: float | None,
     visibility: float | None = None,
 ) -> Op[list[AnyDelivery]]:
-    """Take tasks for this process's own consumer; waits at most `block` seconds for the first one."""
+    """Take tasks for this process's consumer, waiting up to `block` seconds for the first one."""
     scope, policy = runner.scope, runner.policy(queue)
     known = _here(runner)
     consumer = Consumption(
         scope, queue, group, known.name, kept=policy.results, letters_of=policy.dead_letters
     )
-    # Never sent: what programs fetch is in the counters that scripts keep, and not in the metrics.
+    # Never flushed: the scripts count what programs fetch, and the metrics leave it out.
     tally = Tally(scope, queue, group, known.name)
     seconds = policy.visibility if visibility is None else visibility
     due_at = known.due_at.get((queue, group), 0.0)
@@ -100,7 +100,7 @@ def _fetched(fetcher: Fetcher, count: int, block: float, awaiting: bool) -> Op[l
                 yield from consumer.give_back(found[count:])
                 taken = yield from _admitted(fetcher, found[:count])
         if left > 0 and not taken and (paused or awaiting):
-            # A blocking read would hold up all coroutines: they share the connection.
+            # A blocking read would stop all coroutines, which share the connection.
             yield Pause(moment)
         if taken or left <= 0:
             break
@@ -117,7 +117,7 @@ def _paused(consumer: Consumption) -> Op[bool]:
 
 
 def _admitted(fetcher: Fetcher, found: Iterable[Taken]) -> Op[list[Taken]]:
-    """Return the tasks that may begin; a malformed one is buried."""
+    """Return the tasks that may start; malformed ones are buried."""
     taken = []
     for task in found:
         if task.error is not None:
@@ -128,7 +128,7 @@ def _admitted(fetcher: Fetcher, found: Iterable[Taken]) -> Op[list[Taken]]:
 
 
 def _due(fetcher: Fetcher, count: int) -> Op[list[Taken]]:
-    """Take what is to be redelivered, then new tasks."""
+    """Take redelivered tasks, then new ones."""
     consumer, reclaimer = fetcher.consumer, fetcher.reclaimer
     yield from fetcher.prepare()
     yield from consumer.promote()
@@ -143,12 +143,12 @@ def _due(fetcher: Fetcher, count: int) -> Op[list[Taken]]:
                 start, found = yield from reclaimer.page(priority, start, count - len(taken))
                 taken += yield from _admitted(fetcher, found)
     if len(taken) < count:
-        # Tasks that wait for others with their ordering key must not hide those behind them.
+        # Tasks that wait for their ordering key must not hide those behind them.
         while True:
             _, found = yield from fetcher.new(count - len(taken))
             taken += yield from _admitted(fetcher, found)
             if taken or not found:
                 break
-    # Now and then would do, but a program that fetches has no thread for that.
+    # Less often would do, but a program that fetches has no background thread.
     yield from consumer.bookmark()
     return taken

@@ -1,4 +1,4 @@
-"""Takes tasks from a queue for one consumer: new ones, retries, and those of dead consumers."""
+"""Fetches tasks of a queue for one consumer: new ones and retries."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _LOW_TURN = 10
 
 
 class Fetcher:
-    """Takes the tasks of one consumer, and decides whether each may begin.
+    """Fetches tasks for one consumer, and decides whether each may start.
 
-    Every method that asks the server returns an operation: workers and `Queue.fetch` run the same ones.
+    Its methods return operations, which workers and `Queue.fetch` run.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class Fetcher:
         self._unsure = True
 
     def prepare(self) -> Op[None]:
-        """Make the group where it is missing."""
+        """Create the group if it is missing."""
         if self._unsure or self.consumer.missing:
             yield from self.consumer.prepare()
             self._unsure = self.consumer.missing = False
@@ -46,10 +46,10 @@ class Fetcher:
     def new(
         self, count: int, done: dict[str, list[bytes]] | None = None, took: float = 0.0
     ) -> Op[tuple[int, list[Taken]]]:
-        """Take new tasks without waiting, and acknowledge done ones in the same step.
+        """Take new tasks without waiting, and acknowledge `done` ones in the same atomic step.
 
-        `took` is how many seconds the done ones took. Returns how many of these were stale, and the
-        new tasks.
+        `took` is the seconds that the done ones took. Returns how many of these were stale, and the new
+        tasks.
         """
         yield from self.prepare()
         self._turn += 1
@@ -65,7 +65,7 @@ class Fetcher:
         batch: list[Taken],
         meanwhile: Callable[[], None],
     ) -> Op[tuple[int, list[Taken]]]:
-        """Take as `new` does; `meanwhile` runs a batch in hand while the server answers."""
+        """Take new tasks as `new` does; `meanwhile` runs a batch while the server responds."""
         yield from self.prepare()
         holds: dict[str, int] | None = None
         if self.reclaimer.certain():
@@ -76,7 +76,7 @@ class Fetcher:
         return len(stale), self._received(taken)
 
     def wait(self, count: int, seconds: float) -> Op[list[Taken]]:
-        """Take new tasks, waiting for the first; the server applies `count` to each priority."""
+        """Wait up to `seconds` for new tasks; the server applies `count` to each priority."""
         yield from self.prepare()
         soonest = min(self.consumer.due.values()) - self.consumer.scope.now()
         wait = max(0.001, min(seconds, soonest))
@@ -86,16 +86,16 @@ class Fetcher:
     def _received(self, taken: list[Taken]) -> list[Taken]:
         if taken:
             self._tally.note("received", len(taken))
-            # The one in the middle stands for all.
+            # The age of the middle one stands for all.
             age = self._tally.age(taken[len(taken) // 2].entry_id)
             self._tally.waited(len(taken), age)
         return taken
 
     def retries(self, count: int, firsts: int = 0) -> Op[list[Taken]]:
-        """Take tasks that were put aside and are due; at most `firsts` of those without an attempt."""
+        """Take retries that are due, at most `firsts` of them without a counted attempt."""
         found: list[Taken] = []
         scope, due = self.consumer.scope, self.consumer.due
-        # Another worker may put a task aside meanwhile.
+        # Another worker may schedule a retry in the meantime.
         now, longest = scope.now(), scope.intervals.look
         for priority in PRIORITIES:
             if count > len(found) and due[priority] <= now:
@@ -114,15 +114,15 @@ class Fetcher:
         return found
 
     def look_again(self) -> None:
-        """Look for tasks that were put aside at the next opportunity."""
+        """Look for due retries with the next fetch."""
         for priority in PRIORITIES:
             self.consumer.due[priority] = 0.0
 
     def admitted(self, task: Taken) -> Op[bool]:
-        """Tell whether a task may begin; if not, it is settled or put aside.
+        """Return whether a task may start; if not, it is settled or scheduled again.
 
-        A redelivered task has its attempt counted before it starts. One with an ordering key waits
-        for those before it. Work that another program published twice is done once.
+        Counts the attempt of a redelivered task before it starts. A task with an ordering key waits for
+        earlier ones. A duplicate that another program published is acknowledged without a run.
         """
         consumer = self.consumer
         if task.claims and not (yield from consumer.unless_missing(consumer.claim(task), 1)):
@@ -144,7 +144,7 @@ class Fetcher:
         return False
 
     def expected(self) -> Op[bool]:
-        """Tell whether a delayed task or a retry is still to come."""
+        """Return whether delayed tasks or retries are left."""
         consumer = self.consumer
         keys = consumer.scope.keys
         replies = yield Batch(
@@ -157,5 +157,5 @@ class Fetcher:
         )
         counts = [0 if isinstance(reply, ServerReply) else int(reply) for reply in replies]
         *soon, dependent, notes = counts
-        # A dependent task may never come, unless notes of settled tasks are still to be passed on.
+        # A dependent task may never become due, unless settled tasks are still to be processed.
         return any(soon) or bool(dependent and notes)

@@ -1,4 +1,4 @@
-"""A worker's background threads: heartbeats, due tasks, and periodic maintenance."""
+"""A worker's background threads: heartbeats, due tasks, periodic maintenance."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 
 
 class Chore(Protocol):
-    """Periodic maintenance: done every `every` seconds, and when the worker starts and ends."""
+    """Periodic maintenance: runs every `every` seconds, and at the start and end of a worker."""
 
     every: float
 
     def op(self) -> Op[None]:
-        """Return the operation that does it."""
+        """Return the operation to run."""
 
 
 class Bookmark:
-    """Notes the position of a worker's group."""
+    """Stores the position of a worker's group, from which a lost group is created again."""
 
     every = 1.0
 
@@ -38,15 +38,15 @@ class Bookmark:
         self._consumer = consumer
 
     def op(self) -> Op[None]:
-        """Note it."""
+        """Store the position."""
         return self._consumer.bookmark()
 
 
 class Heartbeat:
     """Renews a worker's tasks and its registration while handlers run.
 
-    `beat` renews the registration. `rung` is called when the queue's bell rings: what falls due may have
-    changed. `visibility` is in seconds; tasks are renewed three times within it.
+    `held` returns the tasks to renew, three times within `visibility` seconds; `beat` renews the
+    registration; `rung` is called when the queue's bell stream gets an entry: due times may have changed.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Heartbeat:
         self._next = dict.fromkeys(chores, 0.0)
         self._over = threading.Event()
         self._bell = consumer.scope.keys.bell(consumer.queue)
-        # A server at rest ends a blocked read up to 0.1 s late, so what is due is waited for here.
+        # An idle server ends a blocked read up to 0.1 s late, so due times are waited for here.
         self._wake = threading.Event()
         self._ordered = False
         self._threads = [
@@ -82,13 +82,13 @@ class Heartbeat:
         ]
 
     def start(self) -> None:
-        """Start the threads, after one round of everything."""
+        """Do everything once, then start the threads."""
         self._work(at_once=True)
         for thread in self._threads:
             thread.start()
 
     def end(self) -> None:
-        """End the threads, then do one last round of everything."""
+        """Stop the threads, then do everything once more."""
         self._over.set()
         self._wake.set()
         self._runner.run(one_step(Command("XADD", self._bell, "MAXLEN", 1, "*", "stop", "1")))
@@ -97,13 +97,13 @@ class Heartbeat:
         self._work(at_once=True)
 
     def _listen(self) -> None:
-        """Wait for the bell."""
+        """Wait for entries in the bell stream."""
         tail = "0-0"
         while not self._over.is_set():
             try:
                 news = self._runner.run(one_step(Wait(self._bell, tail, self._intervals.look)))
             except AgentBusError:
-                # Refused for now; the loop's own requests raise it.
+                # The execution loop raises the same error from its own requests.
                 self._over.wait(self._intervals.look)
                 continue
             for entry_id, fields in news:
@@ -132,7 +132,7 @@ class Heartbeat:
             self._next_renewal = now + self._renew_every
             self._renew()
         if at_once or ordered or now >= self._next_beat:
-            # Its answer brings orders.
+            # The reply contains the orders.
             self._next_beat = now + self._intervals.beat
             self._beat()
         for chore in self._chores:
@@ -141,7 +141,7 @@ class Heartbeat:
                 try:
                     self._runner.briefly(chore.op())
                 except AgentBusError:
-                    # The next time is soon, and no chore is worth a worker.
+                    # It runs again soon; maintenance must not end a worker.
                     continue
 
     def _renew(self) -> None:

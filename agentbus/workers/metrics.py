@@ -1,4 +1,4 @@
-"""Counts the outcomes of tasks, and appends the counts to the metrics stream now and then."""
+"""A worker's metrics: counts and duration histograms, flushed to the metrics stream."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ if TYPE_CHECKING:
     from agentbus.store.scope import Once, Scope
     from agentbus.store.steps import Arg, Op
 
-# What a flush adds to the queue's counters. The scripts count all other events there themselves, since
-# they alone know whether a task was still this worker's.
+# What a flush adds to the queue's counters. The scripts count all other events, since only they know
+# whether a task still belonged to this worker.
 _COUNTED_HERE = ("received", "failed")
-# The upper bounds of the buckets in seconds: 1 ms, doubled up to the first one beyond an hour. What
-# took longer falls into one more bucket.
+# The upper bounds of the buckets in seconds: 1 ms, doubled up to the first above an hour. One more bucket
+# counts longer durations.
 BOUNDS: tuple[float, ...] = tuple(0.001 * (1 << power) for power in range(23))
-# About the length of the metrics stream.
+# The approximate maximum length of the metrics stream.
 BOUND = 100_000
 VERSION = 1
-# A slot keeps its token for 300 seconds: what may have been counted longer ago is not sent again.
+# The server remembers a token for 300 seconds; a flush is not sent again after this many.
 _KNOWN_FOR = 240.0
 
 
 class Durations(Record):
-    """How long things took, in seconds: how many there were, their mean, and percentiles.
+    """Durations in seconds: their count, mean and percentiles.
 
-    The percentiles come from buckets whose bounds double, so they are right within a factor of 2.
+    The percentiles come from buckets whose bounds double, so they are exact within a factor of 2.
     """
 
     count: int
@@ -44,7 +44,7 @@ class Durations(Record):
 
 
 class Histogram:
-    """Counts of durations in buckets whose bounds double; two of them can be added."""
+    """Counts of durations in buckets whose bounds double."""
 
     __slots__ = ("buckets", "total")
 
@@ -53,13 +53,13 @@ class Histogram:
         self.total = 0.0
 
     def add(self, number: int, seconds: float) -> None:
-        """Count `number` durations of `seconds` each; negative ones, by a clock set back, count as 0."""
+        """Count `number` durations of `seconds` each; negative ones (a clock was set back) as 0."""
         seconds = max(seconds, 0.0)
         self.buckets[bucket(seconds)] += number
         self.total += number * seconds
 
     def merge(self, buckets: Sequence[int], total: float) -> None:
-        """Add what another one counted; buckets at its end that are empty may be left out."""
+        """Add the counts of another histogram, from which empty buckets at the end may be missing."""
         for at, number in enumerate(buckets[: len(self.buckets)]):
             self.buckets[at] += number
         self.total += total
@@ -72,7 +72,7 @@ class Histogram:
         return self.buckets[:end]
 
     def percentile(self, share: float) -> float:
-        """Return the duration that this share of all did not exceed, interpolated in its bucket."""
+        """Return the duration that this share (0 to 1) did not exceed, interpolated in its bucket."""
         rank = share * sum(self.buckets)
         below = 0
         for at, number in enumerate(self.buckets):
@@ -85,7 +85,7 @@ class Histogram:
         return BOUNDS[-1]
 
     def durations(self) -> Durations | None:
-        """Return the figures, None if nothing was counted."""
+        """Return the summary, or None if nothing was counted."""
         count = sum(self.buckets)
         if not count:
             return None
@@ -97,14 +97,14 @@ class Histogram:
 
 
 def bucket(seconds: float) -> int:
-    """Return the number of the bucket that a duration falls into."""
+    """Return the index of a duration's bucket."""
     fraction, power = math.frexp(seconds * 1000)
-    # A bound itself belongs to the bucket that it ends.
+    # An upper bound is inclusive.
     return max(0, min(power - (fraction == 0.5), len(BOUNDS)))
 
 
 class _Counts:
-    """What was counted since some moment."""
+    """The counts since `began`, a unix time."""
 
     __slots__ = ("began", "events", "ran", "waited")
 
@@ -125,10 +125,9 @@ class _Counts:
 
 
 class Tally:
-    """What one worker has counted since its last flush; threads may share it.
+    """The counts of one worker since its last flush; thread-safe.
 
-    Counting costs a lock and an addition, so one call for a whole batch is nearly free. It is a
-    worker's chore, done every `every` seconds, and once more when the worker ends.
+    A worker flushes it every `every` seconds, and once more at its end.
     """
 
     every = 1.0
@@ -141,9 +140,9 @@ class Tally:
         self._lock = threading.Lock()
         self._now = _Counts(scope.now())
         self._flushing = False
-        # How far the server's clock is ahead of ours, as far as we know.
+        # The offset of the server's clock, in seconds.
         self._ahead = 0.0
-        # What was sent without an answer: it is sent again as it was, by the same token.
+        # A flush without a reply, which is sent again with the same token.
         self._unsure: tuple[Once, list[Arg], float] | None = None
 
     def note(self, event: str, number: int = 1) -> None:
@@ -163,7 +162,7 @@ class Tally:
             self._now.waited.add(number, seconds_each)
 
     def age(self, entry_id: bytes) -> float:
-        """Return for how many seconds an entry has existed, by the server's clock at the last flush."""
+        """Return the age of an entry in seconds, by the server's clock at the last flush."""
         published = int(entry_id.partition(b"-")[0]) / 1000
         return max(0.0, self._scope.now() + self._ahead - published)
 
@@ -172,18 +171,18 @@ class Tally:
         yield from self.flush()
 
     def flush(self) -> Op[bool]:
-        """Append to the metrics stream and raise the counters, if anything was counted; tells whether.
+        """Append an entry to the metrics stream and increment the counters; return whether it did.
 
-        One entry, in one atomic step. What failed is kept for the next time; what may have arrived
-        is recognised by the server, and counted once. Called while another flush runs, it does nothing.
+        Atomic. Counts that could not be sent stay for the next flush; a retry is recognized by the server
+        and counted once. During another flush it does nothing.
         """
         with self._lock:
             if self._flushing:
                 return False
             self._flushing = True
         try:
-            told = yield from self._resend()
-            return (yield from self._send()) or told
+            resent = yield from self._resend()
+            return (yield from self._send()) or resent
         finally:
             self._flushing = False
 
@@ -192,7 +191,7 @@ class Tally:
             return False
         once, argv, began = self._unsure
         if self._scope.monotonic() - began > _KNOWN_FOR:
-            # The server may have forgotten the token: better lost than counted twice.
+            # The server may have forgotten the token: lose the counts, rather than count twice.
             self._unsure = None
             return False
         yield self._step(once, argv)
@@ -214,7 +213,7 @@ class Tally:
         except OutcomeUnknown:
             raise
         except Exception:
-            # Nothing was written: these counts go with the next ones.
+            # Nothing was written: the next flush sends these counts.
             self._unsure = None
             with self._lock:
                 counts.add(self._now)

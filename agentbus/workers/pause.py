@@ -1,4 +1,4 @@
-"""Keeps a paused worker from fetching, and one whose heartbeat is too old."""
+"""Stops a worker from fetching while it is paused or its heartbeat is too old."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 
 class Gate:
-    """Opens and shuts as the answers to heartbeats order; two threads use it.
+    """Applies the orders that heartbeats return; two threads use it.
 
     The execution loop calls `enter` before it fetches and `leave` after; the heartbeat thread calls `beat`
-    every second and when the bell rings. `run` runs an operation, `figures` returns how many tasks are
-    done, failed and running, `stop` makes the worker stop.
+    every second and when the bell stream gets an entry. `run` runs an operation, `figures` returns the
+    numbers of done, failed and running tasks, `stop` stops the worker.
     """
 
     def __init__(
@@ -32,7 +32,7 @@ class Gate:
     ) -> None:
         self.registration = registration
         self.reason: str | None = None
-        # Set when a fetch was refused: whether any tasks are left is then unknown.
+        # Whether a fetch was refused: it is then unknown whether tasks are left.
         self.refused = False
         self._run = run
         self._stop = stop
@@ -42,17 +42,17 @@ class Gate:
         self._held = False
         self._taking = False
         self._said = ""
-        # Its `put` may interrupt its `get` in the same thread, as a signal's handler does.
+        # A signal handler may call `put` during `get` in the same thread, which this class allows.
         self._wake: SimpleQueue[None] = SimpleQueue()
 
     @property
     def held(self) -> bool:
-        """Whether nothing new may begin."""
+        """Whether the worker is paused."""
         return self._held
 
     @property
     def state(self) -> str:
-        """The state in the next beat: a worker that is fetching is not paused."""
+        """The state that the next heartbeat reports; a worker that is fetching is not paused yet."""
         if self._taking:
             return "working"
         if self.stopping():
@@ -60,8 +60,8 @@ class Gate:
         return "paused" if self._held else "working"
 
     def beat(self) -> WorkerOrders:
-        """Send a heartbeat, and follow the orders in its answer."""
-        # One at a time: an older answer must not undo a newer one.
+        """Send a heartbeat, and apply the orders in its reply."""
+        # One at a time, so that an older reply does not undo a newer one.
         with self._beating:
             state = self.state
             orders: WorkerOrders = self._run(self.registration.beat_op(state, *self._figures()))
@@ -77,18 +77,18 @@ class Gate:
         return orders
 
     def open(self, wait: float = 0.0) -> bool:
-        """Tell whether tasks may be fetched; if not, waits up to `wait` seconds, and returns False."""
+        """Return whether tasks may be fetched; if not, wait up to `wait` seconds for a change."""
         if not self.enter(wait):
             return False
         self._taking = False
         return True
 
     def enter(self, wait: float = 0.0) -> bool:
-        """Begin to fetch, if the worker is not paused; else wait up to `wait` seconds for that.
+        """Begin a fetch and return True; if paused, wait up to `wait` seconds and return False.
 
-        After True, `leave` must be called.
+        After True, the caller must call `leave`.
         """
-        # Set before looking: either this thread sees that it is held, or the beat sees it fetching.
+        # Set first: either this thread sees the pause, or the heartbeat sees that it is fetching.
         self._taking = True
         if not self.registration.current:
             self.beat()
@@ -104,11 +104,11 @@ class Gate:
         return False
 
     def sent(self) -> None:
-        """Note that the request was sent: `leave` judges its answer, however late that comes."""
+        """End the fetch for heartbeats once its request is sent; `leave` decides about its reply."""
         self._taking = False
 
     def leave(self) -> bool:
-        """End a fetch; tells whether its tasks may run. If not, they must be given back."""
+        """End a fetch, and return whether its tasks may run; if not, they must be returned."""
         if not self.registration.current:
             self.beat()
         self._taking = False
@@ -118,11 +118,11 @@ class Gate:
         return False
 
     def wake(self) -> None:
-        """Wake a loop that waits; a signal handler may call this."""
+        """Wake a waiting loop; safe in a signal handler."""
         self._wake.put(None)
 
     def withdraw(self) -> None:
-        """Leave the registry; nothing happens if the worker is not in it."""
+        """Remove the worker from the registry, if it is in it."""
         with self._beating:
             if self._said:
                 self._run(self.registration.withdraw_op())

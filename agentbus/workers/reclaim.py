@@ -1,4 +1,4 @@
-"""Reclaims tasks: those of dead consumers, and those whose delivery was lost on its way here."""
+"""Reclaims tasks of dead consumers, and recovers those of lost replies."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 
 _EVERY = 30.0
 _PAGE = 100
-# How many seconds late a network may deliver a request that was given up.
+# How many seconds late the network may deliver a request that was given up.
 _LATE = 300.0
 
 
 class Reclaimer:
     """Reclaims tasks for one consumer.
 
-    `visibility` is how many seconds a task may be pending without a heartbeat. `own` is set for a consumer
-    that has no heartbeat: its own idle tasks are reclaimed, too. `due_at` is when to look next, by
+    A task is reclaimed after `visibility` seconds without a heartbeat. `own` also reclaims the consumer's
+    own idle tasks, for one that sends no heartbeats. `due_at` is the next time to reclaim, by
     `time.monotonic`.
     """
 
@@ -46,17 +46,17 @@ class Reclaimer:
         self.visibility = visibility
         self._own = own
         self.due_at = due_at
-        # Until when the server may still give us tasks that we do not know of, by `time.monotonic`.
+        # Until this time (`time.monotonic`) the server may assign tasks that this consumer does not know.
         self._doubtful_until = 0.0
-        # Reclaimed and not begun; and pending for this consumer, though the answer was lost.
+        # Reclaimed and not started; and pending for this consumer from a lost reply.
         self._page: list[Taken] = []
         self.strays: list[Taken] = []
-        # Held until reclaimed tasks stand in `_page`: two threads may reclaim.
+        # Two threads may reclaim; held until the tasks are in `_page`.
         self._reclaiming = threading.Lock()
 
     @property
     def held(self) -> list[Taken]:
-        """Tasks that are this consumer's, and have not begun."""
+        """The reclaimed and recovered tasks that have not started."""
         return [*self._page, *self.strays]
 
     @property
@@ -66,21 +66,21 @@ class Reclaimer:
 
     @property
     def unsettled(self) -> bool:
-        """Whether an answer with tasks was lost, and not all of them have run."""
+        """Whether a reply with tasks was lost, and not all of them have run."""
         return self._consumer.doubtful or bool(self.strays)
 
     def certain(self) -> bool:
-        """Tell whether this consumer knows all the tasks that it holds."""
+        """Return whether this consumer knows all tasks that it holds."""
         now = time.monotonic()
         if self._consumer.doubtful:
-            # The first copy of the lost request may still arrive, though a later one was answered.
+            # A copy of the lost request may still arrive, after a later one was answered.
             self._doubtful_until = now + _LATE
         return now >= self._doubtful_until
 
     def recover(self, known: Callable[[str], list[bytes]]) -> Op[None]:
-        """Find the tasks of lost answers; to be called between two fetches.
+        """Find the tasks of lost replies; to be called between two fetches.
 
-        `known` returns the ids that this consumer knows it holds, by priority.
+        `known` returns the entry ids of a priority that this consumer knows it holds.
         """
         consumer = self._consumer
         if not consumer.doubtful:
@@ -99,7 +99,7 @@ class Reclaimer:
                 self.strays += tasks
 
     def begin(self) -> bool:
-        """Tell whether it is time to look through the streams; if so, set the next time."""
+        """Return whether it is time to reclaim; if so, set the next time."""
         now = time.monotonic()
         if now < self.due_at:
             return False
@@ -107,7 +107,7 @@ class Reclaimer:
         return True
 
     def page(self, priority: str, start: str, count: int = _PAGE) -> Op[Page]:
-        """Reclaim idle tasks of one stream; returns where to go on ('' at the end), and the tasks."""
+        """Reclaim idle tasks of one stream, and return where to continue ('' at its end) and the tasks."""
         with self._reclaiming:
             start, tasks, lost = yield from self._consumer.unless_missing(
                 self._consumer.reclaim(priority, self.visibility, start, count, own=self._own),
@@ -121,7 +121,7 @@ class Reclaimer:
         return start, tasks
 
     def each(self, run: Callable[[Op[Page]], Page]) -> Iterator[Taken]:
-        """Yield tasks one by one: recovered ones, then those of dead consumers, if it is time."""
+        """Yield recovered tasks one by one, then, if it is time, those of dead consumers."""
         while self.strays:
             yield self.strays[0]
             del self.strays[0]

@@ -1,8 +1,8 @@
-"""The registry of workers: heartbeats, the orders that answer them, and the list of workers.
+"""The registry of workers: heartbeats, orders, and the list of workers.
 
-A worker sends a heartbeat every second, and the answer contains its orders. A heartbeat is a lease, too: a
-worker whose last one is older than `ALIVE` seconds is dead to others, and asks before it runs another task.
-So an order to pause holds as soon as all live workers have received it.
+A worker sends a heartbeat every second, and the reply contains its orders. A worker whose last heartbeat
+is older than `ALIVE` seconds counts as dead, and sends another before it runs a task. So a pause is in
+effect as soon as all live workers have received it.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Op
 
-# How long the last heartbeat of a worker counts, in seconds.
+# Seconds after its last heartbeat at which a worker counts as dead.
 ALIVE = INTERVALS.alive
-# How long a worker that is silent stays on the list.
+# Seconds for which a dead worker stays on the list.
 KEPT = 3600
 _AT_ONCE = 200
 
@@ -45,10 +45,10 @@ class WorkerOrders(Record):
 
 
 class Registered(Record):
-    """A worker as it is listed. `age` is how many seconds ago it was last seen, by the server's clock.
+    """A worker in the list. `age` is the seconds since its last heartbeat, by the server's clock.
 
-    `pending` counts the tasks that it has taken and not yet settled; `paused` is why it takes none.
-    `lag` is how many due tasks its group has yet to do; only `who` fills it in.
+    `pending` counts the tasks that it has taken and not settled; `paused` is the reason of a pause. `lag`
+    is the number of due tasks that its group has not finished; only `who` sets it.
     """
 
     worker: str
@@ -73,7 +73,7 @@ class Registered(Record):
 
 
 class WorkerRegistration:
-    """One worker's entry in the registry. Its heartbeats are sent one after the other."""
+    """One worker's entry in the registry. Its heartbeats must not overlap."""
 
     def __init__(
         self, scope: Scope, worker: str, agent: str, queue: str, group: str, concurrency: int
@@ -91,15 +91,15 @@ class WorkerRegistration:
 
     @property
     def current(self) -> bool:
-        """Whether the last heartbeat still counts; if not, others may consider this worker dead."""
+        """Whether the last heartbeat is still valid; if not, this worker counts as dead."""
         return self.scope.monotonic() < self._until
 
     def beat_op(self, state: str, done: int, failed: int, running: int) -> Op[WorkerOrders]:
-        """Send a heartbeat (`state` is working, paused or stopping), and return the orders.
+        """Send a heartbeat, and return the orders. `state` is `working`, `paused` or `stopping`.
 
-        A worker reports `paused` when it takes nothing, and stays so until an answer lets it go on.
+        A worker that has reported `paused` takes no task until a reply ends the pause.
         """
-        # The lease counts from before the beat was sent, so that it never ends after the server's.
+        # Measured from before the request, so that it never ends later than on the server.
         began = self.scope.monotonic()
         keys, number = self.scope.keys, next(self._numbers)
         order, stop, silent = yield Script(
@@ -119,18 +119,18 @@ class WorkerRegistration:
         return WorkerOrders(bool(order), reason(order), bool(stop))
 
     def withdraw_op(self) -> Op[None]:
-        """Leave the registry, at a clean end."""
+        """Remove this worker from the registry."""
         yield from withdraw(self.scope, self.worker)
 
 
 def fields_of(queue: str, agent: str, worker: str | None = None) -> list[str]:
-    """Return the fields of all orders that concern a worker, or an agent that fetches by hand."""
+    """Return the fields of the orders that apply to a worker, or to an agent that fetches."""
     fields = [pause_field("project"), pause_field("queue", queue), pause_field("agent", agent)]
     return fields if worker is None else [*fields, pause_field("worker", worker)]
 
 
 def withdraw(scope: Scope, worker: str, *, silent: float = 0.0) -> Op[bool]:
-    """Remove a worker, if it has been silent for `silent` seconds; tells whether it has."""
+    """Remove a worker whose last heartbeat is `silent` seconds old; return whether it was removed."""
     keys = scope.keys
     gone = yield Script(
         "withdraw",
@@ -142,24 +142,24 @@ def withdraw(scope: Scope, worker: str, *, silent: float = 0.0) -> Op[bool]:
 
 
 def held(scope: Scope, queue: str, agent: str) -> Op[str | None]:
-    """Return why an agent may not take tasks of a queue now, or None if it may."""
+    """Return the reason of the pause that stops an agent from taking a queue's tasks, or None."""
     found = yield Command("HMGET", scope.keys.paused, *fields_of(queue, agent))
     return next((reason(order) for order in found if order), None)
 
 
 def reason(order: bytes) -> str | None:
-    """Return who ordered a pause, and why; None for no order."""
+    """Return who ordered a pause, and why; None without an order."""
     if not order:
         return None
-    told = parsed(order)
-    said = f"by {told['by']}" if told.get("by") else "by an order"
-    return f"{said}: {told['why']}" if told.get("why") else said
+    parts = parsed(order)
+    who = f"by {parts['by']}" if parts.get("by") else "by an order"
+    return f"{who}: {parts['why']}" if parts.get("why") else who
 
 
-def parsed(order: bytes) -> dict[str, str]:
-    """Return an order's parts; a malformed one is still an order."""
+def parsed(stored: bytes) -> dict[str, str]:
+    """Return the text fields of a JSON object, such as an order; none if it is malformed."""
     try:
-        found = orjson.loads(order)
+        found = orjson.loads(stored)
     except ValueError:
         return {}
     if not isinstance(found, dict):
@@ -168,7 +168,7 @@ def parsed(order: bytes) -> dict[str, str]:
 
 
 def workers(scope: Scope) -> Op[list[Registered]]:
-    """Return the registered workers by queue and agent, dead ones among them."""
+    """Return the registered workers by queue and agent, including dead ones."""
     now, last, records = yield from listed(scope)
     if not records:
         return []
@@ -209,7 +209,7 @@ def workers(scope: Scope) -> Op[list[Registered]]:
 
 
 def listed(scope: Scope) -> Op[tuple[float, dict[str, float], dict[str, dict[str, str]]]]:
-    """Return the server's time, when each worker was last seen, and the records of those listed."""
+    """Return the server's time, and the last heartbeat and the record of each worker."""
     keys = scope.keys
     time, seen = yield Batch([("TIME",), ("ZRANGE", keys.beats, 0, -1, "WITHSCORES")])
     if isinstance(seen, Exception):
@@ -227,7 +227,7 @@ def listed(scope: Scope) -> Op[tuple[float, dict[str, float], dict[str, dict[str
 
 
 def orders_by_field(scope: Scope) -> Op[dict[str, str]]:
-    """Return the reason of each pause by the field of its order."""
+    """Return the reason of each pause by its order's field."""
     flat = yield Command("HGETALL", scope.keys.paused)
     return {text(flat[i]): reason(flat[i + 1]) or "" for i in range(0, len(flat), 2)}
 
@@ -247,7 +247,7 @@ def _pending(
             ]
         )
         for (queue, group, _), reply in zip(page, replies, strict=True):
-            # Without the stream or its group there are no consumers.
+            # The stream or its group may be missing.
             for consumer in reply if isinstance(reply, list) else ():
                 about: dict[bytes, Any] = dict(zip(consumer[::2], consumer[1::2], strict=True))
                 who = (queue, group, text(about[b"name"]))

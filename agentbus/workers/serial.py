@@ -1,4 +1,4 @@
-"""The execution loop of a worker that runs its handler in one thread: fetch, run and ack in batches."""
+"""The execution loop of a serial worker: fetches, runs and acknowledges in batches."""
 
 from __future__ import annotations
 
@@ -20,30 +20,29 @@ if TYPE_CHECKING:
 
     Wrap = Callable[[Taken], AnyDelivery]
 
-# A batch should take about this long: longer ones keep tasks from other workers.
+# The target duration of a batch in seconds: a longer one withholds tasks from other workers.
 _BRISK, _SLOW = 0.05, 0.2
-# From this size on, the next batch is fetched while one runs.
+# With at least this many tasks, the next batch is fetched while one runs.
 _AHEAD = 16
 
 
 class Executor(Protocol):
     """Runs one batch of tasks after the other."""
 
-    # What ended a handler without being its task's failure: an interrupt, an exit.
+    # An interrupt or exit that ended a handler, which is not a failure of its task.
     interrupted: BaseException | None
 
     def __call__(self, tasks: Sequence[Taken], wrap: Wrap) -> list[TaskOutcome | Taken]:
-        """Run tasks, until stopped, and return the outcome of each that was begun."""
+        """Run tasks until stopped, and return the outcome of each that was started."""
 
     def close(self) -> None:
-        """Close what it ran in."""
+        """Release its resources."""
 
 
 class Loop:
-    """What every execution loop of a worker needs: its limits, and fetching while it is not paused.
+    """Base of a worker's execution loops: its limits, and fetches that respect a pause.
 
-    `concurrency` is how many tasks run at once, `most` how many it may hold, `limit` the number of done
-    tasks after which it ends.
+    `concurrency` tasks run at once, the loop holds up to `most`, and ends after `limit` done tasks.
     """
 
     def __init__(
@@ -72,21 +71,21 @@ class Loop:
 
     @property
     def over(self) -> bool:
-        """Whether nothing more is to begin."""
+        """Whether the loop must end."""
         return self._gate.stopping() or self._left == 0
 
     @property
     def _halted(self) -> bool:
-        """Whether nothing more is to begin for now."""
+        """Whether no task may start now."""
         return self.over or self._gate.held
 
     @property
     def _left(self) -> float:
-        """How many more tasks are to be done."""
+        """How many tasks are left up to the limit."""
         return math.inf if self._limit is None else max(0, self._limit - self._acker.done)
 
     def _allowed(self, take: Callable[[], list[Taken]]) -> list[Taken] | None:
-        """Take tasks, and give them back if a pause began meanwhile; None if the worker is paused."""
+        """Take tasks, or return None if paused; if a pause began meanwhile, return the tasks."""
         if not self._gate.enter():
             return None
         found: list[Taken] = []
@@ -101,18 +100,18 @@ class Loop:
         return []
 
     def _retries(self, room: int, firsts: int) -> list[Taken]:
-        """Take tasks that were put aside and are due."""
+        """Take retries that are due."""
         return self._allowed(lambda: self._run(self._fetcher.retries(room, firsts))) or []
 
     def _wait(self, room: int, seconds: float) -> list[Taken]:
-        """Take new tasks, waiting for the first."""
+        """Wait for new tasks, and take them."""
         found = self._allowed(lambda: self._run(self._fetcher.wait(room, seconds)))
         return self._within(found or [], room)
 
     def _take(
         self, count: int, done: dict[str, list[bytes]] | None = None, took: float = 0.0
     ) -> list[Taken]:
-        """Acknowledge done tasks, paused or not, and take new ones unless the worker is paused."""
+        """Acknowledge done tasks, and unless paused, take new ones in the same step."""
 
         def take(count: int = count) -> list[Taken]:
             return self._counted(done, self._run(self._fetcher.new(count, done, took)))
@@ -125,7 +124,7 @@ class Loop:
     def _counted(
         self, done: dict[str, list[bytes]] | None, answer: tuple[int, list[Taken]]
     ) -> list[Taken]:
-        """Count what was acknowledged with a fetch, and return what was fetched."""
+        """Count the tasks acknowledged with a fetch, and return the fetched ones."""
         stale, taken = answer
         if done:
             self._acker.count(sum(map(len, done.values())), stale)
@@ -136,11 +135,11 @@ class Loop:
         return admitted
 
     def _room(self, most: int, settling: int = 0) -> int:
-        """Return how many more tasks may be taken, at most, while `settling` are about to be done."""
+        """Return how many tasks may be taken, at most `most`, while `settling` are not counted yet."""
         return int(max(0, min(most, self._left - settling)))
 
     def _within(self, taken: list[Taken], room: int) -> list[Taken]:
-        """Give back what is too much: a blocking fetch applies its count to each priority."""
+        """Return excess tasks: a blocking fetch applies its count to each priority."""
         if self._limit is None and self._most > self._concurrency:
             return taken
         for task in taken[room:]:
@@ -149,7 +148,7 @@ class Loop:
 
 
 class _RanBatch(NamedTuple):
-    """A batch that ran: its outcomes, the seconds they took, and the tasks that did not begin."""
+    """A batch that ran: its outcomes, its duration in seconds, and the tasks not started."""
 
     outcomes: list[TaskOutcome | Taken]
     took: float
@@ -164,21 +163,21 @@ class Serial(Loop):
         self.executor = executor
         self._size = min(self._concurrency, self._most)
         self._brisk = False
-        # What runs, and what was taken and has not begun.
+        # The tasks that run, and those taken but not started.
         self.held: list[Taken] = []
         self._next: list[Taken] = []
-        # Done, and acknowledged with the next take.
+        # Done, to be acknowledged with the next fetch.
         self._done: dict[str, list[bytes]] = {}
         self._took = 0.0
 
     def turn(self, wait: float) -> int:
-        """Run redelivered tasks, then one batch; returns how many tasks there were."""
+        """Run redelivered tasks, then one batch, and return the number of tasks."""
         handled = self._again()
         if self.over:
             return handled
         batch, self._next = self._next, []
         if self._limit is not None:
-            # Redelivered tasks may have used the room that these were taken for.
+            # Redelivered tasks may have used up the limit.
             batch = self._within(batch, self._room(len(batch)))
         if not batch:
             batch = self._take(self._room(self._size))
@@ -187,7 +186,7 @@ class Serial(Loop):
         return handled + (self._batch(batch) if batch else 0)
 
     def settle(self) -> int:
-        """Finish the tasks in hand and take no more; returns how many tasks there were."""
+        """Run the tasks taken so far, and return their number."""
         handled = 0
         while self._next and not self.over:
             batch, self._next = self._next, []
@@ -196,7 +195,7 @@ class Serial(Loop):
         return handled
 
     def let_go(self) -> None:
-        """Acknowledge what is done, and give back what has not begun."""
+        """Acknowledge the done tasks, and return those not started."""
         self._flush()
         self._acker.give_back(self._next)
         self._next, self.held = [], []
@@ -214,7 +213,7 @@ class Serial(Loop):
         if more and self._brisk and len(batch) >= _AHEAD and self._limit is None:
             self._overlapped(batch)
             return handled
-        # Those before are not to wait for these.
+        # Acknowledge the previous batch before this one runs.
         self._flush()
         outcomes, took, rest = self._timed(batch)
         done = self._acker.plain(outcomes)
@@ -228,7 +227,7 @@ class Serial(Loop):
         return handled
 
     def _overlapped(self, batch: list[Taken]) -> None:
-        """Run a batch while the server acknowledges the one before and looks for the one after."""
+        """Run a batch while the server acknowledges the previous one and fetches the next."""
         results: list[_RanBatch] = []
 
         def meanwhile() -> None:
@@ -243,7 +242,7 @@ class Serial(Loop):
         try:
             following = self._allowed(ahead) or []
         except BaseException:
-            # Interrupted while it waited for the answer: what was done is done.
+            # Interrupted while it waited for the reply: the batch has still run.
             for ran in results:
                 for priority, ids in self._acker.plain(ran.outcomes).items():
                     self._done[priority] = [*self._done.get(priority, ()), *ids]
@@ -261,7 +260,7 @@ class Serial(Loop):
             self.let_go()
             self._pass_on_interrupt()
         if following and took > self._reclaimer.visibility / 3:
-            # They had no heartbeat, since we did not know of them.
+            # They got no heartbeat before the reply arrived.
             following = self._acker.still_ours(following)
         if not following and self._done:
             following = self._take(self._room(self._size), self._done, took)
@@ -269,7 +268,7 @@ class Serial(Loop):
         self._next = self.held = following
 
     def _timed(self, batch: list[Taken]) -> _RanBatch:
-        """Run a batch without a request to the server; `_pass_on_interrupt` must follow."""
+        """Run a batch without a server request; the caller must then call `_pass_on_interrupt`."""
         began = time.monotonic()
         outcomes = self.executor(batch, self._wrap)
         took = time.monotonic() - began
@@ -282,19 +281,19 @@ class Serial(Loop):
             self._size = max(1, self._size // 2)
         rest = []
         if len(outcomes) < len(batch):
-            # It was stopped.
+            # The worker was stopped.
             begun = {id(one if isinstance(one, Taken) else one.task) for one in outcomes}
             rest = [task for task in batch if id(task) not in begun]
         return _RanBatch(outcomes, took, rest)
 
     def _flush(self) -> None:
-        """Acknowledge what is done."""
+        """Acknowledge the done tasks."""
         if self._done:
             self._take(0, self._done, self._took)
             self._done = {}
 
     def _pass_on_interrupt(self) -> None:
-        """Raise what interrupted a handler, now that what was done is settled."""
+        """Raise the interrupt of a handler, after the done tasks are settled."""
         interrupt, self.executor.interrupted = self.executor.interrupted, None
         if interrupt is not None:
             raise interrupt
@@ -304,7 +303,7 @@ class Serial(Loop):
         handled = 0
         tasks = self._retries(self._room(_AHEAD), self._room(self._size))
         self.held = [*tasks, *self._next]
-        # Replayed, or given back before they began: they run as new ones do.
+        # Replayed tasks, and those returned before they started, run as new ones do.
         firsts = [task for task in tasks if not (task.redelivered or task.asked_first)]
         if firsts:
             self._flush()
@@ -328,7 +327,7 @@ class Serial(Loop):
         if self._halted:
             self._acker.give_back([task])
             return 0
-        # There is no heartbeat for what is done.
+        # Done tasks get no heartbeat, and this one may take long.
         self._flush()
         if self._admitted(task):
             began = time.monotonic()
@@ -337,13 +336,13 @@ class Serial(Loop):
                 self._tally.ran(1, time.monotonic() - began)
                 self._acker.settle(TaskOutcome(task) if isinstance(outcome, Taken) else outcome)
             if not outcomes:
-                # It was stopped in the same moment; its attempt was counted, and did not begin.
+                # The worker was stopped after the attempt was counted.
                 self._acker.release(task)
             self._pass_on_interrupt()
         return 1
 
     def _without_single(self, batch: list[Taken]) -> list[Taken]:
-        """Run those that the server must admit first, one by one, and return the others."""
+        """Run the tasks that the server must admit first, one by one, and return the others."""
         for task in batch:
             if task.asked_first:
                 self._alone(task)

@@ -1,8 +1,7 @@
-"""Webhooks: results posted to https URLs, signed, and retried apart from their tasks.
+"""Webhooks: signed results posted to https URLs, with retries of their own.
 
-A worker with webhooks on appends each one to the queue `~webhooks`, in the step that settles the task.
-A sender is an ordinary worker on that queue, with the handler of this module: retries, pauses and dead
-letters are those of any queue.
+A worker with webhooks on appends each one to the queue `~webhooks`, atomically with settling the task. The
+sender is an ordinary worker on that queue, so retries, pauses and dead letters work as with any queue.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
     from agentbus.queues.runner import BlockingBus
 
 SIGNATURE = "AgentBus-Signature"
-# How old a signature may be; receivers whose clocks differ more should correct them.
+# The maximum age of a signature in seconds, which includes the difference of the clocks.
 TOLERANCE = 300.0
 _TIMEOUT = 10.0
 _LONGEST_PAUSE = 3600.0
@@ -46,10 +45,10 @@ _RETRIED = frozenset((408, 425, 429))
 _ATTEMPTS = 10
 _AT_ONCE = 8
 _PAUSES = Backoff(first=2.0, longest=900.0)
-# Global unicast; and addresses behind which a translator of the network's puts those of IPv4.
+# Global unicast, and the NAT64 prefix, whose addresses contain an IPv4 address.
 _GLOBAL_6 = ipaddress.IPv6Network("2000::/3")
 _TRANSLATED = ipaddress.IPv6Network("64:ff9b::/96")
-# For protocols of the internet itself; not all versions of Python know all of them.
+# Reserved for protocols; not every Python version treats all of them as special.
 _SPECIAL_4 = (ipaddress.IPv4Network("192.0.0.0/24"), ipaddress.IPv4Network("192.88.99.0/24"))
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
@@ -66,9 +65,9 @@ def verify(
     *,
     now: float | None = None,
 ) -> bool:
-    """Tell whether a request was signed with this secret, at most `tolerance` seconds ago.
+    """Return whether a request was signed with this secret, at most `tolerance` seconds ago.
 
-    `headers` may be those of any framework, in any case; `body` is the body as it came, undecoded.
+    `headers` may come from any framework, in any letter case; `body` is the raw request body.
     """
     signature = next(
         (str(value) for name, value in headers.items() if name.lower() == SIGNATURE.lower()), ""
@@ -85,7 +84,7 @@ def verify(
 
 
 def sign(secret: str, body: bytes, *, now: float | None = None) -> str:
-    """Return the signature of a body, as the header `AgentBus-Signature` carries it."""
+    """Return the signature of a body: the value of the header `AgentBus-Signature`."""
     stamp = str(int(time.time() if now is None else now))
     return f"t={stamp},v1={_digest(secret, stamp, body)}"
 
@@ -98,9 +97,9 @@ def _digest(secret: str, stamp: str, body: bytes) -> str:
 
 
 def sender(bus: BlockingBus, **options: Any) -> Worker:
-    """Return a worker that posts the webhooks in `~webhooks`; options as for `Bus.subscribe`.
+    """Return a worker that posts the webhooks in `~webhooks`; `options` are those of `Bus.subscribe`.
 
-    Raises `ConfigError` unless webhooks are on and there is a secret to sign with.
+    Raises `ConfigError` if webhooks are off or no signing secret is set.
     """
     kept = {"attempts": _ATTEMPTS, "concurrency": _AT_ONCE, "backoff": _PAUSES, **options}
     return Worker(bus.runner, WEBHOOKS, handler(bus.runner.settings), **kept)
@@ -108,9 +107,9 @@ def sender(bus: BlockingBus, **options: Any) -> Worker:
 
 @contextlib.contextmanager
 def beside(bus: BlockingBus, *, drain: Callable[[], bool] = bool) -> Iterator[None]:
-    """Send webhooks in a thread while the block runs, if they are on.
+    """Send webhooks in a thread during the `with` block, if they are on.
 
-    At its end, while `drain` returns true, waiting webhooks are sent; retries are not waited for.
+    At the end of the block it sends the waiting webhooks as long as `drain` returns true, without retries.
     """
     if not bus.runner.settings.webhooks:
         yield
@@ -160,7 +159,7 @@ def handler(settings: Settings) -> Callable[[Delivery], None]:
 
 
 def deliver(delivery: Delivery) -> None:
-    """Post one webhook, by the settings of this process; a handler for `agentbus work`."""
+    """Post one webhook with the settings of this process; a handler for `agentbus work`."""
     handler(resolve())(delivery)
 
 
@@ -173,11 +172,11 @@ def _what(payload: Any) -> tuple[str, bytes]:
 def _post(
     target: webhook_url.WebhookTarget, body: bytes, headers: Mapping[str, str], *, allowed: bool
 ) -> tuple[int, str | None, str]:
-    """Post a body and return the status, the header Retry-After, and the start of the answer."""
+    """Post a body, and return the status, the header Retry-After, and the start of the response."""
     until = time.monotonic() + _TIMEOUT
     try:
         with _connected(target, _addresses(target, allowed=allowed), until) as link:
-            # In brackets where the host is an address of IPv6, as http.client writes it.
+            # http.client puts an IPv6 address into brackets.
             connection = http.client.HTTPConnection(target.host, target.port)
             connection.sock = link
             connection.default_port = 443
@@ -186,7 +185,7 @@ def _post(
                 said = answer.read(_MOST_OF_ANSWER).decode("utf-8", "backslashreplace")
                 return answer.status, answer.getheader("Retry-After"), said
     except (OSError, http.client.HTTPException, ValueError) as error:
-        # It may have arrived: receivers recognise it by AgentBus-Delivery.
+        # It may have arrived: receivers recognize it by AgentBus-Delivery.
         late = isinstance(error, TimeoutError)
         why = f"no answer within {_TIMEOUT:g} s" if late else str(error) or type(error).__name__
         raise Retry(f"{target.host}:{target.port} could not be posted to ({why})") from None
@@ -205,7 +204,7 @@ def _judge(status: int, retry_after: str | None, said: str) -> None:
 
 
 def _pause(retry_after: str | None) -> float | None:
-    """Return the seconds that a receiver asks for, within bounds; None if there are none."""
+    """Return the bounded seconds of a Retry-After header, or None."""
     if retry_after is None:
         return None
     said = retry_after.strip()
@@ -219,7 +218,7 @@ def _pause(retry_after: str | None) -> float | None:
 
 
 def _addresses(target: webhook_url.WebhookTarget, *, allowed: bool) -> list[tuple[int, Any]]:
-    """Return the checked addresses of a host; the connection goes to one of these and no other."""
+    """Resolve a host once, check its addresses, and return them; only these are connected to."""
     found: list[tuple[int, Any]] = [
         (family, address)
         for family, _, _, _, address in socket.getaddrinfo(
@@ -239,7 +238,7 @@ def _addresses(target: webhook_url.WebhookTarget, *, allowed: bool) -> list[tupl
 
 
 def is_global(address: str) -> bool:
-    """Tell whether an address is public, and of a single machine."""
+    """Return whether an address is a public unicast address."""
     found: Address = ipaddress.ip_address(address.partition("%")[0])
     if isinstance(found, ipaddress.IPv6Address):
         inner = found.ipv4_mapped or found.sixtofour
@@ -258,7 +257,7 @@ def _connected(
     target: webhook_url.WebhookTarget, addresses: list[tuple[int, Any]], until: float
 ) -> Iterator[ssl.SSLSocket]:
     context = ssl.create_default_context()
-    context.sslsocket_class = _Hurried
+    context.sslsocket_class = _DeadlineSocket
     failure: OSError = OSError("it has no address")
     for family, address in addresses:
         raw = socket.socket(family, socket.SOCK_STREAM)
@@ -270,7 +269,7 @@ def _connected(
             raw.close()
             failure = error
             continue
-        assert isinstance(link, _Hurried)
+        assert isinstance(link, _DeadlineSocket)
         link.until = until
         with link:
             yield link
@@ -278,8 +277,8 @@ def _connected(
     raise failure
 
 
-class _Hurried(ssl.SSLSocket):
-    """A connection whose whole exchange ends in time: a receiver that drips bytes does not hold it."""
+class _DeadlineSocket(ssl.SSLSocket):
+    """A TLS socket with a deadline for the whole exchange, against receivers that send slowly."""
 
     until = float("inf")
 

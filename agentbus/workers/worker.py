@@ -1,8 +1,8 @@
-"""Works off a queue: fetches tasks, runs a handler for each, and settles them.
+"""A worker: fetches tasks of a queue, runs a handler for each, and settles them.
 
-First deliveries run fast: fetched in batches and acknowledged together. A redelivered task has each
-attempt counted before it starts, and what a dead worker held runs one by one: so a task that kills its
-worker is buried after its attempts, and its neighbours never are.
+First deliveries are fetched and acknowledged in batches. Each attempt of a redelivered task is counted
+before it starts, and reclaimed tasks run one by one: a task that kills its worker is buried after its last
+attempt, and no other task is.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _MOST = 500
 
 
 class AnyWorker:
-    """What a blocking worker and an asynchronous one share."""
+    """Base of `Worker` and `AsyncWorker`."""
 
     def __init__(
         self,
@@ -109,8 +109,7 @@ class AnyWorker:
         wrap: Callable[[Taken], AnyDelivery] = partial(Delivery, self._consumer, self._do)
         if is_async(handler) and not batch:
             wrap = partial(AsyncDelivery, self._consumer, arun or self._runner.arun)
-        # With a single attempt, every task that is fetched must run: were this worker to die, tasks that
-        # only waited for their turn would be buried.
+        # With a single attempt, fetched tasks that still wait would be buried if this worker died.
         most = concurrency if attempts == 1 else prefetch or _MOST
         parts = (self._do, self._fetcher, self._acker, self._gate, wrap)
         limits = {"concurrency": concurrency, "most": most, "limit": count}
@@ -131,24 +130,24 @@ class AnyWorker:
         ]
 
     def execute_by(self, executor: Executor) -> None:
-        """Replace the handler of a worker without concurrency, before it runs."""
+        """Replace the executor of a serial worker, before it runs."""
         assert isinstance(self._loop, Serial)
         self._loop.executor = executor
 
     @property
     def done(self) -> int:
-        """How many tasks this worker has done and acknowledged."""
+        """The number of tasks that this worker has done and acknowledged."""
         return self._acker.done
 
     @property
     def failed(self) -> int:
-        """How many runs of a handler have failed; their tasks are retried, or were buried."""
+        """The number of failed runs of the handler; their tasks are retried or buried."""
         return self._acker.failed
 
     def stop(self) -> None:
-        """Stop once the running tasks are finished and acknowledged.
+        """Stop after the running tasks are finished and acknowledged.
 
-        May be called twice, from any thread, and by a signal handler.
+        Idempotent; may be called from any thread and from a signal handler.
         """
         self._stopping.set()
         self._runner.hurry()
@@ -161,7 +160,7 @@ class AnyWorker:
             self._in_hand,
             self.chores,
             visibility=self._reclaimer.visibility,
-            # What falls due may have changed.
+            # Due times may have changed.
             rung=self._fetcher.look_again,
             beat=self._gate.beat,
         )
@@ -169,19 +168,19 @@ class AnyWorker:
         heartbeat.start()
         try:
             while not self._loop.over:
-                # Before the turn: a task that falls due after it has looked is still to come. And first the
-                # tasks in hand: one that fails leaves them only when its retry is to come.
+                # Checked before the turn, since a task may become due during it; held tasks first, since
+                # one that fails is held until its retry is scheduled.
                 expected = not self._drain or bool(self._in_hand()) or self._still_to_come()
                 waits = expected or self._gate.held
                 self._gate.refused = False
                 wait = self._runner.scope.intervals.fetch if waits else 0.0
                 handled = self._loop.turn(wait) if self._open(wait) else 0
-                # While it is paused it does not know whether anything is left.
+                # A paused worker does not know whether tasks are left.
                 over = not (handled or expected or self._reclaimer.unsettled)
                 if over and not self._gate.refused:
                     break
         except BaseException:
-            # A request may have been interrupted between its sending and its answer.
+            # A request may have been interrupted before its reply.
             self._consumer.doubtful = True
             raise
         finally:
@@ -190,7 +189,7 @@ class AnyWorker:
         return self.done
 
     def _end(self, heartbeat: Heartbeat) -> None:
-        # Tasks that cannot be settled on a server that is away are redelivered; another error matters more.
+        # If the server is unavailable, unsettled tasks are redelivered; an earlier error is more important.
         for step in (
             self._loop.let_go,
             self._loop.close,
@@ -203,7 +202,7 @@ class AnyWorker:
                 step()
 
     def _give_back_strays(self) -> None:
-        """Give back the tasks of lost answers; all others are settled."""
+        """Return the tasks of lost replies to the queue; all others are settled."""
         self._do(self._reclaimer.recover(lambda _priority: []))
         self._acker.give_back(self._reclaimer.strays)
         self._reclaimer.strays = []
@@ -226,13 +225,13 @@ class AnyWorker:
         return expected
 
     def _open(self, wait: float) -> bool:
-        """Tell whether tasks may be taken; if not, give back those not begun, and wait a while."""
+        """Return whether tasks may be taken; if not, return those not started, and wait."""
         if self._gate.held:
             self._loop.let_go()
         return self._gate.open(wait)
 
     def _halted(self) -> bool:
-        """Tell whether nothing more is to begin."""
+        """Return whether no task may start."""
         return self._stopping.is_set() or self._gate.held
 
     def _in_hand(self) -> list[Taken]:
@@ -243,10 +242,10 @@ class Worker(AnyWorker):
     """Runs a handler for the tasks of one queue, for one group.
 
     `concurrency` tasks run at once: in threads, or in an event loop if the handler is asynchronous. With
-    `batch` the handler gets a list of deliveries. `attempts` is the number of runs in all, `visibility`
-    the seconds without a heartbeat after which a worker loses its tasks, `backoff` the pause before the
-    next attempt; None is what the queue's policy says. It ends when nothing is left (`drain`), or when
-    `count` tasks are done. `prefetch` is how many tasks it holds at most.
+    `batch` the handler gets a list of deliveries. `attempts` is the maximum number of runs, `visibility`
+    the seconds without a heartbeat after which other workers reclaim the tasks, `backoff` the delay before
+    the next attempt; None selects the queue's policy. With `drain` it ends when the queue is empty, with
+    `count` after that many tasks. `prefetch` is the maximum number of tasks that it holds.
     """
 
     def __enter__(self) -> Worker:
@@ -256,19 +255,19 @@ class Worker(AnyWorker):
         self._close()
 
     def run(self) -> int:
-        """Work until stopped (or, to drain, until nothing is left); returns how many tasks were done.
+        """Run until stopped (with `drain`, until the queue is empty), and return the number of tasks done.
 
-        Waits for a server that goes away, for as long as it takes; raises `BackendUnavailable` if it was
-        never there.
+        If the server becomes unavailable, it retries without limit; raises `BackendUnavailable` if it was
+        never reachable.
         """
         return self._work()
 
     def run_once(self, *, wait: float = 0.0) -> int:
-        """Make one pass: redelivered tasks, then one batch of new ones, to its end."""
+        """Run the redelivered tasks, then one batch of new ones, and return the number of tasks run."""
         return self._pass(wait)
 
     def close(self) -> None:
-        """End the threads of a worker that is not running."""
+        """Stop the threads of a worker that is not running."""
         self._loop.close()
 
 

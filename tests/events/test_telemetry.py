@@ -79,7 +79,7 @@ def test_health_reads_what_a_supervisor_gave_up(bus):
     (found,) = [one for one in bus.health().findings if one.check == "quarantined"]
 
     assert found.text == (
-        "the consumer 'welcome' was given up at 1970-01-01T00:00:00Z (crash loop): no"
+        "the consumer 'welcome' was quarantined at 1970-01-01T00:00:00Z (crash loop): no"
     )
     release_consumer(bus, "welcome")
     assert bus.health().critical == 0

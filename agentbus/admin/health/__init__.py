@@ -1,9 +1,9 @@
-"""Holds a project against its thresholds: queues, workers, events and the server."""
+"""Health checks: compares queues, workers, events and the server with thresholds."""
 
 from __future__ import annotations
 
 from agentbus.admin import server_health
-from agentbus.admin.health import crew, events, queues, thresholds
+from agentbus.admin.health import events, queues, thresholds, worker_list
 from agentbus.admin.health.findings import Health, HealthFinding
 from agentbus.admin.health.thresholds import CRITICAL
 from agentbus.queues import policy
@@ -19,24 +19,24 @@ __all__ = ["Health", "HealthFinding", "examine"]
 
 
 def examine(scope: Scope, settings: Settings) -> Op[Health]:
-    """Return how the project and its server are, by the thresholds of the config.
+    """Check the project and its server against the configured thresholds.
 
     It only reads, in a bounded number of requests. Raises `ConfigError`.
     """
     levels, policies = thresholds.read(settings), policy.read(settings)
     found = yield from _server(scope, levels)
-    who = yield from crew.muster(scope)
-    of_queues, number, consumers = yield from queues.examine(scope, levels, policies, who)
+    workers = yield from worker_list.listed(scope)
+    of_queues, number, consumers = yield from queues.examine(scope, levels, policies, workers)
     of_events, streams = yield from events.examine(scope, levels)
     found += of_queues + of_events
-    # Those that are as severe stay as they are: the server first, since it may be why all else fails.
+    # A stable sort keeps the server first, which may be the cause of the other findings.
     found.sort(key=lambda one: one.severity != CRITICAL)
-    return Health(tuple(found), number, consumers, who.number, streams)
+    return Health(tuple(found), number, consumers, workers.number, streams)
 
 
 def _server(scope: Scope, levels: Thresholds) -> Op[list[HealthFinding]]:
-    said = yield from server_health.ask()
-    examined = server_health.examine(said, levels.levels("memory"), levels.levels("replication"))
+    info = yield from server_health.ask()
+    examined = server_health.examine(info, levels.levels("memory"), levels.levels("replication"))
     examined.append((yield from server_health.clock(scope, levels.levels("clock"))))
     found = []
     for vital in examined:
@@ -56,7 +56,7 @@ def _server(scope: Scope, levels: Thresholds) -> Op[list[HealthFinding]]:
     return found
 
 
-# What can only be so or not: the config says how severe it is.
+# Checks without a figure, of which the config sets the severity.
 _STATES = ("eviction", "persistence", "role")
 _SUBJECTS = {"snapshot": "snapshots"}
 _SENTENCES = {

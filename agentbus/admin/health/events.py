@@ -1,6 +1,6 @@
-"""Finds what is not well with relays and consumers of events, by what they told the metrics stream.
+"""The health checks of relays and event consumers, from their reports in the metrics stream.
 
-What they did not tell is not known here: their checkpoints are rows of a database.
+Their checkpoints are in a database, which is not read here.
 """
 
 from __future__ import annotations
@@ -8,11 +8,10 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING, Any
 
-import orjson
-
 from agentbus.admin.health.findings import HealthFinding, span, things
 from agentbus.core.stream import id_time, is_number, position, text
 from agentbus.store.steps import Batch, Command, Script
+from agentbus.workers.registry import parsed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -22,20 +21,20 @@ if TYPE_CHECKING:
     from agentbus.store.steps import Op
 
 RELAY = "relay"
-# Of the newest so many entries of the last day, so many in a script: it takes about 5 ms.
+# The newest entries to read, entries per script (about 5 ms), and their maximum age in seconds.
 _MOST, _PAGE, _DAY = 20_000, 1_000, 86_400
-# What was counted is told of the last so many seconds.
+# Counts are of the last five minutes.
 _LATELY = 300.0
 _AT_ONCE = 500
 
 
-class Voice:
-    """What a relay or a consumer told last."""
+class RoleReport:
+    """The last report of a relay or a consumer, at the unix time `at`."""
 
-    def __init__(self, stream: str, role: str, told: float) -> None:
+    def __init__(self, stream: str, role: str, at: float) -> None:
         self.stream = stream
         self.role = role
-        self.told = told
+        self.at = at
         self.lag_ms: int | None = None
         self.lag_events: int | None = None
         self.unknown = 0
@@ -47,29 +46,29 @@ class Voice:
 
     @property
     def name(self) -> str:
-        """Who it is, in words."""
+        """The relay or consumer, for messages."""
         if self.role == RELAY:
             return f"the relay of {self.stream!r}"
         return f"the consumer {self.role!r} of {self.stream!r}"
 
 
 def examine(scope: Scope, thresholds: Thresholds) -> Op[tuple[list[HealthFinding], int]]:
-    """Return what is not well with events, and how many streams were told of."""
-    now, voices = yield from _voices(scope)
-    last = yield from _ends(scope, sorted({voice.stream for voice in voices}))
+    """Return the findings for events, and the number of streams with reports."""
+    now, reports = yield from _reports(scope)
+    last = yield from _ends(scope, sorted({report.stream for report in reports}))
     found: list[HealthFinding] = []
-    for voice in voices:
-        silent = list(_silence(voice, now, last.get(voice.stream, 0.0), thresholds))
-        # What it told before it fell silent is no figure of now.
-        found += silent or _lags(voice, thresholds)
-        found += _unknown(voice, thresholds)
+    for report in reports:
+        silent = list(_silence(report, now, last.get(report.stream, 0.0), thresholds))
+        # The lag of an old report is out of date.
+        found += silent or _lags(report, thresholds)
+        found += _unknown(report, thresholds)
     found += yield from _quarantined(scope, thresholds)
-    return found, len({voice.stream for voice in voices})
+    return found, len({report.stream for report in reports})
 
 
-def _voices(scope: Scope) -> Op[tuple[float, Sequence[Voice]]]:
-    """Read backwards: the first entry of each is its newest."""
-    voices: dict[tuple[str, str], Voice] = {}
+def _reports(scope: Scope) -> Op[tuple[float, Sequence[RoleReport]]]:
+    """Read backwards, so that the first entry of each is its newest."""
+    reports: dict[tuple[str, str], RoleReport] = {}
     begin, stop, now = "+", "-", 0.0
     for _ in range(_MOST // _PAGE):
         time, following, *page = yield Script("voices", (scope.keys.metrics,), (begin, stop, _PAGE))
@@ -77,20 +76,20 @@ def _voices(scope: Scope) -> Op[tuple[float, Sequence[Voice]]]:
         for entry_id, stream, role, lag_ms, events, unknown in (map(text, row) for row in page):
             if not stream or not role:
                 continue
-            voice = voices.setdefault((stream, role), Voice(stream, role, id_time(entry_id)))
-            if voice.lag_ms is None and is_number(lag_ms) and is_number(events):
-                voice.lag_ms, voice.lag_events = int(lag_ms), int(events)
+            report = reports.setdefault((stream, role), RoleReport(stream, role, id_time(entry_id)))
+            if report.lag_ms is None and is_number(lag_ms) and is_number(events):
+                report.lag_ms, report.lag_events = int(lag_ms), int(events)
             if is_number(unknown) and id_time(entry_id) >= now - _LATELY:
-                voice.unknown += int(unknown)
+                report.unknown += int(unknown)
         begin, stop = text(following), str(max(0, round((now - _DAY) * 1000)))
         if not begin or id_time(begin[1:]) < now - _DAY:
             break
-    recent = [voice for voice in voices.values() if voice.told >= now - _DAY]
-    return now, sorted(recent, key=lambda voice: voice.subject)
+    recent = [report for report in reports.values() if report.at >= now - _DAY]
+    return now, sorted(recent, key=lambda report: report.subject)
 
 
 def _ends(scope: Scope, streams: Sequence[str]) -> Op[dict[str, float]]:
-    """Return when the last event came into each stream, which may have been trimmed away since."""
+    """Return the time of the last event of each stream, which may have been trimmed since."""
     found: dict[str, float] = {}
     for at in range(0, len(streams), _AT_ONCE):
         page = streams[at : at + _AT_ONCE]
@@ -103,60 +102,60 @@ def _ends(scope: Scope, streams: Sequence[str]) -> Op[dict[str, float]]:
 
 
 def _silence(
-    voice: Voice, now: float, last: float, thresholds: Thresholds
+    report: RoleReport, now: float, last: float, thresholds: Thresholds
 ) -> Iterator[HealthFinding]:
-    silent = max(0.0, now - voice.told)
+    silent = max(0.0, now - report.at)
     crossed = thresholds.levels("silent").crossed(silent)
-    news = voice.role != RELAY and last > voice.told
-    if crossed is None or not (voice.lag_events or news):
+    news = report.role != RELAY and last > report.at
+    if crossed is None or not (report.lag_events or news):
         return
     left = (
-        f"had {things(voice.lag_events, 'event')} to go"
-        if voice.lag_events
+        f"had {things(report.lag_events, 'event')} left"
+        if report.lag_events
         else "events have come since"
     )
-    verb = "outbox relay" if voice.role == RELAY else "supervise MODULE"
+    verb = "outbox relay" if report.role == RELAY else "supervise MODULE"
     yield HealthFinding(
-        *("silent", voice.subject, crossed[0], round(silent, 3), crossed[1]),
-        f"{voice.name} has told nothing for {span(silent)}, and {left}",
-        f"start it again: agentbus {verb}; 'agentbus events status' says how far it is",
+        *("silent", report.subject, crossed[0], round(silent, 3), crossed[1]),
+        f"{report.name} has reported nothing for {span(silent)}, and {left}",
+        f"start it again: agentbus {verb}; 'agentbus events status' shows its position",
     )
 
 
-def _lags(voice: Voice, thresholds: Thresholds) -> Iterator[HealthFinding]:
-    if voice.lag_ms is None or voice.lag_events is None:
+def _lags(report: RoleReport, thresholds: Thresholds) -> Iterator[HealthFinding]:
+    if report.lag_ms is None or report.lag_events is None:
         return
-    slow = voice.lag_events > 1000
+    slow = report.lag_events > 1000
     remedy = (
-        "more comes in than is done: see how long its handler runs in 'agentbus metrics --raw'"
+        "it is slower than new events: see the run time of its handler in 'agentbus metrics --raw'"
         if slow
         else "a few events block it: see its errors in the log, and 'agentbus events status'"
     )
-    if voice.role == RELAY:
+    if report.role == RELAY:
         remedy = "see its errors in the log, and 'agentbus outbox status'"
-    crossed = thresholds.levels("lag_ms").crossed(voice.lag_ms)
+    crossed = thresholds.levels("lag_ms").crossed(report.lag_ms)
     if crossed is not None:
         yield HealthFinding(
-            *("lag_ms", voice.subject, crossed[0], voice.lag_ms, crossed[1]),
-            f"the oldest event before {voice.name} was sent {span(voice.lag_ms / 1000)} ago",
+            *("lag_ms", report.subject, crossed[0], report.lag_ms, crossed[1]),
+            f"the oldest event before {report.name} was sent {span(report.lag_ms / 1000)} ago",
             remedy,
         )
-    crossed = thresholds.levels("lag_events").crossed(voice.lag_events)
+    crossed = thresholds.levels("lag_events").crossed(report.lag_events)
     if crossed is not None:
         yield HealthFinding(
-            *("lag_events", voice.subject, crossed[0], voice.lag_events, crossed[1]),
-            f"{voice.name} has {things(voice.lag_events, 'event')} to go",
+            *("lag_events", report.subject, crossed[0], report.lag_events, crossed[1]),
+            f"{report.name} has {things(report.lag_events, 'event')} left",
             remedy,
         )
 
 
-def _unknown(voice: Voice, thresholds: Thresholds) -> Iterator[HealthFinding]:
-    crossed = thresholds.levels("unknown_events").crossed(voice.unknown)
+def _unknown(report: RoleReport, thresholds: Thresholds) -> Iterator[HealthFinding]:
+    crossed = thresholds.levels("unknown_events").crossed(report.unknown)
     if crossed is not None:
         yield HealthFinding(
-            *("unknown_events", voice.subject, crossed[0], voice.unknown, crossed[1]),
-            f"{voice.name} met events of a type that no schema is registered for"
-            f" {things(voice.unknown, 'time')} in 5 minutes: it stands still",
+            *("unknown_events", report.subject, crossed[0], report.unknown, crossed[1]),
+            f"{report.name} met events of a type that no schema is registered for"
+            f" {things(report.unknown, 'time')} in 5 minutes: it is blocked",
             "deploy the schema, or see 'agentbus events skip'",
         )
 
@@ -167,31 +166,21 @@ def _quarantined(scope: Scope, thresholds: Thresholds) -> Op[list[HealthFinding]
     found = []
     for at in range(0, len(flat), 2) if severity is not None else ():
         name = text(flat[at])
-        # The hash's own note has an empty name.
+        # The field with an empty name is internal.
         if name and severity is not None:
             found.append(
                 HealthFinding(
                     *("quarantined", name, severity, None, None),
-                    f"the consumer {name!r} was given up{_why(flat[at + 1])}",
-                    f"mend its handler, then: agentbus quarantine release {shlex.quote(name)}",
+                    f"the consumer {name!r} was quarantined{_why(flat[at + 1])}",
+                    f"fix its handler, then: agentbus quarantine release {shlex.quote(name)}",
                 )
             )
     return sorted(found, key=lambda one: one.subject)
 
 
 def _why(value: bytes) -> str:
-    try:
-        told = orjson.loads(value)
-    except ValueError:
-        return ""
-    if not isinstance(told, dict):
-        return ""
-    said = {key: each for key, each in told.items() if isinstance(each, str)}
-    since = f" at {said['quarantined_at']}" if said.get("quarantined_at") else ""
-    why = f" ({said['reason'].replace('_', ' ')})" if said.get("reason") else ""
-    error = (
-        f": {said['last_error'].strip().splitlines()[-1][:200]}"
-        if said.get("last_error", "").strip()
-        else ""
-    )
-    return since + why + error
+    named = parsed(value)
+    since = f" at {named['quarantined_at']}" if named.get("quarantined_at") else ""
+    why = f" ({named['reason'].replace('_', ' ')})" if named.get("reason") else ""
+    error = named.get("last_error", "").strip().splitlines()[-1:]
+    return since + why + "".join(f": {line[:200]}" for line in error)

@@ -1,4 +1,4 @@
-"""What an examination comes to: findings, each with its figure and what to do, and how all is."""
+"""The result of the health checks: findings with figures and remedies, and the overall status."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ if TYPE_CHECKING:
 
 
 class HealthFinding(Record):
-    """One thing that is not well.
+    """One finding of the health checks.
 
-    `check` is a stable word, `subject` what was looked at, `severity` is warning or critical. `figure` is
-    what was measured and `threshold` what it crossed, None where there is nothing to measure. `text` says
-    it in a sentence, `remedy` what to do.
+    `check` is the stable name of the check, `subject` what was checked, `severity` is `warning` or
+    `critical`. `figure` is the measured value and `threshold` the one that it exceeds, both None for a
+    check without a value. `text` is a sentence for people, `remedy` says what to do.
     """
 
     check: str
@@ -28,9 +28,9 @@ class HealthFinding(Record):
 
 
 class Health(Record):
-    """How a project is: what was found, the worst first, and how much was looked at.
+    """The health of a project: the findings, critical ones first, and the numbers of checked objects.
 
-    `streams` counts the streams of events that relays and consumers told of.
+    `streams` counts the event streams with reports of relays or consumers.
     """
 
     findings: Sequence[HealthFinding]
@@ -41,29 +41,29 @@ class Health(Record):
 
     @property
     def critical(self) -> int:
-        """How many findings are critical."""
+        """The number of critical findings."""
         return sum(found.severity == CRITICAL for found in self.findings)
 
     @property
     def warnings(self) -> int:
-        """How many findings are warnings."""
+        """The number of warnings."""
         return sum(found.severity == WARNING for found in self.findings)
 
     @property
     def status(self) -> str:
-        """How severe the worst finding is: `healthy`, `warning` or `critical`."""
+        """`healthy`, or the severity of the worst finding: `warning` or `critical`."""
         if self.critical:
             return CRITICAL
         return WARNING if self.findings else "healthy"
 
 
 def things(number: float, thing: str) -> str:
-    """Write so many of a thing."""
+    """Return a number with its noun."""
     return f"{number:,.0f} {thing}" + ("" if number == 1 else "s")
 
 
 def span(seconds: float) -> str:
-    """Write how long something took, roughly."""
+    """Return a duration for people, rounded."""
     if seconds < 120:
         return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"
     if seconds < 7200:

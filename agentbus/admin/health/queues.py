@@ -1,11 +1,11 @@
-"""Finds what is not well with queues: what piles up, what is held too long, and what nobody works on."""
+"""The health checks of all queues, their dead letters, the channel and the metrics stream."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 from agentbus.admin import stats
-from agentbus.admin.health.cases import Case, Questions, too_long
+from agentbus.admin.health.queue_check import QueueCheck, Requests, too_long
 from agentbus.admin.project import MANY_KEYS
 from agentbus.core.errors import ConfigError
 from agentbus.core.names import unescape
@@ -19,56 +19,58 @@ from agentbus.workers.metrics import BOUND as METRICS_BOUND
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from agentbus.admin.health.crew import Crew
     from agentbus.admin.health.findings import HealthFinding
     from agentbus.admin.health.thresholds import Thresholds
+    from agentbus.admin.health.worker_list import WorkerList
     from agentbus.queues.policy import Policies
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Op
 
-# So many queues are surveyed in one request, in one script: about 5 ms of the server's time.
+# Queues per survey script, which takes about 5 ms of the server's time.
 _PAGE = 50
 _SCANNED = 10_000
 
 
 def examine(
-    scope: Scope, thresholds: Thresholds, policies: Policies, crew: Crew
+    scope: Scope, thresholds: Thresholds, policies: Policies, workers: WorkerList
 ) -> Op[tuple[list[HealthFinding], int, int]]:
-    """Return what is not well with the project's queues, how many there are, and their consumers."""
+    """Return the findings of all queues, the number of queues, and the number of consumers."""
     names, letters = yield from _known(scope)
-    questions, cases = Questions(), []
+    requests, checks = Requests(), []
     seen: dict[str, set[str]] = {}
     for at in range(0, len(names), _PAGE):
         for survey in (yield from stats.surveyed(scope, names[at : at + _PAGE])):
             where = policies.letters_of(survey.queue)
             boxes = {*survey.groups, *letters.pop(where, ())}
-            # Several queues may have their letters in one place.
+            # Several queues may share dead letters.
             boxes -= seen.setdefault(where, set())
             seen[where] |= boxes
-            case = Case(scope.keys, survey, _policy(policies, survey.queue), thresholds, crew)
-            case.ask(questions, where, boxes)
-            cases.append(case)
-    yield from questions.run()
-    found = [one for case in cases for one in case.findings()]
-    # Letters of queues that are gone, or that lie under a name which no policy gives any more.
+            check = QueueCheck(
+                scope.keys, survey, _policy(policies, survey.queue), thresholds, workers
+            )
+            check.ask(requests, where, boxes)
+            checks.append(check)
+    yield from requests.run()
+    found = [one for check in checks for one in check.findings()]
+    # Dead letters of deleted queues, or under a name that no policy sets any more.
     found += yield from _strays(scope, thresholds, letters)
     found += yield from _logs(scope, thresholds)
-    queues = sum(case.exists for case in cases)
-    return found, queues, sum(case.consumers for case in cases)
+    queues = sum(check.exists for check in checks)
+    return found, queues, sum(check.consumers for check in checks)
 
 
 def _policy(policies: Policies, queue: str) -> Policy:
     try:
         return policies.policy_of(queue)
     except ConfigError:
-        # Another program has named it so that no worker of ours can take from it.
+        # Another program's queue, with a name that is invalid here.
         return Policy(queue, bound=bound_of(queue), dead_letters=queue)
 
 
 def _known(scope: Scope) -> Op[tuple[list[str], dict[str, set[str]]]]:
-    """Return the queues, and the groups that have dead letters by the name that they lie under.
+    """Return the queues, and the groups with dead letters by the name that these are stored under.
 
-    What only other programs fill is among them, unless it takes too long to find.
+    Includes queues of other programs, unless the server has too many keys.
     """
     keys = scope.keys
     listed, size = yield Batch([("ZRANGE", keys.queues, 0, -1), ("DBSIZE",)])
@@ -79,7 +81,7 @@ def _known(scope: Scope) -> Op[tuple[list[str], dict[str, set[str]]]]:
     for key in (yield from scan(scope, None, of="stream", count=_SCANNED)):
         kind, _, rest = key[len(keys.project) + 1 :].partition(":")
         name, colon, last = rest.partition(":")
-        # Keys that are no text are another program's; more parts are no stream of ours.
+        # Other programs' keys: not UTF-8, or with more parts.
         if ":" in last or not stats.is_text(key):
             continue
         if kind == "q":
@@ -92,19 +94,19 @@ def _known(scope: Scope) -> Op[tuple[list[str], dict[str, set[str]]]]:
 def _strays(
     scope: Scope, thresholds: Thresholds, letters: Mapping[str, Iterable[str]]
 ) -> Op[list[HealthFinding]]:
-    questions = Questions()
-    cases = []
+    requests = Requests()
+    checks = []
     for where, groups in letters.items():
         nothing = stats.Survey(where, 0.0, [(-1, b"", [])] * len(PRIORITIES))
-        case = Case(scope.keys, nothing, None, thresholds, None)
-        case.ask(questions, where, groups)
-        cases.append(case)
-    yield from questions.run()
-    return [found for case in cases for found in case.dead_letters()]
+        check = QueueCheck(scope.keys, nothing, None, thresholds, None)
+        check.ask(requests, where, groups)
+        checks.append(check)
+    yield from requests.run()
+    return [found for check in checks for found in check.dead_letters()]
 
 
 def _logs(scope: Scope, thresholds: Thresholds) -> Op[list[HealthFinding]]:
-    """Look at the streams that are trimmed by whoever appends to them: programs of others may not."""
+    """Check the streams that every append trims, which other programs may not do."""
     keys = scope.keys
     bounds: list[tuple[str, str, int]] = [
         ("channel", keys.channel, scope.channel_bound),
