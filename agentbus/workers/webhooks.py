@@ -182,8 +182,8 @@ def _post(
             connection.default_port = 443
             connection.request("POST", target.path, body, dict(headers))
             with connection.getresponse() as answer:
-                said = answer.read(_MOST_OF_ANSWER).decode("utf-8", "backslashreplace")
-                return answer.status, answer.getheader("Retry-After"), said
+                answered = answer.read(_MOST_OF_ANSWER).decode("utf-8", "backslashreplace")
+                return answer.status, answer.getheader("Retry-After"), answered
     except (OSError, http.client.HTTPException, ValueError) as error:
         # It may have arrived: receivers recognize it by AgentBus-Delivery.
         late = isinstance(error, TimeoutError)
@@ -191,11 +191,11 @@ def _post(
         raise Retry(f"{target.host}:{target.port} could not be posted to ({why})") from None
 
 
-def _judge(status: int, retry_after: str | None, said: str) -> None:
+def _judge(status: int, retry_after: str | None, answered: str) -> None:
     """Return if a status means success; else raise `Retry` or `Bury`."""
     if 200 <= status < 300:
         return
-    what = f"the receiver answered {status}" + (f": {said[:300]}" if said else "")
+    what = f"the receiver answered {status}" + (f": {answered[:300]}" if answered else "")
     if status in _RETRIED or status >= 500:
         raise Retry(what, after=_pause(retry_after))
     if 300 <= status < 400:
@@ -207,11 +207,11 @@ def _pause(retry_after: str | None) -> float | None:
     """Return the bounded seconds of a Retry-After header, or None."""
     if retry_after is None:
         return None
-    said = retry_after.strip()
-    if said.isascii() and said.isdigit():
-        return min(float(said[:9]), _LONGEST_PAUSE)
+    value = retry_after.strip()
+    if value.isascii() and value.isdigit():
+        return min(float(value[:9]), _LONGEST_PAUSE)
     try:
-        at = email.utils.parsedate_to_datetime(said).timestamp()
+        at = email.utils.parsedate_to_datetime(value).timestamp()
     except (ValueError, OverflowError):
         return None
     return min(max(0.0, at - time.time()), _LONGEST_PAUSE)

@@ -104,7 +104,7 @@ class AnyWorker:
             self._do,
             stop=self.stop,
             stopping=self._stopping.is_set,
-            figures=lambda: (self.done, self.failed, len(self._in_hand())),
+            figures=lambda: (self.done, self.failed, len(self._held())),
         )
         wrap: Callable[[Taken], AnyDelivery] = partial(Delivery, self._consumer, self._do)
         if is_async(handler) and not batch:
@@ -123,10 +123,10 @@ class AnyWorker:
             self._loop = Concurrent(in_flight, *parts, **limits)
         else:
             self._loop = Serial(alone, *parts, **limits)
-        said = runner.policies
+        policies = runner.policies
         self.chores: list[Chore] = [
             *(self.tally, Bookmark(self._consumer), Follower(scope)),
-            Janitor(scope, retention=said.retention_of, letters_of=said.letters_of),
+            Janitor(scope, retention=policies.retention_of, letters_of=policies.letters_of),
         ]
 
     def execute_by(self, executor: Executor) -> None:
@@ -157,7 +157,7 @@ class AnyWorker:
         heartbeat = Heartbeat(
             self._consumer,
             self._runner,
-            self._in_hand,
+            self._held,
             self.chores,
             visibility=self._reclaimer.visibility,
             # Due times may have changed.
@@ -170,7 +170,9 @@ class AnyWorker:
             while not self._loop.over:
                 # Checked before the turn, since a task may become due during it; held tasks first, since
                 # one that fails is held until its retry is scheduled.
-                expected = not self._drain or bool(self._in_hand()) or self._still_to_come()
+                expected = (
+                    not self._drain or bool(self._held()) or self._do(self._fetcher.expected())
+                )
                 waits = expected or self._gate.held
                 self._gate.refused = False
                 wait = self._runner.scope.intervals.fetch if waits else 0.0
@@ -220,10 +222,6 @@ class AnyWorker:
         self._loop.close()
         self._gate.withdraw()
 
-    def _still_to_come(self) -> bool:
-        expected: bool = self._do(self._fetcher.expected())
-        return expected
-
     def _open(self, wait: float) -> bool:
         """Return whether tasks may be taken; if not, return those not started, and wait."""
         if self._gate.held:
@@ -234,7 +232,7 @@ class AnyWorker:
         """Return whether no task may start."""
         return self._stopping.is_set() or self._gate.held
 
-    def _in_hand(self) -> list[Taken]:
+    def _held(self) -> list[Taken]:
         return [*self._loop.held, *self._reclaimer.held]
 
 
