@@ -9,7 +9,7 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from typing import Any, TypeVar
 
     from agentbus.client.bus import Bus
@@ -28,19 +28,6 @@ class Param:
 
     `metavar` is what help calls the value: by default N for a whole number, and S for seconds.
     """
-
-    __slots__ = (
-        "choices",
-        "convert",
-        "default",
-        "dest",
-        "flag",
-        "help",
-        "many",
-        "metavar",
-        "names",
-        "required",
-    )
 
     def __init__(
         self,
@@ -85,9 +72,9 @@ class Verb:
     """A verb's name, its help, and its parameters.
 
     `subject` is the parameter that the operations log records as the key; `local` verbs need no bus.
+    `goes_with` names the actions and options of which one must be given with an option, `excludes`
+    the options that must not be; `_together.check` checks both.
     """
-
-    __slots__ = ("examples", "local", "name", "params", "subject", "summary", "text")
 
     def __init__(
         self,
@@ -98,6 +85,8 @@ class Verb:
         examples: Sequence[str] = (),
         subject: str | None = None,
         local: bool = False,
+        goes_with: Mapping[str, Sequence[str]] = {},
+        excludes: Mapping[str, Sequence[str]] = {},
     ) -> None:
         self.name = name
         self.summary = summary
@@ -106,6 +95,8 @@ class Verb:
         self.examples = examples
         self.subject = subject
         self.local = local
+        self.goes_with = goes_with
+        self.excludes = excludes
 
 
 class Args:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from agentbus.admin import pause
-from agentbus.commands import _format, _pause_order, _values
+from agentbus.commands import _format, _pause_order, _together, _values
 from agentbus.commands._declare import Call, Param, Verb, seconds
 from agentbus.commands._format import count
 from agentbus.commands._output import plain
@@ -54,6 +54,7 @@ VERB = Verb(
         "agentbus agent delete laptop:4711:9f3c2a10",
     ),
     subject="name",
+    goes_with={"--all": ("list",), "--why": ("pause",), "--wait": ("pause", "delete")},
 )
 
 
@@ -65,13 +66,7 @@ def run(call: Call) -> None:
             f"{action} {'takes no name' if action == 'list' else 'needs a name'}",
             hint="'agentbus agent list' lists the workers, 'agent get NAME' shows one of them",
         )
-    for given, flag, where in (
-        (args.all, "--all", "list"),
-        (args.why is not None, "--why", "pause"),
-        (args.wait is not None, "--wait", "pause delete"),
-    ):
-        if given and action not in where.split():
-            raise UsageError(f"{flag} can only be used with {where.replace(' ', ' and ')}")
+    _together.check(VERB, args)
     if action == "list":
         _list(call)
     elif action == "get":

@@ -6,7 +6,7 @@ import contextlib
 import threading
 from typing import TYPE_CHECKING, Any
 
-from agentbus.commands import _signals, _spark
+from agentbus.commands import _signals, _spark, _together
 from agentbus.commands._declare import Call, Param, Verb, seconds
 from agentbus.commands._format import age, show as table
 from agentbus.core.errors import UsageError
@@ -81,13 +81,20 @@ VERB = Verb(
         "agentbus archive verify /data/bus --json",
     ),
     subject="words",
+    goes_with={
+        **dict.fromkeys(("--continuous", "--streams", "--hold", "--new-epoch"), ("archive",)),
+        "--interval": ("--continuous",),
+        **dict.fromkeys(("--before", "--dry-run"), ("compact",)),
+    },
 )
 
 
 def run(call: Call) -> int:
     """Archive, or run the action on an archive."""
     action, path = _asked(call.args.words)
-    _check(call.args, action)
+    _together.check(VERB, call.args, action)
+    if action in ("status", "release"):
+        _spark.spark_free(call.args)
     try:
         return int(_ACTS[action](call, path) or 0)
     except ImportError as error:
@@ -103,30 +110,6 @@ def _asked(words: list[str]) -> tuple[str, str]:
         "archive needs one PATH, after one of compact, verify, status, release or nothing",
         hint="to name a directory like an action, write ./compact",
     )
-
-
-_FOR = {
-    "continuous": ("archive",),
-    "interval": ("archive",),
-    "streams": ("archive",),
-    "hold": ("archive",),
-    "new_epoch": ("archive",),
-    "before": ("compact",),
-    "dry_run": ("compact",),
-}
-
-
-def _check(args: Any, action: str) -> None:
-    for dest, actions in _FOR.items():
-        if getattr(args, dest) not in (None, False) and action not in actions:
-            raise UsageError(
-                f"--{dest.replace('_', '-')} is not for {action}",
-                hint=f"it is for {' and '.join(actions)}",
-            )
-    if args.interval is not None and not args.continuous:
-        raise UsageError("--interval needs --continuous", hint="add it, or leave both out")
-    if action in ("status", "release"):
-        _spark.spark_free(args)
 
 
 def _archive(call: Call, path: str) -> None:

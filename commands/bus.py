@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import orjson
 
-from agentbus.commands import _format, _values
+from agentbus.commands import _format, _together, _values
 from agentbus.commands._declare import Call, Param, Verb, whole
 from agentbus.core.clock import rfc3339
 from agentbus.core.errors import UsageError
@@ -53,6 +53,8 @@ VERB = Verb(
         "agentbus bus list",
     ),
     subject="queue",
+    goes_with=dict.fromkeys(("--group", "--last", "--from", "--limit"), ("inspect",)),
+    excludes={"--last": ("--from",)},
 )
 _STATS = (
     *("QUEUE", "GROUP", "BACKLOG", "OLDEST", "HELD", "RETRY", "DELAYED", "AFTER", "DEAD"),
@@ -63,27 +65,12 @@ _STATS = (
 def run(call: Call) -> None:
     """Run the action."""
     args = call.args
-    if args.action == "list":
-        _no(args.queue, "list shows all streams", "leave the queue out")
-    elif args.action != "stats" and args.queue is None:
+    _together.check(VERB, args)
+    if args.action == "list" and args.queue is not None:
+        raise UsageError("list shows all streams", hint="leave the queue out")
+    if args.action in ("inspect", "groups") and args.queue is None:
         raise UsageError(f"{args.action} needs a queue", hint="see 'agentbus bus list'")
-    if args.action != "inspect":
-        given = {
-            "--group": args.group,
-            "--last": args.last,
-            "--from": args.start,
-            "--limit": args.limit,
-        }
-        for option, value in given.items():
-            _no(value, f"{option} can only be used with inspect")
-    elif args.last is not None:
-        _no(args.start, "--last and --from do not go together")
     {"list": _list, "inspect": _inspect, "groups": _groups, "stats": _stats}[args.action](call)
-
-
-def _no(value: object, why: str, hint: str = "leave the option out") -> None:
-    if value is not None:
-        raise UsageError(why, hint=hint)
 
 
 def _list(call: Call) -> None:

@@ -6,6 +6,7 @@ from itertools import islice
 
 import orjson
 
+from agentbus.commands import _together
 from agentbus.commands._declare import Call, Param, Verb, whole
 from agentbus.core import names
 from agentbus.core.errors import NotFound, UsageError
@@ -57,6 +58,7 @@ VERB = Verb(
         "agentbus dlq purge mail 1763622000123-0",
     ),
     subject="queue",
+    goes_with={"--after": ("list",), "--to": ("replay",)},
 )
 
 
@@ -68,11 +70,10 @@ def run(call: Call) -> None:
         raise UsageError(
             "show needs the id of a dead letter", hint=f"see 'agentbus dlq list {args.queue}'"
         )
-    if args.after is not None and (args.action != "list" or args.ids):
-        raise UsageError("--after can only be used with list", hint="leave it out")
+    _together.check(VERB, args)
+    if args.after is not None and args.ids:
+        raise UsageError("--after cannot be combined with ids", hint="leave it out")
     if args.to is not None:
-        if args.action != "replay":
-            raise UsageError("--to can only be used with replay", hint="leave it out")
         names.name("queue", args.to)
     if args.action == "purge":
         _purge(call, queue)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from importlib import import_module
 
-from agentbus.commands import _events
+from agentbus.commands import _events, _together
 from agentbus.commands._declare import Call, Param, Verb, whole
-from agentbus.core.errors import UsageError
 
 # Each action's module and function; it reads the words behind the action by itself.
 _ACTIONS = {
@@ -18,21 +17,6 @@ _ACTIONS = {
     "skip": ("_roster", "skip"),
     "check": ("_schemas", "check"),
     "demo": ("_demo", "demo"),
-}
-# Which actions an option goes with, where not with all.
-_WITH = {
-    "metadata": ("send",),
-    "name": ("parked", "status"),
-    "after": ("parked",),
-    "limit": ("parked",),
-    "past": ("register",),
-    "force": ("forget",),
-    "to": ("skip",),
-    "accept": ("check",),
-    "stream": ("demo",),
-    "rate": ("demo",),
-    "count": ("demo",),
-    "seed": ("demo",),
 }
 
 
@@ -152,18 +136,22 @@ VERB = Verb(
         "agentbus events demo --rate 100 --count 1000",
     ),
     subject="action",
+    goes_with={
+        "--metadata": ("send",),
+        "--name": ("parked", "status"),
+        **dict.fromkeys(("--after", "--limit"), ("parked",)),
+        "--past": ("register",),
+        "--force": ("forget",),
+        "--to": ("skip",),
+        "--accept": ("check",),
+        **dict.fromkeys(("--stream", "--rate", "--count", "--seed"), ("demo",)),
+    },
 )
 
 
 def run(call: Call) -> int | None:
     """Run the action, and return the exit code."""
-    args = call.args
-    for option, actions in _WITH.items():
-        given = getattr(args, option)
-        if args.action not in actions and given is not None and given is not False:
-            raise UsageError(
-                f"--{option} goes with {' and '.join(actions)} alone", hint="leave it out"
-            )
-    module, name = _ACTIONS[args.action]
+    _together.check(VERB, call.args)
+    module, name = _ACTIONS[call.args.action]
     found: int | None = getattr(import_module(f"{__package__}.{module}"), name)(call)
     return found

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 
-from agentbus.commands import _format, _values
+from agentbus.commands import _format, _together, _values
 from agentbus.commands._declare import Call, Param, Verb, seconds
 from agentbus.core.clock import rfc3339
-from agentbus.core.errors import BackendUnavailable, Unhealthy, UsageError
+from agentbus.core.errors import BackendUnavailable, Unhealthy
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ VERB = Verb(
         "agentbus health --strict --json",
         "agentbus health --watch --every 30",
     ),
+    goes_with={"--every": ("--watch",), "--timeout": ("--watch",)},
 )
 _EVERY = 5.0
 _LEAST = 0.1
@@ -42,9 +43,7 @@ def run(call: Call) -> int:
     args = call.args
     if args.watch:
         return _watch(call)
-    for option, value in (("--every", args.every), ("--timeout", args.timeout)):
-        if value is not None:
-            raise UsageError(f"{option} goes with --watch", hint="use both, or neither")
+    _together.check(VERB, args)
     health = call.bus.health()
     for finding in health.findings:
         _tell(call.out, finding)

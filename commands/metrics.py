@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from agentbus.commands import _format, _values
+from agentbus.commands import _format, _together, _values
 from agentbus.commands._declare import Call, Param, Verb, whole
 from agentbus.core.clock import rfc3339
-from agentbus.core.errors import UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -13,7 +12,6 @@ if TYPE_CHECKING:
 
     from agentbus.admin.metrics_reader import Metrics, Sample
 
-_SINCE = "5m"
 # Prometheus gives up an unanswered scrape after about this time, in seconds.
 _PATIENCE = 5.0
 _GLANCE = 0.2
@@ -25,7 +23,7 @@ VERB = Verb(
         "since",
         "--since",
         metavar="5m|TIME|ID",
-        default=_SINCE,
+        default="5m",
         help="Start so long ago, at a time, or at an entry's id (5m).",
     ),
     Param("raw", "--raw", flag=True, help="Print the entries themselves, one JSON object a line."),
@@ -56,6 +54,8 @@ VERB = Verb(
         "agentbus metrics --serve 9464",
     ),
     subject="queue",
+    goes_with={"--follow": ("--raw",), "--host": ("--serve",)},
+    excludes={"--serve": ("--raw", "--queue", "--since")},
 )
 _HEAD = (
     *("QUEUE", "GROUP", "DONE", "FAILED", "RETRIED", "DEAD", "LOST", "REFUSED"),
@@ -66,16 +66,8 @@ _HEAD = (
 def run(call: Call) -> None:
     """Print the sums or the entries, or serve them."""
     args, out = call.args, call.out
-    if args.follow and not args.raw:
-        raise UsageError("--follow goes with --raw", hint="use both, or neither")
-    if args.host is not None and args.serve is None:
-        raise UsageError("--host goes with --serve", hint="use both, or neither")
+    _together.check(VERB, args)
     if args.serve is not None:
-        if args.raw or args.queue is not None or args.since != _SINCE:
-            raise UsageError(
-                "--serve can only be used with --host",
-                hint="leave the other options out: everything is served",
-            )
         _serve(call)
         return
     if args.raw:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from agentbus.commands import _events, _format, _long_running
+from agentbus.commands import _events, _format, _long_running, _together
 from agentbus.commands._declare import Call, Param, Verb
 from agentbus.commands._format import age, count
 from agentbus.commands._standing import holding
-from agentbus.core.errors import UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -47,16 +46,14 @@ VERB = Verb(
         "agentbus outbox status",
     ),
     subject="action",
+    goes_with={"--once": ("relay",), "--sql": ("init",)},
 )
 
 
 def run(call: Call) -> None:
     """Run the action on the outbox."""
     args = call.args
-    if args.once and args.action != "relay":
-        raise UsageError("--once goes with relay alone", hint="leave it out")
-    if args.sql and args.action != "init":
-        raise UsageError("--sql goes with init alone", hint="leave it out")
+    _together.check(VERB, args)
     if args.action == "relay":
         _relay(call)
         return

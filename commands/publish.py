@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import orjson
 
+from agentbus.commands import _together
 from agentbus.commands._declare import Call, Param, Verb, body, seconds
 from agentbus.core import envelope
 from agentbus.core.errors import AgentBusError, InvalidPayload, UsageError
@@ -109,6 +110,7 @@ VERB = Verb(
         "find . -name '*.png' | agentbus publish thumbnails --lines",
     ),
     subject="queue",
+    goes_with={"--after-group": ("--after",)},
 )
 
 
@@ -120,10 +122,7 @@ def run(call: Call) -> None:
             f"--lines cannot be combined with a {'payload' if args.key is None else 'key'}",
             hint="it reads the payloads from stdin, one a line",
         )
-    if args.after_group is not None and not args.after:
-        raise UsageError(
-            "--after-group can only be used with --after", hint="name a task to wait for"
-        )
+    _together.check(VERB, args)
     queue = call.bus.queue(args.queue)
     args.priority = args.priority or queue.policy.tier
     if args.lines:

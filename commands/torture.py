@@ -7,7 +7,7 @@ import pathlib
 import shlex
 from typing import TYPE_CHECKING
 
-from agentbus.commands import _verdict
+from agentbus.commands import _together, _verdict
 from agentbus.commands._declare import Call, Param, Verb, whole
 from agentbus.core.errors import ConfigError, Refused, Unhealthy, UsageError
 from agentbus.torture import modes
@@ -91,6 +91,7 @@ VERB = Verb(
         "agentbus torture flags --url redis://db.example --server db.example:6379",
     ),
     subject="modes",
+    excludes={"--control": ("--controls",)},
 )
 
 
@@ -140,8 +141,7 @@ def _judge(call: Call, torture: TortureRun, line: _verdict.Clearable) -> int:
 def _check(call: Call) -> None:
     """Refuse options that exclude each other."""
     args = call.args
-    if args.controls and args.control is not None:
-        raise UsageError("--control and --controls exclude each other", hint="choose one")
+    _together.check(VERB, args)
     given = call.settings.sources["url"] == "flag"
     if args.server is not None and not given:
         raise UsageError("--server goes with --url", hint="use both, or neither")
