@@ -31,7 +31,7 @@ _REASONS = ("changed their mind", "out of stock", "never paid")
 
 
 class _RolledBack(Exception):
-    """Raised in a transaction to have it rolled back."""
+    """Raised in a transaction so that it is rolled back."""
 
 
 def demo(call: Call) -> None:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from agentbus.commands import _values
 from agentbus.commands._output import plain
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
+    from typing import TypeVar
 
     from agentbus.commands._output import Out
     from agentbus.workers.metrics import Durations
+
+    T = TypeVar("T")
 
 WIDTH = 100
 _SPANS = ((86_400.0, "d"), (3_600.0, "h"), (60.0, "m"), (1.0, "s"))
@@ -17,20 +21,25 @@ _SPANS = ((86_400.0, "d"), (3_600.0, "h"), (60.0, "m"), (1.0, "s"))
 
 def show(
     out: Out,
-    head: Sequence[str],
-    rows: Sequence[Sequence[str]],
-    fields: Sequence[Mapping[str, object]],
+    found: Sequence[T],
+    columns: Mapping[str, Callable[[T], str]],
+    fields: Callable[[T], Mapping[str, object]] = _values.fields,
     *,
     left: int,
 ) -> None:
-    """Print a table, or each row's fields as JSON; the first `left` columns may be truncated."""
+    """Print a table with a row for each value, or each value's fields as JSON.
+
+    `columns` maps each heading to the function that formats a cell; the first `left` columns may be
+    truncated.
+    """
     if out.json:
-        for record in fields:
-            out.record(record, "")
+        for one in found:
+            out.record(fields(one), "")
         return
-    if not rows:
+    if not found:
         return
-    rows = [[plain(cell) for cell in row] for row in rows]
+    head = [*columns]
+    rows = [[plain(cell(one)) for cell in columns.values()] for one in found]
     widths = [max(len(row[at]) for row in (head, *rows)) for at in range(len(head))]
     over = sum(widths) + 2 * (len(widths) - 1) - WIDTH
     while over > 0:

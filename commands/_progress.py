@@ -11,17 +11,20 @@ from typing import TYPE_CHECKING, Self
 from agentbus.commands._format import age, number
 from agentbus.commands._output import plain
 from agentbus.core.errors import AgentBusError
+from agentbus.core.settings import environment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from agentbus.commands._declare import Call
 
 # A verb that ends sooner shows nothing; after that the figures are renewed as often.
 _EVERY = 1.0
 
 
-def wanted(*, json: bool, term: str) -> bool:
-    """Tell whether stderr is a terminal that can redraw a line."""
-    return not json and term != "dumb" and os.isatty(2)
+def wanted(call: Call) -> bool:
+    """Tell whether stderr is a terminal that can redraw a line, and the output is for people."""
+    return not call.out.json and environment().get("TERM") != "dumb" and os.isatty(2)
 
 
 class Line:
@@ -49,7 +52,7 @@ class Line:
         self.clear()
 
     def show(self, text: str) -> None:
-        """Draw a text in place of the one before; a terminal that is gone is no error."""
+        """Draw a text in place of the one before; a terminal that is gone is not an error."""
         self._drawn.update(self._task, description=plain(text))
         with contextlib.suppress(OSError):
             self._drawn.start()

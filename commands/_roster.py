@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agentbus.commands import _events
+from agentbus.commands import _events, _values
 from agentbus.commands._declare import Call
 from agentbus.commands._format import count
 
@@ -40,13 +40,7 @@ def skip(call: Call) -> None:
     from agentbus.events import skip_events
 
     done = skip_events(_events.ledger(call), call.bus, stream, name, to=call.args.to)
-    fields: dict[str, object] = {
-        "stream": stream,
-        "consumer": name,
-        "before": done.before,
-        "after": done.after,
-        "events": done.events,
-    }
+    fields = {"stream": stream, "consumer": name, **_values.fields(done)}
     if done.before == done.after:
         text = f"{name} stays at {done.after}: nothing was skipped"
     else:

@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 
-from agentbus.commands import _events
+from agentbus.commands import _events, _values
 from agentbus.commands._declare import Call
 from agentbus.commands._format import count
 from agentbus.core.errors import ConfigError, NotFound, Unhealthy, UsageError
@@ -52,7 +52,7 @@ def check(call: Call) -> int:
 
 
 def _tell(call: Call, change: SchemaChange) -> None:
-    fields = {name: getattr(change, name) for name in ("stream", "event_type", "path", "reason")}
+    fields = _values.fields(change, "stream", "event_type", "path", "reason")
     call.out.record(fields, f"{change.stream} {change.event_type} {change.path}: {change.reason}")
 
 

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
-from agentbus.commands import _events, _format
+from agentbus.commands import _events, _format, _values
 from agentbus.commands._declare import Call
 from agentbus.commands._format import age
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from agentbus.events import LeaseStanding
 
-_HEADS = ("STREAM", "ROLE", "OWNER", "CHECKPOINT", "LAG", "BEHIND", "PARKED", "ALERT")
+_COLUMNS: dict[str, Callable[[LeaseStanding], str]] = {
+    "STREAM": lambda lease: lease.stream,
+    "ROLE": lambda lease: lease.role,
+    "OWNER": lambda lease: lease.owner if (lease.expires or 0) > 0 else "-",
+    "CHECKPOINT": lambda lease: lease.checkpoint,
+    "LAG": lambda lease: str(lease.lag),
+    "BEHIND": lambda lease: age(lease.lag_ms / 1000),
+    "PARKED": lambda lease: str(lease.parked),
+    "ALERT": lambda lease: lease.alert or "-",
+}
 
 
 def status(call: Call) -> None:
@@ -22,13 +33,7 @@ def status(call: Call) -> None:
     found = [lease for one in standing(made) for lease in one.roles]
     if call.args.name is not None:
         found = [lease for lease in found if lease.role == call.args.name]
-    _format.show(
-        call.out,
-        _HEADS,
-        [_row(lease) for lease in found],
-        [_fields(lease) for lease in found],
-        left=3,
-    )
+    _format.show(call.out, found, _COLUMNS, _fields, left=3)
     holding(call, found)
 
 
@@ -42,13 +47,5 @@ def holding(call: Call, found: list[LeaseStanding]) -> None:
             )
 
 
-def _row(lease: LeaseStanding) -> tuple[str, ...]:
-    held = lease.expires is not None and lease.expires > 0
-    return (
-        *(lease.stream, lease.role, lease.owner if held else "-", lease.checkpoint),
-        *(str(lease.lag), age(lease.lag_ms / 1000), str(lease.parked), lease.alert or "-"),
-    )
-
-
 def _fields(lease: LeaseStanding) -> dict[str, object]:
-    return {name: getattr(lease, name) for name in lease.__match_args__} | {"alert": lease.alert}
+    return _values.fields(lease) | {"alert": lease.alert}

@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from agentbus.coordination.wait import Completion
 
 
-def fields(record: Any) -> dict[str, Any]:
-    """Return a value's fields for JSON; a nested value becomes an object, and a tuple a list."""
+def fields(record: Any, *names: str) -> dict[str, Any]:
+    """Return a value's fields for JSON, or those named; a nested value becomes an object."""
     found = {}
-    for name in record.__match_args__:
+    for name in names or record.__match_args__:
         value = getattr(record, name)
         if hasattr(value, "__match_args__"):
             value = fields(value)

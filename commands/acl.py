@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from agentbus.commands import _values
 from agentbus.commands._declare import Call, Param, Verb
 
 VERB = Verb(
@@ -44,15 +45,8 @@ def run(call: Call) -> None:
         cluster=bus.backend.wraps,
         password=_password() if args.password_stdin else None,
     )
-    call.out.record(
-        {
-            "user": found.user,
-            "project": found.project,
-            "read_only": found.read_only,
-            "rule": found.words,
-        },
-        found.line() if args.file else found.command(),
-    )
+    fields = _values.fields(found, "user", "project", "read_only") | {"rule": found.words}
+    call.out.record(fields, found.line() if args.file else found.command())
     if not args.password_stdin:
         call.out.warn(
             f"the rule has no password: a user {found.user!a} without one cannot log in;"

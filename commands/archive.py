@@ -6,15 +6,16 @@ import contextlib
 import threading
 from typing import TYPE_CHECKING, Any
 
-from agentbus.commands import _signals, _spark, _together
+from agentbus.commands import _format, _signals, _spark, _together, _values
 from agentbus.commands._declare import Call, Param, Verb, seconds
-from agentbus.commands._format import age, show as table
+from agentbus.commands._format import age
 from agentbus.core.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from agentbus.pipeline.archives.archiver import Progress, Round
+    from agentbus.pipeline.archives.verify import StreamStatus, Verified
 
 _ACTIONS = ("compact", "verify", "status", "release")
 _INTERVAL = 5.0
@@ -140,7 +141,7 @@ def _archive(call: Call, path: str) -> None:
             nonlocal told
             told += 1
             show(None)
-            call.out.record(_fields(done), _sentence(done))
+            call.out.record(_values.fields(done), _sentence(done))
 
         archiver.run(
             continuous=args.continuous,
@@ -172,9 +173,23 @@ def _n(value: int | None) -> str:
     return "?" if value is None else f"{value:,}"
 
 
-def _fields(done: Any) -> dict[str, object]:
-    """Return the fields of a dataclass."""
-    return {name: getattr(done, name) for name in done.__slots__}
+_VERIFIED: dict[str, Callable[[Verified], str]] = {
+    "STREAM": lambda one: one.stream,
+    "ROWS": lambda one: _n(one.rows),
+    "LOST": lambda one: _n(one.lost),
+    "ADDED": lambda one: _n(one.added),
+    "TWICE": lambda one: _n(one.duplicates),
+    "MISSING": lambda one: _n(one.missing),
+    "": lambda one: "ok" if one.ok else "WRONG",
+}
+_STATUS: dict[str, Callable[[StreamStatus], str]] = {
+    "STREAM": lambda one: one.stream,
+    "ROWS": lambda one: _n(one.rows),
+    "LOST": lambda one: _n(one.lost),
+    "LAG": lambda one: _n(one.lag),
+    "BEHIND": lambda one: age(one.behind) if one.lag else "-",
+    "LAST ID": lambda one: one.last_id,
+}
 
 
 def _sentence(done: Round) -> str:
@@ -206,7 +221,7 @@ def _compact(call: Call, path: str) -> None:
     check(path)
     with _spark.session(call, path) as spark:
         done = compact(spark, path, before=args.before, dry_run=args.dry_run)
-    fields = {**_fields(done), "dry_run": args.dry_run}
+    fields = {**_values.fields(done), "dry_run": args.dry_run}
     verb = "would become" if args.dry_run else "became"
     call.out.record(
         fields,
@@ -227,16 +242,9 @@ def _verify(call: Call, path: str) -> int:
         reader.run(server_time(reader.scope))
     with _spark.session(call, path) as spark:
         found = verify(spark, call.settings, path)
-    head = ("STREAM", "ROWS", "LOST", "ADDED", "TWICE", "MISSING", "")
-    rows = [
-        (
-            s.stream,
-            *map(_n, (s.rows, s.lost, s.added, s.duplicates, s.missing)),
-            "ok" if s.ok else "WRONG",
-        )
-        for s in found
-    ]
-    table(call.out, head, rows, [{**_fields(s), "ok": s.ok} for s in found], left=1)
+    _format.show(
+        call.out, found, _VERIFIED, lambda one: {**_values.fields(one), "ok": one.ok}, left=1
+    )
     wrong = [stream.stream for stream in found if not stream.ok]
     if wrong:
         call.out.warn(f"{len(wrong)} of {len(found)} streams are not archived as they should be")
@@ -248,25 +256,14 @@ def _status(call: Call, path: str) -> None:
 
     found = status(call.settings, path)
     if call.out.json:
-        streams = [_fields(stream) for stream in found.streams]
-        call.out.record({**_fields(found), "lag": found.lag, "streams": streams}, "")
+        call.out.record(_values.fields(found) | {"lag": found.lag}, "")
         return
     call.out.record(
         {},
         f"{found.path}: version {found.version} of {found.project}, {_n(found.rows)} rows in"
         f" {_n(found.files)} files, {_n(found.bytes)} bytes; {_n(found.lag)} to come",
     )
-    head = ("STREAM", "ROWS", "LOST", "LAG", "BEHIND", "LAST ID")
-    rows = [
-        (
-            s.stream,
-            *map(_n, (s.rows, s.lost, s.lag)),
-            age(s.behind) if s.lag else "-",
-            s.last_id,
-        )
-        for s in found.streams
-    ]
-    table(call.out, head, rows, (), left=1)
+    _format.show(call.out, found.streams, _STATUS, left=1)
 
 
 def _release(call: Call, path: str) -> None:
@@ -291,9 +288,8 @@ _ACTS = {
 def _line(call: Call) -> Iterator[Any]:
     """Yield a function that shows the progress of a round on a terminal; None clears the line."""
     from agentbus.commands._progress import Line, wanted
-    from agentbus.core.settings import environment
 
-    if not wanted(json=call.settings.json, term=environment().get("TERM", "")):
+    if not wanted(call):
         yield lambda _progress: None
         return
     with Line() as line:

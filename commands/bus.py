@@ -11,7 +11,7 @@ from agentbus.core.errors import UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from agentbus.admin.entries import Entry
     from agentbus.admin.stats import Group, QueueStats, StreamInfo
@@ -56,10 +56,6 @@ VERB = Verb(
     goes_with=dict.fromkeys(("--group", "--last", "--from", "--limit"), ("inspect",)),
     excludes={"--last": ("--from",)},
 )
-_STATS = (
-    *("QUEUE", "GROUP", "BACKLOG", "OLDEST", "HELD", "RETRY", "DELAYED", "AFTER", "DEAD"),
-    *("WORKERS", "RATE/s", "RUN p95", "WAIT p95"),
-)
 
 
 def run(call: Call) -> None:
@@ -74,16 +70,7 @@ def run(call: Call) -> None:
 
 
 def _list(call: Call) -> None:
-    found = call.bus.streams()
-    rows = [
-        (
-            *(_what(one), str(one.length), _format.age(one.oldest), _format.age(one.newest)),
-            *(one.first_id or "-", one.last_id or "-"),
-        )
-        for one in found
-    ]
-    head = ("STREAM", "LENGTH", "OLDEST", "NEWEST", "FIRST ID", "LAST ID")
-    _format.show(call.out, head, rows, [_values.fields(one) for one in found], left=1)
+    _format.show(call.out, call.bus.streams(), _STREAMS, left=1)
 
 
 def _what(one: StreamInfo) -> str:
@@ -94,30 +81,44 @@ def _what(one: StreamInfo) -> str:
     return one.kind
 
 
+_STREAMS: dict[str, Callable[[StreamInfo], str]] = {
+    "STREAM": _what,
+    "LENGTH": lambda one: str(one.length),
+    "OLDEST": lambda one: _format.age(one.oldest),
+    "NEWEST": lambda one: _format.age(one.newest),
+    "FIRST ID": lambda one: one.first_id or "-",
+    "LAST ID": lambda one: one.last_id or "-",
+}
+
+
 def _stats(call: Call) -> None:
     found = call.bus.stats(call.args.queue)
     if call.args.queue is not None and not call.out.json:
         for one in found:
             _detail(call.out, one)
         return
-    rows = [
-        (
-            *(one.queue, one.group or "-", _backlog(one), _format.age(one.oldest)),
-            *(str(one.pending), str(one.retrying), str(one.delayed)),
-            *(str(one.dependent), str(one.dead)),
-            *(str(one.consumers), _format.number(one.rate)),
-            *(
-                _format.share(one.running, "p95"),
-                _format.share(one.waiting, "p95"),
-            ),
-        )
-        for one in found
-    ]
-    _format.show(call.out, _STATS, rows, [_values.fields(one) for one in found], left=2)
+    _format.show(call.out, found, _STATS, left=2)
 
 
 def _backlog(one: QueueStats | Group) -> str:
     return str(one.backlog) if one.exact else f"{one.backlog}+"
+
+
+_STATS: dict[str, Callable[[QueueStats], str]] = {
+    "QUEUE": lambda one: one.queue,
+    "GROUP": lambda one: one.group or "-",
+    "BACKLOG": _backlog,
+    "OLDEST": lambda one: _format.age(one.oldest),
+    "HELD": lambda one: str(one.pending),
+    "RETRY": lambda one: str(one.retrying),
+    "DELAYED": lambda one: str(one.delayed),
+    "AFTER": lambda one: str(one.dependent),
+    "DEAD": lambda one: str(one.dead),
+    "WORKERS": lambda one: str(one.consumers),
+    "RATE/s": lambda one: _format.number(one.rate),
+    "RUN p95": lambda one: _format.share(one.running, "p95"),
+    "WAIT p95": lambda one: _format.share(one.waiting, "p95"),
+}
 
 
 def _detail(out: Out, one: QueueStats) -> None:

@@ -6,7 +6,7 @@ from itertools import islice
 
 import orjson
 
-from agentbus.commands import _together
+from agentbus.commands import _together, _values
 from agentbus.commands._declare import Call, Param, Verb, whole
 from agentbus.core import names
 from agentbus.core.errors import NotFound, UsageError
@@ -121,18 +121,9 @@ def _purge(call: Call, queue: Queue) -> None:
 
 
 def _list(out: Out, one: Letter, *, whole_of_it: bool) -> None:
-    fields: dict[str, object] = {
-        "id": one.id,
-        "queue": one.queue,
-        "group": one.group,
-        "task_id": one.task_id,
-        "priority": (one.fields or {}).get("priority", "normal"),
-        "attempts": one.attempts,
-        "failed_at": one.failed_at,
-        "error": one.error,
-        "replayed": one.replayed,
-        "payload": one.payload,
-    }
+    fields = _values.fields(one, "id", "queue", "group", "task_id")
+    fields["priority"] = (one.fields or {}).get("priority", "normal")
+    fields |= _values.fields(one, "attempts", "failed_at", "error", "replayed", "payload")
     if whole_of_it:
         fields |= {
             "original_id": one.original_id,

@@ -173,17 +173,9 @@ def _line(finding: HealthFinding) -> str:
 
 
 def _sum_up(out: Out, health: Health) -> None:
-    fields: dict[str, object] = {
-        "time": rfc3339(time.time(), milliseconds=True),
-        "status": health.status,
-        "critical": health.critical,
-        "warnings": health.warnings,
-        "queues": health.queues,
-        "consumers": health.consumers,
-        "workers": health.workers,
-        "streams": health.streams,
-    }
-    out.record(fields, _summary(health))
+    at = {"time": rfc3339(time.time(), milliseconds=True)}
+    counts = ("critical", "warnings", "queues", "consumers", "workers", "streams")
+    out.record(at | _values.fields(health, "status", *counts), _summary(health))
 
 
 def _summary(health: Health) -> str:

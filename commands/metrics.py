@@ -8,6 +8,7 @@ from agentbus.core.clock import rfc3339
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
     from agentbus.admin.metrics_reader import Metrics, Sample
@@ -57,10 +58,21 @@ VERB = Verb(
     goes_with={"--follow": ("--raw",), "--host": ("--serve",)},
     excludes={"--serve": ("--raw", "--queue", "--since")},
 )
-_HEAD = (
-    *("QUEUE", "GROUP", "DONE", "FAILED", "RETRIED", "DEAD", "LOST", "REFUSED"),
-    *("RATE/s", "RUN p50", "p95", "p99", "WAIT p95"),
-)
+_COLUMNS: dict[str, Callable[[Metrics], str]] = {
+    "QUEUE": lambda one: one.queue,
+    "GROUP": lambda one: one.group or "-",
+    "DONE": lambda one: str(one.counts.get("processed", 0)),
+    "FAILED": lambda one: str(one.counts.get("failed", 0)),
+    "RETRIED": lambda one: str(one.counts.get("retried", 0)),
+    "DEAD": lambda one: str(one.counts.get("dead", 0)),
+    "LOST": lambda one: str(one.counts.get("lost", 0)),
+    "REFUSED": lambda one: str(one.counts.get("refused", 0)),
+    "RATE/s": lambda one: _format.number(one.rate),
+    "RUN p50": lambda one: _format.share(one.running, "p50"),
+    "p95": lambda one: _format.share(one.running, "p95"),
+    "p99": lambda one: _format.share(one.running, "p99"),
+    "WAIT p95": lambda one: _format.share(one.waiting, "p95"),
+}
 
 
 def run(call: Call) -> None:
@@ -77,12 +89,11 @@ def run(call: Call) -> None:
             out.record(_raw(sample), "")
         return
     found = call.bus.metrics(since=args.since, queue=args.queue)
-    rows = [_row(one) for one in found]
     _format.show(
         out,
-        _HEAD,
-        rows,
-        [_values.fields(one) | {"seconds": round(one.seconds, 3)} for one in found],
+        found,
+        _COLUMNS,
+        lambda one: _values.fields(one) | {"seconds": round(one.seconds, 3)},
         left=2,
     )
 
@@ -109,17 +120,6 @@ def _serve(call: Call) -> None:
         # Python handles a signal only when the main thread runs.
         while not told.wait(_GLANCE):
             pass
-
-
-def _row(one: Metrics) -> tuple[str, ...]:
-    events = ("processed", "failed", "retried", "dead", "lost", "refused")
-    return (
-        *(one.queue, one.group or "-"),
-        *(str(one.counts.get(event, 0)) for event in events),
-        _format.number(one.rate),
-        *(_format.share(one.running, name) for name in ("p50", "p95", "p99")),
-        _format.share(one.waiting, "p95"),
-    )
 
 
 def _raw(one: Sample) -> dict[str, Any]:

@@ -9,10 +9,26 @@ from agentbus.commands._standing import holding
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from agentbus.events import LeaseStanding, Ledger, Relay, Standing
 
-_STREAMS = ("STREAM", "WAITING", "PUBLISHED", "OLDEST")
-_LEASES = ("STREAM", "ROLE", "OWNER", "TOKEN", "EXPIRES", "CHECKPOINT", "LAG", "PARKED")
+_STREAMS: dict[str, Callable[[Standing], str]] = {
+    "STREAM": lambda one: one.stream,
+    "WAITING": lambda one: str(one.waiting),
+    "PUBLISHED": lambda one: str(one.published),
+    "OLDEST": lambda one: age(one.oldest),
+}
+_LEASES: dict[str, Callable[[LeaseStanding], str]] = {
+    "STREAM": lambda lease: lease.stream,
+    "ROLE": lambda lease: lease.role,
+    "OWNER": lambda lease: lease.owner or "-",
+    "TOKEN": lambda lease: str(lease.token),
+    "EXPIRES": lambda lease: _expires(lease.expires),
+    "CHECKPOINT": lambda lease: lease.checkpoint,
+    "LAG": lambda lease: str(lease.lag),
+    "PARKED": lambda lease: str(lease.parked),
+}
 
 VERB = Verb(
     "outbox",
@@ -126,36 +142,13 @@ def _status(call: Call, ledger: Ledger) -> None:
     from agentbus.events import standing
 
     found = standing(ledger)
-    _format.show(
-        call.out,
-        _STREAMS,
-        [(one.stream, str(one.waiting), str(one.published), age(one.oldest)) for one in found],
-        [_fields(one) for one in found],
-        left=1,
-    )
+    _format.show(call.out, found, _STREAMS, left=1)
     leases = [lease for one in found for lease in one.leases]
     if leases and not call.out.json:
         call.out.record({}, "")
-        _format.show(call.out, _LEASES, [_row(lease) for lease in leases], [], left=3)
+        _format.show(call.out, leases, _LEASES, left=3)
     holding(call, leases)
 
 
-def _fields(one: Standing) -> dict[str, object]:
-    return {
-        "stream": one.stream,
-        "waiting": one.waiting,
-        "published": one.published,
-        "oldest": one.oldest,
-        "leases": [
-            {name: getattr(lease, name) for name in lease.__match_args__} for lease in one.leases
-        ],
-    }
-
-
-def _row(lease: LeaseStanding) -> tuple[str, ...]:
-    left = lease.expires
-    expires = "-" if left is None else age(left) if left > 0 else "ran out"
-    return (
-        *(lease.stream, lease.role, lease.owner or "-", str(lease.token), expires),
-        *(lease.checkpoint, str(lease.lag), str(lease.parked)),
-    )
+def _expires(left: float | None) -> str:
+    return "-" if left is None else age(left) if left > 0 else "ran out"

@@ -8,9 +8,18 @@ from agentbus.core.errors import UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from agentbus.events import Quarantined
 
-_HEAD = ("CONSUMER", "STREAM", "ERROR", "REASON", "CRASHES", "SINCE")
+_COLUMNS: dict[str, Callable[[Quarantined], str]] = {
+    "CONSUMER": lambda one: one.consumer,
+    "STREAM": lambda one: one.stream,
+    "ERROR": lambda one: one.error or "-",
+    "REASON": lambda one: one.reason,
+    "CRASHES": lambda one: str(one.crashes),
+    "SINCE": lambda one: one.at,
+}
 
 VERB = Verb(
     "quarantine",
@@ -61,10 +70,10 @@ def run(call: Call) -> None:
 def _list(call: Call) -> None:
     from agentbus.events import quarantined
 
-    found = quarantined(call.bus)
-    fields = [{"consumer": one.consumer, **one.fields()} for one in found]
-    _format.show(call.out, _HEAD, [_row(one) for one in found], fields, left=3)
-
-
-def _row(one: Quarantined) -> tuple[str, ...]:
-    return (one.consumer, one.stream, one.error or "-", one.reason, str(one.crashes), one.at)
+    _format.show(
+        call.out,
+        quarantined(call.bus),
+        _COLUMNS,
+        lambda one: {"consumer": one.consumer, **one.fields()},
+        left=3,
+    )

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 
-from agentbus.commands import _spark
+from agentbus.commands import _spark, _values
 from agentbus.commands._declare import Call, Param, Verb, seconds, whole
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
     from agentbus.pipeline.replays.record import Source
@@ -88,7 +89,14 @@ VERB = Verb(
     ),
     subject="path",
 )
-_HEAD = ("STREAM", "TO", "PRIORITY", "ROWS", "FIRST", "LAST")
+_COLUMNS: dict[str, Callable[[Source], str]] = {
+    "STREAM": lambda one: one.stream,
+    "TO": lambda one: "the channel" if one.target is None else one.target,
+    "PRIORITY": lambda one: one.priority,
+    "ROWS": lambda one: str(one.rows),
+    "FIRST": lambda one: one.first,
+    "LAST": lambda one: one.last,
+}
 
 
 def run(call: Call) -> None:
@@ -132,10 +140,9 @@ def run(call: Call) -> None:
 
 def _watch(call: Call, shown: contextlib.ExitStack, name: str, rows: int) -> None:
     from agentbus.commands import _progress
-    from agentbus.core.settings import environment
     from agentbus.pipeline.replays.record import progress
 
-    if not _progress.wanted(json=call.out.json, term=environment().get("TERM", "")):
+    if not _progress.wanted(call):
         return
     scope = call.enter()
 
@@ -150,23 +157,12 @@ def _watch(call: Call, shown: contextlib.ExitStack, name: str, rows: int) -> Non
 
 def _show(call: Call, done: ReplayResult) -> None:
     if call.out.json:
-        fields = {
-            "id": done.id,
-            "rows": done.rows,
-            "published": done.published,
-            "skipped": done.skipped,
-            "streams": [_fields(one) for one in done.streams],
-            "seconds": round(done.seconds, 3),
-            "dry_run": done.dry_run,
-            "finished": done.finished,
-        }
-        call.out.record(fields, "")
+        call.out.record(_values.fields(done) | {"seconds": round(done.seconds, 3)}, "")
         return
     if done.dry_run:
         from agentbus.commands import _format
 
-        rows = [_row(one) for one in done.streams]
-        _format.show(call.out, _HEAD, rows, [], left=2)
+        _format.show(call.out, done.streams, _COLUMNS, left=2)
     call.out.record({}, _said(done))
 
 
@@ -189,19 +185,3 @@ def _said(done: ReplayResult) -> str:
         f"replay {done.id}: {count(done.published, 'row')} published in {age(done.seconds)}"
         f"{speed}{before}"
     )
-
-
-def _row(one: Source) -> tuple[str, ...]:
-    target = "the channel" if one.target is None else one.target
-    return one.stream, target, one.priority, str(one.rows), one.first, one.last
-
-
-def _fields(one: Source) -> dict[str, object]:
-    return {
-        "stream": one.stream,
-        "target": one.target,
-        "priority": one.priority,
-        "rows": one.rows,
-        "first": one.first,
-        "last": one.last,
-    }

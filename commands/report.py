@@ -212,10 +212,7 @@ class _Steps:
     """The progress of a report, on a line of the terminal's stderr."""
 
     def __init__(self, call: Call) -> None:
-        from agentbus.core.settings import environment
-
-        term = environment().get("TERM", "")
-        self._wanted = _progress.wanted(json=call.out.json, term=term)
+        self._wanted = _progress.wanted(call)
         self._began = time.monotonic()
         self._line = _progress.Line()
 

@@ -97,7 +97,7 @@ VERB = Verb(
 
 def run(call: Call) -> int:
     """Torture, and judge."""
-    from agentbus.commands._progress import Line
+    from agentbus.commands._progress import Line, wanted
     from agentbus.torture import ending
 
     args = call.args
@@ -113,7 +113,7 @@ def run(call: Call) -> int:
             url=url,
             databases=databases,
             keep=None if args.keep is None else pathlib.Path(args.keep),
-            tell=line.show if _watched(call) else lambda _line: None,
+            tell=line.show if wanted(call) else lambda _line: None,
         )
         with _kept(call, torture):
             _begin(call, torture)
@@ -206,13 +206,6 @@ def _databases(given: list[str], jobs: list[TortureJob]) -> tuple[str, ...]:
     for name in given:
         modes.check_database(name)
     return tuple(dict.fromkeys(given)) or modes.databases()
-
-
-def _watched(call: Call) -> bool:
-    from agentbus.commands._progress import wanted
-    from agentbus.core.settings import environment
-
-    return wanted(json=call.settings.json, term=environment().get("TERM", ""))
 
 
 def _begin(call: Call, torture: TortureRun) -> None:

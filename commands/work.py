@@ -162,24 +162,19 @@ def run(call: Call) -> int:
         handling.worker = worker
     _tell_of_pauses(call)
     with (
-        _until_told(worker, program, args.grace) as told,
+        _until_told(worker, program, args.grace) as signals,
         _shown(call, worker, handling),
-        _webhooks(call, lambda: args.drain and not told),
+        _webhooks(call, lambda: args.drain and not signals),
     ):
         done = worker.run()
     if handling is None:
-        fields = {
-            "queue": args.queue,
-            "group": args.group,
-            "done": done,
-            "failed": worker.failed,
-        }
+        fields = {"queue": args.queue, "group": args.group, "done": done, "failed": worker.failed}
         text = f"{args.queue}: {done} done"
         text += f", {count(worker.failed, 'run')} failed" if worker.failed else ""
         call.out.record(fields, text)
     elif handling.reader_gone:
         raise ReaderGone
-    return _INTERRUPTED if signal.SIGINT in told else 0
+    return _INTERRUPTED if signal.SIGINT in signals else 0
 
 
 class _Handling:
@@ -243,8 +238,7 @@ def _shown(call: Call, worker: Worker, handling: _Handling | None) -> Iterator[N
     from agentbus.commands import _progress
 
     args, queue = call.args, call.bus.queue(call.args.queue)
-    term = environment().get("TERM", "")
-    if not args.drain or not _progress.wanted(json=call.out.json, term=term):
+    if not args.drain or not _progress.wanted(call):
         yield
         return
 

@@ -239,8 +239,9 @@ class Kept:
 )
 def test_a_table_fits_a_hundred_columns_whatever_a_queue_is_called(rows):
     out = Kept()
-    head = ("QUEUE", "GROUP", *(f"COLUMN{number}" for number in range(6)))
-    _format.show(out, head, [(n * 50, n * 9, *[str(c)] * 6) for n, c in rows], [], left=2)
+    columns = {"QUEUE": lambda row: row[0] * 50, "GROUP": lambda row: row[0] * 9}
+    columns |= {f"COLUMN{number}": lambda row: str(row[1]) for number in range(6)}
+    _format.show(out, rows, columns, left=2)
 
     assert len(out.lines) == len(rows) + 1
     assert all(len(line) <= _format.WIDTH for line in out.lines)
