@@ -56,6 +56,13 @@ def show(
         out.record({}, "  ".join(cells).rstrip())
 
 
+def pairs(out: Out, named: Mapping[str, object]) -> None:
+    """Print names and values, one pair a line, without the values that are None."""
+    for name, value in named.items():
+        if value is not None:
+            out.record({}, f"{name:<9} {value}")
+
+
 def cut(text: str, width: int) -> str:
     """Return text truncated to `width` characters; a truncated text ends with `…`."""
     return text if len(text) <= width else text[: max(0, width - 1)] + "…"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import orjson
 
-from agentbus.commands import _events
+from agentbus.commands import _events, _format
 from agentbus.commands._declare import Call, whole
 from agentbus.commands._format import count
 from agentbus.core.clock import rfc3339
@@ -85,15 +85,15 @@ def _line(out: Out, one: Parked, *, whole_of_it: bool) -> None:
 
 def _show(out: Out, one: Parked) -> None:
     event = one.event
-    for name, value in (
-        ("parked", one.id),
-        ("consumer", one.consumer),
-        ("stream", f"{event.stream_name}, entry {event.redis_id}"),
-        ("event", f"{event.event_type} {event.event_uuid}"),
-        ("attempts", one.attempts),
-        ("since", rfc3339(one.parked_at)),
-        ("error", one.error),
-        ("payload", orjson.dumps(event.payload).decode()),
-        ("metadata", orjson.dumps(event.metadata).decode()),
-    ):
-        out.record({}, f"{name:<9} {value}")
+    rows = {
+        "parked": one.id,
+        "consumer": one.consumer,
+        "stream": f"{event.stream_name}, entry {event.redis_id}",
+        "event": f"{event.event_type} {event.event_uuid}",
+        "attempts": one.attempts,
+        "since": rfc3339(one.parked_at),
+        "error": one.error,
+        "payload": orjson.dumps(event.payload).decode(),
+        "metadata": orjson.dumps(event.metadata).decode(),
+    }
+    _format.pairs(out, rows)

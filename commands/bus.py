@@ -144,8 +144,7 @@ def _detail(out: Out, one: QueueStats) -> None:
         "counters": _counts(one.counters),
         "worked": _counts(one.worked),
     }
-    for name, value in rows.items():
-        out.record({}, f"{name:<9} {value}")
+    _format.pairs(out, rows)
 
 
 def _counts(counters: Mapping[str, int]) -> str:

@@ -6,7 +6,7 @@ from itertools import islice
 
 import orjson
 
-from agentbus.commands import _together, _values
+from agentbus.commands import _format, _together, _values
 from agentbus.commands._declare import Call, Param, Verb, whole
 from agentbus.core import names
 from agentbus.core.errors import NotFound, UsageError
@@ -149,9 +149,7 @@ def _show(out: Out, one: Letter) -> None:
         "payload": orjson.dumps(one.payload).decode(),
     }
     rows |= {key.replace("_", " "): value for key, value in _envelope(one).items()}
-    for name, value in rows.items():
-        if value is not None:
-            out.record({}, f"{name:<9} {value}")
+    _format.pairs(out, rows)
     for line in one.traceback.splitlines():
         out.record({}, f"    {line}")
 

@@ -5,13 +5,10 @@ from __future__ import annotations
 import signal
 import subprocess
 
+from agentbus.commands import _signals
 from agentbus.commands._declare import Call, Param, Verb, seconds
 from agentbus.core.errors import AgentBusError, NotHolder, UsageError
 from agentbus.core.settings import environment
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any, Self
 
 _NOT_FOUND = 127
 _NOT_EXECUTABLE = 126
@@ -51,7 +48,8 @@ def run(call: Call) -> int:
     if not args.command:
         raise UsageError("the command is missing", hint="write it after --, as in 'hold x -- make'")
     holding = call.bus.hold(args.flag, ttl=args.ttl, wait=args.wait)
-    with _Signals() as signals:
+    signals = _Signals()
+    with _signals.heard(signals.take, *_signals.ENDING, signal.SIGHUP):
         try:
             with holding as hold:
                 extra = {"AGENTBUS_TOKEN": str(hold.token), "AGENTBUS_FLAG": hold.flag}
@@ -87,16 +85,6 @@ class _Signals:
         self.starting = False
         self._process: subprocess.Popen[bytes] | None = None
         self._early: list[int] = []
-        self._before: dict[int, Any] = {}
-
-    def __enter__(self) -> Self:
-        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
-            self._before[number] = signal.signal(number, self._take)
-        return self
-
-    def __exit__(self, *_exc: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
 
     def forward_to(self, process: subprocess.Popen[bytes]) -> None:
         """Forward signals to the process, first those that arrived while it started."""
@@ -104,7 +92,8 @@ class _Signals:
         for number in self._early:
             process.send_signal(number)
 
-    def _take(self, number: int, _frame: object) -> None:
+    def take(self, number: int, _frame: object) -> None:
+        """Handle a signal."""
         if not self.starting:
             # Nothing runs yet: exit, and release the flag.
             raise _Failed(128 + number)

@@ -4,12 +4,47 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ssl
 
-from agentbus.torture.network import Listener, Proxy
-
-__all__ = ["Impostor", "Proxy"]
+from agentbus.torture import network
+from agentbus.torture.network import Line, Listener
 
 _CHUNK = 65536
+
+
+class Proxy(network.Proxy):
+    """A proxy with more faults; with `tls` its clients speak TLS."""
+
+    def __init__(
+        self, upstream: str | tuple[str, int], *, tls: ssl.SSLContext | None = None
+    ) -> None:
+        super().__init__(upstream)
+        self.tls = tls
+        self.swallow = False  # Requests reach the server, and no reply comes back.
+        self.hang_up = False  # A connection is closed as soon as it is made.
+        self.loses_every = 0  # Every n-th batch of replies is lost, with its connection.
+        self.batches = 0
+
+    @property
+    def url(self) -> str:
+        """Its URL for clients."""
+        return super().url if self.tls is None else super().url.replace("redis", "rediss")
+
+    async def listen(self) -> asyncio.Server:
+        """Listen, by TLS if that was wanted."""
+        return await asyncio.start_server(self.connected, "127.0.0.1", 0, ssl=self.tls)
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Pass bytes on unless it hangs up."""
+        if not self.hang_up:
+            await super().serve(reader, writer)
+
+    def loses_batch(self, line: Line) -> bool:
+        """Count the batches, and lose every n-th."""
+        self.batches += 1
+        line.mute = line.mute or self.swallow
+        due = self.loses_every and self.batches % self.loses_every == 0
+        return super().loses_batch(line) or bool(due)
 
 
 class Impostor(Listener):

@@ -287,9 +287,9 @@ async def test_checks_of_certificates_may_be_left_out(
 def strict_front(own_server, authority) -> Iterator[Proxy]:
     """A front that asks its clients for a certificate of the same authority."""
     front = tls_front(own_server, authority)
-    assert front._tls is not None
-    front._tls.verify_mode = ssl.CERT_REQUIRED
-    authority.configure_trust(front._tls)
+    assert front.tls is not None
+    front.tls.verify_mode = ssl.CERT_REQUIRED
+    authority.configure_trust(front.tls)
     with front:
         yield front
 

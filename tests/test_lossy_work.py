@@ -14,6 +14,7 @@ from agentbus.queues.consumer import Consumption
 from agentbus.queues.delivery import Delivery
 from agentbus.retry import Backoff
 from agentbus.store.scripts import digest
+from agentbus.store.steps import LinkDown
 from tests.proxy import Proxy
 from tests.servers import ask
 
@@ -54,7 +55,7 @@ def test_an_attempt_whose_beginning_is_told_twice_counts_once(far_bus, near_bus,
     lossy.loses_every = 1
     op = consumer.begin(task)
     step = next(op)
-    with pytest.raises(agentbus.store.LinkDown):
+    with pytest.raises(LinkDown):
         far_bus.runner.link.execute(step)
     lossy.loses_every = 0
     again = far_bus.runner.link.execute(step)

@@ -216,7 +216,7 @@ def _now(name: str) -> Column[int]:
 def seal(made: Tables, prefix: str) -> tuple[str, str]:
     """Return PostgreSQL's statements for the trigger that ties processed events to the checkpoint.
 
-    It fires at COMMIT, whoever sends it: the transaction of a handler that gets around the guard is rolled
+    It fires at COMMIT, from any sender: the transaction of a handler that gets around the guard is rolled
     back.
     """
     lease, processed = _quoted(made.lease), _quoted(made.processed)

@@ -102,7 +102,7 @@ class Nemesis:
 
     `wanted` is how many of each kind. The method in `acts` does one: it returns True if the fault happened,
     False if there was no victim (it is tried again later), and None if it has begun: then `proven`
-    counts it later, or `unproven` has it done again.
+    counts it later, or `unproven` repeats it.
     """
 
     # One of these is by how many seconds the server's clock leaps.

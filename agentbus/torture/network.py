@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import ssl
 import struct
 import threading
 from collections.abc import Callable
@@ -16,8 +15,7 @@ _CHUNK = 65536
 class Listener:
     """A TCP server in a thread of its own."""
 
-    def __init__(self, *, tls: ssl.SSLContext | None = None) -> None:
-        self._tls = tls
+    def __init__(self) -> None:
         self._began = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._main()))
         self._connections: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
@@ -26,7 +24,7 @@ class Listener:
     @property
     def url(self) -> str:
         """Its URL for clients."""
-        return f"{'rediss' if self._tls else 'redis'}://127.0.0.1:{self.port}"
+        return f"redis://127.0.0.1:{self.port}"
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -55,6 +53,10 @@ class Listener:
         """Serve one connection, which is cut when this returns."""
         raise NotImplementedError
 
+    async def listen(self) -> asyncio.Server:
+        """Listen on a free port of this machine."""
+        return await asyncio.start_server(self.connected, "127.0.0.1", 0)
+
     def _inside(self, act: Callable[[], None]) -> None:
         """Run `act` in the loop's thread, and wait for it."""
         done = threading.Event()
@@ -71,7 +73,7 @@ class Listener:
         # A client that refuses a certificate is not an error here.
         self._loop.set_exception_handler(lambda _loop, _context: None)
         self._ending = asyncio.Event()
-        server = await asyncio.start_server(self._connected, "127.0.0.1", 0, ssl=self._tls)
+        server = await self.listen()
         self.port = server.sockets[0].getsockname()[1]
         self._began.set()
         await self._ending.wait()
@@ -81,7 +83,8 @@ class Listener:
                 task.cancel()
             await asyncio.wait(self._connections)
 
-    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Serve a connection, and cut it at the end."""
         task = asyncio.current_task()
         assert task is not None
         self._connections[task] = writer
@@ -97,34 +100,26 @@ class Listener:
 class Proxy(Listener):
     """Passes bytes between its clients and a server; its faults can be changed at any time."""
 
-    def __init__(
-        self, upstream: str | tuple[str, int], *, tls: ssl.SSLContext | None = None
-    ) -> None:
-        """`upstream` is a unix socket's path or a TCP address; with `tls` its clients speak TLS."""
-        super().__init__(tls=tls)
+    def __init__(self, upstream: str | tuple[str, int]) -> None:
+        """`upstream` is a unix socket's path or a TCP address."""
+        super().__init__()
         self._upstream = upstream
         # Its faults: a good proxy has none.
-        self.swallow = False  # Requests reach the server, and no reply comes back.
-        self.hang_up = False  # A connection is closed as soon as it is made.
-        self.loses_every = 0  # Every n-th batch of replies is lost, with its connection.
         # The reply to the next request that contains this is lost, with its connection.
         self.loses = b""
         self.delay = 0.0  # Seconds by which each batch of replies is late.
         # The next batch of replies or of requests is lost, with its connection.
         self.loses_reply = self.loses_request = False
-        self.batches = 0
         self.lost = 0
-        self._lines: set[_Line] = set()
+        self._lines: set[Line] = set()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Pass bytes on, both ways, until one side closes."""
-        if self.hang_up:
-            return
         if isinstance(self._upstream, tuple):
             from_server, to_server = await asyncio.open_connection(*self._upstream)
         else:
             from_server, to_server = await asyncio.open_unix_connection(self._upstream)
-        line = _Line()
+        line = Line()
         self._lines.add(line)
         over = asyncio.ensure_future(line.over.wait())
         ways = (
@@ -169,7 +164,7 @@ class Proxy(Listener):
         self._inside(_end)
 
     async def _request(
-        self, client: asyncio.StreamReader, server: asyncio.StreamWriter, line: _Line
+        self, client: asyncio.StreamReader, server: asyncio.StreamWriter, line: Line
     ) -> None:
         while chunk := await client.read(_CHUNK):
             if self.loses and self.loses in chunk:
@@ -183,23 +178,26 @@ class Proxy(Listener):
                 await server.drain()
 
     async def _reply(
-        self, server: asyncio.StreamReader, client: asyncio.StreamWriter, line: _Line
+        self, server: asyncio.StreamReader, client: asyncio.StreamWriter, line: Line
     ) -> None:
         while chunk := await server.read(_CHUNK):
-            self.batches += 1
-            due = self.loses_every and self.batches % self.loses_every == 0
-            if line.loses or self.loses_reply or due:
-                self.loses_reply = False
+            if self.loses_batch(line):
                 self.lost += 1
                 return
             if self.delay:
                 await asyncio.sleep(self.delay)
-            if not self.swallow and not line.mute:
+            if not line.mute:
                 client.write(chunk)
                 await client.drain()
 
+    def loses_batch(self, line: Line) -> bool:
+        """Decide whether a batch of replies is lost, with its connection."""
+        found = line.loses or self.loses_reply
+        self.loses_reply = False
+        return found
 
-class _Line:
+
+class Line:
     """The faults of one connection."""
 
     def __init__(self) -> None:

@@ -130,7 +130,7 @@ def _envelope(rest: Mapping[str, str]) -> dict[str, Any] | None:
 def _foreign(origin: str, rest: Mapping[str, str]) -> Words:
     rest = {name: value for name, value in rest.items() if name != MARK}
     if any(name.endswith(_BASE64) for name in rest):
-        # Bytes that are no text have no place in JSON.
+        # JSON cannot hold bytes that are not text.
         return [*_others(rest, 0), MARK, origin]
     return ["payload", orjson.dumps(rest), "meta", orjson.dumps({MARK: origin})]
 

@@ -26,7 +26,7 @@ def answers(rows: DataFrame) -> DataFrame:
     """Return each answer on the channel: speaker, answered, topic, took_ms.
 
     A message is an answer if the message before it, on the same topic (no topic is one, too), is
-    another agent's and at most ten minutes older. Events of the bus are no messages.
+    another agent's and at most ten minutes older. Notices of the bus do not count.
     """
     said = rows.where(
         (F.col("kind") == schema.CHANNEL) & F.col("event").isNull() & F.col("agent").isNotNull()

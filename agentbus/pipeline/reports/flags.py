@@ -163,7 +163,7 @@ def build(rows: DataFrame, given: Given) -> Sequence[Table]:
             "How long flags were held",
             by_flag(found),
             Chart("stacked", "flag", ends),
-            note="A hold that ran out leaves no entry: 'expired' was announced anew, or ended under"
+            note="A hold that ran out leaves no entry: 'expired' was announced again, or ended under"
             " another token; 'open' has no end so far. Neither counts in the times.",
         ),
         Table("agents", "By holder", by_agent(found), Chart("bar", "agent", "held_ms", unit="ms")),
@@ -172,7 +172,7 @@ def build(rows: DataFrame, given: Given) -> Sequence[Table]:
             "Contention",
             contention(found),
             Chart("stacked", "flag", ("handed_over", "taken", "ended_by_force")),
-            note="Waiting leaves no entry, and neither does being refused. What can be told:"
+            note="Waiting leaves no entry, and neither does a refusal. What can be counted:"
             " 'handed_over' counts holds that began within a second after another agent let go, so that"
             " the next holder very likely waited; 'free_p50_ms' is how long the flag lay free between"
             " two agents.",

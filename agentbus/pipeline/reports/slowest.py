@@ -22,8 +22,8 @@ _GROUP = {"group_": "group"}
 def slow(rows: DataFrame, given: Given, *keys: str) -> DataFrame:
     """Return runs, mean_ms, p50_ms, p99_ms and busy_ms by these keys, with the places by each.
 
-    Whoever is among the first twenty by the mean, by the 99th percentile, or by the time spent is
-    there; the slowest by the 99th percentile comes first.
+    Each is among the first twenty by the mean, by the 99th percentile, or by the time spent; the
+    slowest by the 99th percentile comes first.
     """
     spent = (
         worked(rows, given)

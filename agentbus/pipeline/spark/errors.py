@@ -139,7 +139,7 @@ def told(error: BaseException) -> AgentBusError:
     if broken and any(sign in text for sign in _UNREADABLE):
         return Unhealthy(
             f"the archive's data file {broken[0]} is missing or not what was written",
-            hint="restore it from a copy; what was compacted while it was read is read anew",
+            hint="restore it from a copy; what was compacted while it was read is read again",
         )
     for sign, made in _ABSENT:
         if sign in text:

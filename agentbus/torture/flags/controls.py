@@ -78,7 +78,7 @@ class _PlainLock(_PlainFlags):
         return Grant(None, race.ttl)
 
     def renew(self, flag: str, held: Grant) -> None:
-        # Whoever holds it by now.
+        # No matter which contender holds it by now.
         with library_errors(unsure=True):
             if not self._redis.pexpire(self._keys.flag(flag), round((held.left or 1.0) * 1000)):
                 raise NotHolder(f"{flag} is not held")

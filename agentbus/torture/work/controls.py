@@ -55,7 +55,7 @@ class NaiveWorker:
         return list(found[1])
 
     def do(self, entry: Any, attempt: int, *, ack: bool = True) -> None:
-        """Handle a task, and acknowledge it, whoever holds it."""
+        """Handle a task, and acknowledge it, even if another worker holds it by now."""
         entry_id, fields = entry
         payload, name = json.loads(fields[b"payload"]), entry_id.decode()
         self.handler(payload, attempt, name)
