@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 class Param:
     """An argument or an option. `names` are an option's spellings; an argument has none.
 
+    An option that is declared by its spellings alone has its value under the first of them.
     `metavar` is what help calls the value: by default N for a whole number, and S for seconds.
     """
 
@@ -42,6 +43,8 @@ class Param:
         required: bool = False,
         choices: Sequence[str] = (),
     ) -> None:
+        if dest.startswith("-"):
+            names, dest = (dest, *names), dest.lstrip("-").replace("-", "_")
         self.dest = dest
         self.names = names
         self.help = help
@@ -206,10 +209,16 @@ def body(
     return argument
 
 
+def actions(*names: str) -> Param:
+    """Declare the argument that names a verb's action."""
+    listed = f"{', '.join(names[:-1])} or {names[-1]}."
+    return Param("action", metavar="ACTION", required=True, choices=names, help=listed)
+
+
 # The two ways to name the one flag of a verb.
 FLAG = (
     Param("name", metavar="NAME", help="The flag."),
-    Param("flag", "--flag", metavar="NAME", help="The flag."),
+    Param("--flag", metavar="NAME", help="The flag."),
 )
 
 
@@ -254,31 +263,27 @@ def tags(text: str) -> list[str]:
 
 
 GLOBAL = (
-    Param("agent", "--agent", metavar="ID", help="The agent's name. [AGENTBUS_AGENT]"),
+    Param("--agent", metavar="ID", help="The agent's name. [AGENTBUS_AGENT]"),
     Param(
-        "project",
         "--project",
         "--project-prefix",
         metavar="PREFIX",
         help="Key prefix (project). [AGENTBUS_PROJECT]",
     ),
     Param(
-        "url",
         "--url",
         "--redis-url",
         metavar="URL",
         help="URL of the server; default: the embedded server. [AGENTBUS_URL]",
     ),
-    Param("json", "--json", flag=True, help="Print one JSON object a line. [AGENTBUS_JSON=1]"),
+    Param("--json", flag=True, help="Print one JSON object a line. [AGENTBUS_JSON=1]"),
     Param(
-        "log_level",
         "--log-level",
         metavar="LEVEL",
         help="Log level: debug, info, warning, error or off. [AGENTBUS_LOG_LEVEL]",
     ),
-    Param("config", "--config", metavar="FILE", help="The config file. [AGENTBUS_CONFIG]"),
+    Param("--config", metavar="FILE", help="The config file. [AGENTBUS_CONFIG]"),
     Param(
-        "deadline",
         "--deadline",
         convert=seconds,
         help="Give up on an unresponsive server after S seconds. [AGENTBUS_DEADLINE]",

@@ -30,24 +30,19 @@ MODULE = (
         required=True,
         help="The module that declares them with @consumer; the current directory counts.",
     ),
-    Param("name", "--name", metavar="N", help="Only the consumer of this name."),
+    Param("--name", metavar="N", help="Only the consumer of this name."),
 )
 PARAMS = (
     Param(
-        "database",
         "--database",
         metavar="URL",
         help="postgresql://… or sqlite:///PATH; without it a file of the project's own."
         " [AGENTBUS_DATABASE]",
     ),
     Param(
-        "prefix",
-        "--prefix",
-        metavar="P",
-        default="agentbus_",
-        help="Prefix of the table names (agentbus_).",
+        "--prefix", metavar="P", default="agentbus_", help="Prefix of the table names (agentbus_)."
     ),
-    Param("schema", "--schema", metavar="S", help="PostgreSQL's schema of the tables."),
+    Param("--schema", metavar="S", help="PostgreSQL's schema of the tables."),
 )
 
 
@@ -59,7 +54,6 @@ def _lease(text: str) -> float:
 
 
 LEASE = Param(
-    "lease",
     "--lease",
     metavar="SEC",
     convert=_lease,

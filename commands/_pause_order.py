@@ -13,9 +13,8 @@ if TYPE_CHECKING:
     from agentbus.commands._output import Out
 
 OPTIONS = (
-    Param("why", "--why", metavar="TEXT", help="The reason, shown in listings."),
+    Param("--why", metavar="TEXT", help="The reason, shown in listings."),
     Param(
-        "wait",
         "--wait",
         convert=seconds,
         default=pause.CONFIRM,

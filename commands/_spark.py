@@ -28,12 +28,11 @@ def _setting(text: str) -> tuple[str, str]:
 
 PARAMS = (
     Param(
-        "master",
         "--master",
         metavar="URL",
         help="Spark cluster, as spark://HOST:PORT (default: all cores of this machine).",
     ),
-    Param("remote", "--remote", metavar="URL", help="Spark Connect server, as sc://HOST:PORT."),
+    Param("--remote", metavar="URL", help="Spark Connect server, as sc://HOST:PORT."),
     Param(
         "conf",
         "--spark-conf",
@@ -42,7 +41,7 @@ PARAMS = (
         many=True,
         help="Spark setting; may be repeated.",
     ),
-    Param("verbose", "--verbose", flag=True, help="Show Spark's log."),
+    Param("--verbose", flag=True, help="Show Spark's log."),
 )
 
 

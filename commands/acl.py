@@ -10,11 +10,10 @@ from agentbus.commands._declare import Call, Param, Verb
 VERB = Verb(
     "acl",
     "Print the ACL rule that confines a user of the server to this project.",
-    Param("user", "--user", metavar="NAME", help="The user's name (default: the project's)."),
-    Param("read_only", "--read-only", flag=True, help="Grant read access only."),
-    Param("file", "--file", flag=True, help="Print a line for an ACL file instead of a command."),
+    Param("--user", metavar="NAME", help="The user's name (default: the project's)."),
+    Param("--read-only", flag=True, help="Grant read access only."),
+    Param("--file", flag=True, help="Print a line for an ACL file instead of a command."),
     Param(
-        "password_stdin",
         "--password-stdin",
         flag=True,
         help="Read a password from stdin; only its digest is printed.",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from agentbus.admin import pause
 from agentbus.commands import _format, _pause_order, _together, _values
-from agentbus.commands._declare import Call, Param, Verb, seconds
+from agentbus.commands._declare import Call, Param, Verb, actions, seconds
 from agentbus.commands._format import count
 from agentbus.commands._output import plain
 from agentbus.core.clock import rfc3339
@@ -19,20 +19,11 @@ if TYPE_CHECKING:
 VERB = Verb(
     "agent",
     "List, pause, resume and remove agents and workers.",
-    Param(
-        "action",
-        metavar="ACTION",
-        required=True,
-        choices=("list", "get", "pause", "resume", "delete"),
-        help="list, get, pause, resume or delete.",
-    ),
+    actions("list", "get", "pause", "resume", "delete"),
     Param("name", metavar="NAME", help="A worker, or an agent (all of its workers)."),
+    Param("--all", flag=True, help="With list: include those last seen more than an hour ago."),
+    Param("--why", metavar="TEXT", help="With pause: the reason, shown in listings."),
     Param(
-        "all", "--all", flag=True, help="With list: include those last seen more than an hour ago."
-    ),
-    Param("why", "--why", metavar="TEXT", help="With pause: the reason, shown in listings."),
-    Param(
-        "wait",
         "--wait",
         convert=seconds,
         help="Wait S seconds for the workers to confirm (5 with pause, 30 with delete).",

@@ -29,39 +29,32 @@ VERB = Verb(
         many=True,
         help="A directory or s3a://bucket/prefix. ACTION is compact, verify, status or release.",
     ),
-    Param("continuous", "--continuous", flag=True, help="Keep archiving until interrupted."),
+    Param("--continuous", flag=True, help="Keep archiving until interrupted."),
     Param(
-        "interval",
         "--interval",
         metavar="S",
         convert=seconds,
         help="With --continuous: seconds between two rounds (default 5).",
     ),
     Param(
-        "streams",
         "--streams",
         metavar="LIST",
         help="Streams: channel,queues,dead-letters,metrics,events, or names such as q:mail (all).",
     ),
     Param(
-        "hold",
         "--hold",
         flag=True,
         help="Keep tasks and events from being trimmed before they are archived.",
     ),
     Param(
-        "new_epoch",
-        "--new-epoch",
-        flag=True,
-        help="Continue after the server was restored to an earlier state.",
+        "--new-epoch", flag=True, help="Continue after the server was restored to an earlier state."
     ),
     Param(
-        "before",
         "--before",
         metavar="DATE",
         help="With compact: compact the days before this date (default today).",
     ),
-    Param("dry_run", "--dry-run", flag=True, help="With compact: change nothing."),
+    Param("--dry-run", flag=True, help="With compact: change nothing."),
     *_spark.PARAMS,
     text="Archives new entries and exits; with --continuous it runs until interrupted. Several archivers"
     " may run at once, and each may be killed at any time: every entry is committed exactly once."

@@ -13,7 +13,6 @@ VERB = Verb(
     Param("queue", metavar="QUEUE", required=True, help="The queue."),
     Param("payload", metavar="PAYLOAD|-|@FILE", required=True, help="The payload."),
     Param(
-        "timeout",
         "--timeout",
         convert=seconds,
         default=30.0,

@@ -11,24 +11,22 @@ VERB = Verb(
     "await",
     "Wait until flags are satisfied (or announced, or free).",
     Param("names", metavar="NAME...", many=True, help="The flags."),
-    Param("flag", "--flag", metavar="NAME", many=True, help="A flag. May be repeated."),
+    Param("--flag", metavar="NAME", many=True, help="A flag. May be repeated."),
     Param(
-        "until",
         "--until",
         choices=("satisfied", "announced", "free"),
         default="satisfied",
         help="The state to wait for (satisfied).",
     ),
-    Param("any", "--any", flag=True, help="One of the flags is enough."),
+    Param("--any", flag=True, help="One of the flags is enough."),
     Param(
-        "timeout",
         "--timeout",
         convert=seconds,
         default=1800.0,
         help="Give up after S seconds, exit 3 (1800; 0: never).",
     ),
-    Param("delete", "--delete", flag=True, help="Consume the completion, for one awaiter only."),
-    Param("fresh", "--fresh", flag=True, help="Ignore completions from before this call."),
+    Param("--delete", flag=True, help="Consume the completion, for one awaiter only."),
+    Param("--fresh", flag=True, help="Ignore completions from before this call."),
     text="Blocks without polling. A flag that was satisfied before the call counts, unless --fresh is"
     " given. A hold that expires or is taken by force does not satisfy the flag. JSON: flag, state,"
     " by, at, waited_ms.",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import orjson
 
 from agentbus.commands import _format, _together, _values
-from agentbus.commands._declare import Call, Param, Verb, whole
+from agentbus.commands._declare import Call, Param, Verb, actions, whole
 from agentbus.core.clock import rfc3339
 from agentbus.core.errors import UsageError
 
@@ -20,22 +20,14 @@ if TYPE_CHECKING:
 VERB = Verb(
     "bus",
     "Show streams, queues, groups and their statistics (read-only).",
-    Param(
-        "action",
-        metavar="ACTION",
-        required=True,
-        choices=("list", "inspect", "groups", "stats"),
-        help="list, inspect, groups or stats.",
-    ),
+    actions("list", "inspect", "groups", "stats"),
     Param("queue", metavar="QUEUE", help="The queue; 'stats' without one shows all."),
-    Param(
-        "group", "--group", metavar="G", help="With inspect: show states for this group (default)."
-    ),
-    Param("last", "--last", convert=whole, help="With inspect: the newest N tasks."),
+    Param("--group", metavar="G", help="With inspect: show states for this group (default)."),
+    Param("--last", convert=whole, help="With inspect: the newest N tasks."),
     Param(
         "start", "--from", metavar="ID|TIME|30m", help="With inspect: start at this task or time."
     ),
-    Param("limit", "--limit", convert=whole, help="With inspect: at most N tasks (20)."),
+    Param("--limit", convert=whole, help="With inspect: at most N tasks (20)."),
     text="'list' prints the streams. 'stats' prints a line for each queue and group with its backlog,"
     " pending tasks and rate, or all figures of one queue. 'groups' prints the groups of a queue"
     " and their consumers, 'inspect' its tasks and the state of each. Exit 5 if there is no such"

@@ -7,7 +7,7 @@ from itertools import islice
 import orjson
 
 from agentbus.commands import _format, _together, _values
-from agentbus.commands._declare import Call, Param, Verb, whole
+from agentbus.commands._declare import Call, Param, Verb, actions, whole
 from agentbus.core import names
 from agentbus.core.errors import NotFound, UsageError
 
@@ -23,26 +23,14 @@ if TYPE_CHECKING:
 VERB = Verb(
     "dlq",
     "List, show, replay or purge dead letters: tasks that failed for good.",
-    Param(
-        "action",
-        metavar="ACTION",
-        required=True,
-        choices=("list", "show", "replay", "purge"),
-        help="list, show, replay or purge.",
-    ),
+    actions("list", "show", "replay", "purge"),
     Param("queue", metavar="QUEUE", required=True, help="The queue."),
     Param("ids", metavar="ID...", many=True, help="The dead letters (default: all)."),
-    Param("group", "--group", metavar="G", default="default", help="The group (default)."),
-    Param(
-        "limit",
-        "--limit",
-        convert=whole,
-        default=100,
-        help="With list: at most N, oldest first (100).",
-    ),
-    Param("after", "--after", metavar="ID", help="With list: only those after this one."),
-    Param("match", "--match", metavar="TEXT", help="Only those whose error contains TEXT."),
-    Param("to", "--to", metavar="QUEUE", help="With replay: publish to this queue instead."),
+    Param("--group", metavar="G", default="default", help="The group (default)."),
+    Param("--limit", convert=whole, default=100, help="With list: at most N, oldest first (100)."),
+    Param("--after", metavar="ID", help="With list: only those after this one."),
+    Param("--match", metavar="TEXT", help="Only those whose error contains TEXT."),
+    Param("--to", metavar="QUEUE", help="With replay: publish to this queue instead."),
     text="'list' prints a line for each; use --after with the last id for the next page. 'show' prints"
     " every field, including the end of the program's stderr. 'replay' publishes the task again,"
     " with its key and headers, but only once: a replayed letter shows the id of the new task, and"

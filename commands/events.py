@@ -41,59 +41,31 @@ VERB = Verb(
         help="send, status, parked, register, forget, skip, check or demo.",
     ),
     Param("words", metavar="WORD...", many=True, help="The arguments of the action, see below."),
+    Param("--metadata", metavar="JSON", help="With send: a JSON object beside the payload."),
+    Param("--name", metavar="N", help="With parked and status: only this consumer's."),
     Param(
-        "metadata",
-        "--metadata",
-        metavar="JSON",
-        help="With send: a JSON object beside the payload.",
-    ),
-    Param("name", "--name", metavar="N", help="With parked and status: only this consumer's."),
-    Param(
-        "after",
-        "--after",
-        metavar="ID",
-        convert=whole,
-        help="With parked list: only those after this one.",
+        "--after", metavar="ID", convert=whole, help="With parked list: only those after this one."
     ),
     Param(
-        "limit",
         "--limit",
         metavar="N",
         convert=whole,
         help="With parked list: at most N, the oldest first (100).",
     ),
+    Param("--past", flag=True, help="With register: begin after the last published event."),
+    Param("--force", flag=True, help="With forget: also drop its parked events."),
     Param(
-        "past",
-        "--past",
-        flag=True,
-        help="With register: begin after the last published event.",
-    ),
-    Param("force", "--force", flag=True, help="With forget: also drop its parked events."),
-    Param(
-        "to",
         "--to",
         metavar="ID",
         help="With skip: up to and including this entry, or 'end'; without it the lost events.",
     ),
+    Param("--accept", flag=True, help="With check: write FILE, even if something breaks."),
+    Param("--stream", metavar="S", help="With demo: the stream (shop:orders)."),
     Param(
-        "accept", "--accept", flag=True, help="With check: write FILE, even if something breaks."
+        "--rate", metavar="N", convert=_rate, help="With demo: events a second (5); 0 for no limit."
     ),
+    Param("--count", metavar="N", convert=whole, help="With demo: end after N events."),
     Param(
-        "stream",
-        "--stream",
-        metavar="S",
-        help="With demo: the stream (shop:orders).",
-    ),
-    Param(
-        "rate",
-        "--rate",
-        metavar="N",
-        convert=_rate,
-        help="With demo: events a second (5); 0 for no limit.",
-    ),
-    Param("count", "--count", metavar="N", convert=whole, help="With demo: end after N events."),
-    Param(
-        "seed",
         "--seed",
         metavar="N",
         convert=whole,

@@ -19,18 +19,12 @@ VERB = Verb(
     Param("flag", metavar="NAME", required=True, help="The flag."),
     Param("command", metavar="-- CMD...", many=True, help="The command and its arguments."),
     Param(
-        "ttl",
         "--ttl",
         convert=seconds,
         default=60.0,
         help="The hold ends S seconds after this process dies (60).",
     ),
-    Param(
-        "wait",
-        "--wait",
-        convert=seconds,
-        help="Wait up to S seconds for another agent's hold to end.",
-    ),
+    Param("--wait", convert=seconds, help="Wait up to S seconds for another agent's hold to end."),
     text="Announces the flag, renews it while the command runs (AGENTBUS_TOKEN is in its environment),"
     " and satisfies it if the command exits 0, or releases it otherwise. Exits with the command's"
     " code; 4 if another agent holds the flag, or if the hold was lost while the command ran.",

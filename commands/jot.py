@@ -12,17 +12,16 @@ VERB = Verb(
     "Write a note that every agent can recall.",
     Param("name", metavar="KEY", help="The note's key."),
     Param("text", metavar="VALUE|-|@FILE", help="The note's text."),
-    Param("key", "--key", metavar="K", help="The note's key."),
-    Param("value", "--value", metavar="V", help="The note's text, taken literally."),
+    Param("--key", metavar="K", help="The note's key."),
+    Param("--value", metavar="V", help="The note's text, taken literally."),
     Param(
-        "tag",
         "--tag",
         metavar="A,B",
         many=True,
         convert=tags,
         help="Its tags; they replace the old ones. May be repeated.",
     ),
-    Param("if_absent", "--if-absent", flag=True, help="Refuse (exit 4) if the note exists."),
+    Param("--if-absent", flag=True, help="Refuse (exit 4) if the note exists."),
     text="Writes the note, replaces its tags and reports it on the channel, in one atomic step."
     " JSON: key, value, author, timestamp, tags.",
     examples=(

@@ -10,17 +10,14 @@ from agentbus.core.errors import UsageError
 VERB = Verb(
     "list",
     "List notes, flags, agents, topics or queues.",
-    Param("tag", "--tag", metavar="T", help="Only notes with this tag."),
-    Param("latest", "--latest", convert=whole, default=50, help="At most N notes (50)."),
-    Param("flags", "--flags", flag=True, help="Flags that are held or satisfied."),
+    Param("--tag", metavar="T", help="Only notes with this tag."),
+    Param("--latest", convert=whole, default=50, help="At most N notes (50)."),
+    Param("--flags", flag=True, help="Flags that are held or satisfied."),
     Param(
-        "agents",
-        "--agents",
-        flag=True,
-        help="Agents seen on the channel, and how far they have heard it.",
+        "--agents", flag=True, help="Agents seen on the channel, and how far they have heard it."
     ),
-    Param("topics", "--topics", flag=True, help="Topics of messages."),
-    Param("queues", "--queues", flag=True, help="Queues."),
+    Param("--topics", flag=True, help="Topics of messages."),
+    Param("--queues", flag=True, help="Queues."),
     text="Notes come without their values, newest first. JSON: for notes key, author, timestamp,"
     " tags; for flags flag, state, agent_id, timestamp, ttl, token, note; for agents agent_id,"
     " last_seen, heard, unheard; for topics topic, last_spoken; for queues queue.",

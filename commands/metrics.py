@@ -19,25 +19,22 @@ _GLANCE = 0.2
 VERB = Verb(
     "metrics",
     "Sum up the counts of workers and publishers, or export them to Prometheus.",
-    Param("queue", "--queue", metavar="Q", help="Only this queue."),
+    Param("--queue", metavar="Q", help="Only this queue."),
     Param(
-        "since",
         "--since",
         metavar="5m|TIME|ID",
         default="5m",
         help="Start so long ago, at a time, or at an entry's id (5m).",
     ),
-    Param("raw", "--raw", flag=True, help="Print the entries themselves, one JSON object a line."),
-    Param("follow", "--follow", flag=True, help="With --raw: wait for new entries."),
+    Param("--raw", flag=True, help="Print the entries themselves, one JSON object a line."),
+    Param("--follow", flag=True, help="With --raw: wait for new entries."),
     Param(
-        "serve",
         "--serve",
         metavar="PORT",
         convert=whole,
         help="Serve Prometheus on this port until interrupted (0: any free port).",
     ),
     Param(
-        "host",
         "--host",
         metavar="ADDRESS",
         help="With --serve: the address to listen on (127.0.0.1: this machine only).",

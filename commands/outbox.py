@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from agentbus.commands import _events, _format, _long_running, _together
-from agentbus.commands._declare import Call, Param, Verb
+from agentbus.commands._declare import Call, Param, Verb, actions
 from agentbus.commands._format import age, count
 from agentbus.commands._standing import holding
 
@@ -33,15 +33,9 @@ _LEASES: dict[str, Callable[[LeaseStanding], str]] = {
 VERB = Verb(
     "outbox",
     "Create an outbox, publish its waiting events, or show its status.",
-    Param(
-        "action",
-        metavar="ACTION",
-        required=True,
-        choices=("init", "relay", "status"),
-        help="init, relay or status.",
-    ),
-    Param("sql", "--sql", flag=True, help="With init: print the SQL instead of running it."),
-    Param("once", "--once", flag=True, help="With relay: publish what waits now, and end."),
+    actions("init", "relay", "status"),
+    Param("--sql", flag=True, help="With init: print the SQL instead of running it."),
+    Param("--once", flag=True, help="With relay: publish what waits now, and end."),
     _events.LEASE,
     *_events.PARAMS,
     text="'init' creates the tables that are missing; with --sql it prints the statements for an empty"

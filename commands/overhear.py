@@ -10,31 +10,25 @@ VERB = Verb(
     "overhear",
     "Print the messages that this agent has not heard yet.",
     Param(
-        "topic",
         "--topic",
         metavar="T",
         many=True,
         help="Only this topic, with a cursor of its own. May be repeated.",
     ),
     Param(
-        "since",
         "--since",
         metavar="ID|TIME|30m",
         help="Start after this message, or at this time; move no cursor.",
     ),
-    Param("last", "--last", convert=whole, help="The last N messages; move no cursor."),
+    Param("--last", convert=whole, help="The last N messages; move no cursor."),
     Param(
-        "max",
-        "--max",
-        "--limit",
-        convert=whole,
-        help="At most N messages (100; with --follow: no limit).",
+        "--max", "--limit", convert=whole, help="At most N messages (100; with --follow: no limit)."
     ),
-    Param("follow", "--follow", flag=True, help="Wait for new messages."),
-    Param("timeout", "--timeout", convert=seconds, help="With --follow: stop after S seconds."),
-    Param("peek", "--peek", flag=True, help="Move no cursor."),
-    Param("others", "--others", flag=True, help="Leave out this agent's own messages."),
-    Param("reset", "--reset", flag=True, help="Discard the cursor: start at the oldest message."),
+    Param("--follow", flag=True, help="Wait for new messages."),
+    Param("--timeout", convert=seconds, help="With --follow: stop after S seconds."),
+    Param("--peek", flag=True, help="Move no cursor."),
+    Param("--others", flag=True, help="Leave out this agent's own messages."),
+    Param("--reset", flag=True, help="Discard the cursor: start at the oldest message."),
     text="Oldest first. The cursor moves after the output is written, so an agent that is killed in"
     " between hears the messages again. If there is nothing new, prints nothing and exits 0. JSON:"
     " id, agent_id, topic, message, timestamp; event and its fields where the bus spoke.",

@@ -30,16 +30,12 @@ def header(text: str) -> tuple[str, str]:
 
 
 PRIORITY = Param(
-    "priority",
     "--priority",
     choices=("low", "normal", "high", "critical"),
     help="The task's priority (normal, unless the queue's policy says otherwise).",
 )
-CORRELATION_ID = Param(
-    "correlation_id", "--correlation-id", metavar="ID", help="Id of the larger unit of work."
-)
+CORRELATION_ID = Param("--correlation-id", metavar="ID", help="Id of the larger unit of work.")
 HEADER = Param(
-    "header",
     "--header",
     metavar="K=V",
     many=True,
@@ -51,46 +47,38 @@ VERB = Verb(
     "Add a task to a queue.",
     Param("queue", metavar="QUEUE", required=True, help="The queue."),
     Param("payload", metavar="PAYLOAD|-|@FILE", help="The payload."),
-    Param("lines", "--lines", flag=True, help="Publish a task for each line of stdin."),
+    Param("--lines", flag=True, help="Publish a task for each line of stdin."),
     Param(
-        "key",
         "--key",
         metavar="K",
         help="Dedup key: publish once within 300 s, unless the queue's policy says otherwise.",
     ),
     PRIORITY,
-    Param("delay", "--delay", convert=seconds, help="Deliver it after S seconds."),
+    Param("--delay", convert=seconds, help="Deliver it after S seconds."),
     Param(
-        "after",
         "--after",
         metavar="ID",
         many=True,
         help="Deliver it when the task with this id is done. May be repeated.",
     ),
     Param(
-        "after_group",
         "--after-group",
         metavar="G",
         help="With --after: the group that must have acknowledged those tasks (default).",
     ),
     CORRELATION_ID,
+    Param("--causation-id", metavar="ID", help="Id of the task that caused this one."),
     Param(
-        "causation_id", "--causation-id", metavar="ID", help="Id of the task that caused this one."
-    ),
-    Param(
-        "reply_to",
         "--reply-to",
         metavar="QUEUE",
         help="Publish a reply to this queue when the task is done, or buried.",
     ),
     Param(
-        "webhook",
         "--webhook",
         metavar="URL",
         help="POST the result to this https URL, if webhooks are enabled in the worker.",
     ),
     Param(
-        "ordering_key",
         "--ordering-key",
         metavar="K",
         help="Deliver tasks with this key in the order of publication.",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from agentbus.commands import _format
-from agentbus.commands._declare import Call, Param, Verb
+from agentbus.commands._declare import Call, Param, Verb, actions
 from agentbus.core.errors import UsageError
 
 TYPE_CHECKING = False
@@ -24,15 +24,9 @@ _COLUMNS: dict[str, Callable[[Quarantined], str]] = {
 VERB = Verb(
     "quarantine",
     "List the consumers that supervisors gave up, or release them.",
-    Param(
-        "action",
-        metavar="ACTION",
-        required=True,
-        choices=("list", "release"),
-        help="list or release.",
-    ),
+    actions("list", "release"),
     Param("name", metavar="NAME", help="The consumer to release."),
-    Param("all", "--all", flag=True, help="With release: all of them."),
+    Param("--all", flag=True, help="With release: all of them."),
     text="No supervisor of the project starts a consumer in quarantine, not even after a restart."
     " 'release' lets every running supervisor start it within about a second, without its earlier crashes."
     " Exit 5 if it is not in quarantine. Needs the extra events."

@@ -9,17 +9,16 @@ VERB = Verb(
     "recall",
     "Read a note by its key, or notes by their tags.",
     Param("name", metavar="KEY", help="The note's key."),
-    Param("key", "--key", metavar="K", help="The note's key."),
+    Param("--key", metavar="K", help="The note's key."),
     Param(
-        "tag",
         "--tag",
         metavar="A,B",
         many=True,
         convert=tags,
         help="Notes with any of these tags, newest first. May be repeated.",
     ),
-    Param("all", "--all", flag=True, help="Only notes with all of the tags."),
-    Param("latest", "--latest", convert=whole, default=10, help="At most N notes (10)."),
+    Param("--all", flag=True, help="Only notes with all of the tags."),
+    Param("--latest", convert=whole, default=10, help="At most N notes (10)."),
     text="With a key it prints only the note's text, unchanged. If there is no such note, exit 5."
     " JSON: key, value, author, timestamp, tags.",
     examples=(

@@ -40,13 +40,11 @@ VERB = Verb(
         many=True,
         help="Only this stream (q:mail, dlq:mail:default, ch:main); may be repeated.",
     ),
-    Param("where", "--where", metavar="SQL", help="Only rows that match this condition."),
+    Param("--where", metavar="SQL", help="Only rows that match this condition."),
     Param("queue", "--to-queue", metavar="Q", help="Publish all tasks to this queue."),
     Param("channel", "--to-channel", flag=True, help="Publish messages to the channel."),
-    Param(
-        "rate", "--rate", metavar="N", convert=positive, help="Publish at most N rows per second."
-    ),
-    Param("dry_run", "--dry-run", flag=True, help="Count the rows, and publish nothing."),
+    Param("--rate", metavar="N", convert=positive, help="Publish at most N rows per second."),
+    Param("--dry-run", flag=True, help="Count the rows, and publish nothing."),
     Param(
         "replay_id",
         "--id",
@@ -61,7 +59,6 @@ VERB = Verb(
         help="Replay version N of the archive.",
     ),
     Param(
-        "keep_replies",
         "--keep-replies",
         flag=True,
         help="Keep reply_to and webhook, so that results are sent again.",

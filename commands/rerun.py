@@ -11,15 +11,10 @@ VERB = Verb(
     "Deliver a group's acknowledged tasks again, starting at a task or a time.",
     Param("queue", metavar="QUEUE", required=True, help="The queue."),
     Param("start", "--from", metavar="ID|TIME|30m", help="Start at this task or time."),
-    Param(
-        "until",
-        "--until",
-        metavar="ID|TIME|30m",
-        help="Stop at this task or time (default: no limit).",
-    ),
-    Param("group", "--group", metavar="G", default="default", help="The group (default)."),
-    Param("limit", "--limit", convert=whole, help="At most N tasks."),
-    Param("dry_run", "--dry-run", flag=True, help="Only count the tasks."),
+    Param("--until", metavar="ID|TIME|30m", help="Stop at this task or time (default: no limit)."),
+    Param("--group", metavar="G", default="default", help="The group (default)."),
+    Param("--limit", convert=whole, help="At most N tasks."),
+    Param("--dry-run", flag=True, help="Only count the tasks."),
     text="Delivers the tasks that the group has acknowledged and that are still stored. Pending tasks and"
     " other groups are not affected. A rerun that was interrupted can be started again. Exit 5 if there"
     " is no such queue or group. JSON: queue, group, tasks, pending, first, last,"

@@ -9,9 +9,8 @@ VERB = Verb(
     "result",
     "Print the result of a finished task.",
     Param("id", metavar="ID", required=True, help="The task's id, as 'publish' printed it."),
-    Param("wait", "--wait", convert=seconds, help="Wait up to S seconds for it."),
+    Param("--wait", convert=seconds, help="Wait up to S seconds for it."),
     Param(
-        "group",
         "--group",
         metavar="G",
         help="The group, if several process the queue (default, or the only one).",

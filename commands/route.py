@@ -18,15 +18,13 @@ VERB = Verb(
     "Route incoming tasks to agents' queues by rules.",
     Param("rules", metavar="RULES.yaml", required=True, help="The file of rules."),
     Param(
-        "explain",
         "--explain",
         metavar="TASK",
         help="Only print where this task would go, and why: a JSON file, - for stdin, or JSON.",
     ),
-    Param("check", "--check", flag=True, help="Only check the rules."),
-    Param("drain", "--drain", flag=True, help="Stop when the queue is empty."),
+    Param("--check", flag=True, help="Only check the rules."),
+    Param("--drain", flag=True, help="Stop when the queue is empty."),
     Param(
-        "visibility",
         "--visibility",
         convert=seconds,
         default=10.0,

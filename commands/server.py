@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 from agentbus.commands import _values
-from agentbus.commands._declare import Call, Param, Verb
+from agentbus.commands._declare import Call, Verb, actions
 
 VERB = Verb(
     "server",
     "Control the embedded server.",
-    Param(
-        "action",
-        metavar="ACTION",
-        required=True,
-        choices=("start", "stop", "status", "run", "repair"),
-        help="start, stop, status, run or repair.",
-    ),
+    actions("start", "stop", "status", "run", "repair"),
     text="It starts when a verb needs it, and keeps running. 'run' keeps it in the foreground, for a"
     " service manager. 'repair' repairs a damaged append-only file, and keeps a copy. 'status'"
     " exits 5 if it does not run. JSON: running, directory, socket, log, version, pid, uptime,"

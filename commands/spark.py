@@ -9,7 +9,6 @@ VERB = Verb(
     "spark",
     "Show which Java and which Spark the pipeline runs on, and make it start faster.",
     Param(
-        "prepare",
         "--prepare",
         flag=True,
         help="Store Spark's classes, as Java has loaded them, in a file of about 200 MiB.",

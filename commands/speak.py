@@ -9,8 +9,8 @@ VERB = Verb(
     "speak",
     "Say something on the project's channel.",
     Param("text", metavar="TEXT|-|@FILE", help="The message."),
-    Param("msg", "--msg", metavar="TEXT", help="The message, taken literally."),
-    Param("topic", "--topic", metavar="T", help="The topic."),
+    Param("--msg", metavar="TEXT", help="The message, taken literally."),
+    Param("--topic", metavar="T", help="The topic."),
     text="Prints the id of the entry. JSON: id, agent_id, topic, message, timestamp.",
     examples=(
         "agentbus speak 'unit tests green' --topic build",

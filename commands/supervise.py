@@ -16,7 +16,6 @@ VERB = Verb(
     "Run each consumer of a module in its own process, and keep it running.",
     *_events.MODULE,
     Param(
-        "heartbeat_timeout",
         "--heartbeat-timeout",
         metavar="S",
         convert=seconds,
@@ -24,7 +23,6 @@ VERB = Verb(
         help="Kill a process that sends no heartbeat for S seconds (30).",
     ),
     Param(
-        "grace",
         "--grace",
         metavar="S",
         convert=seconds,

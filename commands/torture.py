@@ -44,7 +44,6 @@ VERB = Verb(
         help="What to torture: talk, flags, work, events, archive, or all of them (all).",
     ),
     Param(
-        "minutes",
         "--minutes",
         metavar="N",
         convert=_minutes,
@@ -52,28 +51,22 @@ VERB = Verb(
         help="Length of each mode on two cores (1); 0.2 is the short form, 10 what releases pass.",
     ),
     Param(
-        "seed",
-        "--seed",
-        metavar="S",
-        convert=whole,
-        help="Repeat the faults of a seed, in the same order.",
+        "--seed", metavar="S", convert=whole, help="Repeat the faults of a seed, in the same order."
     ),
     Param(
-        "server",
         "--server",
         metavar="HOST:PORT",
         help="Confirm the server at --url, by repeating its address.",
     ),
-    Param("control", "--control", metavar="NAME", help="Run this wrong implementation instead."),
-    Param("controls", "--controls", flag=True, help="Run all wrong implementations instead."),
+    Param("--control", metavar="NAME", help="Run this wrong implementation instead."),
+    Param("--controls", flag=True, help="Run all wrong implementations instead."),
     Param(
-        "database",
         "--database",
         metavar="sqlite|postgresql|URL",
         many=True,
         help="The databases for events, each in turn; a URL names an empty PostgreSQL database.",
     ),
-    Param("keep", "--keep", metavar="DIR", help="Keep all histories, in a new directory."),
+    Param("--keep", metavar="DIR", help="Keep all histories, in a new directory."),
     text="Real processes work while some are killed with -9, frozen and cut off, and their server is"
     " killed, restarted, stalled and starved; checks then judge their histories. It starts its own"
     " servers, and never uses that of the settings. With --url (and --server, to confirm) only clients and"

@@ -57,20 +57,17 @@ VERB = Verb(
     Param("queue", metavar="QUEUE", required=True, help="The queue."),
     Param("command", metavar="-- CMD...", many=True, help="The program and its arguments."),
     Param(
-        "handler",
         "--handler",
         metavar="MODULE:FUNCTION",
         help="Call a Python function with each delivery instead.",
     ),
     Param(
-        "group",
         "--group",
         metavar="G",
         default="default",
         help="Workers of one group share the tasks; each group gets them all (default).",
     ),
     Param(
-        "concurrency",
         "--concurrency",
         metavar="N",
         convert=at_least_one,
@@ -78,14 +75,12 @@ VERB = Verb(
         help="Run up to N tasks at once (1).",
     ),
     Param(
-        "attempts",
         "--attempts",
         metavar="N",
         convert=at_least_one,
         help="Attempts in all before a task is buried (4, unless the queue's policy says otherwise).",
     ),
     Param(
-        "visibility",
         "--visibility",
         metavar="S",
         convert=some_time,
@@ -93,23 +88,19 @@ VERB = Verb(
         " queue's policy says otherwise).",
     ),
     Param(
-        "timeout",
         "--timeout",
         metavar="S",
         convert=some_time,
         help="Kill the program and its children after S seconds; the task is retried.",
     ),
     Param(
-        "grace",
         "--grace",
         convert=seconds,
         default=_GRACE,
         help="On SIGTERM, give running tasks S seconds to finish (30).",
     ),
-    Param("drain", "--drain", flag=True, help="Stop when the queue is empty."),
-    Param(
-        "count", "--count", metavar="N", convert=at_least_one, help="Stop after N tasks are done."
-    ),
+    Param("--drain", flag=True, help="Stop when the queue is empty."),
+    Param("--count", metavar="N", convert=at_least_one, help="Stop after N tasks are done."),
     text="The program reads the task's payload from stdin, as JSON, and its metadata from the"
     " environment: AGENTBUS_TASK_ID, AGENTBUS_QUEUE, AGENTBUS_ATTEMPT, AGENTBUS_PRIORITY,"
     " AGENTBUS_CORRELATION_ID and so on. Exit 0: the task is done, and stdout is its result. Exit"
