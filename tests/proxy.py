@@ -7,7 +7,7 @@ import contextlib
 import ssl
 
 from agentbus.torture import network
-from agentbus.torture.network import Line, Listener
+from agentbus.torture.network import Listener, ProxyLine
 
 _CHUNK = 65536
 
@@ -39,7 +39,7 @@ class Proxy(network.Proxy):
         if not self.hang_up:
             await super().serve(reader, writer)
 
-    def loses_batch(self, line: Line) -> bool:
+    def loses_batch(self, line: ProxyLine) -> bool:
         """Count the batches, and lose every n-th."""
         self.batches += 1
         line.mute = line.mute or self.swallow

@@ -20,8 +20,6 @@ _QUOTED = re.compile(
 )
 # A sentence may go on in the next line, past what marks it as a comment.
 _BREAK = re.compile(r"\n[ \t]*(?:#|--)?[ \t]*(?=\w)")
-# Still to be cleaned.
-NOT_YET = ("agentbus", "commands")
 
 
 def read_by_users() -> Iterator[pathlib.Path]:
@@ -31,8 +29,7 @@ def read_by_users() -> Iterator[pathlib.Path]:
         "agentbus": (".py", ".lua"),
         "commands": (".py",),
     }.items():
-        if place not in NOT_YET:
-            yield from sorted(path for path in (ROOT / place).rglob("*") if path.suffix in kinds)
+        yield from sorted(path for path in (ROOT / place).rglob("*") if path.suffix in kinds)
 
 
 def blanked(found: re.Match[str]) -> str:

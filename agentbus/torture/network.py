@@ -111,7 +111,7 @@ class Proxy(Listener):
         # The next batch of replies or of requests is lost, with its connection.
         self.loses_reply = self.loses_request = False
         self.lost = 0
-        self._lines: set[Line] = set()
+        self._lines: set[ProxyLine] = set()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Pass bytes on, both ways, until one side closes."""
@@ -119,7 +119,7 @@ class Proxy(Listener):
             from_server, to_server = await asyncio.open_connection(*self._upstream)
         else:
             from_server, to_server = await asyncio.open_unix_connection(self._upstream)
-        line = Line()
+        line = ProxyLine()
         self._lines.add(line)
         over = asyncio.ensure_future(line.over.wait())
         ways = (
@@ -164,7 +164,7 @@ class Proxy(Listener):
         self._inside(_end)
 
     async def _request(
-        self, client: asyncio.StreamReader, server: asyncio.StreamWriter, line: Line
+        self, client: asyncio.StreamReader, server: asyncio.StreamWriter, line: ProxyLine
     ) -> None:
         while chunk := await client.read(_CHUNK):
             if self.loses and self.loses in chunk:
@@ -178,7 +178,7 @@ class Proxy(Listener):
                 await server.drain()
 
     async def _reply(
-        self, server: asyncio.StreamReader, client: asyncio.StreamWriter, line: Line
+        self, server: asyncio.StreamReader, client: asyncio.StreamWriter, line: ProxyLine
     ) -> None:
         while chunk := await server.read(_CHUNK):
             if self.loses_batch(line):
@@ -190,14 +190,14 @@ class Proxy(Listener):
                 client.write(chunk)
                 await client.drain()
 
-    def loses_batch(self, line: Line) -> bool:
+    def loses_batch(self, line: ProxyLine) -> bool:
         """Decide whether a batch of replies is lost, with its connection."""
         found = line.loses or self.loses_reply
         self.loses_reply = False
         return found
 
 
-class Line:
+class ProxyLine:
     """The faults of one connection."""
 
     def __init__(self) -> None:
