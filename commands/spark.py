@@ -7,7 +7,7 @@ from agentbus.commands._declare import Call, Param, Verb
 
 VERB = Verb(
     "spark",
-    "Show which Java and which Spark the pipeline runs on, and make it start faster.",
+    "Show which Java and Spark the pipeline uses, and make it start faster.",
     Param(
         "--prepare",
         flag=True,

@@ -424,13 +424,13 @@ def test_publishing_races_with_the_end_of_what_is_waited_for(connect: Connect) -
 DIES = """
 import os, signal, sys
 import agentbus
-from agentbus import consuming, ending
+from agentbus.queues import consumer, settle
 
 def dies(_scope):
     os.kill(os.getpid(), signal.SIGKILL)
     yield
 
-consuming.passed_on = ending.passed_on = dies
+consumer.passed_on = settle.passed_on = dies
 
 def handler(delivery):
     if delivery.payload == "bad":

@@ -275,7 +275,7 @@ def test_an_awaiter_that_is_interrupted_exits_130_without_a_word(shell):
 
 INTERRUPTED_AT_ITS_FIRST_WAIT = """
 import os, signal
-from agentbus.store import Wait
+from agentbus.store.steps import Wait
 make = Wait.__init__
 def interrupted(self, *args, **options):
     make(self, *args, **options)

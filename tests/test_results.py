@@ -70,7 +70,7 @@ def test_a_buried_task_says_so_with_its_error_and_its_letter(bus: agentbus.Bus) 
 
     assert buried.value.exit_code == 5
     assert isinstance(buried.value, NotFound)
-    assert f"dlq show mail {letter.id}" in str(buried.value)
+    assert f"dlq show mail {letter.id}" in (buried.value.shell_hint or "")
 
 
 def test_a_buried_task_that_was_replayed_says_as_which_task(bus: agentbus.Bus) -> None:

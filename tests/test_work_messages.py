@@ -6,7 +6,6 @@ import subprocess
 
 import pytest
 
-from agentbus.aio import AsyncBus
 from agentbus.client.bus import Bus
 from agentbus.errors import InvalidPayload, UsageError
 from tests.servers import Shell, program
@@ -140,9 +139,3 @@ def test_what_is_no_time_is_no_point_to_start_from(bus: Bus, start: object) -> N
         bus.metrics(since=start)
     with pytest.raises(UsageError, match="not a point to start from"):
         bus.queue("mail").replay_from(start)
-
-
-async def test_an_asynchronous_bus_says_that_it_does_not_fetch(abus: AsyncBus) -> None:
-    """At once, and leaves no coroutine behind."""
-    with pytest.raises(UsageError, match="fetch is for a blocking bus"):
-        abus.queue("mail").fetch()

@@ -64,7 +64,7 @@ from pyspark.sql.functions import udf
 from agentbus.pipeline.spark.session import session
 from agentbus.pipeline.spark.errors import told
 from agentbus.pipeline.rows import schema
-from agentbus.when import duration
+from agentbus.core.timespec import duration
 
 spark = session(remote=sys.argv[1])
 

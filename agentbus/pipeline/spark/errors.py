@@ -24,7 +24,9 @@ _OURS = {
     if isinstance(found, type) and issubclass(found, AgentBusError)
 }
 # As Python ends a traceback, whether or not it knows the class by its module.
-_RAISED = re.compile(rf"^\W*(?:agentbus\.errors\.)?({'|'.join(_OURS)}): (.+)$", re.MULTILINE)
+_RAISED = re.compile(
+    rf"^\W*(?:agentbus\.(?:core\.)?errors\.)?({'|'.join(_OURS)}): (.+)$", re.MULTILINE
+)
 # A Java exception's class before its message, and Spark's own marks around one.
 _JAVA_CLASS = re.compile(
     r"^(?:Caused by: |: |Exception in thread \"\S+\" )?(?:[a-z_$][\w$]*\.)+[\w$]+: "
