@@ -53,7 +53,11 @@ class Line:
 
     def show(self, text: str) -> None:
         """Draw a text in place of the one before; a terminal that is gone is not an error."""
-        self._drawn.update(self._task, description=plain(text))
+        # Measured for each line: a terminal may be resized, and a wrapped line is not removed whole.
+        text = plain(text)
+        with contextlib.suppress(OSError):
+            text = text[: os.get_terminal_size(2).columns]
+        self._drawn.update(self._task, description=text)
         with contextlib.suppress(OSError):
             self._drawn.start()
             self._drawn.refresh()

@@ -543,7 +543,7 @@ def test_what_waits_for_one_that_was_trimmed_away_is_buried(
 
     (letter,) = bus.queue("next").dead_letters()
     assert letter.task_id == second
-    assert "trimmed away" in letter.error
+    assert "was trimmed" in letter.error
     assert left_behind(bus) == 0
 
 

@@ -174,9 +174,9 @@ def test_doctor_fails_on_a_server_that_may_lose_data(shell, own_server, setting,
 @pytest.mark.parametrize(
     ("level", "status", "told"),
     [
-        ("always", "ok", "is on the disk before the answer"),
-        ("everysec", "ok", "a loss of power takes those"),
-        ("no", "warning", "a loss of power takes half a minute or more"),
+        ("always", "ok", "is on disk before the reply"),
+        ("everysec", "ok", "a power failure loses those"),
+        ("no", "warning", "a power failure loses half a minute or more"),
     ],
 )
 def test_doctor_says_what_a_loss_of_power_takes(shell, own_server, level, status, told):

@@ -661,7 +661,7 @@ def test_a_file_that_comes_with_a_repository_sets_nothing_of_webhooks(
     (tmp_path / ".agentbus.yaml").write_text(f"{line}\n")
     monkeypatch.chdir(tmp_path)
 
-    with pytest.raises(ConfigError, match="may not") as refused:
+    with pytest.raises(ConfigError, match="is not allowed in a project") as refused:
         settings.resolve()
 
     assert SECRET not in str(refused.value)

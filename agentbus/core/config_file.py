@@ -67,6 +67,6 @@ def _not_planted(path: str) -> None:
         return
     if around & stat.S_IWOTH and owner not in (0, os.getuid()):
         raise ConfigError(
-            f"the config file {path!a} is another user's, where everybody may write",
+            f"the config file {path!a} belongs to another user, in a directory that anyone can write to",
             hint="remove it, use another directory, or name the config file in AGENTBUS_CONFIG",
         )
