@@ -56,7 +56,8 @@ class Line:
         # Measured for each line: a terminal may be resized, and a wrapped line is not removed whole.
         text = plain(text)
         with contextlib.suppress(OSError):
-            text = text[: os.get_terminal_size(2).columns]
+            # A terminal of unknown width says 0.
+            text = text[: os.get_terminal_size(2).columns or None]
         self._drawn.update(self._task, description=text)
         with contextlib.suppress(OSError):
             self._drawn.start()
