@@ -1,3 +1,3 @@
-"""Webhooks: signed results posted to https URLs, with retries of their own."""
+"""Webhooks: signed results posted to https URLs, with their own retries."""
 
 from agentbus.workers.webhooks import *  # noqa: F403

@@ -64,7 +64,7 @@ def _send(call: Call, ledger: Ledger, stop: threading.Event) -> None:
 
 
 def _act(call: Call, ledger: Ledger, shop: _Shop, *, rolled_back: bool) -> bool:
-    """Send the shop's next event in a transaction of its own; tell whether it was committed."""
+    """Send the shop's next event in its own transaction; tell whether it was committed."""
     from agentbus.events import send_event
 
     stream = call.args.stream or _STREAM

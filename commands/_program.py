@@ -63,7 +63,7 @@ class ProgramStopped(ProgramFailed, Retry):
 
 
 class Program:
-    """A handler that runs a command for each delivery, in a process group of its own."""
+    """A handler that runs a command for each delivery, in its own process group."""
 
     def __init__(
         self,

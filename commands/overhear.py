@@ -13,7 +13,7 @@ VERB = Verb(
         "--topic",
         metavar="T",
         many=True,
-        help="Only this topic, with a cursor of its own. May be repeated.",
+        help="Only this topic, with its own cursor. May be repeated.",
     ),
     Param(
         "--since",

@@ -70,7 +70,7 @@ VERB = Verb(
     text="Real processes work while some are killed with -9, frozen and cut off, and their server is"
     " killed, restarted, stalled and starved; checks then judge their histories. It starts its own"
     " servers, and never uses that of the settings. With --url (and --server, to confirm) only clients and"
-    " connections suffer, in projects of their own, which are cleared. --control and --controls run"
+    " connections suffer, in their own projects, which are cleared. --control and --controls run"
     " deliberately wrong implementations in place of ours: each must be caught. Exit 6 if a guarantee was"
     " broken, fewer faults happened than planned, or a wrong implementation was not caught; the history is"
     " kept."
@@ -139,9 +139,7 @@ def _check(call: Call) -> None:
     if args.server is not None and not given:
         raise UsageError("--server goes with --url", hint="use both, or neither")
     if given and (args.controls or args.control is not None):
-        raise UsageError(
-            "wrong implementations run on a server of their own", hint="leave out --url"
-        )
+        raise UsageError("wrong implementations run on their own server", hint="leave out --url")
 
 
 def _server(call: Call) -> str | None:
@@ -158,8 +156,8 @@ def _server(call: Call) -> str | None:
         named = "" if call.args.server is None else f", and --server names {call.args.server}"
         raise Refused(
             f"the server at {where} was not started by torture{named}",
-            hint=f"add '--server {where}' to torture clients and connections there, and never the server,"
-            " in projects of their own whose names begin with torture, and which are cleared",
+            hint=f"add '--server {where}': torture kills clients and connections there, never the server,"
+            " and clears only projects whose names begin with torture",
         )
     return settings.url
 
@@ -204,7 +202,7 @@ def _databases(given: list[str], jobs: list[TortureJob]) -> tuple[str, ...]:
 def _begin(call: Call, torture: TortureRun) -> None:
     """Print the seed, and what each job does, before anything can fail."""
     names = ", ".join(dict.fromkeys(job.mode.name for job in torture.jobs))
-    where = "servers of its own"
+    where = "its own servers"
     if torture.url is not None:
         where = f"{modes.address(torture.url)}, where only clients suffer"
     head = f"seed {torture.seed}: {names}, {torture.minutes:g} min each, on {where}"

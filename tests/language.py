@@ -17,4 +17,6 @@ BANNED = {
     r"\b(?<![Tt]here )(?:is|are) no (?!(?:longer|more|less|such|need|one|matter|better)\b)[a-z]": "is not",
     r"\b[Hh](?:ave|as) (?:it|nothing(?: new)?|them|what \w+) (?:\w+ed|done|taken|run|made|sent)\b": "verb",
     r"\b[Ii]t be (?:said|noted|told)\b": "a plain sentence",
+    r"\bfor ever\b": "forever",
+    r"\bof (?:its|their|our) own\b": "its own …, a separate …",
 }

@@ -344,7 +344,7 @@ class AsyncQueue(Awaiting, Queue[Any]):
 
 
 def _several(payloads: Iterable[object]) -> Iterable[object]:
-    # Iterating over these would publish each character or key as a task of its own.
+    # Iterating over these would publish each character or key as its own task.
     if isinstance(payloads, (str, bytes, dict)):
         raise UsageError(
             f"the payloads are one {type(payloads).__name__}",

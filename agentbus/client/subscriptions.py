@@ -97,7 +97,7 @@ class Subscriptions(_Subscribing["Worker"]):
         return Worker(bus.runner, queue, handler, **options)
 
     def work(self, *, drain: bool = False) -> int:
-        """Run the registered handlers, each in a worker and thread of its own, until interrupted.
+        """Run the registered handlers, each in its own worker and thread, until interrupted.
 
         With `drain` it ends when the queues are empty. Returns the number of tasks done. A worker that
         fails stops the others, and its error is raised. Raises `UsageError` if no handler is registered.
@@ -117,7 +117,7 @@ class AsyncSubscriptions(_Subscribing["AsyncWorker"]):
         return AsyncWorker(bus.runner, queue, handler, **options)
 
     async def work(self, *, drain: bool = False) -> int:
-        """Run the registered handlers concurrently, each in a worker of its own, until cancelled.
+        """Run the registered handlers concurrently, each in its own worker, until cancelled.
 
         With `drain` it ends when the queues are empty. Returns the number of tasks done. A worker that
         fails stops the others, and its error is raised. Raises `UsageError` if no handler is registered.

@@ -1,4 +1,4 @@
-"""Declares consumers: a handler, its stream, and the name that identifies it for ever."""
+"""Declares consumers: a handler, its stream, and the name that identifies it forever."""
 
 from __future__ import annotations
 

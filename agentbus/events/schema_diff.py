@@ -45,8 +45,8 @@ _ANYTHING: dict[str, Any] = {}
 class SchemaChange:
     """A difference between two schemas of an event type; it `breaks` unless it only adds optional parts.
 
-    `path` is a JSON path into the payload (RFC 9535); `.*` stands for properties without a name of their
-    own.
+    `path` is a JSON path into the payload (RFC 9535); `.*` stands for properties that the schema does not
+    name.
     """
 
     stream: str

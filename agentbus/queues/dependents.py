@@ -65,7 +65,7 @@ def follow(scope: Scope, seconds: float | None = None) -> Op[None]:
         if not int(cursor):
             if not found:
                 return
-            # Buried dependents may have added outcomes of their own.
+            # Buried dependents may have added their own outcomes.
             found = False
 
 

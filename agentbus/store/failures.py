@@ -11,7 +11,7 @@ class GroupMissing(BackendUnavailable):
 
 
 _ACCESS = frozenset(("NOAUTH", "WRONGPASS", "NOPERM"))
-# Inside scripts, a refusal by ACL has no code of its own; its text differs before Redis 7.2.
+# Inside scripts, a refusal by ACL has no separate code; its text differs before Redis 7.2.
 _ACCESS_IN_WORDS = ("unauthenticated", "ACL failure in script", "user executing the script can't")
 
 

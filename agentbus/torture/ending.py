@@ -60,7 +60,7 @@ def nobody_left() -> Iterator[None]:
 def kill_those_with(variable: str, value: str) -> None:
     """Kill every process that was started with this value of a variable, also orphans.
 
-    The JVM of a killed process runs on for seconds, and for ever if its files are gone.
+    The JVM of a killed process runs on for seconds, and forever if its files are gone.
     """
     _kill(lambda: with_variable(variable, value) - {os.getpid()})
 

@@ -1,4 +1,4 @@
-"""Histories: what each process under torture writes down of its own operations, a line each.
+"""Histories: what each process under torture writes down about its own operations, a line each.
 
 Each process appends to its own file, so that neither its death nor the server's takes anything away. An
 operation that was invoked and never answered was cut off by a death, and may have happened or not.

@@ -96,7 +96,7 @@ def address(url: str) -> str:
     if found.scheme != "redis":
         raise ConfigError(
             f"{found.masked()} cannot be tortured: connections are spoilt on plain TCP alone",
-            hint="give redis://HOST:PORT, or no URL for a server of its own",
+            hint="give redis://HOST:PORT, or no URL to start a server",
         )
     if len(found.hosts) != 1 or not found.hosts[0][0]:
         raise ConfigError(f"{found.masked()} names no single server", hint="give redis://HOST:PORT")
@@ -123,7 +123,7 @@ class TortureJob(NamedTuple):
 
 
 class TortureRun:
-    """Jobs one after the other, by one seed, each in a directory of its own.
+    """Jobs one after the other, by one seed, each in its own directory.
 
     Iterate over it once: it yields each verdict as soon as it is known. Afterwards `place` holds the
     histories of jobs that did not pass or were interrupted, with `keep` of all jobs. Without a `seed`, one

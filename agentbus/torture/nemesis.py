@@ -19,7 +19,7 @@ CUT, HALF_OPEN, LATENCY = "cut", "half_open", "latency"
 LOST_REPLY, LOST_REQUEST = "lost_reply", "lost_request"
 SERVER_KILL, WIPE, SLOW_DISK = "server_kill", "wipe", "slow_disk"
 FULL_MEMORY, CLOCK = "full_memory", "clock_shift"
-# Faults of clients and their connections, and those of a server of our own.
+# Faults of clients and their connections, and those of a private server.
 OF_CLIENTS = (KILL, FREEZE, CUT, HALF_OPEN, LATENCY, LOST_REPLY, LOST_REQUEST)
 OF_SERVERS = (SERVER_KILL, WIPE, SLOW_DISK, FULL_MEMORY, CLOCK)
 

@@ -13,7 +13,7 @@ _CHUNK = 65536
 
 
 class Listener:
-    """A TCP server in a thread of its own."""
+    """A TCP server in its own thread."""
 
     def __init__(self) -> None:
         self._began = threading.Event()

@@ -1,4 +1,4 @@
-"""A server of our own, to be killed, frozen, starved and wiped; its clock can be shifted."""
+"""A private server, to be killed, frozen, starved and wiped; its clock can be shifted."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def clockwork() -> pathlib.Path | None:
 
 
 class DisposableServer:
-    """A real Valkey (or Redis) with its files in a directory of its own."""
+    """A real Valkey (or Redis) with its files in its own directory."""
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class DisposableServer:
         self.process = subprocess.Popen(
             [*self._clocked(), self.binary, *words, *self.options],
             stdin=subprocess.DEVNULL,
-            # Our stdout is data; the server has a log of its own.
+            # Our stdout is data; the server has its own log.
             stdout=subprocess.DEVNULL,
             # A Ctrl-C is for us, and we may still need the server before we end.
             process_group=0,

@@ -66,7 +66,7 @@ class AsyncWorker(AnyWorker):
 
 
 def _in_thread(work: Callable[[], Any]) -> asyncio.Future[Any]:
-    """Run a long function in a thread of its own, since the loop's executor has few."""
+    """Run a long function in its own thread, since the loop's executor has few."""
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[Any] = loop.create_future()
 

@@ -260,7 +260,7 @@ class Pool:
         assert isinstance(self._executor, Coroutines)
         began = time.monotonic()
         outcome: TaskOutcome | Taken = TaskOutcome(task, begun=False)
-        # Even if cancelled: a task that is not reported would be held for ever.
+        # Even if cancelled: a task that is not reported would be held forever.
         with contextlib.suppress(asyncio.CancelledError):
             async with self._free:
                 began = time.monotonic()

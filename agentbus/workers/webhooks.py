@@ -1,4 +1,4 @@
-"""Webhooks: signed results posted to https URLs, with retries of their own.
+"""Webhooks: signed results posted to https URLs, with their own retries.
 
 A worker with webhooks on appends each one to the queue `~webhooks`, atomically with settling the task. The
 sender is an ordinary worker on that queue, so retries, pauses and dead letters work as with any queue.

@@ -110,7 +110,7 @@ def _in_a_line(found: re.Match[str]) -> str:
 
 
 def measured(names: Sequence[str], size: str) -> Page:
-    """Run the benchmarks one after the other, each in a process of its own, and return what they found."""
+    """Run the benchmarks one after the other, each in its own process, and return what they found."""
     runs, failed = [], []
     for name in names:
         began = time.monotonic()

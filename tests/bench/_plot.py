@@ -2,7 +2,7 @@
 
 Written by hand: a hundred lines that draw bars are less than any library that does, and what they write
 stays the same for the same figures, so that a picture changes only where a figure does. The card has a
-background of its own, so that it can be read on any page; its colours follow the reader's wish for dark.
+its own background, so that it can be read on any page; its colours follow the reader's wish for dark.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def shown(value: float) -> str:
 
 
 def svg(figure: Figure) -> str:
-    """Return the picture: a document of its own, that names its figures as text."""
+    """Return the picture as a separate document that names its figures as text."""
     return "".join(_Drawing(figure).lines())
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 class Procrastinate:
     """Jobs that are deferred in the application's transaction, and run one after the other.
 
-    A job writes its effect in a transaction of its own: procrastinate takes and ends jobs in others.
+    A job writes its effect in its own transaction: procrastinate takes and ends jobs in others.
     """
 
     def __init__(self, ledger: Ledger, orders: sa.Table, effects: sa.Table) -> None:

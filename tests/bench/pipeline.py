@@ -249,7 +249,7 @@ def _costs(
 
 
 def by_cores(rows: int) -> Iterator[Figure]:
-    """One core and two; each in a process of its own."""
+    """One core and two; each in its own process."""
     found = {}
     with served() as (server, place):
         fill(server, "q:work", rows)

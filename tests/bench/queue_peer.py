@@ -1,4 +1,4 @@
-"""One peer's publisher and consumer, run in an environment of its own: NAME SOCKET COUNT.
+"""One peer's publisher and consumer, run in its own environment: NAME SOCKET COUNT.
 
 Prints JSON: tasks published a second, and tasks consumed a second, each with a call of a handler
 and an acknowledgement. Every peer is driven as its documentation says, by the fastest way it has.

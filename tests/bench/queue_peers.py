@@ -1,4 +1,4 @@
-"""Other task queues, installed into an environment of their own and measured on the same server.
+"""Other task queues, installed into their own environment and measured on the same server.
 
 Each is used in the fastest way that its documentation shows, with one handler call per task. OmniDaemon's
 pattern is that of its bus: read ten, await a handler for each, acknowledge each. The libraries differ in

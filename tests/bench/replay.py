@@ -4,7 +4,7 @@
 
 The rows are tasks of 200 bytes in four streams. The baseline reads the same files with pyarrow and sends
 plain XADDs, in pipelines, from one process; killed and restarted, it would send rows twice. The first
-replay of a session, in which Java is cold, has a row of its own.
+replay of a session, in which Java is cold, has its own row.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     python -m tests.bench.reports [--rows N] [--cores N] [--only raw|compacted]
 
 The baseline is one pass of Spark over the archive that reads every column of every row. Each part runs in
-a process of its own, started cold; Spark's start has a row of its own. Memory is the sum of the peaks of
+its own process, started cold; Spark's start has its own row. Memory is the sum of the peaks of
 Java and of each Python process.
 """
 
@@ -130,7 +130,7 @@ def _compacted(path: str, cores: int) -> float:
 
 
 def _apart(path: str, cores: int, what: str) -> dict[str, float]:
-    """Measure in a process of its own."""
+    """Measure in its own process."""
     words = [sys.executable, "-m", "tests.bench.reports", "--measure", what]
     words += ["--path", path, "--cores", str(cores)]
     done = subprocess.run(words, check=True, stdout=subprocess.PIPE, text=True)

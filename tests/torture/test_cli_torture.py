@@ -92,7 +92,7 @@ def test_a_run_that_passes_tells_its_seed_and_its_faults_and_leaves_nothing(temp
     assert (done.returncode, done.stderr) == (0, "")
     lines = done.stdout.splitlines()
     assert lines[:3] == [
-        "seed 4217: talk, 0.05 min each, on servers of its own",
+        "seed 4217: talk, 0.05 min each, on its own servers",
         "  talk  one client counts",
         "talk",
     ]
@@ -202,7 +202,7 @@ def test_a_server_that_it_did_not_start_has_to_be_named_twice(refused):
         assert code == 4
         assert "the server at db:6379 was not started by torture" in said
         assert "--server db:6379" in said
-        assert "projects of their own whose names begin with torture" in said
+        assert "clears only projects whose names begin with torture" in said
         assert "sesame" not in said
 
 
@@ -216,7 +216,7 @@ def test_a_server_that_it_did_not_start_has_to_be_named_twice(refused):
         (("--url", "redis://db?x=1", "--server", "db:6379"), "unknown option 'x'"),
         (("--url", "redis://db/x", "--server", "db:6379"), "names the database 'x'"),
         (("--server", "db:6379"), "--server goes with --url"),
-        (("--controls", "--url", "redis://db", "--server", "db:6379"), "server of their own"),
+        (("--controls", "--url", "redis://db", "--server", "db:6379"), "on their own server"),
         (("--controls", "--control", "well"), "exclude each other"),
         (("--control", "nowhere"), "use one of by_heart, well"),
         (("--database", "sqlite"), "--database is for events"),

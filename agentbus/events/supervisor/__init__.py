@@ -1,1 +1,1 @@
-"""The supervisor: runs each consumer of a module in a process of its own."""
+"""The supervisor: runs each consumer of a module in its own process."""

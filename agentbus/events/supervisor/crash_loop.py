@@ -38,7 +38,7 @@ def windows(
 
     The time between two crashes is at most a run just short of `healthy` seconds, `silence` until a process
     without heartbeats is killed, and the `longest` pause. The second window has room for 10 of those, since
-    otherwise a consumer could crash for ever.
+    otherwise a consumer could crash forever.
     """
     at_most = (healthy + silence + longest) * _MANY
     return [CrashWindow(_FEW, _FEW_WITHIN), CrashWindow(_MANY, max(_MANY_WITHIN, at_most))]

@@ -182,7 +182,7 @@ class ProcessFactory:
     ) -> dict[str, str] | None:
         """Return the stream of each consumer by its name; None if `stopped` was set meanwhile.
 
-        The module is loaded in a process of its own. Raises `UsageError`.
+        The module is loaded in its own process. Raises `UsageError`.
         """
         worker = WorkerProcess(f"look {self.module}", self._job(None, None))
         try:

@@ -167,7 +167,7 @@ class Bucket(Place):
         except (BotoCoreError, ClientError) as error:
             raise self._trouble(doing, name, error) from error
         except Exception as error:
-            # boto3's own copying has errors of its own, without a common base.
+            # boto3's own copying has its own errors, without a common base.
             if type(error).__module__.partition(".")[0] not in ("boto3", "s3transfer", "botocore"):
                 raise
             raise AgentBusError(f"cannot {doing} {self.uri(name)}") from error

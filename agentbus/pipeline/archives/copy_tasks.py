@@ -24,7 +24,7 @@ def copied(
     lots: Sequence[Sequence[Range]],
     on_share: Callable[[float], None] | None = None,
 ) -> list[File]:
-    """Copy each lot in a task of its own, and return the files that they wrote."""
+    """Copy each lot in its own task, and return the files that they wrote."""
     from pyspark.sql.functions import udf
 
     if not lots:

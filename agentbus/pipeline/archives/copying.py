@@ -2,7 +2,7 @@
 
 The rows do not pass through the JVM: a task is Spark's, which schedules it, spreads it, and tries it
 again; but Arrow's own writer writes the rows where they were decoded: Spark's writer takes rows one at a
-time, out of a process of its own.
+time from another process.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def _told(root: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        # Arrow puts pages of its own around the operating system's few words; S3 has no number.
+        # Arrow puts its own pages around the operating system's few words; S3 has no number.
         said = os.strerror(error.errno) if error.errno else str(error).partition("\n")[0]
         raise trouble("write to", root, OSError(error.errno or 0, said)) from error
 

@@ -135,7 +135,7 @@ class Log:
         if state.project != project:
             raise Refused(
                 f"{self.place} is the archive of the project {state.project}, not of {project}",
-                hint="give each project a path of its own",
+                hint="give each project its own path",
             )
 
     def state(self, version: int | None = None) -> State:

@@ -125,7 +125,7 @@ class Slice:
         return ("EVALSHA", digest("replant"), len(self.keys), *self.keys, *self.argv())
 
     def step(self, *, last_try: bool = False) -> Script:
-        """Return the slice as a step of its own."""
+        """Return the slice as a separate step."""
         return Script("replant", self.keys, self.argv(last_try=last_try))
 
     def drop(self, number: int) -> None:
@@ -175,7 +175,7 @@ class ReplayWriter(DataSourceArrowWriter):
 
 
 def source(task: ReplayTask) -> type[DataSource]:
-    """Return a data source of its own for one replay, to be registered and written to once.
+    """Return a data source for one replay, to be registered and written to once.
 
     Python pickles such a class whole, so that what it holds reaches the tasks without standing in an
     option, a plan or a log.
@@ -329,7 +329,7 @@ def publish(slices: list[Slice], patience: float, monotonic: Any = time.monotoni
         while slices:
             reply = replies.pop(0)
             if isinstance(reply, Exception):
-                # As a step of its own an error is understood, and a script that the server forgot is sent.
+                # In a separate step, an error is understood, and a script that the server forgot is sent.
                 reply = yield slices[0].step()
             state, passed = _read(reply)
             slices[0].drop(passed)

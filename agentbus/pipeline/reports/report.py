@@ -28,7 +28,7 @@ class Chart:
     """How a table is drawn.
 
     `x` names the column of the categories or moments. `y` names the column of figures, or several:
-    each is a series of its own. `series` names a column that splits the rows into series (of a heat
+    each is a separate series. `series` names a column that splits the rows into series (of a heat
     map: into its lines). Bars of categories are drawn in the order of the rows.
     """
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def source(settings: Settings) -> type[DataSource]:
-    """Return this source bound to settings, to be registered; it has a name of its own.
+    """Return this source bound to settings, to be registered; it has its own name.
 
     Python pickles such a class by value. So its settings, and a password in them, reach Spark's processes
     whatever their environment is, and appear in no option, plan or log.

@@ -86,7 +86,7 @@ class RangeReader(ServerConnection):
         replies = (yield Batch(asked)) if len(asked) > 1 else [None]
         for n, reply in enumerate(replies):
             if reply is None or isinstance(reply, ServerReply):
-                # A command of its own raises its error, or is retried.
+                # A separate command raises its error, or is retried.
                 replies[n] = yield Command(*asked[n])
         return replies
 

@@ -1,6 +1,6 @@
 """Starts Spark's JVM, and ends it if this process is interrupted before it is ready.
 
-Spark itself would leave it running for ever.
+Spark itself would leave it running forever.
 """
 
 from __future__ import annotations

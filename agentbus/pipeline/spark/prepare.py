@@ -26,7 +26,7 @@ _ENDS_WITHIN = 900.0
 def prepare(found: java.Java) -> pathlib.Path:
     """Make the file of Spark's classes for a Java, which takes a minute or two, and return its path.
 
-    Opens a session of its own, so none may be open in this process. Raises `ConfigError` if Spark does
+    Opens its own session, so none may be open in this process. Raises `ConfigError` if Spark does
     not start, Java does not write the file, or the cache directory cannot be written to.
     """
     cache = settings.cache_directory()

@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- Buries a dependent of a buried task; its own dependents are buried later.
 -- KEYS: recorded outcomes, awaited (of the buried task's queue), after, its bodies, dead letters, result, stats,
---       awaited (of its own queue), then three for each notification
+--       awaited (of its queue), then three for each notification
 -- ARGV: the record's field, the prefix of its members, the member, the outcome to record for the dependents of
 --       this one, the error, seconds to keep it (0: never), a counter to raise ('' for none), how many words follow,
 --       fields and values of the letter, then the words of each notification

@@ -71,7 +71,7 @@ def archived(path: pathlib.Path) -> tuple[list[ArchivedRow], list[Hole]]:
 
 
 def _own(row: dict[str, Any]) -> dict[str, str]:
-    """Return the fields of the entry that have columns of their own."""
+    """Return the fields of the entry that have their own columns."""
     columns = _COLUMNS.get(row["kind"], {})
     found = {field: row[column] for field, column in columns.items() if row[column] is not None}
     if row["kind"] == "channel" and row["payload"] is not None:

@@ -1,4 +1,4 @@
-"""The database of events: a file, a PostgreSQL of our own, or an empty one at a URL."""
+"""The database of events: a file, a private PostgreSQL, or an empty one at a URL."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A real PostgreSQL, from a wheel, in a directory of its own."""
+"""A real PostgreSQL, from a wheel, in its own directory."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def programs() -> pathlib.Path:
 def _as_nobody(place: pathlib.Path) -> list[str]:
     """Return the begin of a command line for PostgreSQL, which refuses to run as root.
 
-    In a user namespace of its own it runs as the user nobody, and its files stay ours. Where such a
+    In its own user namespace it runs as the user nobody, and its files stay ours. Where such a
     namespace is forbidden, it runs as the real user nobody.
     """
     if os.geteuid() != 0:
@@ -53,7 +53,7 @@ def _as_nobody(place: pathlib.Path) -> list[str]:
 
 
 class Postgres:
-    """A server with its files in a directory of its own."""
+    """A server with its files in its own directory."""
 
     def __init__(self, **settings: str) -> None:
         # A short path, since that of a socket is limited to 107 bytes.

@@ -99,7 +99,7 @@ class Contender:
             except FlagHeld:
                 return False
             except (NotHolder, OutcomeUnknown):
-                # A flag that is never satisfied would keep its awaiters for ever: go on until it is.
+                # A flag that is never satisfied would keep its awaiters forever: go on until it is.
                 pass
             except BackendUnavailable:
                 time.sleep(_BREATH)

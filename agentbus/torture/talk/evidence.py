@@ -12,7 +12,7 @@ from agentbus.torture.talk.agent import CLAIM, GAP, HEARD, JOT, LIFE, RECALL, SP
 
 # A stream id's two numbers.
 Position: TypeAlias = tuple[int, int]
-# An agent, and the topic that it overhears with a cursor of its own, or None.
+# An agent, and the topic that it overhears with its own cursor, or None.
 Reading: TypeAlias = tuple[str, str | None]
 
 

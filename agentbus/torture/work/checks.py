@@ -89,7 +89,7 @@ def published(entries: Iterable[HistoryEntry]) -> Publications:
 
 
 def events(entries: Iterable[HistoryEntry]) -> list[TaskEvent]:
-    """Return the events in workers' histories; successive processes of a role get names of their own."""
+    """Return the events in workers' histories; successive processes of a role get their own names."""
     lives: collections.Counter[str] = collections.Counter()
     found = []
     for entry in sorted(entries, key=lambda entry: entry.at):

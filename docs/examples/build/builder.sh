@@ -36,7 +36,7 @@ compile() {
 
 write_source
 for version in 1 2 3; do
-  # Should this process die now, the flag is free again after 30 s: no build hangs for ever.
+  # Should this process die now, the flag is free again after 30 s: no build hangs forever.
   # An assignment keeps the exit code, which a pipe would hide: 4 would mean that another builds.
   hold=$(agentbus announce build --ttl 30 --json)
   say "builds version $version (fencing token $(field token "$hold"))"

@@ -4,9 +4,9 @@
 # usage: run.sh [FOLDER]
 #
 # FOLDER (by default a temporary one, removed at the end) receives the build and `deployed/`.
-# The bus is whatever AGENTBUS_URL says, else the embedded server. The project is one of its own,
+# The bus is whatever AGENTBUS_URL says, else the embedded server. The project is a separate one,
 # removed at the end; EXAMPLE_PROJECT names another one, which is kept.
-# Each role gets a process group of its own, so that one signal ends it with all its children.
+# Each role gets its own process group, so that one signal ends it with all its children.
 set -eum
 unset CDPATH
 here=$(cd "$(dirname "$0")" && pwd)

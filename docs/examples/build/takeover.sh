@@ -3,7 +3,7 @@
 #
 # usage: takeover.sh
 #
-# The project is one of its own, removed at the end; EXAMPLE_PROJECT names another, which is kept.
+# The project is a separate one, removed at the end; EXAMPLE_PROJECT names another, which is kept.
 set -eu
 . "$(dirname "$0")/role.sh"
 export AGENTBUS_JSON=0

@@ -3,7 +3,7 @@
 #
 # usage: run.sh
 #
-# The bus is whatever AGENTBUS_URL says, else the embedded server. The project is one of its own,
+# The bus is whatever AGENTBUS_URL says, else the embedded server. The project is a separate one,
 # removed at the end; EXAMPLE_PROJECT names another one, which is kept.
 set -eu
 unset CDPATH
@@ -88,7 +88,7 @@ agentbus dlq list incoming --group router | sed 's/.* Bury: /buried: /'
 title 'The order in which the builder worked'
 cat "$logs/builder"
 
-title 'Two agents that would hand a matter to each other for ever'
+title 'Two agents that would hand a matter to each other forever'
 agentbus publish incoming '{"task": "the button", "type": "polish"}' >/dev/null
 agentbus overhear --topic coordination --since 0-0 --follow --max 1 --timeout "$patience" |
   sed 's/.*: it goes/it goes/'
