@@ -149,7 +149,7 @@ class Call:
 
     def enter(self) -> Scope:
         """Open the backend of the settings, for `run` and `each`, and return its scope."""
-        from agentbus.store.backends import enter
+        from agentbus.store.scope import enter
 
         self._backend, scope = enter(self.settings)
         self._link = self._backend.link()
@@ -157,19 +157,21 @@ class Call:
 
     def run(self, op: Op[T], *, patience: float = 0.0) -> T:
         """Run an operation on the scope that `enter` returned, and return its result."""
-        from agentbus.store.driver import run
+        from agentbus.store import driver
 
         assert self._link is not None
-        return run(self._link, self._attempt(op, patience))
+        if patience:
+            return driver.run(self._link, self._attempt(op, patience=patience))
+        return driver.at_once(self._link, op, self.settings.deadline, self._attempt, _prepare)
 
     def each(self, op: Op[None], *, patience: float = 0.0) -> Iterator[Any]:
         """Run an operation on the scope that `enter` returned, and yield what it emits."""
         from agentbus.store.driver import iterate
 
         assert self._link is not None
-        return iterate(self._link, self._attempt(op, patience))
+        return iterate(self._link, self._attempt(op, patience=patience))
 
-    def _attempt(self, op: Op[T], patience: float) -> Op[T]:
+    def _attempt(self, op: Op[T], elapsed: float = 0.0, *, patience: float = 0.0) -> Op[T]:
         from agentbus.store.operation import attempt
 
         return attempt(
@@ -177,6 +179,7 @@ class Call:
             where=self._backend.name,
             deadline=self.settings.deadline,
             patience=patience,
+            elapsed=elapsed,
             advice=self._backend.advice,
             meanwhile=_prepare,
         )

@@ -16,6 +16,8 @@ import redis
 import agentbus
 import agentbus.aio
 from agentbus.errors import BackendUnavailable, OutcomeUnknown
+from agentbus.store.operation import attempt
+from agentbus.store.steps import Command, LinkDown, one_step
 from tests.proxy import Impostor, Proxy
 from tests.servers import Server, Shell, free_port
 
@@ -414,6 +416,22 @@ def test_errors_of_the_library_have_the_documented_exit_codes(silent, connect_to
             bus.recall("key")
 
     assert (write.value.exit_code, read.value.exit_code) == (7, 1)
+
+
+def test_the_time_of_a_failed_first_try_counts_toward_the_deadline():
+    now = 103.0
+    op = attempt(
+        one_step(Command("GET", "key")),
+        where="here",
+        deadline=5.0,
+        elapsed=3.0,
+        monotonic=lambda: now,
+    )
+    next(op)
+    now = 105.1
+
+    with pytest.raises(BackendUnavailable):
+        op.throw(LinkDown("no answer", sent=True))
 
 
 class Leaping(Proxy):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 
-from agentbus.core.names import MAX_BODY_BYTES, name
+from agentbus.core.names import MAX_BODY_BYTES, name, project
 from agentbus.core.settings_names import IN_FILES, IN_OWN_FILE, ON, VARIABLES
 
 TYPE_CHECKING = False
@@ -97,7 +97,7 @@ def resolve(flags: Mapping[str, object] | None = None) -> Settings:
 
     def value(setting: str, default: object) -> Any:
         found, line = pick(setting, default)
-        if sources[setting] == "default":
+        if sources[setting] == "default" or _is_sound(setting, found):
             return found
         from agentbus.core.settings_check import checked
 
@@ -119,6 +119,23 @@ def resolve(flags: Mapping[str, object] | None = None) -> Settings:
         queues=value("queues", None),
         health=value("health", None),
     )
+
+
+def _is_sound(setting: str, value: object) -> bool:
+    # What environments set for every verb is checked without `settings_check`, which describes mistakes and
+    # whose import takes a tenth of a verb.
+    if type(value) is not str:
+        return False
+    try:
+        if setting == "agent":
+            name("agent", value)
+        elif setting == "project":
+            project(value)
+        else:
+            return setting == "url" and value != ""
+    except Exception:  # noqa: BLE001 (described by `settings_check`)
+        return False
+    return True
 
 
 def json_wished(argv: Sequence[str]) -> bool:

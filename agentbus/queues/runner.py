@@ -8,9 +8,9 @@ import time
 
 from agentbus.core import names
 from agentbus.core.errors import AgentBusError
-from agentbus.store.backends import enter
 from agentbus.store.driver import at_once, iterate, run
 from agentbus.store.operation import attempt
+from agentbus.store.scope import enter
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -63,6 +63,7 @@ class _AnyRunner:
         deadline: float | None = None,
         *,
         answered: bool = False,
+        elapsed: float = 0.0,
     ) -> Op[T]:
         """Wrap an operation so that transient failures are retried; times are in seconds."""
         return attempt(
@@ -71,9 +72,13 @@ class _AnyRunner:
             deadline=self.settings.deadline if deadline is None else deadline,
             patience=patience,
             answered=answered,
+            elapsed=elapsed,
             advice=self.backend.advice,
             monotonic=self.scope.monotonic,
         )
+
+    def _again(self, op: Op[T], elapsed: float) -> Op[T]:
+        return self.attempt(op, elapsed=elapsed)
 
     def record(self, verb: str | None, began: float, error: BaseException | None = None) -> None:
         """Log the outcome of a verb, if the program has loaded `logging`."""
@@ -122,7 +127,7 @@ class Runner(_AnyRunner):
         began = time.monotonic()
         try:
             if patience is None and deadline is None:
-                found = at_once(self.link, op, self.settings.deadline, self.attempt)
+                found = at_once(self.link, op, self.settings.deadline, self._again)
             else:
                 found = run(self.link, self.attempt(op, patience, deadline))
         except AgentBusError as error:

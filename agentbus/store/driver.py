@@ -37,29 +37,38 @@ def run(link: Link, op: Op[T]) -> T:
         return value
 
 
-def at_once(link: Link, op: Op[T], deadline: float, again: Callable[[Op[T]], Op[T]]) -> T:
+def at_once(
+    link: Link,
+    op: Op[T],
+    deadline: float,
+    again: Callable[[Op[T], float], Op[T]],
+    meanwhile: Callable[[], None] | None = None,
+) -> T:
     """Run an operation; after its first failure, wrap it in `again`, which retries.
 
-    Failures are rare, and wrapping every operation would cost a tenth of a publish.
+    Failures are rare, and wrapping every operation would cost a tenth of a publish. `again` also gets the
+    seconds that the failed step took. `meanwhile` is called while the first answer is awaited.
     """
-    execute, send = link.execute, op.send
+    execute, send, now = link.execute, op.send, time.monotonic
     try:
         step = next(op)
+        step.meanwhile = step.meanwhile or meanwhile
         while not isinstance(step, Pause):
             step.within = deadline * 0.6
             step.sendings = 1
+            began = now()
             try:
                 reply = execute(step)
             except (LinkDown, ServerReply) as failure:
                 if not (isinstance(failure, LinkDown) and failure.sent):
                     # It did not arrive, or was not executed.
                     step.sendings = 0
-                break
+                return run(link, again(_from(op, step), now() - began))
             step = send(reply)
     except StopIteration as result:
         value: T = result.value
         return value
-    return run(link, again(_from(op, step)))
+    return run(link, again(_from(op, step), 0.0))
 
 
 def _from(op: Op[T], step: Step) -> Op[T]:

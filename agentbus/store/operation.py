@@ -34,6 +34,7 @@ def attempt(
     deadline: float,
     patience: float | Callable[[], float] | None = None,
     answered: bool = False,
+    elapsed: float = 0.0,
     advice: str | None = None,
     monotonic: Callable[[], float] = time.monotonic,
     meanwhile: Callable[[], None] | None = None,
@@ -42,10 +43,11 @@ def attempt(
 
     `deadline` is in seconds and counts while the server does not answer. Once it has answered (`answered`:
     before this call), `patience` may extend it: seconds from the start, or a function that returns the
-    seconds left. A verb that waits for an hour thus survives a restart. `advice` is a hint for when the
-    server does not answer. `meanwhile` is called while the first answer is awaited.
+    seconds left. A verb that waits for an hour thus survives a restart. `elapsed` is the seconds that the
+    first step has taken already. `advice` is a hint for when the server does not answer. `meanwhile` is
+    called while the first answer is awaited.
     """
-    began = monotonic()
+    began = monotonic() - elapsed
 
     def allowed(since: float) -> float:
         if not answered or patience is None:
@@ -58,7 +60,8 @@ def attempt(
         step = next(op)
         step.meanwhile = step.meanwhile or meanwhile
         while True:
-            started = monotonic()
+            started = monotonic() - elapsed
+            elapsed = 0.0
             pause = _FIRST_PAUSE
             maybe_done = step.sendings > 0
             while True:

@@ -1,4 +1,4 @@
-"""The project and agent of a bus, and what its operations share."""
+"""Opens the backend that the settings name, and holds what all operations on it share."""
 
 from __future__ import annotations
 
@@ -7,14 +7,21 @@ import time
 
 from agentbus.core.keys import Keys
 from agentbus.core.names import MAX_BODY_BYTES
+from agentbus.core.settings import socket_path
+from agentbus.store.backend import Backend
+from agentbus.store.target import Target
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from agentbus.core.settings import Settings
     from agentbus.store.steps import Step
 
 CHANNEL_BOUND = 10_000
+_EMBEDDED_ADVICE = (
+    "see 'agentbus server status' and its log; 'agentbus server repair' repairs a damaged file"
+)
 _WITHOUT_END = 2**62
 
 
@@ -108,3 +115,27 @@ class Scope:
         """
         if step.sendings == 1:
             self._free.append(once.slot)
+
+
+def enter(settings: Settings) -> tuple[Backend, Scope]:
+    """Return the backend that the settings name (without a URL the embedded server), and its scope."""
+    project = settings.project
+    if settings.url is None:
+        target = Target(path=socket_path())
+        chosen = Backend("the embedded server", lambda _within: target, revive=_start)
+        chosen.advice = _EMBEDDED_ADVICE
+    else:
+        from agentbus.store.schemes import backend
+
+        chosen = backend(settings.url, project)
+    if chosen.wraps and not project.startswith("{"):
+        project = f"{{{project}}}"
+    return chosen, Scope(
+        project, settings.agent, max_body=settings.max_body, webhooks=settings.webhooks
+    )
+
+
+def _start(within: float) -> None:
+    from agentbus.store.embedded.launch import ensure
+
+    ensure(within)

@@ -17,7 +17,7 @@ from agentbus.pipeline.source import planning
 from agentbus.pipeline.source.bound_source import source
 from agentbus.pipeline.source.discovery import ALL, Discovery, Selection
 from agentbus.pipeline.source.range_reader import RangeReader
-from agentbus.store.backends import enter
+from agentbus.store.scope import enter
 from agentbus.store.steps import Batch, ServerReply
 
 if TYPE_CHECKING:
