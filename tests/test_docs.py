@@ -30,7 +30,7 @@ import agentbus
 import agentbus.aio
 from agentbus import errors
 from agentbus.commands._declare import GLOBAL, VERBS, module, parse as parse_line
-from agentbus.core import names, settings_names
+from agentbus.core import names, settings
 from agentbus.core.keys import Keys
 from agentbus.core.record import Record
 from agentbus.store import schemes
@@ -170,14 +170,14 @@ def test_every_word_that_a_project_may_not_hold_is_listed():
 
 def test_every_setting_is_described_with_its_variables():
     offenders = []
-    for setting, variables in settings_names.VARIABLES.items():
+    for setting, variables in settings.VARIABLES.items():
         rows = [
             row for row in page("settings.md").splitlines() if row.startswith(f"| `{setting}` |")
         ]
         if (
             len(rows) != 1
             or any(f"`{variable}" not in rows[0] for variable in variables)
-            or ("in files" in rows[0]) != (setting in settings_names.IN_FILES)
+            or ("in files" in rows[0]) != (setting in settings.IN_FILES)
         ):
             offenders.append((setting, rows))
 

@@ -9,7 +9,7 @@ import pytest
 import yaml
 from hypothesis import given, strategies as st
 
-from agentbus.core import settings, settings_names
+from agentbus.core import settings
 from tests import inprocess
 from tests.hostile import World, hostile, raw
 from tests.profiles import few
@@ -51,7 +51,7 @@ def _dumped(value: object) -> bytes:
 
 
 SETTINGS = sorted(
-    {*settings_names.IN_FILES, *settings_names.IN_OWN_FILE, "queues", "bound", "attempts", "mail"}
+    {*settings.IN_FILES, *settings.IN_OWN_FILE, "queues", "bound", "attempts", "mail"}
 )
 RULES = [
     *(

@@ -10,7 +10,7 @@ import subprocess
 import pytest
 from hypothesis import given, strategies as st
 
-from agentbus.core import settings, settings_names
+from agentbus.core import settings
 from agentbus.core.config_file import load
 from agentbus.errors import ConfigError, UsageError
 from tests import profiles  # noqa: F401 (loads the profile)
@@ -284,11 +284,11 @@ def test_any_file_is_read_or_refused_in_a_sentence(data, tmp_path_factory):
     path = tmp_path_factory.mktemp("config") / "c.yaml"
     path.write_bytes(data)
     try:
-        found = load(str(path))
+        found = load(str(path), settings.IN_FILES, ())
     except ConfigError as refused:
         assert str(refused).isprintable()  # noqa: PT017
     else:
-        assert set(found) <= set(settings_names.IN_FILES)
+        assert set(found) <= set(settings.IN_FILES)
 
 
 @pytest.mark.parametrize("setting", ["log", "server", "config"])

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from agentbus.core import yaml_reader
 from agentbus.core.errors import ConfigError
-from agentbus.core.settings_names import IN_FILES, IN_OWN_FILE
 from agentbus.core.validate import Map, Problems, nearest, shown
 
 if TYPE_CHECKING:
@@ -34,19 +33,23 @@ def contents(path: str, kind: str = "config file", *, hint: str) -> bytes:
     return data
 
 
-def load(path: str, known: Sequence[str] = IN_FILES, *, nearby: bool = False) -> Map:
-    """Return the settings in a config file, which may set what is `known`; an empty file sets nothing.
+def load(
+    path: str, anywhere: Sequence[str], in_own: Sequence[str], *, nearby: bool = False
+) -> Map:
+    """Return the settings in a config file; an empty file sets nothing.
 
-    A file that was found `nearby` must not be one that another user put where everybody may write.
+    Any file may set what `anywhere` lists. A file that was found `nearby` may not set what `in_own` lists,
+    and must not be one that another user put where everybody may write.
     """
     if nearby:
         _not_planted(path)
     problems = Problems(path)
     data = contents(path, hint="correct its permissions, or name another config file")
+    known = anywhere if nearby else (*anywhere, *in_own)
     root = yaml_reader.read(data, problems, typed=True)
     if root is not None:
         for key, _ in root.entries("'setting: value' lines"):
-            if key.value in IN_OWN_FILE and key.value not in known:
+            if key.value in in_own and key.value not in known:
                 key.add(
                     f"the key {shown(key.value)} is not allowed in a project's file",
                     "set it in the environment, or in your own config file",

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 MAX_NAME_BYTES = 256
 MAX_PROJECT_BYTES = 128
 MAX_BODY_BYTES = 256 * 1024
+LOG_LEVELS = ("debug", "info", "warning", "error", "off")
 
 # The word that follows the project in a key. A project's later segments may not be one of these,
 # so that no key of `app` can be read as a key of `app:x`, nor the other way round.

@@ -11,8 +11,8 @@ import stat
 import time
 
 from agentbus.core.clock import rfc3339
+from agentbus.core.names import LOG_LEVELS
 from agentbus.core.settings import log_path
-from agentbus.core.settings_names import LOG_LEVELS
 
 _ROTATE_AT = 10 * 1024 * 1024
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 
 from agentbus.core.names import MAX_BODY_BYTES, name, project
-from agentbus.core.settings_names import IN_FILES, IN_OWN_FILE, ON, VARIABLES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -17,6 +16,34 @@ if TYPE_CHECKING:
 
     from agentbus.core.validate import Map
 
+# setting: the environment variables that set it, first found wins.
+VARIABLES = {
+    "agent": ("AGENTBUS_AGENT", "AGENT_ID"),
+    "project": ("AGENTBUS_PROJECT", "PROJECT_PREFIX"),
+    "url": ("AGENTBUS_URL", "REDIS_URL"),
+    "json": ("AGENTBUS_JSON",),
+    "log_level": ("AGENTBUS_LOG_LEVEL",),
+    "log": ("AGENTBUS_LOG",),
+    "config": ("AGENTBUS_CONFIG",),
+    "deadline": ("AGENTBUS_DEADLINE",),
+    "max_body": ("AGENTBUS_MAX_BODY",),
+    "server": ("AGENTBUS_SERVER",),
+    "database": ("AGENTBUS_DATABASE",),
+    "webhooks": ("AGENTBUS_WEBHOOKS",),
+    "webhook_secret": ("AGENTBUS_WEBHOOK_SECRET",),
+    "webhook_allow": ("AGENTBUS_WEBHOOK_ALLOW",),
+    "queues": (),
+    "health": (),
+}
+# What any config file may set. A file in a repository must not choose the log's path or the server's
+# program.
+IN_FILES = (
+    *("agent", "project", "url", "json", "log_level", "deadline", "max_body"),
+    *("queues", "health"),
+)
+# What only the user's own file, or one chosen by --config, may set beside these: a repository must not
+# send results to the network, outside or inside, nor name a file to write to.
+IN_OWN_FILE = ("database", "webhooks", "webhook_secret", "webhook_allow")
 DEFAULT_DEADLINE = 5.0
 # A unix socket's path must fit into 108 bytes on Linux and 104 on macOS.
 _LONGEST_SOCKET_PATH = 100
@@ -74,10 +101,7 @@ def resolve(flags: Mapping[str, object] | None = None) -> Settings:
     if paths:
         from agentbus.core.config_file import load
 
-        own = (*IN_FILES, *IN_OWN_FILE)
-        files = [
-            (path, load(path, IN_FILES if nearby else own, nearby=nearby)) for path, nearby in paths
-        ]
+        files = [(path, load(path, IN_FILES, IN_OWN_FILE, nearby=nearby)) for path, nearby in paths]
 
     def pick(setting: str, default: object) -> tuple[object, int]:
         if setting in given:
@@ -143,7 +167,12 @@ def json_wished(argv: Sequence[str]) -> bool:
     before = list(argv)
     if "--" in before:
         before = before[: before.index("--")]
-    return "--json" in before or os.environ.get("AGENTBUS_JSON", "").lower() in ON
+    switch = os.environ.get("AGENTBUS_JSON")
+    if "--json" in before or not switch:
+        return "--json" in before
+    from agentbus.core.settings_check import ON
+
+    return switch.lower() in ON
 
 
 def default_agent() -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from agentbus.core import names
 from agentbus.core.errors import ConfigError, InvalidName, UsageError
-from agentbus.core.settings_names import LOG_LEVELS, ON
 from agentbus.core.validate import Located, Problems
 
 TYPE_CHECKING = False
@@ -13,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 _LARGEST_BODY = 64 * 1024 * 1024
+ON = ("1", "true", "yes", "on")
 _OFF = ("0", "false", "no", "off")
 
 
@@ -50,7 +50,7 @@ def _switch(given: Located) -> bool | None:
 def _level(given: Located) -> str | None:
     # YAML reads an unquoted `off` as false.
     text = "off" if given.value is False else str(given.value).lower()
-    return text if text in LOG_LEVELS else given.wrong(f"one of {', '.join(LOG_LEVELS)}")
+    return text if text in names.LOG_LEVELS else given.wrong(f"one of {', '.join(names.LOG_LEVELS)}")
 
 
 def _seconds(given: Located) -> float | None:

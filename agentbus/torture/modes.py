@@ -13,7 +13,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import NamedTuple
 
-from agentbus.core import settings, settings_names
+from agentbus.core import settings
 from agentbus.core.errors import ConfigError, UsageError
 from agentbus.store.url import read
 from agentbus.torture import ending
@@ -226,7 +226,7 @@ def _directory(keep: pathlib.Path | None) -> pathlib.Path:
 def _sealed(place: pathlib.Path, config: pathlib.Path) -> Iterator[None]:
     """Hide all settings of the user from clients: variables, files, and the state of servers."""
     config.touch()
-    names = {name for names in settings_names.VARIABLES.values() for name in names} - {*_KEPT}
+    names = {name for names in settings.VARIABLES.values() for name in names} - {*_KEPT}
     sealed: Mapping[str, str | None] = {
         **dict.fromkeys(names),
         _CONFIG: str(config),
