@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from agentbus.admin import pause
 from agentbus.commands import _values
 from agentbus.commands._declare import Param, seconds
 from agentbus.core.errors import TimedOut
+from agentbus.store.scope import CONFIRM
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ OPTIONS = (
     Param(
         "--wait",
         convert=seconds,
-        default=pause.CONFIRM,
+        default=CONFIRM,
         help="Wait S seconds for the workers to confirm (5).",
     ),
 )

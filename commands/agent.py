@@ -9,6 +9,7 @@ from agentbus.commands._format import count
 from agentbus.commands._output import plain
 from agentbus.core.clock import rfc3339
 from agentbus.core.errors import NotFound, TimedOut, UsageError
+from agentbus.store.scope import CONFIRM
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ def _order_to(call: Call, subject: dict[str, str]) -> None:
     if args.action == "resume":
         _pause_order.show_resumed(out, kind, name, had=bus.resume(**subject))
     elif args.action == "pause":
-        wait = pause.CONFIRM if args.wait is None else args.wait
+        wait = CONFIRM if args.wait is None else args.wait
         _pause_order.show_confirmed(out, bus.pause(**subject, why=args.why, wait=wait), wait)
     else:
         wait = pause.GRACE if args.wait is None else args.wait

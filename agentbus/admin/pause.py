@@ -13,6 +13,7 @@ from agentbus.core.stream import text
 from agentbus.queues.consumer import Consumption
 from agentbus.queues.ids import PRIORITIES, missing
 from agentbus.queues.settle import ASIDE
+from agentbus.store.scope import CONFIRM
 from agentbus.store.steps import Batch, Command, Pause, Script
 from agentbus.workers.registry import parsed, withdraw, workers
 
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
     from agentbus.store.steps import Op
     from agentbus.workers.registry import Registered
 
-# Seconds to wait for confirmations; longer than the time after which a worker counts as dead.
-CONFIRM = 5.0
 GRACE = 30.0
 # The kind of an order to all workers.
 PROJECT = "project"

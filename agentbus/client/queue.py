@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from agentbus.admin import entries, pause, stats
 from agentbus.core import names
 from agentbus.core.errors import UsageError
-from agentbus.queues import dead_letters, dependencies, ids, publish, rerun, results
+from agentbus.queues import ids, publish
+from agentbus.store.scope import CONFIRM
 from agentbus.store.verb import Awaiting, BusT_co, Emits, OnBus, Patient, stream_verb, verb
 
 if TYPE_CHECKING:
@@ -82,6 +82,8 @@ class Queue(OnBus[BusT_co]):
         if after_group is not None and after is None:
             raise UsageError("after_group needs after", hint="leave it out")
         if after is not None and (others := [after] if isinstance(after, str) else [*after]):
+            from agentbus.queues import dependencies
+
             return dependencies.publish(
                 self._scope,
                 self.name,
@@ -158,6 +160,8 @@ class Queue(OnBus[BusT_co]):
         `group` selects the consumer group whose result is read: by default `default`, or the only group
         that there is. Raises `TaskBuried`, `TimedOut`, and `NotFound` if the task is not done or unknown.
         """
+        from agentbus.queues import results
+
         policies = self._bus.runner.policies
         kept, letters = policies.results_of, policies.letters_of
         op = results.result(self._scope, task_id, wait, group, kept_for=kept, letters_of=letters)
@@ -210,6 +214,8 @@ class Queue(OnBus[BusT_co]):
         `start` and `until` are task ids, times such as `2024-01-20T15:30:00Z`, durations such as `30m`
         (ago), or unix times in seconds. Pending tasks are not affected. Raises `NotFound`.
         """
+        from agentbus.queues import rerun
+
         names.name("group", group)
         return rerun.replay_from(
             self._scope, self.name, group, start, until, dry_run=dry_run, limit=limit
@@ -228,6 +234,8 @@ class Queue(OnBus[BusT_co]):
 
         `match` selects the letters whose error contains this text.
         """
+        from agentbus.queues import dead_letters
+
         return dead_letters.dead_letters(
             *self._box(group), limit, after, match, letters_of=self._letters
         )
@@ -240,12 +248,16 @@ class Queue(OnBus[BusT_co]):
 
         `after` and `match` are as in `dead_letters`.
         """
+        from agentbus.queues import dead_letters
+
         op = dead_letters.each(*self._box(group), after, match, letters_of=self._letters)
         return Emits(op, 0.0)
 
     @verb
     def letter(self, letter_id: str, *, group: str = "default") -> Op[Letter]:
         """Return the dead letter with this id. Raises `NotFound`."""
+        from agentbus.queues import dead_letters
+
         return dead_letters.letter(*self._box(group), letter_id, letters_of=self._letters)
 
     @verb
@@ -255,6 +267,8 @@ class Queue(OnBus[BusT_co]):
         Idempotent: a second call returns the same id. Raises `NotFound`, and `UsageError` for a letter that
         holds no task.
         """
+        from agentbus.queues import dead_letters
+
         return dead_letters.replay(*self._box(group), letter_id, to=to, letters_of=self._letters)
 
     @verb
@@ -266,6 +280,8 @@ class Queue(OnBus[BusT_co]):
         `match` selects the letters whose error contains this text. Each letter is replayed atomically, not
         all together; a call after a failure continues where the first one stopped.
         """
+        from agentbus.queues import dead_letters
+
         return dead_letters.replay_all(
             *self._box(group), match=match, to=to, letters_of=self._letters
         )
@@ -276,6 +292,8 @@ class Queue(OnBus[BusT_co]):
 
         `match` selects the letters whose error contains this text.
         """
+        from agentbus.queues import dead_letters
+
         return dead_letters.purge(*self._box(group), ids, match, letters_of=self._letters)
 
     @verb
@@ -284,11 +302,15 @@ class Queue(OnBus[BusT_co]):
 
         Raises `NotFound`.
         """
+        from agentbus.admin import stats
+
         return stats.groups(self._scope, self.name, letters_of=self._letters)
 
     @verb
     def remaining(self, group: str = "default") -> Op[int]:
         """Return how many tasks a group has yet to finish, including those that are not due yet."""
+        from agentbus.admin import stats
+
         return stats.left(self._scope, self.name, names.name("group", group))
 
     @verb
@@ -305,25 +327,33 @@ class Queue(OnBus[BusT_co]):
         Returns the oldest `limit` entries; with `start` (a task id, an RFC 3339 time, or `30m` ago) those
         from there on; with `last` the newest ones. Raises `NotFound`, `UsageError`.
         """
+        from agentbus.admin import entries
+
         return entries.inspect(self._scope, self.name, group, last=last, start=start, limit=limit)
 
     @verb
-    def pause(self, why: str | None = None, *, wait: float = pause.CONFIRM) -> Patient[Order]:
+    def pause(self, why: str | None = None, *, wait: float = CONFIRM) -> Patient[Order]:
         """Pause this queue: workers stop taking new tasks until `resume`.
 
         Waits up to `wait` seconds for the workers to confirm, as `bus.pause` does.
         """
+        from agentbus.admin import pause
+
         op = pause.pause(self._scope, "queue", self.name, why, wait=wait)
         return Patient(op, wait)
 
     @verb
     def resume(self) -> Op[bool]:
         """Resume this queue, and return whether it was paused."""
+        from agentbus.admin import pause
+
         return pause.resume(self._scope, "queue", self.name)
 
     @verb
     def paused(self) -> Op[Order | None]:
         """Return the order that pauses this queue, or None."""
+        from agentbus.admin import pause
+
         return pause.order_of(self._scope, "queue", self.name)
 
     def _batched(self, priority: str | None, on_full: str | None) -> dict[str, Any]:

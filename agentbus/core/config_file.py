@@ -33,9 +33,7 @@ def contents(path: str, kind: str = "config file", *, hint: str) -> bytes:
     return data
 
 
-def load(
-    path: str, anywhere: Sequence[str], in_own: Sequence[str], *, nearby: bool = False
-) -> Map:
+def load(path: str, anywhere: Sequence[str], in_own: Sequence[str], *, nearby: bool = False) -> Map:
     """Return the settings in a config file; an empty file sets nothing.
 
     Any file may set what `anywhere` lists. A file that was found `nearby` may not set what `in_own` lists,

@@ -50,7 +50,9 @@ def _switch(given: Located) -> bool | None:
 def _level(given: Located) -> str | None:
     # YAML reads an unquoted `off` as false.
     text = "off" if given.value is False else str(given.value).lower()
-    return text if text in names.LOG_LEVELS else given.wrong(f"one of {', '.join(names.LOG_LEVELS)}")
+    return (
+        text if text in names.LOG_LEVELS else given.wrong(f"one of {', '.join(names.LOG_LEVELS)}")
+    )
 
 
 def _seconds(given: Located) -> float | None:

@@ -56,6 +56,8 @@ class Intervals:
 
 
 INTERVALS = Intervals()
+# Seconds to wait until workers confirm an order; longer than the time after which one counts as dead.
+CONFIRM = 5.0
 
 
 class Scope:
