@@ -8,11 +8,11 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from agentbus.core.errors import BackendUnavailable
+from agentbus.store.connection import Server, Target
 from agentbus.store.hiredis_reader import buffer, reader
 from agentbus.store.resp import commands, forgotten, moved, pack, settle
 from agentbus.store.steps import LinkDown, ServerReply, Step, Wait
 from agentbus.store.tail import Tails
-from agentbus.store.target import Server, Target
 
 if TYPE_CHECKING:
     from agentbus.store.steps import Arg

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from agentbus.store.connection import PlainLink
-from agentbus.store.target import Server
+from agentbus.store.connection import PlainLink, Server
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ import redis.sentinel
 from redis.exceptions import RedisClusterException
 
 from agentbus.core.errors import ConfigError
+from agentbus.store.connection import Target
 from agentbus.store.steps import LinkDown
-from agentbus.store.target import Target
 from agentbus.store.url import Url
 
 _ACCESS = ("WRONGPASS", "NOAUTH", "NOPERM", "invalid username-password")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from agentbus.core.errors import ConfigError, UnknownBackend
 from agentbus.store.backend import Backend
-from agentbus.store.target import Target
+from agentbus.store.connection import Target
 from agentbus.store.url import Url, read
 
 TYPE_CHECKING = False

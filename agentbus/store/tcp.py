@@ -9,35 +9,36 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from agentbus.store.target import Target
 
+def connect(host: str, port: int, tls: Any, until: float) -> Any:
+    """Connect to the first of a host's addresses that answers; raises `OSError`.
 
-def connect(target: Target, until: float) -> Any:
-    """Connect to the first of a host's addresses that answers; raises `OSError`."""
+    `tls` is an `ssl.SSLContext`, or None.
+    """
     last: OSError | None = None
     # As str, even an ASCII name would load the IDNA tables.
-    host = target.host.encode() if target.host.isascii() else target.host
-    found = _socket.getaddrinfo(host, target.port, 0, _socket.SOCK_STREAM)
-    for family, kind, protocol, _name, address in found:
+    name = host.encode() if host.isascii() else host
+    found = _socket.getaddrinfo(name, port, 0, _socket.SOCK_STREAM)
+    for family, kind, protocol, _canonical, address in found:
         sock = _socket.socket(family, kind, protocol)
         try:
             sock.settimeout(max(0.001, until - time.monotonic()))
             sock.connect(address)
             sock.setsockopt(_socket.IPPROTO_TCP, _socket.TCP_NODELAY, 1)
-            return _secured(sock, target, until) if target.tls is not None else sock
+            return _secured(sock, host, tls, until) if tls is not None else sock
         except OSError as error:
             sock.close()
             last = error
     raise last or OSError("the host has no address")
 
 
-def _secured(plain: _socket.socket, target: Target, until: float) -> Any:
+def _secured(plain: _socket.socket, host: str, tls: Any, until: float) -> Any:
     import socket
 
     sock = socket.socket(fileno=plain.detach())
     try:
         sock.settimeout(max(0.001, until - time.monotonic()))
-        return target.tls.wrap_socket(sock, server_hostname=target.host)
+        return tls.wrap_socket(sock, server_hostname=host)
     except BaseException:
         sock.close()
         raise

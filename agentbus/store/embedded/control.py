@@ -12,11 +12,10 @@ from typing import NoReturn
 from agentbus.core.errors import AgentBusError, BackendUnavailable, NotFound, Refused
 from agentbus.core.record import Record
 from agentbus.core.settings import server_directory, socket_path
-from agentbus.store.connection import PlainLink
+from agentbus.store.connection import PlainLink, Server, Target
 from agentbus.store.embedded import binary
 from agentbus.store.embedded.launch import Lock, alive_now, arguments, ensure, log_path, prepare
 from agentbus.store.steps import Command, LinkDown, ServerReply
-from agentbus.store.target import Server, Target
 
 _STOPS_WITHIN = 30.0
 _GLANCE = 0.01
