@@ -44,11 +44,18 @@ def parse_rfc3339(text: str) -> float | None:
 
 
 def duration(text: str) -> float | None:
-    """Parse `90`, `1.5s`, `30m`, `2h`, `7d` as seconds, else None."""
-    for unit in ("ms", "s", "m", "h", "d", "w"):
-        if text.endswith(unit):
-            return _scaled(text[: -len(unit)], _UNITS[unit])
-    return _scaled(text, 1.0)
+    """Parse `90`, `.5`, `1.5s`, `30m`, `1h30m`, `7d` as seconds, else None; the longest unit is first."""
+    total, above, rest = 0.0, float("inf"), text
+    while True:
+        end = len(rest) - len(rest.lstrip("0123456789."))
+        unit = "ms" if rest[end : end + 2] == "ms" else rest[end : end + 1]
+        scale = 1.0 if rest is text and not unit else _UNITS.get(unit, above)
+        part = _scaled(rest[:end], scale)
+        if part is None or scale >= above:
+            return None
+        total, above, rest = total + part, scale, rest[end + len(unit) :]
+        if not rest:
+            return total
 
 
 def stream_id(text: str) -> tuple[int, int] | None:
@@ -122,7 +129,7 @@ def _minutes(offset: str) -> int | None:
 
 def _scaled(text: str, unit: float) -> float | None:
     whole, dot, fraction = text.partition(".")
-    if not (_number(whole) and (not dot or _number(fraction))) or len(text) > 18:
+    if not _number(fraction if dot else whole) or not _number(whole or "0") or len(text) > 18:
         return None
     return float(text) * unit
 
