@@ -8,10 +8,12 @@ from agentbus.core.errors import InvalidPayload, UsageError
 
 
 def fetched(what: str, argument: str, limit: int, option: str | None) -> str:
-    """Return the contents of stdin (`-`) or of a file (`@FILE`)."""
+    """Return the text on stdin (`-`) without its last newline, or the contents of a file (`@FILE`)."""
     if argument == "-":
         try:
-            return _decoded(what, _read(0, limit), "stdin", limit)
+            text = _decoded(what, _read(0, limit), "stdin", limit)
+            # `echo` and most programs end their output with a newline that is not meant to be sent.
+            return text[:-1].removesuffix("\r") if text.endswith("\n") else text
         except OSError as error:
             raise UsageError(
                 f"stdin cannot be read ({error.strerror})", hint=f"pipe the {what} into it"

@@ -98,7 +98,7 @@ def test_a_note_that_will_not_do_is_a_usage_error(shell, args):
 
 @pytest.mark.parametrize("value", ["no newline", "one\n", "\n\n two \n\n", "Grüße 🚀\t", "\x1b[1m"])
 def test_recall_prints_exactly_the_value(shell, value):
-    shell.ok("jot", "plan", "-", stdin=value)
+    shell.ok("jot", "plan", "--value", value)
 
     assert shell.ok("recall", "plan") == value
     assert shell.ok("recall", "--key", "plan") == value

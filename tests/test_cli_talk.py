@@ -75,10 +75,27 @@ def test_an_option_takes_a_body_literally(shell, text):
     assert heard(shell) == [text]
 
 
-def test_a_body_from_stdin_is_kept_to_the_letter(shell):
-    shell.ok("speak", "-", stdin="two\n  lines: Grüße 🚀\n\n")
+@pytest.mark.parametrize(
+    ("stdin", "body"),
+    [
+        ("two\n  lines: Grüße 🚀\n\n", "two\n  lines: Grüße 🚀\n"),
+        ("one\n", "one"),
+        ("one\r\n", "one"),
+        ("one\r", "one\r"),
+        ("no newline", "no newline"),
+    ],
+)
+def test_a_body_from_stdin_is_kept_but_for_its_last_newline(shell, stdin, body):
+    shell.ok("speak", "-", stdin=stdin.encode())
 
-    assert heard(shell) == ["two\n  lines: Grüße 🚀\n\n"]
+    assert heard(shell) == [body]
+
+
+def test_a_body_from_a_file_is_kept_with_its_last_newline(shell):
+    (shell.home / "body.txt").write_bytes(b"one\n")
+    shell.ok("speak", f"@{shell.home}/body.txt")
+
+    assert heard(shell) == ["one\n"]
 
 
 @pytest.mark.parametrize(
@@ -87,6 +104,7 @@ def test_a_body_from_stdin_is_kept_to_the_letter(shell):
         (["speak", ""], None),
         (["speak", "--msg", ""], None),
         (["speak", "-"], ""),
+        (["speak", "-"], "\n"),
         (["speak", "@empty"], None),
         (["speak"], None),
         (["speak", "hi", "--msg", "hi"], None),
