@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import os
 
-from agentbus.core.oplog import quoted
+from agentbus.core.oplog import JOINER, quoted
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-_JOINER = "\u200d"
 
 
 class ReaderGone(Exception):
@@ -71,12 +69,12 @@ def plain(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(
-        c if c.isprintable() or c == _JOINER else repr(c)[1:-1] if c != "\t" else " " for c in text
+        c if c.isprintable() or c == JOINER else repr(c)[1:-1] if c != "\t" else " " for c in text
     )
 
 
 def to_json(value: object) -> str:
-    """Return a value as JSON in ASCII."""
+    """Return a value as JSON."""
     if isinstance(value, str):
         return quoted(value)
     if value is None:

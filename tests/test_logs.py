@@ -295,5 +295,9 @@ def test_a_handler_follows_no_link_either(kind, tmp_path):
 def test_quoted_text_is_json():
     for text in ("", "plain", 'a"b', "a\\b", "a\nb", "\x7f", "é", "\U0001f600", "\u2028", "\ud800"):
         assert json.loads(oplog.quoted(text)) == text
-        assert oplog.quoted(text).isascii()
         assert oplog.quoted(text).isprintable()
+        assert oplog.quoted(text).encode()
+
+
+def test_quoted_text_keeps_what_a_reader_can_read():
+    assert oplog.quoted("Grüße 🚀 👩\u200d👧") == '"Grüße 🚀 👩\u200d👧"'

@@ -14,6 +14,8 @@ from agentbus.core.clock import rfc3339
 from agentbus.core.names import LOG_LEVELS
 from agentbus.core.settings import log_path
 
+# Joins emoji into one, and does no harm on a terminal.
+JOINER = "\u200d"
 _ROTATE_AT = 10 * 1024 * 1024
 
 
@@ -68,9 +70,18 @@ def _value(value: object) -> str:
 
 
 def quoted(text: str) -> str:
-    """Return text as a JSON string in ASCII."""
-    if text.isascii() and text.isprintable() and '"' not in text and "\\" not in text:
+    """Return text as a JSON string, with characters that are not printable escaped."""
+    if text.isprintable() and '"' not in text and "\\" not in text:
         return f'"{text}"'
+    from _json import encode_basestring
+
+    # Raw, they could move a terminal's cursor, or could not be encoded.
+    return "".join(
+        c if c.isprintable() or c == JOINER else _escaped(c) for c in encode_basestring(text)
+    )
+
+
+def _escaped(character: str) -> str:
     from _json import encode_basestring_ascii
 
-    return encode_basestring_ascii(text).replace("\x7f", "\\u007f")
+    return "\\u007f" if character == "\x7f" else encode_basestring_ascii(character)[1:-1]
