@@ -24,34 +24,34 @@ if TYPE_CHECKING:
 
 
 class Param:
-    """An argument or an option. `names` are an option's spellings; an argument has none.
+    """An argument or an option, by its usage: `QUEUE`, `--json`, `--max, --limit N`.
 
-    An option that is declared by its spellings alone has its value under the first of them.
-    `metavar` is what help calls the value: by default N for a whole number, and S for seconds.
+    An option without a word for its value, and without choices, is a flag. `dest` is the name of the
+    value, by default the argument's or the option's first one.
     """
 
     def __init__(
         self,
-        dest: str,
-        *names: str,
+        usage: str,
         help: str,
-        metavar: str | None = None,
+        *,
+        dest: str | None = None,
         convert: Convert | None = None,
         default: object = None,
-        flag: bool = False,
         many: bool = False,
         required: bool = False,
         choices: Sequence[str] = (),
     ) -> None:
-        if dest.startswith("-"):
-            names, dest = (dest, *names), dest.lstrip("-").replace("-", "_")
-        self.dest = dest
-        self.names = names
+        words = usage.split(", ") if usage[:2] == "--" and usage[2] != " " else []
+        if words:
+            words[-1], _, usage = words[-1].partition(" ")
+        self.names = tuple(words)
+        self.dest = dest or (words[0][2:].replace("-", "_") if words else usage.lower())
+        self.metavar = usage or None
+        self.flag = not (usage or choices)
         self.help = help
-        self.metavar = metavar or _METAVARS.get(convert)
         self.convert = convert
         self.default = default
-        self.flag = flag
         self.many = many
         self.required = required
         self.choices = choices
@@ -215,13 +215,13 @@ def body(
 def actions(*names: str) -> Param:
     """Declare the argument that names a verb's action."""
     listed = f"{', '.join(names[:-1])} or {names[-1]}."
-    return Param("action", metavar="ACTION", required=True, choices=names, help=listed)
+    return Param("ACTION", listed, required=True, choices=names)
 
 
 # The two ways to name the one flag of a verb.
 FLAG = (
-    Param("name", metavar="NAME", help="The flag."),
-    Param("--flag", metavar="NAME", help="The flag."),
+    Param("NAME", "The flag."),
+    Param("--flag NAME", "The flag."),
 )
 
 
@@ -256,40 +256,26 @@ def seconds(text: str) -> float:
     return found
 
 
-# What help calls a value that one of these converts.
-_METAVARS: dict[Convert | None, str] = {whole: "N", seconds: "S"}
-
-
 def tags(text: str) -> list[str]:
     """Convert tags separated by commas."""
     return [tag.strip() for tag in text.split(",") if tag.strip()]
 
 
 GLOBAL = (
-    Param("--agent", metavar="ID", help="The agent's name. [AGENTBUS_AGENT]"),
+    Param("--agent ID", "The agent's name. [AGENTBUS_AGENT]"),
+    Param("--project, --project-prefix PREFIX", "Key prefix (project). [AGENTBUS_PROJECT]"),
     Param(
-        "--project",
-        "--project-prefix",
-        metavar="PREFIX",
-        help="Key prefix (project). [AGENTBUS_PROJECT]",
+        "--url, --redis-url URL", "URL of the server; default: the embedded server. [AGENTBUS_URL]"
     ),
+    Param("--json", "Print one JSON object a line. [AGENTBUS_JSON=1]"),
     Param(
-        "--url",
-        "--redis-url",
-        metavar="URL",
-        help="URL of the server; default: the embedded server. [AGENTBUS_URL]",
+        "--log-level LEVEL", "Log level: debug, info, warning, error or off. [AGENTBUS_LOG_LEVEL]"
     ),
-    Param("--json", flag=True, help="Print one JSON object a line. [AGENTBUS_JSON=1]"),
+    Param("--config FILE", "The config file. [AGENTBUS_CONFIG]"),
     Param(
-        "--log-level",
-        metavar="LEVEL",
-        help="Log level: debug, info, warning, error or off. [AGENTBUS_LOG_LEVEL]",
-    ),
-    Param("--config", metavar="FILE", help="The config file. [AGENTBUS_CONFIG]"),
-    Param(
-        "--deadline",
+        "--deadline S",
+        "Give up on an unresponsive server after S seconds. [AGENTBUS_DEADLINE]",
         convert=seconds,
-        help="Give up on an unresponsive server after S seconds. [AGENTBUS_DEADLINE]",
     ),
 )
 

@@ -25,24 +25,20 @@ _SHORTEST_LEASE = 0.5
 
 MODULE = (
     Param(
-        "module",
-        metavar="MODULE",
+        "MODULE",
+        "The module that declares them with @consumer; the current directory counts.",
         required=True,
-        help="The module that declares them with @consumer; the current directory counts.",
     ),
-    Param("--name", metavar="N", help="Only the consumer of this name."),
+    Param("--name N", "Only the consumer of this name."),
 )
 PARAMS = (
     Param(
-        "--database",
-        metavar="URL",
-        help="postgresql://… or sqlite:///PATH; without it a file of the project's own."
+        "--database URL",
+        "postgresql://… or sqlite:///PATH; without it a file of the project's own."
         " [AGENTBUS_DATABASE]",
     ),
-    Param(
-        "--prefix", metavar="P", default="agentbus_", help="Prefix of the table names (agentbus_)."
-    ),
-    Param("--schema", metavar="S", help="PostgreSQL's schema of the tables."),
+    Param("--prefix P", "Prefix of the table names (agentbus_).", default="agentbus_"),
+    Param("--schema S", "PostgreSQL's schema of the tables."),
 )
 
 
@@ -54,11 +50,10 @@ def _lease(text: str) -> float:
 
 
 LEASE = Param(
-    "--lease",
-    metavar="SEC",
+    "--lease SEC",
+    "Lease of a process on a stream, in seconds or as 1m (30).",
     convert=_lease,
     default=30.0,
-    help="Lease of a process on a stream, in seconds or as 1m (30).",
 )
 
 

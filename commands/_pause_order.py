@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from agentbus.commands._output import Out
 
 OPTIONS = (
-    Param("--why", metavar="TEXT", help="The reason, shown in listings."),
+    Param("--why TEXT", "The reason, shown in listings."),
     Param(
-        "--wait",
+        "--wait S",
+        "Wait S seconds for the workers to confirm (5).",
         convert=seconds,
         default=CONFIRM,
-        help="Wait S seconds for the workers to confirm (5).",
     ),
 )
 

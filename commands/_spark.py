@@ -28,20 +28,17 @@ def _setting(text: str) -> tuple[str, str]:
 
 PARAMS = (
     Param(
-        "--master",
-        metavar="URL",
-        help="Spark cluster, as spark://HOST:PORT (default: all cores of this machine).",
+        "--master URL", "Spark cluster, as spark://HOST:PORT (default: all cores of this machine)."
     ),
-    Param("--remote", metavar="URL", help="Spark Connect server, as sc://HOST:PORT."),
+    Param("--remote URL", "Spark Connect server, as sc://HOST:PORT."),
     Param(
-        "conf",
-        "--spark-conf",
-        metavar="NAME=VALUE",
+        "--spark-conf NAME=VALUE",
+        "Spark setting; may be repeated.",
+        dest="conf",
         convert=_setting,
         many=True,
-        help="Spark setting; may be repeated.",
     ),
-    Param("--verbose", flag=True, help="Show Spark's log."),
+    Param("--verbose", "Show Spark's log."),
 )
 
 

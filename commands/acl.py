@@ -10,14 +10,10 @@ from agentbus.commands._declare import Call, Param, Verb
 VERB = Verb(
     "acl",
     "Print the ACL rule that confines a user of the server to this project.",
-    Param("--user", metavar="NAME", help="The user's name (default: the project's)."),
-    Param("--read-only", flag=True, help="Grant read access only."),
-    Param("--file", flag=True, help="Print a line for an ACL file instead of a command."),
-    Param(
-        "--password-stdin",
-        flag=True,
-        help="Read a password from stdin; only its digest is printed.",
-    ),
+    Param("--user NAME", "The user's name (default: the project's)."),
+    Param("--read-only", "Grant read access only."),
+    Param("--file", "Print a line for an ACL file instead of a command."),
+    Param("--password-stdin", "Read a password from stdin; only its digest is printed."),
     text="Prints a command for redis-cli, to be run by an administrator. The user can run every verb in"
     " this project, and nothing in another. No password is printed; without --password-stdin the"
     " user's passwords stay as they are, and a new user has none. No server is contacted. JSON:"

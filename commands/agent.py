@@ -21,13 +21,13 @@ VERB = Verb(
     "agent",
     "List, pause, resume and remove agents and workers.",
     actions("list", "get", "pause", "resume", "delete"),
-    Param("name", metavar="NAME", help="A worker, or an agent (all of its workers)."),
-    Param("--all", flag=True, help="With list: include those last seen more than an hour ago."),
-    Param("--why", metavar="TEXT", help="With pause: the reason, shown in listings."),
+    Param("NAME", "A worker, or an agent (all of its workers)."),
+    Param("--all", "With list: include those last seen more than an hour ago."),
+    Param("--why TEXT", "With pause: the reason, shown in listings."),
     Param(
-        "--wait",
+        "--wait S",
+        "Wait S seconds for the workers to confirm (5 with pause, 30 with delete).",
         convert=seconds,
-        help="Wait S seconds for the workers to confirm (5 with pause, 30 with delete).",
     ),
     text="'list' prints each agent with the flags it holds and the messages it has not heard, and a"
     " line for each of its workers. 'get' prints every field of a worker. 'pause' also applies to"

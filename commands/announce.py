@@ -9,9 +9,9 @@ VERB = Verb(
     "announce",
     "Take a flag: announce that this agent does something now.",
     *FLAG,
-    Param("--ttl", convert=seconds, help="End the hold after S seconds, unless it is renewed."),
-    Param("--force", flag=True, help="Take it even if another agent holds it."),
-    Param("--wait", convert=seconds, help="Wait up to S seconds for another agent's hold to end."),
+    Param("--ttl S", "End the hold after S seconds, unless it is renewed.", convert=seconds),
+    Param("--force", "Take it even if another agent holds it."),
+    Param("--wait S", "Wait up to S seconds for another agent's hold to end.", convert=seconds),
     text="If another agent holds it, exit 4, with the holder and the time. If this agent holds it, the"
     " hold is renewed. JSON: flag, agent_id, timestamp, ttl, token; token is a fencing number that"
     " only grows.",

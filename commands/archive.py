@@ -24,37 +24,25 @@ VERB = Verb(
     "archive",
     "Archive streams as Parquet files, each entry exactly once.",
     Param(
-        "words",
-        metavar="[ACTION] PATH",
+        "[ACTION] PATH",
+        "A directory or s3a://bucket/prefix. ACTION is compact, verify, status or release.",
+        dest="words",
         many=True,
-        help="A directory or s3a://bucket/prefix. ACTION is compact, verify, status or release.",
     ),
-    Param("--continuous", flag=True, help="Keep archiving until interrupted."),
+    Param("--continuous", "Keep archiving until interrupted."),
     Param(
-        "--interval",
-        metavar="S",
+        "--interval S",
+        "With --continuous: seconds between two rounds (default 5).",
         convert=seconds,
-        help="With --continuous: seconds between two rounds (default 5).",
     ),
     Param(
-        "--streams",
-        metavar="LIST",
-        help="Streams: channel,queues,dead-letters,metrics,events, or names such as q:mail (all).",
+        "--streams LIST",
+        "Streams: channel,queues,dead-letters,metrics,events, or names such as q:mail (all).",
     ),
-    Param(
-        "--hold",
-        flag=True,
-        help="Keep tasks and events from being trimmed before they are archived.",
-    ),
-    Param(
-        "--new-epoch", flag=True, help="Continue after the server was restored to an earlier state."
-    ),
-    Param(
-        "--before",
-        metavar="DATE",
-        help="With compact: compact the days before this date (default today).",
-    ),
-    Param("--dry-run", flag=True, help="With compact: change nothing."),
+    Param("--hold", "Keep tasks and events from being trimmed before they are archived."),
+    Param("--new-epoch", "Continue after the server was restored to an earlier state."),
+    Param("--before DATE", "With compact: compact the days before this date (default today)."),
+    Param("--dry-run", "With compact: change nothing."),
     *_spark.PARAMS,
     text="Archives new entries and exits; with --continuous it runs until interrupted. Several archivers"
     " may run at once, and each may be killed at any time: every entry is committed exactly once."

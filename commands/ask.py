@@ -10,13 +10,13 @@ from agentbus.core.errors import InvalidPayload
 VERB = Verb(
     "ask",
     "Publish a task, wait for it, and print its result.",
-    Param("queue", metavar="QUEUE", required=True, help="The queue."),
-    Param("payload", metavar="PAYLOAD|-|@FILE", required=True, help="The payload."),
+    Param("QUEUE", "The queue.", required=True),
+    Param("PAYLOAD|-|@FILE", "The payload.", dest="payload", required=True),
     Param(
-        "--timeout",
+        "--timeout S",
+        "Give up after S seconds (30; 0: never). The task stays in the queue.",
         convert=seconds,
         default=30.0,
-        help="Give up after S seconds (30; 0: never). The task stays in the queue.",
     ),
     PRIORITY,
     CORRELATION_ID,

@@ -10,23 +10,23 @@ from agentbus.core.errors import UsageError
 VERB = Verb(
     "await",
     "Wait until flags are satisfied (or announced, or free).",
-    Param("names", metavar="NAME...", many=True, help="The flags."),
-    Param("--flag", metavar="NAME", many=True, help="A flag. May be repeated."),
+    Param("NAME...", "The flags.", dest="names", many=True),
+    Param("--flag NAME", "A flag. May be repeated.", many=True),
     Param(
         "--until",
-        choices=("satisfied", "announced", "free"),
+        "The state to wait for (satisfied).",
         default="satisfied",
-        help="The state to wait for (satisfied).",
+        choices=("satisfied", "announced", "free"),
     ),
-    Param("--any", flag=True, help="One of the flags is enough."),
+    Param("--any", "One of the flags is enough."),
     Param(
-        "--timeout",
+        "--timeout S",
+        "Give up after S seconds, exit 3 (1800; 0: never).",
         convert=seconds,
         default=1800.0,
-        help="Give up after S seconds, exit 3 (1800; 0: never).",
     ),
-    Param("--delete", flag=True, help="Consume the completion, for one awaiter only."),
-    Param("--fresh", flag=True, help="Ignore completions from before this call."),
+    Param("--delete", "Consume the completion, for one awaiter only."),
+    Param("--fresh", "Ignore completions from before this call."),
     text="Blocks without polling. A flag that was satisfied before the call counts, unless --fresh is"
     " given. A hold that expires or is taken by force does not satisfy the flag. JSON: flag, state,"
     " by, at, waited_ms.",

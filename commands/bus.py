@@ -21,13 +21,11 @@ VERB = Verb(
     "bus",
     "Show streams, queues, groups and their statistics (read-only).",
     actions("list", "inspect", "groups", "stats"),
-    Param("queue", metavar="QUEUE", help="The queue; 'stats' without one shows all."),
-    Param("--group", metavar="G", help="With inspect: show states for this group (default)."),
-    Param("--last", convert=whole, help="With inspect: the newest N tasks."),
-    Param(
-        "start", "--from", metavar="ID|TIME|30m", help="With inspect: start at this task or time."
-    ),
-    Param("--limit", convert=whole, help="With inspect: at most N tasks (20)."),
+    Param("QUEUE", "The queue; 'stats' without one shows all."),
+    Param("--group G", "With inspect: show states for this group (default)."),
+    Param("--last N", "With inspect: the newest N tasks.", convert=whole),
+    Param("--from ID|TIME|30m", "With inspect: start at this task or time.", dest="start"),
+    Param("--limit N", "With inspect: at most N tasks (20).", convert=whole),
     text="'list' prints the streams. 'stats' prints a line for each queue and group with its backlog,"
     " pending tasks and rate, or all figures of one queue. 'groups' prints the groups of a queue"
     " and their consumers, 'inspect' its tasks and the state of each. Exit 5 if there is no such"

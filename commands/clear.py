@@ -8,8 +8,8 @@ from agentbus.core.errors import UsageError
 VERB = Verb(
     "clear",
     "Delete all keys of this project, and of no other.",
-    Param("--force", flag=True, help="Delete the keys."),
-    Param("--dry-run", flag=True, help="Only print the counts; exit 0."),
+    Param("--force", "Delete the keys."),
+    Param("--dry-run", "Only print the counts; exit 0."),
     text="Without --force it only prints the counts, and exits 2."
     " JSON: project, total, keys (how many of each kind).",
     examples=("agentbus clear --dry-run", "agentbus clear --force --project scratch"),

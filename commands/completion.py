@@ -7,13 +7,7 @@ from agentbus.commands._declare import Call, Param, Verb
 VERB = Verb(
     "completion",
     "Print a completion script for a shell.",
-    Param(
-        "shell",
-        metavar="SHELL",
-        required=True,
-        choices=("bash", "zsh", "fish"),
-        help="bash, zsh or fish.",
-    ),
+    Param("SHELL", "bash, zsh or fish.", required=True, choices=("bash", "zsh", "fish")),
     examples=(
         "agentbus completion bash >> ~/.bashrc",
         "agentbus completion zsh >> ~/.zshrc",

@@ -19,7 +19,7 @@ VERB = Verb(
     "consume",
     "Run the consumers of a Python module, each event exactly once.",
     *_events.MODULE,
-    Param("--once", flag=True, help="Handle the events that are there, and end."),
+    Param("--once", "Handle the events that are there, and end."),
     _events.LEASE,
     *_events.PARAMS,
     text="Runs all declared consumers, each in its own thread, until interrupted: Ctrl-C and SIGTERM end it"

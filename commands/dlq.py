@@ -24,13 +24,13 @@ VERB = Verb(
     "dlq",
     "List, show, replay or purge dead letters: tasks that failed for good.",
     actions("list", "show", "replay", "purge"),
-    Param("queue", metavar="QUEUE", required=True, help="The queue."),
-    Param("ids", metavar="ID...", many=True, help="The dead letters (default: all)."),
-    Param("--group", metavar="G", default="default", help="The group (default)."),
-    Param("--limit", convert=whole, default=100, help="With list: at most N, oldest first (100)."),
-    Param("--after", metavar="ID", help="With list: only those after this one."),
-    Param("--match", metavar="TEXT", help="Only those whose error contains TEXT."),
-    Param("--to", metavar="QUEUE", help="With replay: publish to this queue instead."),
+    Param("QUEUE", "The queue.", required=True),
+    Param("ID...", "The dead letters (default: all).", dest="ids", many=True),
+    Param("--group G", "The group (default).", default="default"),
+    Param("--limit N", "With list: at most N, oldest first (100).", convert=whole, default=100),
+    Param("--after ID", "With list: only those after this one."),
+    Param("--match TEXT", "Only those whose error contains TEXT."),
+    Param("--to QUEUE", "With replay: publish to this queue instead."),
     text="'list' prints a line for each; use --after with the last id for the next page. 'show' prints"
     " every field, including the end of the program's stderr. 'replay' publishes the task again,"
     " with its key and headers, but only once: a replayed letter shows the id of the new task, and"

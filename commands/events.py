@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 
 from agentbus.commands import _events, _together
-from agentbus.commands._declare import Call, Param, Verb, whole
+from agentbus.commands._declare import Call, Param, Verb, actions, whole
 
 # Each action's module and function; it reads the words behind the action by itself.
 _ACTIONS = {
@@ -33,44 +33,23 @@ def _rate(text: str) -> float:
 VERB = Verb(
     "events",
     "Send events; show the status of consumers, and handle parked events.",
+    actions(*_ACTIONS),
+    Param("WORD...", "The arguments of the action, see below.", dest="words", many=True),
+    Param("--metadata JSON", "With send: a JSON object beside the payload."),
+    Param("--name N", "With parked and status: only this consumer's."),
+    Param("--after ID", "With parked list: only those after this one.", convert=whole),
+    Param("--limit N", "With parked list: at most N, the oldest first (100).", convert=whole),
+    Param("--past", "With register: begin after the last published event."),
+    Param("--force", "With forget: also drop its parked events."),
     Param(
-        "action",
-        metavar="ACTION",
-        required=True,
-        choices=tuple(_ACTIONS),
-        help="send, status, parked, register, forget, skip, check or demo.",
+        "--to ID",
+        "With skip: up to and including this entry, or 'end'; without it the lost events.",
     ),
-    Param("words", metavar="WORD...", many=True, help="The arguments of the action, see below."),
-    Param("--metadata", metavar="JSON", help="With send: a JSON object beside the payload."),
-    Param("--name", metavar="N", help="With parked and status: only this consumer's."),
-    Param(
-        "--after", metavar="ID", convert=whole, help="With parked list: only those after this one."
-    ),
-    Param(
-        "--limit",
-        metavar="N",
-        convert=whole,
-        help="With parked list: at most N, the oldest first (100).",
-    ),
-    Param("--past", flag=True, help="With register: begin after the last published event."),
-    Param("--force", flag=True, help="With forget: also drop its parked events."),
-    Param(
-        "--to",
-        metavar="ID",
-        help="With skip: up to and including this entry, or 'end'; without it the lost events.",
-    ),
-    Param("--accept", flag=True, help="With check: write FILE, even if something breaks."),
-    Param("--stream", metavar="S", help="With demo: the stream (shop:orders)."),
-    Param(
-        "--rate", metavar="N", convert=_rate, help="With demo: events a second (5); 0 for no limit."
-    ),
-    Param("--count", metavar="N", convert=whole, help="With demo: end after N events."),
-    Param(
-        "--seed",
-        metavar="N",
-        convert=whole,
-        help="With demo: the same number makes the same payloads.",
-    ),
+    Param("--accept", "With check: write FILE, even if something breaks."),
+    Param("--stream S", "With demo: the stream (shop:orders)."),
+    Param("--rate N", "With demo: events a second (5); 0 for no limit.", convert=_rate),
+    Param("--count N", "With demo: end after N events.", convert=whole),
+    Param("--seed N", "With demo: the same number makes the same payloads.", convert=whole),
     *_events.PARAMS,
     text="'send STREAM TYPE PAYLOAD' writes an event; PAYLOAD is a JSON object, - for stdin, or @FILE."
     " It is committed at the end, in its own transaction; a program that changes data and sends an"

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 VERB = Verb(
     "health",
     "Check queues, workers, events and the server against thresholds.",
-    Param("--strict", flag=True, help="Exit 6 for warnings as well."),
-    Param("--watch", flag=True, help="Repeat the check until interrupted."),
-    Param("--every", convert=seconds, help="With --watch: check every S seconds (5)."),
-    Param("--timeout", convert=seconds, help="With --watch: stop after S seconds."),
+    Param("--strict", "Exit 6 for warnings as well."),
+    Param("--watch", "Repeat the check until interrupted."),
+    Param("--every S", "With --watch: check every S seconds (5).", convert=seconds),
+    Param("--timeout S", "With --watch: stop after S seconds.", convert=seconds),
     text="Prints a line for each finding with its remedy, the most severe first, then a summary. Exits"
     " 6 if a finding is critical. The thresholds are in the config file, under 'health'. With"
     " --watch a terminal shows the current findings; elsewhere only changes are printed, and an"

@@ -16,15 +16,15 @@ _NOT_EXECUTABLE = 126
 VERB = Verb(
     "hold",
     "Run a command while holding a flag.",
-    Param("flag", metavar="NAME", required=True, help="The flag."),
-    Param("command", metavar="-- CMD...", many=True, help="The command and its arguments."),
+    Param("NAME", "The flag.", dest="flag", required=True),
+    Param("-- CMD...", "The command and its arguments.", dest="command", many=True),
     Param(
-        "--ttl",
+        "--ttl S",
+        "The hold ends S seconds after this process dies (60).",
         convert=seconds,
         default=60.0,
-        help="The hold ends S seconds after this process dies (60).",
     ),
-    Param("--wait", convert=seconds, help="Wait up to S seconds for another agent's hold to end."),
+    Param("--wait S", "Wait up to S seconds for another agent's hold to end.", convert=seconds),
     text="Announces the flag, renews it while the command runs (AGENTBUS_TOKEN is in its environment),"
     " and satisfies it if the command exits 0, or releases it otherwise. Exits with the command's"
     " code; 4 if another agent holds the flag, or if the hold was lost while the command ran.",

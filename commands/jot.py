@@ -10,18 +10,17 @@ from agentbus.core.errors import UsageError
 VERB = Verb(
     "jot",
     "Write a note that every agent can recall.",
-    Param("name", metavar="KEY", help="The note's key."),
-    Param("text", metavar="VALUE|-|@FILE", help="The note's text."),
-    Param("--key", metavar="K", help="The note's key."),
-    Param("--value", metavar="V", help="The note's text, taken literally."),
+    Param("KEY", "The note's key.", dest="name"),
+    Param("VALUE|-|@FILE", "The note's text.", dest="text"),
+    Param("--key K", "The note's key."),
+    Param("--value V", "The note's text, taken literally."),
     Param(
-        "--tag",
-        metavar="A,B",
-        many=True,
+        "--tag A,B",
+        "Its tags; they replace the old ones. May be repeated.",
         convert=tags,
-        help="Its tags; they replace the old ones. May be repeated.",
+        many=True,
     ),
-    Param("--if-absent", flag=True, help="Refuse (exit 4) if the note exists."),
+    Param("--if-absent", "Refuse (exit 4) if the note exists."),
     text="Writes the note, replaces its tags and reports it on the channel, in one atomic step."
     " JSON: key, value, author, timestamp, tags.",
     examples=(

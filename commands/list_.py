@@ -10,14 +10,12 @@ from agentbus.core.errors import UsageError
 VERB = Verb(
     "list",
     "List notes, flags, agents, topics or queues.",
-    Param("--tag", metavar="T", help="Only notes with this tag."),
-    Param("--latest", convert=whole, default=50, help="At most N notes (50)."),
-    Param("--flags", flag=True, help="Flags that are held or satisfied."),
-    Param(
-        "--agents", flag=True, help="Agents seen on the channel, and how far they have heard it."
-    ),
-    Param("--topics", flag=True, help="Topics of messages."),
-    Param("--queues", flag=True, help="Queues."),
+    Param("--tag T", "Only notes with this tag."),
+    Param("--latest N", "At most N notes (50).", convert=whole, default=50),
+    Param("--flags", "Flags that are held or satisfied."),
+    Param("--agents", "Agents seen on the channel, and how far they have heard it."),
+    Param("--topics", "Topics of messages."),
+    Param("--queues", "Queues."),
     text="Notes come without their values, newest first. JSON: for notes key, author, timestamp,"
     " tags; for flags flag, state, agent_id, timestamp, ttl, token, note; for agents agent_id,"
     " last_seen, heard, unheard; for topics topic, last_spoken; for queues queue.",

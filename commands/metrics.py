@@ -19,25 +19,21 @@ _GLANCE = 0.2
 VERB = Verb(
     "metrics",
     "Sum up the counts of workers and publishers, or export them to Prometheus.",
-    Param("--queue", metavar="Q", help="Only this queue."),
+    Param("--queue Q", "Only this queue."),
     Param(
-        "--since",
-        metavar="5m|TIME|ID",
+        "--since 5m|TIME|ID",
+        "Start so long ago, at a time, or at an entry's id (5m).",
         default="5m",
-        help="Start so long ago, at a time, or at an entry's id (5m).",
     ),
-    Param("--raw", flag=True, help="Print the entries themselves, one JSON object a line."),
-    Param("--follow", flag=True, help="With --raw: wait for new entries."),
+    Param("--raw", "Print the entries themselves, one JSON object a line."),
+    Param("--follow", "With --raw: wait for new entries."),
     Param(
-        "--serve",
-        metavar="PORT",
+        "--serve PORT",
+        "Serve Prometheus on this port until interrupted (0: any free port).",
         convert=whole,
-        help="Serve Prometheus on this port until interrupted (0: any free port).",
     ),
     Param(
-        "--host",
-        metavar="ADDRESS",
-        help="With --serve: the address to listen on (127.0.0.1: this machine only).",
+        "--host ADDRESS", "With --serve: the address to listen on (127.0.0.1: this machine only)."
     ),
     text="Prints a line for each queue and group: how many tasks its workers processed, failed and so"
     " on, the rate per second, how long handlers ran and tasks waited. Refusals belong to the"

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 VERB = Verb(
     "monitor",
     "Watch messages, flags, notes and queues as they change.",
-    Param("--timeout", convert=seconds, help="Stop after S seconds."),
+    Param("--timeout S", "Stop after S seconds.", convert=seconds),
     text="On a terminal, a view that is redrawn on changes; elsewhere, a line for each message. It"
     " moves no cursor. JSON: as overhear.",
     examples=("agentbus monitor", "agentbus monitor --timeout 60 | grep deploy"),

@@ -34,8 +34,8 @@ VERB = Verb(
     "outbox",
     "Create an outbox, publish its waiting events, or show its status.",
     actions("init", "relay", "status"),
-    Param("--sql", flag=True, help="With init: print the SQL instead of running it."),
-    Param("--once", flag=True, help="With relay: publish what waits now, and end."),
+    Param("--sql", "With init: print the SQL instead of running it."),
+    Param("--once", "With relay: publish what waits now, and end."),
     _events.LEASE,
     *_events.PARAMS,
     text="'init' creates the tables that are missing; with --sql it prints the statements for an empty"

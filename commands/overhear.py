@@ -9,26 +9,15 @@ from agentbus.coordination import overhear
 VERB = Verb(
     "overhear",
     "Print the messages that this agent has not heard yet.",
-    Param(
-        "--topic",
-        metavar="T",
-        many=True,
-        help="Only this topic, with its own cursor. May be repeated.",
-    ),
-    Param(
-        "--since",
-        metavar="ID|TIME|30m",
-        help="Start after this message, or at this time; move no cursor.",
-    ),
-    Param("--last", convert=whole, help="The last N messages; move no cursor."),
-    Param(
-        "--max", "--limit", convert=whole, help="At most N messages (100; with --follow: no limit)."
-    ),
-    Param("--follow", flag=True, help="Wait for new messages."),
-    Param("--timeout", convert=seconds, help="With --follow: stop after S seconds."),
-    Param("--peek", flag=True, help="Move no cursor."),
-    Param("--others", flag=True, help="Leave out this agent's own messages."),
-    Param("--reset", flag=True, help="Discard the cursor: start at the oldest message."),
+    Param("--topic T", "Only this topic, with its own cursor. May be repeated.", many=True),
+    Param("--since ID|TIME|30m", "Start after this message, or at this time; move no cursor."),
+    Param("--last N", "The last N messages; move no cursor.", convert=whole),
+    Param("--max, --limit N", "At most N messages (100; with --follow: no limit).", convert=whole),
+    Param("--follow", "Wait for new messages."),
+    Param("--timeout S", "With --follow: stop after S seconds.", convert=seconds),
+    Param("--peek", "Move no cursor."),
+    Param("--others", "Leave out this agent's own messages."),
+    Param("--reset", "Discard the cursor: start at the oldest message."),
     text="Oldest first. The cursor moves after the output is written, so an agent that is killed in"
     " between hears the messages again. If there is nothing new, prints nothing and exits 0. JSON:"
     " id, agent_id, topic, message, timestamp; event and its fields where the bus spoke.",

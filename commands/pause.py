@@ -8,7 +8,7 @@ from agentbus.commands._declare import Call, Param, Verb
 VERB = Verb(
     "pause",
     "Pause a queue: workers take no new tasks. Without a name, list the pauses.",
-    Param("queue", metavar="QUEUE", help="The queue."),
+    Param("QUEUE", "The queue."),
     *_pause_order.OPTIONS,
     text="Running tasks continue. Returns when every live worker has confirmed: a task that is"
     " published later does not run before 'resume'. If a worker does not confirm in time, exit 3;"

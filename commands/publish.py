@@ -31,58 +31,36 @@ def header(text: str) -> tuple[str, str]:
 
 PRIORITY = Param(
     "--priority",
+    "The task's priority (normal, unless the queue's policy says otherwise).",
     choices=("low", "normal", "high", "critical"),
-    help="The task's priority (normal, unless the queue's policy says otherwise).",
 )
-CORRELATION_ID = Param("--correlation-id", metavar="ID", help="Id of the larger unit of work.")
-HEADER = Param(
-    "--header",
-    metavar="K=V",
-    many=True,
-    convert=header,
-    help="A header. May be repeated.",
-)
+CORRELATION_ID = Param("--correlation-id ID", "Id of the larger unit of work.")
+HEADER = Param("--header K=V", "A header. May be repeated.", convert=header, many=True)
 VERB = Verb(
     "publish",
     "Add a task to a queue.",
-    Param("queue", metavar="QUEUE", required=True, help="The queue."),
-    Param("payload", metavar="PAYLOAD|-|@FILE", help="The payload."),
-    Param("--lines", flag=True, help="Publish a task for each line of stdin."),
+    Param("QUEUE", "The queue.", required=True),
+    Param("PAYLOAD|-|@FILE", "The payload.", dest="payload"),
+    Param("--lines", "Publish a task for each line of stdin."),
     Param(
-        "--key",
-        metavar="K",
-        help="Dedup key: publish once within 300 s, unless the queue's policy says otherwise.",
+        "--key K", "Dedup key: publish once within 300 s, unless the queue's policy says otherwise."
     ),
     PRIORITY,
-    Param("--delay", convert=seconds, help="Deliver it after S seconds."),
+    Param("--delay S", "Deliver it after S seconds.", convert=seconds),
     Param(
-        "--after",
-        metavar="ID",
-        many=True,
-        help="Deliver it when the task with this id is done. May be repeated.",
+        "--after ID", "Deliver it when the task with this id is done. May be repeated.", many=True
     ),
     Param(
-        "--after-group",
-        metavar="G",
-        help="With --after: the group that must have acknowledged those tasks (default).",
+        "--after-group G",
+        "With --after: the group that must have acknowledged those tasks (default).",
     ),
     CORRELATION_ID,
-    Param("--causation-id", metavar="ID", help="Id of the task that caused this one."),
+    Param("--causation-id ID", "Id of the task that caused this one."),
+    Param("--reply-to QUEUE", "Publish a reply to this queue when the task is done, or buried."),
     Param(
-        "--reply-to",
-        metavar="QUEUE",
-        help="Publish a reply to this queue when the task is done, or buried.",
+        "--webhook URL", "POST the result to this https URL, if webhooks are enabled in the worker."
     ),
-    Param(
-        "--webhook",
-        metavar="URL",
-        help="POST the result to this https URL, if webhooks are enabled in the worker.",
-    ),
-    Param(
-        "--ordering-key",
-        metavar="K",
-        help="Deliver tasks with this key in the order of publication.",
-    ),
+    Param("--ordering-key K", "Deliver tasks with this key in the order of publication."),
     HEADER,
     text="Prints the task's id. A payload that is JSON is sent as JSON, any other as text. The same --key"
     " within 300 s returns the first task's id and adds nothing. A full queue refuses: exit 1. The config"

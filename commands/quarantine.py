@@ -25,8 +25,8 @@ VERB = Verb(
     "quarantine",
     "List the consumers that supervisors gave up, or release them.",
     actions("list", "release"),
-    Param("name", metavar="NAME", help="The consumer to release."),
-    Param("--all", flag=True, help="With release: all of them."),
+    Param("NAME", "The consumer to release."),
+    Param("--all", "With release: all of them."),
     text="No supervisor of the project starts a consumer in quarantine, not even after a restart."
     " 'release' lets every running supervisor start it within about a second, without its earlier crashes."
     " Exit 5 if it is not in quarantine. Needs the extra events."

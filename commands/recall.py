@@ -8,17 +8,16 @@ from agentbus.coordination import recall
 VERB = Verb(
     "recall",
     "Read a note by its key, or notes by their tags.",
-    Param("name", metavar="KEY", help="The note's key."),
-    Param("--key", metavar="K", help="The note's key."),
+    Param("KEY", "The note's key.", dest="name"),
+    Param("--key K", "The note's key."),
     Param(
-        "--tag",
-        metavar="A,B",
-        many=True,
+        "--tag A,B",
+        "Notes with any of these tags, newest first. May be repeated.",
         convert=tags,
-        help="Notes with any of these tags, newest first. May be repeated.",
+        many=True,
     ),
-    Param("--all", flag=True, help="Only notes with all of the tags."),
-    Param("--latest", convert=whole, default=10, help="At most N notes (10)."),
+    Param("--all", "Only notes with all of the tags."),
+    Param("--latest N", "At most N notes (10).", convert=whole, default=10),
     text="With a key it prints only the note's text, unchanged. If there is no such note, exit 5."
     " JSON: key, value, author, timestamp, tags.",
     examples=(

@@ -9,7 +9,7 @@ VERB = Verb(
     "release",
     "Release a flag without satisfying it.",
     *FLAG,
-    Param("--force", flag=True, help="Even if another agent holds it."),
+    Param("--force", "Even if another agent holds it."),
     text="Wakes 'await --until free'; agents that await its satisfaction keep waiting. If another agent"
     " holds it, exit 4. JSON: flag, state, agent_id, timestamp, ttl, token, note.",
     examples=("agentbus release building",),

@@ -22,19 +22,14 @@ if TYPE_CHECKING:
 VERB = Verb(
     "report",
     "Report on an archive: activity, latency, failures and anomalies.",
-    Param(
-        "name",
-        metavar="NAME",
-        required=True,
-        help="Name of a report, or all.",
-    ),
-    Param("path", metavar="PATH", help="The archive: a path, file:// or s3a://."),
-    Param("--since", metavar="30m|TIME|ID", help="Start: a time span ago, a time, or an id."),
-    Param("--until", metavar="30m|TIME|ID", help="End: a time span ago, a time, or an id."),
-    Param("--html", metavar="FILE", help="Write one self-contained page with charts."),
-    Param("--csv", flag=True, help="Print one table as CSV."),
-    Param("--table", metavar="T", help="Only this table of the report."),
-    Param("--live", flag=True, help="Report on the bus as it changes, until interrupted."),
+    Param("NAME", "Name of a report, or all.", required=True),
+    Param("PATH", "The archive: a path, file:// or s3a://."),
+    Param("--since 30m|TIME|ID", "Start: a time span ago, a time, or an id."),
+    Param("--until 30m|TIME|ID", "End: a time span ago, a time, or an id."),
+    Param("--html FILE", "Write one self-contained page with charts."),
+    Param("--csv", "Print one table as CSV."),
+    Param("--table T", "Only this table of the report."),
+    Param("--live", "Report on the bus as it changes, until interrupted."),
     *_spark.PARAMS,
     text="NAME is activity, conversations, tasks, flags, lag, slowest, anomalies, or all. Without --html"
     " or --csv the first rows of each table are shown. All times are UTC. Exit 5 if there is no archive."

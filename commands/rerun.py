@@ -9,12 +9,12 @@ from agentbus.core.errors import UsageError
 VERB = Verb(
     "rerun",
     "Deliver a group's acknowledged tasks again, starting at a task or a time.",
-    Param("queue", metavar="QUEUE", required=True, help="The queue."),
-    Param("start", "--from", metavar="ID|TIME|30m", help="Start at this task or time."),
-    Param("--until", metavar="ID|TIME|30m", help="Stop at this task or time (default: no limit)."),
-    Param("--group", metavar="G", default="default", help="The group (default)."),
-    Param("--limit", convert=whole, help="At most N tasks."),
-    Param("--dry-run", flag=True, help="Only count the tasks."),
+    Param("QUEUE", "The queue.", required=True),
+    Param("--from ID|TIME|30m", "Start at this task or time.", dest="start"),
+    Param("--until ID|TIME|30m", "Stop at this task or time (default: no limit)."),
+    Param("--group G", "The group (default).", default="default"),
+    Param("--limit N", "At most N tasks.", convert=whole),
+    Param("--dry-run", "Only count the tasks."),
     text="Delivers the tasks that the group has acknowledged and that are still stored. Pending tasks and"
     " other groups are not affected. A rerun that was interrupted can be started again. Exit 5 if there"
     " is no such queue or group. JSON: queue, group, tasks, pending, first, last,"

@@ -8,13 +8,9 @@ from agentbus.commands._declare import Call, Param, Verb, seconds
 VERB = Verb(
     "result",
     "Print the result of a finished task.",
-    Param("id", metavar="ID", required=True, help="The task's id, as 'publish' printed it."),
-    Param("--wait", convert=seconds, help="Wait up to S seconds for it."),
-    Param(
-        "--group",
-        metavar="G",
-        help="The group, if several process the queue (default, or the only one).",
-    ),
+    Param("ID", "The task's id, as 'publish' printed it.", required=True),
+    Param("--wait S", "Wait up to S seconds for it.", convert=seconds),
+    Param("--group G", "The group, if several process the queue (default, or the only one)."),
     text="A text is printed unchanged, any other result as one line of JSON, and no result as nothing."
     " Results are kept for 24 hours, unless the queue's policy says otherwise. If the task is not"
     " finished, was buried, or does not exist, exit 5; if --wait ends without a result, exit 3."

@@ -16,19 +16,18 @@ if TYPE_CHECKING:
 VERB = Verb(
     "route",
     "Route incoming tasks to agents' queues by rules.",
-    Param("rules", metavar="RULES.yaml", required=True, help="The file of rules."),
+    Param("RULES.yaml", "The file of rules.", dest="rules", required=True),
     Param(
-        "--explain",
-        metavar="TASK",
-        help="Only print where this task would go, and why: a JSON file, - for stdin, or JSON.",
+        "--explain TASK",
+        "Only print where this task would go, and why: a JSON file, - for stdin, or JSON.",
     ),
-    Param("--check", flag=True, help="Only check the rules."),
-    Param("--drain", flag=True, help="Stop when the queue is empty."),
+    Param("--check", "Only check the rules."),
+    Param("--drain", "Stop when the queue is empty."),
     Param(
-        "--visibility",
+        "--visibility S",
+        "Reclaim the tasks of a router without a heartbeat for S seconds (10).",
         convert=seconds,
         default=10.0,
-        help="Reclaim the tasks of a router without a heartbeat for S seconds (10).",
     ),
     text="Takes tasks from 'incoming', or the queue that the rules name, and moves each to"
     " agent.<name>, or team.<team>.<name>, in one atomic step. A task's agent_id decides, then its"

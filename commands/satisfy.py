@@ -9,8 +9,8 @@ VERB = Verb(
     "satisfy",
     "Release a flag as done, and wake the agents that await it.",
     *FLAG,
-    Param("--force", flag=True, help="Even if another agent holds it."),
-    Param("--note", metavar="TEXT", help="A note for the awaiters."),
+    Param("--force", "Even if another agent holds it."),
+    Param("--note TEXT", "A note for the awaiters."),
     text="Records the completion, wakes the awaiters and reports it on the channel, in one atomic step."
     " If another agent holds the flag, exit 4. The flag need not be announced: this is how a job"
     " says 'ready'. JSON: flag, state, agent_id, timestamp, ttl, token, note.",

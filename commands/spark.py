@@ -9,9 +9,7 @@ VERB = Verb(
     "spark",
     "Show which Java and Spark the pipeline uses, and make it start faster.",
     Param(
-        "--prepare",
-        flag=True,
-        help="Store Spark's classes, as Java has loaded them, in a file of about 200 MiB.",
+        "--prepare", "Store Spark's classes, as Java has loaded them, in a file of about 200 MiB."
     ),
     text="With the file, Spark starts on this machine in about half the time. --prepare takes a minute"
     " or two, once for each Java and PySpark, and does nothing if the file exists; the file may be"

@@ -8,9 +8,9 @@ from agentbus.coordination import speak
 VERB = Verb(
     "speak",
     "Say something on the project's channel.",
-    Param("text", metavar="TEXT|-|@FILE", help="The message."),
-    Param("--msg", metavar="TEXT", help="The message, taken literally."),
-    Param("--topic", metavar="T", help="The topic."),
+    Param("TEXT|-|@FILE", "The message.", dest="text"),
+    Param("--msg TEXT", "The message, taken literally."),
+    Param("--topic T", "The topic."),
     text="Prints the id of the entry. JSON: id, agent_id, topic, message, timestamp.",
     examples=(
         "agentbus speak 'unit tests green' --topic build",

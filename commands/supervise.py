@@ -16,18 +16,16 @@ VERB = Verb(
     "Run each consumer of a module in its own process, and keep it running.",
     *_events.MODULE,
     Param(
-        "--heartbeat-timeout",
-        metavar="S",
+        "--heartbeat-timeout S",
+        "Kill a process that sends no heartbeat for S seconds (30).",
         convert=seconds,
         default=30.0,
-        help="Kill a process that sends no heartbeat for S seconds (30).",
     ),
     Param(
-        "--grace",
-        metavar="S",
+        "--grace S",
+        "Time to finish the current event when stopping (10).",
         convert=seconds,
         default=10.0,
-        help="Time to finish the current event when stopping (10).",
     ),
     *_events.PARAMS,
     text="A process that ends, or whose handler hangs, is restarted after a pause, and the event is tried"

@@ -9,8 +9,8 @@ from agentbus.commands._format import count
 VERB = Verb(
     "tidy",
     "Trim finished tasks, and delete dead consumers and leftovers.",
-    Param("queue", metavar="QUEUE", help="The queue (default: all)."),
-    Param("--dry-run", flag=True, help="Only count."),
+    Param("QUEUE", "The queue (default: all)."),
+    Param("--dry-run", "Only count."),
     text="Workers do this regularly. Tasks that a group or a reader still needs are kept, and finished"
     " tasks are kept as long as the queue's policy says (a day). Exit 5 if there is no such queue."
     " JSON: queue, trimmed, consumers, leftovers, dry_run.",

@@ -37,36 +37,28 @@ VERB = Verb(
     "torture",
     "Kill and cut off real clients and servers, and check the guarantees.",
     Param(
-        "modes",
-        metavar="MODE...",
+        "MODE...",
+        "What to torture: talk, flags, work, events, archive, or all of them (all).",
+        dest="modes",
         many=True,
         choices=(*modes.MODULES, _ALL),
-        help="What to torture: talk, flags, work, events, archive, or all of them (all).",
     ),
     Param(
-        "--minutes",
-        metavar="N",
+        "--minutes N",
+        "Length of each mode on two cores (1); 0.2 is the short form, 10 what releases pass.",
         convert=_minutes,
         default=1.0,
-        help="Length of each mode on two cores (1); 0.2 is the short form, 10 what releases pass.",
     ),
+    Param("--seed S", "Repeat the faults of a seed, in the same order.", convert=whole),
+    Param("--server HOST:PORT", "Confirm the server at --url, by repeating its address."),
+    Param("--control NAME", "Run this wrong implementation instead."),
+    Param("--controls", "Run all wrong implementations instead."),
     Param(
-        "--seed", metavar="S", convert=whole, help="Repeat the faults of a seed, in the same order."
-    ),
-    Param(
-        "--server",
-        metavar="HOST:PORT",
-        help="Confirm the server at --url, by repeating its address.",
-    ),
-    Param("--control", metavar="NAME", help="Run this wrong implementation instead."),
-    Param("--controls", flag=True, help="Run all wrong implementations instead."),
-    Param(
-        "--database",
-        metavar="sqlite|postgresql|URL",
+        "--database sqlite|postgresql|URL",
+        "The databases for events, each in turn; a URL names an empty PostgreSQL database.",
         many=True,
-        help="The databases for events, each in turn; a URL names an empty PostgreSQL database.",
     ),
-    Param("--keep", metavar="DIR", help="Keep all histories, in a new directory."),
+    Param("--keep DIR", "Keep all histories, in a new directory."),
     text="Real processes work while some are killed with -9, frozen and cut off, and their server is"
     " killed, restarted, stalled and starved; checks then judge their histories. It starts its own"
     " servers, and never uses that of the settings. With --url (and --server, to confirm) only clients and"

@@ -54,53 +54,39 @@ def some_time(text: str) -> float:
 VERB = Verb(
     "work",
     "Run a program for each task of a queue.",
-    Param("queue", metavar="QUEUE", required=True, help="The queue."),
-    Param("command", metavar="-- CMD...", many=True, help="The program and its arguments."),
+    Param("QUEUE", "The queue.", required=True),
+    Param("-- CMD...", "The program and its arguments.", dest="command", many=True),
+    Param("--handler MODULE:FUNCTION", "Call a Python function with each delivery instead."),
     Param(
-        "--handler",
-        metavar="MODULE:FUNCTION",
-        help="Call a Python function with each delivery instead.",
-    ),
-    Param(
-        "--group",
-        metavar="G",
+        "--group G",
+        "Workers of one group share the tasks; each group gets them all (default).",
         default="default",
-        help="Workers of one group share the tasks; each group gets them all (default).",
     ),
+    Param("--concurrency N", "Run up to N tasks at once (1).", convert=at_least_one, default=1),
     Param(
-        "--concurrency",
-        metavar="N",
+        "--attempts N",
+        "Attempts in all before a task is buried (4, unless the queue's policy says otherwise).",
         convert=at_least_one,
-        default=1,
-        help="Run up to N tasks at once (1).",
     ),
     Param(
-        "--attempts",
-        metavar="N",
-        convert=at_least_one,
-        help="Attempts in all before a task is buried (4, unless the queue's policy says otherwise).",
-    ),
-    Param(
-        "--visibility",
-        metavar="S",
-        convert=some_time,
-        help="Reclaim the tasks of a worker without a heartbeat for S seconds (180, unless the"
+        "--visibility S",
+        "Reclaim the tasks of a worker without a heartbeat for S seconds (180, unless the"
         " queue's policy says otherwise).",
-    ),
-    Param(
-        "--timeout",
-        metavar="S",
         convert=some_time,
-        help="Kill the program and its children after S seconds; the task is retried.",
     ),
     Param(
-        "--grace",
+        "--timeout S",
+        "Kill the program and its children after S seconds; the task is retried.",
+        convert=some_time,
+    ),
+    Param(
+        "--grace S",
+        "On SIGTERM, give running tasks S seconds to finish (30).",
         convert=seconds,
         default=_GRACE,
-        help="On SIGTERM, give running tasks S seconds to finish (30).",
     ),
-    Param("--drain", flag=True, help="Stop when the queue is empty."),
-    Param("--count", metavar="N", convert=at_least_one, help="Stop after N tasks are done."),
+    Param("--drain", "Stop when the queue is empty."),
+    Param("--count N", "Stop after N tasks are done.", convert=at_least_one),
     text="The program reads the task's payload from stdin, as JSON, and its metadata from the"
     " environment: AGENTBUS_TASK_ID, AGENTBUS_QUEUE, AGENTBUS_ATTEMPT, AGENTBUS_PRIORITY,"
     " AGENTBUS_CORRELATION_ID and so on. Exit 0: the task is done, and stdout is its result. Exit"

@@ -51,7 +51,10 @@ RULES = "agents: [ada]\nrules: [{work_type: docs, to: ada}]\n"
 OWNER = {"shutdown"}
 ALWAYS = {"auth"}
 # APPEND is a way to write files there, and the other one prints what somebody else is to send.
-NAMES_NO_COMMANDS = {"agentbus.pipeline.archives.log", "agentbus.admin.acl"}
+# MODULE is an argument of a verb there.
+NAMES_NO_COMMANDS = {
+    *("agentbus.pipeline.archives.log", "agentbus.admin.acl", "agentbus.commands._events"),
+}
 SPARK = {"archive", "replay", "report"}
 # What asks for more than the rule allows, and does without.
 ASKED_IN_VAIN = {"config|get"}
