@@ -9,6 +9,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from agentbus.commands._declare import Param, seconds
+from agentbus.commands._format import age
 from agentbus.commands._long_running import until_told
 from agentbus.core.errors import BackendUnavailable, ConfigError, UsageError
 from agentbus.core.loggers import emit
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from agentbus.commands._declare import Call
-    from agentbus.events import Ledger
+    from agentbus.events import LeaseStanding, Ledger
 
 _LONGEST_PAUSE = 5.0
 _SHORTEST_LEASE = 0.5
@@ -106,6 +107,16 @@ def _open(call: Call, *, make: bool) -> Ledger:
             os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
         url = f"sqlite:///{path}"
     return open_ledger(url, args.prefix, args.schema, deadline=call.settings.deadline, make=make)
+
+
+def warn_of_readers(call: Call, found: list[LeaseStanding]) -> None:
+    """Warn about readers that keep many or old events in the outbox."""
+    for lease in found:
+        if lease.reader is not None and lease.alert is not None:
+            call.out.warn(
+                f"{lease.stream}: {lease.lag} events are kept for the reader {lease.reader},"
+                f" the oldest since {age(lease.lag_ms / 1000)}"
+            )
 
 
 @contextlib.contextmanager

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from importlib import import_module
+import orjson
 
-from agentbus.commands import _events, _together
-from agentbus.commands._declare import Call, Param, Verb, actions, whole
+from agentbus.commands import _events, _format, _together, _values
+from agentbus.commands._declare import Call, Param, Verb, actions, body, whole
+from agentbus.commands._events import words
+from agentbus.commands._format import age, count
+from agentbus.core.clock import rfc3339
+from agentbus.core.errors import InvalidPayload, UsageError
+from agentbus.core.names import MAX_BODY_BYTES
 
-# Each action's module and function; it reads the words behind the action by itself.
-_ACTIONS = {
-    "send": ("_sending", "send"),
-    "status": ("_standing", "status"),
-    "parked": ("_parked", "parked"),
-    "register": ("_roster", "register"),
-    "forget": ("_roster", "forget"),
-    "skip": ("_roster", "skip"),
-    "check": ("_schemas", "check"),
-    "demo": ("_demo", "demo"),
-}
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any, NoReturn
+
+    from agentbus.events import LeaseStanding, Parked
+
+# JSON is often smaller in UTF-8 and without blanks; `send_event` checks the exact limit.
+_READ = 8 * MAX_BODY_BYTES
+_PARKED = ("list", "show", "retry", "drop")
 
 
 def _rate(text: str) -> float:
@@ -33,7 +37,7 @@ def _rate(text: str) -> float:
 VERB = Verb(
     "events",
     "Send events; show the status of consumers, and handle parked events.",
-    actions(*_ACTIONS),
+    actions("send", "status", "parked", "register", "forget", "skip", "check", "demo"),
     Param("WORD...", "The arguments of the action, see below.", dest="words", many=True),
     Param("--metadata JSON", "With send: a JSON object beside the payload."),
     Param("--name N", "With parked and status: only this consumer's."),
@@ -103,6 +107,208 @@ VERB = Verb(
 def run(call: Call) -> int | None:
     """Run the action, and return the exit code."""
     _together.check(VERB, call.args)
-    module, name = _ACTIONS[call.args.action]
-    found: int | None = getattr(import_module(f"{__package__}.{module}"), name)(call)
+    return _ACTIONS[call.args.action](call)
+
+
+def _send(call: Call) -> None:
+    """Send an event, and print its UUID."""
+    args = call.args
+    stream, kind, given = words(call, "STREAM TYPE PAYLOAD")
+    payload = _object("payload", body("payload", given, None, _READ))
+    metadata = None if args.metadata is None else _object("metadata", args.metadata)
+    from agentbus.events import send_event
+
+    ledger = _events.ledger(call)
+    with ledger.committing("an event was sent") as connection:
+        found = send_event(connection, stream, kind, payload, metadata=metadata, ledger=ledger)
+    call.out.record({"event_uuid": found, "stream": stream, "event_type": kind}, found)
+
+
+def _object(what: str, text: str) -> dict[str, Any]:
+    """Read a JSON object with the exact values of its numbers."""
+    import json
+
+    def constant(name: str) -> NoReturn:
+        raise ValueError(f"{name} is not JSON")
+
+    try:
+        found = json.loads(text, parse_constant=constant)
+    except (ValueError, RecursionError) as error:
+        why = "it is too deep" if isinstance(error, RecursionError) else error
+        raise InvalidPayload(
+            f"the {what} is not JSON ({why})", hint="give an object, as in '{\"order\": 7}'"
+        ) from None
+    if not isinstance(found, dict):
+        raise InvalidPayload(
+            f"the {what} is not a JSON object", hint="give one, as in '{\"order\": 7}'"
+        )
     return found
+
+
+_STATUS: dict[str, Callable[[LeaseStanding], str]] = {
+    "STREAM": lambda lease: lease.stream,
+    "ROLE": lambda lease: lease.role,
+    "OWNER": lambda lease: lease.owner if (lease.expires or 0) > 0 else "-",
+    "CHECKPOINT": lambda lease: lease.checkpoint,
+    "LAG": lambda lease: str(lease.lag),
+    "BEHIND": lambda lease: age(lease.lag_ms / 1000),
+    "PARKED": lambda lease: str(lease.parked),
+    "ALERT": lambda lease: lease.alert or "-",
+}
+
+
+def _status(call: Call) -> None:
+    """Show a row for each relay, consumer and reader in the ledger."""
+    words(call, "")
+    from agentbus.events import standing
+
+    found = [lease for one in standing(_events.ledger(call)) for lease in one.roles]
+    if call.args.name is not None:
+        found = [lease for lease in found if lease.role == call.args.name]
+    _format.show(
+        call.out, found, _STATUS, lambda one: _values.fields(one) | {"alert": one.alert}, left=3
+    )
+    _events.warn_of_readers(call, found)
+
+
+def _parked(call: Call) -> None:
+    """List, retry or drop parked events."""
+    args = call.args
+    doing, *given = args.words or ["nothing"]
+    if doing not in _PARKED:
+        raise UsageError(
+            f"'parked' takes {', '.join(_PARKED)}, not {doing!a}",
+            hint="see 'agentbus events --help'",
+        )
+    ids = [_id(each) for each in given]
+    if not ids and doing in ("show", "drop"):
+        raise UsageError(
+            f"{doing} needs the id of a parked event", hint="see 'agentbus events parked list'"
+        )
+    from agentbus import events
+
+    ledger = _events.ledger(call)
+    if doing in ("list", "show"):
+        found = events.parked(
+            ledger, args.name, ids, after=args.after or 0, limit=args.limit or 100
+        )
+        for one in found:
+            _show(call, one, whole_of_it=doing == "show")
+        return
+    done = (events.retry if doing == "retry" else events.drop)(ledger, args.name, ids)
+    said = "will be tried again" if doing == "retry" else "dropped"
+    call.out.record({"events": done}, f"{count(done, 'event')} {said}")
+
+
+def _id(text: str) -> int:
+    try:
+        return whole(text)
+    except ValueError:
+        raise UsageError(
+            f"{text!a} is not the id of a parked event", hint="see 'agentbus events parked list'"
+        ) from None
+
+
+def _show(call: Call, one: Parked, *, whole_of_it: bool) -> None:
+    event, since = one.event, rfc3339(one.parked_at)
+    if whole_of_it and not call.out.json:
+        rows = {
+            "parked": one.id,
+            "consumer": one.consumer,
+            "stream": f"{event.stream_name}, entry {event.redis_id}",
+            "event": f"{event.event_type} {event.event_uuid}",
+            "attempts": one.attempts,
+            "since": since,
+            "error": one.error,
+            "payload": orjson.dumps(event.payload).decode(),
+            "metadata": orjson.dumps(event.metadata).decode(),
+        }
+        _format.pairs(call.out, rows)
+        return
+    fields: dict[str, object] = {
+        "id": str(one.id),
+        "consumer": one.consumer,
+        "stream": event.stream_name,
+        "event_uuid": event.event_uuid,
+        "event_type": event.event_type,
+        "attempts": one.attempts,
+        "parked_at": since,
+        "error": one.error,
+        "retrying": one.waits,
+    }
+    if whole_of_it:
+        fields |= {
+            "position": event.redis_id,
+            "outbox_id": str(event.outbox_id),
+            "payload": event.payload,
+            "metadata": event.metadata,
+        }
+    text = f"{one.id} {one.consumer} {event.event_type} after {count(one.attempts, 'attempt')}"
+    text += f" at {since}: {one.error}"
+    call.out.record(fields, text + " (to be tried again)" * one.waits)
+
+
+def _register(call: Call) -> None:
+    """Register a consumer before its first run."""
+    stream, name = words(call, "STREAM NAME")
+    from agentbus.events import register_consumer
+
+    new = register_consumer(_events.ledger(call), stream, name, past=call.args.past)
+    fields: dict[str, object] = {"stream": stream, "consumer": name, "new": new}
+    call.out.record(fields, f"{name} is known" + ("" if new else " already, and stays where it is"))
+
+
+def _forget(call: Call) -> None:
+    """Delete a consumer or reader that will not run again."""
+    stream, name = words(call, "STREAM NAME")
+    from agentbus.events import forget_consumer, forget_reader
+    from agentbus.events.leases import READER
+
+    if name.startswith(READER):
+        forget_reader(call.bus, stream, name)
+        dropped, done = 0, "will be forgotten when the stream's relay next checks"
+    else:
+        dropped = forget_consumer(_events.ledger(call), stream, name, force=call.args.force)
+        done = "is forgotten"
+    fields: dict[str, object] = {"stream": stream, "consumer": name, "dropped": dropped}
+    more = f", and {count(dropped, 'parked event')} with it" if dropped else ""
+    call.out.record(fields, f"{name} {done}{more}")
+
+
+def _skip(call: Call) -> None:
+    """Move a consumer past events."""
+    stream, name = words(call, "STREAM NAME")
+    from agentbus.events import skip_events
+
+    done = skip_events(_events.ledger(call), call.bus, stream, name, to=call.args.to)
+    fields = {"stream": stream, "consumer": name, **_values.fields(done)}
+    if done.before == done.after:
+        text = f"{name} stays at {done.after}: nothing was skipped"
+    else:
+        most = "up to " if call.args.to is None else ""
+        text = f"{name} goes on past {done.after}: {most}{count(done.events, 'event')} skipped"
+    call.out.record(fields, text)
+
+
+def _check(call: Call) -> int:
+    from agentbus.commands import _schemas
+
+    return _schemas.check(call)
+
+
+def _demo(call: Call) -> None:
+    from agentbus.commands import _demo
+
+    _demo.demo(call)
+
+
+_ACTIONS: dict[str, Callable[[Call], int | None]] = {
+    "send": _send,
+    "status": _status,
+    "parked": _parked,
+    "register": _register,
+    "forget": _forget,
+    "skip": _skip,
+    "check": _check,
+    "demo": _demo,
+}

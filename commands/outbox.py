@@ -5,7 +5,6 @@ from __future__ import annotations
 from agentbus.commands import _events, _format, _long_running, _together
 from agentbus.commands._declare import Call, Param, Verb, actions
 from agentbus.commands._format import age, count
-from agentbus.commands._standing import holding
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -141,7 +140,7 @@ def _status(call: Call, ledger: Ledger) -> None:
     if leases and not call.out.json:
         call.out.record({}, "")
         _format.show(call.out, leases, _LEASES, left=3)
-    holding(call, leases)
+    _events.warn_of_readers(call, leases)
 
 
 def _expires(left: float | None) -> str:
