@@ -50,12 +50,21 @@ def _send(call: Call, ledger: Ledger, stop: threading.Event) -> None:
     rate = _RATE if args.rate is None else args.rate
     # Randomness for show: a seed repeats it.
     chance = random.Random(args.seed)  # noqa: S311
-    shop = _Shop(chance)
+    number = chance.randrange(1_000, 1_000_000)
+    orders: list[list[Event]] = []
     sent = 0
     due = time.monotonic()
     while not stop.is_set() and (args.count is None or sent < args.count):
-        if not _act(call, ledger, shop, rolled_back=chance.random() < _ROLLED_BACK):
+        new = not orders or (len(orders) < _OPEN and chance.random() < 0.4)
+        order = _life(chance, number + 1) if new else chance.choice(orders)
+        if not _commit(call, ledger, *order[0], rolled_back=chance.random() < _ROLLED_BACK):
             continue
+        del order[0]
+        if new:
+            number += 1
+            orders.append(order)
+        if not order:
+            orders.remove(order)
         sent += 1
         if rate and sent != args.count:
             # What a slow database held up is not made up for in a burst.
@@ -63,12 +72,13 @@ def _send(call: Call, ledger: Ledger, stop: threading.Event) -> None:
             stop.wait(min(due - time.monotonic(), threading.TIMEOUT_MAX))
 
 
-def _act(call: Call, ledger: Ledger, shop: _Shop, *, rolled_back: bool) -> bool:
-    """Send the shop's next event in its own transaction; tell whether it was committed."""
+def _commit(
+    call: Call, ledger: Ledger, kind: str, payload: dict[str, Any], *, rolled_back: bool
+) -> bool:
+    """Send an event in its own transaction; tell whether it was committed."""
     from agentbus.events import send_event
 
     stream = call.args.stream or _STREAM
-    kind, payload = shop.next()
     try:
         with ledger.committing("an event was sent") as connection:
             found = send_event(connection, stream, kind, payload, ledger=ledger)
@@ -76,69 +86,26 @@ def _act(call: Call, ledger: Ledger, shop: _Shop, *, rolled_back: bool) -> bool:
                 raise _RolledBack
     except _RolledBack:
         return False
-    shop.happened(kind, payload)
     fields = {"event_uuid": found, "stream": stream, "event_type": kind, "payload": payload}
     call.out.record(fields, f"{found} {stream} {kind} {to_json(payload)}")
     return True
 
 
-class _Shop:
-    """Orders that are placed, paid and shipped, or cancelled; what was rolled back has not happened."""
-
-    def __init__(self, chance: random.Random) -> None:
-        self._chance = chance
-        self._number = chance.randrange(1_000, 1_000_000)
-        self._placed: dict[int, int] = {}
-        self._paid: dict[int, int] = {}
-
-    def next(self) -> Event:
-        """Return what may happen next."""
-        pick = self._chance.random()
-        waiting = len(self._placed) + len(self._paid)
-        if waiting == 0 or (pick < 0.4 and waiting < _OPEN):
-            return self._place()
-        order = self._chance.choice([*self._placed, *self._paid])
-        if pick > 0.9:
-            return "OrderCancelled", {
-                "order": order,
-                "reason": self._chance.choice(_REASONS),
-                "refund_cents": self._paid.get(order, 0),
-            }
-        if order in self._placed:
-            method = self._chance.choice(_METHODS)
-            return "OrderPaid", {
-                "order": order,
-                "amount_cents": self._placed[order],
-                "method": method,
-            }
-        return "OrderShipped", {
-            "order": order,
-            "carrier": self._chance.choice(_CARRIERS),
-            "tracking": f"T{self._chance.randrange(10**9):09d}",
-        }
-
-    def _place(self) -> Event:
-        items: list[dict[str, Any]] = [
-            {"sku": sku, "quantity": self._chance.randint(1, 4), "price_cents": _PRICES[sku]}
-            for sku in self._chance.sample(list(_PRICES), self._chance.randint(1, 3))
-        ]
-        total = sum(item["quantity"] * item["price_cents"] for item in items)
-        return "OrderPlaced", {
-            "order": self._number + 1,
-            "customer": f"c{self._chance.randrange(1, 500)}",
-            "items": items,
-            "total_cents": total,
-            "currency": "EUR",
-        }
-
-    def happened(self, kind: str, payload: dict[str, Any]) -> None:
-        """Note what was committed."""
-        order = payload["order"]
-        if kind == "OrderPlaced":
-            self._number = order
-            self._placed[order] = payload["total_cents"]
-        elif kind == "OrderPaid":
-            self._paid[order] = self._placed.pop(order)
-        else:
-            self._placed.pop(order, None)
-            self._paid.pop(order, None)
+def _life(chance: random.Random, order: int) -> list[Event]:
+    """Return what happens to an order: it is placed, paid and shipped, unless it is cancelled."""
+    items: list[dict[str, Any]] = [
+        {"sku": sku, "quantity": chance.randint(1, 4), "price_cents": _PRICES[sku]}
+        for sku in chance.sample(list(_PRICES), chance.randint(1, 3))
+    ]
+    total = sum(item["quantity"] * item["price_cents"] for item in items)
+    customer, tracking = f"c{chance.randrange(1, 500)}", f"T{chance.randrange(10**9):09d}"
+    placed = {"customer": customer, "items": items, "total_cents": total, "currency": "EUR"}
+    paid = {"amount_cents": total, "method": chance.choice(_METHODS)}
+    shipped = {"carrier": chance.choice(_CARRIERS), "tracking": tracking}
+    events: list[Event] = [("OrderPlaced", placed), ("OrderPaid", paid), ("OrderShipped", shipped)]
+    if chance.random() < 0.2:
+        after = chance.randint(1, 2)
+        refund = total if after == 2 else 0
+        cancelled = {"reason": chance.choice(_REASONS), "refund_cents": refund}
+        events[after:] = [("OrderCancelled", cancelled)]
+    return [(kind, {"order": order, **payload}) for kind, payload in events]
