@@ -95,11 +95,7 @@ def clock(scope: Scope, levels: Levels) -> Op[ServerCheck]:
     off = int(seconds) + int(micros) / 1e6 - (before + after) / 2
     off = 0.0 if abs(off) < (after - before) / 2 else off
     found = f"{abs(off):.3f} s {'ahead of' if off >= 0 else 'behind'} this host's"
-    crossed = levels.crossed(abs(off))
-    if crossed is None:
-        return ServerCheck("clock", None, found)
-    figure = round(abs(off), 3)
-    return ServerCheck("clock", crossed[0], found, "set both clocks by NTP", figure, crossed[1])
+    return _measured("clock", levels, abs(off), found, "set both clocks by NTP")
 
 
 def _persistence(info: ServerInfo) -> list[ServerCheck]:
@@ -160,11 +156,8 @@ def _memory(named: dict[str, str], levels: Levels) -> ServerCheck:
     if not limit:
         return ServerCheck("memory", None, found)
     found += f" of {limit / 1048576:.1f} MiB"
-    crossed = levels.crossed(used / limit)
-    if crossed is None:
-        return ServerCheck("memory", None, found)
     remedy = "raise maxmemory, or delete unneeded data: a full server refuses writes"
-    return ServerCheck("memory", crossed[0], found, remedy, round(used / limit, 3), crossed[1])
+    return _measured("memory", levels, used / limit, found, remedy)
 
 
 def _role(named: dict[str, str], levels: Levels) -> list[ServerCheck]:
@@ -173,26 +166,31 @@ def _role(named: dict[str, str], levels: Levels) -> list[ServerCheck]:
         if named.get("master_link_status", "up") != "up":
             found += " without a connection to its primary"
         return [ServerCheck("role", "critical", found, "use the URL of the primary")]
-    checks = [ServerCheck("role", None, "accepts writes")]
-    for name, value in named.items():
-        if name[:5] == "slave" and name[5:].isdigit():
-            check = _replica(dict(_pairs(value)), levels)
-            if check is not None:
-                checks.append(check)
-    return checks
+    replicas = [
+        _replica(dict(_pairs(value)), levels)
+        for name, value in named.items()
+        if name[:5] == "slave" and name[5:].isdigit()
+    ]
+    wrong = [check for check in replicas if check.severity is not None]
+    return [ServerCheck("role", None, "accepts writes"), *wrong]
 
 
-def _replica(fields: dict[str, str], levels: Levels) -> ServerCheck | None:
+def _replica(fields: dict[str, str], levels: Levels) -> ServerCheck:
     where = f"the replica {fields.get('ip', '?')}:{fields.get('port', '?')}"
     remedy = "see the replica's log; until it is in sync, a failover loses the missing writes"
     state, lag = fields.get("state", "online"), fields.get("lag", "")
     if state != "online" and levels.wanted:
         return ServerCheck("replication", "warning", f"{where} is not in sync ({state})", remedy)
-    crossed = levels.crossed(int(lag)) if lag.isdigit() else None
+    silent = int(lag) if lag.isdigit() else 0
+    found = f"{where} has sent nothing for {silent} s"
+    return _measured("replication", levels, silent, found, remedy)
+
+
+def _measured(check: str, levels: Levels, figure: float, found: str, remedy: str) -> ServerCheck:
+    crossed = levels.crossed(figure)
     if crossed is None:
-        return None
-    found = f"{where} has sent nothing for {lag} s"
-    return ServerCheck("replication", crossed[0], found, remedy, int(lag), crossed[1])
+        return ServerCheck(check, None, found)
+    return ServerCheck(check, crossed[0], found, remedy, round(figure, 3), crossed[1])
 
 
 def _pairs(value: str) -> Any:

@@ -167,15 +167,17 @@ def parsed(stored: bytes) -> dict[str, str]:
     return {key: value for key, value in found.items() if isinstance(value, str)}
 
 
-def workers(scope: Scope) -> Op[list[Registered]]:
-    """Return the registered workers by queue and agent, including dead ones."""
-    now, last, records = yield from listed(scope)
+def workers(scope: Scope, *, counted: bool = True) -> Op[list[Registered]]:
+    """Return the registered workers by queue and agent, including dead ones.
+
+    Unless `counted`, their pending tasks are not requested.
+    """
+    now, last, records = yield from _listed(scope)
     if not records:
         return []
     orders = yield from orders_by_field(scope)
-    pending = yield from _pending(
-        scope, sorted({(one.get("queue", ""), one.get("group", "")) for one in records.values()})
-    )
+    groups = {(one.get("queue", ""), one.get("group", "")) for one in records.values()}
+    pending = yield from _pending(scope, sorted(groups) if counted else ())
     found = []
     for worker, record in records.items():
         queue, group, agent = (record.get(name, "") for name in ("queue", "group", "agent"))
@@ -208,7 +210,7 @@ def workers(scope: Scope) -> Op[list[Registered]]:
     return sorted(found, key=lambda one: (one.queue, one.agent_id, one.started, one.worker))
 
 
-def listed(scope: Scope) -> Op[tuple[float, dict[str, float], dict[str, dict[str, str]]]]:
+def _listed(scope: Scope) -> Op[tuple[float, dict[str, float], dict[str, dict[str, str]]]]:
     """Return the server's time, and the last heartbeat and the record of each worker."""
     keys = scope.keys
     time, seen = yield Batch([("TIME",), ("ZRANGE", keys.beats, 0, -1, "WITHSCORES")])

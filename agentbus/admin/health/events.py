@@ -8,7 +8,7 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING, Any
 
-from agentbus.admin.health.findings import HealthFinding, span, things
+from agentbus.admin.health.findings import HealthFinding, above, span, things
 from agentbus.core.stream import id_time, is_number, position, text
 from agentbus.store.steps import Batch, Command, Script
 from agentbus.workers.registry import parsed
@@ -105,9 +105,8 @@ def _silence(
     report: RoleReport, now: float, last: float, thresholds: Thresholds
 ) -> Iterator[HealthFinding]:
     silent = max(0.0, now - report.at)
-    crossed = thresholds.levels("silent").crossed(silent)
     news = report.role != RELAY and last > report.at
-    if crossed is None or not (report.lag_events or news):
+    if not (report.lag_events or news):
         return
     left = (
         f"had {things(report.lag_events, 'event')} left"
@@ -115,8 +114,8 @@ def _silence(
         else "events have come since"
     )
     verb = "outbox relay" if report.role == RELAY else "supervise MODULE"
-    yield HealthFinding(
-        *("silent", report.subject, crossed[0], round(silent, 3), crossed[1]),
+    yield from above(
+        *(thresholds.levels("silent"), "silent", report.subject, silent),
         f"{report.name} has reported nothing for {span(silent)}, and {left}",
         f"start it again: agentbus {verb}; 'agentbus events status' shows its position",
     )
@@ -133,31 +132,25 @@ def _lags(report: RoleReport, thresholds: Thresholds) -> Iterator[HealthFinding]
     )
     if report.role == RELAY:
         remedy = "see its errors in the log, and 'agentbus outbox status'"
-    crossed = thresholds.levels("lag_ms").crossed(report.lag_ms)
-    if crossed is not None:
-        yield HealthFinding(
-            *("lag_ms", report.subject, crossed[0], report.lag_ms, crossed[1]),
-            f"the oldest event before {report.name} was sent {span(report.lag_ms / 1000)} ago",
-            remedy,
-        )
-    crossed = thresholds.levels("lag_events").crossed(report.lag_events)
-    if crossed is not None:
-        yield HealthFinding(
-            *("lag_events", report.subject, crossed[0], report.lag_events, crossed[1]),
-            f"{report.name} has {things(report.lag_events, 'event')} left",
-            remedy,
-        )
+    yield from above(
+        *(thresholds.levels("lag_ms"), "lag_ms", report.subject, report.lag_ms),
+        f"the oldest event before {report.name} was sent {span(report.lag_ms / 1000)} ago",
+        remedy,
+    )
+    yield from above(
+        *(thresholds.levels("lag_events"), "lag_events", report.subject, report.lag_events),
+        f"{report.name} has {things(report.lag_events, 'event')} left",
+        remedy,
+    )
 
 
 def _unknown(report: RoleReport, thresholds: Thresholds) -> Iterator[HealthFinding]:
-    crossed = thresholds.levels("unknown_events").crossed(report.unknown)
-    if crossed is not None:
-        yield HealthFinding(
-            *("unknown_events", report.subject, crossed[0], report.unknown, crossed[1]),
-            f"{report.name} met events of a type that no schema is registered for"
-            f" {things(report.unknown, 'time')} in 5 minutes: it is blocked",
-            "deploy the schema, or see 'agentbus events skip'",
-        )
+    return above(
+        *(thresholds.levels("unknown_events"), "unknown_events", report.subject, report.unknown),
+        f"{report.name} met events of a type that no schema is registered for"
+        f" {things(report.unknown, 'time')} in 5 minutes: it is blocked",
+        "deploy the schema, or see 'agentbus events skip'",
+    )
 
 
 def _quarantined(scope: Scope, thresholds: Thresholds) -> Op[list[HealthFinding]]:

@@ -7,7 +7,9 @@ from agentbus.core.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
+
+    from agentbus.admin.health.thresholds import Levels
 
 
 class HealthFinding(Record):
@@ -55,6 +57,16 @@ class Health(Record):
         if self.critical:
             return CRITICAL
         return WARNING if self.findings else "healthy"
+
+
+def above(
+    levels: Levels, check: str, subject: str, figure: float, text: str, remedy: str
+) -> Iterator[HealthFinding]:
+    """Yield a finding if a figure is above its thresholds."""
+    crossed = levels.crossed(figure)
+    if crossed is not None:
+        severity, threshold = crossed
+        yield HealthFinding(check, subject, severity, round(figure, 3), threshold, text, remedy)
 
 
 def things(number: float, thing: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING, Any
 
-from agentbus.admin.health.findings import HealthFinding, span, things
+from agentbus.admin.health.findings import HealthFinding, above, span, things
 from agentbus.core.stream import position, text
 from agentbus.queues.ids import PRIORITIES
 from agentbus.queues.settle import ASIDE
@@ -15,11 +15,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from agentbus.admin.health.thresholds import Levels, Thresholds
-    from agentbus.admin.health.worker_list import ListedWorker, WorkerList
+    from agentbus.admin.health.worker_list import WorkerList
     from agentbus.admin.stats import Group, GroupConsumer, Survey
     from agentbus.core.keys import Keys
     from agentbus.queues.policy import Policy
     from agentbus.store.steps import Arg, Op
+    from agentbus.workers.registry import Registered
 
 _AT_ONCE = 500
 # A live worker prefetches this many tasks, and sends heartbeats for them.
@@ -65,9 +66,9 @@ class QueueCheck:
         self,
         keys: Keys,
         survey: Survey,
-        policy: Policy | None,
+        policy: Policy,
         thresholds: Thresholds,
-        worker_list: WorkerList | None,
+        worker_list: WorkerList,
     ) -> None:
         self.queue = survey.queue
         self.exists = survey.exists
@@ -83,8 +84,8 @@ class QueueCheck:
         self._idle: dict[str, list[int]] = {}
         self._first: dict[str, list[int]] = {}
 
-    def ask(self, requests: Requests, where: str, boxes: Iterable[str]) -> None:
-        """Add the requests; `boxes` are the groups whose dead letters are stored under `where`."""
+    def ask_letters(self, requests: Requests, where: str, boxes: Iterable[str]) -> None:
+        """Add the requests about dead letters; those of the groups `boxes` are stored under `where`."""
         self._requests, self._where, keys = requests, where, self._keys
         for name in sorted(boxes):
             self._letters[name] = (
@@ -92,8 +93,10 @@ class QueueCheck:
                 requests.put("SCARD", keys.purged(where, name)),
                 requests.put("HLEN", keys.replayed(where, name)),
             )
-        if self._policy is None:
-            return
+
+    def ask(self) -> None:
+        """Add the other requests."""
+        requests, keys = self._requests, self._keys
         self._delayed = requests.put("ZRANGE", keys.delayed(self.queue), 0, 0, "WITHSCORES")
         for group in self._groups:
             if group.retrying:
@@ -130,7 +133,7 @@ class QueueCheck:
     def _idle_levels(self) -> Levels:
         levels = self._levels("idle")
         # `fetch` with a long visibility sends no heartbeat during it.
-        over = (self._policy.visibility if self._policy else 0.0) - levels.least
+        over = self._policy.visibility - levels.least
         return levels.plus(over) if over > 0 else levels
 
     def _request_needed(self, priority: str) -> list[int]:
@@ -163,7 +166,6 @@ class QueueCheck:
     # -- backlog --
 
     def _lengths(self) -> Iterator[HealthFinding]:
-        assert self._policy is not None
         bound, levels = self._policy.bound, self._levels("stream_length")
         for priority in PRIORITIES:
             length = self._survey.lengths[priority]
@@ -177,7 +179,7 @@ class QueueCheck:
             )
 
     def _is_full(self, priority: str) -> bool:
-        bound, first = self._policy.bound if self._policy else 0, self._survey.firsts[priority]
+        bound, first = self._policy.bound, self._survey.firsts[priority]
         readers, *pending = self._first[priority]
         parts = [group[priority] for group in self._survey.groups.values() if priority in group]
         # Entries that a group has not finished are not trimmed.
@@ -193,7 +195,7 @@ class QueueCheck:
 
     def _full(self, subject: str, length: int, bound: int) -> Iterator[HealthFinding]:
         severity = self._thresholds.severity("full", "critical", self.queue)
-        if severity is None or self._policy is None:
+        if severity is None:
             return
         effect = (
             "publishers are refused"
@@ -207,31 +209,25 @@ class QueueCheck:
         )
 
     def _lag(self, group: Group) -> Iterator[HealthFinding]:
-        levels = self._levels("lag")
-        crossed = levels.crossed(group.backlog)
-        if crossed is None:
-            return
         least = "" if group.exact else "at least "
         who = f"the group {group.group!r} was not given yet" if group.group else "no group has read"
         age = "" if group.oldest is None else f", the oldest for {span(group.oldest)}"
-        yield HealthFinding(
-            *("lag", self._subject(group), crossed[0], group.backlog, crossed[1]),
+        return self._above(
+            *("lag", self._subject(group), group.backlog),
             f"{self.queue!r} has {least}{things(group.backlog, 'task')} that {who}{age}",
             self._more_workers(group.group or None),
         )
 
     def _starving(self, group: Group) -> Iterator[HealthFinding]:
-        age = self._oldest(group)
-        crossed = self._levels("starving").crossed(age)
-        paused = self._workers.paused(self.queue) if self._workers else None
-        if crossed is None or (paused is None and self._attended(group)):
+        age, paused = self._oldest(group), self._workers.paused(self.queue)
+        if paused is None and self._attended(group):
             return
         why = "it has no worker" if paused is None else f"it is paused {paused}"
         if paused is None and self._alive(group):
             why = "all of its workers are paused"
         whose = f" for the group {group.group!r}" if group.group else ""
-        yield HealthFinding(
-            *("starving", self._subject(group), crossed[0], round(age, 3), crossed[1]),
+        yield from self._above(
+            *("starving", self._subject(group), age),
             f"tasks of {self.queue!r} have waited{whose} for {span(age)}, and {why}",
             self._more_workers(group.group or None),
         )
@@ -239,7 +235,7 @@ class QueueCheck:
     def _oldest(self, group: Group) -> float:
         """Return the age in seconds of the oldest task that could run."""
         waits = [group.oldest or 0.0]
-        due = [self._delayed] if self._workers and not self._workers.alive(self.queue, None) else []
+        due = [] if self._workers.alive(self.queue, None) else [self._delayed]
         for at in (*due, *self._retries.get(group.group, ())):
             rows = self._requests.rows(at)
             if len(rows) == 2:
@@ -249,8 +245,8 @@ class QueueCheck:
     def _attended(self, group: Group) -> bool:
         """Return whether a consumer takes tasks of the group."""
         alive = self._alive(group)
-        if alive and self._workers:
-            return not all(self._workers.is_paused(self.queue, worker) for worker in alive)
+        if alive:
+            return not all(worker.paused is not None for worker in alive)
         return any(consumer.idle < _HEARD for consumer in group.consumers)
 
     # -- pending tasks --
@@ -260,14 +256,10 @@ class QueueCheck:
         alive = {worker.worker for worker in self._alive(group)}
         for consumer in group.consumers:
             works = consumer.name in alive
-            mine = levels.plus(_PREFETCH) if works else levels
-            crossed = mine.crossed(consumer.pending)
-            if crossed is None:
-                continue
             heard = "" if works else f", and sent its last request {span(consumer.idle)} ago"
-            yield HealthFinding(
-                *("pending", f"{self._subject(group)}/{consumer.name}", crossed[0]),
-                *(consumer.pending, crossed[1]),
+            yield from above(
+                *(levels.plus(_PREFETCH) if works else levels, "pending"),
+                *(f"{self._subject(group)}/{consumer.name}", consumer.pending),
                 f"{consumer.name!r} holds {things(consumer.pending, 'task')} of"
                 f" {self._of(group)}{heard}",
                 f"see what it does: agentbus bus groups {self._quoted}"
@@ -285,46 +277,37 @@ class QueueCheck:
         if not held:
             return
         idle, holder = max(held)
-        crossed = self._idle_levels().crossed(idle)
-        if crossed is None:
-            return
         many = "at least " if len(held) >= _HELD else ""
-        yield HealthFinding(
-            *("idle", self._subject(group), crossed[0], round(idle, 3), crossed[1]),
+        yield from above(
+            *(self._idle_levels(), "idle", self._subject(group), idle),
             f"{many}{things(len(held), 'task')} of {self._of(group)} are pending without a heartbeat,"
             f" the longest for {span(idle)} with {holder!r}",
             self._reclaiming(group),
         )
 
     def _dead_workers(self, group: Group) -> Iterator[HealthFinding]:
-        levels = self._levels("dead_worker")
         holds: dict[str, GroupConsumer] = {one.name: one for one in group.consumers}
-        for worker in self._workers.of(self.queue, group.group) if self._workers else ():
-            pending = holds[worker.worker].pending if worker.worker in holds else 0
-            crossed = None if worker.alive else levels.crossed(pending)
-            if crossed is not None:
-                yield HealthFinding(
-                    *("dead_worker", f"{self._subject(group)}/{worker.worker}", crossed[0]),
-                    *(pending, crossed[1]),
-                    f"the worker {worker.worker!r} of {worker.agent!r} sent its last heartbeat"
-                    f" {span(worker.silent)} ago and holds {things(pending, 'task')} of {self._of(group)}",
+        for worker in self._workers.of(self.queue, group.group):
+            if not worker.alive:
+                pending = holds[worker.worker].pending if worker.worker in holds else 0
+                yield from self._above(
+                    *("dead_worker", f"{self._subject(group)}/{worker.worker}", pending),
+                    f"the worker {worker.worker!r} of {worker.agent_id!r} sent its last heartbeat"
+                    f" {span(worker.age)} ago and holds {things(pending, 'task')} of {self._of(group)}",
                     self._reclaiming(group),
                 )
 
     def dead_letters(self) -> Iterator[HealthFinding]:
         """Yield findings for dead letters that were neither replayed nor purged."""
-        levels = self._levels("dead_letters")
+        number = self._requests.number
         for group, (length, purged, replayed) in self._letters.items():
-            number = self._requests.number
             count = max(0, number(length) - number(purged) - number(replayed))
-            crossed = levels.crossed(count)
-            if crossed is not None:
-                option = "" if group == "default" else f" --group {shlex.quote(group)}"
-                yield HealthFinding(
-                    *("dead_letters", f"{self._where}/{group}", crossed[0], count, crossed[1]),
-                    f"the group {group!r} of {self.queue!r} has {things(count, 'dead letter')}",
-                    f"agentbus dlq list {self._quoted}{option}; then replay or purge them",
-                )
+            option = "" if group == "default" else f" --group {shlex.quote(group)}"
+            yield from self._above(
+                *("dead_letters", f"{self._where}/{group}", count),
+                f"the group {group!r} of {self.queue!r} has {things(count, 'dead letter')}",
+                f"agentbus dlq list {self._quoted}{option}; then replay or purge them",
+            )
 
     # -- texts --
 
@@ -335,8 +318,13 @@ class QueueCheck:
     def _levels(self, check: str) -> Levels:
         return self._thresholds.levels(check, self.queue)
 
-    def _alive(self, group: Group) -> list[ListedWorker]:
-        return self._workers.alive(self.queue, group.group or None) if self._workers else []
+    def _above(
+        self, check: str, subject: str, figure: float, text: str, remedy: str
+    ) -> Iterator[HealthFinding]:
+        return above(self._levels(check), check, subject, figure, text, remedy)
+
+    def _alive(self, group: Group) -> list[Registered]:
+        return self._workers.alive(self.queue, group.group or None)
 
     def _subject(self, group: Group) -> str:
         return f"{self.queue}/{group.group}" if group.group else self.queue
@@ -346,14 +334,10 @@ class QueueCheck:
 
     def _more_workers(self, group: str | None) -> str:
         """Return the remedy for a backlog."""
-        if self._workers and self._workers.paused(self.queue):
+        if self._workers.paused(self.queue):
             return "agentbus resume" if self._workers.halted else f"agentbus resume {self._quoted}"
-        alive = self._workers.alive(self.queue, group) if self._workers else []
-        if (
-            alive
-            and self._workers
-            and all(self._workers.is_paused(self.queue, worker) for worker in alive)
-        ):
+        alive = self._workers.alive(self.queue, group)
+        if alive and all(worker.paused is not None for worker in alive):
             return "see 'agentbus pause' for what is paused, then 'agentbus agent resume'"
         if alive:
             return "start more workers, or raise their --concurrency"

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from agentbus.admin import stats
 from agentbus.admin.health.queue_check import QueueCheck, Requests, too_long
+from agentbus.admin.health.worker_list import WorkerList
 from agentbus.admin.project import MANY_KEYS
 from agentbus.core.errors import ConfigError
 from agentbus.core.names import unescape
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 
     from agentbus.admin.health.findings import HealthFinding
     from agentbus.admin.health.thresholds import Thresholds
-    from agentbus.admin.health.worker_list import WorkerList
     from agentbus.queues.policy import Policies
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Op
@@ -48,7 +48,8 @@ def examine(
             check = QueueCheck(
                 scope.keys, survey, _policy(policies, survey.queue), thresholds, workers
             )
-            check.ask(requests, where, boxes)
+            check.ask_letters(requests, where, boxes)
+            check.ask()
             checks.append(check)
     yield from requests.run()
     found = [one for check in checks for one in check.findings()]
@@ -98,8 +99,8 @@ def _strays(
     checks = []
     for where, groups in letters.items():
         nothing = stats.Survey(where, 0.0, [(-1, b"", [])] * len(PRIORITIES))
-        check = QueueCheck(scope.keys, nothing, None, thresholds, None)
-        check.ask(requests, where, groups)
+        check = QueueCheck(scope.keys, nothing, Policy(where), thresholds, WorkerList((), {}))
+        check.ask_letters(requests, where, groups)
         checks.append(check)
     yield from requests.run()
     return [found for check in checks for found in check.dead_letters()]

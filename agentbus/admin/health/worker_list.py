@@ -3,60 +3,35 @@
 from __future__ import annotations
 
 from agentbus.core.keys import pause_field
-from agentbus.core.record import Record
 from agentbus.workers import registry
-from agentbus.workers.registry import ALIVE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Op
-
-
-class ListedWorker(Record):
-    """A registered worker; `silent` is the seconds since its last heartbeat."""
-
-    worker: str
-    agent: str
-    host: str
-    silent: float
-
-    @property
-    def alive(self) -> bool:
-        """Whether its last heartbeat is recent enough."""
-        return self.silent <= ALIVE
+    from agentbus.workers.registry import Registered
 
 
 class WorkerList:
-    """The registered workers by queue and group, and the pause orders."""
+    """The registered workers by queue, the `number` of live ones, and the reasons of pauses by field."""
 
-    def __init__(
-        self, workers: Mapping[tuple[str, str], list[ListedWorker]], orders: Mapping[str, str]
-    ):
-        self._workers = workers
+    def __init__(self, workers: Sequence[Registered], orders: Mapping[str, str]) -> None:
+        self.number = sum(worker.alive for worker in workers)
         self._orders = orders
+        self._by_queue: dict[str, list[Registered]] = {}
+        for worker in workers:
+            self._by_queue.setdefault(worker.queue, []).append(worker)
 
-    @property
-    def number(self) -> int:
-        """The number of live workers."""
-        return sum(worker.alive for workers in self._workers.values() for worker in workers)
+    def of(self, queue: str, group: str | None) -> list[Registered]:
+        """Return the workers of a group, or with None of all groups of the queue, including dead ones."""
+        found = self._by_queue.get(queue, [])
+        return [worker for worker in found if group in (None, worker.group)]
 
-    def of(self, queue: str, group: str) -> list[ListedWorker]:
-        """Return the workers of a group, including dead ones."""
-        return self._workers.get((queue, group), [])
-
-    def alive(self, queue: str, group: str | None) -> list[ListedWorker]:
+    def alive(self, queue: str, group: str | None) -> list[Registered]:
         """Return the live workers of a group, or with None of any group of the queue."""
-        if group is not None:
-            return [worker for worker in self.of(queue, group) if worker.alive]
-        return [
-            worker
-            for (its, _), workers in self._workers.items()
-            for worker in workers
-            if its == queue and worker.alive
-        ]
+        return [worker for worker in self.of(queue, group) if worker.alive]
 
     def paused(self, queue: str) -> str | None:
         """Return the reason of a queue's pause, or None."""
@@ -68,22 +43,8 @@ class WorkerList:
         """Whether the project is halted."""
         return pause_field("project") in self._orders
 
-    def is_paused(self, queue: str, worker: ListedWorker) -> bool:
-        """Return whether a pause order applies to a worker."""
-        fields = registry.fields_of(queue, worker.agent, worker.worker)
-        return any(field in self._orders for field in fields)
-
 
 def listed(scope: Scope) -> Op[WorkerList]:
     """Read the workers and orders."""
-    now, last, records = yield from registry.listed(scope)
-    orders = yield from registry.orders_by_field(scope)
-    workers: dict[tuple[str, str], list[ListedWorker]] = {}
-    for worker, record in records.items():
-        where = record.get("queue", ""), record.get("group", "")
-        host = f"{record.get('host', '?')}:{record.get('pid', '?')}"
-        silent = max(0.0, now - last[worker])
-        workers.setdefault(where, []).append(
-            ListedWorker(worker, record.get("agent", ""), host, silent)
-        )
-    return WorkerList(workers, orders)
+    workers = yield from registry.workers(scope, counted=False)
+    return WorkerList(workers, (yield from registry.orders_by_field(scope)))
