@@ -13,7 +13,7 @@ from agentbus.commands._declare import Args, Call
 from agentbus.core.keys import Keys
 from agentbus.core.settings import resolve
 from agentbus.errors import InvalidName, NotFound, UsageError
-from agentbus.queues import dead_letters
+from agentbus.queues.dead_letters import DeadLetters
 from agentbus.store.driver import iterate
 from tests.conftest import Connect, Shell
 from tests.servers import ask
@@ -74,7 +74,7 @@ def test_letters_are_read_a_page_at_a_time(bus: agentbus.Bus) -> None:
     asked: list[int] = []
 
     def watched() -> Any:
-        op, reply = dead_letters.each(bus.scope, "mail", "default"), None
+        op, reply = DeadLetters(bus.scope, "mail", "default").each(), None
         while True:
             try:
                 step = op.send(reply)
@@ -142,7 +142,7 @@ def test_letters_written_meanwhile_are_not_replayed(bus: agentbus.Bus) -> None:
     buried(bus, *["broken"] * 3)
 
     def both() -> Any:
-        op, reply = dead_letters.replay_all(bus.scope, "mail", "default"), None
+        op, reply = DeadLetters(bus.scope, "mail", "default").replay_all(), None
         while True:
             try:
                 step = op.send(reply)

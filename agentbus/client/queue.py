@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from agentbus.admin.pause import Order
     from agentbus.admin.stats import Group
     from agentbus.core.envelope import Envelope
-    from agentbus.queues.dead_letters import Letter
+    from agentbus.queues.dead_letters import DeadLetters, Letter
     from agentbus.queues.delivery import AsyncDelivery, Delivery
     from agentbus.queues.rerun import Replayed
     from agentbus.store.scope import Scope
@@ -234,11 +234,7 @@ class Queue(OnBus[BusT_co]):
 
         `match` selects the letters whose error contains this text.
         """
-        from agentbus.queues import dead_letters
-
-        return dead_letters.dead_letters(
-            *self._box(group), limit, after, match, letters_of=self._letters
-        )
+        return self._dead(group).oldest(limit, after, match)
 
     @stream_verb
     def each_dead_letter(
@@ -248,17 +244,12 @@ class Queue(OnBus[BusT_co]):
 
         `after` and `match` are as in `dead_letters`.
         """
-        from agentbus.queues import dead_letters
-
-        op = dead_letters.each(*self._box(group), after, match, letters_of=self._letters)
-        return Emits(op, 0.0)
+        return Emits(self._dead(group).each(after, match), 0.0)
 
     @verb
     def letter(self, letter_id: str, *, group: str = "default") -> Op[Letter]:
         """Return the dead letter with this id. Raises `NotFound`."""
-        from agentbus.queues import dead_letters
-
-        return dead_letters.letter(*self._box(group), letter_id, letters_of=self._letters)
+        return self._dead(group).letter(letter_id)
 
     @verb
     def replay(self, letter_id: str, *, group: str = "default", to: str | None = None) -> Op[str]:
@@ -267,9 +258,7 @@ class Queue(OnBus[BusT_co]):
         Idempotent: a second call returns the same id. Raises `NotFound`, and `UsageError` for a letter that
         holds no task.
         """
-        from agentbus.queues import dead_letters
-
-        return dead_letters.replay(*self._box(group), letter_id, to=to, letters_of=self._letters)
+        return self._dead(group).replay(letter_id, to=to)
 
     @verb
     def replay_all(
@@ -280,11 +269,7 @@ class Queue(OnBus[BusT_co]):
         `match` selects the letters whose error contains this text. Each letter is replayed atomically, not
         all together; a call after a failure continues where the first one stopped.
         """
-        from agentbus.queues import dead_letters
-
-        return dead_letters.replay_all(
-            *self._box(group), match=match, to=to, letters_of=self._letters
-        )
+        return self._dead(group).replay_all(match=match, to=to)
 
     @verb
     def purge(self, *ids: str, group: str = "default", match: str | None = None) -> Op[int]:
@@ -292,9 +277,7 @@ class Queue(OnBus[BusT_co]):
 
         `match` selects the letters whose error contains this text.
         """
-        from agentbus.queues import dead_letters
-
-        return dead_letters.purge(*self._box(group), ids, match, letters_of=self._letters)
+        return self._dead(group).purge(ids, match)
 
     @verb
     def groups(self) -> Op[list[Group]]:
@@ -365,8 +348,11 @@ class Queue(OnBus[BusT_co]):
             "trim": self._trims if on_full is None else _trims(on_full),
         }
 
-    def _box(self, group: str) -> tuple[Scope, str, str]:
-        return self._scope, self.name, names.name("group", group)
+    def _dead(self, group: str) -> DeadLetters:
+        from agentbus.queues.dead_letters import DeadLetters
+
+        group = names.name("group", group)
+        return DeadLetters(self._scope, self.name, group, letters_of=self._letters)
 
 
 class AsyncQueue(Awaiting, Queue[Any]):

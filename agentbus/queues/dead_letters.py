@@ -13,10 +13,10 @@ from agentbus.queues.ids import task_id
 from agentbus.store.steps import Command, Emit, Script
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from agentbus.store.scope import Scope
-    from agentbus.store.steps import Op, Step
+    from agentbus.store.steps import Op
 
 # Letters read or purged at once: each may have a traceback and a large payload.
 _PAGE = 200
@@ -45,159 +45,200 @@ class Letter(Record):
     fields: Mapping[str, str] | None = None
 
 
-def dead_letters(
-    scope: Scope,
-    queue: str,
-    group: str,
-    limit: int = 100,
-    after: str | None = None,
-    match: str | None = None,
-    *,
-    letters_of: str | None = None,
-) -> Op[list[Letter]]:
-    """Return the oldest dead letters of a group, past the one with the id `after`.
+# The fields of a letter beside the task's own.
+OWN = (
+    *("queue", "group", "priority", "original_id", "task_id", "attempts"),
+    *("error", "traceback", "failed_at"),
+)
 
-    With `match`, only those whose error contains this text. They are stored under the name `letters_of`, by
-    default the queue's; several queues may share a name, and each function here sees only its own queue's.
+
+class DeadLetters:
+    """The dead letters of a group of a queue.
+
+    They are stored under the name `letters_of`, by default the queue's; several queues may share a name,
+    and each sees only its own.
     """
-    box = _Box(scope, queue, group, letters_of)
-    found: list[Letter] = []
-    at, last = yield from _span(box, after)
-    while at and len(found) < limit:
-        page, at = yield from _page(box, at, last)
-        found += [one for one in page if match is None or match in one.error]
-    return found[:limit]
 
+    def __init__(
+        self, scope: Scope, queue: str, group: str, *, letters_of: str | None = None
+    ) -> None:
+        name, keys = letters_of or queue, scope.keys
+        self._scope = scope
+        self._queue = queue
+        self._group = group
+        self._shared = name != queue
+        self._letters = keys.dead_letters(name, group)
+        self._replayed = keys.replayed(name, group)
+        self._purged = keys.purged(name, group)
 
-def each(
-    scope: Scope,
-    queue: str,
-    group: str,
-    after: str | None = None,
-    match: str | None = None,
-    *,
-    letters_of: str | None = None,
-) -> Op[None]:
-    """Emit the dead letters that exist now, oldest first, with one page in memory at a time."""
-    box = _Box(scope, queue, group, letters_of)
-    at, last = yield from _span(box, after)
-    while at:
-        page, at = yield from _page(box, at, last)
-        for one in page:
-            if match is None or match in one.error:
+    def oldest(
+        self, limit: int = 100, after: str | None = None, match: str | None = None
+    ) -> Op[list[Letter]]:
+        """Return the oldest dead letters, past the one with the id `after`.
+
+        With `match`, only those whose error contains this text.
+        """
+        found: list[Letter] = []
+        at, last = yield from self._span(after)
+        while at and len(found) < limit:
+            page, at = yield from self._page(at, last, match)
+            found += page
+        return found[:limit]
+
+    def each(self, after: str | None = None, match: str | None = None) -> Op[None]:
+        """Emit the dead letters that exist now, oldest first, with one page in memory at a time."""
+        at, last = yield from self._span(after)
+        while at:
+            page, at = yield from self._page(at, last, match)
+            for one in page:
                 yield Emit(one)
 
+    def letter(self, letter_id: str) -> Op[Letter]:
+        """Return one dead letter. Raises `NotFound`."""
+        found = yield from self._named(letter_id)
+        if not found:
+            raise self._missing(letter_id)
+        return found[0]
 
-def letter(
-    scope: Scope, queue: str, group: str, letter_id: str, *, letters_of: str | None = None
-) -> Op[Letter]:
-    """Return one dead letter. Raises `NotFound`."""
-    found: list[Letter] = []
-    if _is_id(letter_id):
-        box = _Box(scope, queue, group, letters_of)
-        found, _ = yield from _page(box, letter_id, letter_id)
-    if not found:
-        raise _missing(_Box(scope, queue, group, letters_of), letter_id)
-    return found[0]
+    def replay(self, letter_id: str, *, to: str | None = None) -> Op[str]:
+        """Publish a letter's task again, with its key and envelope, and return the new id.
 
+        It goes into its original queue, or into `to`. A letter is replayed once; further calls return the
+        same id.
+        """
+        found = yield from self.letter(letter_id)
+        if not holds_a_task(found):
+            raise UsageError(
+                f"the dead letter {letter_id!r} contains no task: {found.error}",
+                hint="there is nothing to publish",
+            )
+        reply = yield self._replaying(found, to)
+        if not reply:
+            raise NotFound(
+                f"the dead letter {letter_id!r} is gone", hint="another may have purged it"
+            )
+        return text(reply)
 
-def replay(
-    scope: Scope,
-    queue: str,
-    group: str,
-    letter_id: str,
-    *,
-    to: str | None = None,
-    letters_of: str | None = None,
-) -> Op[str]:
-    """Publish a letter's task again, with its key and envelope, and return the new id.
-
-    It goes into its original queue, or into `to`. A letter is replayed once; further calls return the same
-    id.
-    """
-    found = yield from letter(scope, queue, group, letter_id, letters_of=letters_of)
-    if not holds_a_task(found):
-        raise UsageError(
-            f"the dead letter {letter_id!r} contains no task: {found.error}",
-            hint="there is nothing to publish",
-        )
-    reply = yield _replaying(_Box(scope, queue, group, letters_of), found, to)
-    if not reply:
-        raise NotFound(f"the dead letter {letter_id!r} is gone", hint="another may have purged it")
-    return text(reply)
-
-
-def replay_all(
-    scope: Scope,
-    queue: str,
-    group: str,
-    *,
-    match: str | None = None,
-    to: str | None = None,
-    letters_of: str | None = None,
-) -> Op[list[str]]:
-    """Replay all existing letters that were not replayed, and return the new tasks' ids."""
-    box = _Box(scope, queue, group, letters_of)
-    ids: list[str] = []
-    at, last = yield from _span(box, None)
-    while at:
-        page, at = yield from _page(box, at, last)
-        for one in page:
-            if (match is None or match in one.error) and is_to_be_replayed(one):
-                reply = yield _replaying(box, one, to)
+    def replay_all(self, *, match: str | None = None, to: str | None = None) -> Op[list[str]]:
+        """Replay all existing letters that were not replayed, and return the new tasks' ids."""
+        ids: list[str] = []
+        at, last = yield from self._span(None)
+        while at:
+            page, at = yield from self._page(at, last, match)
+            for one in filter(is_to_be_replayed, page):
+                reply = yield self._replaying(one, to)
                 # It may have been purged since the page was read.
                 ids += [text(reply)] if reply else []
-    return ids
+        return ids
 
+    def purge(self, ids: Sequence[str] = (), match: str | None = None) -> Op[int]:
+        """Remove dead letters, all or those with `ids`, and return how many.
 
-def purge(
-    scope: Scope,
-    queue: str,
-    group: str,
-    ids: Sequence[str] = (),
-    match: str | None = None,
-    *,
-    letters_of: str | None = None,
-) -> Op[int]:
-    """Remove a group's dead letters, all or those with `ids`, and return how many.
+        With `match`, only those whose error contains this text.
+        """
+        gone = 0
+        if match is None and not self._shared:
+            if not ids:
+                return int((yield self._purging("all", ())))
+            # Without a valid id there is no letter.
+            named = [one for one in ids if _is_id(one)]
+            for start in range(0, len(named), _PAGE):
+                gone += yield self._purging("named", named[start : start + _PAGE])
+        elif ids:
+            for one in ids:
+                found = yield from self._named(one)
+                if match is not None and not found:
+                    raise self._missing(one)
+                if found and (match is None or match in found[0].error):
+                    gone += yield self._purging("named", (one,))
+        else:
+            at, last = yield from self._span(None)
+            while at:
+                doomed, at = yield from self._page(at, last, match)
+                if doomed:
+                    gone += yield self._purging("named", [one.id for one in doomed])
+        return gone
 
-    With `match`, only those whose error contains this text.
-    """
-    box, gone = _Box(scope, queue, group, letters_of), 0
-    if match is None and not ids and box.only is None:
-        gone = yield _purging(box, "all", ())
-    elif match is None and ids and box.only is None:
-        # Without a valid id there is no letter.
-        named = [one for one in ids if _is_id(one)]
-        for start in range(0, len(named), _PAGE):
-            page = named[start : start + _PAGE]
-            gone += yield _purging(box, "named", page)
-    elif ids:
-        for one in ids:
-            some, _ = (yield from _page(box, one, one)) if _is_id(one) else ([], "")
-            if match is not None and not some:
-                raise _missing(box, one)
-            if some and (match is None or match in some[0].error):
-                gone += yield _purging(box, "named", (one,))
-    else:
-        at, last = yield from _span(box, None)
-        while at:
-            some, at = yield from _page(box, at, last)
-            doomed = [one.id for one in some if match is None or match in one.error]
-            if doomed:
-                gone += yield _purging(box, "named", doomed)
-    return gone
+    def compact(self) -> Op[None]:
+        """Free the memory of purged letters that are the oldest by now."""
+        hidden = yield Command("SCARD", self._purged)
+        while hidden:
+            yield self._purging("named", ())
+            before, hidden = hidden, (yield Command("SCARD", self._purged))
+            if hidden >= before:
+                return
 
+    def _missing(self, letter_id: str) -> NotFound:
+        return NotFound(
+            f"there is no dead letter {letter_id!r} of {self._queue!r} for the group {self._group!r}",
+            hint=f"bus.queue({self._queue!r}).dead_letters({self._group!r}) returns them",
+            shell_hint=f"see 'agentbus dlq list {names.shell_word(self._queue)}'",
+        )
 
-def compact(scope: Scope, name: str, group: str) -> Op[None]:
-    """Free the memory of purged letters that are the oldest by now."""
-    box = _Box(scope, name, group, None)
-    hidden = yield Command("SCARD", box.purged)
-    while hidden:
-        yield _purging(box, "named", ())
-        before, hidden = hidden, (yield Command("SCARD", box.purged))
-        if hidden >= before:
-            return
+    def _span(self, after: str | None) -> Op[tuple[str, str]]:
+        """Return the first position ('' if there is no letter) and the last: later letters are left out."""
+        if after is not None and not _is_id(after):
+            raise UsageError(
+                f"{after[:60]!a} is not the id of a dead letter",
+                hint="give the id of one that was listed",
+            )
+        newest = yield Command("XREVRANGE", self._letters, "+", "-", "COUNT", 1)
+        if not newest:
+            return "", ""
+        return "-" if after is None else f"({after}", text(newest[0][0])
+
+    def _named(self, letter_id: str) -> Op[list[Letter]]:
+        """Return the letter with an id, if there is one."""
+        if not _is_id(letter_id):
+            return []
+        found, _ = yield from self._page(letter_id, letter_id)
+        return found
+
+    def _page(
+        self, start: str, last: str, match: str | None = None
+    ) -> Op[tuple[list[Letter], str]]:
+        """Return a page of letters, without purged ones, and the next position ('' at the end)."""
+        entries = yield Command("XRANGE", self._letters, start, last, "COUNT", _PAGE)
+        if not entries:
+            return [], ""
+        ids = [text(entry[0]) for entry in entries]
+        marks = yield Command("HMGET", self._replayed, *ids)
+        hidden = yield Command("SMISMEMBER", self._purged, *ids)
+        where = {one: text(mark) for one, mark in zip(ids, marks, strict=True) if mark is not None}
+        found = [
+            _letter(entry, "" if self._shared else self._queue, self._group, where)
+            for entry, gone in zip(entries, hidden, strict=True)
+            if not gone
+        ]
+        found = [
+            one
+            for one in found
+            if (match is None or match in one.error)
+            and not (self._shared and one.queue != self._queue)
+        ]
+        return found, f"({ids[-1]}" if len(ids) == _PAGE else ""
+
+    def _replaying(self, one: Letter, to: str | None) -> Script:
+        keys = self._scope.keys
+        target = one.queue if to is None else names.name("queue", to)
+        priority = (one.fields or {}).get("priority", "normal")
+        return Script(
+            "replay",
+            (
+                *(self._letters, keys.queue(target, priority), keys.queues),
+                *(keys.stats(target), self._replayed, self._purged),
+            ),
+            (one.id, target, task_id("", target, priority), *OWN),
+            writes=True,
+        )
+
+    def _purging(self, what: str, ids: Sequence[str]) -> Script:
+        return Script(
+            "purge",
+            (self._letters, self._replayed, self._purged),
+            (what, _REWRITTEN, _REWRITTEN_BYTES, *ids),
+            writes=True,
+        )
 
 
 def holds_a_task(one: Letter) -> bool:
@@ -210,95 +251,8 @@ def is_to_be_replayed(one: Letter) -> bool:
     return one.replayed is None and holds_a_task(one)
 
 
-class _Box:
-    """The keys of a group's dead letters; `only` is the queue if it shares them with others."""
-
-    __slots__ = ("group", "letters", "only", "purged", "queue", "replayed", "scope")
-
-    def __init__(self, scope: Scope, queue: str, group: str, letters_of: str | None) -> None:
-        name, keys = letters_of or queue, scope.keys
-        self.scope = scope
-        self.queue = queue
-        self.group = group
-        self.only = None if name == queue else queue
-        self.letters = keys.dead_letters(name, group)
-        self.replayed = keys.replayed(name, group)
-        self.purged = keys.purged(name, group)
-
-
-def _missing(box: _Box, letter_id: str) -> NotFound:
-    return NotFound(
-        f"there is no dead letter {letter_id!r} of {box.queue!r} for the group {box.group!r}",
-        hint=f"bus.queue({box.queue!r}).dead_letters({box.group!r}) returns them",
-        shell_hint=f"see 'agentbus dlq list {names.shell_word(box.queue)}'",
-    )
-
-
 def _is_id(letter_id: str) -> bool:
     return "-" in letter_id and stream_id(letter_id) is not None
-
-
-def _span(box: _Box, after: str | None) -> Generator[Step, Any, tuple[str, str]]:
-    """Return the first position ('' if there is no letter) and the last: later letters are left out."""
-    if after is not None and not _is_id(after):
-        raise UsageError(
-            f"{after[:60]!a} is not the id of a dead letter",
-            hint="give the id of one that was listed",
-        )
-    newest = yield Command("XREVRANGE", box.letters, "+", "-", "COUNT", 1)
-    if not newest:
-        return "", ""
-    return "-" if after is None else f"({after}", text(newest[0][0])
-
-
-def _page(box: _Box, start: str, last: str) -> Generator[Step, Any, tuple[list[Letter], str]]:
-    """Return a page of letters, without purged ones, and the next position ('' at the end)."""
-    entries = yield Command("XRANGE", box.letters, start, last, "COUNT", _PAGE)
-    if not entries:
-        return [], ""
-    ids = [text(entry[0]) for entry in entries]
-    marks = yield Command("HMGET", box.replayed, *ids)
-    hidden = yield Command("SMISMEMBER", box.purged, *ids)
-    where = {one: text(mark) for one, mark in zip(ids, marks, strict=True) if mark is not None}
-    found = [
-        _letter(entry, box.queue if box.only is None else "", box.group, where)
-        for entry, gone in zip(entries, hidden, strict=True)
-        if not gone
-    ]
-    if box.only is not None:
-        found = [one for one in found if one.queue == box.only]
-    return found, f"({ids[-1]}" if len(ids) == _PAGE else ""
-
-
-def _replaying(box: _Box, one: Letter, to: str | None) -> Script:
-    keys = box.scope.keys
-    target = one.queue if to is None else names.name("queue", to)
-    priority = (one.fields or {}).get("priority", "normal")
-    return Script(
-        "replay",
-        (
-            *(box.letters, keys.queue(target, priority), keys.queues),
-            *(keys.stats(target), box.replayed, box.purged),
-        ),
-        (one.id, target, task_id("", target, priority), *OWN),
-        writes=True,
-    )
-
-
-def _purging(box: _Box, what: str, ids: Sequence[str]) -> Script:
-    return Script(
-        "purge",
-        (box.letters, box.replayed, box.purged),
-        (what, _REWRITTEN, _REWRITTEN_BYTES, *ids),
-        writes=True,
-    )
-
-
-# The fields of a letter beside the task's own.
-OWN = (
-    *("queue", "group", "priority", "original_id", "task_id", "attempts"),
-    *("error", "traceback", "failed_at"),
-)
 
 
 def _letter(entry: Any, queue: str, group: str, where: Mapping[str, str]) -> Letter:
@@ -311,12 +265,10 @@ def _letter(entry: Any, queue: str, group: str, where: Mapping[str, str]) -> Let
         names_left.remove(text(flat[last - 2]))
         last -= 2
     task = flat[:last]
-    payload = None
-    if task:
-        try:
-            payload, _ = envelope.decode(task)
-        except (ValueError, UnicodeDecodeError):
-            payload = None
+    try:
+        payload = envelope.decode(task)[0] if task else None
+    except (ValueError, UnicodeDecodeError):
+        payload = None
     attempts = own.get("attempts", "0")
     return Letter(
         letter_id,

@@ -9,7 +9,8 @@ from agentbus.core.errors import UsageError
 from agentbus.core.record import Record
 from agentbus.core.stream import position, text
 from agentbus.core.timespec import stream_id
-from agentbus.queues import dead_letters, dependencies, dependents
+from agentbus.queues import dependencies, dependents
+from agentbus.queues.dead_letters import DeadLetters
 from agentbus.queues.ids import PRIORITIES, groups_of, missing
 from agentbus.queues.settle import ASIDE
 from agentbus.store.scan import queues
@@ -256,7 +257,7 @@ def _of_letters(scope: Scope, queue: str, group: str, *, dry_run: bool) -> Numbe
     letters = keys.dead_letters(queue, group)
     total = yield from _leftovers(letters, records, "", dry_run=dry_run)
     if not dry_run:
-        yield from dead_letters.compact(scope, queue, group)
+        yield from DeadLetters(scope, queue, group).compact()
     return total
 
 
