@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from agentbus.core.envelope import Envelope
     from agentbus.queues.dead_letters import DeadLetters, Letter
     from agentbus.queues.delivery import AsyncDelivery, Delivery
+    from agentbus.queues.publish import BatchOptions
     from agentbus.queues.rerun import Replayed
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Op
@@ -339,7 +340,7 @@ class Queue(OnBus[BusT_co]):
 
         return pause.order_of(self._scope, "queue", self.name)
 
-    def _batched(self, priority: str | None, on_full: str | None) -> dict[str, Any]:
+    def _batched(self, priority: str | None, on_full: str | None) -> BatchOptions:
         """Return the keywords with which batches are published."""
         return {
             "bound": self.bound,

@@ -75,13 +75,7 @@ def publish(
     group = names.name("group", "default" if after_group is None else after_group)
     others = _others(after)
     wait, due = ("", "") if delay is None and at is None else publishing._due(delay, at)
-    task = item if isinstance(item, publishing.Task) else publishing.Task(item)
-    priority = task.priority or priority
-    publishing._known(priority)
-    if task.created_at is None:
-        # The entry's id will show when it was ready, not when it was published.
-        task = task.__replace__(created_at=round(scope.now(), 3))
-    words, key, ordering = publishing._words(scope, task)
+    priority, (words, key, ordering) = publishing.kept(scope, item, priority)
     keys, once = scope.keys, scope.once()
     seen = [keys.seen(queue, key)] if key is not None else []
     while True:

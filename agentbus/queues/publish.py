@@ -17,9 +17,19 @@ from agentbus.store.steps import Emit, Script
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from typing import TypedDict, Unpack
 
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Op
+
+    class BatchOptions(TypedDict, total=False):
+        """The keywords of `publish_many` and `publish_stream`."""
+
+        bound: int
+        priority: str
+        window: float
+        trim: bool
+
 
 # Tasks in one request: more gains nothing, and a script must not block the server.
 BATCH = 500
@@ -125,35 +135,21 @@ def publish(
 
 @tracing.in_span(_stamped, each=True)
 def publish_many(
-    scope: Scope,
-    queue: str,
-    items: Iterable[object],
-    *,
-    bound: int = BOUND,
-    priority: str = "normal",
-    window: float = DEDUP_WINDOW,
-    trim: bool = False,
+    scope: Scope, queue: str, items: Iterable[object], **how: Unpack[BatchOptions]
 ) -> Op[list[str]]:
     """Append any number of payloads or `Task`s, a batch at a time, and return their ids."""
     ids: list[str] = []
-    for step in _batches(scope, queue, items, bound, priority, window, trim):
+    for step in _batches(scope, queue, items, **how):
         ids += yield from step
     return ids
 
 
 @tracing.in_span(_stamped, each=True)
 def publish_stream(
-    scope: Scope,
-    queue: str,
-    items: Iterable[object],
-    *,
-    bound: int = BOUND,
-    priority: str = "normal",
-    window: float = DEDUP_WINDOW,
-    trim: bool = False,
+    scope: Scope, queue: str, items: Iterable[object], **how: Unpack[BatchOptions]
 ) -> Op[None]:
     """Append as `publish_many` does, and emit the ids of each batch when it is accepted."""
-    for step in _batches(scope, queue, items, bound, priority, window, trim):
+    for step in _batches(scope, queue, items, **how):
         for task_id in (yield from step):
             yield Emit(task_id)
 
@@ -186,10 +182,11 @@ def _batches(
     scope: Scope,
     queue: str,
     items: Iterable[object],
-    bound: int,
-    priority: str,
-    window: float,
-    trim: bool,
+    *,
+    bound: int = BOUND,
+    priority: str = "normal",
+    window: float = DEDUP_WINDOW,
+    trim: bool = False,
 ) -> Iterator[Op[list[str]]]:
     _known(priority)
     # With `trim`, a batch must not be longer than the bound.
@@ -284,13 +281,7 @@ def _schedule(
     window: float,
 ) -> Op[str]:
     wait, due = _due(delay, at)
-    task = item if isinstance(item, Task) else Task(item)
-    priority = task.priority or priority
-    _known(priority)
-    if task.created_at is None:
-        # The entry's id will show when it was due, not when it was published.
-        task = task.__replace__(created_at=round(scope.now(), 3))
-    words, key, ordering = _words(scope, task)
+    priority, (words, key, ordering) = kept(scope, item, priority)
     keys, once = scope.keys, scope.once()
     seen = [keys.seen(queue, key)] if key is not None else []
     step = Script(
@@ -312,6 +303,17 @@ def _schedule(
         raise _full(queue, bound, int(reply[1]))
     found = text(reply[1])
     return found if "@" in found else found + suffix(queue, priority)
+
+
+def kept(scope: Scope, item: object, priority: str) -> tuple[str, Any]:
+    """Return the priority and the `_words` of a task that is kept until it is ready."""
+    task = item if isinstance(item, Task) else Task(item)
+    priority = task.priority or priority
+    _known(priority)
+    if task.created_at is None:
+        # The entry's id will show when it was ready, not when it was published.
+        task = task.__replace__(created_at=round(scope.now(), 3))
+    return priority, _words(scope, task)
 
 
 def _words(scope: Scope, item: object) -> Any:
