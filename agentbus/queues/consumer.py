@@ -181,18 +181,12 @@ class Consumption(Ending):
         others come as attempt 0, and each attempt must be counted before it starts. One call returns one
         kind.
         """
-        step = Script(
-            "again",
-            (
-                *(self.streams[priority], self.retries(priority), self.letters),
-                *(self.stats, self.attempts(priority), self.awaited, self.scope.keys.settled),
-            ),
-            (
-                *(self.group, self.consumer, count, firsts),
-                *(suffix(self.queue, priority), *self.tombstone),
-            ),
-            writes=True,
+        keys = (
+            *(self.streams[priority], self.retries(priority), self.letters),
+            *(self.stats, self.attempts(priority), self.awaited, self.scope.keys.settled),
         )
+        ids = suffix(self.queue, priority)
+        step = self._script("again", keys, count, firsts, ids, *self.tombstone)
         reply = yield step
         self.doubtful = self.doubtful or step.sendings > 1
         if reply[2]:
@@ -210,18 +204,14 @@ class Consumption(Ending):
 
         Returns the id to continue from ('' at the end), the tasks, and how many had been trimmed.
         """
-        step = Script(
-            "reclaim",
-            (
-                *(self.streams[priority], self.letters, self.stats, self.attempts(priority)),
-                *(self.awaited, self.scope.keys.settled),
-            ),
-            (
-                *(self.group, self.consumer, round(idle * 1000), start, count, ASIDE),
-                ASIDE if own else self.consumer,
-                *(suffix(self.queue, priority), *self.tombstone),
-            ),
-            writes=True,
+        keys = (
+            *(self.streams[priority], self.letters, self.stats, self.attempts(priority)),
+            *(self.awaited, self.scope.keys.settled),
+        )
+        spared = ASIDE if own else self.consumer
+        step = self._script(
+            *("reclaim", keys, round(idle * 1000), start, count, ASIDE, spared),
+            *(suffix(self.queue, priority), *self.tombstone),
         )
         reply = yield step
         self.doubtful = self.doubtful or step.sendings > 1
@@ -231,12 +221,7 @@ class Consumption(Ending):
 
     def heartbeat(self, priority: str, ids: Sequence[bytes]) -> Op[list[bytes]]:
         """Send a heartbeat for tasks, ids ascending; returns those that this consumer has lost."""
-        gone: list[bytes] = yield Script(
-            "heartbeat",
-            (self.streams[priority],),
-            (self.group, self.consumer, *ids),
-            writes=True,
-        )
+        gone: list[bytes] = yield self._script("heartbeat", (self.streams[priority],), *ids)
         return gone
 
     def promote(self, count: int = 1000) -> Op[tuple[int, float | None]]:
@@ -262,4 +247,4 @@ class Consumption(Ending):
 
     def leave(self) -> Op[None]:
         """Delete this consumer from the groups in which it holds nothing."""
-        yield Script("leave", list(self.streams.values()), (self.group, self.consumer), writes=True)
+        yield self._script("leave", list(self.streams.values()))

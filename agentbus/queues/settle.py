@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from agentbus.store.scope import Once, Scope
-    from agentbus.store.steps import Op
+    from agentbus.store.steps import Arg, Op
 
 T = TypeVar("T")
 
@@ -69,14 +69,8 @@ class Ending:
         self.suffixes = "\n".join(suffix(queue, priority) for priority in PRIORITIES)
         self.kept = math.ceil(kept)
         self.letters = keys.dead_letters(letters_of or queue, group)
-        self.tombstone = (
-            "queue",
-            queue,
-            "group",
-            group,
-            "error",
-            "trimmed away before it was done",
-        )
+        why = "trimmed away before it was done"
+        self.tombstone = ("queue", queue, "group", group, "error", why)
 
     def attempts(self, priority: str) -> str:
         """Return the key of the attempts of one stream's tasks."""
@@ -90,22 +84,22 @@ class Ending:
         """Return a task's id; a delayed task keeps its first id."""
         return str(task.meta.get("id") or task_id(text(task.entry_id), self.queue, task.priority))
 
+    def _script(self, script: str, keys: Sequence[str], *argv: Arg) -> Script:
+        """Return a script that writes, with the group and the consumer as its first arguments."""
+        return Script(script, keys, (self.group, self.consumer, *argv), writes=True)
+
     def enter(self, task: Taken) -> Op[int]:
         """Let an ordered task start (1), or put it aside until those before it are done (0).
 
         -1 if this consumer no longer holds it.
         """
-        answer: int = yield Script(
-            "enter",
-            (
-                *(self.streams[task.priority], self.scope.keys.order(self.queue, task.priority)),
-                *(self.attempts(task.priority), self.retries(task.priority)),
-            ),
-            (
-                *(self.group, self.consumer, task.entry_id, task.meta["ordering_key"]),
-                *(ASIDE, max(0, task.attempt - 1), _LOOK_AGAIN),
-            ),
-            writes=True,
+        keys = (
+            *(self.streams[task.priority], self.scope.keys.order(self.queue, task.priority)),
+            *(self.attempts(task.priority), self.retries(task.priority)),
+        )
+        answer: int = yield self._script(
+            *("enter", keys, task.entry_id, task.meta["ordering_key"]),
+            *(ASIDE, max(0, task.attempt - 1), _LOOK_AGAIN),
         )
         return answer
 
@@ -143,14 +137,9 @@ class Ending:
 
         `uncounted` is the number of earlier uncounted attempts, used if none was counted yet.
         """
-        number: int = yield Script(
-            "begin",
-            (self.streams[task.priority], self.attempts(task.priority)),
-            (
-                *(self.group, self.consumer, task.entry_id, uncounted),
-                self.scope.token(),
-            ),
-            writes=True,
+        keys = self.streams[task.priority], self.attempts(task.priority)
+        number: int = yield self._script(
+            "begin", keys, task.entry_id, uncounted, self.scope.token()
         )
         return number
 
@@ -168,36 +157,27 @@ class Ending:
         name = self.id_of(task)
         others = notifications(self.scope, self.queue, self.group, name, task.meta, result=data)
         once = self.scope.once()
-        step = Script(
-            "finish",
-            (
-                *(self.streams[task.priority], self.stats, self.attempts(task.priority)),
-                *(self.scope.keys.result(name, self.group), *self._noting(name)),
-                *(once.key, *others.keys),
-            ),
-            (
-                *(self.group, self.consumer, task.entry_id, round(took * 1000)),
-                *(data if self.kept else b"", self.kept, others.counter, name),
-                *(once.token, *others.argv),
-            ),
-            writes=True,
+        keys = (
+            *(self.streams[task.priority], self.stats, self.attempts(task.priority)),
+            *(self.scope.keys.result(name, self.group), *self._noting(name)),
+            *(once.key, *others.keys),
+        )
+        step = self._script(
+            *("finish", keys, task.entry_id, round(took * 1000), data if self.kept else b""),
+            *(self.kept, others.counter, name, once.token, *others.argv),
         )
         return (yield from self._ended(task, step, once))
 
     def retry(self, task: Taken, after: float) -> Op[bool]:
         """Put a task aside for `after` seconds; return whether this consumer still held it."""
         once = self.scope.once()
-        step = Script(
-            "retry",
-            (
-                *(self.streams[task.priority], self.stats),
-                *(self.attempts(task.priority), self.retries(task.priority), once.key),
-            ),
-            (
-                *(self.group, self.consumer, task.entry_id, round(after * 1000)),
-                *(task.attempt, ASIDE, once.token),
-            ),
-            writes=True,
+        keys = (
+            *(self.streams[task.priority], self.stats),
+            *(self.attempts(task.priority), self.retries(task.priority), once.key),
+        )
+        milliseconds = round(after * 1000)
+        step = self._script(
+            "retry", keys, task.entry_id, milliseconds, task.attempt, ASIDE, once.token
         )
         due = yield step
         self.scope.settled(once, step)
@@ -232,19 +212,15 @@ class Ending:
             *("failed_at", rfc3339(self.scope.now(), milliseconds=True)),
         )
         once = self.scope.once()
-        step = Script(
-            "bury",
-            (
-                *(self.streams[task.priority], self.letters, self.stats),
-                *(self.attempts(task.priority), self.retries(task.priority)),
-                *(self.scope.keys.result(name, self.group), *self._noting(name)),
-                *(once.key, *others.keys),
-            ),
-            (
-                *(self.group, self.consumer, task.entry_id, why, self._kept(name)),
-                *(others.counter, name, once.token, len(words), *words, *others.argv),
-            ),
-            writes=True,
+        keys = (
+            *(self.streams[task.priority], self.letters, self.stats),
+            *(self.attempts(task.priority), self.retries(task.priority)),
+            *(self.scope.keys.result(name, self.group), *self._noting(name)),
+            *(once.key, *others.keys),
+        )
+        step = self._script(
+            *("bury", keys, task.entry_id, why, self._kept(name), others.counter, name),
+            *(once.token, len(words), *words, *others.argv),
         )
         buried = yield from self._ended(task, step, once)
         if buried and task.claims:
@@ -286,12 +262,8 @@ class Ending:
                     if task.priority == priority and _uncounted(task) == uncounted
                 ]
                 if ids:
-                    given += yield Script(
-                        "giveback",
-                        (stream, self.attempts(priority), self.retries(priority)),
-                        (self.group, self.consumer, ASIDE, uncounted, *ids),
-                        writes=True,
-                    )
+                    keys = stream, self.attempts(priority), self.retries(priority)
+                    given += yield self._script("giveback", keys, ASIDE, uncounted, *ids)
         return given
 
 
