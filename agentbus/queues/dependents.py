@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 # Dependents that one script releases.
 _PAGE = 200
-# Seconds for dependents after a task is settled, and in one call of the chore.
-_BESIDE, _CHORE = 0.2, 0.5
+# Seconds for dependents after a task is settled, and in the chore for those that a dead worker has left.
+_BESIDE, CHORE = 0.2, 0.5
 _LONGEST_REASON = 2000
 DONE = "+"
 
@@ -67,19 +67,6 @@ def follow(scope: Scope, seconds: float | None = None) -> Op[None]:
                 return
             # Buried dependents may have added their own outcomes.
             found = False
-
-
-class Follower:
-    """Handles the dependents that a dead worker has left; a chore of every worker."""
-
-    every = 1.0
-
-    def __init__(self, scope: Scope) -> None:
-        self._scope = scope
-
-    def op(self) -> Op[None]:
-        """Handle them for a bounded time."""
-        return follow(self._scope, _CHORE)
 
 
 def _free(scope: Scope, fields: Sequence[str]) -> Op[None]:

@@ -81,8 +81,6 @@ def tidy(
 class Janitor:
     """Tidies a project's queues once a minute, in one of its workers; a chore of every worker."""
 
-    every = 1.0
-
     def __init__(
         self,
         scope: Scope,

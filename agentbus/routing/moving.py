@@ -104,23 +104,20 @@ class TaskMover:
 
     def __init__(
         self,
-        scope: Scope,
         ask: Callable[[Op[Any]], Any],
         task: Consumption,
         rules: Callable[[], Rules],
         bound_of: Callable[[str], int],
-        aside: Callable[[str, float], None],
         refused: Callable[[str, str, str], None],
     ) -> None:
         self.counts: Counter[str] = Counter()
         # Part of the executor protocol; without a handler there is no interrupt.
         self.interrupted: BaseException | None = None
-        self._scope = scope
+        self._scope = task.scope
         self._ask = ask
         self._task = task
         self._rules = rules
         self._bound_of = bound_of
-        self._aside = aside
         self._refused = refused
         self._known: Rules | None = None
         self._limited = False
@@ -179,7 +176,7 @@ class TaskMover:
         )
         soonest, *codes = self._ask(one_step(step))
         if soonest:
-            self._aside(priority, int(soonest) / 1000)
+            self._task.aside_until(priority, int(soonest) / 1000)
         for (task, outcome), code in zip(sent, codes, strict=True):
             self._record(task, outcome, int(code))
         return outcomes

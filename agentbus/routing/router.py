@@ -11,6 +11,7 @@ from agentbus.core.loggers import emit
 from agentbus.queues.ids import ROUTER
 from agentbus.routing.loading import load
 from agentbus.routing.moving import TaskMover
+from agentbus.workers.heartbeat import Chore
 from agentbus.workers.worker import Worker
 
 if TYPE_CHECKING:
@@ -61,16 +62,14 @@ class Router(Worker):
         # The script detects duplicates.
         self._consumer.claiming = False
         self._moving = TaskMover(
-            bus.runner.scope,
             self._runner.run,
             self._consumer,
             self._file.rules,
             lambda queue: bus.runner.policy(queue).bound,
-            self._consumer.aside_until,
             on_refused or (lambda _event, _task, _why: None),
         )
         self.execute_by(self._moving)
-        self.chores.append(self._file)
+        self.chores.append(Chore(self._file.op, _LOOK_EVERY))
 
     @property
     def rules(self) -> Rules:
@@ -88,8 +87,6 @@ class Router(Worker):
 
 class _RulesFile:
     """The rules of a file, read again when it has changed; part of a router's maintenance."""
-
-    every = _LOOK_EVERY
 
     def __init__(self, rules: Rules) -> None:
         self._rules = rules

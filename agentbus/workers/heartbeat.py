@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 from agentbus.core.errors import AgentBusError
 from agentbus.core.stream import text
@@ -20,26 +20,11 @@ if TYPE_CHECKING:
     from agentbus.store.steps import Op
 
 
-class Chore(Protocol):
-    """Periodic maintenance: runs every `every` seconds, and at the start and end of a worker."""
+class Chore(NamedTuple):
+    """Periodic maintenance: `op` runs every `every` seconds, and at the start and end of a worker."""
 
-    every: float
-
-    def op(self) -> Op[None]:
-        """Return the operation to run."""
-
-
-class Bookmark:
-    """Stores the position of a worker's group, from which a lost group is created again."""
-
-    every = 1.0
-
-    def __init__(self, consumer: Consumption) -> None:
-        self._consumer = consumer
-
-    def op(self) -> Op[None]:
-        """Store the position."""
-        return self._consumer.bookmark()
+    op: Callable[[], Op[object]]
+    every: float = 1.0
 
 
 class Heartbeat:

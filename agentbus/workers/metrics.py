@@ -127,10 +127,8 @@ class _Counts:
 class Tally:
     """The counts of one worker since its last flush; thread-safe.
 
-    A worker flushes it every `every` seconds, and once more at its end.
+    A worker flushes it every second, and once more at its end.
     """
-
-    every = 1.0
 
     def __init__(self, scope: Scope, queue: str, group: str, worker: str) -> None:
         self._scope = scope
@@ -165,10 +163,6 @@ class Tally:
         """Return the age of an entry in seconds, by the server's clock at the last flush."""
         published = int(entry_id.partition(b"-")[0]) / 1000
         return max(0.0, self._scope.now() + self._ahead - published)
-
-    def op(self) -> Op[None]:
-        """Flush."""
-        yield from self.flush()
 
     def flush(self) -> Op[bool]:
         """Append an entry to the metrics stream and increment the counters; return whether it did.

@@ -18,17 +18,17 @@ from typing import TYPE_CHECKING, Any
 
 from agentbus.core import names
 from agentbus.core.errors import AgentBusError, UsageError
+from agentbus.queues import dependents
 from agentbus.queues.claimed import Taken
 from agentbus.queues.consumer import Consumption
 from agentbus.queues.delivery import AnyDelivery, AsyncDelivery, Delivery
-from agentbus.queues.dependents import Follower
 from agentbus.queues.janitor import Janitor
 from agentbus.queues.runner import LastingRunner
 from agentbus.workers.acker import Acker
 from agentbus.workers.concurrent import Concurrent, InFlight
 from agentbus.workers.executors import Batches, Finish, Pool, executor, is_async
 from agentbus.workers.fetcher import Fetcher
-from agentbus.workers.heartbeat import Bookmark, Chore, Heartbeat
+from agentbus.workers.heartbeat import Chore, Heartbeat
 from agentbus.workers.metrics import Tally
 from agentbus.workers.pause import Gate
 from agentbus.workers.reclaim import Reclaimer
@@ -124,9 +124,11 @@ class AnyWorker:
         else:
             self._loop = Serial(alone, *parts, **limits)
         policies = runner.policies
+        janitor = Janitor(scope, retention=policies.retention_of, letters_of=policies.letters_of)
         self.chores: list[Chore] = [
-            *(self.tally, Bookmark(self._consumer), Follower(scope)),
-            Janitor(scope, retention=policies.retention_of, letters_of=policies.letters_of),
+            *(Chore(self.tally.flush), Chore(self._consumer.bookmark)),
+            Chore(partial(dependents.follow, scope, dependents.CHORE)),
+            Chore(janitor.op),
         ]
 
     def execute_by(self, executor: Executor) -> None:
