@@ -25,27 +25,22 @@ _MOST = 1000
 _PAGE = 200
 
 
-class _Dependency:
+class _Dependency(Address):
     """A task that another waits for; its entry is known, or found, unless it is still delayed."""
 
-    __slots__ = ("address", "entry", "priority")
-
-    def __init__(self, task_id: str) -> None:
-        self.address = Address(task_id)
-        self.entry = self.address.entry
-        self.priority = self.address.priority
+    __slots__ = ()
 
     def keys(self, scope: Scope, group: str) -> tuple[str, ...]:
         """Return the keys from which the script reads its state."""
-        keys, queue = scope.keys, self.address.queue
+        keys, queue = scope.keys, self.queue
         return (
-            *(keys.queue(queue, self.priority), keys.result(self.address.id, group)),
+            *(keys.queue(queue, self.priority), keys.result(self.id, group)),
             *(keys.delayed(queue), keys.stats(queue), keys.awaited(queue), keys.after(queue)),
         )
 
     def delays(self, scope: Scope) -> tuple[str, str]:
         """Return the keys that contain it while it is delayed, or waits for others."""
-        return scope.keys.delayed(self.address.queue), scope.keys.after(self.address.queue)
+        return scope.keys.delayed(self.queue), scope.keys.after(self.queue)
 
 
 def publish(
@@ -139,7 +134,7 @@ def _ended(
     """Return a task's outcome for a group; None if it is unfinished, or unknown."""
     other = _Dependency(task_id)
     reply = yield Script(
-        "fate", other.keys(scope, group)[:4], (other.entry, task_id, other.address.number, group)
+        "fate", other.keys(scope, group)[:4], (other.entry, task_id, other.number, group)
     )
     fate = text(reply[0])
     if fate == "kept":
@@ -147,14 +142,14 @@ def _ended(
         return f"!{kept.partition(' ')[2]}" if kept.startswith("!") else DONE
     if fate == "waiting" and thorough and not other.entry:
         waits = yield Batch([("ZSCORE", key, task_id) for key in other.delays(scope)])
-        works = yield from groups(scope, other.address.queue)
+        works = yield from groups(scope, other.queue)
         # If the group does not work here, the task may have been moved to where it does.
         if group in works and waits == [None, None]:
             found = yield from _find(scope, other, group)
             fate = fate if found else "absent"
     if fate == "done":
         # A consumer of this queue records it in the same step: without a record, only the entry shows it.
-        stream = scope.keys.queue(other.address.queue, other.priority)
+        stream = scope.keys.queue(other.queue, other.priority)
         there = yield Command("XRANGE", stream, other.entry, other.entry)
         fate = "done" if there else "absent"
     if fate == "absent":
@@ -181,9 +176,8 @@ def _conditions(
 ) -> list[Arg]:
     found: list[Arg] = []
     for other in others:
-        address = other.address
-        kept = round(kept_for(address.queue) * 1000)
-        found += (address.id, other.entry, address.number, group, kept)
+        kept = round(kept_for(other.queue) * 1000)
+        found += (other.id, other.entry, other.number, group, kept)
     return found
 
 
@@ -193,17 +187,17 @@ def _find(scope: Scope, other: _Dependency, group: str) -> Generator[Step, Any, 
     Returns False if neither the entry nor a record of its outcome exists.
     """
     for priority in PRIORITIES:
-        stream = scope.keys.queue(other.address.queue, priority)
+        stream = scope.keys.queue(other.queue, priority)
         start = yield from _oldest_open(stream, group)
         while start:
             entries = yield Command("XRANGE", stream, start, "+", "COUNT", _PAGE)
             for entry_id, flat in entries:
-                if _id_in(flat) == other.address.id.encode():
+                if _id_in(flat) == other.id.encode():
                     other.entry, other.priority = text(entry_id), priority
                     return True
             start = f"({text(entries[-1][0])}" if len(entries) == _PAGE else ""
     # If it ended meanwhile, its outcome is stored.
-    kept = yield Command("GET", scope.keys.result(other.address.id, group))
+    kept = yield Command("GET", scope.keys.result(other.id, group))
     return kept is not None
 
 
@@ -227,13 +221,13 @@ def _id_in(flat: Sequence[bytes] | None) -> bytes | None:
 
 
 def _refusal(other: _Dependency, reply: Sequence[Any]) -> NotFound | Refused:
-    task_id = other.address.id
+    task_id = other.id
     if reply[0] == b"buried":
         return Refused(
             f"the task cannot wait for {task_id!r}, which was buried: {text(reply[2])}",
             hint="replay its dead letter, and wait for the new task",
             shell_hint="replay its dead letter"
-            f" ('agentbus dlq list {names.shell_word(other.address.queue)}'), and wait for the new task",
+            f" ('agentbus dlq list {names.shell_word(other.queue)}'), and wait for the new task",
         )
     return NotFound(
         f"there is no task {task_id!r} to wait for, or its outcome is no longer recorded",
