@@ -199,19 +199,13 @@ def _table(out: Out, table: Filled, top: int) -> None:
 # -- progress -----------------------------------------------------------------------------------------
 
 
-class _Steps:
+class _Steps(_progress.Line):
     """The progress of a report, on a line of the terminal's stderr."""
 
     def __init__(self, call: Call) -> None:
+        super().__init__()
         self._wanted = _progress.wanted(call)
         self._began = time.monotonic()
-        self._line = _progress.Line()
-
-    def __enter__(self) -> _Steps:
-        return self
-
-    def __exit__(self, *_exc: object) -> None:
-        self.clear()
 
     def step(self, step: ReportStep) -> None:
         """Show how far a run is."""
@@ -221,8 +215,4 @@ class _Steps:
     def say(self, what: str) -> None:
         """Show the current step."""
         if self._wanted:
-            self._line.show(f"report: {what}, {time.monotonic() - self._began:.0f} s")
-
-    def clear(self) -> None:
-        """Remove the line."""
-        self._line.clear()
+            self.show(f"report: {what}, {time.monotonic() - self._began:.0f} s")
