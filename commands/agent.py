@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from agentbus.admin import pause
-from agentbus.commands import _format, _pause_order, _together, _values
+from agentbus.commands import _format, _together, _values
 from agentbus.commands._declare import Call, Param, Verb, actions, seconds
 from agentbus.commands._format import count
 from agentbus.commands._output import plain
+from agentbus.commands.pause import named, show_confirmed, show_resumed
 from agentbus.core.clock import rfc3339
 from agentbus.core.errors import NotFound, TimedOut, UsageError
 from agentbus.store.scope import CONFIRM
@@ -72,14 +73,14 @@ def _order_to(call: Call, subject: dict[str, str]) -> None:
     args, out, bus = call.args, call.out, call.bus
     ((kind, name),) = subject.items()
     if args.action == "resume":
-        _pause_order.show_resumed(out, kind, name, had=bus.resume(**subject))
+        show_resumed(out, kind, name, had=bus.resume(**subject))
     elif args.action == "pause":
         wait = CONFIRM if args.wait is None else args.wait
-        _pause_order.show_confirmed(out, bus.pause(**subject, why=args.why, wait=wait), wait)
+        show_confirmed(out, bus.pause(**subject, why=args.why, wait=wait), wait)
     else:
         wait = pause.GRACE if args.wait is None else args.wait
         found = bus.delete(**subject, wait=wait)
-        text = f"{_pause_order.named(kind, name)}: {len(found.gone)} gone"
+        text = f"{named(kind, name)}: {len(found.gone)} gone"
         text += f", {count(found.handed_over, 'task')} handed over" if found.handed_over else ""
         out.record({"name": name, **_values.fields(found)}, text)
         if found.unconfirmed:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from agentbus.commands import _pause_order
 from agentbus.commands._declare import Call, Verb
+from agentbus.commands.pause import OPTIONS, show_confirmed
 
 VERB = Verb(
     "halt",
     "Pause the whole project: no worker takes new tasks.",
-    *_pause_order.OPTIONS,
+    *OPTIONS,
     text="Running tasks are finished and acknowledged; tasks that were taken and not started are"
     " returned. Returns when every live worker has confirmed: from then on no task starts until"
     " 'agentbus resume' without a queue. If a worker does not confirm in time, exit 3; the order"
@@ -25,4 +25,4 @@ VERB = Verb(
 def run(call: Call) -> None:
     """Halt the project."""
     args = call.args
-    _pause_order.show_confirmed(call.out, call.bus.halt(why=args.why, wait=args.wait), args.wait)
+    show_confirmed(call.out, call.bus.halt(why=args.why, wait=args.wait), args.wait)

@@ -1,15 +1,31 @@
-"""pause: stop workers from taking new tasks of a queue."""
+"""pause: stop workers from taking new tasks of a queue; the other verbs about orders share its output."""
 
 from __future__ import annotations
 
-from agentbus.commands import _pause_order
-from agentbus.commands._declare import Call, Param, Verb
+from agentbus.commands import _values
+from agentbus.commands._declare import Call, Param, Verb, seconds
+from agentbus.core.errors import TimedOut
+from agentbus.store.scope import CONFIRM
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from agentbus.admin.pause import Order
+    from agentbus.commands._output import Out
+
+OPTIONS = (
+    Param("--why TEXT", "The reason, shown in listings."),
+    Param(
+        "--wait S",
+        "Wait S seconds for the workers to confirm (5).",
+        convert=seconds,
+        default=CONFIRM,
+    ),
+)
 VERB = Verb(
     "pause",
     "Pause a queue: workers take no new tasks. Without a name, list the pauses.",
     Param("QUEUE", "The queue."),
-    *_pause_order.OPTIONS,
+    *OPTIONS,
     text="Running tasks continue. Returns when every live worker has confirmed: a task that is"
     " published later does not run before 'resume'. If a worker does not confirm in time, exit 3;"
     " the order remains in force. It also applies to workers that start later. No such queue: exit"
@@ -27,7 +43,40 @@ def run(call: Call) -> None:
     args = call.args
     if args.queue is None:
         for order in call.bus.paused():
-            _pause_order.show(call.out, order)
+            show(call.out, order)
         return
     order = call.bus.pause(queue=args.queue, why=args.why, wait=args.wait)
-    _pause_order.show_confirmed(call.out, order, args.wait)
+    show_confirmed(call.out, order, args.wait)
+
+
+def show(out: Out, order: Order) -> None:
+    """Print an order."""
+    text = f"{named(order.kind, order.name)} {_paused(order.kind)}"
+    text += f" by {order.by}" if order.by else ""
+    text += f" since {order.at}" if order.at else ""
+    out.record(_values.fields(order), text + (f": {order.why}" if order.why else ""))
+
+
+def show_confirmed(out: Out, order: Order, wait: float) -> None:
+    """Print a new order; raises `TimedOut` if a live worker has not confirmed it."""
+    show(out, order)
+    if order.unconfirmed:
+        raise TimedOut(
+            f"{' and '.join(order.unconfirmed)} did not confirm within {wait:g} s",
+            hint="the order remains in force; they follow it as soon as they can",
+        )
+
+
+def show_resumed(out: Out, kind: str, name: str | None, *, had: bool) -> None:
+    """Print that an order was lifted, or that there was none."""
+    fields = {"kind": kind, "name": name, "resumed": had}
+    out.record(fields, f"{named(kind, name)} {'resumed' if had else f'was not {_paused(kind)}'}")
+
+
+def named(kind: str, name: str | None) -> str:
+    """Return the subject of an order in words."""
+    return kind if name is None else f"{kind} {name}"
+
+
+def _paused(kind: str) -> str:
+    return "halted" if kind == "project" else "paused"

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from agentbus.admin import pause
-from agentbus.commands import _pause_order
 from agentbus.commands._declare import Call, Param, Verb
+from agentbus.commands.pause import show_resumed
 
 VERB = Verb(
     "resume",
@@ -22,4 +22,4 @@ def run(call: Call) -> None:
     """Resume the queue, or the project."""
     queue = call.args.queue
     kind = pause.PROJECT if queue is None else "queue"
-    _pause_order.show_resumed(call.out, kind, queue, had=call.bus.resume(queue=queue))
+    show_resumed(call.out, kind, queue, had=call.bus.resume(queue=queue))

@@ -11,10 +11,11 @@ import threading
 import time
 from importlib import import_module
 
-from agentbus.commands import _pause_order, _signals
+from agentbus.commands import _signals
 from agentbus.commands._declare import Call, Param, Verb, seconds, whole
 from agentbus.commands._format import count
 from agentbus.commands._output import ReaderGone, to_stderr
+from agentbus.commands.pause import named
 from agentbus.core import names
 from agentbus.core.errors import AgentBusError, UsageError
 from agentbus.core.settings import environment
@@ -260,9 +261,7 @@ def _tell_of_pauses(call: Call) -> None:
         if (order.kind, order.name) in (("queue", call.args.queue), ("agent", call.bus.agent)):
             by = f" by {order.by}" if order.by else ""
             why = f": {order.why}" if order.why else ""
-            call.out.warn(
-                f"{_pause_order.named(order.kind, order.name)} is paused{by}{why}; it waits"
-            )
+            call.out.warn(f"{named(order.kind, order.name)} is paused{by}{why}; it waits")
 
 
 def _webhooks(call: Call, drain: Callable[[], bool]) -> contextlib.AbstractContextManager[None]:
