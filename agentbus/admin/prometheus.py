@@ -10,14 +10,17 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from agentbus.admin import scrape
+from agentbus.admin import pause, stats
+from agentbus.admin.health.events import quarantined
 from agentbus.admin.metrics_reader import by_bucket, decimal
 from agentbus.admin.prometheus_metrics import FAMILIES
 from agentbus.core.errors import AgentBusError, ConfigError
 from agentbus.core.loggers import emit
-from agentbus.core.stream import id_time, is_number
+from agentbus.core.stream import fields, id_time, is_number, text
 from agentbus.core.version import __version__
 from agentbus.queues.ids import PRIORITIES
+from agentbus.store.steps import Batch, Command
+from agentbus.workers import registry
 from agentbus.workers.metrics import BOUNDS, Histogram
 
 try:
@@ -37,16 +40,24 @@ except ImportError as missing:
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from agentbus.admin.scrape import Scraped
+    from agentbus.admin.pause import Order
     from agentbus.admin.stats import QueueStats
     from agentbus.queues.runner import BlockingBus
+    from agentbus.store.scope import Scope
+    from agentbus.store.steps import Op
+    from agentbus.workers.registry import Registered
 
     Labels = tuple[str, ...]
+    Entries = list[tuple[str, Mapping[str, str]]]
 
 # Seconds for which a page is cached, so that simultaneous scrapes cost the server one request.
 _FRESH = 1.0
 # Seconds after which a lag expires; relays and consumers report one every 10 seconds.
 _LAG_COUNTS = 60.0
+# The maximum number of queues, the first by name.
+_QUEUES = 1000
+# The maximum number of entries per scrape, in pages; the rest is left for the next one.
+_ENTRIES, _PAGE = 20_000, 1000
 # The maximum number of series of one kind: any program may write any name to the stream.
 _SERIES = 2000
 _FAMILY: dict[str, Any] = {
@@ -97,23 +108,50 @@ class Collector:
         page = _Page(self._runner.scope.keys.project)
         page.add("agentbus_build_info", 1, __version__)
         try:
-            letters_of = self._runner.policies.letters_of
-            op = scrape.scrape(self._runner.scope, self._last, letters_of)
-            found = self._runner.run(op, verb="metrics")
+            self._runner.run(self._fill(page), verb="metrics")
         except AgentBusError as error:
             emit("warning", {"verb": "metrics", "error": str(error)})
             page.add("agentbus_up", 0)
             return page.metrics()
-        self._last = found.last
-        self._totals.take(found.entries)
         page.add("agentbus_up", 1)
         page.add("agentbus_scrape_duration_seconds", self._monotonic() - began)
-        _queues(page, found)
-        _workers(page, found)
-        self._totals.write(page, found.now)
-        for consumer, stream, reason in found.quarantined:
-            page.add("agentbus_consumer_quarantined", 1, stream, consumer, reason)
         return page.metrics()
+
+    def _fill(self, page: _Page) -> Op[None]:
+        """Read a project's data, not atomically, and add all samples at the end."""
+        scope, letters_of = self._runner.scope, self._runner.policies.letters_of
+        time, number = yield Batch([("TIME",), ("ZCARD", scope.keys.queues)])
+        now = int(time[0]) + int(time[1]) / 1e6
+        found = yield from stats.stats(scope, letters_of=letters_of, most=_QUEUES, speed=False)
+        workers = yield from registry.workers(scope)
+        orders = yield from pause.orders(scope)
+        given_up = yield from quarantined(scope)
+        # The first scrape begins with the entries of the last minute.
+        last = self._last or f"{max(0, round(now - 60) * 1000)}-0"
+        entries, self._last = yield from _entries(scope, last)
+        self._totals.take(entries)
+        # Queues that only other programs fill are not in the list.
+        queues = max(number if isinstance(number, int) else 0, len({one.queue for one in found}))
+        page.add("agentbus_queues", queues)
+        _queues(page, found, orders)
+        _workers(page, workers)
+        self._totals.write(page, now)
+        for name, record in given_up.items():
+            labels = record.get("stream", ""), name, record.get("reason", "")
+            page.add("agentbus_consumer_quarantined", 1, *labels)
+
+
+def _entries(scope: Scope, after: str) -> Op[tuple[Entries, str]]:
+    """Return the entries of the metrics stream after an id, and the id to continue from."""
+    found: Entries = []
+    while len(found) < _ENTRIES:
+        page = yield Command("XRANGE", scope.keys.metrics, f"({after}", "+", "COUNT", _PAGE)
+        for entry in page:
+            after = text(entry[0])
+            found.append((after, fields(entry[1] or [])))
+        if len(page) < _PAGE:
+            break
+    return found, after
 
 
 class _Page:
@@ -149,13 +187,12 @@ class _Page:
         return [family for family in self._families.values() if family.samples]
 
 
-def _queues(page: _Page, found: Scraped) -> None:
-    page.add("agentbus_queues", found.queues)
-    halted = any(order.kind == "project" for order in found.orders)
+def _queues(page: _Page, found: Sequence[QueueStats], orders: Sequence[Order]) -> None:
+    halted = any(order.kind == "project" for order in orders)
     page.add("agentbus_halted", int(halted))
-    paused = {order.name for order in found.orders if order.kind == "queue"}
+    paused = {order.name for order in orders if order.kind == "queue"}
     seen: set[str] = set()
-    for one in found.stats:
+    for one in found:
         if one.queue not in seen:
             seen.add(one.queue)
             page.add("agentbus_queue_paused", int(one.queue in paused), one.queue)
@@ -190,10 +227,10 @@ def _counters(page: _Page, prefix: str, counters: Mapping[str, int], labels: Lab
             page.add(prefix + _TIMES[event], number / 1000, *labels)
 
 
-def _workers(page: _Page, found: Scraped) -> None:
+def _workers(page: _Page, workers: Sequence[Registered]) -> None:
     counted: dict[Labels, dict[str, int]] = {}
     running: dict[Labels, int] = {}
-    for one in found.workers:
+    for one in workers:
         labels = (one.queue, one.group)
         states = counted.setdefault(labels, dict.fromkeys(_STATES, 0))
         state = one.state if one.alive and one.state in _STATES else "dead"

@@ -155,24 +155,27 @@ def _unknown(report: RoleReport, thresholds: Thresholds) -> Iterator[HealthFindi
 
 def _quarantined(scope: Scope, thresholds: Thresholds) -> Op[list[HealthFinding]]:
     severity = thresholds.severity("quarantined", "critical")
+    if severity is None:
+        return []
+    return [
+        HealthFinding(
+            *("quarantined", name, severity, None, None),
+            f"the consumer {name!r} was quarantined{_why(record)}",
+            f"fix its handler, then: agentbus quarantine release {shlex.quote(name)}",
+        )
+        for name, record in (yield from quarantined(scope)).items()
+    ]
+
+
+def quarantined(scope: Scope) -> Op[dict[str, dict[str, str]]]:
+    """Return what supervisors have recorded of the consumers in quarantine, by name."""
     flat = yield Command("HGETALL", scope.keys.quarantined)
-    found = []
-    for at in range(0, len(flat), 2) if severity is not None else ():
-        name = text(flat[at])
-        # The field with an empty name is internal.
-        if name and severity is not None:
-            found.append(
-                HealthFinding(
-                    *("quarantined", name, severity, None, None),
-                    f"the consumer {name!r} was quarantined{_why(flat[at + 1])}",
-                    f"fix its handler, then: agentbus quarantine release {shlex.quote(name)}",
-                )
-            )
-    return sorted(found, key=lambda one: one.subject)
+    found = {text(flat[at]): parsed(flat[at + 1]) for at in range(0, len(flat), 2)}
+    # The field with an empty name is internal.
+    return {name: found[name] for name in sorted(found) if name}
 
 
-def _why(value: bytes) -> str:
-    named = parsed(value)
+def _why(named: dict[str, str]) -> str:
     since = f" at {named['quarantined_at']}" if named.get("quarantined_at") else ""
     why = f" ({named['reason'].replace('_', ' ')})" if named.get("reason") else ""
     error = named.get("last_error", "").strip().splitlines()[-1:]
