@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
     from agentbus.store.scope import Scope
-    from agentbus.store.steps import Op, Step
+    from agentbus.store.steps import Arg, Op, Step
 
     Number = Generator[Step, Any, int]
 
@@ -66,12 +66,10 @@ def tidy(
         found = [queue]
     else:
         found = sorted({*(yield from queues(scope)), *(yield from _registered(scope))})
+    tidying = _Tidying(scope, retention, letters_of, dead_after=dead_after, dry_run=dry_run)
     done = []
-    boxes = _Boxes(letters_of)
     for name in found:
-        one = yield from _tidy(
-            scope, name, retention(name), dead_after, boxes, leftovers=True, dry_run=dry_run
-        )
+        one = yield from tidying.queue(name)
         done.append(one)
     if not dry_run:
         yield from dependents.follow(scope)
@@ -117,25 +115,9 @@ class Janitor:
         if not (yield _lease(scope, "trim", _EVERY)):
             return
         leftovers = bool((yield _lease(scope, "leftovers", _LEFTOVERS_EVERY)))
-        boxes = _Boxes(self._letters_of)
+        tidying = _Tidying(scope, self._retention, self._letters_of, leftovers=leftovers)
         for queue in (yield from _registered(scope)):
-            kept = self._retention(queue)
-            yield from _tidy(scope, queue, kept, DEAD_AFTER, boxes, leftovers=leftovers)
-
-
-class _Boxes:
-    """The dead letters of queues; several queues may share them, and they are tidied once."""
-
-    def __init__(self, letters_of: Callable[[str], str]) -> None:
-        self._letters_of = letters_of
-        self._seen: set[tuple[str, str]] = set()
-
-    def new(self, queue: str, groups: set[str]) -> list[tuple[str, str]]:
-        """Return the names and groups not returned before."""
-        name = self._letters_of(queue)
-        found = [(name, group) for group in sorted(groups) if (name, group) not in self._seen]
-        self._seen.update(found)
-        return found
+            yield from tidying.queue(queue)
 
 
 def keep(scope: Scope, reader: str, queue: str, priority: str, entry_id: str | None) -> Op[None]:
@@ -180,99 +162,98 @@ def _registered(scope: Scope) -> Generator[Step, Any, list[str]]:
     return [text(name) for name in found]
 
 
-def _tidy(
-    scope: Scope,
-    queue: str,
-    retention: float,
-    dead_after: float,
-    boxes: _Boxes,
-    *,
-    leftovers: bool,
-    dry_run: bool = False,
-) -> Op[Tidied]:
-    streams = yield from groups_of(scope, queue)
-    trimmed = consumers = forgotten = 0
-    known: set[str] = set()
-    for priority, groups in streams.items():
-        trimmed += yield from _trim(scope, queue, priority, retention, dry_run=dry_run)
-        for raw in (info[b"name"] for info in groups):
-            consumers += yield from _sweep(scope, queue, priority, raw, dead_after, dry_run=dry_run)
-            group = raw.decode("utf-8", "replace")
-            # A group whose name is not text was created by another program, and has no keys of ours.
-            if leftovers and group.encode() == raw:
-                known.add(group)
-                forgotten += yield from _of_tasks(scope, queue, group, priority, dry_run=dry_run)
-    for name, group in boxes.new(queue, known):
-        forgotten += yield from _of_letters(scope, name, group, dry_run=dry_run)
-    if not dry_run:
-        yield from dependencies.review(scope, queue, thorough=leftovers)
-        if not streams:
-            yield _unregister(scope, queue)
-    return Tidied(queue, trimmed, consumers, forgotten)
+class _Tidying:
+    """One round over queues; several of them may share dead letters, which are tidied once."""
 
+    def __init__(
+        self,
+        scope: Scope,
+        retention: Callable[[str], float],
+        letters_of: Callable[[str], str],
+        *,
+        dead_after: float = DEAD_AFTER,
+        leftovers: bool = True,
+        dry_run: bool = False,
+    ) -> None:
+        self._scope = scope
+        self._retention = retention
+        self._letters_of = letters_of
+        self._dead_after = round(dead_after * 1000)
+        self._leftovers = leftovers
+        self._dry_run = dry_run
+        self._only_count = "1" if dry_run else "0"
+        self._boxes: set[tuple[str, str]] = set()
 
-def _trim(scope: Scope, queue: str, priority: str, retention: float, *, dry_run: bool) -> Number:
-    keys = (scope.keys.queue(queue, priority), scope.keys.readers(queue, priority))
-    total, at = 0, "-"
-    while at:
-        number, onwards = yield Script(
-            "trim",
-            keys,
-            (round(retention * 1000), _TRIMMED, "1" if dry_run else "0", at),
-            writes=not dry_run,
-        )
-        total += number
-        at = text(onwards)
-    return total
+    def queue(self, queue: str) -> Op[Tidied]:
+        """Tidy a queue."""
+        scope = self._scope
+        streams = yield from groups_of(scope, queue)
+        trimmed = consumers = forgotten = 0
+        boxes: set[tuple[str, str]] = set()
+        for priority, groups in streams.items():
+            trimmed += yield from self._trim(queue, priority)
+            stream = scope.keys.queue(queue, priority)
+            for raw in (info[b"name"] for info in groups):
+                silent = self._dead_after
+                consumers += yield self._script(
+                    "sweep", (stream,), raw, ASIDE, silent, _SWEPT, self._only_count
+                )
+                group = raw.decode("utf-8", "replace")
+                # A group whose name is not text was created by another program, and has no keys of ours.
+                if self._leftovers and group.encode() == raw:
+                    boxes.add((self._letters_of(queue), group))
+                    # Attempts and retries of tasks that are no longer pending.
+                    records = {
+                        "hash": scope.keys.attempts(queue, group, priority),
+                        "zset": scope.keys.retries(queue, group, priority),
+                    }
+                    forgotten += yield from self._forget(stream, records, group)
+        for name, group in sorted(boxes - self._boxes):
+            forgotten += yield from self._letters(name, group)
+        self._boxes |= boxes
+        if not self._dry_run:
+            yield from dependencies.review(scope, queue, thorough=self._leftovers)
+            if not streams:
+                yield _unregister(scope, queue)
+        return Tidied(queue, trimmed, consumers, forgotten)
 
-
-def _sweep(
-    scope: Scope, queue: str, priority: str, group: bytes, dead_after: float, *, dry_run: bool
-) -> Number:
-    number: int = yield Script(
-        "sweep",
-        (scope.keys.queue(queue, priority),),
-        (group, ASIDE, round(dead_after * 1000), _SWEPT, "1" if dry_run else "0"),
-        writes=not dry_run,
-    )
-    return number
-
-
-def _of_tasks(scope: Scope, queue: str, group: str, priority: str, *, dry_run: bool) -> Number:
-    """Delete attempts and retries of tasks that are no longer pending."""
-    keys = scope.keys
-    records = {
-        "hash": keys.attempts(queue, group, priority),
-        "zset": keys.retries(queue, group, priority),
-    }
-    return (yield from _leftovers(keys.queue(queue, priority), records, group, dry_run=dry_run))
-
-
-def _of_letters(scope: Scope, queue: str, group: str, *, dry_run: bool) -> Number:
-    """Delete the records of replayed and purged letters that no longer exist."""
-    keys = scope.keys
-    records = {"hash": keys.replayed(queue, group), "set": keys.purged(queue, group)}
-    letters = keys.dead_letters(queue, group)
-    total = yield from _leftovers(letters, records, "", dry_run=dry_run)
-    if not dry_run:
-        yield from DeadLetters(scope, queue, group).compact()
-    return total
-
-
-def _leftovers(stream: str, records: dict[str, str], group: str, *, dry_run: bool) -> Number:
-    total = 0
-    for kind, key in records.items():
-        cursor = ""
-        while cursor != "0":
-            onwards, number = yield Script(
-                "leftovers",
-                (stream, key),
-                (kind, group, cursor or "0", _LOOKED_AT, "1" if dry_run else "0"),
-                writes=not dry_run,
+    def _trim(self, queue: str, priority: str) -> Number:
+        keys = self._scope.keys.queue(queue, priority), self._scope.keys.readers(queue, priority)
+        retention = round(self._retention(queue) * 1000)
+        total, at = 0, "-"
+        while at:
+            number, onwards = yield self._script(
+                "trim", keys, retention, _TRIMMED, self._only_count, at
             )
-            total += int(number)
-            cursor = text(onwards)
-    return total
+            total += number
+            at = text(onwards)
+        return total
+
+    def _letters(self, queue: str, group: str) -> Number:
+        """Delete the records of replayed and purged letters that no longer exist."""
+        keys = self._scope.keys
+        records = {"hash": keys.replayed(queue, group), "set": keys.purged(queue, group)}
+        total = yield from self._forget(keys.dead_letters(queue, group), records, "")
+        if not self._dry_run:
+            yield from DeadLetters(self._scope, queue, group).compact()
+        return total
+
+    def _forget(self, stream: str, records: dict[str, str], group: str) -> Number:
+        """Delete records, by their type, of entries that a stream no longer has."""
+        total = 0
+        for kind, key in records.items():
+            cursor = ""
+            while cursor != "0":
+                onwards, number = yield self._script(
+                    *("leftovers", (stream, key), kind, group, cursor or "0", _LOOKED_AT),
+                    self._only_count,
+                )
+                total += int(number)
+                cursor = text(onwards)
+        return total
+
+    def _script(self, script: str, keys: tuple[str, ...], *argv: Arg) -> Script:
+        return Script(script, keys, argv, writes=not self._dry_run)
 
 
 def _unregister(scope: Scope, queue: str) -> Script:
