@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from agentbus.admin import project, stats
+from agentbus.admin.metrics_reader import server_time
 from agentbus.coordination.announce import split
 from agentbus.core.record import Record
 from agentbus.core.stream import text
 from agentbus.store.scan import scan
-from agentbus.store.steps import Batch, Command
+from agentbus.store.steps import Command
 from agentbus.workers import registry
 
 if TYPE_CHECKING:
@@ -60,8 +61,7 @@ def who(scope: Scope, *, every: bool = False) -> Op[list[Attendee]]:
     """
     workers = yield from registry.workers(scope)
     spoke = {one.agent_id: one for one in (yield from project.agents(scope))}
-    (time,) = yield Batch([("TIME",)])
-    now = int(time[0]) + int(time[1]) / 1e6
+    now = yield from server_time(scope)
     flags = yield from _flags(scope)
     lags = yield from stats.lags(scope, {(one.queue, one.group) for one in workers})
     by_agent: dict[str, list[Registered]] = {}

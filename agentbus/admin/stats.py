@@ -310,24 +310,16 @@ def _stats_of(
         for row in rows or [None]:
             dead, worked = about[row] if row is not None else (0, {})
             speed = speeds.get((survey.queue, row))
-            found.append(_stats(survey.group(row, dead), waiting, speed, counters, worked))
+            group = survey.group(row, dead)
+            one = QueueStats(
+                *(group.queue, row, group.backlog, group.exact, group.by_priority, group.oldest),
+                *(group.pending, group.oldest_pending, group.retrying, group.lag),
+                *(*waiting, group.dead, len(group.consumers)),
+                *((speed.rate, speed.attempts, speed.running, speed.waiting) if speed else _IDLE),
+                *(counters, worked),
+            )
+            found.append(one)
     return found
-
-
-def _stats(
-    group: Group,
-    waiting: tuple[int, int],
-    speed: Metrics | None,
-    counters: Mapping[str, int],
-    worked: Mapping[str, int],
-) -> QueueStats:
-    return QueueStats(
-        *(group.queue, group.group or None, group.backlog, group.exact, group.by_priority),
-        *(group.oldest, group.pending, group.oldest_pending, group.retrying, group.lag),
-        *(*waiting, group.dead, len(group.consumers)),
-        *((speed.rate, speed.attempts, speed.running, speed.waiting) if speed else _IDLE),
-        *(counters, worked),
-    )
 
 
 def _consumers(parts: Mapping[str, Any]) -> tuple[GroupConsumer, ...]:

@@ -66,10 +66,20 @@ def replay_from(
     tasks = pending = 0
     for priority, last_delivered in reached.items():
         last = min(end, position(last_delivered))
+        keys = (
+            *(scope.keys.queue(queue, priority), scope.keys.retries(queue, group, priority)),
+            *(scope.keys.attempts(queue, group, priority), scope.keys.stats(queue)),
+            scope.keys.bell(queue),
+        )
         at, due = first, "0"
         while left and at and position(at.lstrip("(")) <= last:
-            step = _slice(scope, queue, group, priority, at, last, left, due, dry_run=dry_run)
-            at, number, oldest, newest, busy, due = yield step
+            argv = (
+                *(group, at, f"{last[0]}-{last[1]}", _SLICE, min(left, _SLICE), ASIDE, due),
+                "1" if dry_run else "0",
+            )
+            at, number, oldest, newest, busy, due = yield Script(
+                "redeliver", keys, argv, writes=not dry_run
+            )
             at, due = text(at), text(due)
             tasks += number
             left -= number
@@ -120,30 +130,3 @@ def _reached(scope: Scope, queue: str, group: str) -> Generator[Step, Any, dict[
             hint="a group is created when its first worker starts",
         )
     return reached
-
-
-def _slice(
-    scope: Scope,
-    queue: str,
-    group: str,
-    priority: str,
-    at: str,
-    last: tuple[int, int],
-    left: int,
-    due: str,
-    *,
-    dry_run: bool,
-) -> Script:
-    keys = scope.keys
-    return Script(
-        "redeliver",
-        (
-            *(keys.queue(queue, priority), keys.retries(queue, group, priority)),
-            *(keys.attempts(queue, group, priority), keys.stats(queue), keys.bell(queue)),
-        ),
-        (
-            *(group, at, f"{last[0]}-{last[1]}", _SLICE, min(left, _SLICE), ASIDE, due),
-            "1" if dry_run else "0",
-        ),
-        writes=not dry_run,
-    )
