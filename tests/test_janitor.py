@@ -14,6 +14,7 @@ from agentbus.errors import InvalidName, NotFound, UsageError
 from agentbus.queues import janitor
 from agentbus.queues.consumer import ASIDE
 from agentbus.queues.delivery import Delivery
+from agentbus.queues.policy import Policies
 from agentbus.store.steps import Command
 from tests.profiles import times
 from tests.servers import ask
@@ -25,9 +26,8 @@ HOUR = 3600.0
 
 def tidy(bus: agentbus.Bus, queue: str = "mail", retention: float = 0.0, **options: Any) -> Any:
     """Tidy one queue, of which nothing is to be kept for its age."""
-    (done,) = bus._run(
-        "tidy", janitor.tidy(bus.scope, queue, retention=lambda _: retention, **options)
-    )
+    policies = Policies({"*": {"retention": retention}}, "test")
+    (done,) = bus._run("tidy", janitor.tidy(bus.scope, queue, policies, **options))
     return done
 
 

@@ -163,9 +163,7 @@ class Queue(OnBus[BusT_co]):
         """
         from agentbus.queues import results
 
-        policies = self._bus.runner.policies
-        kept, letters = policies.results_of, policies.letters_of
-        op = results.result(self._scope, task_id, wait, group, kept_for=kept, letters_of=letters)
+        op = results.result(self._scope, task_id, wait, group, self._bus.runner.policies)
         return Patient(op, wait or 0.0)
 
     @verb

@@ -96,9 +96,7 @@ class QueueVerbs:
         """
         from agentbus.queues import results
 
-        policies = self.runner.policies
-        kept, letters = policies.results_of, policies.letters_of
-        op = results.result(self.scope, task_id, wait, group, kept_for=kept, letters_of=letters)
+        op = results.result(self.scope, task_id, wait, group, self.runner.policies)
         return Patient(op, wait or 0.0)
 
     @verb
@@ -110,11 +108,4 @@ class QueueVerbs:
         """
         from agentbus.queues import janitor
 
-        found = self.runner.policies
-        return janitor.tidy(
-            self.scope,
-            queue,
-            dry_run=dry_run,
-            retention=found.retention_of,
-            letters_of=found.letters_of,
-        )
+        return janitor.tidy(self.scope, queue, self.runner.policies, dry_run=dry_run)

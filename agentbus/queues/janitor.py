@@ -12,20 +12,20 @@ from agentbus.core.timespec import stream_id
 from agentbus.queues import dependencies, dependents
 from agentbus.queues.dead_letters import DeadLetters
 from agentbus.queues.ids import PRIORITIES, groups_of, missing
+from agentbus.queues.policy import DEFAULTS
 from agentbus.queues.settle import ASIDE
 from agentbus.store.scan import queues
 from agentbus.store.steps import Command, Script
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Generator
 
+    from agentbus.queues.policy import Policies
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Arg, Op, Step
 
     Number = Generator[Step, Any, int]
 
-# How long finished tasks are kept after they were published, for reruns.
-RETENTION = 86_400.0
 # Workers ask for tasks every second, or hold some; a consumer that did neither for this long is dead.
 DEAD_AFTER = 3600.0
 _EVERY, _LEFTOVERS_EVERY = 60.0, 3600.0
@@ -47,16 +47,14 @@ class Tidied(Record):
 def tidy(
     scope: Scope,
     queue: str | None = None,
+    policies: Policies = DEFAULTS,
     *,
     dry_run: bool = False,
-    retention: Callable[[str], float] = lambda _queue: RETENTION,
-    letters_of: Callable[[str], str] = str,
     dead_after: float = DEAD_AFTER,
 ) -> Op[list[Tidied]]:
     """Tidy a queue, or all of them, and return what was removed. Raises `NotFound`.
 
-    `retention` returns how many seconds a queue keeps finished tasks, `letters_of` the name of its dead
-    letters. `dead_after` is how many seconds a consumer may be silent.
+    `dead_after` is how many seconds a consumer may be silent.
     """
     if queue is not None:
         names.name("queue", queue)
@@ -66,7 +64,7 @@ def tidy(
         found = [queue]
     else:
         found = sorted({*(yield from queues(scope)), *(yield from _registered(scope))})
-    tidying = _Tidying(scope, retention, letters_of, dead_after=dead_after, dry_run=dry_run)
+    tidying = _Tidying(scope, policies, dead_after=dead_after, dry_run=dry_run)
     done = []
     for name in found:
         one = yield from tidying.queue(name)
@@ -79,16 +77,9 @@ def tidy(
 class Janitor:
     """Tidies a project's queues once a minute, in one of its workers; a chore of every worker."""
 
-    def __init__(
-        self,
-        scope: Scope,
-        *,
-        retention: Callable[[str], float] = lambda _queue: RETENTION,
-        letters_of: Callable[[str], str] = str,
-    ) -> None:
+    def __init__(self, scope: Scope, policies: Policies = DEFAULTS) -> None:
         self._scope = scope
-        self._retention = retention
-        self._letters_of = letters_of
+        self._policies = policies
         self._next = 0.0
         self._work: Op[None] | None = None
         self._reply: Any = None
@@ -115,7 +106,7 @@ class Janitor:
         if not (yield _lease(scope, "trim", _EVERY)):
             return
         leftovers = bool((yield _lease(scope, "leftovers", _LEFTOVERS_EVERY)))
-        tidying = _Tidying(scope, self._retention, self._letters_of, leftovers=leftovers)
+        tidying = _Tidying(scope, self._policies, leftovers=leftovers)
         for queue in (yield from _registered(scope)):
             yield from tidying.queue(queue)
 
@@ -168,16 +159,14 @@ class _Tidying:
     def __init__(
         self,
         scope: Scope,
-        retention: Callable[[str], float],
-        letters_of: Callable[[str], str],
+        policies: Policies,
         *,
         dead_after: float = DEAD_AFTER,
         leftovers: bool = True,
         dry_run: bool = False,
     ) -> None:
         self._scope = scope
-        self._retention = retention
-        self._letters_of = letters_of
+        self._policies = policies
         self._dead_after = round(dead_after * 1000)
         self._leftovers = leftovers
         self._dry_run = dry_run
@@ -201,7 +190,7 @@ class _Tidying:
                 group = raw.decode("utf-8", "replace")
                 # A group whose name is not text was created by another program, and has no keys of ours.
                 if self._leftovers and group.encode() == raw:
-                    boxes.add((self._letters_of(queue), group))
+                    boxes.add((self._policies.letters_of(queue), group))
                     # Attempts and retries of tasks that are no longer pending.
                     records = {
                         "hash": scope.keys.attempts(queue, group, priority),
@@ -219,7 +208,7 @@ class _Tidying:
 
     def _trim(self, queue: str, priority: str) -> Number:
         keys = self._scope.keys.queue(queue, priority), self._scope.keys.readers(queue, priority)
-        retention = round(self._retention(queue) * 1000)
+        retention = round(self._policies.retention_of(queue) * 1000)
         total, at = 0, "-"
         while at:
             number, onwards = yield self._script(

@@ -169,6 +169,9 @@ class Policies:
             )
 
 
+DEFAULTS = Policies({}, "default")
+
+
 def read(settings: Settings) -> Policies:
     """Return the policies that the settings hold. Raises `ConfigError`."""
     return Policies(settings.queues, settings.sources.get("queues", "default"))

@@ -9,12 +9,12 @@ import orjson
 from agentbus.core import names
 from agentbus.core.errors import InvalidName, NotFound, TaskBuried, TimedOut, UsageError
 from agentbus.core.stream import id_time, text
-from agentbus.queues.ids import PRIORITIES, RESULT_KEPT, ROUTER, split, task_id as shown
+from agentbus.queues.ids import PRIORITIES, ROUTER, split, task_id as shown
+from agentbus.queues.policy import DEFAULTS
 from agentbus.store.steps import Command, Pause, Script
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
+    from agentbus.queues.policy import Policies
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Op
 
@@ -56,14 +56,11 @@ def result(
     task_id: str,
     wait: float | None = None,
     group: str | None = None,
-    *,
-    kept_for: Callable[[str], float] = lambda _queue: RESULT_KEPT,
-    letters_of: Callable[[str], str] = str,
+    policies: Policies = DEFAULTS,
 ) -> Op[Any]:
     """Return a task's result, None if its handler returned nothing; wait at most `wait` seconds.
 
-    `group` is needed only if the queue has several groups, and none is `default`. `kept_for` returns how
-    many seconds a queue's results are kept, `letters_of` the name of its dead letters. Raises `TaskBuried`,
+    `group` is needed only if the queue has several groups, and none is `default`. Raises `TaskBuried`,
     `NotFound`, `TimedOut`, and `UsageError` for an invalid id.
     """
     task = Address(task_id)
@@ -78,10 +75,10 @@ def result(
         if kept is None:
             fate, kept, group = yield from _fate(scope, task, group)
         if fate == "kept":
-            lie_at = letters_of(task.queue)
+            lie_at = policies.letters_of(task.queue)
             return (yield from _read(scope, task, kept, group or "default", lie_at))
         if fate == "done":
-            seconds = kept_for(task.queue)
+            seconds = policies.results_of(task.queue)
             age = scope.now() - id_time(task.entry) if task.entry else 0.0
             # A task that was unfinished at the last look has left its result, however old it is.
             if not seconds or (age > seconds and not running):

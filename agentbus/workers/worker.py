@@ -123,12 +123,10 @@ class AnyWorker:
             self._loop = Concurrent(in_flight, *parts, **limits)
         else:
             self._loop = Serial(alone, *parts, **limits)
-        policies = runner.policies
-        janitor = Janitor(scope, retention=policies.retention_of, letters_of=policies.letters_of)
         self.chores: list[Chore] = [
             *(Chore(self.tally.flush), Chore(self._consumer.bookmark)),
             Chore(partial(dependents.follow, scope, dependents.CHORE)),
-            Chore(janitor.op),
+            Chore(Janitor(scope, runner.policies).op),
         ]
 
     def execute_by(self, executor: Executor) -> None:

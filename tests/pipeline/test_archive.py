@@ -18,6 +18,7 @@ from agentbus.pipeline.archives.location import place
 from agentbus.pipeline.archives.log import Log
 from agentbus.pipeline.archives.reader import read
 from agentbus.queues import janitor
+from agentbus.queues.policy import Policies
 
 DAY = 86_400_000
 
@@ -238,8 +239,10 @@ def test_a_held_queue_is_trimmed_up_to_what_is_archived(run, bus, settings, path
     for delivery in queue.fetch(count=10):
         delivery.ack()
 
+    at_once = Policies({"*": {"retention": 0}}, "test")
+
     def trim():
-        return bus._run("tidy", janitor.tidy(bus.scope, "mail", retention=lambda _queue: 0.0))
+        return bus._run("tidy", janitor.tidy(bus.scope, "mail", at_once))
 
     first = trim()
     run(hold=True)
