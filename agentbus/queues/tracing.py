@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from typing import ParamSpec, TypeVar
 
     from opentelemetry.context import Context
-    from opentelemetry.trace import Link, Span, SpanContext
+    from opentelemetry.trace import Link, Span
 
     from agentbus.core.context import Origin
     from agentbus.store.steps import Op
@@ -98,7 +98,7 @@ def _publishing(
     )
     # It is not made current: an operation may end in another thread or coroutine than it started in.
     try:
-        stamped = stamp(items, _written(span.get_span_context()))
+        stamped = stamp(items, _written(span))
         ids = yield from publish(scope, queue, stamped, **options)
         if isinstance(ids, str):
             span.set_attribute("messaging.message.id", ids)
@@ -193,33 +193,29 @@ def _about(queue: str, name: str, kind: str) -> dict[str, str]:
 
 
 def _links(deliveries: Sequence[Origin]) -> list[Link]:
-    from opentelemetry.trace import Link
+    from opentelemetry.trace import Link, get_current_span
 
-    found = (_read(one.traceparent) for one in deliveries)
-    return [Link(context) for context in found if context is not None]
+    found = (_parent(one.traceparent) for one in deliveries)
+    spans = [get_current_span(context) for context in found if context is not None]
+    return [Link(span.get_span_context()) for span in spans]
 
 
 def _parent(traceparent: object) -> Context | None:
     """Return the context of a `traceparent`; None, which means the current one, if it is malformed."""
-    found = _read(traceparent)
-    if found is None:
-        return None
-    from opentelemetry.trace import NonRecordingSpan, set_span_in_context
-
-    return set_span_in_context(NonRecordingSpan(found))
-
-
-def _read(traceparent: object) -> SpanContext | None:
     if not is_traceparent(traceparent):
         return None
-    from opentelemetry.trace import SpanContext, TraceFlags
+    from opentelemetry.context import get_current
+    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-    _, trace, span, flags = str(traceparent).split("-")[:4]
-    return SpanContext(int(trace, 16), int(span, 16), True, TraceFlags(int(flags, 16)))
+    carrier = {"traceparent": str(traceparent)}
+    return TraceContextTextMapPropagator().extract(carrier, get_current())
 
 
-def _written(found: SpanContext) -> str | None:
+def _written(span: Span) -> str | None:
     """Return the `traceparent` of a span; None for an invalid one."""
-    if not found.is_valid:
-        return None
-    return f"00-{found.trace_id:032x}-{found.span_id:016x}-{found.trace_flags & 0xFF:02x}"
+    from opentelemetry.trace import set_span_in_context
+    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+    carrier: dict[str, str] = {}
+    TraceContextTextMapPropagator().inject(carrier, set_span_in_context(span))
+    return carrier.get("traceparent")
