@@ -180,31 +180,34 @@ def _each_line(call: Call, queue: Queue) -> None:
 def _batches(limit: int, most: int) -> Iterator[list[Any]]:
     """Yield the payloads of stdin's lines as they arrive; a bad line raises after those before it."""
     batch: list[Any] = []
-    for number, line in _lines(limit):
-        if line is None:
-            # No more input yet: do not delay what was read.
-            if batch:
+    try:
+        for number, line in _lines(limit):
+            if line is not None:
+                batch.append(_payload_of(number, line, limit))
+            # If no more input is there yet, do not delay what was read.
+            if batch and (line is None or len(batch) == most):
                 yield batch
-            batch = []
-            continue
-        try:
-            value = payload(line.decode())
-            envelope.encode(value, limit)
-        except (UnicodeDecodeError, InvalidPayload) as error:
-            if batch:
-                yield batch
-            if isinstance(error, InvalidPayload):
-                error.message = f"line {number}: {error.message}"
-                raise
-            raise InvalidPayload(
-                f"line {number} is not UTF-8", hint="encode it as UTF-8, or as base64"
-            ) from None
-        batch.append(value)
-        if len(batch) == most:
+                batch = []
+    except InvalidPayload:
+        if batch:
             yield batch
-            batch = []
+        raise
     if batch:
         yield batch
+
+
+def _payload_of(number: int, line: bytes, limit: int) -> Any:
+    try:
+        value = payload(line.decode())
+        envelope.encode(value, limit)
+    except UnicodeDecodeError:
+        raise InvalidPayload(
+            f"line {number} is not UTF-8", hint="encode it as UTF-8, or as base64"
+        ) from None
+    except InvalidPayload as error:
+        error.message = f"line {number}: {error.message}"
+        raise
+    return value
 
 
 def _lines(limit: int) -> Iterator[tuple[int, bytes | None]]:
@@ -220,7 +223,6 @@ def _lines(limit: int) -> Iterator[tuple[int, bytes | None]]:
                 yield number, line.removesuffix(b"\r")
         # JSON may spend six bytes on one; a longer line cannot fit.
         if len(rest) > 6 * limit + _PIECE:
-            yield number, None
             raise InvalidPayload(
                 f"line {number + 1} has more than {6 * limit} bytes, and {limit} fit",
                 hint="store the bulk elsewhere and send where it lies",
