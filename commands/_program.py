@@ -30,10 +30,10 @@ _LAST_WORDS = 5.0
 # How often a run checks whether its worker is stopping, in seconds.
 _GLANCE = 0.5
 _PIECE = 65536
-_FIELDS = ("task_id", "queue", "group", "attempt", "priority")
+_FIELDS = ("queue", "group", "attempt", "priority")
 # A program that handles a task does not need the secret that signs webhooks.
 _KEPT_BACK = "AGENTBUS_WEBHOOK_SECRET"
-VARIABLES = tuple(f"AGENTBUS_{name.upper()}" for name in (*_FIELDS, *envelope.META))
+VARIABLES = tuple(f"AGENTBUS_{name.upper()}" for name in ("task_id", *_FIELDS, *envelope.META))
 
 
 class ProgramFailed(Exception):
@@ -73,7 +73,6 @@ class Program:
         timeout: float | None,
         limit: int,
         warn: Callable[[str], None],
-        pass_on: Callable[[bytes], None] | None = None,
     ) -> None:
         self._command = list(command)
         self._environment = {
@@ -82,7 +81,7 @@ class Program:
         self._timeout = timeout
         self._limit = limit
         self._warn = warn
-        self.pass_on = pass_on or _to_stderr
+        self.pass_on: Callable[[bytes], None] = _to_stderr
         self._until: float | None = None
 
     @property
@@ -284,14 +283,8 @@ def _exit_of(pid: int) -> int | None:
 
 def _fields(delivery: Delivery) -> dict[str, str]:
     """Return a task's fields as environment variables, without empty ones."""
-    found: dict[str, Any] = {
-        "task_id": delivery.id,
-        "queue": delivery.queue,
-        "group": delivery.group,
-        "attempt": delivery.attempt,
-        "priority": delivery.priority,
-        **{name: getattr(delivery, name) for name in envelope.META},
-    }
+    found = {name: getattr(delivery, name) for name in (*_FIELDS, *envelope.META)}
+    found["task_id"] = delivery.id
     return {
         f"AGENTBUS_{name.upper()}": orjson.dumps(value).decode()
         if isinstance(value, (dict, list))

@@ -105,18 +105,14 @@ class _Changes:
 
         now = {(one.check, one.subject): one for one in health.findings}
         before = self._before or {}
+        # While the server is unreachable, nothing is known to be healthy again.
+        after = {**(before if ("unreachable", "server") in now else {}), **now}
         fresh = [
             one
             for key, one in now.items()
             if key not in before or before[key].severity != one.severity
         ]
-        # While the server is unreachable, nothing is known to be healthy again.
-        gone = [
-            one
-            for key, one in before.items()
-            if key not in now and ("unreachable", "server") not in now
-        ]
-        kept = {} if ("unreachable", "server") not in now else before
+        gone = [one for key, one in before.items() if key not in after]
         for one in gone:
             well = f"{one.subject} is healthy again"
             _tell(self._out, HealthFinding(one.check, one.subject, "healthy", None, None, well, ""))
@@ -124,7 +120,7 @@ class _Changes:
             _tell(self._out, one)
         if fresh or gone or self._before is None:
             _sum_up(self._out, health)
-        self._before = {**kept, **now}
+        self._before = after
 
     def close(self) -> None:
         """Do nothing: there is no screen to restore."""
