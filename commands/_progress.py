@@ -64,7 +64,6 @@ class Line:
             self._drawn.refresh()
 
     def clear(self) -> None:
-        """Remove the line."""
         if self._drawn.live.is_started:
             with contextlib.suppress(OSError):
                 self._drawn.stop()

@@ -111,7 +111,6 @@ def run(call: Call) -> int | None:
 
 
 def _send(call: Call) -> None:
-    """Send an event, and print its UUID."""
     args = call.args
     stream, kind, given = words(call, "STREAM TYPE PAYLOAD")
     payload = _object("payload", body("payload", given, None, _READ))
@@ -158,7 +157,6 @@ _STATUS: dict[str, Callable[[LeaseStanding], str]] = {
 
 
 def _status(call: Call) -> None:
-    """Show a row for each relay, consumer and reader in the ledger."""
     words(call, "")
     from agentbus.events import standing
 
@@ -172,7 +170,6 @@ def _status(call: Call) -> None:
 
 
 def _parked(call: Call) -> None:
-    """List, retry or drop parked events."""
     args = call.args
     doing, *given = args.words or ["nothing"]
     if doing not in _PARKED:
@@ -249,7 +246,6 @@ def _show(call: Call, one: Parked, *, whole_of_it: bool) -> None:
 
 
 def _register(call: Call) -> None:
-    """Register a consumer before its first run."""
     stream, name = words(call, "STREAM NAME")
     from agentbus.events import register_consumer
 
@@ -276,7 +272,6 @@ def _forget(call: Call) -> None:
 
 
 def _skip(call: Call) -> None:
-    """Move a consumer past events."""
     stream, name = words(call, "STREAM NAME")
     from agentbus.events import skip_events
 

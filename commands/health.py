@@ -138,7 +138,6 @@ class _Screen:
         self._live = Live(console=Console(file=sys.stdout), screen=True, auto_refresh=False)
 
     def show(self, health: Health) -> None:
-        """Draw the current findings."""
         from rich.text import Text
 
         from agentbus.commands._output import plain

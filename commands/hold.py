@@ -87,7 +87,6 @@ class _Signals:
             process.send_signal(number)
 
     def take(self, number: int, _frame: object) -> None:
-        """Handle a signal."""
         if not self.starting:
             # Nothing runs yet: exit, and release the flag.
             raise _Failed(128 + number)

@@ -208,11 +208,9 @@ class _Steps(_progress.Line):
         self._began = time.monotonic()
 
     def step(self, step: ReportStep) -> None:
-        """Show how far a run is."""
         far = f", {step.done} of {step.all} tables" if step.all else ""
         self.say(f"{step.doing}{far}")
 
     def say(self, what: str) -> None:
-        """Show the current step."""
         if self._wanted:
             self.show(f"report: {what}, {time.monotonic() - self._began:.0f} s")

@@ -170,7 +170,6 @@ class _Page:
         }
 
     def add(self, name: str, value: float, *labels: str) -> None:
-        """Add a sample."""
         self._families[name].add_metric((self._project, *labels), value)
 
     def histogram(self, name: str, counted: Histogram, labels: Labels) -> None:

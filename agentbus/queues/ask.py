@@ -60,7 +60,6 @@ class _Inbox:
         self._starts[asker] = self.seen
 
     def leave(self, asker: object) -> None:
-        """Unregister a caller."""
         self._starts.pop(asker, None)
 
     def take(self, task_id: bytes) -> bytes | None:

@@ -174,7 +174,6 @@ class _Tidying:
         self._boxes: set[tuple[str, str]] = set()
 
     def queue(self, queue: str) -> Op[Tidied]:
-        """Tidy a queue."""
         scope = self._scope
         streams = yield from groups_of(scope, queue)
         trimmed = consumers = forgotten = 0

@@ -14,9 +14,9 @@ from agentbus.core.record import Record
 from agentbus.queues.consumer import Consumption
 from agentbus.queues.ids import PRIORITIES
 from agentbus.store.steps import Batch
-from agentbus.testing.blocking import blocking
 from agentbus.testing.clock import FakeClock
 from agentbus.testing.journal import Journal
+from agentbus.testing.memory import blocking
 from agentbus.workers.executors import is_async
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from agentbus.core.stream import position, text
 from agentbus.queues.consumer import Consumption
 from agentbus.queues.ids import PRIORITIES
 from agentbus.store.steps import Batch, ServerReply
-from agentbus.testing.blocking import blocking
+from agentbus.testing.memory import blocking
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import uuid
 from typing import TYPE_CHECKING, Self, TypeVar
 
@@ -10,6 +11,7 @@ from agentbus.store.schemes import backend
 from agentbus.testing.clock import FakeClock
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from typing import Any
 
     from agentbus.client.aio import AsyncBus
@@ -104,3 +106,15 @@ def _close(opened: AsyncBus) -> None:
         loop.create_task(opened.aclose())
     else:
         loop.run_until_complete(opened.aclose())
+
+
+@contextlib.contextmanager
+def blocking(opened: Verbs) -> Iterator[Bus]:
+    """Yield a bus itself, or a blocking one with the same agent, project, server and clock."""
+    if isinstance(opened, bus.Bus):
+        yield opened
+        return
+    with bus.Bus(opened.settings) as found:
+        found.scope.now = opened.scope.now
+        found.scope.monotonic = opened.scope.monotonic
+        yield found

@@ -89,7 +89,6 @@ class Acker:
             self.tally.note("stale", stale)
 
     def settle(self, outcome: TaskOutcome) -> None:
-        """Settle one task."""
         task = outcome.task
         if not outcome.begun:
             self.release(task)

@@ -44,7 +44,6 @@ class InFlight:
         self._thread = threading.Thread(target=self._settle, name="agentbus-settler", daemon=True)
 
     def start(self) -> None:
-        """Start the thread."""
         self._thread.start()
 
     def close(self) -> None:
@@ -69,14 +68,12 @@ class InFlight:
         return min(self._concurrency + ahead, self._most) - len(self._held)
 
     def submit(self, tasks: list[Taken], wrap: Callable[[Taken], Any]) -> None:
-        """Submit tasks to the pool."""
         for task in tasks:
             self._held[_name(task)] = task
         assert self.pool is not None
         self.pool.submit(tasks, wrap)
 
     def is_settled(self, task: Taken) -> bool:
-        """Return whether a task is settled."""
         return _name(task) not in self._held
 
     def until(self, happened: Callable[[], bool], seconds: float | None) -> None:
@@ -146,7 +143,6 @@ class Concurrent(Loop):
 
     @property
     def held(self) -> list[Taken]:
-        """The tasks that are not settled yet."""
         return self._in_flight.held
 
     def turn(self, wait: float) -> int:
@@ -200,7 +196,6 @@ class Concurrent(Loop):
             self._suspects.join()
 
     def close(self) -> None:
-        """End the threads."""
         self._in_flight.close()
 
     def _free_room(self) -> int:

@@ -118,7 +118,6 @@ class Inline(_Executor):
         return outcomes
 
     def one(self, task: Taken, wrap: Wrap) -> TaskOutcome | Taken:
-        """Run the handler for one task."""
         if task.error is not None:
             return _malformed(task)
         delivery = wrap(task)
@@ -138,7 +137,6 @@ class Coroutines(_Executor):
     """Runs an asynchronous handler for each task, one after the other, in an event loop."""
 
     def __call__(self, tasks: Sequence[Taken], wrap: Wrap) -> list[TaskOutcome | Taken]:
-        """Run the handler for each task, until stopped, and return the outcome of each."""
         self.look()
 
         async def all_of_them() -> list[TaskOutcome | Taken]:
@@ -151,7 +149,6 @@ class Coroutines(_Executor):
         self.interrupted = error
 
     async def one(self, task: Taken, wrap: Wrap) -> TaskOutcome | Taken:
-        """Run the handler for one task."""
         if task.error is not None:
             return _malformed(task)
         delivery = wrap(task)

@@ -47,7 +47,6 @@ class Gate:
 
     @property
     def held(self) -> bool:
-        """Whether the worker is paused."""
         return self._held
 
     @property

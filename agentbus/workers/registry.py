@@ -119,7 +119,6 @@ class WorkerRegistration:
         return WorkerOrders(bool(order), reason(order), bool(stop))
 
     def withdraw_op(self) -> Op[None]:
-        """Remove this worker from the registry."""
         yield from withdraw(self.scope, self.worker)
 
 

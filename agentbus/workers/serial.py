@@ -100,11 +100,9 @@ class Loop:
         return []
 
     def _retries(self, room: int, firsts: int) -> list[Taken]:
-        """Take retries that are due."""
         return self._allowed(lambda: self._run(self._fetcher.retries(room, firsts))) or []
 
     def _wait(self, room: int, seconds: float) -> list[Taken]:
-        """Wait for new tasks, and take them."""
         found = self._allowed(lambda: self._run(self._fetcher.wait(room, seconds)))
         return self._within(found or [], room)
 
@@ -201,7 +199,6 @@ class Serial(Loop):
         self._next, self.held = [], []
 
     def close(self) -> None:
-        """Close the executor."""
         self.executor.close()
 
     def _batch(self, batch: list[Taken], *, more: bool = True) -> int:
@@ -287,7 +284,6 @@ class Serial(Loop):
         return _RanBatch(outcomes, took, rest)
 
     def _flush(self) -> None:
-        """Acknowledge the done tasks."""
         if self._done:
             self._take(0, self._done, self._took)
             self._done = {}
@@ -299,7 +295,6 @@ class Serial(Loop):
             raise interrupt
 
     def _again(self) -> int:
-        """Run redelivered tasks, one by one."""
         handled = 0
         tasks = self._retries(self._room(_AHEAD), self._room(self._size))
         self.held = [*tasks, *self._next]

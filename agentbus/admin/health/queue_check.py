@@ -147,7 +147,6 @@ class QueueCheck:
         return asked
 
     def findings(self) -> Iterator[HealthFinding]:
-        """Yield the findings of all checks."""
         yield from self.dead_letters()
         if not self.exists and not self._requests.rows(self._delayed):
             return

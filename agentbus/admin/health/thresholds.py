@@ -44,11 +44,9 @@ class Levels(Record):
         return None
 
     def times(self, number: float) -> Levels:
-        """Return the levels multiplied by a number."""
         return Levels(*(None if each is None else each * number for each in self._pair()))
 
     def plus(self, number: float) -> Levels:
-        """Return the levels raised by a number."""
         return Levels(*(None if each is None else each + number for each in self._pair()))
 
     def _pair(self) -> tuple[float | None, float | None]:

@@ -40,7 +40,6 @@ class WorkerList:
 
     @property
     def halted(self) -> bool:
-        """Whether the project is halted."""
         return pause_field("project") in self._orders
 
 
