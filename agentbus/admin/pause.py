@@ -15,7 +15,7 @@ from agentbus.queues.ids import PRIORITIES, missing
 from agentbus.queues.settle import ASIDE
 from agentbus.store.scope import CONFIRM
 from agentbus.store.steps import Batch, Command, Pause, Script
-from agentbus.workers.registry import parsed, withdraw, workers
+from agentbus.workers.registry import in_batches, parsed, withdraw, workers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -251,18 +251,15 @@ def _until(
 def _seen(scope: Scope, listed: list[str]) -> Op[Mapping[str, tuple[float | None, bytes | None]]]:
     """Return the seconds since each worker's last heartbeat (None if it has left), and its state."""
     keys = scope.keys
-    found: dict[str, tuple[float | None, bytes | None]] = {}
-    for at in range(0, len(listed), _AT_ONCE):
-        page = listed[at : at + _AT_ONCE]
-        asked: list[tuple[str | int, ...]] = [("TIME",)]
-        for worker in page:
-            asked += [("ZSCORE", keys.beats, worker), ("HGET", keys.beat(worker), "state")]
-        time, *replies = yield Batch(asked)
-        now = int(time[0]) + int(time[1]) / 1e6
-        for worker, score, state in zip(page, replies[::2], replies[1::2], strict=True):
-            age = None if score is None else now - float(score) / 1000
-            found[worker] = (age, state)
-    return found
+    asked: list[tuple[str, ...]] = [("TIME",)]
+    for worker in listed:
+        asked += [("ZSCORE", keys.beats, worker), ("HGET", keys.beat(worker), "state")]
+    time, *replies = yield from in_batches(asked)
+    now = int(time[0]) + int(time[1]) / 1e6
+    return {
+        worker: (None if score is None else now - float(score) / 1000, state)
+        for worker, score, state in zip(listed, replies[::2], replies[1::2], strict=True)
+    }
 
 
 def _hand_over(scope: Scope, one: Registered, letters_of: str) -> Op[int | None]:

@@ -17,7 +17,7 @@ import orjson
 from agentbus.core import names
 from agentbus.core.keys import pause_field
 from agentbus.core.record import Record
-from agentbus.core.stream import is_number, text
+from agentbus.core.stream import fields, is_number, text
 from agentbus.core.version import __version__
 from agentbus.queues.ids import PRIORITIES
 from agentbus.store.scope import INTERVALS
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from agentbus.store.scope import Scope
-    from agentbus.store.steps import Op
+    from agentbus.store.steps import Arg, Op
 
 # Seconds after its last heartbeat at which a worker counts as dead.
 ALIVE = INTERVALS.alive
 # Seconds for which a dead worker stays on the list.
 KEPT = 3600
-_AT_ONCE = 200
+_AT_ONCE = 500
 
 
 class WorkerOrders(Record):
@@ -216,14 +216,12 @@ def _listed(scope: Scope) -> Op[tuple[float, dict[str, float], dict[str, dict[st
     if isinstance(seen, Exception):
         raise seen
     last = {text(seen[i]): float(seen[i + 1]) / 1000 for i in range(0, len(seen), 2)}
-    records: dict[str, dict[str, str]] = {}
-    everybody = list(last)
-    for at in range(0, len(everybody), _AT_ONCE):
-        page = everybody[at : at + _AT_ONCE]
-        replies = yield Batch([("HGETALL", keys.beat(worker)) for worker in page])
-        for worker, flat in zip(page, replies, strict=True):
-            if flat and not isinstance(flat, Exception):
-                records[worker] = {text(flat[i]): text(flat[i + 1]) for i in range(0, len(flat), 2)}
+    replies = yield from in_batches([("HGETALL", keys.beat(worker)) for worker in last])
+    records = {
+        worker: fields(flat)
+        for worker, flat in zip(last, replies, strict=True)
+        if flat and not isinstance(flat, Exception)
+    }
     return int(time[0]) + int(time[1]) / 1e6, last, records
 
 
@@ -239,21 +237,27 @@ def _pending(
     """Return how many tasks each consumer of the groups holds."""
     asked = [(queue, group, priority) for queue, group in groups for priority in PRIORITIES]
     found: dict[tuple[str, str, str], int] = {}
-    for at in range(0, len(asked), _AT_ONCE):
-        page = asked[at : at + _AT_ONCE]
-        replies = yield Batch(
-            [
-                ("XINFO", "CONSUMERS", scope.keys.queue(queue, priority), group)
-                for queue, group, priority in page
-            ]
-        )
-        for (queue, group, _), reply in zip(page, replies, strict=True):
-            # The stream or its group may be missing.
-            for consumer in reply if isinstance(reply, list) else ():
-                about: dict[bytes, Any] = dict(zip(consumer[::2], consumer[1::2], strict=True))
-                who = (queue, group, text(about[b"name"]))
-                found[who] = found.get(who, 0) + int(about[b"pending"])
+    replies = yield from in_batches(
+        [
+            ("XINFO", "CONSUMERS", scope.keys.queue(queue, priority), group)
+            for queue, group, priority in asked
+        ]
+    )
+    for (queue, group, _), reply in zip(asked, replies, strict=True):
+        # The stream or its group may be missing.
+        for consumer in reply if isinstance(reply, list) else ():
+            about: dict[bytes, Any] = dict(zip(consumer[::2], consumer[1::2], strict=True))
+            who = (queue, group, text(about[b"name"]))
+            found[who] = found.get(who, 0) + int(about[b"pending"])
     return found
+
+
+def in_batches(commands: Sequence[tuple[Arg, ...]]) -> Op[list[Any]]:
+    """Send commands, a bounded number in a request, and return their replies, including errors."""
+    replies: list[Any] = []
+    for at in range(0, len(commands), _AT_ONCE):
+        replies += yield Batch(commands[at : at + _AT_ONCE])
+    return replies
 
 
 def _int(record: dict[str, str], name: str) -> int:

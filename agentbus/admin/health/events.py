@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from agentbus.admin.health.findings import HealthFinding, above, span, things
 from agentbus.core.stream import id_time, is_number, position, text
-from agentbus.store.steps import Batch, Command, Script
-from agentbus.workers.registry import parsed
+from agentbus.store.steps import Command, Script
+from agentbus.workers.registry import in_batches, parsed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -25,7 +25,6 @@ RELAY = "relay"
 _MOST, _PAGE, _DAY = 20_000, 1_000, 86_400
 # Counts are of the last five minutes.
 _LATELY = 300.0
-_AT_ONCE = 500
 
 
 class RoleReport:
@@ -91,13 +90,13 @@ def _reports(scope: Scope) -> Op[tuple[float, Sequence[RoleReport]]]:
 def _ends(scope: Scope, streams: Sequence[str]) -> Op[dict[str, float]]:
     """Return the time of the last event of each stream, which may have been trimmed since."""
     found: dict[str, float] = {}
-    for at in range(0, len(streams), _AT_ONCE):
-        page = streams[at : at + _AT_ONCE]
-        replies = yield Batch([("XINFO", "STREAM", scope.keys.events(name)) for name in page])
-        for name, reply in zip(page, replies, strict=True):
-            if isinstance(reply, list):
-                about: dict[bytes, Any] = dict(zip(reply[::2], reply[1::2], strict=True))
-                found[name] = position(text(about[b"last-generated-id"]))[0] / 1000
+    replies = yield from in_batches(
+        [("XINFO", "STREAM", scope.keys.events(name)) for name in streams]
+    )
+    for name, reply in zip(streams, replies, strict=True):
+        if isinstance(reply, list):
+            about: dict[bytes, Any] = dict(zip(reply[::2], reply[1::2], strict=True))
+            found[name] = position(text(about[b"last-generated-id"]))[0] / 1000
     return found
 
 

@@ -9,7 +9,7 @@ from agentbus.admin.health.findings import HealthFinding, above, span, things
 from agentbus.core.stream import position, text
 from agentbus.queues.ids import PRIORITIES
 from agentbus.queues.settle import ASIDE
-from agentbus.store.steps import Batch
+from agentbus.workers.registry import in_batches
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from agentbus.store.steps import Arg, Op
     from agentbus.workers.registry import Registered
 
-_AT_ONCE = 500
 # A live worker prefetches this many tasks, and sends heartbeats for them.
 _PREFETCH = 500
 # Seconds since its last request within which an unregistered consumer counts as active.
@@ -44,9 +43,8 @@ class Requests:
         return len(self._commands) - 1
 
     def run(self) -> Op[None]:
-        """Send all commands, 500 in a request."""
-        for at in range(0, len(self._commands), _AT_ONCE):
-            self._replies += yield Batch(self._commands[at : at + _AT_ONCE])
+        """Send all commands."""
+        self._replies = yield from in_batches(self._commands)
 
     def number(self, at: int) -> int:
         """Return an integer reply, 0 if it is missing."""
