@@ -45,11 +45,9 @@ PARAMS = (
 @contextlib.contextmanager
 def session(call: Call, path: str | None = None) -> Iterator[SparkSession]:
     """Open Spark as the options say, and convert its errors to ours."""
-    try:
+    with extra():
         from agentbus.pipeline.spark import errors, reach
         from agentbus.pipeline.spark.session import session as open_session
-    except ImportError as error:
-        raise missing(error) from None
     args = call.args
     # Spark's processes find the server by the environment, since options appear in plans.
     handed = {"AGENTBUS_PROJECT": call.settings.project}
@@ -115,12 +113,16 @@ def _note(number: int, heard: list[int]) -> None:
     signal.signal(number, noted)
 
 
-def missing(error: ImportError) -> ConfigError:
-    """Return the error that names the package a verb needs."""
-    return ConfigError(
-        f"this verb needs the package {error.name}",
-        hint="pip install 'agentbus-toolkit[pipeline]'",
-    )
+@contextlib.contextmanager
+def extra() -> Iterator[None]:
+    """Raise `ConfigError` if a package is missing that the extra pipeline has."""
+    try:
+        yield
+    except ImportError as error:
+        raise ConfigError(
+            f"this verb needs the package {error.name}",
+            hint="pip install 'agentbus-toolkit[pipeline]'",
+        ) from None
 
 
 def spark_free(args: object) -> None:

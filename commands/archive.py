@@ -77,10 +77,8 @@ def run(call: Call) -> int:
     _together.check(VERB, call.args, action)
     if action in ("status", "release"):
         _spark.spark_free(call.args)
-    try:
+    with _spark.extra():
         return int(_ACTS[action](call, path) or 0)
-    except ImportError as error:
-        raise _spark.missing(error) from None
 
 
 def _asked(words: list[str]) -> tuple[str, str]:

@@ -83,10 +83,8 @@ _COLUMNS: dict[str, Callable[[Source], str]] = {
 
 def run(call: Call) -> None:
     """Replay with a progress line, and print the result."""
-    try:
+    with _spark.extra():
         from agentbus.pipeline.replays.replay import replay
-    except ImportError as error:
-        raise _spark.missing(error) from None
     args = call.args
     with contextlib.ExitStack() as stack:
 

@@ -22,10 +22,8 @@ VERB = Verb(
 
 def run(call: Call) -> None:
     """Make the file of classes if it is asked for, and show what Spark runs on."""
-    try:
+    with _spark.extra():
         from agentbus.pipeline.spark import classes, home, java
-    except ImportError as error:
-        raise _spark.missing(error) from None
     found = java.find()
     file = classes.path(found)
     if call.args.prepare and not file.exists():

@@ -87,13 +87,12 @@ def inspect(
         (there,) = yield Batch([("EXISTS", *keys.values())])
         if not there:
             raise missing(queue)
-    entries: dict[tuple[int, int, str], Entry] = {}
+    entries: list[Entry] = []
     for priority in PRIORITIES:
         mine = [entry for _, of, entry in chosen if of == priority]
         if mine:
-            for entry in (yield from _states(scope, queue, group, priority, mine)):
-                entries[(*position(entry.id.partition("@")[0]), priority)] = entry
-    return [entries[(*at, priority)] for at, priority, _ in chosen]
+            entries += yield from _states(scope, queue, group, priority, mine)
+    return sorted(entries, key=lambda one: (position(one.id.partition("@")[0]), one.priority))
 
 
 def _states(

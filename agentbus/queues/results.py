@@ -32,14 +32,10 @@ class Address:
         self.id = task_id
         where, queue, self.priority = split(task_id)
         self.queue = names.unescape(queue)
-        self.entry, self.number = "", ""
-        milliseconds, dash, sequence = where.partition("-")
-        if where[:1] == "d" and _is_number(where[1:]):
-            self.number = where[1:]
-            sound = True
-        else:
-            self.entry = where
-            sound = bool(dash) and _is_number(milliseconds) and _is_number(sequence)
+        delayed = where[:1] == "d"
+        self.entry, self.number = ("", where[1:]) if delayed else (where, "")
+        numbers = [self.number] if delayed else where.split("-")
+        sound = len(numbers) == 1 + (not delayed) and all(map(_is_number, numbers))
         try:
             names.name("queue", self.queue)
         except InvalidName:
