@@ -39,15 +39,12 @@ class Gate:
         self.stopping = stopping
         self._figures = figures
         self._beating = threading.Lock()
-        self._held = False
+        # Whether the worker is paused.
+        self.held = False
         self._taking = False
         self._said = ""
         # A signal handler may call `put` during `get` in the same thread, which this class allows.
         self._wake: SimpleQueue[None] = SimpleQueue()
-
-    @property
-    def held(self) -> bool:
-        return self._held
 
     @property
     def state(self) -> str:
@@ -56,7 +53,7 @@ class Gate:
             return "working"
         if self.stopping():
             return "stopping"
-        return "paused" if self._held else "working"
+        return "paused" if self.held else "working"
 
     def beat(self) -> WorkerOrders:
         """Send a heartbeat, and apply the orders in its reply."""
@@ -66,8 +63,8 @@ class Gate:
             orders: WorkerOrders = self._run(self.registration.beat_op(state, *self._figures()))
             self._said = state
             self.reason = orders.reason
-            freed = self._held and not orders.paused
-            self._held = orders.paused
+            freed = self.held and not orders.paused
+            self.held = orders.paused
         if orders.stop and not self.stopping():
             self._stop()
             self.wake()
@@ -91,13 +88,13 @@ class Gate:
         self._taking = True
         if not self.registration.current:
             self.beat()
-        if not self._held and not self.stopping():
+        if not self.held and not self.stopping():
             return True
         self._taking = False
         self.refused = True
         if self._said != self.state:
             self.beat()
-        if wait and self._held and not self.stopping():
+        if wait and self.held and not self.stopping():
             with contextlib.suppress(Empty):
                 self._wake.get(timeout=wait)
         return False
@@ -111,7 +108,7 @@ class Gate:
         if not self.registration.current:
             self.beat()
         self._taking = False
-        if not self._held:
+        if not self.held:
             return True
         self.refused = True
         return False
