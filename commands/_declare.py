@@ -256,6 +256,21 @@ def seconds(text: str) -> float:
     return found
 
 
+def number(wanted: str, fits: Callable[[float], bool]) -> Convert:
+    """Return the conversion of a number that fits; `wanted` says which do."""
+
+    def convert(text: str) -> float:
+        try:
+            found = float(text)
+        except ValueError:
+            found = float("nan")
+        if not (text.isascii() and fits(found)):
+            raise ValueError(f"{text!r} is not {wanted}")
+        return found
+
+    return convert
+
+
 def tags(text: str) -> list[str]:
     """Convert tags separated by commas."""
     return [tag.strip() for tag in text.split(",") if tag.strip()]

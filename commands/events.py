@@ -5,7 +5,7 @@ from __future__ import annotations
 import orjson
 
 from agentbus.commands import _events, _format, _together, _values
-from agentbus.commands._declare import Call, Param, Verb, actions, body, whole
+from agentbus.commands._declare import Call, Param, Verb, actions, body, number, whole
 from agentbus.commands._events import words
 from agentbus.commands._format import age, count
 from agentbus.core.clock import rfc3339
@@ -21,17 +21,8 @@ if TYPE_CHECKING:
 
 # JSON is often smaller in UTF-8 and without blanks; `send_event` checks the exact limit.
 _READ = 8 * MAX_BODY_BYTES
+_RATE = number("a number of at least 0", lambda rate: 0 <= rate < 1e12)
 _PARKED = ("list", "show", "retry", "drop")
-
-
-def _rate(text: str) -> float:
-    try:
-        found = float(text)
-    except ValueError:
-        found = -1.0
-    if not 0 <= found < 1e12:
-        raise ValueError(f"{text!r} is not a number of at least 0")
-    return found
 
 
 VERB = Verb(
@@ -51,7 +42,7 @@ VERB = Verb(
     ),
     Param("--accept", "With check: write FILE, even if something breaks."),
     Param("--stream S", "With demo: the stream (shop:orders)."),
-    Param("--rate N", "With demo: events a second (5); 0 for no limit.", convert=_rate),
+    Param("--rate N", "With demo: events a second (5); 0 for no limit.", convert=_RATE),
     Param("--count N", "With demo: end after N events.", convert=whole),
     Param("--seed N", "With demo: the same number makes the same payloads.", convert=whole),
     *_events.PARAMS,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 
 from agentbus.commands import _spark, _values
-from agentbus.commands._declare import Call, Param, Verb, seconds, whole
+from agentbus.commands._declare import Call, Param, Verb, number, seconds, whole
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -16,17 +16,7 @@ if TYPE_CHECKING:
     from agentbus.pipeline.replays.replay import ReplayResult
 
 
-def positive(text: str) -> float:
-    """Read a number above 0."""
-    try:
-        found = float(text)
-    except ValueError:
-        found = 0.0
-    if not 0 < found < 1e12:
-        raise ValueError(f"{text!r} is not a number above 0")
-    return found
-
-
+_RATE = number("a number above 0", lambda rate: 0 < rate < 1e12)
 VERB = Verb(
     "replay",
     "Publish entries of an archive again, each exactly once.",
@@ -42,7 +32,7 @@ VERB = Verb(
     Param("--where SQL", "Only rows that match this condition."),
     Param("--to-queue Q", "Publish all tasks to this queue.", dest="queue"),
     Param("--to-channel", "Publish messages to the channel.", dest="channel"),
-    Param("--rate N", "Publish at most N rows per second.", convert=positive),
+    Param("--rate N", "Publish at most N rows per second.", convert=_RATE),
     Param("--dry-run", "Count the rows, and publish nothing."),
     Param(
         "--id ID", "Name of the replay (default: derived from the other options).", dest="replay_id"

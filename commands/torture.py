@@ -8,7 +8,7 @@ import shlex
 from typing import TYPE_CHECKING
 
 from agentbus.commands import _together, _verdict
-from agentbus.commands._declare import Call, Param, Verb, whole
+from agentbus.commands._declare import Call, Param, Verb, number, whole
 from agentbus.core.errors import ConfigError, Refused, Unhealthy, UsageError
 from agentbus.torture import modes
 
@@ -21,16 +21,9 @@ if TYPE_CHECKING:
 _ALL = "all"
 # A day; for more, start again with another seed.
 _LONGEST = 1440.0
-
-
-def _minutes(text: str) -> float:
-    try:
-        found = float(text)
-    except ValueError:
-        found = 0.0
-    if not (text.isascii() and 0 < found <= _LONGEST):
-        raise ValueError(f"{text!r} is not a number of minutes up to {_LONGEST:g}")
-    return found
+_MINUTES = number(
+    f"a number of minutes up to {_LONGEST:g}", lambda minutes: 0 < minutes <= _LONGEST
+)
 
 
 VERB = Verb(
@@ -46,7 +39,7 @@ VERB = Verb(
     Param(
         "--minutes N",
         "Length of each mode on two cores (1); 0.2 is the short form, 10 what releases pass.",
-        convert=_minutes,
+        convert=_MINUTES,
         default=1.0,
     ),
     Param("--seed S", "Repeat the faults of a seed, in the same order.", convert=whole),
