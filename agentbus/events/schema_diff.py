@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import referencing
@@ -23,22 +23,22 @@ _ANNOTATIONS = frozenset(
     ["title", "description", "default", "examples", "deprecated", "$comment", "$id", "$schema"]
 ).union(_DEFINITIONS)
 _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
-# Lists of schemas for the same value.
-_BRANCHES = ("allOf", "anyOf", "oneOf")
-# Schemas of what no other keyword covers; the default accepts anything.
-_OTHERS = {
+# Keywords with a list of schemas, and whether all are for the same value, not for elements of an array.
+_LISTS = {"allOf": True, "anyOf": True, "oneOf": True, "prefixItems": False, "items": False}
+# Keywords with one schema, and the part of the value that it is for; the default accepts anything.
+_PARTS = {
     "items": "[*]",
     "additionalItems": "[*]",
     "unevaluatedItems": "[*]",
     "additionalProperties": ".*",
     "unevaluatedProperties": ".*",
+    **dict.fromkeys(("then", "else", *_REFERENCES), ""),
 }
 # A condition that accepts more may make the whole accept less: any difference breaks.
 _CONDITIONS = ("not", "if", "contains", "propertyNames")
-_CONDITION_MAPS = ("dependentSchemas", "dependencies")
-_COMPARED_BY_NAME = frozenset([*_REFERENCES, "type", "enum", "const", "properties"])
+# Keywords with schemas by name: for a part of the value, or as conditions.
+_MAPS = {"patternProperties": ".*", "dependentSchemas": "", "dependencies": ""}
 _LONGEST = 80
-_ANYTHING: dict[str, Any] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,114 +75,99 @@ def differences(old: Schemas, new: Schemas) -> list[SchemaChange]:
         elif key not in old:
             found.append(SchemaChange(*key, "$", "the event type is new", breaks=False))
         else:
-            diff = _SchemaDiff(old[key], new[key])
-            found += [
-                SchemaChange(*key, path, reason, breaks)
-                for path, reason, breaks in diff.schema(old[key], new[key], _SchemaPath())
-            ]
+            diff = _SchemaDiff(old[key], new[key]).schema(old[key], new[key], _Place())
+            found += [SchemaChange(*key, path, reason, breaks) for path, reason, breaks in diff]
     return found
 
 
 @dataclass(frozen=True, slots=True)
-class _SchemaPath:
-    """A place in a payload, and which of several schemas for it is being compared."""
+class _Place:
+    """A place in a payload, and which of several schemas for it is being compared.
+
+    It is `closed` if an outer schema rejects unnamed properties; where it is `strict`, additions break.
+    """
 
     path: str = "$"
     branch: str = ""
+    closed: bool = False
+    strict: bool = False
 
-    def property(self, name: str) -> _SchemaPath:
+    def property(self, name: str) -> _Place:
         plain = name.isascii() and name.isidentifier()
         return self.below(f".{name}" if plain else f"[{json.dumps(name)}]")
 
-    def below(self, step: str) -> _SchemaPath:
-        return _SchemaPath(self.path + step, self.branch)
+    def below(self, step: str) -> _Place:
+        return replace(self, path=self.path + step, closed=False)
 
-    def within(self, branch: str) -> _SchemaPath:
-        return _SchemaPath(self.path, f"{self.branch}.{branch}" if self.branch else branch)
+    def within(self, branch: str, *, strict: bool = False) -> _Place:
+        branch = f"{self.branch}.{branch}" if self.branch else branch
+        return replace(self, branch=branch, strict=self.strict or strict)
 
     def says(self, reason: str, *, breaks: bool = True) -> tuple[str, str, bool]:
-        return self.path, f"in {self.branch}: {reason}" if self.branch else reason, breaks
+        reason = f"in {self.branch}: {reason}" if self.branch else reason
+        return self.path, reason, breaks or self.strict
 
 
 class _SchemaDiff:
     """Walks two schemas side by side; each pair of places once, since references may be circular."""
 
-    def __init__(self, old: Any, new: Any, *, strict: bool = False) -> None:
+    def __init__(self, old: Any, new: Any) -> None:
         self._roots = old, new
-        self._strict = strict
-        self._seen: set[tuple[int, int, bool]] = set()
+        self._seen: set[tuple[int, int, bool, bool]] = set()
 
-    def schema(self, old: Any, new: Any, at: _SchemaPath, *, closed: bool = False) -> Found:
-        """Yield how two schemas of a place differ; `closed` if an outer one rejects unnamed properties."""
-        old, new = (_ANYTHING if each is True else each for each in (old, new))
+    def schema(self, old: Any, new: Any, at: _Place) -> Found:
+        """Yield how two schemas of a place differ."""
+        pair = (id(old), id(new), at.closed, at.strict)
+        if pair in self._seen:
+            return
+        self._seen.add(pair)
+        here, there = map(_followed, self._roots, (old, new))
+        if here is not old or there is not new:
+            yield from self.schema(here, there, at)
+            return
+        old, new = _plain(old), _plain(new)
         if not (isinstance(old, dict) and isinstance(new, dict)):
             if _text(old) != _text(new):
                 yield at.says(f"what fits here changed from {_accepted(old)} to {_accepted(new)}")
             return
-        pair = (id(old), id(new), closed)
-        if pair in self._seen:
-            return
-        self._seen.add(pair)
-        inlined = self._inlined(old, new)
-        if inlined is not None:
-            yield from self.schema(*inlined, at, closed=closed)
-            return
-        shut = closed or not _open(old.get("unevaluatedProperties", True))
-        yield from self._references(old, new, at, shut)
-        yield from _types(old, new, at)
-        yield from _values(old, new, at)
-        yield from self._properties(old, new, at, shut)
-        for key in sorted({*old, *new} - _ANNOTATIONS - _COMPARED_BY_NAME):
-            yield from self._keyword(key, old, new, at, shut)
+        if not _open(old.get("unevaluatedProperties", True)):
+            at = replace(at, closed=True)
+        yield from self._properties(old, new, at)
+        for key in sorted({*old, *new} - {"properties"}):
+            yield from self._keyword(key, old, new, at)
 
-    def _keyword(self, key: str, old: Any, new: Any, at: _SchemaPath, shut: bool) -> Found:
-        before, after = old.get(key), new.get(key)
-        lists = all(each is None or isinstance(each, list) for each in (before, after))
+    def _keyword(self, key: str, old: Any, new: Any, at: _Place) -> Found:
+        before, after = (
+            _target(root, each[key]) if key in _REFERENCES and key in each else each.get(key)
+            for root, each in zip(self._roots, (old, new), strict=True)
+        )
+        lists = [each for each in (before, after) if isinstance(each, list)]
+        maps = isinstance(before, dict) and isinstance(after, dict)
         if key == "required" and lists:
             # Reported by property.
             return
-        if lists and key in {*_BRANCHES, "prefixItems", "items"}:
-            yield from self._list(key, before or [], after or [], at, shut)
-        elif key in _OTHERS and not (isinstance(before, list) or isinstance(after, list)):
-            yield from self.schema(old.get(key, True), new.get(key, True), at.below(_OTHERS[key]))
-        elif key in ("then", "else"):
-            place = at.within(key)
-            yield from self.schema(old.get(key, True), new.get(key, True), place, closed=shut)
-        elif key == "patternProperties" and _same_keys(before, after):
+        if key in _LISTS and len(lists) == 2 and len(before) == len(after):
+            for index, pair in enumerate(zip(before, after, strict=True)):
+                step = f"[{index}]"
+                place = at.within(key + step) if _LISTS[key] else at.below(step)
+                yield from self.schema(*pair, place)
+        elif key in _PARTS and not lists:
+            place = at.below(_PARTS[key]) if _PARTS[key] else at.within(key)
+            one, other = (True if each is None else each for each in (before, after))
+            yield from self.schema(one, other, place)
+        elif key in _CONDITIONS and key in old and key in new and not lists:
+            yield from self.schema(before, after, at.within(key, strict=True))
+        elif key in _MAPS and maps and {*before} == {*after}:
             for name in sorted(before):
-                place = at.below(".*").within(f"{key}[{json.dumps(name)}]")
-                yield from self.schema(before[name], after[name], place)
-        elif not (key in old and key in new and self._equal(key, before, after)):
-            said = (_brief(each[key]) if key in each else "nothing" for each in (old, new))
+                place = at.within(f"{key}[{json.dumps(name)}]", strict=not _MAPS[key])
+                yield from self.schema(before[name], after[name], place.below(_MAPS[key]))
+        elif _text(before) != _text(after):
+            said = ("nothing" if each is None else _brief(each) for each in (before, after))
             yield at.says(f"{key} changed from {' to '.join(said)}")
 
-    def _list(
-        self, key: str, before: list[Any], after: list[Any], at: _SchemaPath, shut: bool
-    ) -> Found:
-        if len(before) != len(after):
-            yield at.says(f"{key} has {len(after)} schemas, and had {len(before)}")
-            return
-        for index, (one, other) in enumerate(zip(before, after, strict=True)):
-            if key in _BRANCHES:
-                yield from self.schema(one, other, at.within(f"{key}[{index}]"), closed=shut)
-            else:
-                yield from self.schema(one, other, at.below(f"[{index}]"))
-
-    def _equal(self, key: str, before: Any, after: Any) -> bool:
-        """Tell whether a keyword means the same in both schemas, including what it refers to."""
-        if key in _CONDITION_MAPS and _same_keys(before, after):
-            return all(self._equal("not", before[name], after[name]) for name in before)
-        if key not in _CONDITIONS or isinstance(before, list) or isinstance(after, list):
-            return _text(before) == _text(after)
-        diff = self if self._strict else _SchemaDiff(*self._roots, strict=True)
-        return next(diff.schema(before, after, _SchemaPath()), None) is None
-
-    def _properties(self, old: Any, new: Any, at: _SchemaPath, shut: bool) -> Found:
-        before, after = (
-            each["properties"] if isinstance(each.get("properties"), dict) else {}
-            for each in (old, new)
-        )
-        needed, needs = _required(old), _required(new)
+    def _properties(self, old: Any, new: Any, at: _Place) -> Found:
+        before, after = (_value(each, "properties", dict) for each in (old, new))
+        needed, needs = ({*_value(each, "required", list)} for each in (old, new))
         others = old.get("additionalProperties", True)
         for name in sorted({*before, *after, *needed, *needs}):
             place = at.property(name)
@@ -198,104 +183,58 @@ class _SchemaDiff:
             elif name in after and name in needed:
                 yield from self.schema(True, after[name], place)
             elif name in after:
-                if shut or others is False:
+                if at.closed or others is False:
                     yield place.says("it is new, and old consumers refuse what they do not know")
                 elif not _open(others):
                     yield from self.schema(others, after[name], place)
                 if name not in needs:
                     yield place.says("it is new and optional", breaks=False)
 
-    # -- references --------------------------------------------------------------------------------
 
-    def _inlined(self, old: Any, new: Any) -> tuple[Any, Any] | None:
-        """Return what to compare where one schema is only a reference, and the other has none."""
-        for root, one, other in ((self._roots[0], old, new), (self._roots[1], new, old)):
-            said = [key for key in one if key not in _ANNOTATIONS]
-            if len(said) == 1 and said[0] in _REFERENCES and not {*other} & {*_REFERENCES}:
-                target = _target(root, one[said[0]])
-                if target is None:
-                    return None
-                return (target, other) if one is old else (other, target)
-        return None
-
-    def _references(self, old: Any, new: Any, at: _SchemaPath, shut: bool) -> Found:
-        for key in _REFERENCES:
-            before, after = old.get(key), new.get(key)
-            if before is None and after is None:
-                continue
-            here, there = _target(self._roots[0], before), _target(self._roots[1], after)
-            if here is not None and there is not None:
-                yield from self.schema(here, there, at, closed=shut)
-            elif before != after:
-                said = ("nothing" if each is None else _brief(each) for each in (before, after))
-                yield at.says(f"{key} changed from {' to '.join(said)}")
-            elif (
-                len({_text([root.get(each) for each in _DEFINITIONS]) for root in self._roots}) > 1
-            ):
-                yield at.says(
-                    f"{key} cannot be followed to {_brief(after)}, and definitions changed"
-                )
+def _followed(root: Any, schema: Any) -> Any:
+    """Return what a schema refers to if it is only a reference; otherwise the schema itself."""
+    said = [*{*schema} - _ANNOTATIONS] if isinstance(schema, dict) else []
+    if len(said) != 1 or said[0] not in _REFERENCES:
+        return schema
+    target = _target(root, schema[said[0]])
+    return schema if isinstance(target, list) else target
 
 
 def _target(root: Any, reference: Any) -> Any:
-    """Return the part of a document that a reference leads to, or None."""
-    if not isinstance(reference, str):
-        return None
+    """Return the part of a document that a reference leads to.
+
+    Of a reference that cannot be followed, return a list of all that it may depend on.
+    """
     document = DRAFT202012.create_resource(root)
     try:
         return referencing.Registry().resolver_with_root(document).lookup(reference).contents
-    except Unresolvable:
-        return None
+    except (AttributeError, Unresolvable):
+        return [reference, *(root[each] for each in _DEFINITIONS if each in root)]
 
 
-# -- single keywords -------------------------------------------------------------------------------
+def _plain(schema: Any) -> Any:
+    """Return a schema without annotations, in the one form of those that mean the same."""
+    if not isinstance(schema, dict):
+        return {} if schema is True else schema
+    found = {key: value for key, value in schema.items() if key not in _ANNOTATIONS}
+    if "const" in found:
+        found["enum"] = [found.pop("const")]
+    for key in ("enum", "type"):
+        if isinstance(found.get(key), list):
+            found[key] = sorted(found[key], key=_text)
+    if isinstance(found.get("type"), list) and len(found["type"]) == 1:
+        (found["type"],) = found["type"]
+    return found
 
 
-def _types(old: Any, new: Any, at: _SchemaPath) -> Found:
-    before, after = (
-        sorted({each["type"]} if isinstance(each["type"], str) else map(str, each["type"]))
-        if isinstance(each.get("type"), (str, list))
-        else ["anything"]
-        for each in (old, new)
-    )
-    if before != after:
-        yield at.says(f"its type changed from {' or '.join(before)} to {' or '.join(after)}")
-
-
-def _values(old: Any, new: Any, at: _SchemaPath) -> Found:
-    before, after = (_allowed(each) for each in (old, new))
-    if before is None and after is None:
-        return
-    if before is None:
-        yield at.says(f"its values are limited now, to {_listed(after or [])}")
-    elif after is None:
-        yield at.says(f"its values are no longer limited to {_listed(before)}")
-    else:
-        for did, more, less in (("added", after, before), ("removed", before, after)):
-            if more := [each for each in more if each not in less]:
-                yield at.says(f"enum values were {did}: {_listed(more)}")
-
-
-def _allowed(node: Any) -> list[str] | None:
-    """Return the allowed values as JSON; a constant is an enum of one."""
-    found = [node["const"]] if "const" in node else node.get("enum")
-    if found is None:
-        return None
-    return sorted({_text(each) for each in (found if isinstance(found, list) else [found])})
+def _value(node: Any, key: str, kind: type[Any]) -> Any:
+    found = node.get(key)
+    return found if isinstance(found, kind) else kind()
 
 
 def _open(schema: Any) -> bool:
     """Tell whether a schema of other properties accepts all of them."""
-    return schema is True or (isinstance(schema, dict) and not {*schema} - _ANNOTATIONS)
-
-
-def _required(node: Any) -> set[str]:
-    found = node.get("required")
-    return {each for each in found if isinstance(each, str)} if isinstance(found, list) else set()
-
-
-def _same_keys(before: Any, after: Any) -> bool:
-    return isinstance(before, dict) and isinstance(after, dict) and {*before} == {*after}
+    return _text(_plain(schema)) == "{}"
 
 
 def _text(value: Any) -> str:
@@ -303,17 +242,10 @@ def _text(value: Any) -> str:
     return json.dumps(value, sort_keys=True, default=repr)
 
 
-def _listed(values: list[str]) -> str:
-    return _cut(", ".join(values))
-
-
 def _brief(value: Any) -> str:
-    return _cut(_text(value))
+    text = _text(value)
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
 
 
 def _accepted(schema: Any) -> str:
-    return "nothing" if schema is False else "anything" if _open(schema) else _brief(schema)
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
+    return "nothing" if schema is False else _brief(schema) if schema else "anything"

@@ -92,12 +92,12 @@ def test_what_breaks_is_told_and_accepted_on_demand(agreed):
             "stream": "shop",
             "event_type": "Placed",
             "path": "$.order",
-            "reason": "its type changed from integer to string",
+            "reason": 'type changed from "integer" to "string"',
         }
     ]
     assert agreed.ok("events", "check", "later", "kinds.json", "--accept") == (
         "shop Placed $.new: it is new and optional\n"
-        "shop Placed $.order: its type changed from integer to string\n"
+        'shop Placed $.order: type changed from "integer" to "string"\n'
     )
     assert agreed.ok("events", "check", "later", "kinds.json") == ""
 
