@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -65,17 +65,6 @@ class Declaration:
         if self.guarantee is Guarantee.EXACTLY_ONCE:
             given.append(session)
         self.handler(*given)
-
-    def beating(self, beat: Callable[[], None]) -> Declaration:
-        """Return the same consumer, whose context calls `beat` for a heartbeat."""
-        if not self.with_context:
-            return self
-        handler = self.handler
-
-        def call(what: Any, context: Context, *session: Any) -> None:
-            handler(what, replace(context, _beat=beat), *session)
-
-        return replace(self, handler=call)
 
 
 # The public name.

@@ -348,7 +348,8 @@ class Consumer:
             self._renewed, self._checked = time.monotonic(), -math.inf
             self.checkpoint, self.failure = held.checkpoint, None
             self._transactions = EventTransactions(
-                *(mine, self.ledger, held, self._lease, self._at), self._telemetry.ran
+                *(mine, self.ledger, held, self._lease, self._at),
+                *(self._telemetry.ran, self._beat),
             )
             self._renewer = LeaseRenewer(self.ledger, held, self._lease, self._renew)
         elif time.monotonic() - self._renewed >= self._renew:

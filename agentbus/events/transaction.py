@@ -47,6 +47,7 @@ class EventTransactions:
         lease: float,
         at: Callable[[str], None],
         ran: Callable[[float], None],
+        beat: Callable[[], None],
     ) -> None:
         self.held = held
         self._consumer = declaration
@@ -54,6 +55,7 @@ class EventTransactions:
         self._lease = lease
         self._at = at
         self._ran = ran
+        self._beat = beat
         made = self._tables = ledger.tables
         processed = databases.insert(ledger.dialect, made.processed)
         self._enter = processed.on_conflict_do_nothing().returning(
@@ -219,7 +221,7 @@ class EventTransactions:
     def _run(self, what: Any, attempt: int, session: Session | None = None) -> None:
         mine, began = self._consumer, time.perf_counter()
         try:
-            mine.call(what, Context(mine.name, mine.stream, attempt), session)
+            mine.call(what, Context(mine.name, mine.stream, attempt, self._beat), session)
         finally:
             self._ran(time.perf_counter() - began)
 

@@ -135,7 +135,7 @@ def _consumer(job: Mapping[str, Any], report: ReportPipe) -> Consumer:
         kill_point(reached)
 
     made = Consumer(
-        found.beating(report.beat),
+        found,
         ledger,
         Bus(settings),
         at=at,
