@@ -7,7 +7,7 @@ JSON in the archive's `_log`; docs/reference/archive.md describes every field.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, TypeVar
 
 import orjson
@@ -18,6 +18,7 @@ from agentbus.core.timespec import parse_rfc3339
 T = TypeVar("T")
 
 FORMAT = 1
+_TYPES = {"int": int, "str": str}
 CREATE, APPEND, COMPACT = "create", "append", "compact"
 # How long after a commit a state remembers which files it removed, in ms.
 REMEMBERED_MS = 86_400_000
@@ -200,18 +201,12 @@ def read_commit(data: bytes, name: str) -> Commit:
     """Read a commit; `name` is the file that an error names."""
 
     def made(found: dict[str, Any]) -> Commit:
-        return Commit(
-            _number(found["version"]),
-            _text(found["batch"]),
-            _text(found["operation"]),
-            _text(found["at"]),
-            _text(found["by"]),
-            _text(found["archive"]),
-            _text(found["project"]),
-            _number(found["schema"]),
-            tuple(_file_in(file) for file in found["files"]),
-            tuple(_text(path) for path in found["removed"]),
-            _positions_in(found["positions"]),
+        return _in(
+            Commit,
+            found,
+            files=tuple(_file_in(file) for file in found["files"]),
+            removed=tuple(_as(str, path) for path in found["removed"]),
+            positions=_all_in(Position, found["positions"]),
         )
 
     return _checked(data, name, made)
@@ -222,15 +217,13 @@ def read_state(data: bytes, name: str) -> State:
 
     def made(found: dict[str, Any]) -> State:
         files = (_file_in(file) for file in found["files"])
-        return State(
-            _number(found["version"]),
-            _text(found["archive"]),
-            _text(found["project"]),
-            _number(found["schema"]),
-            {file.path: file for file in files},
-            _positions_in(found["positions"]),
-            {path: _number(at) for path, at in found["removed"].items()},
-            {int(version): _text(batch) for version, batch in found["recent"].items()},
+        return _in(
+            State,
+            found,
+            files={file.path: file for file in files},
+            positions=_all_in(Position, found["positions"]),
+            removed={path: _as(int, at) for path, at in found["removed"].items()},
+            recent={int(version): _as(str, batch) for version, batch in found["recent"].items()},
         )
 
     return _checked(data, name, made)
@@ -239,7 +232,7 @@ def read_state(data: bytes, name: str) -> State:
 def _checked(data: bytes, name: str, make: Callable[[dict[str, Any]], T]) -> T:
     try:
         found = orjson.loads(data)
-        written = _number(found["format"])
+        written = _as(int, found["format"])
     except (ValueError, TypeError, KeyError) as error:
         raise _broken(name) from error
     if written > FORMAT:
@@ -269,39 +262,30 @@ def _file_out(file: File) -> dict[str, Any]:
 
 
 def _file_in(found: dict[str, Any]) -> File:
-    return File(
-        _text(found["path"]),
-        _text(found["kind"]),
-        _text(found["date"]),
-        _number(found["rows"]),
-        _number(found["bytes"]),
-        {
-            stream: StreamSpan(_number(span["rows"]), _text(span["first"]), _text(span["last"]))
-            for stream, span in found["streams"].items()
-        },
-        _number(found["from"]),
-        _number(found["to"]),
-        tuple(_text(column) for column in found.get("typed", ())),
+    return _in(
+        File,
+        found,
+        streams=_all_in(StreamSpan, found["streams"]),
+        from_ms=_as(int, found["from"]),
+        to_ms=_as(int, found["to"]),
+        typed=tuple(_as(str, column) for column in found.get("typed", ())),
     )
 
 
-def _positions_in(found: dict[str, Any]) -> dict[str, Position]:
-    return {
-        stream: Position(
-            _text(position["id"]),
-            *(_number(position[name]) for name in ("added", "base", "rows", "lost")),
-        )
-        for stream, position in found.items()
-    }
+def _all_in(kind: type[T], found: dict[str, Any]) -> dict[str, T]:
+    return {stream: _in(kind, each) for stream, each in found.items()}
 
 
-def _text(value: object) -> str:
-    if not isinstance(value, str):
-        raise TypeError
-    return value
+def _in(kind: type[T], found: dict[str, Any], **parts: Any) -> T:
+    """Return a value of a class above: `parts`, and its other fields, texts and numbers, by their names."""
+    for each in fields(kind):  # type: ignore[arg-type]
+        if each.name not in parts and each.default is MISSING:
+            parts[each.name] = _as(_TYPES[each.type], found[each.name])  # type: ignore[index]
+    return kind(**parts)
 
 
-def _number(value: object) -> int:
-    if type(value) is not int:
+def _as(kind: type[T], value: object) -> T:
+    """Return a value of a type. Raises `TypeError` for another one; a bool is not a number."""
+    if type(value) is not kind:
         raise TypeError
     return value
