@@ -13,18 +13,16 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from agentbus.pipeline.archives.location import place
-from agentbus.pipeline.archives.log import (
+from agentbus.pipeline.archives.log import Log, file_path, new_batch
+from agentbus.pipeline.archives.places import ArchiveTarget, Place
+from agentbus.pipeline.archives.versions import (
     APPEND,
     ArchiveChange,
     File,
-    Log,
     Position,
     State,
     StreamSpan,
-    file_path,
-    new_batch,
 )
-from agentbus.pipeline.archives.places import ArchiveTarget, Place
 from agentbus.pipeline.rows import schema
 
 

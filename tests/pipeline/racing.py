@@ -6,17 +6,15 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from agentbus.pipeline.archives.location import place
-from agentbus.pipeline.archives.log import (
+from agentbus.pipeline.archives.log import Log, file_path, new_batch
+from agentbus.pipeline.archives.versions import (
     APPEND,
     ArchiveChange,
     CommitConflict,
     File,
-    Log,
     Position,
     State,
     StreamSpan,
-    file_path,
-    new_batch,
 )
 
 T = 1_763_640_000_000

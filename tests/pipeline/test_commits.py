@@ -16,17 +16,15 @@ from hypothesis import given, strategies as st
 from agentbus.errors import AgentBusError, ConfigError, NotFound, Refused, Unhealthy, UsageError
 from agentbus.pipeline.archives import log as commits, versions
 from agentbus.pipeline.archives.location import place
-from agentbus.pipeline.archives.log import (
+from agentbus.pipeline.archives.log import Log, file_path, new_batch
+from agentbus.pipeline.archives.versions import (
     APPEND,
     COMPACT,
     ArchiveChange,
     CommitConflict,
     File,
-    Log,
     Position,
     StreamSpan,
-    file_path,
-    new_batch,
 )
 from tests.pipeline.archives import row, write_archive
 from tests.pipeline.racing import DATE, T, add

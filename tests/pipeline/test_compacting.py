@@ -16,8 +16,9 @@ from agentbus.pipeline.archives import compaction as compacting, reader as archi
 from agentbus.pipeline.archives.compaction import Compacted, compact
 from agentbus.pipeline.archives.directory import Directory
 from agentbus.pipeline.archives.location import place
-from agentbus.pipeline.archives.log import COMPACT, Log
+from agentbus.pipeline.archives.log import Log
 from agentbus.pipeline.archives.reader import read
+from agentbus.pipeline.archives.versions import COMPACT
 from agentbus.pipeline.rows import typed_columns as typed
 from tests.pipeline.archives import row, write_archive
 

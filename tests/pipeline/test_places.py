@@ -17,7 +17,8 @@ from agentbus.errors import AgentBusError, BackendUnavailable, ConfigError, NotF
 from agentbus.pipeline.archives.bucket import Bucket
 from agentbus.pipeline.archives.directory import Directory, trouble
 from agentbus.pipeline.archives.location import place
-from agentbus.pipeline.archives.log import COMPACT, CommitConflict, Log
+from agentbus.pipeline.archives.log import Log
+from agentbus.pipeline.archives.versions import COMPACT, CommitConflict
 from tests.pipeline.archives import row, write_archive
 from tests.pipeline.racing import T, add
 

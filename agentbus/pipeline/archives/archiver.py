@@ -21,15 +21,15 @@ from agentbus.core.timespec import following
 from agentbus.pipeline.archives.copy_tasks import copied
 from agentbus.pipeline.archives.copying import CopyJob, write_gaps
 from agentbus.pipeline.archives.location import place
-from agentbus.pipeline.archives.log import (
+from agentbus.pipeline.archives.log import Log, new_batch
+from agentbus.pipeline.archives.versions import (
     APPEND,
     ArchiveChange,
     CommitConflict,
-    Log,
+    File,
+    Position,
     State,
-    new_batch,
 )
-from agentbus.pipeline.archives.versions import File, Position
 from agentbus.pipeline.rows import streams
 from agentbus.pipeline.rows.schema import EVENT, QUEUE
 from agentbus.pipeline.rows.streams import StreamGap

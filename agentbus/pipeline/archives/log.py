@@ -25,18 +25,13 @@ from agentbus.core.errors import (
 )
 from agentbus.pipeline.archives.places import FileInfo, Place
 from agentbus.pipeline.archives.versions import (
-    APPEND,
-    COMPACT,
     CREATE,
     EMPTY,
     REMEMBERED_MS,
     ArchiveChange,
     Commit,
     CommitConflict,
-    File,
-    Position,
     State,
-    StreamSpan,
     commit_json,
     fold,
     read_commit,
@@ -44,22 +39,6 @@ from agentbus.pipeline.archives.versions import (
     state_json,
 )
 from agentbus.pipeline.rows import schema
-
-__all__ = [
-    "APPEND",
-    "COMPACT",
-    "CREATE",
-    "ArchiveChange",
-    "Commit",
-    "CommitConflict",
-    "File",
-    "Log",
-    "Position",
-    "State",
-    "StreamSpan",
-    "file_path",
-    "new_batch",
-]
 
 STATE_EVERY = 50
 # Seconds for which files that a state replaces are kept, for slow readers and for reading old versions.

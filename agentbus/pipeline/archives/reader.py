@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, cast
 from agentbus.core.errors import ConfigError, NotFound, UsageError
 from agentbus.core.timespec import duration, following, parse_rfc3339, since as starting, stream_id
 from agentbus.pipeline.archives.location import place
-from agentbus.pipeline.archives.log import File, Log, State
+from agentbus.pipeline.archives.log import Log
 from agentbus.pipeline.archives.places import Place
+from agentbus.pipeline.archives.versions import File, State
 from agentbus.pipeline.rows import schema
 from agentbus.pipeline.rows.typed_columns import COMPACTED, TYPED, types
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
     from agentbus.core.settings import Settings
-    from agentbus.pipeline.archives.log import State
+    from agentbus.pipeline.archives.versions import State
     from agentbus.store.steps import Op
 
 _AT_ONCE = 200
