@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import Window, functions as F  # noqa: N812
 
-from agentbus.pipeline.reports.report import Chart, Given, Report, Table
+from agentbus.pipeline.reports.report import Chart, Given, Report, Table, union
 from agentbus.pipeline.reports.work import (
     HOUR,
     entered,
@@ -61,11 +61,9 @@ def hourly(rows: DataFrame, given: Given) -> DataFrame:
         )
         for figure in ("processed", "failed")
     ]
-    every = parts[0]
-    for part in parts[1:]:
-        every = every.unionByName(part)
     return (
-        every.where("name is not null and hour is not null")
+        union(parts)
+        .where("name is not null and hour is not null")
         .groupBy("what", "name", "figure", "hour")
         .agg(total("number").alias("number"))
     )

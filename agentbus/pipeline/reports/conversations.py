@@ -7,11 +7,19 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import Window, functions as F  # noqa: N812
 
-from agentbus.pipeline.reports.report import Chart, Given, Report, Table, of_kind, percentiles
+from agentbus.pipeline.reports.report import (
+    Chart,
+    Given,
+    Report,
+    Table,
+    elapsed,
+    of_kind,
+    percentiles,
+)
 from agentbus.pipeline.rows import schema
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import DataFrame
 
 # What is said later than this is a new conversation, no answer.
 ANSWER_WITHIN_MS = 600_000
@@ -44,7 +52,7 @@ def answers(rows: DataFrame) -> DataFrame:
     part = Window.partitionBy(F.xxhash64("topic", "hour"), "topic", "hour")
     in_order = part.orderBy("time", "seq")
     before = {f"before_{name}": F.lag(name).over(in_order) for name in ("agent", "time")}
-    took = _between(F.col("before_time"), F.col("time"))
+    took = elapsed("before_time", "time")
     return (
         said.unionByName(carried)
         .withColumns(before)
@@ -95,7 +103,7 @@ def requests(rows: DataFrame) -> DataFrame:
         & F.coalesce(F.col("cause") == F.col("task_id"), F.lit(True)),
         "left",
     )
-    took = _between(F.col("asked_at"), F.min("replied_at"))
+    took = elapsed("asked_at", F.min("replied_at"))
     return found.groupBy("task_id", "asker", "queue", "replies", "asked_at").agg(
         took.alias("took_ms")
     )
@@ -105,7 +113,7 @@ def pairs(found: DataFrame) -> DataFrame:
     """Return answers counted by who answered whom, with how long it took."""
     return (
         found.groupBy("speaker", "answered")
-        .agg(F.count("*").alias("answers"), *_percentiles())
+        .agg(F.count("*").alias("answers"), *percentiles("took_ms", 0.5, 0.9))
         .orderBy(F.desc("answers"), "speaker", "answered")
     )
 
@@ -115,7 +123,7 @@ def speakers(found: DataFrame) -> DataFrame:
     gave = found.groupBy(F.col("speaker").alias("agent")).agg(
         F.count("*").alias("answers"),
         F.countDistinct("answered").alias("agents"),
-        *_percentiles(),
+        *percentiles("took_ms", 0.5, 0.9),
     )
     got = found.groupBy(F.col("answered").alias("agent")).agg(F.count("*").alias("was_answered"))
     zero = F.lit(0).cast("bigint")
@@ -137,7 +145,7 @@ def by_topic(found: DataFrame) -> DataFrame:
     """Return answers counted by topic."""
     return (
         found.groupBy("topic")
-        .agg(F.count("*").alias("answers"), *_percentiles())
+        .agg(F.count("*").alias("answers"), *percentiles("took_ms", 0.5, 0.9))
         .orderBy(F.desc("answers"), F.asc_nulls_last("topic"))
     )
 
@@ -149,7 +157,7 @@ def replies(found: DataFrame) -> DataFrame:
         .agg(
             F.count("*").alias("requests"),
             F.count("took_ms").alias("answers"),
-            *_percentiles(),
+            *percentiles("took_ms", 0.5, 0.9),
         )
         .orderBy(F.desc("requests"), "queue", F.asc_nulls_last("asker"))
     )
@@ -184,15 +192,6 @@ def build(rows: DataFrame, given: Given) -> Sequence[Table]:
             " process alone, and is in no archive.",
         ),
     )
-
-
-def _between(start: Column, end: Column) -> Column:
-    return (F.unix_millis(end) - F.unix_millis(start)).cast("bigint")
-
-
-def _percentiles() -> tuple[Column, Column]:
-    p50, p90 = percentiles("took_ms", 0.5, 0.9)
-    return p50.alias("p50_ms"), p90.alias("p90_ms")
 
 
 REPORT = Report(

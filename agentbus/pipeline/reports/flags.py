@@ -17,8 +17,8 @@ from agentbus.pipeline.reports.report import (
     Given,
     Report,
     Table,
+    elapsed,
     of_kind,
-    percentile,
     percentiles,
 )
 from agentbus.pipeline.rows import schema
@@ -31,6 +31,7 @@ HANDED_OVER_MS = 1000
 # How a hold ended.
 SATISFIED, RELEASED, TAKEN, EXPIRED, OPEN = "satisfied", "released", "taken", "expired", "open"
 _ENDS = (SATISFIED, RELEASED)
+_ALL_ENDS = (*_ENDS, TAKEN, EXPIRED, OPEN)
 
 
 def holds(rows: DataFrame) -> DataFrame:
@@ -85,8 +86,8 @@ def holds(rows: DataFrame) -> DataFrame:
         F.when(announced & known, F.col("after.agent"))
         .when(~announced, F.col("agent"))
         .alias("by"),
-        F.when(announced & known, _between("time", "after.time")).alias("held_ms"),
-        F.when(announced & let_go, _between("before.time", "time")).alias("after_ms"),
+        F.when(announced & known, elapsed("time", "after.time")).alias("held_ms"),
+        F.when(announced & let_go, elapsed("before.time", "time")).alias("after_ms"),
         F.when(announced & let_go, F.col("before.agent")).alias("former"),
     )
 
@@ -95,7 +96,7 @@ def by_flag(found: DataFrame) -> DataFrame:
     """Return for each flag how often and how long it was held, and how its holds ended."""
     return (
         found.groupBy("flag")
-        .agg(*_figures(), _without_hold())
+        .agg(*_figures(), F.count_if(~F.col("hold")).alias("without_hold"))
         .orderBy(F.desc("holds"), F.desc("held_ms"), "flag")
     )
 
@@ -131,7 +132,7 @@ def contention(found: DataFrame) -> DataFrame:
             F.count_if(F.coalesce(handed, F.lit(False))).alias("handed_over"),
             F.count_if(F.col("ended") == TAKEN).alias("taken"),
             F.count_if(F.coalesce(forced_end, F.lit(False))).alias("ended_by_force"),
-            percentile(F.when(by_another, F.col("after_ms")), 0.5).alias("free_p50_ms"),
+            percentiles(F.when(by_another, F.col("after_ms")), 0.5)[0].alias("free_p50_ms"),
         )
         .where((F.col("agents") > 1) | (F.col("ended_by_force") > 0))
         .orderBy(
@@ -156,13 +157,12 @@ def takeovers(found: DataFrame) -> DataFrame:
 def build(rows: DataFrame, given: Given) -> Sequence[Table]:
     """Return the tables of flags."""
     found = given.once("holds", lambda: holds(rows))
-    ends = (SATISFIED, RELEASED, TAKEN, EXPIRED, OPEN)
     return (
         Table(
             "flags",
             "How long flags were held",
             by_flag(found),
-            Chart("stacked", "flag", ends),
+            Chart("stacked", "flag", _ALL_ENDS),
             note="A hold that ran out leaves no entry: 'expired' was announced again, or ended under"
             " another token; 'open' has no end so far. Neither counts in the times.",
         ),
@@ -182,30 +182,19 @@ def build(rows: DataFrame, given: Given) -> Sequence[Table]:
 
 
 def _figures() -> tuple[Column, ...]:
-    ends = (SATISFIED, RELEASED, TAKEN, EXPIRED, OPEN)
-    p50, p90 = percentiles("held_ms", 0.5, 0.9)
     return (
         F.count_if("hold").alias("holds"),
         F.coalesce(F.sum("held_ms"), F.lit(0)).cast("bigint").alias("held_ms"),
-        p50.alias("p50_ms"),
-        p90.alias("p90_ms"),
+        *percentiles("held_ms", 0.5, 0.9),
         F.max("held_ms").alias("max_ms"),
-        *(F.count_if(F.col("ended") == end).alias(end) for end in ends),
+        *(F.count_if(F.col("ended") == end).alias(end) for end in _ALL_ENDS),
     )
-
-
-def _without_hold() -> Column:
-    return F.count_if(~F.col("hold")).alias("without_hold")
 
 
 def _same_hold(other: str) -> Column:
     """Tell whether two events have one fencing token; other programs' events may have none."""
     mine, theirs = F.col("token"), F.col(f"{other}.token")
     return mine.isNull() | theirs.isNull() | (mine == theirs)
-
-
-def _between(start: str, end: str) -> Column:
-    return (F.unix_millis(F.col(end)) - F.unix_millis(F.col(start))).cast("bigint")
 
 
 REPORT = Report(

@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import Window, functions as F  # noqa: N812
 
-from agentbus.pipeline.reports.report import Chart, Given, Report, Table
+from agentbus.pipeline.reports.report import Chart, Given, Report, Table, union
 from agentbus.pipeline.reports.work import (
+    GROUP,
+    MOMENTS,
     arrived,
     plus,
     seconds_of,
@@ -29,9 +31,7 @@ if TYPE_CHECKING:
 # A worker that held tasks and wrote no metrics for so long, while others did, is taken for gone. A
 # living one may be silent as long as a task of its runs: only when it is done is something to tell.
 SILENT_SECONDS = 300
-_MOMENTS = 20_000
 _SETTLED = ("processed", "dead", "lost_tasks")
-_KEYS = ("queue", "group_")
 
 
 def levels(rows: DataFrame, given: Given) -> DataFrame:
@@ -43,22 +43,18 @@ def levels(rows: DataFrame, given: Given) -> DataFrame:
     """
 
     def make() -> DataFrame:
-        none = F.lit(0).cast("bigint")
         done = worked(rows, given).where("group_ is not null and slot is not null")
-        settled = done.groupBy(*_KEYS, "slot").agg(
+        settled = done.groupBy(*GROUP, "slot").agg(
             *(total(event).alias(event) for event in _SETTLED)
         )
-        groups = settled.select(*_KEYS).distinct()
+        groups = settled.select(*GROUP).distinct()
         came = arrived(rows, given).join(groups, "queue", "left")
-        both = came.select(*_KEYS, "slot", "published", none.alias("settled")).unionByName(
-            settled.select(
-                *_KEYS, "slot", none.alias("published"), plus(*_SETTLED).alias("settled")
-            )
-        )
-        so_far = Window.partitionBy(*_KEYS).orderBy("slot")
-        whole = Window.partitionBy(*_KEYS)
+        settled = settled.select(*GROUP, "slot", plus(*_SETTLED).alias("settled"))
+        so_far = Window.partitionBy(*GROUP).orderBy("slot")
+        whole = Window.partitionBy(*GROUP)
         return (
-            both.groupBy(*_KEYS, "slot")
+            union((came, settled))
+            .groupBy(*GROUP, "slot")
             .agg(total("published").alias("published"), total("settled").alias("settled"))
             .withColumns(
                 {
@@ -67,9 +63,9 @@ def levels(rows: DataFrame, given: Given) -> DataFrame:
                 }
             )
             .withColumn("ahead", F.try_subtract("came", "gone"))
-            .withColumn("backlog", F.greatest(-F.min("ahead").over(whole), none))
+            .withColumn("backlog", F.greatest(-F.min("ahead").over(whole), F.lit(0)))
             .withColumn("lag", F.try_add("ahead", "backlog"))
-            .select(*_KEYS, "slot", "published", "settled", "came", "gone", "backlog", "lag")
+            .select(*GROUP, "slot", "published", "settled", "came", "gone", "backlog", "lag")
         )
 
     return given.once("levels", make)
@@ -82,13 +78,13 @@ def groups(rows: DataFrame, given: Given) -> DataFrame:
     in the order in which they came.
     """
     seconds = seconds_of(given)
-    whole = Window.partitionBy(*_KEYS)
+    whole = Window.partitionBy(*GROUP)
     found = levels(rows, given)
     end = found.agg(F.max("slot").alias("end"))
     waiting = F.try_add("came", "backlog") > F.max("gone").over(whole)
     marked = found.withColumn("oldest", F.when(waiting, F.col("slot")))
     return (
-        marked.groupBy(*_KEYS)
+        marked.groupBy(*GROUP)
         .agg(
             total("published").alias("published"),
             total("settled").alias("settled"),
@@ -116,7 +112,7 @@ def over_time(rows: DataFrame, given: Given) -> DataFrame:
     return (
         levels(rows, given)
         .withColumn("at", start_of("slot", seconds_of(given)))
-        .groupBy(*_KEYS, given.moment("at"))
+        .groupBy(*GROUP, given.moment("at"))
         .agg(
             total("published").alias("published"),
             total("settled").alias("settled"),
@@ -136,7 +132,7 @@ def _lives(rows: DataFrame, given: Given) -> DataFrame:
     end = worked(rows, given).agg(F.max("last").alias("end"))
     ended = plus("processed", "retried", "dead", "stale")
     return (
-        done.groupBy(*_KEYS, "worker")
+        done.groupBy(*GROUP, "worker")
         .agg(
             F.max("agent").alias("agent"),
             F.min("first").alias("first"),
@@ -178,26 +174,18 @@ def workers(rows: DataFrame, given: Given) -> DataFrame:
 def history(rows: DataFrame, given: Given) -> DataFrame:
     """Return by queue, group and time what crashes left: reclaimed, lost, stale, and workers vanished."""
     events = ("reclaimed", "lost_tasks", "stale")
-    none = F.lit(0).cast("bigint")
-    told = worked(rows, given).select(
-        *_KEYS,
-        start_of("slot", seconds_of(given)).alias("at"),
-        *events,
-        none.alias("vanished"),
-    )
+    at = start_of("slot", seconds_of(given)).alias("at")
+    told = worked(rows, given).select(*GROUP, at, *events)
     lives = given.once("lives", lambda: _lives(rows, given))
     gone = lives.where("vanished").select(
-        *_KEYS,
-        F.col("last").alias("at"),
-        *(none.alias(event) for event in events),
-        F.lit(1).cast("bigint").alias("vanished"),
+        *GROUP, F.col("last").alias("at"), F.lit(1).cast("bigint").alias("vanished")
     )
     figures = (*events, "vanished")
     return (
-        told.unionByName(gone)
+        union((told, gone))
         .where(" or ".join(f"{figure} > 0" for figure in figures))
         .where("at is not null")
-        .groupBy(*_KEYS, given.moment("at"))
+        .groupBy(*GROUP, given.moment("at"))
         .agg(*(total(figure).alias(figure) for figure in figures))
         .withColumnsRenamed({"group_": "group", "lost_tasks": "lost"})
         .orderBy("time", "queue", "group")
@@ -221,7 +209,7 @@ def build(rows: DataFrame, given: Given) -> Sequence[Table]:
             f"Lag by {bucket}",
             over_time(rows, given),
             Chart("line", "time", "highest", series="queue"),
-            top=_MOMENTS,
+            top=MOMENTS,
         ),
         Table(
             "workers",
@@ -235,7 +223,7 @@ def build(rows: DataFrame, given: Given) -> Sequence[Table]:
             f"Crashes by {bucket}",
             history(rows, given),
             Chart("stacked", "time", ("reclaimed", "lost", "stale", "vanished")),
-            top=_MOMENTS,
+            top=MOMENTS,
         ),
     )
 

@@ -7,7 +7,8 @@ a second; a timestamp is a moment in UTC.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Literal
@@ -123,12 +124,25 @@ def of_kind(rows: DataFrame, kind: str) -> DataFrame:
     return typed(rows.where(F.col("kind") == kind), kind)
 
 
-def percentile(column: str | Column, share: float) -> Column:
-    """Return an exact percentile, interpolated between two values, to a tenth; null of no values."""
-    return percentiles(column, share)[0]
+def union(frames: Iterable[DataFrame]) -> DataFrame:
+    """Return the rows of all frames; a column that a frame lacks is null in its rows."""
+    return functools.reduce(
+        lambda one, other: one.unionByName(other, allowMissingColumns=True), frames
+    )
+
+
+def elapsed(start: str | Column, end: str | Column) -> Column:
+    """Return the milliseconds from one moment to another."""
+    return (F.unix_millis(end) - F.unix_millis(start)).cast("bigint")
 
 
 def percentiles(column: str | Column, *shares: float) -> tuple[Column, ...]:
-    """Return several such percentiles: Spark gathers the values once for all of them."""
+    """Return exact percentiles as p50_ms, p90_ms and so on, interpolated between two values, to a tenth.
+
+    They are null of no values. Spark gathers the values once for all of them.
+    """
     found = F.percentile(column, F.array(*map(F.lit, shares)))
-    return tuple(F.round(F.get(found, F.lit(n)), 1) for n in range(len(shares)))
+    return tuple(
+        F.round(F.get(found, F.lit(n)), 1).alias(f"p{share * 100:.0f}_ms")
+        for n, share in enumerate(shares)
+    )

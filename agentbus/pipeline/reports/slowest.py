@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import Window, functions as F  # noqa: N812
 
-from agentbus.pipeline.reports.report import Chart, Given, Report, Table
+from agentbus.pipeline.reports.report import Chart, Given, Report, Table, union
 from agentbus.pipeline.reports.work import durations, entered, named, share, total, worked
 from agentbus.pipeline.rows import schema
 
@@ -74,16 +74,13 @@ def noisy(rows: DataFrame, given: Given) -> DataFrame:
     messages and tasks that name an agent, a topic, a queue.
     """
     counts = entered(rows, given)
-    every = None
-    for what in ("agent", "topic", "queue"):
-        some = (
-            counts.select(F.lit(what).alias("what"), named(what).alias("name"), "entries", "bytes")
-            .where("name is not null")
-            .groupBy("what", "name")
-            .agg(total("entries").alias("entries"), total("bytes").alias("bytes"))
-        )
-        every = some if every is None else every.unionByName(some)
-    assert every is not None
+    every = union(
+        counts.select(F.lit(what).alias("what"), named(what).alias("name"), "entries", "bytes")
+        .where("name is not null")
+        .groupBy("what", "name")
+        .agg(total("entries").alias("entries"), total("bytes").alias("bytes"))
+        for what in ("agent", "topic", "queue")
+    )
     whole = Window.partitionBy("what")
     shares = {
         "entries_share": share("entries", F.sum("entries").over(whole)),

@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F  # noqa: N812
 
-from agentbus.pipeline.reports.report import Chart, Given, Report, Table, of_kind
+from agentbus.pipeline.reports.report import Chart, Given, Report, Table, of_kind, union
 from agentbus.pipeline.reports.work import (
     EVENTS,
+    GROUP,
+    MOMENTS,
     arrived,
     durations,
     named,
@@ -31,8 +33,6 @@ if TYPE_CHECKING:
 
 # How many causes of a queue are shown.
 _CAUSES = 10
-_MOMENTS = 20_000
-_KEYS = ("queue", "group_")
 
 
 def outcomes(rows: DataFrame, given: Given) -> DataFrame:
@@ -45,7 +45,7 @@ def outcomes(rows: DataFrame, given: Given) -> DataFrame:
     finished = plus("processed", "dead")
     return (
         worked(rows, given)
-        .groupBy(*_KEYS)
+        .groupBy(*GROUP)
         .agg(*(total(event).alias(event) for event in EVENTS), F.sum("busy_ms").alias("busy_ms"))
         .select(
             "queue",
@@ -64,16 +64,15 @@ def timings(rows: DataFrame, given: Given) -> DataFrame:
     """Return by queue and group how long tasks ran and waited (`what`): mean and percentiles."""
     sums = (
         worked(rows, given)
-        .groupBy(*_KEYS)
+        .groupBy(*GROUP)
         .agg(F.sum("busy_ms").alias("running"), F.sum("waited_ms").alias("waiting"))
     )
-    both = None
-    for what, counted in (("running", "ran"), ("waiting", "waited")):
-        some = durations(rows, given, _KEYS, counted).join(
-            sums.withColumnsRenamed({"queue": "q", "group_": "g"}),
-            (F.col("queue") == F.col("q")) & F.col("group_").eqNullSafe(F.col("g")),
-        )
-        some = some.select(
+    sums = sums.withColumnsRenamed({"queue": "q", "group_": "g"})
+    same = (F.col("queue") == F.col("q")) & F.col("group_").eqNullSafe(F.col("g"))
+    both = union(
+        durations(rows, given, GROUP, counted)
+        .join(sums, same)
+        .select(
             "queue",
             F.col("group_").alias("group"),
             F.lit(what).alias("what"),
@@ -81,8 +80,8 @@ def timings(rows: DataFrame, given: Given) -> DataFrame:
             share(what, "tasks").alias("mean_ms"),
             *("p50_ms", "p90_ms", "p99_ms"),
         )
-        both = some if both is None else both.unionByName(some)
-    assert both is not None
+        for what, counted in (("running", "ran"), ("waiting", "waited"))
+    )
     return both.orderBy("what", F.desc("p99_ms"), "queue", "group")
 
 
@@ -90,25 +89,17 @@ def throughput(rows: DataFrame, given: Given) -> DataFrame:
     """Return by queue and time (minute, hour or day, as the span is long) what came and what was done."""
     seconds = seconds_of(given)
     figures = ("received", "processed", "failed", "retried", "dead")
-    none = F.lit(0).cast("bigint")
-    done = worked(rows, given).select("queue", "slot", *figures, "busy_ms", none.alias("published"))
-    came = arrived(rows, given).select(
-        "queue",
-        "slot",
-        *(none.alias(figure) for figure in figures),
-        F.lit(0.0).alias("busy_ms"),
-        "published",
-    )
+    done = worked(rows, given).select("queue", "slot", *figures, "busy_ms")
     length = {"minute": 60, "hour": 3600, "day": 86400}[given.span.bucket]
     return (
-        done.unionByName(came)
+        union((done, arrived(rows, given)))
         .withColumn("at", start_of("slot", seconds))
         .where("at is not null")
         .groupBy("queue", given.moment("at"))
         .agg(
             total("published").alias("published"),
             *(total(figure).alias(figure) for figure in figures),
-            F.sum("busy_ms").alias("busy_ms"),
+            F.sum(F.coalesce("busy_ms", F.lit(0.0))).alias("busy_ms"),
         )
         .withColumn("processed_rate", F.col("processed") / F.lit(float(length)))
         .orderBy("time", "queue")
@@ -173,7 +164,7 @@ def build(rows: DataFrame, given: Given) -> Sequence[Table]:
             f"By {given.span.bucket}",
             throughput(rows, given),
             Chart("line", "time", "processed", series="queue"),
-            top=_MOMENTS,
+            top=MOMENTS,
         ),
         Table(
             "timings",

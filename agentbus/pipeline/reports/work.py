@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F  # noqa: N812
 
-from agentbus.pipeline.reports.report import Given, of_kind
+from agentbus.pipeline.reports.report import Given, of_kind, union
 from agentbus.pipeline.rows import schema
 from agentbus.pipeline.rows.typed_columns import COUNTERS
 from agentbus.workers.metrics import BOUNDS
@@ -23,12 +23,15 @@ if TYPE_CHECKING:
 # The columns that say what became of tasks.
 EVENTS = tuple(COUNTERS.values())
 HOUR = 3600
+GROUP = ("queue", "group_")
+# The most rows of a table by time.
+MOMENTS = 20_000
 # How many seconds a slot has, by how finely the report cuts time.
 _SLOTS = {"minute": 60, "hour": 300, "day": 900}
 # The bound of the last bucket stands for all that took longer.
 _LAST = len(BOUNDS)
 _LONGEST_MS = BOUNDS[-1] * 1000
-_METRICS_OF = ("queue", "group_", "worker")
+_METRICS_OF = (*GROUP, "worker")
 
 
 def seconds_of(given: Given) -> int:
@@ -175,7 +178,7 @@ def arrived(rows: DataFrame, given: Given) -> DataFrame:
             .agg(total("lost").alias("published"))
         )
         return (
-            tasks.unionByName(gaps)
+            union((tasks, gaps))
             .where("slot is not null")
             .groupBy("queue", "slot")
             .agg(total("published").alias("published"))
@@ -196,16 +199,14 @@ def entered(rows: DataFrame, given: Given) -> DataFrame:
     """
 
     def make() -> DataFrame:
-        both = None
-        for kind in (schema.CHANNEL, schema.QUEUE):
-            told = F.col("event").isNotNull() if kind == schema.CHANNEL else F.lit(False)
-            some = of_kind(rows, kind).select(
-                *("kind", "queue", "topic", "agent"), told.alias("told"), "time", "bytes"
-            )
-            both = some if both is None else both.unionByName(some)
-        assert both is not None
+        told = (F.col("kind") == schema.CHANNEL) & F.col("event").isNotNull()
+        names = ("kind", "queue", "topic", "agent")
+        both = union(
+            of_kind(rows, kind).select(*names, told.alias("told"), "time", "bytes")
+            for kind in (schema.CHANNEL, schema.QUEUE)
+        )
         at = slot(entry_seconds(given)).alias("slot")
-        return both.groupBy("kind", "queue", "topic", "agent", "told", at).agg(
+        return both.groupBy(*names, "told", at).agg(
             F.count("*").alias("entries"), total("bytes").alias("bytes")
         )
 
