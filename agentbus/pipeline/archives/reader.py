@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 # Spark counts microseconds in 63 bits; no id that a clock made comes near.
-_LAST_MS = 2**63 // 1000 - 1
-_LAST_SEQ = 2**63 - 1
+LAST_MS = 2**63 // 1000 - 1
+LAST_SEQ = 2**63 - 1
 # Spark's own limit up to which it lists files without tasks, and with how many tasks beyond.
 _FEW = 32
 _LISTERS = 16
@@ -50,12 +50,12 @@ class IdRange:
         at, seq = f.col("time"), f.col("seq")
         held: list[Column] = []
         if self.start is not None:
-            moment, first = _moment(self.start[0]), min(self.start[1], _LAST_SEQ)
+            moment, first = _moment(self.start[0]), min(self.start[1], LAST_SEQ)
             held.append(at >= moment)
             if first:
                 held.append((at > moment) | (seq >= f.lit(first)))
         if self.end is not None:
-            moment, last = _moment(self.end[0]), min(self.end[1], _LAST_SEQ)
+            moment, last = _moment(self.end[0]), min(self.end[1], LAST_SEQ)
             if last:
                 held += [at <= moment, (at < moment) | (seq < f.lit(last))]
             else:
@@ -111,7 +111,19 @@ def read(
                 f"{kind[:40]!a} is not a kind of entry", hint=f"kinds: {', '.join(schema.KINDS)}"
             )
     at = path if isinstance(path, Place) else place(path)
-    span = between(since, until)
+    return read_range(spark, at, between(since, until), kinds, version, marked=marked)
+
+
+def read_range(
+    spark: SparkSession,
+    at: Place,
+    span: IdRange,
+    kinds: Sequence[str] | None = None,
+    version: int | None = None,
+    *,
+    marked: bool = False,
+) -> DataFrame:
+    """Return the rows of an archive in a range of ids, as `read` does."""
     log = Log(at)
     state = log.state(version)
     check_schema(at, state)
@@ -214,7 +226,7 @@ def literal(at: Place, names: list[str]) -> list[str]:
 def _moment(ms: int) -> Column:
     from pyspark.sql import functions as f
 
-    return f.timestamp_millis(f.lit(min(ms, _LAST_MS)))
+    return f.timestamp_millis(f.lit(min(ms, LAST_MS)))
 
 
 def _is_time(text: str) -> bool:

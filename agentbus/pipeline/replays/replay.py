@@ -185,15 +185,7 @@ def _archive(path: str, wanted: Wanted, version: int | None) -> tuple[str, int]:
 
 
 def _read(spark: SparkSession, path: str, wanted: Wanted, version: int | None) -> DataFrame:
-    found = reader.read(
-        spark,
-        path,
-        # By the millisecond, so that files are passed over; the rest is `choose`'s.
-        since=None if wanted.start is None else str(wanted.start[0]),
-        until=None if wanted.end is None else str(wanted.end[0] + 1),
-        kinds=wanted.kinds,
-        version=version,
-    )
+    found = reader.read_range(spark, place(path), wanted.range, wanted.kinds, version)
     return selection.choose(found, wanted)
 
 
@@ -244,10 +236,10 @@ def _write(
             "part": pa.array(list(parts.values()), pa.int32()),
             # Entries that were archived after the replay began are left out.
             "last_time": pa.array(
-                [min(last[s][0], selection.LAST_MS) * 1000 for s in parts],
+                [min(last[s][0], reader.LAST_MS) * 1000 for s in parts],
                 pa.timestamp("us", tz="UTC"),
             ),
-            "last_seq": pa.array([min(last[s][1], selection.LAST_SEQ) for s in parts], pa.int64()),
+            "last_seq": pa.array([min(last[s][1], reader.LAST_SEQ) for s in parts], pa.int64()),
         }
     )
     joined = frame.join(F.broadcast(spark.createDataFrame(plan)), "stream")

@@ -11,6 +11,7 @@ from pyspark.sql import functions as F  # noqa: N812 (as all of Spark's users ca
 
 from agentbus.core import names, timespec
 from agentbus.core.errors import UsageError
+from agentbus.pipeline.archives.reader import IdRange
 from agentbus.pipeline.rows import schema, streams
 from agentbus.pipeline.rows.schema import CHANNEL, DEAD_LETTER, EVENT, QUEUE
 from agentbus.pipeline.spark.errors import sentence
@@ -20,11 +21,9 @@ from agentbus.queues.ids import PRIORITIES
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import DataFrame
 
 _MAX = 2**64 - 1
-# As far as Spark's times and numbers go.
-LAST_MS, LAST_SEQ = (2**63 - 1) // 1000, 2**63 - 1
 # Strings, comments and quoted names in SQL: words in them are not keywords.
 _QUOTED = re.compile(
     r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|`[^`]*`|--[^\n]*|/\*.*?\*/", re.DOTALL
@@ -55,6 +54,12 @@ class Wanted:
     where: str | None = None
     queue: str | None = None
     channel: bool = False
+
+    @property
+    def range(self) -> IdRange:
+        """The ids that can be selected."""
+        end = self.end and timespec.stream_id(timespec.following(self.end))
+        return IdRange(self.start, end)
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -117,7 +122,7 @@ def point(given: str, now: float, *, last: bool = False) -> tuple[int, int]:
 
 
 def choose(frame: DataFrame, wanted: Wanted) -> DataFrame:
-    """Return the wanted rows with `target` (a queue; null: the channel) and `priority` in addition.
+    """Return the wanted rows of a range, with `target` (a queue; null: the channel) and `priority`.
 
     Raises `UsageError` if the condition is none.
     """
@@ -127,10 +132,6 @@ def choose(frame: DataFrame, wanted: Wanted) -> DataFrame:
     found = found.filter(F.col("kind").isin(*wanted.kinds))
     if wanted.streams:
         found = found.filter(F.col("stream").isin(*wanted.streams))
-    if wanted.start is not None:
-        found = found.filter(~_before(wanted.start))
-    if wanted.end is not None:
-        found = found.filter(_before(wanted.end) | _at(wanted.end))
     dead, parts = F.col("kind") == DEAD_LETTER, F.split("stream", ":")
     if DEAD_LETTER in wanted.kinds:
         # A tombstone holds no task: there is nothing to publish.
@@ -198,21 +199,6 @@ def packed(rows: Iterable[tuple[str, int]], most: int) -> dict[str, int]:
         found[stream] = part
         sizes[part] += number
     return found
-
-
-def _before(point: tuple[int, int]) -> Column:
-    time, seq = _columns(point)
-    return (F.col("time") < time) | ((F.col("time") == time) & (F.col("seq") < seq))
-
-
-def _at(point: tuple[int, int]) -> Column:
-    time, seq = _columns(point)
-    return (F.col("time") == time) & (F.col("seq") == seq)
-
-
-def _columns(point: tuple[int, int]) -> tuple[Column, Column]:
-    milliseconds, sequence = min(point[0], LAST_MS), min(point[1], LAST_SEQ)
-    return F.timestamp_millis(F.lit(milliseconds)), F.lit(sequence).cast("bigint")
 
 
 def _shown(text: str) -> str:
