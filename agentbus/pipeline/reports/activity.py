@@ -120,6 +120,5 @@ REPORT = Report(
     " what the bus said for it (a flag, a note), a task what was put into a queue. Bytes are those"
     " of messages and payloads.",
     build,
-    (schema.CHANNEL, schema.QUEUE),
     "Nobody said or published anything in this time.",
 )

@@ -22,7 +22,6 @@ from agentbus.pipeline.reports.work import (
     total,
     worked,
 )
-from agentbus.pipeline.rows import schema
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -165,6 +164,5 @@ REPORT = Report(
     "In which hours a queue or a topic had far more or fewer entries, or a queue's workers did or"
     " failed far more or fewer tasks, than in the same hour of earlier days.",
     build,
-    (schema.CHANNEL, schema.QUEUE, schema.METRICS),
     "No hour was unlike the same hour of earlier days, or fewer than 3 earlier days are known.",
 )

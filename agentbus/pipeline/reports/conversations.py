@@ -201,6 +201,5 @@ REPORT = Report(
     " before it, on the same topic, is another agent's and at most ten minutes older. Over queues"
     " a reply belongs to a task by its correlation id.",
     build,
-    (schema.CHANNEL, schema.QUEUE),
     "Nobody answered anybody in this time.",
 )

@@ -203,6 +203,5 @@ REPORT = Report(
     "How long flags were held, by whom, how the holds ended, and who contended for them, as far as"
     " the channel tells.",
     build,
-    (schema.CHANNEL,),
     "No flag was announced or satisfied in this time.",
 )

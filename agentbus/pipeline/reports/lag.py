@@ -23,7 +23,6 @@ from agentbus.pipeline.reports.work import (
     total,
     worked,
 )
-from agentbus.pipeline.rows import schema
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -234,6 +233,5 @@ REPORT = Report(
     "How many tasks waited at each time, which workers vanished with tasks in their hands, and what"
     " was taken over, lost, or done too late because of it.",
     build,
-    (schema.QUEUE, schema.METRICS, schema.GAP),
     "No task was published or done in this time.",
 )

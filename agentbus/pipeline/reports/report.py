@@ -105,15 +105,13 @@ class Given:
 class Report:
     """A report: `build` takes rows (columns of the schema, all kinds) and returns its tables.
 
-    `kinds` are the kinds of rows it looks at, `empty` the sentence that is said when none of its
-    tables has a row. `build` starts no job: it only says what is to be computed.
+    It starts no job: it only says what is to be computed. `empty` is the sentence for tables without rows.
     """
 
     name: str
     title: str
     about: str
     build: Callable[[DataFrame, Given], Sequence[Table]]
-    kinds: Sequence[str]
     empty: str
 
 

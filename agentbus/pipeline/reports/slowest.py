@@ -9,7 +9,6 @@ from pyspark.sql import Window, functions as F  # noqa: N812
 
 from agentbus.pipeline.reports.report import Chart, Given, Report, Table, union
 from agentbus.pipeline.reports.work import durations, entered, named, share, total, worked
-from agentbus.pipeline.rows import schema
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -127,6 +126,5 @@ REPORT = Report(
     "Which queues, groups and workers take the longest and spend the most time, and which agents,"
     " topics and queues write the most.",
     build,
-    (schema.CHANNEL, schema.QUEUE, schema.METRICS),
     "Nothing was said, published or run in this time.",
 )

@@ -188,6 +188,5 @@ REPORT = Report(
     "How many tasks were done, how long they waited and ran, how many attempts they took, and why the"
     " others died. Workers count this themselves; tasks that are fetched by hand are not among them.",
     build,
-    (schema.QUEUE, schema.DEAD_LETTER, schema.METRICS, schema.GAP),
     "No task was published, run or buried in this time.",
 )
