@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 
 from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 from pyspark.errors import AnalysisException, ParseException
@@ -34,8 +33,6 @@ _JAVA_CLASS = re.compile(
 _CONDITION = re.compile(r"^\[[A-Z][A-Z0-9_.]*\] ")
 _STATE = re.compile(r"\s*SQLSTATE: \w{5}.*$")
 
-Made = Callable[[str], AgentBusError]
-
 # A data file that the log of an archive names, and how Spark says that it cannot be read.
 _DATA_FILE = re.compile(
     r"(?:_data/)?kind=[a-z_]+/date=\d{4}-\d\d-\d\d/\d{10}-[0-9a-f]{8}-[\w-]+\.parquet"
@@ -45,70 +42,60 @@ _UNREADABLE = (
     *("CANNOT_READ_FILE_FOOTER", "is not a Parquet file"),
 )
 
-# The first of these that the text contains decides the error.
-_SIGNS: tuple[tuple[str, Made], ...] = (
+# The first of these that the text contains decides the error: its class, message, hint and shell hint.
+_SIGNS: tuple[tuple[str, type[AgentBusError], str, str, str | None], ...] = (
     (
         "No space left on device",
-        lambda _: AgentBusError(
-            "no space is left on the device that Spark writes to",
-            hint="make room, or set SPARK_LOCAL_DIRS to another place for what is temporary",
-        ),
+        AgentBusError,
+        "no space is left on the device that Spark writes to",
+        "make room, or set SPARK_LOCAL_DIRS to another place for what is temporary",
+        None,
     ),
     (
         "S3AFileSystem not found",
-        lambda _: ConfigError(
-            "Spark cannot read s3a://: it lacks the jars of hadoop-aws",
-            hint="give spark.jars.packages=org.apache.hadoop:hadoop-aws:VERSION,"
-            " the version of Spark's own Hadoop",
-        ),
+        ConfigError,
+        "Spark cannot read s3a://: it lacks the jars of hadoop-aws",
+        "give spark.jars.packages=org.apache.hadoop:hadoop-aws:VERSION, the version of Spark's own Hadoop",
+        None,
     ),
     (
         "JAVA_GATEWAY_EXITED",
-        lambda _: ConfigError(
-            "Spark did not start", hint="log level `debug` shows all that it said"
-        ),
+        ConfigError,
+        "Spark did not start",
+        "log level `debug` shows all that it said",
+        None,
     ),
     (
         "OutOfMemoryError",
-        lambda _: AgentBusError(
-            "Spark ran out of memory",
-            hint="give spark.driver.memory locally, or spark.executor.memory on a cluster, more",
-        ),
+        AgentBusError,
+        "Spark ran out of memory",
+        "give spark.driver.memory locally, or spark.executor.memory on a cluster, more",
+        None,
     ),
     (
         "All masters are unresponsive",
-        lambda _: BackendUnavailable(
-            "Spark's master does not answer",
-            hint="check master, and that it runs",
-            shell_hint="check --master, and that it runs",
-        ),
+        BackendUnavailable,
+        "Spark's master does not answer",
+        "check master, and that it runs",
+        "check --master, and that it runs",
     ),
     (
         "stopped SparkContext",
-        lambda _: BackendUnavailable(
-            "Spark was stopped, by its master or for want of one",
-            hint="check that the master runs, and what it logged",
-        ),
+        BackendUnavailable,
+        "Spark was stopped, by its master or for want of one",
+        "check that the master runs, and what it logged",
+        None,
     ),
     (
         "StatusCode.UNAVAILABLE",
-        lambda _: BackendUnavailable(
-            "the Spark Connect server does not answer",
-            hint="check remote, and that it runs",
-            shell_hint="check --remote, and that it runs",
-        ),
-    ),
-    (
-        "Connection refused",
-        lambda text: BackendUnavailable(f"a connection was refused: {sentence(text)}"),
+        BackendUnavailable,
+        "the Spark Connect server does not answer",
+        "check remote, and that it runs",
+        "check --remote, and that it runs",
     ),
 )
 # The same for paths, unless it is a data file of an archive.
-_ABSENT: tuple[tuple[str, Made], ...] = (
-    ("PATH_NOT_FOUND", lambda text: NotFound(sentence(text))),
-    ("FileNotFoundException", lambda text: NotFound(sentence(text))),
-    ("NoSuchBucket", lambda text: NotFound(sentence(text))),
-)
+_ABSENT = ("PATH_NOT_FOUND", "FileNotFoundException", "NoSuchBucket")
 
 
 def told(error: BaseException) -> AgentBusError:
@@ -134,18 +121,19 @@ def told(error: BaseException) -> AgentBusError:
             "Spark's Java process is gone: it was killed, or ran out of memory",
             hint="give spark.driver.memory more if it happens again",
         )
-    for sign, made in _SIGNS:
+    for sign, kind, message, hint, shell_hint in _SIGNS:
         if sign in text:
-            return made(text)
+            return kind(message, hint=hint, shell_hint=shell_hint)
+    if "Connection refused" in text:
+        return BackendUnavailable(f"a connection was refused: {sentence(text)}")
     broken = _DATA_FILE.search(text)
     if broken and any(sign in text for sign in _UNREADABLE):
         return Unhealthy(
             f"the archive's data file {broken[0]} is missing or not what was written",
             hint="restore it from a copy; what was compacted while it was read is read again",
         )
-    for sign, made in _ABSENT:
-        if sign in text:
-            return made(text)
+    if any(sign in text for sign in _ABSENT):
+        return NotFound(sentence(text))
     if isinstance(error, ParseException):
         return UsageError(f"the SQL does not parse: {sentence(text)}")
     if isinstance(error, AnalysisException):

