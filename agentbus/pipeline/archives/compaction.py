@@ -82,24 +82,13 @@ def compact(
     check_schema(at, state)
     todo = list(_todo(state, limit))
     every = [file for _, files in todo for file in files]
-    planned = Compacted(
-        len(todo), len(every), None, _rows(every), sum(file.bytes for file in every), None
-    )
     if dry_run:
-        return planned
+        return Compacted(len(todo), len(every), None, _rows(every), _bytes(every), None)
     _clean(at)
-    done = Compacted(0, 0, 0, 0, 0, 0)
-    for files, made in _each(spark, at, todo):
-        done = Compacted(
-            done.partitions + 1,
-            done.files_before + len(files),
-            (done.files_after or 0) + len(made),
-            done.rows + _rows(files),
-            done.bytes_before + sum(file.bytes for file in files),
-            (done.bytes_after or 0) + sum(file.bytes for file in made),
-        )
+    done = list(_each(spark, at, todo))
+    old, new = ([file for each in done for file in each[n]] for n in (0, 1))
     log.settle(log.open(), grace=grace, sweep=True)
-    return done
+    return Compacted(len(done), len(old), len(new), _rows(old), _bytes(old), _bytes(new))
 
 
 def _todo(state: State, limit: str) -> Iterator[tuple[str, list[File]]]:
@@ -272,11 +261,15 @@ def _said(span: StreamSpan | None) -> str:
 
 
 def _pieces(files: list[File], size: int) -> int:
-    return max(1, -(-sum(file.bytes for file in files) // size))
+    return max(1, -(-_bytes(files) // size))
 
 
 def _rows(files: list[File]) -> int:
     return sum(file.rows for file in files)
+
+
+def _bytes(files: list[File]) -> int:
+    return sum(file.bytes for file in files)
 
 
 def date(text: str) -> str:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 import threading
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from agentbus.pipeline.archives.versions import File
 
@@ -33,7 +34,7 @@ def copied(
     # A row for each task, and a function of it: this runs on every kind of cluster, Spark Connect too.
     run = udf(_task(pickle.dumps((job, list(lots)))), "binary", useArrow=False).asNondeterministic()
     frame = spark.range(0, len(lots), 1, len(lots)).select(run("id"))
-    with _TaskWatch(spark, len(lots), on_share):
+    with _watched(spark, len(lots), on_share):
         return [file for row in frame.collect() for file in _unpacked(row[0])]
 
 
@@ -56,35 +57,28 @@ def _unpacked(data: bytes) -> list[File]:
     return found
 
 
-class _TaskWatch:
-    """Reports the share of a job's tasks that are done, twice a second, if Spark has a status tracker."""
+@contextlib.contextmanager
+def _watched(
+    spark: SparkSession, tasks: int, on_share: Callable[[float], None] | None
+) -> Iterator[None]:
+    """Report the share of a job's tasks that are done, twice a second, if Spark has a status tracker."""
+    context = getattr(spark, "_sc", None)
+    if on_share is None or context is None:
+        yield
+        return
+    over = threading.Event()
 
-    def __init__(
-        self, spark: SparkSession, tasks: int, on_share: Callable[[float], None] | None
-    ) -> None:
-        self._spark = spark
-        self._tasks = tasks
-        self._on_share = on_share
-        self._over = threading.Event()
-        self._thread: threading.Thread | None = None
+    def look() -> None:
+        tracker = context.statusTracker()
+        while not over.wait(_GLANCE):
+            stages = map(tracker.getStageInfo, tracker.getActiveStageIds())
+            done = max((stage.numCompletedTasks for stage in stages if stage), default=0)
+            on_share(min(1.0, done / tasks))
 
-    def __enter__(self) -> None:
-        context = getattr(self._spark, "_sc", None)
-        if self._on_share is not None and context is not None:
-            self._thread = threading.Thread(
-                target=self._look, args=(context.statusTracker(), self._on_share), daemon=True
-            )
-            self._thread.start()
-
-    def __exit__(self, *_exc: object) -> None:
-        self._over.set()
-        if self._thread is not None:
-            self._thread.join()
-
-    def _look(self, tracker: Any, tell: Callable[[float], None]) -> None:
-        while not self._over.wait(_GLANCE):
-            done = 0
-            for stage in tracker.getActiveStageIds():
-                about = tracker.getStageInfo(stage)
-                done = max(done, about.numCompletedTasks if about else 0)
-            tell(min(1.0, done / self._tasks))
+    thread = threading.Thread(target=look, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()

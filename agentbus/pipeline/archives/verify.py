@@ -126,7 +126,7 @@ def _oldest(reader: RangeReader, after: Mapping[str, str]) -> Op[dict[str, str]]
         page = names[at : at + _AT_ONCE]
         replies = yield Batch(
             [
-                ("XRANGE", planning.key(reader.scope, name), f"({after[name]}", "+", "COUNT", 1)
+                ("XRANGE", reader.scope.keys.stream(name), f"({after[name]}", "+", "COUNT", 1)
                 for name in page
             ]
         )

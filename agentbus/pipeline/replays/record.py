@@ -17,7 +17,7 @@ from agentbus.core.stream import position, text
 from agentbus.pipeline.replays import writer
 from agentbus.pipeline.replays.selection import Wanted
 from agentbus.pipeline.source.connection import ServerConnection
-from agentbus.store.steps import Command, Step
+from agentbus.store.steps import Command, one_step
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -84,12 +84,14 @@ class ReplayRecord:
 
     def alive(self) -> None:
         """Raise `BackendUnavailable` if the server does not answer."""
-        self.server.run(_ask(Command("PING")))
+        self.server.run(one_step(Command("PING")))
 
     def look(self, name: str, asked: Mapping[str, Any]) -> Begun | None:
         """Return a replay that was begun before, None if none was. Raises `Refused` if it is another."""
         kept, published, finished = self.server.run(
-            _ask(Command("HMGET", self.scope.keys.replay(name), "asked", "published", "finished"))
+            one_step(
+                Command("HMGET", self.scope.keys.replay(name), "asked", "published", "finished")
+            )
         )
         return None if kept is None else _begun(name, asked, kept, published, finished)
 
@@ -139,13 +141,9 @@ class ReplayRecord:
                     f" {end[0]}-{end[1]}",
                     hint="run it again: it goes on there",
                 )
-        finished = _ask(Command("HSET", key, "finished", rfc3339(self.scope.now())))
+        finished = one_step(Command("HSET", key, "finished", rfc3339(self.scope.now())))
         self.server.run(finished, patience=self._patience)
         return int(mine or 0)
-
-
-def _ask(step: Step) -> Op[Any]:
-    return (yield step)
 
 
 def _begin(key: str, said: str, rows: int) -> Op[list[Any]]:

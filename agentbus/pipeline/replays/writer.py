@@ -31,7 +31,7 @@ from agentbus.pipeline.rows.schema import CHANNEL, DEAD_LETTER
 from agentbus.pipeline.source.connection import ServerConnection
 from agentbus.queues.policy import Policies
 from agentbus.store.scripts import digest
-from agentbus.store.steps import Batch, Command, Pause, Script
+from agentbus.store.steps import Batch, Command, Pause, Script, one_step
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -169,8 +169,8 @@ class ReplayWriter(DataSourceArrowWriter):
                     "hint": error.hint,
                     "shell_hint": error.shell_hint,
                 }
-                noted = _note(key, failure_field(task.token), orjson.dumps(said))
-                server.run(noted, patience=task.patience)
+                noted = Command("HSET", key, failure_field(task.token), orjson.dumps(said))
+                server.run(one_step(noted), patience=task.patience)
         return ReplayCommit(rows)
 
 
@@ -364,7 +364,3 @@ def publish(slices: list[Slice], patience: float, monotonic: Any = time.monotoni
 
 def _read(reply: Any) -> tuple[str, int]:
     return text(reply[0]), int(reply[1]) if len(reply) > 1 else 0
-
-
-def _note(key: str, name: str, value: bytes) -> Op[None]:
-    yield Command("HSET", key, name, value)

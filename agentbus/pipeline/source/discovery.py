@@ -79,13 +79,10 @@ class Discovery:
         self,
         scope: Scope,
         selection: Selection,
-        *,
-        every: float = SCAN_EVERY,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._scope = scope
         self._selection = selection
-        self._every = every
         self._monotonic = monotonic
         self._known: set[str] = set()
         self._next: float | None = None
@@ -96,7 +93,7 @@ class Discovery:
         now = self._monotonic()
         if self._next is None or now >= self._next:
             yield from self._scan()
-            self._next = now + self._every
+            self._next = now + SCAN_EVERY
         elif "q" in self._selection.scanned():
             names: list[Any] = yield Command("ZRANGE", self._scope.keys.queues, 0, -1)
             for name in names:

@@ -83,7 +83,7 @@ def look(scope: Scope, names: Sequence[str]) -> Op[dict[str, Head]]:
     yield floor()
     for at in range(0, len(names), _AT_ONCE):
         page = names[at : at + _AT_ONCE]
-        replies = yield Batch([("XINFO", "STREAM", key(scope, name)) for name in page])
+        replies = yield Batch([("XINFO", "STREAM", scope.keys.stream(name)) for name in page])
         for name, reply in zip(page, replies, strict=True):
             if not isinstance(reply, ServerReply):
                 found[name] = _head(reply)
@@ -112,11 +112,6 @@ def gap(
         # Deleted from the middle, or trimmed since the server was asked: where is unknown.
         return StreamGap(name, lost, end.id, start.id, None)
     return StreamGap(name, lost, at, start.id, head.first if older(at, end.id) else None)
-
-
-def key(scope: Scope, name: str) -> str:
-    """Return the key of a stream."""
-    return scope.keys.stream(name)
 
 
 def news(
@@ -228,7 +223,7 @@ def steps(
         wanted = min(size - counted, _LOOKED_AT)
         if most is not None:
             wanted = min(wanted, most - total)
-        seen, last = yield Script("stride", (key(scope, name),), (at, until, wanted))
+        seen, last = yield Script("stride", (scope.keys.stream(name),), (at, until, wanted))
         counted += seen
         total += seen
         at = text(last) or at
@@ -264,7 +259,7 @@ def _marks(scope: Scope, name: str, begin: int, end: int, parts: int) -> Op[list
     moments = [begin + (end - begin) * n // places for n in range(places + 1)]
     replies = yield Batch(
         [
-            ("XRANGE", key(scope, name), f"{low}-0", f"({high}-0", "COUNT", _ENTRIES)
+            ("XRANGE", scope.keys.stream(name), f"{low}-0", f"({high}-0", "COUNT", _ENTRIES)
             for low, high in itertools.pairwise(moments)
         ]
     )
