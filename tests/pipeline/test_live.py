@@ -61,7 +61,8 @@ def test_a_window_is_told_again_when_it_has_changed(stream):
         ],
     )
 
-    told = [table.to_pylist() for table in updates(windows(rows), every=None)]
+    told = []
+    updates(windows(rows), lambda table: told.append(table.to_pylist()), every=None)
 
     figures = [
         {(r["kind"], r["time"].minute): (r["entries"], r["bytes"], r["lost"]) for r in batch}
@@ -100,8 +101,11 @@ def test_what_is_told_adds_up_to_what_there_was(stream):
     batches = [[entry(n, agent=f"a{n % 3}") for n in range(k, k + 3)] for k in (0, 1, 2)]
 
     last = {}
-    for table in updates(windows(stream(*batches), "2 minutes", "1 hour"), every=None):
-        last |= {(row["time"], row["agent"]): row["entries"] for row in table.to_pylist()}
+
+    def tell(table):
+        last.update({(row["time"], row["agent"]): row["entries"] for row in table.to_pylist()})
+
+    updates(windows(stream(*batches), "2 minutes", "1 hour"), tell, every=None)
 
     expected = Counter(
         (row["time"] - datetime.timedelta(minutes=row["time"].minute % 2), row["agent"])
@@ -112,10 +116,11 @@ def test_what_is_told_adds_up_to_what_there_was(stream):
 
 
 def test_it_stops_when_its_reader_does(spark, stream):
-    told = updates(windows(stream([entry(0)], [entry(1)])))
+    def tell(table):
+        raise BrokenPipeError
 
-    next(told)
-    told.close()
+    with pytest.raises(BrokenPipeError):
+        updates(windows(stream([entry(0)], [entry(1)])), tell)
 
     assert spark.streams.active == []
 
@@ -124,4 +129,4 @@ def test_a_stream_that_fails_says_why(stream):
     failing = stream([entry(0)]).withColumn("lost", F.expr("cast(raise_error('gone') as bigint)"))
 
     with pytest.raises(AgentBusError, match="gone"):
-        list(updates(windows(failing), every=None))
+        updates(windows(failing), print, every=None)

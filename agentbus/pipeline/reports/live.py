@@ -7,10 +7,9 @@ however long it runs.
 
 from __future__ import annotations
 
-import queue
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
@@ -79,12 +78,12 @@ def live(
     return windows(rows, window, watermark)
 
 
-def updates(frame: DataFrame, every: str | None = EVERY) -> Iterator[pa.Table]:
-    """Run a stream, and yield the windows that each of its batches changed, with their new figures.
+def updates(frame: DataFrame, tell: Callable[[pa.Table], None], every: str | None = EVERY) -> None:
+    """Run a stream, and call `tell` with the windows that each of its batches changed, and their figures.
 
-    `every` is the interval of batches; None: process all existing entries, and end. A
-    slow reader slows the stream down. The query stops when the iterator is closed. Raises what
-    Spark's errors mean; a `UsageError` through Spark Connect, where functions run on the server.
+    `every` is the interval of batches; None: process all existing entries, and end. A slow `tell` slows the
+    stream down; one that raises ends it. Raises what Spark's errors mean; a `UsageError` through Spark
+    Connect, where functions run on the server.
     """
     if frame.sparkSession.__class__.__module__.startswith("pyspark.sql.connect"):
         raise UsageError(
@@ -92,22 +91,16 @@ def updates(frame: DataFrame, every: str | None = EVERY) -> Iterator[pa.Table]:
             hint="leave out remote; master takes a cluster",
             shell_hint="leave out --remote; --master takes a cluster",
         )
-    changed: queue.Queue[pa.Table | Exception] = queue.Queue(maxsize=1)
+    failed: list[Exception] = []
     over = threading.Event()
 
     def hand_over(batch: DataFrame, _number: int) -> None:
-        found: pa.Table | Exception
         try:
-            found = batch.toArrow()
-        except (PySparkException, Py4JError) as error:
-            # Raised here, it would come back as the traceback of a callback.
-            found = error
-        while (isinstance(found, Exception) or found.num_rows) and not over.is_set():
-            try:
-                changed.put(found, timeout=_GLANCE)
-            except queue.Full:
-                continue
-            return
+            if not over.is_set() and (found := batch.toArrow()).num_rows:
+                tell(found)
+        except Exception as error:  # noqa: BLE001 (raised here, it would be the traceback of a callback)
+            failed.append(error)
+            over.set()
 
     # Spark leaves the directory of a query's offsets behind if the query fails.
     frame.sparkSession.conf.set("spark.sql.streaming.forceDeleteTempCheckpointLocation", "true")
@@ -117,27 +110,17 @@ def updates(frame: DataFrame, every: str | None = EVERY) -> Iterator[pa.Table]:
     )
     try:
         query = writer.start()
+        try:
+            while query.isActive and not over.wait(_GLANCE):
+                continue
+            failure: Any = failed[0] if failed else query.exception()
+            if failure is not None:
+                raise failure
+        finally:
+            over.set()
+            query.stop()
     except (PySparkException, Py4JError) as error:
         raise told(error) from error
-    try:
-        while True:
-            # Ask before looking: what came last was put there before the query ended.
-            active = query.isActive
-            try:
-                found = changed.get(timeout=_GLANCE)
-            except queue.Empty:
-                if not active:
-                    break
-                continue
-            if isinstance(found, Exception):
-                raise told(found) from found
-            yield found
-        failure = query.exception()
-        if failure is not None:
-            raise told(failure) from failure
-    finally:
-        over.set()
-        query.stop()
 
 
 def watch(
@@ -158,8 +141,7 @@ def watch(
     bound = source(settings)
     spark.dataSource.register(bound)
     found = live(spark, {"from": since or SINCE}, window, watermark, format=bound.name())
-    for table in updates(found, every):
-        tell(_filled(table))
+    updates(found, lambda table: tell(_filled(table)), every)
 
 
 def _filled(table: pa.Table) -> Filled:
