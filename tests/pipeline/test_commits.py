@@ -66,7 +66,7 @@ def commit_of(version, files=(), removed=(), positions=None, at_ms=T):
 def test_a_commit_is_read_as_it_was_written(held, removed, where):
     commit = commit_of(7, held, removed, where)
 
-    assert versions.read_commit(versions.commit_json(commit), "x") == commit
+    assert versions.read_commit(versions.as_json(commit), "x") == commit
 
 
 @st.composite
@@ -91,7 +91,7 @@ def test_a_state_is_the_same_from_whichever_written_state_one_starts(history, wr
     for commit in history:
         state = versions.fold(state, [commit])
         if commit.version in written:
-            state = versions.read_state(versions.state_json(state), "x")
+            state = versions.read_state(versions.as_json(state), "x")
 
     assert state == whole
     gone = {path for commit in history for path in commit.removed}

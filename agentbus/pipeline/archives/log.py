@@ -32,11 +32,10 @@ from agentbus.pipeline.archives.versions import (
     Commit,
     CommitConflict,
     State,
-    commit_json,
+    as_json,
     fold,
     read_commit,
     read_state,
-    state_json,
 )
 from agentbus.pipeline.rows import schema
 
@@ -238,7 +237,7 @@ class Log:
                     + (" not there" if size is None else f" {size} bytes long, not {file.bytes}"),
                     hint="nothing was committed; try again",
                 )
-        data = commit_json(commit)
+        data = as_json(commit)
         # A put whose answer was lost may have been repeated below us, and found its own file.
         won = self.place.create(name, data) or self.place.read(name) == data
         if won and _now() - state.read_at > _TRUSTED and not self._stands(commit):
@@ -248,7 +247,7 @@ class Log:
             raise self._taken(commit.version)
         self._known = made = dataclasses.replace(made, read_at=_now())
         if made.version % STATE_EVERY == 0:
-            self.place.create(_state_name(made.version), state_json(made))
+            self.place.create(_state_name(made.version), as_json(made))
             self._tidy_log()
         return made
 

@@ -181,17 +181,9 @@ def fold(state: State, commits: Iterable[Commit]) -> State:
 # -- as JSON ------------------------------------------------------------------------------------
 
 
-def commit_json(commit: Commit) -> bytes:
-    """Return a commit as it is written."""
-    return _written(commit, commit.files)
-
-
-def state_json(state: State) -> bytes:
-    """Return a state as it is written."""
-    return _written(state, state.files.values())
-
-
-def _written(value: Commit | State, files: Iterable[File]) -> bytes:
+def as_json(value: Commit | State) -> bytes:
+    """Return a commit or a state as it is written."""
+    files = value.files.values() if isinstance(value, State) else value.files
     out = {name: getattr(value, name) for name in value.__slots__ if name != "read_at"}
     out = {"format": FORMAT, **out, "files": [_file_out(file) for file in files]}
     return orjson.dumps(out, option=orjson.OPT_NON_STR_KEYS) + b"\n"

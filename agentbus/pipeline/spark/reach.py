@@ -35,7 +35,7 @@ def warnings(
             f"the executors of {where} cannot reach {server}:"
             " give --url with a host name that they know"
         )
-    if path is not None and _is_local_path(path):
+    if path is not None and urllib.parse.urlsplit(path).scheme in ("", "file"):
         found.append(
             f"the executors of {where} see {path} only if it lies on storage that all of them share"
         )
@@ -47,14 +47,5 @@ _THIS_MACHINE = ("127.0.0.1", "localhost", "::1")
 
 def _only_here(url: str) -> bool:
     """Tell whether a URL is that of a socket, or of this machine's loopback address."""
-    try:
-        parts = urllib.parse.urlsplit(url)
-        host = parts.hostname
-    except ValueError:
-        return False
-    return parts.scheme in ("unix", "memory") or host is None or host in _THIS_MACHINE
-
-
-def _is_local_path(path: str) -> bool:
-    scheme = urllib.parse.urlsplit(path).scheme
-    return scheme in ("", "file")
+    parts = urllib.parse.urlsplit(url)
+    return parts.scheme in ("unix", "memory") or parts.hostname in (None, *_THIS_MACHINE)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import os
 import pathlib
@@ -276,11 +275,7 @@ def _check_reach(master: str | None, remote: str | None) -> None:
 
 
 def _check_version() -> None:
-    numbers = []
-    for part in pyspark.__version__.split(".")[:2]:
-        with contextlib.suppress(ValueError):
-            numbers.append(int(part))
-    if tuple(numbers) < _OLDEST_SPARK:
+    if tuple(map(int, re.findall(r"\d+", pyspark.__version__)[:2])) < _OLDEST_SPARK:
         raise ConfigError(
             f"the pipeline needs PySpark {'.'.join(map(str, _OLDEST_SPARK))} or newer,"
             f" and {pyspark.__version__} is installed at {os.path.dirname(pyspark.__file__)}",
