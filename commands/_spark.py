@@ -7,6 +7,7 @@ import signal
 from typing import TYPE_CHECKING
 
 from agentbus.commands._declare import Param
+from agentbus.commands._output import ReaderGone
 from agentbus.core import settings
 from agentbus.core.errors import AgentBusError, ConfigError, UsageError
 
@@ -70,7 +71,7 @@ def session(call: Call, path: str | None = None) -> Iterator[SparkSession]:
             # An interrupted call of Spark may raise any error, even one of ours.
             if heard:
                 raise KeyboardInterrupt from error
-            if isinstance(error, AgentBusError):
+            if isinstance(error, (AgentBusError, ReaderGone)):
                 raise
             raise errors.told(error) from error
         finally:
