@@ -298,7 +298,7 @@ def test_a_worker_dies_at_the_end_of_its_pipe_where_the_system_kills_nobody(ledg
 
     worker = ProcessFactory(MODULE, ledger, bus, 30.0, 30.0).worker("mails")
     poll = select.poll()
-    poll.register(worker)
+    poll.register(worker._report)
     while not worker.ready:
         assert poll.poll(WITHIN * 1000)
         worker.listen()

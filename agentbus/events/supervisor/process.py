@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import selectors
 import signal
 import subprocess
 import sys
@@ -79,10 +78,6 @@ class WorkerProcess:
     def pid(self) -> int:
         """The process's id."""
         return self._process.pid
-
-    def fileno(self) -> int:
-        """Return the descriptor that can be read when it has written, or has ended."""
-        return self._report
 
     @property
     def lived(self) -> float:
@@ -216,10 +211,7 @@ class ProcessFactory:
 
 def _listen_to_all(worker: WorkerProcess, until: float, stopped: threading.Event) -> None:
     """Listen until a process has listed its consumers or ended, or its time is up."""
-    with selectors.DefaultSelector() as selector:
-        selector.register(worker, selectors.EVENT_READ)
-        while not stopped.is_set() and time.monotonic() < until:
-            # Its end of the pipe may stay open in a process that the module started.
-            if not worker.listen() or worker.consumers is not None or worker.ended() is not None:
-                return
-            selector.select(_GLANCE)
+    while not stopped.wait(_GLANCE) and time.monotonic() < until:
+        # Its end of the pipe may stay open in a process that the module started.
+        if not worker.listen() or worker.consumers is not None or worker.ended() is not None:
+            return

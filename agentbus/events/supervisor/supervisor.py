@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import selectors
 import signal
 import threading
 import time
@@ -105,9 +103,6 @@ class Supervisor:
         self._quarantine = QuarantineSync(bus)
         self._releases = ThreadPoolExecutor(1, thread_name_prefix="leases")
         self._stopped = threading.Event()
-        self._wake_heard, self._wake = os.pipe()
-        os.set_blocking(self._wake, False)
-        self._selector = selectors.DefaultSelector()
         self._on_happening: Callable[[Happening], None] | None = None
 
     def run(self, on_happening: Callable[[Happening], None] | None = None) -> None:
@@ -117,7 +112,6 @@ class Supervisor:
         loaded at the start or does not declare the consumer; later that is a crash.
         """
         self._on_happening = on_happening
-        self._selector.register(self._wake_heard, selectors.EVENT_READ)
         try:
             found = self._processes.declared(self._only, self._start_timeout, self._stopped)
             if found is None:
@@ -128,9 +122,7 @@ class Supervisor:
             self._quarantine.start()
             while not self._stopped.is_set():
                 self._turn()
-                self._wait()
-            # What `stop` wrote there is never read.
-            self._selector.unregister(self._wake_heard)
+                self._stopped.wait(_GLANCE)
             self._end()
         finally:
             for post in self._posts.values():
@@ -138,18 +130,10 @@ class Supervisor:
                     post.worker.end()
             self._quarantine.close(self._bus.runner.settings.deadline + 1)
             self._releases.shutdown(wait=True)
-            self._selector.close()
-            os.close(self._wake_heard)
-            os.close(self._wake)
 
     def stop(self) -> None:
         """Make `run` end all processes after their current event, or kill them after `grace`."""
         self._stopped.set()
-        try:
-            os.write(self._wake, b"!")
-        except OSError:
-            # It has returned already, or the pipe is full.
-            return
 
     def status(self) -> SupervisorStatus:
         """Return the numbers of processes, starts and crashes, and the status of each consumer."""
@@ -190,16 +174,9 @@ class Supervisor:
         if post.started:
             post.restarts += 1
         post.worker, post.started = worker, True
-        self._selector.register(worker, selectors.EVENT_READ)
         self._tell(post, "started", pid=worker.pid)
 
     # -- a turn --
-
-    def _wait(self, seconds: float = _GLANCE) -> None:
-        for key, _ in self._selector.select(seconds):
-            if isinstance(key.fileobj, WorkerProcess) and not key.fileobj.listen():
-                # It has closed its end, and is about to be reaped.
-                self._selector.unregister(key.fileobj)
 
     def _turn(self) -> None:
         if not self._quarantine.known.is_set():
@@ -217,14 +194,13 @@ class Supervisor:
 
     def _over(self, post: Supervised, worker: WorkerProcess) -> bool:
         """Reap a process that has ended; kill one without heartbeats, which ends in a later turn."""
+        worker.listen()
         for warning in worker.warnings:
             self._warn(post, warning)
         worker.warnings.clear()
         worker.code = worker.ended()
         limit = self._silence if worker.ready else self._start_timeout
         if worker.code is not None:
-            if worker in self._selector.get_map():
-                self._selector.unregister(worker)
             worker.close()
             post.worker, post.error = None, worker.error
             if worker.silent:
@@ -232,10 +208,8 @@ class Supervisor:
             self._releases.submit(self._release_lease, post, worker.owner)
             return True
         if time.monotonic() - worker.beat_at > limit and not worker.silent:
-            worker.listen()
-            if time.monotonic() - worker.beat_at > limit:
-                worker.silent = True
-                worker.kill()
+            worker.silent = True
+            worker.kill()
         return False
 
     def _after(self, post: Supervised, worker: WorkerProcess) -> None:
@@ -297,7 +271,7 @@ class Supervisor:
                     del running[post]
                     self._ended(post, worker, "stopped")
             if running:
-                self._wait(_GLANCE / 10)
+                time.sleep(_GLANCE / 10)
 
     # -- reporting --
 
