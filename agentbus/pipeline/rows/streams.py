@@ -6,11 +6,20 @@ A stream is named by its key without the project: `ch:main`, `q:mail`, `q:mail:h
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from agentbus.core.names import unescape
 from agentbus.pipeline.rows.schema import CHANNEL, DEAD_LETTER, EVENT, METRICS, QUEUE
 from agentbus.queues.ids import PRIORITIES
+
+_FORMS = {
+    CHANNEL: re.compile("ch:main"),
+    METRICS: re.compile("metrics"),
+    QUEUE: re.compile(rf"q:[^:]+(:({'|'.join(PRIORITIES)}))?"),
+    DEAD_LETTER: re.compile("dlq:[^:]+:[^:]+"),
+    EVENT: re.compile("ev:[^:]+"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,19 +38,7 @@ class StreamGap:
 
 def kind(name: str) -> str | None:
     """Return the kind of a stream by its name, or None if it is not archived."""
-    head, _, rest = name.partition(":")
-    parts = rest.split(":") if rest else []
-    if name == "ch:main":
-        return CHANNEL
-    if name == "metrics":
-        return METRICS
-    if head == "q" and (len(parts) == 1 or (len(parts) == 2 and parts[1] in PRIORITIES)):
-        return QUEUE if parts[0] else None
-    if head == "dlq" and len(parts) == 2 and all(parts):
-        return DEAD_LETTER
-    if head == "ev" and len(parts) == 1 and parts[0]:
-        return EVENT
-    return None
+    return next((kind for kind, form in _FORMS.items() if form.fullmatch(name)), None)
 
 
 def queue(name: str) -> str | None:

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
+    from agentbus.store.scope import Scope
     from agentbus.store.steps import Op
 
 _PUSHING = "pyspark.sql.worker.data_source_pushdown_filters"
@@ -65,11 +66,9 @@ class AgentBusSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """Return the format's name."""
         return "agentbus"
 
     def schema(self) -> str:
-        """Return the schema's version 1, as SQL."""
         return DDL
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -133,11 +132,10 @@ class _AtRest(DataSourceReader):
         return _lots(options, ranges, gaps)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read one lot."""
         return _read(self._options, partition)
 
     def _plan(self, reader: RangeReader) -> Op[tuple[list[Range], list[StreamGap]]]:
-        options, scope = self._options, reader.scope
+        options, scope, size = self._options, reader.scope, self._options.partition_rows
         low, high = yield from options.bounds(scope)
         low = max(filter(None, (low, self._low)), key=position, default=None)
         high = min(filter(None, (high, self._high)), key=position, default=None)
@@ -150,15 +148,12 @@ class _AtRest(DataSourceReader):
             start = ReadPosition(planning.START if low is None else planning.before(low))
             if not planning.older(start.id, end):
                 continue
-            whole = low is None and end == head.last
-            if whole and head.added <= options.partition_rows:
-                lost: int | None = planning.gone(start, ReadPosition(end, head.added), head)
-                parts = [Range(name, start.id, end, head.added - (lost or 0))]
+            lost: int | None
+            if low is None and end == head.last:
+                parts, lost = yield from _parts(scope, name, start, head.end, head, size)
             else:
-                parts = yield from planning.steps(
-                    scope, name, start.id, end, options.partition_rows
-                )
-                lost = _lost(head, start.id, end, whole=whole, found=parts)
+                parts = yield from planning.steps(scope, name, start.id, end, size)
+                lost = _lost(head, start.id, end)
             ranges += parts
             if lost != 0:
                 gaps.append(planning.gap(name, lost, start, ReadPosition(end, head.added), head))
@@ -178,10 +173,20 @@ class _AtRest(DataSourceReader):
         return kind in self._only.get("kind", (kind,))
 
 
-def _lost(head: Head, start: str, end: str, *, whole: bool, found: Sequence[Range]) -> int | None:
+def _parts(
+    scope: Scope, name: str, begin: ReadPosition, until: ReadPosition, head: Head, size: int
+) -> Op[tuple[list[Range], int]]:
+    """Cut the entries between two positions into ranges; return these, and how many entries are gone."""
+    added = until.added - begin.added
+    lost = planning.gone(begin, until, head)
+    if added - lost <= size:
+        return [Range(name, begin.id, until.id, added - lost)], lost
+    parts = yield from planning.steps(scope, name, begin.id, until.id, size)
+    return parts, added - sum(part.expected or 0 for part in parts)
+
+
+def _lost(head: Head, start: str, end: str) -> int | None:
     """Return how many entries of a part of a stream are gone; None if unknown."""
-    if whole:
-        return head.added - sum(part.expected or 0 for part in found)
     if not planning.older(start, head.trimmed):
         return 0
     everything = start == planning.START and not planning.older(end, head.trimmed)
@@ -275,13 +280,13 @@ class _Growing(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return how far the server is, for the query's progress."""
         reader = self._open()
         heads = reader.run(self._look(reader, {}))
-        return _offset({name: ReadPosition(head.last, head.added) for name, head in heads.items()})
+        return _offset({name: head.end for name, head in heads.items()})
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Note the present ends of all streams: the query ends there."""
         reader = self._open()
         heads = reader.run(self._look(reader, {}))
-        self._goal = {name: ReadPosition(head.last, head.added) for name, head in heads.items()}
+        self._goal = {name: head.end for name, head in heads.items()}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Cut the entries between two offsets into ranges."""
@@ -290,11 +295,9 @@ class _Growing(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return _lots(self._options, ranges, gaps)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read one lot."""
         return _read(self._options, partition)
 
     def stop(self) -> None:
-        """Close the connection."""
         if self._reader is not None:
             self._reader.close()
             self._reader = None
@@ -370,15 +373,9 @@ class _Growing(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 # The stream was deleted and created again, so its count began at 0.
                 begin = ReadPosition(begin.id, 0)
             head = heads.get(name) or Head(until.id, until.added, 0, None)
-            added = until.added - begin.added
-            lost = planning.gone(begin, until, head)
             size = self._options.partition_rows
-            if added - lost <= size:
-                ranges.append(Range(name, begin.id, until.id, added - lost))
-            else:
-                parts = yield from planning.steps(reader.scope, name, begin.id, until.id, size)
-                ranges += parts
-                lost = added - sum(part.expected or 0 for part in parts)
+            parts, lost = yield from _parts(reader.scope, name, begin, until, head, size)
+            ranges += parts
             if lost:
                 gaps.append(planning.gap(name, lost, begin, until, head))
         return ranges, gaps

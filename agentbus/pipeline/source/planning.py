@@ -43,6 +43,11 @@ class Head:
     first: str | None
 
     @property
+    def end(self) -> ReadPosition:
+        """The position after all its entries."""
+        return ReadPosition(self.last, self.added)
+
+    @property
     def removed(self) -> int:
         """How many entries are gone."""
         return max(0, self.added - self.length)
@@ -138,7 +143,7 @@ def news(
             # It was deleted and created again, so all its entries are new.
             start = ReadPosition(start.id, 0)
         if head.added > start.added:
-            found[name] = (start, ReadPosition(head.last, head.added))
+            found[name] = (start, head.end)
     return found
 
 
