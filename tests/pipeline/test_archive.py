@@ -320,6 +320,27 @@ def _named(path):
     return {*state.files, *(f"_data/{name}" for name in state.files)}
 
 
+def test_an_interrupt_after_the_commit_leaves_its_files(run, fill, path, monkeypatch):
+    fill("q:mail", numbered(3))
+    commit = Log.commit
+
+    def committed(log, state, change):
+        made = commit(log, state, change)
+        if change.files:
+            raise KeyboardInterrupt
+        return made
+
+    monkeypatch.setattr(Log, "commit", committed)
+    with pytest.raises(KeyboardInterrupt):
+        run()
+    monkeypatch.undo()
+
+    state = Log(place(path)).state()
+    assert state.rows == 3
+    assert all((pathlib.Path(path) / "_data" / name).exists() for name in state.files)
+    assert run() == []
+
+
 def test_an_archive_of_another_project_is_refused(spark, run, fill, settings, path):
     fill("q:a", ["1-1"])
     run()

@@ -206,10 +206,14 @@ class Archiver:
             found = _found(files)
             positions, gaps = _account(state, plan, found)
             files += write_gaps(job, gaps)
-            made = self._log.commit(
-                state, ArchiveChange(APPEND, job.batch, tuple(files), (), positions)
-            )
         except BaseException:
+            self._discard(job)
+            raise
+        change = ArchiveChange(APPEND, job.batch, tuple(files), (), positions)
+        try:
+            made = self._log.commit(state, change)
+        except CommitConflict:
+            # After any other error or an interrupt the commit may be there: its files are swept if not.
             self._discard(job)
             raise
         self._log.settle(made)
