@@ -53,16 +53,6 @@ def _compiled(element: _Expression, compiler: Any, **_options: Any) -> str:
     return element.sql[compiler.dialect.name]
 
 
-def known(dialect: str) -> str:
-    """Return the dialect if it can hold a ledger. Raises `ConfigError`."""
-    if dialect not in (SQLITE, POSTGRESQL):
-        raise ConfigError(
-            f"a ledger cannot lie in {dialect}",
-            hint="use PostgreSQL, or SQLite where one host suffices",
-        )
-    return dialect
-
-
 def insert(dialect: str, table: sa.Table) -> Any:
     """Return an INSERT that supports ON CONFLICT."""
     return (postgresql if dialect == POSTGRESQL else sqlite).insert(table)

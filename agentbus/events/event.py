@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -57,8 +57,3 @@ def decode(stream: str, entry_id: str, flat: Sequence[bytes]) -> StreamEvent:
     if not (is_number(number) and isinstance(payload, dict) and isinstance(metadata, dict)):
         raise ValueError(f"the entry {entry_id} is not an event")
     return StreamEvent(stream, entry_id, kind, int(number), uuid, payload, metadata)
-
-
-def as_json(event: StreamEvent) -> str:
-    """Return an event as JSON, with all its fields."""
-    return orjson.dumps(asdict(event)).decode()

@@ -263,27 +263,20 @@ def _take(raw: Any, guard: Guard) -> None:
 
     kind = raw.cursor_factory
     vars(raw).update(
+        {name: no(f"the connection's {name}()") for name in _REFUSED},
         cursor_factory=_guarded(kind),
-        commit=no("the connection's commit()"),
         rollback=forget,
         close=functools.partial(guard._unless_gone, raw, "close"),
-        tpc_begin=no("the connection's tpc_begin()"),
-        tpc_commit=no("the connection's tpc_commit()"),
-        tpc_prepare=no("the connection's tpc_prepare()"),
-        tpc_rollback=no("the connection's tpc_rollback()"),
         agentbus_guard=(guard, kind),
     )
 
 
-_TAKEN = (
-    *("commit", "rollback", "close"),
-    *("tpc_begin", "tpc_commit", "tpc_prepare", "tpc_rollback"),
-)
+_REFUSED = ("commit", "tpc_begin", "tpc_commit", "tpc_prepare", "tpc_rollback")
 
 
 def _give_back(raw: Any) -> None:
     mine = vars(raw)
-    for name in _TAKEN:
+    for name in (*_REFUSED, "rollback", "close"):
         mine.pop(name, None)
     taken = mine.pop("agentbus_guard", None)
     if taken is not None:

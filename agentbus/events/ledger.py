@@ -48,7 +48,12 @@ class Ledger:
                 hint="give it an Engine, a Connection or a Session of SQLAlchemy, not an asynchronous one",
             )
         self.engine: sa.Engine = found
-        self.dialect = databases.known(found.dialect.name)
+        self.dialect = found.dialect.name
+        if self.dialect not in (databases.SQLITE, databases.POSTGRESQL):
+            raise ConfigError(
+                f"a ledger cannot lie in {self.dialect}",
+                hint="use PostgreSQL, or SQLite where one host suffices",
+            )
         self.prefix = prefix
         self.tables: Tables = tables(prefix, schema)
         self._identity: int | None = None

@@ -22,14 +22,10 @@ if TYPE_CHECKING:
     from agentbus.events.leases import HeldLease
     from agentbus.events.tables import Position, Tables
 
-_NONE = b"none"
+# What a reader needs that has let go of the stream.
+NONE = b"none"
 # The largest integer of both databases.
 _MOST = 2**63 - 1
-
-
-def over(needs: Mapping[bytes, bytes]) -> tuple[bytes, ...]:
-    """Return the readers that have let go of the stream."""
-    return tuple(reader for reader, needed in needs.items() if needed == _NONE)
 
 
 def note(
@@ -53,7 +49,7 @@ def note(
     for reader, needed in needs.items():
         role = _role(reader)
         where = made.role(held.stream, role)
-        if needed == _NONE:
+        if needed == NONE:
             connection.execute(sa.delete(lease).where(*where))
             continue
         before = known.get(role)

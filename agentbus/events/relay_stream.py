@@ -48,9 +48,8 @@ class RelayStream:
         self._at = at
         self._keys = (server.keys.events(held.stream), server.keys.relay(held.stream))
         self._readers = server.keys.event_readers(held.stream)
-        # The needs of readers that the ledger has, and the readers that have let go.
+        # The needs of readers that the ledger has.
         self._needs: dict[bytes, bytes] = {}
-        self._over: tuple[bytes, ...] = ()
         # The last position on the server, as of the last check or write; None before the first check.
         self._last: Position | None = None
         self._floor = _START
@@ -137,8 +136,9 @@ class RelayStream:
         with self._ledger.engine.connect() as connection:
             passed = outbox.marks(connection, made, self.held.stream).passed
         head = (self.held.token, entry_id(passed or _START))
+        over = [reader for reader, needed in self._needs.items() if needed == readers.NONE]
         gone, *reply = self._server.ask(
-            Script("pare", (*self._keys, self._readers), (*head, *self._over))
+            Script("pare", (*self._keys, self._readers), (*head, *over))
         )
         if gone < 0:
             raise leases.stale(self.held)
@@ -147,7 +147,7 @@ class RelayStream:
             with self._ledger.transaction() as connection:
                 last = max(self._last or _START, self._floor)
                 readers.note(connection, made, self.held, needs, passed or _START, last)
-            self._needs, self._over = needs, readers.over(needs)
+            self._needs = needs
         if passed is None:
             return
         self._purge(lambda one: outbox.purge(one, made, self.held, passed))

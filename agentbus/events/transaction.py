@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
+import orjson
 import sqlalchemy as sa
 
 from agentbus.events import databases, leases
 from agentbus.events.databases import now_ms, transaction_id
 from agentbus.events.declare import Context
-from agentbus.events.event import as_json
 from agentbus.events.guarantee import Guarantee
 from agentbus.events.guard import Guard, ended
 
@@ -189,7 +189,7 @@ class EventTransactions:
             "stream": event.stream_name,
             "event_uuid": event.event_uuid,
             "position": event.redis_id,
-            "event": as_json(event),
+            "event": orjson.dumps(event).decode(),
             "error": error,
             "attempts": attempts,
         }

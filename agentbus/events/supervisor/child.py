@@ -46,7 +46,10 @@ def work(job: Mapping[str, Any]) -> int:
     _watch(control, stop)
     try:
         if job["consumer"] is None:
-            report.send(consumers=_declared(job["module"]))
+            from agentbus.events.declare import load, registered
+
+            load(job["module"])
+            report.send(consumers={each.name: each.stream for each in registered().values()})
             return 0
         consumer = _consumer(job, report)
         running.append(consumer)
@@ -145,13 +148,6 @@ def _consumer(job: Mapping[str, Any], report: ReportPipe) -> Consumer:
     # The supervisor releases the lease of this owner when the process has ended.
     made.owner = job["owner"]
     return made
-
-
-def _declared(module: str) -> dict[str, str]:
-    from agentbus.events.declare import load, registered
-
-    load(module)
-    return {each.name: each.stream for each in registered().values()}
 
 
 # -- the supervisor ---

@@ -116,9 +116,9 @@ class Supervisor:
             found = self._processes.declared(self._only, self._start_timeout, self._stopped)
             if found is None:
                 return
-            self._posts = {
-                name: Supervised(name, stream, self._history()) for name, stream in found.items()
-            }
+            for name, stream in found.items():
+                crashes = CrashHistory(self._within, healthy=self._healthy, backoff=self._backoff)
+                self._posts[name] = Supervised(name, stream, crashes)
             self._quarantine.start()
             while not self._stopped.is_set():
                 self._turn()
@@ -159,9 +159,6 @@ class Supervisor:
         )
 
     # -- starting --
-
-    def _history(self) -> CrashHistory:
-        return CrashHistory(self._within, healthy=self._healthy, backoff=self._backoff)
 
     def _start(self, post: Supervised) -> None:
         try:
