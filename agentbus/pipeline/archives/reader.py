@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 from agentbus.core.errors import ConfigError, NotFound, UsageError
-from agentbus.core.timespec import duration, following, parse_rfc3339, since as starting, stream_id
+from agentbus.core.timespec import since as starting, stream_id
 from agentbus.pipeline.archives.location import place
 from agentbus.pipeline.archives.log import Log
 from agentbus.pipeline.archives.places import Place
@@ -73,15 +73,9 @@ def between(since: str | None, until: str | None, *, now: float | None = None) -
     a reader: entries after `since`, up to and including `until`.
     """
     now = time.time() if now is None else now
+    # `since` means the entries after a full id, `until` those up to it: both meet at the one that follows.
     start = None if since is None else stream_id(starting(since, now))
-    end = None
-    if until is not None:
-        end = stream_id(starting(until, now))
-        # `since` means the entries after a full id, `until` those up to it: both end before the
-        # one that follows.
-        given = None if _is_time(until) else stream_id(until)
-        if given is not None and "-" in until:
-            end = stream_id(following(given))
+    end = None if until is None else stream_id(starting(until, now))
     if start is not None and end is not None and start >= end:
         raise UsageError(f"there is nothing from {since} until {until}", hint="swap them")
     return IdRange(start, end)
@@ -173,9 +167,8 @@ def columns() -> StructType:
     """Return the columns that `read` gives: the schema's, the typed ones, `date`."""
     from pyspark.sql.types import StructType
 
-    named = ", ".join(f"`{name}` {type}" for name, type in types().items())
-    ddl = ", ".join(part for part in (schema.DDL, named, "date date") if part)
-    return cast("StructType", StructType.fromDDL(ddl))
+    named = (f"`{name}` {type}" for name, type in types().items())
+    return cast("StructType", StructType.fromDDL(", ".join((schema.DDL, *named, "date date"))))
 
 
 def check(path: str | os.PathLike[str] | Place, *, project: str | None = None) -> State:
@@ -227,9 +220,3 @@ def _moment(ms: int) -> Column:
     from pyspark.sql import functions as f
 
     return f.timestamp_millis(f.lit(min(ms, LAST_MS)))
-
-
-def _is_time(text: str) -> bool:
-    return parse_rfc3339(text) is not None or (
-        text[-1:] in ("s", "m", "h", "d", "w") and duration(text) is not None
-    )
