@@ -271,7 +271,8 @@ def release(settings: Settings, path: str) -> list[str]:
 
 
 def _hold(scope: Scope, state: State, name: str, needed: str | None) -> Op[None]:
-    reader = reader_name(state)
+    # The name under which the archive is a reader of what is kept for it.
+    reader = f"archive:{state.archive}"
     if streams.kind(name) == QUEUE:
         queue, priority = streams.queue(name) or "", streams.priority(name)
         yield from janitor.keep(scope, reader, queue, priority, needed)
@@ -286,11 +287,6 @@ class _Plan:
     lots: list[list[Range]]
     entries: int
     complete: bool
-
-
-def reader_name(state: State) -> str:
-    """Return the name under which an archive is a reader of queues and events that are kept for it."""
-    return f"archive:{state.archive}"
 
 
 def _found(files: Sequence[File]) -> dict[str, int]:

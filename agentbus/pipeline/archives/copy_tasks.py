@@ -35,7 +35,8 @@ def copied(
     run = udf(_task(pickle.dumps((job, list(lots)))), "binary", useArrow=False).asNondeterministic()
     frame = spark.range(0, len(lots), 1, len(lots)).select(run("id"))
     with _watched(spark, len(lots), on_share):
-        return [file for row in frame.collect() for file in _unpacked(row[0])]
+        found = [pickle.loads(bytes(row[0])) for row in frame.collect()]  # noqa: S301 (our own tasks')
+    return [file for files in found for file in files]
 
 
 def _task(work: bytes) -> Callable[[int], bytes]:
@@ -50,11 +51,6 @@ def _task(work: bytes) -> Callable[[int], bytes]:
         return pickle.dumps(copy(job, lots[number]))
 
     return run
-
-
-def _unpacked(data: bytes) -> list[File]:
-    found: list[File] = pickle.loads(bytes(data))  # noqa: S301 (our own task's answer)
-    return found
 
 
 @contextlib.contextmanager

@@ -6,7 +6,7 @@ The driver writes the options and the streams that they select, once; Spark's ta
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from agentbus.core import errors
@@ -50,10 +50,6 @@ class Begun:
     streams: tuple[Source, ...]
     published: int
     finished: str | None
-
-    def bounded(self, wanted: Wanted) -> Wanted:
-        """Return the selection with the bounds of the first run."""
-        return replace(wanted, start=self.start, end=self.end)
 
 
 def ends(chosen: Iterable[Source]) -> dict[str, tuple[int, int]]:

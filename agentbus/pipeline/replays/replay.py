@@ -139,7 +139,9 @@ def replay(
                 rows = sum(each.rows for each in found)
                 return ReplayResult(name, rows, 0, 0, found, time.monotonic() - began, dry_run)
             begun = record.begin(name, asked, wanted, found, newest)
-        wanted, rows = begun.bounded(wanted), sum(each.rows for each in begun.streams)
+        # The bounds of the first run.
+        wanted = replace(wanted, start=begun.start, end=begun.end)
+        rows = sum(each.rows for each in begun.streams)
         published = 0
         if not dry_run and begun.finished is None:
             if watch is not None:
@@ -249,8 +251,9 @@ def _write(
         **{name: F.when(dead, F.col(name)) for name in ("target", "priority")},
         "fields": F.when(F.size("fields") > 0, F.col("fields")),
     }
+    last_of_its_time = (F.col("time") == F.col("last_time")) & (F.col("seq") <= F.col("last_seq"))
     ordered = (
-        selection.until(joined, "last_time", "last_seq")
+        joined.where((F.col("time") < F.col("last_time")) | last_of_its_time)
         .withColumns(slim)
         .repartitionById(number, F.col("part"))
         .sortWithinPartitions("number", "time", "seq")

@@ -157,12 +157,6 @@ def choose(frame: DataFrame, wanted: Wanted) -> DataFrame:
     )
 
 
-def until(frame: DataFrame, time: str, seq: str) -> DataFrame:
-    """Return the rows up to the id that two columns of theirs hold."""
-    at = F.col("time") == F.col(time)
-    return frame.filter((F.col("time") < F.col(time)) | (at & (F.col("seq") <= F.col(seq))))
-
-
 def filtered(frame: DataFrame, where: str) -> DataFrame:
     """Return the rows for which a condition in SQL holds. Raises `UsageError` if it is none."""
     bare = _QUOTED.sub(" '' ", where)

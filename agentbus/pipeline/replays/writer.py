@@ -221,7 +221,9 @@ class _Ground:
         for number, entry_id, to, ranked, agent, topic, event, payload, fields in rows:
             if spot is None or number != spot[0]:
                 source, before = self._task.streams[number], ""
-                most = _slice_rows(source.rate)
+                most = SLICE_ROWS
+                if source.rate:
+                    most = min(most, max(1, int(source.rate / _BEATS)))
             elif entry_id == before:
                 # An archive may hold an entry of two streams that bore the same name.
                 continue
@@ -275,10 +277,6 @@ class _Ground:
             target,
             self._policies.policy_of(target).bound,
         )
-
-
-def _slice_rows(rate: float) -> int:
-    return min(SLICE_ROWS, max(1, int(rate / _BEATS))) if rate else SLICE_ROWS
 
 
 def batches(slices: Iterable[tuple[Slice, float]]) -> Iterator[tuple[list[Slice], float]]:

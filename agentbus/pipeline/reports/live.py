@@ -8,7 +8,7 @@ however long it runs.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JError
@@ -63,19 +63,6 @@ def windows(rows: DataFrame, window: str = WINDOW, watermark: str = WATERMARK) -
             *("entries", "bytes", *_EVENTS, "lost"),
         )
     )
-
-
-def live(
-    spark: SparkSession,
-    options: Mapping[str, str],
-    window: str = WINDOW,
-    watermark: str = WATERMARK,
-    *,
-    format: str = "agentbus",
-) -> DataFrame:
-    """Return the windows of a bus as a stream; `options` are those of the source `agentbus`."""
-    rows = spark.readStream.format(format).options(**options).load()
-    return windows(rows, window, watermark)
 
 
 def updates(frame: DataFrame, tell: Callable[[pa.Table], None], every: str | None = EVERY) -> None:
@@ -140,8 +127,8 @@ def watch(
     """
     bound = source(settings)
     spark.dataSource.register(bound)
-    found = live(spark, {"from": since or SINCE}, window, watermark, format=bound.name())
-    updates(found, lambda table: tell(_filled(table)), every)
+    rows = spark.readStream.format(bound.name()).option("from", since or SINCE).load()
+    updates(windows(rows, window, watermark), lambda table: tell(_filled(table)), every)
 
 
 def _filled(table: pa.Table) -> Filled:

@@ -30,6 +30,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from agentbus.core.stream import position
+from agentbus.core.timespec import stream_id
 from agentbus.pipeline.rows import streams
 from agentbus.pipeline.rows.decoding import gap
 from agentbus.pipeline.rows.schema import DDL, GAP
@@ -157,7 +158,7 @@ class _AtRest(DataSourceReader):
             ranges += parts
             if lost != 0:
                 gaps.append(planning.gap(name, lost, start, ReadPosition(end, head.added), head))
-        return ranges, [g for g in gaps if self._wanted_kind(GAP)]
+        return ranges, gaps if GAP in self._only.get("kind", (GAP,)) else []
 
     def _wanted(self, name: str) -> bool:
         kind, queue = streams.kind(name), streams.queue(name)
@@ -168,9 +169,6 @@ class _AtRest(DataSourceReader):
             and name in self._only.get("stream", (name,))
             and queue in self._only.get("queue", (queue,))
         )
-
-    def _wanted_kind(self, kind: str) -> bool:
-        return kind in self._only.get("kind", (kind,))
 
 
 def _parts(
@@ -208,9 +206,11 @@ class _Filtered(_AtRest):
         if column in ("stream", "kind", "queue") and isinstance(found, (EqualTo, In)):
             values = frozenset(value if isinstance(found, In) else (value,))
             self._only[column] = self._only.get(column, values) & values
-        elif column == "id" and isinstance(found, EqualTo) and planning.is_id(value):
-            self._raise(value)
-            self._lower(value)
+        elif column == "id" and isinstance(found, EqualTo) and isinstance(value, str):
+            # Only a full id is an entry's.
+            if "-" in value and stream_id(value) is not None:
+                self._raise(value)
+                self._lower(value)
         elif column == "time" and hasattr(value, "timestamp"):
             moment = _milliseconds(value)
             if isinstance(found, (EqualTo, GreaterThan, GreaterThanOrEqual)):
@@ -321,7 +321,7 @@ class _Growing(DataSourceStreamReader, SupportsTriggerAvailableNow):
         new = planning.news(heads, begin)
         if self._goal is not None:
             new = {
-                name: (start, _nearer(end, self._goal[name]))
+                name: (start, min(end, self._goal[name], key=lambda at: at.added))
                 for name, (start, end) in new.items()
                 if name in self._goal and start.added < self._goal[name].added
             }
@@ -379,10 +379,6 @@ class _Growing(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if lost:
                 gaps.append(planning.gap(name, lost, begin, until, head))
         return ranges, gaps
-
-
-def _nearer(one: ReadPosition, other: ReadPosition) -> ReadPosition:
-    return one if one.added < other.added else other
 
 
 def _positions(offset: Mapping[str, Any]) -> dict[str, ReadPosition]:

@@ -92,17 +92,14 @@ class Discovery:
         self._known.update(name for name in known if name in self._selection)
         now = self._monotonic()
         if self._next is None or now >= self._next:
-            yield from self._scan()
+            for key_kind in self._selection.scanned():
+                self._add(*(yield from scan(self._scope, key_kind)))
             self._next = now + SCAN_EVERY
         elif "q" in self._selection.scanned():
             names: list[Any] = yield Command("ZRANGE", self._scope.keys.queues, 0, -1)
             for name in names:
                 self._add(*(self._scope.keys.queue(text(name), p) for p in PRIORITIES))
         return sorted(self._known | self._selection.certain())
-
-    def _scan(self) -> Op[None]:
-        for key_kind in self._selection.scanned():
-            self._add(*(yield from scan(self._scope, key_kind)))
 
     def _add(self, *keys: str) -> None:
         prefix = f"{self._scope.keys.project}:"

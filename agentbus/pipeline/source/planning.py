@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from agentbus.core.errors import BackendUnavailable, EpochMismatch
 from agentbus.core.stream import position, text
-from agentbus.core.timespec import stream_id
 from agentbus.pipeline.rows.streams import StreamGap
 from agentbus.store.steps import Batch, Script, ServerReply, floor
 
@@ -207,11 +206,6 @@ def before(entry_id: str) -> str:
     if sequence:
         return f"{milliseconds}-{sequence - 1}"
     return f"{milliseconds - 1}-{2**64 - 1}" if milliseconds else START
-
-
-def is_id(value: object) -> bool:
-    """Tell whether a value is the full id of an entry."""
-    return isinstance(value, str) and "-" in value and stream_id(value) is not None
 
 
 def steps(
