@@ -50,7 +50,6 @@ class OutboxNotifications:
         connection.exec_driver_sql(f"LISTEN {quoted}")
 
     def close(self) -> None:
-        """Stop listening."""
         connection, self._connection = self._connection, None
         if connection is not None:
             # Not back into the pool, where its next user would still listen.

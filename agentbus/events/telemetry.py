@@ -44,7 +44,6 @@ class Telemetry:
         self._next_lag = 0.0
 
     def ran(self, seconds: float) -> None:
-        """Count a run of the handler."""
         self._ran.add(1, seconds)
 
     def tell(self, counts: dict[str, Counter[str]], *, at_last: bool = False) -> None:

@@ -176,7 +176,6 @@ class EventTransactions:
         return row.attempts, row.last_error
 
     def failed(self, event: StreamEvent, error: BaseException) -> None:
-        """Record the error of an attempt."""
         made = self._tables.attempts
         failed = sa.update(made).where(*self._of(made, [event]))
         with self._ledger.transaction() as connection:

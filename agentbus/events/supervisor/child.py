@@ -87,7 +87,6 @@ class ReportPipe:
             self._write(b"\n")
 
     def send(self, **fields: object) -> None:
-        """Send a report."""
         self._write(json.dumps(fields).encode() + b"\n")
 
     def _write(self, line: bytes) -> None:

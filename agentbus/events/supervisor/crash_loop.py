@@ -84,5 +84,4 @@ class CrashHistory:
         return self._backoff.after(max(1, self.count))
 
     def clear(self) -> None:
-        """Forget all crashes."""
         self._at.clear()

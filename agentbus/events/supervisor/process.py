@@ -76,7 +76,6 @@ class WorkerProcess:
 
     @property
     def pid(self) -> int:
-        """The process's id."""
         return self._process.pid
 
     @property

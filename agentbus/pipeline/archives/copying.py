@@ -89,7 +89,6 @@ class FileWriter:
                 output.abandon()
 
     def add(self, rows: pa.RecordBatch) -> None:
-        """Add rows of one kind."""
         with _told(self._root):
             self._add(rows)
 
@@ -103,7 +102,6 @@ class FileWriter:
             self._output(kind, day).add(part)
 
     def finish(self) -> list[File]:
-        """Close the files and return them."""
         with _told(self._root):
             files = [output.close() for output in self._open.values()]
         self._finished = True

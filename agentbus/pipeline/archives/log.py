@@ -12,7 +12,6 @@ import re
 import secrets
 import time
 import uuid
-from collections.abc import Iterator
 
 from agentbus.core.clock import rfc3339
 from agentbus.core.errors import (
@@ -23,7 +22,7 @@ from agentbus.core.errors import (
     Unhealthy,
     UsageError,
 )
-from agentbus.pipeline.archives.places import FileInfo, Place
+from agentbus.pipeline.archives.places import Place
 from agentbus.pipeline.archives.versions import (
     CREATE,
     EMPTY,
@@ -153,10 +152,10 @@ class Log:
         self._known = dataclasses.replace(known, read_at=_now())
         return self._known
 
-    def _after(self, version: int) -> list[Commit]:
-        """Return the commits that came since, at most as many as lie between two states."""
+    def _after(self, version: int, most: int = STATE_EVERY) -> list[Commit]:
+        """Return the commits that came since, by default at most as many as lie between two states."""
         after: list[Commit] = []
-        while len(after) < STATE_EVERY:
+        while len(after) < most:
             commit = self.read(version + len(after) + 1)
             if commit is None:
                 break
@@ -318,8 +317,9 @@ class Log:
                 done = 0
             if done > state.version or (done == state.version and not whole):
                 return
-            commits = None if whole or not done else self._between(done, state.version)
-            if commits is not None:
+            commits = [] if whole or not done else self._after(done, state.version - done)
+            # None of them was deleted.
+            if commits and commits[-1].version == state.version:
                 for commit in commits:
                     self.place.hide(commit.removed)
                     self.place.show(f.path for f in commit.files if f.path in state.files)
@@ -329,15 +329,6 @@ class Log:
                 self.place.show(sorted(set(state.files) - seen))
             self.place.replace(_SETTLED, f"{state.version}\n".encode())
 
-    def _between(self, after: int, version: int) -> list[Commit] | None:
-        """Return the commits after one version up to another, None if one was deleted."""
-        commits = []
-        for number in range(after + 1, version + 1):
-            if (commit := self.read(number)) is None:
-                return None
-            commits.append(commit)
-        return commits
-
     def _settled(self) -> int:
         data = (self.place.read(_SETTLED) or b"").strip()
         return int(data) if data.isdigit() else 0
@@ -345,7 +336,8 @@ class Log:
     def _sweep(self, state: State, grace: float) -> None:
         self.place.tidy(time.time() - GRACE)
         before = (time.time() - grace) * 1000
-        for entry in self._data_files():
+        folders = [self.place.data(f"kind={kind}") for kind in schema.KINDS]
+        for entry in (entry for folder in folders for entry in self.place.listing(folder)):
             path = entry.name.removeprefix("_data/")
             found = _DATA.fullmatch(path)
             # A file of a version that is not committed yet may belong to the next commit.
@@ -354,13 +346,6 @@ class Log:
             # An attempt at a version that is taken can never win.
             if state.removed.get(path, 0) < before:
                 self.place.delete(entry.name)
-
-    def _data_files(self) -> Iterator[FileInfo]:
-        if self.place.data("x") != "x":
-            yield from self.place.listing("_data")
-        else:
-            for kind in schema.KINDS:
-                yield from self.place.listing(f"kind={kind}")
 
 
 def _commit_name(version: int) -> str:

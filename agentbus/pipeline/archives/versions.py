@@ -124,12 +124,10 @@ class State:
 
     @property
     def rows(self) -> int:
-        """How many rows all files hold."""
         return sum(file.rows for file in self.files.values())
 
     @property
     def bytes(self) -> int:
-        """How many bytes all files take."""
         return sum(file.bytes for file in self.files.values())
 
 

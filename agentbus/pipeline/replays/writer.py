@@ -116,7 +116,6 @@ class Slice:
     size: int = 0
 
     def argv(self, *, last_try: bool = False) -> tuple[Arg, ...]:
-        """Return the script's arguments."""
         head = (*self.head, self.run, self.after, 1 if last_try else 0, KEPT)
         return (*head, *itertools.chain.from_iterable(self.rows))
 
@@ -125,7 +124,6 @@ class Slice:
         return ("EVALSHA", digest("replant"), len(self.keys), *self.keys, *self.argv())
 
     def step(self, *, last_try: bool = False) -> Script:
-        """Return the slice as a separate step."""
         return Script("replant", self.keys, self.argv(last_try=last_try))
 
     def drop(self, number: int) -> None:

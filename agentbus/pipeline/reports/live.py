@@ -115,9 +115,6 @@ def watch(
     settings: Settings,
     *,
     since: str | None = None,
-    window: str = WINDOW,
-    watermark: str = WATERMARK,
-    every: str | None = EVERY,
     tell: Callable[[Filled], None],
 ) -> None:
     """Pass the windows of a bus to `tell` as they change, the newest first, until the stream ends.
@@ -128,7 +125,7 @@ def watch(
     bound = source(settings)
     spark.dataSource.register(bound)
     rows = spark.readStream.format(bound.name()).option("from", since or SINCE).load()
-    updates(windows(rows, window, watermark), lambda table: tell(_filled(table)), every)
+    updates(windows(rows), lambda table: tell(_filled(table)))
 
 
 def _filled(table: pa.Table) -> Filled:

@@ -96,7 +96,6 @@ class Given:
         return self._kept[name]
 
     def release(self) -> None:
-        """Let go of what was kept."""
         while self._kept:
             self._kept.popitem()[1].unpersist()
 

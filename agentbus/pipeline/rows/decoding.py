@@ -232,7 +232,6 @@ class _Rows:
         return value.decode()
 
     def add(self, row: dict[str, str | None], rest: dict[bytes, bytes]) -> None:
-        """Add a row, with what is left of its fields."""
         for name, column in self._columns.items():
             column.append(row.get(name))
         for key, value in rest.items():
@@ -244,7 +243,6 @@ class _Rows:
         self._offsets.append(len(self._keys))
 
     def columns(self) -> Columns:
-        """Return the rows as Arrow arrays."""
         columns: Columns = {
             name: pa.array(values, pa.string()) for name, values in self._columns.items()
         }

@@ -42,7 +42,6 @@ from agentbus.pipeline.source.planning import Head, Range, ReadPosition
 from agentbus.pipeline.source.range_reader import RangeReader
 
 if TYPE_CHECKING:
-    import datetime
     from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 
     import pyarrow as pa
@@ -121,8 +120,8 @@ def _lots(
 class _AtRest(DataSourceReader):
     def __init__(self, options: Options) -> None:
         self._options = options
-        self._low: str | None = None
-        self._high: str | None = None
+        self._lows: list[str] = []
+        self._highs: list[str] = []
         self._only: dict[str, frozenset[str]] = {}
 
     def partitions(self) -> list[InputPartition]:
@@ -138,8 +137,8 @@ class _AtRest(DataSourceReader):
     def _plan(self, reader: RangeReader) -> Op[tuple[list[Range], list[StreamGap]]]:
         options, scope, size = self._options, reader.scope, self._options.partition_rows
         low, high = yield from options.bounds(scope)
-        low = max(filter(None, (low, self._low)), key=position, default=None)
-        high = min(filter(None, (high, self._high)), key=position, default=None)
+        low = max(filter(None, (low, *self._lows)), key=position, default=None)
+        high = min(filter(None, (high, *self._highs)), key=position, default=None)
         names = yield from Discovery(scope, options.selection).op()
         heads = yield from planning.look(scope, [n for n in names if self._wanted(n)])
         ranges: list[Range] = []
@@ -209,24 +208,14 @@ class _Filtered(_AtRest):
         elif column == "id" and isinstance(found, EqualTo) and isinstance(value, str):
             # Only a full id is an entry's.
             if "-" in value and stream_id(value) is not None:
-                self._raise(value)
-                self._lower(value)
+                self._lows.append(value)
+                self._highs.append(value)
         elif column == "time" and hasattr(value, "timestamp"):
-            moment = _milliseconds(value)
+            moment = max(0, int(value.timestamp() * 1000))
             if isinstance(found, (EqualTo, GreaterThan, GreaterThanOrEqual)):
-                self._raise(f"{moment}-0")
+                self._lows.append(f"{moment}-0")
             if isinstance(found, (EqualTo, LessThan, LessThanOrEqual)):
-                self._lower(f"{moment}-{2**64 - 1}")
-
-    def _raise(self, low: str) -> None:
-        self._low = low if self._low is None else max(low, self._low, key=position)
-
-    def _lower(self, high: str) -> None:
-        self._high = high if self._high is None else min(high, self._high, key=position)
-
-
-def _milliseconds(value: datetime.datetime) -> int:
-    return max(0, int(value.timestamp() * 1000))
+                self._highs.append(f"{moment}-{2**64 - 1}")
 
 
 class _Growing(DataSourceStreamReader, SupportsTriggerAvailableNow):
