@@ -14,6 +14,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from agentbus.pipeline.reports import wording
+from agentbus.pipeline.reports.report import Chart
 from agentbus.pipeline.reports.running import Filled
 
 # In units that are shown as about a pixel each: charts over time are as wide as the page, others half.
@@ -39,12 +40,12 @@ def draw(table: Filled) -> str:
     if chart is None or not table.rows:
         return ""
     if chart.kind == "heat":
-        return _heat(table)
-    series = _series(table)
+        return _heat(table, chart)
+    series = _series(table, chart)
     if not any(value for points in series.values() for _, value in points):
         return ""
     moments = isinstance(table.rows[0][chart.x], datetime)
-    drawn = _over_time(table, series) if moments else _across(table, series)
+    drawn = (_over_time if moments else _across)(table, chart, series)
     names = [_shown(name) for name in series]
     legend = "".join(
         f'<li class="k{at}">{html.escape(wording.cut(name, 40))}</li>'
@@ -69,9 +70,7 @@ def limits(table: Filled) -> str:
     return ""
 
 
-def _series(table: Filled) -> dict[str, _Points]:
-    chart = table.chart
-    assert chart is not None
+def _series(table: Filled, chart: Chart) -> dict[str, _Points]:
     found: dict[str, _Points] = {}
     columns = [chart.y] if isinstance(chart.y, str) else list(chart.y)
     for row in table.rows:
@@ -92,9 +91,7 @@ def _series(table: Filled) -> dict[str, _Points]:
 # -- bars of categories: names are long, so they lie -------------------------------------------------
 
 
-def _across(table: Filled, series: Mapping[str, _Points]) -> str:
-    chart = table.chart
-    assert chart is not None
+def _across(table: Filled, chart: Chart, series: Mapping[str, _Points]) -> str:
     values: dict[Any, dict[int, float]] = {row[chart.x]: {} for row in table.rows}
     names = list(values)[:BARS]
     for at, points in enumerate(series.values()):
@@ -134,9 +131,7 @@ def _across(table: Filled, series: Mapping[str, _Points]) -> str:
 # -- over time -----------------------------------------------------------------------------------
 
 
-def _over_time(table: Filled, series: Mapping[str, _Points]) -> str:
-    chart = table.chart
-    assert chart is not None
+def _over_time(table: Filled, chart: Chart, series: Mapping[str, _Points]) -> str:
     left, right, top, high = 58, BROAD - 8, 8, 220
     moments = sorted({row[chart.x] for row in table.rows})
     bucket = _bucket(moments)
@@ -247,9 +242,7 @@ def _ticks(most: float, unit: str | None) -> list[float]:
 # -- heat maps -----------------------------------------------------------------------------------
 
 
-def _heat(table: Filled) -> str:
-    chart = table.chart
-    assert chart is not None
+def _heat(table: Filled, chart: Chart) -> str:
     assert chart.series is not None
     assert isinstance(chart.y, str)
     lines = list(dict.fromkeys(row[chart.series] for row in table.rows))[:LINES]
