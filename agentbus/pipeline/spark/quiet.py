@@ -25,12 +25,8 @@ def hush_ending(context: SparkContext) -> None:
     """Silence a context whose JVM ends before it: calls raise anyway."""
     server = getattr(context, "_accumulatorServer", None)
     if server is not None:
-        server.handle_error = _nothing
+        server.handle_error = lambda *_request: None
 
 
 def _not_py4j(record: logging.LogRecord) -> bool:
     return f"{os.sep}py4j{os.sep}" not in record.pathname
-
-
-def _nothing(*_request: object) -> None:
-    """Say nothing."""
