@@ -105,8 +105,8 @@ class Guard:
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         try:
-            if error is None:
-                self._finish()
+            if error is None and self._refused is None and self.session.is_active:
+                self.session.flush()
         except CommitInTransactionError:
             raise
         except Exception as failure:
@@ -141,11 +141,6 @@ class Guard:
         nested = self._connection.get_nested_transaction()
         if nested is None or nested is self._base:
             self._swallowed = self._swallowed or error
-
-    def _finish(self) -> None:
-        """Flush the session."""
-        if self._refused is None and self.session.is_active:
-            self.session.flush()
 
     def _judge(self, error: BaseException | None) -> None:
         if self._gone:

@@ -126,23 +126,20 @@ class QuarantineSync:
 
     def _run(self) -> None:
         with RedisClient(self._bus.runner) as server:
-            self._exchange_until_closed(server)
-
-    def _exchange_until_closed(self, server: RedisClient) -> None:
-        while True:
-            last = self._closed
-            self._wake.clear()
-            try:
-                self._exchange(server)
-                self._trouble = None
-                self.known.set()
-            except AgentBusError as error:
-                if self._trouble != str(error):
-                    self._trouble = str(error)
-                    emit("warning", {"verb": "supervise", "error": self._trouble})
-            if last:
-                return
-            self._wake.wait(_EVERY)
+            last = False
+            while not last:
+                last = self._closed
+                self._wake.clear()
+                try:
+                    self._exchange(server)
+                    self._trouble = None
+                    self.known.set()
+                except AgentBusError as error:
+                    if self._trouble != str(error):
+                        self._trouble = str(error)
+                        emit("warning", {"verb": "supervise", "error": self._trouble})
+                if not last:
+                    self._wake.wait(_EVERY)
 
     def _exchange(self, server: RedisClient) -> None:
         with self._lock:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 import os
 import re
 import time
@@ -60,10 +62,7 @@ class IdRange:
                 held += [at <= moment, (at < moment) | (seq < f.lit(last))]
             else:
                 held.append(at < moment)
-        whole: Column | None = None
-        for one in held:
-            whole = one if whole is None else whole & one
-        return whole
+        return functools.reduce(operator.and_, held) if held else None
 
 
 def between(since: str | None, until: str | None, *, now: float | None = None) -> IdRange:
