@@ -17,7 +17,8 @@ from agentbus.core.keys import Keys
 from agentbus.pipeline.replays import writer
 from agentbus.pipeline.replays.writer import ReplayTask, ReplayWriter, Stream
 from agentbus.pipeline.rows.schema import FIELDS
-from agentbus.store import backends, scripts
+from agentbus.store import scripts
+from agentbus.store.scope import enter
 from tests.servers import Server
 
 SCHEMA = pa.schema(
@@ -256,7 +257,7 @@ def test_rows_are_sent_at_the_rate_that_was_asked_for():
 
 def sliced(place: Place, batch: pa.RecordBatch) -> list[writer.Slice]:
     task = place.planter()._task
-    ground = writer._Ground(backends.enter(task.settings)[1], task)
+    ground = writer._Ground(enter(task.settings)[1], task)
     return [one for one, _ in ground.slices(writer._rows([batch]))]
 
 
