@@ -210,7 +210,8 @@ class ProcessFactory:
 
 def _listen_to_all(worker: WorkerProcess, until: float, stopped: threading.Event) -> None:
     """Listen until a process has listed its consumers or ended, or its time is up."""
-    while not stopped.wait(_GLANCE) and time.monotonic() < until:
+    while not stopped.is_set() and time.monotonic() < until:
         # Its end of the pipe may stay open in a process that the module started.
         if not worker.listen() or worker.consumers is not None or worker.ended() is not None:
             return
+        time.sleep(_GLANCE)

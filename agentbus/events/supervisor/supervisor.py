@@ -122,7 +122,8 @@ class Supervisor:
             self._quarantine.start()
             while not self._stopped.is_set():
                 self._turn()
-                self._stopped.wait(_GLANCE)
+                # Not a wait for `stop`, which a signal may call in this thread: it would deadlock.
+                time.sleep(_GLANCE)
             self._end()
         finally:
             for post in self._posts.values():
