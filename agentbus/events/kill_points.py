@@ -28,7 +28,11 @@ def hook() -> Callable[[str], None]:
     return (lambda _step: None) if wanted is None else killing(wanted)
 
 
-def killing(wanted: str) -> Callable[[str], None]:
+def _kill() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def killing(wanted: str, kill: Callable[[], None] = _kill) -> Callable[[str], None]:
     """Return a function that kills this process at a step, given as for `hook`. Raises `ConfigError`."""
     step, _, nth = wanted.partition(":")
     left = int(nth) if nth.isdigit() else 1
@@ -42,6 +46,6 @@ def killing(wanted: str) -> Callable[[str], None]:
         if reached == step:
             left -= 1
             if left == 0:
-                os.kill(os.getpid(), signal.SIGKILL)
+                kill()
 
     return reach

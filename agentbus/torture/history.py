@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import pathlib
+import signal
 import time
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -18,6 +19,8 @@ from agentbus.core.errors import AgentBusError, OutcomeUnknown
 
 _LONGEST = 2**20
 INVOKE, OK, FAIL, UNKNOWN = "invoke", "ok", "fail", "unknown"
+# The operation of a process that kills itself, since it was made to.
+DIES = "dies"
 
 
 class HistoryEntry(NamedTuple):
@@ -42,6 +45,11 @@ class Scribe:
         when = time.monotonic_ns() if at is None else at
         line = json.dumps([when, op, phase, of], separators=(",", ":"), ensure_ascii=False)
         os.write(self._file, f"{line}\n".encode("utf-8", "surrogatepass"))
+
+    def die(self) -> None:
+        """Kill this process with -9; by its history its parent knows that it was made to."""
+        self.note(DIES, OK)
+        os.kill(os.getpid(), signal.SIGKILL)
 
     @contextlib.contextmanager
     def asking(

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import random
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from typing import TypeAlias
 
-from agentbus.torture.history import OK, HistoryEntry, Scribe
+from agentbus.torture.history import OK, Scribe
 from agentbus.torture.network import Proxy
 from agentbus.torture.server import DisposableServer
 
@@ -34,6 +36,13 @@ _STALL = (0.1, 1.5)
 _FULL = (0.1, 1.0)
 _SHIFTS = (-7200.0, -60.0, -3.0, 3.0, 60.0, 7200.0)
 _SHIFTED = (0.5, 3.0)
+# The most that a server's log loses of its end, in bytes.
+_LARGEST_LOSS = 8000
+
+# Does a fault, and returns whether it happened. One that takes time returns a generator: at each tick it
+# yields whether the fault has happened by now, and at the end of the run it is closed.
+Steps: TypeAlias = Generator[bool, None, None]
+Fault: TypeAlias = Callable[[], bool | Steps]
 
 
 class Client:
@@ -100,13 +109,14 @@ class Client:
 class Nemesis:
     """Does its faults one after the other, about `gap` seconds apart.
 
-    `wanted` is how many of each kind. The method in `acts` does one: it returns True if the fault happened,
-    False if there was no victim (it is tried again later), and None if it has begun: then `proven`
-    counts it later, or `unproven` repeats it.
+    `wanted` is how many of each kind, and `faults` has what does them. One that did not happen, for want of
+    a victim or by its end, is tried again later. `fit` tells whether a client can be hurt now.
     """
 
     # One of these is by how many seconds the server's clock leaps.
     leaps: Sequence[float] = _SHIFTS
+    # The share of the server's deaths in which it loses the end of its log.
+    loses_tail = 0.0
 
     def __init__(
         self,
@@ -115,6 +125,8 @@ class Nemesis:
         seed: int,
         clients: Sequence[Client],
         server: DisposableServer | None,
+        *,
+        fit: Callable[[Client], bool] = lambda _client: True,
     ) -> None:
         self.wanted = wanted
         self.clients = clients
@@ -129,12 +141,14 @@ class Nemesis:
         self.log: Scribe | None = None
         # How often a fault found no victim, so that there must be more work.
         self.hunger = 0
-        self._begun = 0
+        # How often the server's log has lost its end.
+        self.truncated = 0
+        self._fit = fit
         self._next = time.monotonic() + gap
-        self._later: list[tuple[float, Callable[[], None]]] = []
+        self._running: list[_RunningFault] = []
         # What is wrong with the server now: one thing at a time.
         self._server_is: str | None = None
-        self.acts: dict[str, Callable[[], bool | None]] = {
+        self.faults: dict[str, Fault] = {
             KILL: self.kill,
             FREEZE: self.freeze,
             CUT: self.cut,
@@ -157,193 +171,221 @@ class Nemesis:
     @property
     def finished(self) -> bool:
         """Whether all faults have happened, and what they damaged for a while is repaired."""
-        return not (self._left or self._later or self._begun)
+        return not (self._left or self._running)
 
     @property
     def serves(self) -> bool:
         """Whether the server runs and accepts everything."""
         return self._server_is is None
 
-    def wants(self, kind: str) -> bool:
-        """Tell whether faults of a kind are still to be done."""
-        return kind in self._left
+    def left(self, kind: str) -> int:
+        """Return how many faults of a kind are still to be done."""
+        return self._left.count(kind)
 
     def tick(self) -> None:
-        """End what has lasted long enough, and do the next fault when it is due."""
-        now = time.monotonic()
-        for when, act in list(self._later):
-            if now >= when:
-                self._later.remove((when, act))
-                act()
-        if not self._left or now < self._next:
+        """Go on with the faults that take time, and do the next one when it is due."""
+        for running in list(self._running):
+            self._go_on(running)
+        if not self._left or time.monotonic() < self._next:
             return
         kind = self._left.pop(0)
-        outcome = self.acts[kind]()
-        if outcome is not False and self.log is not None:
-            self.log.note(kind, OK, server=self._server_is)
-        if outcome:
-            self.counts[kind] += 1
-        elif outcome is None:
-            self._begun += 1
+        outcome = self.faults[kind]()
+        if isinstance(outcome, Generator):
+            self._running.append(_RunningFault(kind, outcome))
+            self._go_on(self._running[-1])
+        elif outcome:
+            self._count(kind)
         else:
             self._again(kind)
-            self.hunger += 1
-        self._next = now + self.gap * self.chance.uniform(0.5, 1.5)
+        self._next = time.monotonic() + self.gap * self.chance.uniform(0.5, 1.5)
 
-    def saw(self, entry: HistoryEntry) -> None:
-        """Learn from a line of a history what its process does."""
+    def wait(self) -> None:
+        """Begin no fault in the next `gap` seconds."""
+        self._next = time.monotonic() + self.gap
 
-    def proven(self, kind: str) -> None:
-        """Count a fault that had begun and had its effect."""
-        self._begun -= 1
+    def _go_on(self, running: _RunningFault) -> None:
+        happened = next(running.steps, None)
+        if happened is None:
+            self._running.remove(running)
+            if not running.happened:
+                self._again(running.kind)
+        elif happened and not running.happened:
+            running.happened = True
+            self._count(running.kind)
+
+    def _count(self, kind: str) -> None:
         self.counts[kind] += 1
-
-    def unproven(self, kind: str) -> None:
-        """Do a fault again that had begun and had no effect."""
-        self._begun -= 1
-        self._again(kind)
+        if self.log is not None:
+            self.log.note(kind, OK, server=self._server_is)
 
     def _again(self, kind: str) -> None:
         self._left.insert(self.chance.randint(0, len(self._left)), kind)
+        self.hunger += 1
 
     def happened(self, kind: str) -> bool:
         """Count a fault that happened by itself in place of one to be done; False if none is left."""
-        if kind in self._left:
-            self._left.remove(kind)
-            self.counts[kind] += 1
-            return True
-        return False
+        if kind not in self._left:
+            return False
+        self._left.remove(kind)
+        self._count(kind)
+        return True
+
+    def give_up(self) -> None:
+        """Do none of the faults that are still to be done."""
+        self._left.clear()
 
     def end(self) -> None:
         """Leave no process frozen, and no damage."""
-        while self._later:
-            self._later.pop(0)[1]()
-
-    def after(self, seconds: float, act: Callable[[], None]) -> None:
-        """Do something `seconds` later, or at the end."""
-        self._later.append((time.monotonic() + seconds, act))
+        while self._running:
+            self._running.pop().steps.close()
 
     # -- to clients --
 
     def victims(self) -> list[Client]:
         """Return the clients that can be hurt now."""
-        return [one for one in self.clients if one.alive and not (one.frozen or one.killed)]
+        return [
+            one
+            for one in self.clients
+            if one.alive and not (one.frozen or one.killed) and self._fit(one)
+        ]
 
-    def victim(self) -> Client | None:
-        """Choose one of them."""
-        found = self.victims()
+    def one_of(self, found: Sequence[Client]) -> Client | None:
+        """Choose one of these."""
         return self.chance.choice(found) if found else None
 
-    def kill(self) -> bool | None:
+    def victim(self) -> Client | None:
+        """Choose a client that can be hurt now."""
+        return self.one_of(self.victims())
+
+    def kill(self, one: Client | None = None) -> bool:
         """Kill one with -9."""
-        one = self.victim()
+        one = one or self.victim()
         if one is not None:
             one.kill()
         return one is not None
 
-    def freeze(self) -> bool | None:
+    def freeze(self, one: Client | None = None, seconds: float | None = None) -> Steps:
         """Stop one for a while."""
-        one = self.victim()
+        one = one or self.victim()
         if one is not None:
-            self.after(self.chance.uniform(*_FROZEN), one.freeze())
-        return one is not None
+            seconds = self.chance.uniform(*_FROZEN) if seconds is None else seconds
+            yield from lasting(seconds, one.freeze())
 
     # -- to their connections --
 
-    def _proxy(self) -> Proxy | None:
-        one = self.victim()
+    def proxy(self) -> Proxy | None:
+        """Choose a proxy of one that can be hurt now."""
+        one = self.one_of([one for one in self.victims() if one.proxies])
         return None if one is None else self.chance.choice(one.proxies)
 
-    def cut(self) -> bool | None:
+    def cut(self) -> bool:
         """Cut one's connections with a RST."""
-        proxy = self._proxy()
+        proxy = self.proxy()
         return proxy is not None and proxy.cut(reset=True) > 0
 
-    def silence(self) -> bool | None:
+    def silence(self) -> Steps:
         """Lose everything on one's connections, in one direction or both; neither side notices."""
-        proxy = self._proxy()
+        proxy = self.proxy()
         deaf, mute = self.chance.choice(((True, False), (False, True), (True, True)))
-        if proxy is None or not proxy.half_open(deaf=deaf, mute=mute):
-            return False
-        self.after(self.chance.uniform(*_SILENCE), proxy.forget)
-        return True
+        if proxy is not None and proxy.half_open(deaf=deaf, mute=mute):
+            yield from lasting(self.chance.uniform(*_SILENCE), proxy.forget)
 
-    def delay(self) -> bool | None:
+    def delay(self) -> Steps:
         """Delay replies for a while."""
-        proxy = self._proxy()
-        if proxy is None or proxy.delay:
-            return False
-        proxy.delay = self.chance.uniform(*_LATE)
-        self.after(self.chance.uniform(*_LATE_FOR), lambda: setattr(proxy, "delay", 0.0))
-        return True
+        proxy = self.proxy()
+        if proxy is not None and not proxy.delay:
+            proxy.delay = self.chance.uniform(*_LATE)
+            mend = functools.partial(setattr, proxy, "delay", 0.0)
+            yield from lasting(self.chance.uniform(*_LATE_FOR), mend)
 
-    def lose_reply(self) -> bool | None:
+    def lose_reply(self) -> bool:
         """Lose a reply: the server does what it was asked, and the client never learns of it."""
-        proxy = self._proxy()
-        if proxy is None or proxy.loses_reply:
-            return False
-        proxy.loses_reply = True
-        return True
+        return self._lose("loses_reply", True)
 
-    def lose_request(self) -> bool | None:
+    def lose_request(self) -> bool:
         """Lose a request before it reaches the server."""
-        proxy = self._proxy()
-        if proxy is None or proxy.loses_request:
+        return self._lose("loses_request", True)
+
+    def lose_reply_to(self, request: bytes) -> bool:
+        """Lose the reply to a request that holds this."""
+        return self._lose("loses", request)
+
+    def _lose(self, what: str, how: bytes | bool) -> bool:
+        proxy = self.proxy()
+        if proxy is None or getattr(proxy, what):
             return False
-        proxy.loses_request = True
+        setattr(proxy, what, how)
         return True
 
     # -- to the server --
 
-    def _to_server(self, act: Callable[[DisposableServer], bool | None]) -> bool:
+    def _to_server(self, fault: Callable[[DisposableServer], Steps]) -> Steps:
         """Do something to the server, unless something is wrong with it already."""
-        return self.server is not None and self.serves and act(self.server) is not False
+        if self.server is not None and self.serves:
+            yield from fault(self.server)
 
-    def _spoil(self, how: str, seconds: float, mend: Callable[[], None]) -> None:
+    def _spoilt(self, how: str, seconds: float, mend: Callable[[], None]) -> Steps:
         self._server_is = how
 
         def go_on() -> None:
             mend()
             self._server_is = None
 
-        self.after(seconds, go_on)
+        return lasting(seconds, go_on)
 
-    def kill_server(self, server: DisposableServer) -> None:
+    def kill_server(self, server: DisposableServer) -> Steps:
         """Kill it with -9, and start it again a little later."""
         server.kill()
-        self._spoil(SERVER_KILL, self.chance.choice(OUTAGES), server.start)
+        if self.chance.random() < self.loses_tail:
+            self.truncated += server.lose_tail(self.chance.randint(1, _LARGEST_LOSS))
+        return self._spoilt(SERVER_KILL, self.chance.choice(OUTAGES), server.start)
 
-    def wipe(self, server: DisposableServer) -> None:
+    def wipe(self, server: DisposableServer) -> Steps:
         """Delete all its data."""
         server.wipe(restart=self.chance.random() < 0.5)
+        yield True
 
-    def stall(self, server: DisposableServer) -> None:
+    def stall(self, server: DisposableServer) -> Steps:
         """Stop it for a while, as a slow disk does."""
         server.stop()
-        self._spoil(SLOW_DISK, self.chance.uniform(*_STALL), server.go_on)
+        return self._spoilt(SLOW_DISK, self.chance.uniform(*_STALL), server.go_on)
 
-    def starve(self, server: DisposableServer) -> None:
+    def starve(self, server: DisposableServer) -> Steps:
         """Make it refuse what needs memory."""
         server.starve()
-        self._spoil(FULL_MEMORY, self.chance.uniform(*_FULL), server.feed)
+        return self._spoilt(FULL_MEMORY, self.chance.uniform(*_FULL), server.feed)
 
-    def shift(self, server: DisposableServer) -> bool:
+    def shift(self, server: DisposableServer) -> Steps:
         """Make its clock leap, and leap back."""
-        if not server.has_clockwork:
-            return False
         server.shift(self.chance.choice(self.leaps))
-        self._spoil(CLOCK, self.chance.uniform(*_SHIFTED), lambda: server.shift(0))
-        return True
+        return self._spoilt(CLOCK, self.chance.uniform(*_SHIFTED), lambda: server.shift(0))
 
 
-def possible(
-    wanted: Mapping[str, int], server: DisposableServer | None, *, clock: bool = True
-) -> dict[str, int]:
+class _RunningFault:
+    """A fault that takes time."""
+
+    def __init__(self, kind: str, steps: Steps) -> None:
+        self.kind, self.steps = kind, steps
+        self.happened = False
+
+
+def lasting(seconds: float, mend: Callable[[], object]) -> Steps:
+    """Yield that a fault has happened for so long, then mend it."""
+    until = time.monotonic() + seconds
+    try:
+        yield True
+        while time.monotonic() < until:
+            yield True
+    finally:
+        mend()
+
+
+def possible(wanted: Mapping[str, int], server: DisposableServer | None) -> dict[str, int]:
     """Leave out the faults of a server that is not ours, and of a clock that cannot be shifted."""
     return {
         kind: number
         for kind, number in wanted.items()
         if number
         and not (kind in OF_SERVERS and server is None)
-        and not (kind == CLOCK and not (clock and server and server.has_clockwork))
+        and not (kind == CLOCK and not (server and server.has_clockwork))
     }

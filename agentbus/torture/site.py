@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import IO, Self
 
 from agentbus.core.errors import UsageError
-from agentbus.torture.history import HistoryEntry, HistoryReader
+from agentbus.torture.history import DIES, HistoryEntry, HistoryReader
 from agentbus.torture.nemesis import Client, Nemesis
 from agentbus.torture.network import Proxy
 from agentbus.torture.server import DisposableServer
@@ -78,48 +78,49 @@ class Site:
 
         `saw` takes each line of a history as it is written; `meanwhile` is called at each tick.
         """
-
-        def read() -> None:
-            for entry in self.reader.news():
-                nemesis.saw(entry)
-                saw(entry)
-
         until = time.monotonic() + seconds
         while time.monotonic() < until:
-            read()
+            self.read(saw)
             nemesis.tick()
             meanwhile()
-            self._replace(read)
+            self._replace(saw)
             if nemesis.finished and over():
                 break
             time.sleep(_GLANCE)
         in_time = time.monotonic() < until
         nemesis.end()
-        read()
+        self.read(saw)
         return in_time
+
+    def read(self, saw: Callable[[HistoryEntry], None]) -> None:
+        """Take what was written since."""
+        for entry in self.reader.news():
+            if entry.op == DIES:
+                self.client(entry.who).killed = True
+            saw(entry)
 
     @property
     def finished(self) -> bool:
         """Whether every process is done."""
         return len(self._finished) == len(self.clients)
 
-    def meant(self, client: Client) -> bool:
-        """Tell whether a process that has just ended was made to end."""
-        return client.killed
+    def client(self, name: str) -> Client:
+        """Return the client of this name."""
+        return next(one for one in self.clients if one.name == name)
 
-    def _replace(self, read: Callable[[], None]) -> None:
+    def _replace(self, saw: Callable[[HistoryEntry], None]) -> None:
         for client in self.clients:
             process = client.process
             if process is None or client.name in self._finished or process.poll() is None:
                 continue
             process.communicate()
             # Its last lines may say that it had to die.
-            read()
+            self.read(saw)
             if process.returncode == 0:
                 self._finished.add(client.name)
                 continue
             self.deaths += 1
-            if not self.meant(client):
+            if not client.killed:
                 said = (self.errors / client.name).read_text(errors="replace")[-_SHOWN:]
                 self.ended.append(f"{client.name} ended with {process.returncode}: {said}")
             self._start(client)

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import abc
 import contextlib
 import json
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 import agentbus
 from agentbus.torture.assignment import Assignment
 from agentbus.torture.history import HistoryEntry, Scribe
 from agentbus.torture.mode import Trial
-from agentbus.torture.nemesis import Client, Nemesis, possible
+from agentbus.torture.nemesis import Client, Fault, Nemesis, possible
 from agentbus.torture.server import DisposableServer
 from agentbus.torture.site import Site, through, upstream_of
 from agentbus.torture.verdict import Verdict, found_by
@@ -37,7 +38,7 @@ def server_of(trial: Trial, *options: str, clock: bool = True) -> Iterator[Dispo
             bus.clear()
 
 
-class Workload(Site):
+class Workload(Site, abc.ABC):
     """Base of the modes' workloads; `evidence` does the work, and returns what `checks` judge.
 
     `problems` are violations that the run itself notices, by name. `limit` is how far the processes may go.
@@ -57,6 +58,7 @@ class Workload(Site):
         self.problems: dict[str, list[str]] = {"ended_by_themselves": self.ended}
         self.limit = (0, False)
         self.began = time.monotonic()
+        self.nemesis = Nemesis({}, 1.0, 0, self.clients, None)
         self._told = 0.0
         self._faults_history = Scribe(self.place / "faults")
 
@@ -66,18 +68,26 @@ class Workload(Site):
         with server_of(trial) as server, cls(trial, server) as workload:
             yield workload.verdict()
 
+    @abc.abstractmethod
     def evidence(self) -> Any:
         """Do the work, and return what is known in the end."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def figures(self, evidence: Any) -> dict[str, Any]:
         """Count what was done."""
-        raise NotImplementedError
+
+    def own_faults(self) -> Mapping[str, Fault]:
+        """Return the faults that this mode has of its own, or does in its own way."""
+        return {}
+
+    def fit(self, client: Client) -> bool:
+        """Tell whether a client can be hurt now."""
+        return True
 
     def saw(self, entry: HistoryEntry) -> None:
         """Take a line of a process's history."""
 
-    def pace(self, nemesis: Nemesis) -> None:
+    def pace(self) -> None:
         """Decide, at each tick, how far the processes may go."""
 
     def verdict(self) -> Verdict:
@@ -91,16 +101,21 @@ class Workload(Site):
             *(self.figures(evidence), violations, self.place, self.trial.control),
         )
 
-    def possible(self, faults: dict[str, int]) -> dict[str, int]:
-        """Leave out the faults that cannot be done to this server."""
-        return possible(faults, self.server)
+    def new_nemesis(self, wanted: Mapping[str, int], gap: float) -> Nemesis:
+        """Take a nemesis for those of these faults that can be done to this server."""
+        self.nemesis = Nemesis(
+            *(possible(wanted, self.server), gap, self.trial.seed, self.clients, self.server),
+            fit=self.fit,
+        )
+        self.nemesis.faults |= self.own_faults()
+        self.nemesis.log = self._faults_history
+        return self.nemesis
 
     def suffer(self, nemesis: Nemesis, over: Callable[[], bool], seconds: float) -> bool:
         """Run with faults, which count in the verdict; see `Site.run`."""
-        nemesis.log = self._faults_history
 
         def meanwhile() -> None:
-            self.pace(nemesis)
+            self.pace()
             if nemesis.total and time.monotonic() >= self._told + _TELLS_EVERY:
                 self._told = time.monotonic()
                 self.trial.tell(f"{nemesis.done} of {nemesis.total} faults")
@@ -112,7 +127,7 @@ class Workload(Site):
 
     def quietly(self, over: Callable[[], bool], seconds: float) -> bool:
         """Run without faults."""
-        return self.suffer(Nemesis({}, 1.0, 0, self.clients, None), over, seconds)
+        return self.run(Nemesis({}, 1.0, 0, self.clients, None), over, seconds, self.saw)
 
     def allow(self, number: int, *, over: bool = False) -> None:
         """Let the processes go as far as a number; `over` means that it will not be raised any more."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pathlib
 import subprocess
 import sys
 import time
@@ -9,14 +10,13 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from agentbus.torture.archive.nemesis import (
-    ARCHIVER,
-    KILL_AT_WORK,
-    TREE_KILL,
-    ArchiveNemesis,
-    descendants,
-)
-from agentbus.torture.nemesis import Client
+from agentbus.torture.archive.command import RAN
+from agentbus.torture.archive.faults import REPLAY_KILL, TREE_KILL, descendants
+from agentbus.torture.archive.site import ARCHIVER, REPLAYER
+from agentbus.torture.archive.workload import ArchiveRun
+from agentbus.torture.history import OK, HistoryEntry
+from agentbus.torture.mode import Trial
+from agentbus.torture.nemesis import Client, Nemesis
 
 PARENT = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'input()'])"
 
@@ -40,14 +40,25 @@ def until(done: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-def ticked(faults: ArchiveNemesis) -> bool:
+@pytest.fixture
+def archive(tmp_path: pathlib.Path, client: Client) -> ArchiveRun:
+    found = ArchiveRun(Trial(1, 1.0, tmp_path, url="redis://nowhere"), None)
+    found.clients.append(client)
+    return found
+
+
+def ticked(faults: Nemesis) -> bool:
     faults.tick()
     return faults.finished
 
 
-def test_one_is_killed_only_after_it_has_done_something(client: Client) -> None:
+def test_one_is_killed_only_after_it_has_done_something(
+    archive: ArchiveRun, client: Client
+) -> None:
     seen = [3]
-    faults = ArchiveNemesis({KILL_AT_WORK: 1}, 0.0, 1, [client], None, seen=lambda _pid: seen[0])
+    archive.seen = lambda _pid: seen[0]
+    client.name = REPLAYER
+    faults = archive.new_nemesis({REPLAY_KILL: 1}, 0.0)
     for _ in range(3):
         faults.tick()
     assert (faults.done, client.alive) == (0, True)
@@ -57,14 +68,15 @@ def test_one_is_killed_only_after_it_has_done_something(client: Client) -> None:
 
     assert client.process is not None
     assert client.process.wait() == -9
-    assert (faults.counts, faults.at_work, client.killed) == ({KILL_AT_WORK: 1}, 1, True)
+    assert (faults.counts, archive.at_work, client.killed) == ({REPLAY_KILL: 1}, 1, True)
 
 
-def test_a_tree_is_killed_with_all_that_it_started(client: Client) -> None:
+def test_a_tree_is_killed_with_all_that_it_started(archive: ArchiveRun, client: Client) -> None:
     assert client.process is not None
     ((below, _),) = descendants(client.process.pid)
     seen = [0]
-    faults = ArchiveNemesis({TREE_KILL: 1}, 0.0, 1, [client], None, seen=lambda _pid: seen[0])
+    archive.seen = lambda _pid: seen[0]
+    faults = archive.new_nemesis({TREE_KILL: 1}, 0.0)
     faults.tick()
     seen[0] += 1
 
@@ -82,11 +94,11 @@ def running(pid: int) -> bool:
     return bool(listed.stdout.strip()) and not listed.stdout.startswith("Z")
 
 
-def test_what_was_wanted_after_the_end_did_not_happen(client: Client) -> None:
-    faults = ArchiveNemesis(
-        {KILL_AT_WORK: 1}, 0.0, 1, [client], None, seen=lambda _pid: 0, over=lambda: True
-    )
+def test_what_was_wanted_after_the_end_did_not_happen(archive: ArchiveRun, client: Client) -> None:
+    faults = archive.new_nemesis({REPLAY_KILL: 1}, 0.0)
+    archive.saw(HistoryEntry(1, REPLAYER, RAN, OK, {"line": ["replay"], "code": 0}))
+    archive.pace()
 
     faults.tick()
 
-    assert (faults.finished, faults.counts, client.alive) == (True, {KILL_AT_WORK: 0}, True)
+    assert (faults.finished, faults.counts, client.alive) == (True, {REPLAY_KILL: 0}, True)

@@ -11,11 +11,11 @@ import pytest
 from agentbus.torture.flags import MODE
 from agentbus.torture.flags.contender import Resource, unfinished
 from agentbus.torture.flags.evidence import paired
-from agentbus.torture.flags.nemesis import FlagNemesis
 from agentbus.torture.flags.plan import RacePart, choice, flag_of, planned
+from agentbus.torture.flags.workload import Rounds
 from agentbus.torture.history import INVOKE, OK, HistoryEntry, Scribe
 from agentbus.torture.mode import Trial
-from agentbus.torture.nemesis import KILL
+from agentbus.torture.nemesis import KILL, Client
 
 ANN, BOB, CEM = "ann", "bob", "cem"
 
@@ -72,15 +72,30 @@ def test_the_same_seed_has_everybody_do_the_same() -> None:
     assert flag_of(2) == flag_of(4) != flag_of(1) != flag_of(3)
 
 
-def test_a_hunter_waits_for_a_holder_with_much_to_do() -> None:
-    hunter = FlagNemesis(1.0, {KILL: 1}, 0.0, 1, [], None)
-    hunter.tick()
-    assert hunter.wants(KILL), "it begins when somebody wants to hold"
+def test_a_hunter_waits_for_a_holder_with_much_to_do(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def take(who: str, section: float) -> None:
+        for phase in (INVOKE, OK):
+            of = {"n": 1, "flag": "f", "section": section}
+            rounds.saw(HistoryEntry(1, who, "announce", phase, of))
 
-    hunter.saw(HistoryEntry(1, ANN, "announce", INVOKE, {"n": 1, "flag": "f", "section": 0.01}))
-    hunter.tick()
+    killed: list[str] = []
+    monkeypatch.setattr(Client, "alive", True)
+    monkeypatch.setattr(Client, "kill", lambda one: killed.append(one.name))
+    rounds = Rounds(Trial(7, 1.0, tmp_path, url="redis://nowhere"), None)
+    rounds.plan = rounds.plan._replace(share=1.0)
+    rounds.clients += [Client(ANN, []), Client(BOB, [])]
+    hunter = rounds.new_nemesis({KILL: 1}, 0.0)
 
-    assert (hunter.wants(KILL), hunter.finished, hunter.counts) == (False, False, {KILL: 0})
+    take(ANN, 0.01)
+    hunter.tick()
+    hunter.tick()
+    assert (hunter.left(KILL), hunter.finished, hunter.counts) == (0, False, {KILL: 0})
+
+    take(BOB, 0.5)
+    hunter.tick()
+    assert (hunter.counts, killed, rounds.holders_hit) == ({KILL: 1}, [BOB], 1)
 
 
 def test_ten_minutes_are_a_thousand_rounds_of_fifty(tmp_path: pathlib.Path) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from agentbus.torture import nemesis
-from agentbus.torture.nemesis import FREEZE, KILL, SERVER_KILL, Client, Nemesis
+from agentbus.torture.nemesis import FREEZE, KILL, SERVER_KILL, Client, Nemesis, Steps
 
 
 @pytest.fixture
@@ -51,17 +51,30 @@ def test_what_is_frozen_goes_on_at_the_end(client: Client) -> None:
     assert (client.frozen, faults.finished, faults.victims()) == (False, True, [client])
 
 
-def test_a_fault_that_began_counts_only_once_it_is_proven(client: Client) -> None:
-    faults = Nemesis({KILL: 1}, 0.0, 1, [client], None)
-    faults.acts[KILL] = lambda: None
-    faults.tick()
-    assert (faults.done, faults.finished) == (0, False)
+def test_a_fault_that_takes_time_counts_once_it_has_happened_and_is_mended_in_the_end() -> None:
+    steps: list[str] = []
 
-    faults.unproven(KILL)
-    faults.tick()
-    faults.proven(KILL)
+    def fault(*happens: bool) -> Steps:
+        steps.append("begun")
+        try:
+            yield from happens
+        finally:
+            steps.append("mended")
 
-    assert (faults.done, faults.finished) == (1, True)
+    tries = [fault(False), fault(False, True, True)]
+    faults = Nemesis({KILL: 1}, 0.0, 1, [], None)
+    faults.faults[KILL] = lambda: tries.pop(0)
+    faults.tick()
+    assert (faults.done, faults.finished, steps) == (0, False, ["begun"])
+
+    # it ends without having happened, and is done again
+    faults.tick()
+    assert (faults.done, faults.hunger, steps[1:]) == (0, 1, ["mended", "begun"])
+    faults.tick()
+    assert (faults.done, faults.finished) == (1, False)
+    faults.end()
+
+    assert (faults.done, faults.finished, steps[3:]) == (1, True, ["mended"])
 
 
 def test_the_same_seed_gives_the_same_faults() -> None:
@@ -69,7 +82,7 @@ def test_the_same_seed_gives_the_same_faults() -> None:
         done: list[str] = []
         faults = Nemesis(dict.fromkeys(nemesis.OF_CLIENTS, 3), 0.0, seed, [], None)
         for kind in nemesis.OF_CLIENTS:
-            faults.acts[kind] = lambda kind=kind: done.append(kind) or True  # type: ignore[misc]
+            faults.faults[kind] = lambda kind=kind: done.append(kind) or True  # type: ignore[misc]
         while not faults.finished:
             faults.tick()
         return done

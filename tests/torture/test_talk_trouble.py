@@ -9,10 +9,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from agentbus.torture.history import OK, HistoryEntry, Scribe
+from agentbus.torture.history import INVOKE, OK, HistoryEntry, Scribe
+from agentbus.torture.mode import Trial
 from agentbus.torture.nemesis import KILL, Client
-from agentbus.torture.talk.nemesis import TalkNemesis
 from agentbus.torture.talk.plan import OVERTAKE, TalkPlan
+from agentbus.torture.talk.workload import Talk
 
 BOUND = 350
 
@@ -30,66 +31,76 @@ def clients() -> Iterator[list[Client]]:
         one.process.communicate()
 
 
-def trouble(place: pathlib.Path, clients: list[Client], **wanted: int) -> TalkNemesis:
-    plan = TalkPlan(3, 1000, BOUND, 0.0, wanted)
-    found = TalkNemesis(plan, wanted, 7, clients, None)
-    found.log = Scribe(place / "faults")
+def talk(place: pathlib.Path, clients: list[Client], **wanted: int) -> Talk:
+    """Return a talk of these three, who are to suffer this."""
+    found = Talk(Trial(7, 1.0, place, url="redis://nowhere"), None)
+    found.plan = TalkPlan(3, 1000, BOUND, 0.0, wanted)
+    found.clients.extend(clients)
+    found.new_nemesis(wanted, 0.0).log = Scribe(place / "faults")
     return found
 
 
-def spoken(who: str = "ada") -> HistoryEntry:
-    return HistoryEntry(0, who, "speak", OK, {"n": 1, "i": "1-1"})
+def speak(workload: Talk, who: str = "ada") -> None:
+    for phase in (INVOKE, OK):
+        of = {"n": 1, "t": "x", "o": None, "i": "1-1"}
+        workload.saw(HistoryEntry(0, who, "speak", phase, of))
 
 
 def test_who_is_overtaken_wakes_when_the_channel_was_trimmed_behind_it(
     tmp_path: pathlib.Path, clients: list[Client]
 ) -> None:
     # given one that sleeps
-    faults = trouble(tmp_path, clients, overtake=1)
-    faults.tick()
+    workload = talk(tmp_path, clients, overtake=1)
+    workload.nemesis.tick()
     (asleep,) = [one for one in clients if one.frozen]
 
     # when the others say more than the channel holds
     for _ in range(BOUND):
-        faults.saw(spoken())
-    faults.tick()
+        speak(workload)
+    workload.nemesis.tick()
     assert asleep.frozen
     for _ in range(BOUND):
-        faults.saw(spoken())
-    faults.tick()
+        speak(workload)
+    workload.nemesis.tick()
 
     # then it wakes, and it counts when it was told what it missed
-    assert (asleep.frozen, faults.finished, faults.counts[OVERTAKE]) == (False, False, 0)
-    faults.saw(HistoryEntry(0, asleep.name, "gap", OK, {"r": None, "m": 300}))
-    assert (faults.finished, faults.counts[OVERTAKE]) == (True, 1)
+    assert (asleep.frozen, workload.nemesis.finished, workload.nemesis.counts[OVERTAKE]) == (
+        False,
+        False,
+        0,
+    )
+    workload.saw(HistoryEntry(0, asleep.name, "gap", OK, {"r": None, "m": 300}))
+    workload.nemesis.tick()
+    workload.nemesis.tick()
+    assert (workload.nemesis.finished, workload.nemesis.counts[OVERTAKE]) == (True, 1)
 
 
 def test_there_is_enough_left_to_say_for_those_that_are_yet_to_be_overtaken(
     tmp_path: pathlib.Path, clients: list[Client]
 ) -> None:
-    faults = trouble(tmp_path, clients, overtake=2)
-    before = faults.needs
+    workload = talk(tmp_path, clients, overtake=2)
+    before = workload.kept_back
 
-    faults.tick()
+    workload.nemesis.tick()
 
     # Each of the other two says its part of what the channel holds.
-    assert before == 2 * faults.needs > 2 * BOUND / 2
-    assert faults.needs > 0
+    assert before == 2 * workload.kept_back > 2 * BOUND / 2
+    assert workload.kept_back > 0
 
 
 def test_nobody_sleeps_on_at_the_end(tmp_path: pathlib.Path, clients: list[Client]) -> None:
-    faults = trouble(tmp_path, clients, overtake=1)
-    faults.tick()
+    workload = talk(tmp_path, clients, overtake=1)
+    workload.nemesis.tick()
 
-    faults.end()
+    workload.nemesis.end()
 
     assert [one.frozen for one in clients] == [False] * 3
 
 
 def test_what_was_done_is_written_down(tmp_path: pathlib.Path, clients: list[Client]) -> None:
-    faults = trouble(tmp_path, clients, kill=2)
-    faults.tick()
-    faults.tick()
+    workload = talk(tmp_path, clients, kill=2)
+    workload.nemesis.tick()
+    workload.nemesis.tick()
 
     lines = (tmp_path / "faults").read_text().splitlines()
 

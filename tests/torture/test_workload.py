@@ -9,7 +9,7 @@ from typing import Any
 
 from agentbus.torture.assignment import Allowance
 from agentbus.torture.mode import Trial
-from agentbus.torture.nemesis import KILL, Nemesis
+from agentbus.torture.nemesis import KILL, Fault
 from agentbus.torture.workload import Workload
 
 
@@ -24,6 +24,9 @@ class Nothing(Workload):
 
     def evidence(self) -> list[str]:
         return ["a promise"]
+
+    def own_faults(self) -> dict[str, Fault]:
+        return {KILL: lambda: True}
 
     def figures(self, evidence: list[str]) -> dict[str, Any]:
         return {"promises": len(evidence)}
@@ -54,9 +57,7 @@ def test_faults_are_counted_over_all_parts_of_a_run_and_written_down(
 ) -> None:
     with nothing(tmp_path) as workload:
         for _ in range(2):
-            nemesis = Nemesis({KILL: 1}, 0.0, 1, [], None)
-            nemesis.acts[KILL] = lambda: True
-            assert workload.suffer(nemesis, lambda: True, 60)
+            assert workload.suffer(workload.new_nemesis({KILL: 1}, 0.0), lambda: True, 60)
         assert workload.quietly(lambda: True, 60)
 
     assert (workload.faults, workload.wanted) == ({KILL: 2}, {KILL: 2})

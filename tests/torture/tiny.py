@@ -15,7 +15,7 @@ import redis
 from agentbus.torture.assignment import Assignment, assigned
 from agentbus.torture.history import OK, HistoryEntry
 from agentbus.torture.mode import Mode, Trial
-from agentbus.torture.nemesis import KILL, SERVER_KILL, Nemesis
+from agentbus.torture.nemesis import KILL, SERVER_KILL
 from agentbus.torture.verdict import Verdict
 from agentbus.torture.workload import Workload, server_of
 
@@ -54,9 +54,7 @@ class Counting(Workload):
             assert one.process is not None
             return len(self.heard) >= self.trial.number(100) and self.pid == one.process.pid
 
-        wanted = self.possible({KILL: 2, SERVER_KILL: 1})
-        nemesis = Nemesis(wanted, 0.2, self.trial.seed, self.clients, self.server)
-        in_time = self.suffer(nemesis, over, _PATIENCE)
+        in_time = self.suffer(self.new_nemesis({KILL: 2, SERVER_KILL: 1}, 0.2), over, _PATIENCE)
         assert in_time, self.ended
         return self.heard
 

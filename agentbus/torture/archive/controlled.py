@@ -1,84 +1,66 @@
-"""Runs of archivers that are known to be wrong, until the checks have caught them."""
+"""The run of an archiver that is known to be wrong."""
 
 from __future__ import annotations
 
-import collections
-import time
+import json
+from collections.abc import Mapping
 from typing import Any
 
 from agentbus.torture.archive import controls, writing
-from agentbus.torture.archive.checks import CHECKS, ArchiveEvidence
-from agentbus.torture.archive.nemesis import ARCHIVER, KILL_AT_WORK, ArchiveNemesis
+from agentbus.torture.archive.checks import ArchiveEvidence
 from agentbus.torture.archive.reading import archived
-from agentbus.torture.archive.site import ArchiveSite
-from agentbus.torture.history import INVOKE, OK, HistoryEntry
-from agentbus.torture.verdict import found_by
+from agentbus.torture.archive.site import ARCHIVER, ArchiveSite
+from agentbus.torture.history import DIES, INVOKE, OK, HistoryEntry
+from agentbus.torture.nemesis import KILL, Client, Fault
 
-_KILLS, _LEAST = 4, 24
-_GAP = 0.2
+# Whether ids as text do harm depends on the last ones before a death.
+_DEATHS = 8
 _A_SECOND = 600.0
 _ENOUGH = 20_000
-_WITHIN = 45.0
 
 
 class ControlledArchive(ArchiveSite):
-    """A wrong archiver, killed again and again."""
+    """A wrong archiver, which kills itself again and again at its worst moment."""
 
-    patience = 300.0
-    _kills = 0
+    patience = 120.0
+
+    def own_faults(self) -> Mapping[str, Fault]:
+        return {KILL: lambda: False}
 
     def evidence(self) -> ArchiveEvidence:
-        """Kill it, judge what it leaves, and go on until it is caught or the time is up."""
-        self._rounds: collections.Counter[int] = collections.Counter()
-        self._idle: dict[str, str] = {}
-        path = str(self.path)
-        self.hire(
-            ARCHIVER,
-            lambda one: self.assign(one, controls.__name__, self.trial.control or "", path=path),
-        )
-        found = self._go_on()
-        # On a busy machine the time may be too short for enough deaths.
-        while not found_by(found, CHECKS) and (
-            time.monotonic() < self.began + _WITHIN or self._kills < _LEAST
-        ):
-            found = self._go_on()
-        return found
+        """Let it die while entries are written, and come to an end."""
+        nemesis = self.new_nemesis({KILL: _DEATHS}, 1.0)
+        self.hire(ARCHIVER, self._words)
+        writer = self.writer(0, _A_SECOND, _ENOUGH)
+        self.step("a wrong archiver dies", lambda: True, nemesis)
+        self.allow(0, over=True)
+        self.step("its writer ends", lambda: writer.done)
+        self.step("it comes to an end", self._at_end)
+        # It is not meant to archive other streams.
+        known = [x for x in self.reader.entries if x.phase == INVOKE or _meant(x)]
+        return ArchiveEvidence(known, archived(self.path)[0])
 
     def figures(self, evidence: ArchiveEvidence) -> dict[str, Any]:
         return {"acknowledged": self.acknowledged}
 
     def saw(self, entry: HistoryEntry) -> None:
         super().saw(entry)
-        if entry.op == controls.ROUND:
-            self._rounds[entry.of["pid"]] += 1
-            self._idle = {}
-        elif entry.op == controls.IDLE:
-            self._idle = entry.of["ids"]
+        if entry.op == DIES:
+            self.nemesis.happened(KILL)
 
-    def _go_on(self) -> ArchiveEvidence:
-        """Kill it some more times while entries are written, and let it come to an end."""
-        self.allow(0)
-        writer = self.writer(self._kills, _A_SECOND, _ENOUGH)
-        nemesis = ArchiveNemesis(
-            *({KILL_AT_WORK: _KILLS}, _GAP, self.trial.seed + self._kills, self.clients, None),
-            seen=self._rounds.__getitem__,
+    def _words(self, client: Client) -> list[str]:
+        dies_after = self.nemesis.chance.randint(2, 6) if self.nemesis.left(KILL) else 0
+        return self.assign(
+            *(client, controls.__name__, str(self.trial.control)),
+            path=str(self.path),
+            dies_after=dies_after,
         )
-        self.step("a wrong archiver is killed", lambda: True, nemesis)
-        self._kills += nemesis.done
-        self.allow(0, over=True)
-        self.step("its writer ends", lambda: writer.done)
-        self.step("it comes to an end", self._at_end)
-        entries = self.reader.entries
-        rows, _ = archived(self.path)
-        # It is not meant to archive other streams.
-        known = [entry for entry in entries if entry.phase == INVOKE or _meant(entry)]
-        return ArchiveEvidence(known, rows)
 
     def _at_end(self) -> bool:
-        """Tell whether it has found nothing more after the last entry of each stream."""
-        with self.look() as look:
-            ends = {stream: look.last(stream) for stream in controls.STREAMS}
-        return all(self._idle.get(stream) == last for stream, last in ends.items() if last)
+        """Tell whether it has gone on to the last entry of each stream."""
+        saved = self.path / controls.SAVED
+        ends = {name: self.look.last(name) or controls.BEGIN for name in controls.STREAMS}
+        return saved.exists() and json.loads(saved.read_bytes()) == ends
 
 
 def _meant(entry: HistoryEntry) -> bool:

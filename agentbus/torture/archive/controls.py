@@ -11,13 +11,16 @@ from typing import Any
 
 from agentbus.core.keys import Keys
 from agentbus.torture.archive import CHECKPOINT_FIRST, RESTART_AT_END, TEXT_ORDER
+from agentbus.torture.archive.reading import archived
 from agentbus.torture.archive.writing import CHANNEL
 from agentbus.torture.assignment import Assignment, assigned
-from agentbus.torture.history import OK
+from agentbus.torture.plain import plain_client
 
 # They archive streams that are not trimmed, so that what is missing was lost by them.
 STREAMS = (CHANNEL, "q:bulk", "q:bulk:high")
-ROUND, IDLE = "round", "idle"
+# The file of the ids.
+SAVED = "_checkpoint"
+BEGIN = "0-0"
 _COUNT = 100
 _PAUSE = 0.01
 
@@ -26,76 +29,54 @@ class NaiveArchiver:
     """Reads entries after the last ids, writes a file, and saves the ids, in some order."""
 
     def __init__(self, assignment: Assignment) -> None:
-        import redis
-
         self._how = assignment.kind
         self._scribe = assignment.scribe()
-        self._path = path = pathlib.Path(assignment.options["path"])
-        path.mkdir(exist_ok=True)
-        self._saved = path / "_checkpoint"
-        self._trouble = redis.RedisError
-        self._raw = redis.Redis.from_url(assignment.url, protocol=2, socket_timeout=2.0)
-        self._told: dict[str, str] = {}
-        self._streams = {Keys(assignment.project).stream(name): name for name in STREAMS}
+        self._path = pathlib.Path(assignment.options["path"])
+        self._path.mkdir(exist_ok=True)
+        self._saved = self._path / SAVED
+        # The number of rounds after which it dies, with one half of the last one done; 0 for never.
+        self._dies_after: int = assignment.options["dies_after"]
+        self._raw: Any = plain_client(assignment.url, retry=None, decode_responses=True)
+        keys = Keys(assignment.project)
+        self._streams = {keys.stream(name): name for name in STREAMS}
 
     def run(self) -> None:
         """Archive until killed."""
         ids = self._begin()
+        self._save(ids)
         while True:
-            asked: dict[Any, Any] = dict(ids)
-            try:
-                reply: Any = self._raw.xread(asked, count=_COUNT)
-            except self._trouble:
-                time.sleep(_PAUSE)
-                continue
+            reply = self._raw.xread({key: ids[name] for key, name in self._streams.items()}, _COUNT)
             if not reply:
-                self._tell(ids)
                 time.sleep(_PAUSE)
                 continue
-            for key, entries in reply:
-                ids[key.decode()] = entries[-1][0].decode()
+            pages = [(self._streams[key], entries) for key, entries in reply]
+            ids |= {name: entries[-1][0] for name, entries in pages}
             if self._how == CHECKPOINT_FIRST:
                 self._save(ids)
-                self._write(reply)
+                self._half_way()
+                self._write(pages)
             else:
-                self._write(reply)
+                self._write(pages)
+                self._half_way()
                 self._save(ids)
-            self._scribe.note(ROUND, OK, pid=os.getpid())
 
-    def _tell(self, ids: dict[str, str]) -> None:
-        if ids != self._told:
-            self._told = dict(ids)
-            named = {self._streams[key]: entry_id for key, entry_id in ids.items()}
-            self._scribe.note(IDLE, OK, ids=named)
+    def _half_way(self) -> None:
+        self._dies_after -= 1
+        if self._dies_after == 0:
+            self._scribe.die()
 
     def _begin(self) -> dict[str, str]:
+        ids = dict.fromkeys(STREAMS, BEGIN)
         if self._how == RESTART_AT_END and self._saved.exists():
-            return self._ends()
+            last = {name: self._raw.xrevrange(key, count=1) for key, name in self._streams.items()}
+            return ids | {name: entries[0][0] for name, entries in last.items() if entries}
         if self._how == TEXT_ORDER:
-            return self._greatest()
-        if self._saved.exists():
-            found: dict[str, str] = json.loads(self._saved.read_bytes())
-            return found
-        return dict.fromkeys(self._streams, "0-0")
-
-    def _ends(self) -> dict[str, str]:
-        while True:
-            try:
-                found: Any = {key: self._raw.xrevrange(key, count=1) for key in self._streams}
-            except self._trouble:
-                time.sleep(_PAUSE)
-                continue
-            return {key: last[0][0].decode() if last else "0-0" for key, last in found.items()}
-
-    def _greatest(self) -> dict[str, str]:
-        from agentbus.torture.archive.reading import archived
-
-        ids = dict.fromkeys(self._streams, "0-0")
-        for row in archived(self._path)[0]:
-            stream, entry_id = row.name
-            key = next(key for key, name in self._streams.items() if name == stream)
-            # As text 9 comes after 10.
-            ids[key] = max(ids[key], entry_id)
+            for row in archived(self._path)[0]:
+                stream, entry_id = row.name
+                # As text 9 comes after 10.
+                ids[stream] = max(ids[stream], entry_id)
+        elif self._saved.exists():
+            ids = json.loads(self._saved.read_bytes())
         return ids
 
     def _save(self, ids: dict[str, str]) -> None:
@@ -106,13 +87,12 @@ class NaiveArchiver:
             os.fsync(file.fileno())
         fresh.replace(self._saved)
 
-    def _write(self, reply: Any) -> None:
+    def _write(self, pages: Any) -> None:
         from agentbus.pipeline.rows.decoding import batch
 
-        for key, entries in reply:
-            name = self._streams[key.decode()]
+        for name, entries in pages:
             flat = [
-                (entry_id, [word for pair in fields.items() for word in pair])
+                (entry_id.encode(), [word.encode() for pair in fields.items() for word in pair])
                 for entry_id, fields in entries
             ]
             self._append(batch([(name, flat)]))

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import pathlib
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any
 
-from agentbus.core.settings import Settings
-from agentbus.store.steps import Command
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from agentbus.core.keys import Keys
 from agentbus.torture.archive.checks import (
     ArchivedRow,
     Counted,
@@ -19,11 +21,10 @@ from agentbus.torture.archive.checks import (
     sound,
 )
 from agentbus.torture.archive.writing import CHANNEL
-
-if TYPE_CHECKING:
-    from agentbus.store.steps import Op
+from agentbus.torture.plain import plain_client
 
 _PAGE = 5000
+_ANSWERS_WITHIN = 30.0
 # The columns that hold fields of the entry, by the field's name.
 _CHANNEL = {"agent_id": "agent", "topic": "topic", "event": "event"}
 _COLUMNS: dict[str, dict[str, str]] = {
@@ -91,42 +92,29 @@ def counted(path: pathlib.Path) -> tuple[dict[str, Counted], set[str]]:
 
 
 class Look:
-    """Reads a project's streams on the server, past all faults of clients."""
+    """Reads a project's streams on the server."""
 
-    def __init__(self, settings: Settings) -> None:
-        from agentbus.pipeline.source.range_reader import RangeReader
-
-        self._reader = RangeReader(settings)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_exc: object) -> None:
-        self._reader.__exit__()
+    def __init__(self, url: str, project: str) -> None:
+        self._keys = Keys(project)
+        # A connection from before a restart is of no use any more.
+        retry = Retry(NoBackoff(), 1)
+        self._raw: Any = plain_client(url, _ANSWERS_WITHIN, retry=retry, decode_responses=True)
 
     def length(self, stream: str) -> int:
-        """Return how many entries a stream has. Raises `BackendUnavailable`."""
-        return int(self._ask("XLEN", stream))
+        """Return how many entries a stream has. Raises `RedisError`."""
+        return int(self._raw.xlen(self._keys.stream(stream)))
 
     def entries(self, stream: str) -> Iterator[tuple[str, dict[str, str]]]:
         """Yield a stream's entries, page by page."""
         after = "-"
-        while page := self._ask("XRANGE", stream, after, "+", "COUNT", _PAGE):
-            for entry_id, flat in page:
-                words = [word.decode() for word in flat]
-                yield entry_id.decode(), dict(zip(words[::2], words[1::2], strict=True))
-            after = f"({page[-1][0].decode()}"
+        while page := self._raw.xrange(self._keys.stream(stream), after, "+", _PAGE):
+            yield from page
+            after = f"({page[-1][0]}"
 
     def last(self, stream: str) -> str | None:
         """Return the id of a stream's last entry."""
-        found = self._ask("XREVRANGE", stream, "+", "-", "COUNT", 1)
-        return found[0][0].decode() if found else None
-
-    def _ask(self, command: str, stream: str, *rest: str | int) -> Any:
-        def op() -> Op[Any]:
-            return (yield Command(command, self._reader.scope.keys.stream(stream), *rest))
-
-        return self._reader.run(op())
+        found = self._raw.xrevrange(self._keys.stream(stream), count=1)
+        return found[0][0] if found else None
 
     def rows(self, kinds: dict[str, str]) -> list[ArchivedRow]:
         """Return the entries of these streams, which are given with their kind."""

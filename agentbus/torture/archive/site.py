@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import pathlib
 import time
 from collections.abc import Callable, Sequence
@@ -10,7 +11,6 @@ from agentbus.core.clock import rfc3339
 from agentbus.core.settings import Settings
 from agentbus.torture.archive import command, writing
 from agentbus.torture.archive.checks import CHECKS
-from agentbus.torture.archive.nemesis import ARCHIVER, REPLAYER, WRITER
 from agentbus.torture.archive.reading import Look
 from agentbus.torture.history import OK, HistoryEntry
 from agentbus.torture.mode import Trial
@@ -19,6 +19,7 @@ from agentbus.torture.server import DisposableServer
 from agentbus.torture.site import through
 from agentbus.torture.workload import Workload
 
+ARCHIVER, WRITER, REPLAYER = "archiver", "writer", "replayer"
 AGAIN = "again"
 _GLANCE = 0.5
 _TWO_DAYS = 172_800.0
@@ -39,9 +40,10 @@ class ArchiveSite(Workload):
         self.acknowledged = 0
         self.problems["unfinished"] = []
         self._scratch = trial.place / "scratch"
-        self._others = 0
         self._compactions: list[Client] = []
         self._looked = 0.0
+        # Past all faults of clients.
+        self.look = Look(self.url, self.project)
         self._scratch.mkdir(parents=True)
         (self.place / "said").mkdir()
         (self.place / writing.CONFIG).write_text(writing.POLICIES)
@@ -61,32 +63,22 @@ class ArchiveSite(Workload):
             f"{WRITER}-that-works", lambda one: self.assign(one, writing.__name__, writing.WORKER)
         )
 
-    def archiver(self, name: str = ARCHIVER) -> Client:
-        """Start a continuous archiver."""
+    def archiver(self, which: str = "") -> Client:
+        """Start a continuous archiver; `which` names it beside another."""
         line = ["archive", str(self.path), "--continuous", "--interval", "0.1", "--hold", "--json"]
-        return self.commands(name, [line])
-
-    def second(self) -> Callable[[], None]:
-        """Start another archiver by mistake, and return what ends it."""
-        self._others += 1
-        client = self.archiver(f"{ARCHIVER}-too-{self._others}")
-
-        def end() -> None:
-            self.clients.remove(client)
-            client.end()
-
-        return end
+        return self.commands(self._named(which), [line])
 
     def compact(self) -> bool:
         """Start a compaction of all that is archived by then; False if nothing is."""
         if not any(self.path.glob("kind=*")):
             return False
-        self._others += 1
         later = rfc3339(time.time() + _TWO_DAYS)[:10]
         line = ["archive", "compact", str(self.path), "--before", later, "--json"]
-        name = f"{ARCHIVER}-compacts-{self._others}"
-        self._compactions.append(self.commands(name, [line, command.DONE]))
+        self._compactions.append(self.commands(self._named("compacts"), [line, command.DONE]))
         return True
+
+    def _named(self, which: str) -> str:
+        return f"{ARCHIVER}-{which}-{len(self.clients)}" if which else ARCHIVER
 
     @property
     def compacted(self) -> bool:
@@ -126,10 +118,6 @@ class ArchiveSite(Workload):
         """The judge's settings."""
         return writing.settings_of("judge", self.url, self.project, str(self.place))
 
-    def look(self) -> Look:
-        """Return what reads the server, past all faults of clients."""
-        return Look(self.settings)
-
     # -- what happens --
 
     def saw(self, entry: HistoryEntry) -> None:
@@ -147,6 +135,6 @@ class ArchiveSite(Workload):
             self._looked = time.monotonic()
             return over()
 
-        nemesis = nemesis or Nemesis({}, 1.0, 0, [], None)
-        if not self.suffer(nemesis, now, self.patience):
+        run = functools.partial(self.suffer, nemesis) if nemesis else self.quietly
+        if not run(now, self.patience):
             self.problems["unfinished"].append(f"{what}: not over after {self.patience:.0f} s")

@@ -12,13 +12,16 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from agentbus.core.errors import AgentBusError, BackendUnavailable, EpochMismatch
-from agentbus.torture.archive import command, nemesis, writing
+import redis
+
+from agentbus.core.errors import AgentBusError, EpochMismatch
+from agentbus.torture.archive import command, faults, writing
 from agentbus.torture.archive.checks import ArchivedRow, ArchiveEvidence
 from agentbus.torture.archive.controlled import ControlledArchive
-from agentbus.torture.archive.nemesis import ARCHIVER, RESTORE, ArchiveNemesis, Versions
+from agentbus.torture.archive.faults import RESTORE, HurtArchive, Versions
 from agentbus.torture.archive.reading import archived, counted, kind_of
-from agentbus.torture.archive.site import AGAIN, ArchiveSite
+from agentbus.torture.archive.site import AGAIN, ARCHIVER, REPLAYER
+from agentbus.torture.history import HistoryEntry
 from agentbus.torture.mode import Trial
 from agentbus.torture.nemesis import Client
 from agentbus.torture.server import DisposableServer
@@ -51,7 +54,7 @@ def torture(trial: Trial) -> Iterator[Verdict]:
         yield stack.enter_context(made(trial, server)).verdict()
 
 
-class ArchiveRun(ArchiveSite):
+class ArchiveRun(HurtArchive):
     """Archives, verifies, replays, and goes on after the server went back in time."""
 
     def __init__(self, trial: Trial, server: DisposableServer | None) -> None:
@@ -62,6 +65,8 @@ class ArchiveRun(ArchiveSite):
         self._disagreed = self.problems["verify_disagrees"] = []
         self._went_on = self.problems["went_on_after_a_restore"] = []
         self._figures: dict[str, Any] = {}
+        # The exit codes of the command lines that ran, by process.
+        self._codes: dict[str, list[int]] = collections.defaultdict(list)
         self._looked_at_replay, self._there = 0.0, 0
 
     def evidence(self) -> ArchiveEvidence:
@@ -70,21 +75,25 @@ class ArchiveRun(ArchiveSite):
         # How long the server's log was when all was archived.
         written = self.server.written if self.server is not None else 0
         self._replay()
-        with self.look() as look:
-            replayed = look.replayed(_REPLAYED)
+        replayed = self.look.replayed(_REPLAYED)
         if self.server is not None and self.trial.minutes >= 1:
             self._restore(self.server, self.server.written - written + _TAIL, evidence.rows)
         self._figures["replayed"] = len(replayed)
         # Compactions that failed.
         self.ended += [
-            f"{entry.who}: {entry.of}"
-            for entry in self.reader.entries
-            if entry.op == command.RAN and entry.who.startswith(ARCHIVER) and entry.of["code"]
+            f"{name} ended with {codes}"
+            for name, codes in self._codes.items()
+            if name.startswith(ARCHIVER) and any(codes)
         ]
         return evidence._replace(replayed=replayed)
 
     def figures(self, evidence: ArchiveEvidence) -> dict[str, Any]:
         return self._figures
+
+    def saw(self, entry: HistoryEntry) -> None:
+        super().saw(entry)
+        if entry.op == command.RAN:
+            self._codes[entry.who].append(entry.of["code"])
 
     # -- archived --
 
@@ -98,14 +107,10 @@ class ArchiveRun(ArchiveSite):
         self.step("writing begins", self._all_streams)
         archiver = self.archiver()
         versions = Versions(self.path)
-        wanted = self.possible(nemesis.wanted(self.trial))
-        faults = ArchiveNemesis(
-            *(wanted, seconds / sum(wanted.values()), self.trial.seed, self.clients, self.server),
-            seen=versions.of,
-            second=self.second,
-            compact=self.compact,
-        )
-        self.step("archivers are killed", lambda: self.acknowledged >= self._entries, faults)
+        self.seen = versions.of
+        wanted = faults.wanted(self.trial)
+        nemesis = self.new_nemesis(wanted, seconds / sum(wanted.values()))
+        self.step("archivers are killed", lambda: self.acknowledged >= self._entries, nemesis)
         self.allow(0, over=True)
         self.step("writers end", lambda: all(each.done for each in writers))
         self.step("compactions end", lambda: self.compacted)
@@ -120,7 +125,7 @@ class ArchiveRun(ArchiveSite):
         if code := self._stop(archiver):
             self.ended.append(f"{archiver.name} was stopped, and ended with {code}")
         versions.look()
-        self._figures |= {"versions": versions.number, "killed_at_work": faults.at_work}
+        self._figures |= {"versions": versions.number, "killed_at_work": self.at_work}
 
     def _stop(self, client: Client) -> int:
         """Stop a process, which is not replaced, and return its exit code."""
@@ -134,8 +139,7 @@ class ArchiveRun(ArchiveSite):
         return process.returncode
 
     def _all_streams(self) -> bool:
-        with self.look() as look:
-            return all(look.length(name) for name in writing.STREAMS)
+        return all(self.look.length(name) for name in writing.STREAMS)
 
     def _complete(self) -> bool:
         from agentbus.pipeline.archives.verify import status
@@ -150,8 +154,7 @@ class ArchiveRun(ArchiveSite):
         """Read the archive and the server."""
         rows, holes = archived(self.path)
         log, unshown = counted(self.path)
-        with self.look() as look:
-            server = look.rows({name: kind_of(name) for name in log})
+        server = self.look.rows({name: kind_of(name) for name in log})
         self._figures |= {"acknowledged": self.acknowledged, "archived": len(rows)}
         self._figures["gone_and_counted"] = sum(hole.lost for hole in holes)
         self.problems["shown_wrongly"] = sorted(unshown)
@@ -161,7 +164,7 @@ class ArchiveRun(ArchiveSite):
 
     def _verified(self, name: str) -> list[int]:
         """Take what `archive verify` said in a process, and return the exit codes of its command lines."""
-        codes = self._codes(name)
+        codes = self._codes[name]
         lines = self.said(name).read_text().splitlines()
         told = [json.loads(line) for line in lines if "duplicates" in line]
         self._disagreed += [f"{name}: {each}" for each in told if not each["ok"]]
@@ -169,35 +172,33 @@ class ArchiveRun(ArchiveSite):
             self._disagreed.append(f"{name}: exit codes {codes}")
         return codes
 
-    def _codes(self, name: str) -> list[int]:
-        entries = self.reader.entries
-        return [x.of["code"] for x in entries if x.who == name and x.op == command.RAN]
-
     # -- replayed --
 
     def _replay(self) -> None:
         rows = sum(1 for row in archived(self.path)[0] if row.kind == "queue")
-        wanted = self.possible(nemesis.wanted_of_replay(self.trial))
+        wanted = faults.wanted_of_replay(self.trial)
         client = self.replayer(rows / (sum(wanted.values()) * _REPLAY_GAP * 2 + _REPLAY_LEAST))
-        faults = ArchiveNemesis(
-            *(wanted, _REPLAY_GAP, self.trial.seed, [client], self.server),
-            seen=lambda _pid: self._published(),
-            over=lambda: bool(self._codes(client.name)),
-        )
+        self.seen = lambda _pid: self._published()
         # Earlier faults would only meet the start of Spark.
         self.step("a replay begins", lambda: self._published() > 0)
-        self.step("a replay is killed", lambda: client.done, faults)
+        nemesis = self.new_nemesis(wanted, _REPLAY_GAP)
+        self.step("a replay is killed", lambda: client.done, nemesis)
         codes = self._verified(client.name)
         if codes[:1] != [0]:
             self.ended.append(f"the replay's command lines ended with {codes}")
+
+    def pace(self) -> None:
+        if REPLAYER in self._codes:
+            # What would still be done to the replay comes too late.
+            self.nemesis.give_up()
 
     def _published(self) -> int:
         """Return about how many entries are published; 0 while the server is away."""
         if time.monotonic() < self._looked_at_replay + _GLANCE:
             return self._there
         self._looked_at_replay, self._there = time.monotonic(), 0
-        with contextlib.suppress(BackendUnavailable), self.look() as look:
-            self._there = look.length(f"q:{AGAIN}")
+        with contextlib.suppress(redis.RedisError):
+            self._there = self.look.length(f"q:{AGAIN}")
         return self._there
 
     # -- gone back in time --

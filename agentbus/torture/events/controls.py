@@ -1,7 +1,6 @@
 """The processes of relays and consumers as many write them at first; the checks must catch them.
 
-The name of its control is what a part does wrong. Without one it is sound: its work and its mark are in one
-transaction.
+The name of its control is what a part does wrong. Without one it is sound as long as it lives.
 """
 
 from __future__ import annotations
@@ -9,7 +8,6 @@ from __future__ import annotations
 import os
 import signal
 import threading
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -23,45 +21,30 @@ from agentbus.core.keys import Keys
 from agentbus.events import open_ledger
 from agentbus.torture.assignment import Assignment, assigned
 from agentbus.torture.events.plan import READS, READY, RELAY, ROUND, STOPS
-from agentbus.torture.events.shop import METADATA, act
+from agentbus.torture.events.shop import act
 from agentbus.torture.events.worker import until_sigterm
 from agentbus.torture.history import INVOKE, OK
 from agentbus.torture.nemesis import FREEZE, KILL
 
 _PAUSE = 0.02
 _AT_ONCE = 20
-MARKS = sa.Table(
-    "torture_marks",
-    METADATA,
-    sa.Column("role", sa.Text, primary_key=True),
-    sa.Column("at", sa.Text, nullable=False),
-)
-SEEN = sa.Table(
-    "torture_seen",
-    METADATA,
-    sa.Column("consumer", sa.Text, primary_key=True),
-    sa.Column("uuid", sa.Text, primary_key=True),
-)
-LEASES = sa.Table(
-    "torture_leases",
-    METADATA,
-    sa.Column("role", sa.Text, primary_key=True),
-    sa.Column("owner", sa.Text, nullable=False),
-    sa.Column("expires", sa.Float, nullable=False),
-)
 
 
 class NaivePart:
-    """A relay or a consumer; each of its ways to work is a method that returns whether it did anything."""
+    """A relay or a consumer; each of its ways to work is a method that returns whether it did anything.
+
+    A consumer keeps in Redis how far it is, what it has done, and its lease.
+    """
 
     def __init__(self, assignment: Assignment) -> None:
         options = assignment.options
         self._role, self._control = assignment.kind, options["control"]
         self._ledger = open_ledger(options["database"])
+        self._outbox = self._ledger.tables.outbox
         self._keys = Keys(assignment.project)
         self._scribe = assignment.scribe()
         self._name = f"{self._role}-{os.getpid()}"
-        self._lasts: float = options["lease"]
+        self._lease_ms = round(options["lease"] * 1000)
         # What happens to it at its worst moment: `kill`, `freeze` or nothing.
         self._worst: str | None = options["dies"]
         self._stopped = threading.Event()
@@ -91,130 +74,103 @@ class NaivePart:
 
     def poll_by_id(self) -> bool:
         """Publish, then mark, what has a higher id than before: but ids are not committed in order."""
-        with self._ledger.engine.begin() as connection:
-            rows = self._above(connection)
-        for row in rows:
-            self._publish(row)
-        with self._ledger.engine.begin() as connection:
-            self._to(connection, str(rows[-1].id) if rows else None)
+        marked = sa.select(sa.func.coalesce(sa.func.max(self._outbox.c.id), 0))
+        rows = self._rows(
+            self._outbox.c.id
+            > marked.where(self._outbox.c.position_ms.is_not(None)).scalar_subquery()
+        )
+        self._publish(rows)
+        self._mark(rows)
         return bool(rows)
 
     def mark_first(self) -> bool:
         """Mark, then publish: a death in between loses it."""
-        box = self._ledger.tables.outbox
-        with self._ledger.engine.begin() as connection:
-            waits = box.c.position_ms.is_(None)
-            rows = connection.execute(sa.select(box).where(waits).order_by(box.c.id)).all()
-            mine = box.c.id.in_([row.id for row in rows])
-            connection.execute(sa.update(box).where(mine).values(position_ms=1, position_seq=1))
+        rows = self._rows(self._outbox.c.position_ms.is_(None))
+        self._mark(rows)
         if rows:
             self._half_way()
-        for row in rows:
-            self._publish(row)
+        self._publish(rows)
         return bool(rows)
 
-    def _above(self, connection: sa.Connection) -> list[Any]:
-        box = self._ledger.tables.outbox
-        last = int(self._mark(connection))
-        asked = sa.select(box).where(box.c.id > last).order_by(box.c.id).limit(_AT_ONCE)
-        return list(connection.execute(asked))
+    def _rows(self, wanted: sa.ColumnElement[bool]) -> list[Any]:
+        box = self._outbox
+        with self._ledger.engine.begin() as connection:
+            return list(connection.execute(sa.select(box).where(wanted).order_by(box.c.id)))
 
-    def _publish(self, row: Any) -> None:
-        self._server.xadd(self._keys.events(row.stream), {"event_uuid": row.event_uuid})
+    def _mark(self, rows: list[Any]) -> None:
+        these = self._outbox.c.id.in_([row.id for row in rows])
+        with self._ledger.engine.begin() as connection:
+            connection.execute(
+                sa.update(self._outbox).where(these).values(position_ms=1, position_seq=1)
+            )
+
+    def _publish(self, rows: list[Any]) -> None:
+        for row in rows:
+            self._server.xadd(self._keys.events(row.stream), {"event_uuid": row.event_uuid})
 
     # -- consumers --
 
     def consume(self) -> bool:
-        """Act, remember and mark in one transaction for each event."""
+        """Act on each event, and go on behind it."""
         found = self._read()
         for entry_id, uuid in found:
-            with self._ledger.transaction() as connection:
-                if not self._seen(connection, uuid):
-                    self._remember(connection, uuid)
-                    self._act(connection, uuid)
-                self._to(connection, entry_id)
+            self._act(uuid)
+            self._go_on_behind(entry_id)
         return bool(found)
 
     def check_then_act(self) -> bool:
-        """Look whether it was done, act, and remember it in the next transaction."""
+        """Look whether it was done, act, and then remember it."""
         found = self._read()
         for entry_id, uuid in found:
-            with self._ledger.engine.connect() as connection:
-                known = self._seen(connection, uuid)
-            if not known:
-                with self._ledger.transaction() as connection:
-                    self._act(connection, uuid)
+            if not self._server.sismember(self._key("done"), uuid):
+                self._act(uuid)
                 self._half_way()
-            with self._ledger.transaction() as connection:
-                if not known:
-                    self._remember(connection, uuid)
-                self._to(connection, entry_id)
+                self._server.sadd(self._key("done"), uuid)
+            self._go_on_behind(entry_id)
         return bool(found)
 
     def unfenced_lease(self) -> bool:
         """Take the lease, and act without asking whether it is still held."""
-        with self._ledger.transaction() as connection:
-            mine = self._lease(connection)
-        found = self._read() if mine else []
+        if not self._lease():
+            return False
+        found = self._read()
         if found:
             self._half_way()
         for entry_id, uuid in found:
-            with self._ledger.transaction() as connection:
-                self._act(connection, uuid)
-                self._to(connection, entry_id)
+            self._act(uuid)
+            self._go_on_behind(entry_id)
         return bool(found)
 
+    def _key(self, what: str) -> str:
+        return self._keys.jot(f"{what} {self._role}")
+
     def _read(self) -> list[tuple[str, str]]:
-        with self._ledger.transaction() as connection:
-            at = self._mark(connection)
-        key = self._keys.events(READS[self._role])
-        found = self._server.xread({key: at}, count=_AT_ONCE)
+        at = self._server.get(self._key("cursor")) or "0"
+        found = self._server.xread({self._keys.events(READS[self._role]): at}, count=_AT_ONCE)
         return (
             [(entry_id, fields["event_uuid"]) for entry_id, fields in found[0][1]] if found else []
         )
 
-    def _act(self, connection: sa.Connection, uuid: str) -> None:
-        act(self._role, uuid, connection, self._scribe)
+    def _act(self, uuid: str) -> None:
+        with self._ledger.transaction() as connection:
+            act(self._role, uuid, connection, self._scribe)
 
-    def _seen(self, connection: sa.Connection, uuid: str) -> bool:
-        mine = (SEEN.c.consumer == self._role, SEEN.c.uuid == uuid)
-        return connection.execute(sa.select(SEEN).where(*mine)).first() is not None
+    def _go_on_behind(self, entry_id: str) -> None:
+        self._server.set(self._key("cursor"), entry_id)
 
-    def _remember(self, connection: sa.Connection, uuid: str) -> None:
-        connection.execute(sa.insert(SEEN).values(consumer=self._role, uuid=uuid))
-
-    def _lease(self, connection: sa.Connection) -> bool:
-        role, now = self._role, time.time()
-        found = connection.execute(sa.select(LEASES).where(LEASES.c.role == role)).first()
-        until = now + self._lasts
-        if found is None:
-            connection.execute(sa.insert(LEASES).values(role=role, owner=self._name, expires=until))
-            return True
-        if found.owner != self._name and found.expires > now:
-            return False
-        ours = sa.update(LEASES).where(LEASES.c.role == role)
-        connection.execute(ours.values(owner=self._name, expires=until))
-        return True
+    def _lease(self) -> bool:
+        key = self._key("lease")
+        if self._server.get(key) == self._name:
+            return bool(self._server.pexpire(key, self._lease_ms))
+        return bool(self._server.set(key, self._name, nx=True, px=self._lease_ms))
 
     # -- both --
-
-    def _mark(self, connection: sa.Connection) -> str:
-        role = self._role
-        found = connection.execute(sa.select(MARKS.c.at).where(MARKS.c.role == role)).scalar()
-        if found is None:
-            connection.execute(sa.insert(MARKS).values(role=role, at="0"))
-        return found or "0"
-
-    def _to(self, connection: sa.Connection, at: str | None) -> None:
-        if at is not None:
-            mine = MARKS.c.role == self._role
-            connection.execute(sa.update(MARKS).where(mine).values(at=at))
 
     def _half_way(self) -> None:
         """Die or stop, if armed to, with one half done and the other not."""
         worst, self._worst = self._worst, None
         if worst == KILL:
-            os.kill(os.getpid(), signal.SIGKILL)
+            self._scribe.die()
         if worst == FREEZE:
             # The nemesis, which sees this, lets us go on when another process has acted.
             self._scribe.note(STOPS, INVOKE)

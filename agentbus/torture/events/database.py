@@ -13,7 +13,7 @@ from sqlalchemy import exc
 
 from agentbus.core.errors import ConfigError
 from agentbus.events import Ledger, open_ledger
-from agentbus.torture.events import controls, shop
+from agentbus.torture.events import shop
 from agentbus.torture.events.plan import ORDERS
 from agentbus.torture.events.postgres import Postgres
 from agentbus.torture.network import Proxy
@@ -23,8 +23,6 @@ SQLITE, POSTGRESQL = "sqlite", "postgresql"
 _PORT = 5432
 # For SQLite's lock, in seconds; the second where its holder may be frozen until we have looked.
 _PATIENCE, _GLANCE = 30.0, 1.0
-# The controls' own tables are among them.
-assert controls.MARKS.metadata is shop.METADATA
 
 
 class Database:
@@ -92,8 +90,6 @@ class Database:
 
     def close(self) -> None:
         """Close its connections."""
-        self._engine.dispose()
-        self._glancing.dispose()
         self.ledger.engine.dispose()
 
     def ask(self, asked: Any) -> list[Any]:

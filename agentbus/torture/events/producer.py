@@ -15,8 +15,7 @@ from sqlalchemy.orm import Session
 
 from agentbus.events import open_ledger, send_event
 from agentbus.torture.assignment import Assignment, assigned
-from agentbus.torture.events.controls import MARKS
-from agentbus.torture.events.plan import ORDERS, READY, RELAY, SEND
+from agentbus.torture.events.plan import ORDERS, READY, SEND
 from agentbus.torture.events.shop import COMMITTED, COUNTER
 from agentbus.torture.history import FAIL, INVOKE, OK, UNKNOWN, read_history
 
@@ -75,13 +74,11 @@ class Producer:
             self._write(session, self._streams[0], 0, uuid, chain=uuid)
             session.commit()
         box = self._ledger.tables.outbox
-        row = sa.select(box.c.id).where(box.c.event_uuid == uuid)
-        mark = sa.select(MARKS.c.at).where(MARKS.c.role == RELAY)
+        mark = sa.select(box.c.position_ms).where(box.c.event_uuid == uuid)
         with self._ledger.engine.connect().execution_options(
             isolation_level="AUTOCOMMIT"
         ) as connection:
-            wanted = connection.execute(row).scalar_one()
-            while int(connection.execute(mark).scalar() or 0) < wanted:
+            while connection.execute(mark).scalar() is None:
                 time.sleep(_PAUSE)
 
     def _write(

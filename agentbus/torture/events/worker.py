@@ -39,7 +39,7 @@ def main() -> None:
     ledger = open_ledger(options["database"], deadline=DEADLINE)
     bus = agentbus.connect(told.url, project=told.project, agent=told.kind, deadline=DEADLINE)
     # The step at which it kills itself.
-    at = None if options["dies"] is None else kill_points.killing(options["dies"])
+    at = None if options["dies"] is None else kill_points.killing(options["dies"], scribe.die)
     made: Relay | Consumer
     if told.kind == RELAY:
         made = Relay(ledger, bus, lease=options["lease"], at=at)

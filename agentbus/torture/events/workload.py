@@ -18,25 +18,19 @@ from agentbus.events import Consumer, Relay, register_consumer
 from agentbus.torture.events import controls, producer, shop, worker
 from agentbus.torture.events.checks import CHECKS, CommittedRow, EventsEvidence
 from agentbus.torture.events.database import POSTGRESQL, SQLITE, Database, opened
-from agentbus.torture.events.nemesis import ControlNemesis, EventsNemesis, ShopNemesis, Targets
-from agentbus.torture.events.plan import (
-    DATABASE,
-    READS,
-    READY,
-    RELAY,
-    SEND,
-    EventsPlan,
-    planned,
-)
+from agentbus.torture.events.faults import HurtShop
+from agentbus.torture.events.plan import READS, RELAY, SEND, EventsPlan, planned
 from agentbus.torture.history import FAIL, INVOKE, OK, HistoryEntry, Scribe
 from agentbus.torture.mode import Trial
-from agentbus.torture.nemesis import Client, Nemesis
+from agentbus.torture.nemesis import Client
 from agentbus.torture.server import DisposableServer
 from agentbus.torture.verdict import Verdict
-from agentbus.torture.workload import Workload, server_of
+from agentbus.torture.workload import server_of
 
 # The share of the events that goes with the faults; the rest is for faults that find no process at work.
 _SHARE = 0.7
+# How many faults may happen before the work that goes with them.
+_AHEAD = 3
 _LOOK = 0.3
 # Without progress for this long, in seconds, what is not done never will be.
 _PATIENCE, _PATIENCE_WITH_CONTROLS = 60.0, 8.0
@@ -70,42 +64,20 @@ def tortured(plan: EventsPlan, trial: Trial, wanted: str) -> Verdict:
         return verdict
 
 
-class Shop(Workload):
+class Shop(HurtShop):
     """One run of a plan; the limit is how many events each producer may send."""
 
-    mode, checks = "events", CHECKS
+    checks = CHECKS
 
     def __init__(
         self, plan: EventsPlan, trial: Trial, database: Database, server: DisposableServer | None
     ) -> None:
-        super().__init__(trial, server)
-        self.plan, self.database = plan, database
+        super().__init__(plan, trial, database, server)
         # The events sent, by producer and number, and the outcomes by their uuid.
         self.sent: set[tuple[str, int]] = set()
         self.outcomes: dict[str, str] = {}
         self.came_again = 0
-        self._roles = plan.roles()
-        self._armed: set[str] = set()
-        # The processes that work: SIGTERM ends others as it ends any program.
-        self._ready: set[str] = set()
         self._kept = False
-        self.nemesis = self._nemesis()
-
-    def _nemesis(self) -> EventsNemesis:
-        plan, control = self.plan, self.plan.control
-        wanted = self.possible(plan.faults)
-        if self.database.server is None:
-            wanted.pop(DATABASE, None)
-        common = (wanted, plan.gap, self.trial.seed, self.clients)
-        if control is not None:
-            return ControlNemesis(lambda role: controls.is_wrong(control, role), *common, None)
-        targets = Targets(
-            *(self.server, self.database.server, self.database.tokens, plan.lease, self._ready)
-        )
-        return ShopNemesis(
-            *(*common, targets, self._roles),
-            lambda: len(self.sent) / (_SHARE * plan.events),
-        )
 
     def evidence(self) -> EventsEvidence:
         """Send, act and suffer until all is settled, nothing moves any more, or the time is up."""
@@ -113,24 +85,25 @@ class Shop(Workload):
         if self.plan.control is None:
             # A consumer that is registered later would not see what is removed before.
             self.go_through()
+        nemesis = self.new_nemesis(self.plan.faults, self.plan.gap)
         upstreams = self.database.upstreams
-        for name in self._roles:
+        for name in self.roles:
             self.hire(name, self._part, [self._upstream, *upstreams])
         for number in range(self.plan.producers):
             self.hire(f"producer-{number}", self._producer, upstreams)
-        in_time = self.suffer(
-            self.nemesis, lambda: all(one.done for one in self._producers), seconds
-        )
+        # Faults before all work would show nothing.
+        in_time = self.quietly(self._all_ready, seconds)
+        in_time &= self.suffer(nemesis, lambda: all(one.done for one in self._producers), seconds)
         self.quietly(self._settled(), seconds)
         self._stop()
         return self._evidence(0 if in_time else 1)
 
+    def _all_ready(self) -> bool:
+        return self.ready >= self.roles.keys()
+
     def _part(self, client: Client) -> list[str]:
-        role, control = self._roles[client.name], self.plan.control
-        self._ready.discard(client.name)
-        self.nemesis.begun(client.name)
-        dies = self.nemesis.arm(role)
-        (self._armed.discard if dies is None else self._armed.add)(client.name)
+        role, control = self.roles[client.name], self.plan.control
+        self.start_anew(client)
         proxies = client.proxies
         wrong = control is not None and controls.is_wrong(control, role)
         module = worker if control is None or (role == RELAY and not wrong) else controls
@@ -138,14 +111,13 @@ class Shop(Workload):
             *(client, module.__name__, role),
             database=self.database.through(proxies[1] if len(proxies) > 1 else None),
             lease=self.plan.lease,
-            dies=dies,
+            dies=self.arm(role),
             control=control if wrong else None,
         )
 
     def _producer(self, client: Client) -> list[str]:
         plan, number = self.plan, int(client.name.rpartition("-")[2])
-        self.nemesis.begun(client.name)
-        self._ready.discard(client.name)
+        self.start_anew(client)
         return self.assign(
             *(client, producer.__name__),
             database=self.database.through(client.proxies[0] if client.proxies else None),
@@ -157,37 +129,28 @@ class Shop(Workload):
 
     @property
     def _producers(self) -> list[Client]:
-        return [one for one in self.clients if one.name not in self._roles]
-
-    def meant(self, client: Client) -> bool:
-        """Tell whether a death was the nemesis's doing; count one that was armed to die."""
-        assert client.process is not None
-        armed = client.process.returncode == -signal.SIGKILL and client.name in self._armed
-        if armed and not client.killed:
-            self.nemesis.fell()
-        return client.killed or armed
+        return [one for one in self.clients if one.name not in self.roles]
 
     # -- while it runs --
 
     def saw(self, entry: HistoryEntry) -> None:
-        if entry.op == SEND:
-            if entry.phase == INVOKE:
-                self.sent.add((entry.who, entry.of["number"]))
-            else:
-                self.outcomes[entry.of["uuid"]] = entry.phase
-        elif entry.op == READY:
-            self._ready.add(entry.who)
-            self.nemesis.waits = self.nemesis.waits and not self._ready >= self._roles.keys()
+        super().saw(entry)
+        if entry.op == SEND and entry.phase == INVOKE:
+            self.sent.add((entry.who, entry.of["number"]))
+        elif entry.op == SEND:
+            self.outcomes[entry.of["uuid"]] = entry.phase
 
-    def pace(self, nemesis: Nemesis) -> None:
-        if nemesis is not self.nemesis or self.nemesis.waits:
-            return
+    def pace(self) -> None:
+        nemesis = self.nemesis
+        # The faults must not be far ahead of the work.
+        if nemesis.done > _AHEAD + nemesis.total * len(self.sent) / (_SHARE * self.plan.events):
+            nemesis.wait()
         share = _SHARE * (nemesis.done + 1) / (nemesis.total + 1)
         if nemesis.done == nemesis.total:
             share = 1.0
         each = self.plan.events // self.plan.producers + 1
         number = min(max(self.limit[0], int(share * each) + nemesis.hunger // 2), each)
-        self.nemesis.exhausted = number == each
+        self.exhausted = number == each
         self.allow(number)
         if not self._kept and nemesis.done * 2 > nemesis.total and self.plan.control is None:
             self._keep()
@@ -218,7 +181,7 @@ class Shop(Workload):
             done = dict(self.database.ask(_counts(shop.EFFECTS.c.consumer, shop.EFFECTS.c.uuid)))
             if all(done.get(name, 0) >= number for name, number in wanted.items()):
                 return True
-            if sum(done.values()) != last or not self._ready >= self._roles.keys():
+            if sum(done.values()) != last or not self._all_ready():
                 last, until = sum(done.values()), now + patience
             return now > until
 
@@ -227,7 +190,7 @@ class Shop(Workload):
     # -- how it ends --
 
     def _stop(self) -> None:
-        parts = [one for one in self.clients if one.name in self._roles]
+        parts = [one for one in self.clients if one.name in self.roles]
         for one in parts:
             one.send(signal.SIGTERM)
         for one in parts:
@@ -237,9 +200,9 @@ class Shop(Workload):
             except subprocess.TimeoutExpired:
                 self.ended.append(f"{one.name} did not stop on SIGTERM")
                 continue
-            fell = code == -signal.SIGKILL and one.name in self._armed
-            early = code == -signal.SIGTERM and one.name not in self._ready
-            if code and not (fell or early or one.killed):
+            self.read(self.saw)
+            early = code == -signal.SIGTERM and one.name not in self.ready
+            if code and not (early or one.killed):
                 self.ended.append(f"{one.name} ended with {code} on SIGTERM")
         if self.plan.control is None:
             self._forget()
@@ -306,7 +269,9 @@ class Shop(Workload):
             "consumers": len(evidence.reads),
             "processes": len(self.clients) + self.deaths,
             "came_again": self.came_again,
-            **self.nemesis.figures(),
+            "killed_at_steps": self.at_steps,
+            "lost_tails": self.nemesis.truncated,
+            "overtaken": self.overtaken,
         }
 
 

@@ -18,7 +18,7 @@ from agentbus.core.errors import (
     OutcomeUnknown,
 )
 from agentbus.torture.assignment import Assignment, assigned
-from agentbus.torture.flags.clients import FlagClient, Grant
+from agentbus.torture.flags.controls import CONTROLS, PlainLock
 from agentbus.torture.flags.evidence import (
     ANNOUNCE,
     AWAIT,
@@ -67,10 +67,12 @@ class Resource:
 
 
 class Contender:
-    """One of the processes that want the flag."""
+    """One of the processes that want the flag; it has a bus, or a control in its place."""
 
-    def __init__(self, assignment: Assignment, client: FlagClient) -> None:
-        self._client = client
+    def __init__(self, assignment: Assignment, bus: Any) -> None:
+        self._bus = bus
+        # Whether flags are kept and awaited in this way, too, or only taken and ended.
+        self._complete = not isinstance(bus, PlainLock)
         self._scribe = assignment.scribe()
         self._resource = Resource(pathlib.Path(assignment.place) / "guarded")
         self._assignment = assignment
@@ -78,7 +80,7 @@ class Contender:
     def play(self, number: int) -> None:
         """Do this contender's part in a round."""
         # Controls are caught by what happens to a holder.
-        slow = _USUALLY if self._client.complete else _MOSTLY
+        slow = _USUALLY if self._complete else _MOSTLY
         part = choice(self._assignment.seed, number, self._assignment.name, slow)
         if isinstance(part, AwaitPart):
             self.await_(part)
@@ -107,7 +109,7 @@ class Contender:
 
     def await_(self, part: AwaitPart) -> None:
         """Await flags."""
-        if not self._client.complete:
+        if not self._complete:
             return
         if part.timeout == GENEROUS:
             part = part._replace(timeout=self._assignment.options["patience"])
@@ -115,44 +117,46 @@ class Contender:
             contextlib.suppress(AgentBusError),
             self._asking(AWAIT, **part._asdict()) as answer,
         ):
-            answer["flags"] = self._client.await_(part)
+            options = part._asdict()
+            found = self._bus.await_(*options.pop("flags"), **options)
+            answer["flags"] = [completion.flag for completion in found]
 
     def _once(self, flag: str, race: RacePart) -> bool:
         """Hold a flag once; False if it was given up."""
-        kept = race.kept and self._client.complete
-        hold = time.monotonic_ns()
+        kept = race.kept and self._complete
+        started = time.monotonic_ns()
         with contextlib.ExitStack() as stack:
-            with self._asking(ANNOUNCE, flag=flag, hold=hold, **race._asdict()) as answer:
+            with self._asking(ANNOUNCE, flag=flag, hold=started, **race._asdict()) as answer:
                 if kept:
-                    held = stack.enter_context(self._client.keep(flag, race))
+                    hold = stack.enter_context(self._bus.hold(flag, ttl=race.ttl, wait=race.wait))
                 else:
-                    held = self._client.announce(flag, race)
-                answer.update(token=held.token, left=held.left, renewed=held.renewed)
-            about = {"flag": flag, "token": held.token, "hold": hold}
-            self._work(race, held, about, renews=not kept)
+                    hold = self._bus.announce(flag, ttl=race.ttl, force=race.force, wait=race.wait)
+                answer.update(token=hold.token, left=hold.ttl, renewed=hold.renewed)
+            about = {"flag": flag, "token": hold.token, "hold": started}
+            self._work(race, hold, about, renews=not kept)
             if race.releases and not kept:
                 with self._asking(RELEASE, **about):
-                    self._client.release(flag, held)
+                    self._bus.release(flag, token=hold.token)
                 return False
             with self._asking(SATISFY, **about):
                 if kept:
                     stack.close()
                 else:
-                    self._client.satisfy(flag, held)
+                    self._bus.satisfy(flag, token=hold.token)
         return True
 
-    def _work(self, race: RacePart, held: Grant, about: dict[str, Any], *, renews: bool) -> None:
+    def _work(self, race: RacePart, hold: Any, about: dict[str, Any], *, renews: bool) -> None:
         self._write(**about)
         parts = 4 if race.section >= LONG else 1
         for part in range(parts):
             time.sleep(race.section / parts)
-            if part < parts - 1 and renews and held.left is not None:
+            if part < parts - 1 and renews and hold.ttl is not None:
                 # Having lost the hold, it works on, as a program does that does not look: it is fenced.
                 with (
                     contextlib.suppress(AgentBusError),
                     self._asking(RENEW, **about, ttl=race.ttl),
                 ):
-                    self._client.renew(about["flag"], held)
+                    hold.renew()
         self._write(**about)
 
     def _write(self, **about: Any) -> None:
@@ -183,7 +187,8 @@ def main() -> None:
     with agentbus.connect(
         assignment.url, project=assignment.project, agent=assignment.name, deadline=_DEADLINE
     ) as bus:
-        contender = Contender(assignment, _client(assignment, bus))
+        control = CONTROLS.get(assignment.kind)
+        contender = Contender(assignment, control(bus, assignment.url) if control else bus)
         if left is not None:
             contender.contend(left, _FINISH)
         contender.note(READY)
@@ -192,14 +197,6 @@ def main() -> None:
         while limit.reaches(number + 1) and not limit.over:
             number = limit.number
             contender.play(number)
-
-
-def _client(assignment: Assignment, bus: agentbus.Bus) -> FlagClient:
-    if not assignment.kind:
-        return FlagClient(bus)
-    from agentbus.torture.flags.controls import CONTROLS
-
-    return CONTROLS[assignment.kind](bus, assignment.url)
 
 
 if __name__ == "__main__":

@@ -2,51 +2,52 @@
 
 from __future__ import annotations
 
+import abc
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import agentbus
 from agentbus.core.errors import FlagHeld, NotHolder, TimedOut
 from agentbus.core.keys import Keys
-from agentbus.torture.flags.clients import FlagClient, Grant
-from agentbus.torture.flags.plan import AwaitPart, RacePart
 from agentbus.torture.plain import library_errors, plain_client
 
 _ANSWERS_WITHIN = 5.0
 _PAUSE = 0.05
+# How long a lease lasts without a TTL, in seconds.
+_LEASE = 0.5
 
 
-class _PlainFlags(FlagClient):
-    """The library, but for what a program does by plain commands."""
+class CheckThenWait:
+    """A bus whose user looks at a flag, and then waits for news from then on."""
 
     def __init__(self, bus: agentbus.Bus, url: str) -> None:
-        super().__init__(bus)
         self._keys = Keys(bus.project)
-        self._me = bus.agent
         self._redis = plain_client(url, _ANSWERS_WITHIN)
+        self.announce, self.hold = bus.announce, bus.hold
+        self.satisfy, self.release = bus.satisfy, bus.release
 
-
-class CheckThenWait(_PlainFlags):
-    """Looks at a flag, and then waits for news from then on."""
-
-    def await_(self, wanted: AwaitPart) -> list[str]:
-        until = time.monotonic() + wanted.timeout
-        flags = set(wanted.flags)
-        enough = 1 if wanted.any else len(flags)
+    def await_(
+        self, *wanted: str, until: str, any: bool, fresh: bool, timeout: float
+    ) -> list[SimpleNamespace]:
+        """Wait for flags to be satisfied; `until` is taken for that."""
+        end = time.monotonic() + timeout
+        flags = set(wanted)
+        enough = 1 if any else len(flags)
         with library_errors():
-            known = () if wanted.fresh else flags
+            known = () if fresh else flags
             found = [flag for flag in known if self._redis.exists(self._keys.done(flag))]
             last: bytes | str = "$"
             while len(found) < enough:
-                left = until - time.monotonic()
+                left = end - time.monotonic()
                 if left <= 0:
                     raise TimedOut(f"nothing was said of {flags}")
                 for entry_id, flag in self._news(last, min(left, _ANSWERS_WITHIN / 2)):
                     last = entry_id
                     if flag in flags:
                         found.append(flag)
-        return found
+        return [SimpleNamespace(flag=flag) for flag in found]
 
     def _news(self, last: bytes | str, seconds: float) -> Iterator[tuple[bytes, str | None]]:
         block = max(1, round(seconds * 1000))
@@ -57,63 +58,82 @@ class CheckThenWait(_PlainFlags):
                 yield entry_id, fields[b"flag"].decode() if satisfied else None
 
 
-class _PlainLock(_PlainFlags):
+class PlainHold:
+    """A hold that nobody can check."""
+
+    token, renewed = None, False
+
+    def __init__(self, ttl: float | None, renew: Callable[[], None]) -> None:
+        self.ttl, self.renew = ttl, renew
+
+
+class PlainLock(abc.ABC):
     """A key that exists while the flag is held; it names no holder and no token."""
 
-    complete = False
-    # How long a lease lasts without a TTL, and how long it is tried for, in seconds.
-    lease = 0.5
+    # How long it is tried for, in seconds.
     patience = 2.0
 
-    def take(self, key: str, race: RacePart) -> bool:
-        raise NotImplementedError
+    def __init__(self, bus: agentbus.Bus, url: str) -> None:
+        self._keys = Keys(bus.project)
+        self._me = bus.agent
+        self._redis = plain_client(url, _ANSWERS_WITHIN)
 
-    def announce(self, flag: str, race: RacePart) -> Grant:
+    @abc.abstractmethod
+    def take(self, key: str, ttl: float) -> bool:
+        """Take the flag at a key."""
+
+    def announce(
+        self, flag: str, *, ttl: float | None, force: bool, wait: float | None
+    ) -> PlainHold:
+        """Take a flag."""
         until = time.monotonic() + self.patience
+        lease = ttl or _LEASE
         with library_errors(unsure=True):
-            while not self.take(self._keys.flag(flag), race):
+            while not self.take(self._keys.flag(flag), lease):
                 if time.monotonic() > until:
                     raise FlagHeld(f"{flag} is held")
                 time.sleep(_PAUSE)
-        return Grant(None, race.ttl)
+        return PlainHold(lease, lambda: self._renew(flag, lease))
 
-    def renew(self, flag: str, held: Grant) -> None:
+    def _renew(self, flag: str, ttl: float) -> None:
         # No matter which contender holds it by now.
         with library_errors(unsure=True):
-            if not self._redis.pexpire(self._keys.flag(flag), round((held.left or 1.0) * 1000)):
+            if not self._redis.pexpire(self._keys.flag(flag), round(ttl * 1000)):
                 raise NotHolder(f"{flag} is not held")
 
-    def satisfy(self, flag: str, held: Grant) -> None:
+    def satisfy(self, flag: str, *, token: int | None) -> None:
+        """End a hold, whoever has it."""
         with library_errors(unsure=True):
             self._redis.delete(self._keys.flag(flag))
 
     release = satisfy
 
 
-class UnfencedLease(_PlainLock):
+class UnfencedLease(PlainLock):
     """Takes a flag with an expiry, and trusts in it while it works."""
 
-    def take(self, key: str, race: RacePart) -> bool:
-        lease = round((race.ttl or self.lease) * 1000)
-        return bool(self._redis.set(key, self._me, nx=True, px=lease))
-
-    def announce(self, flag: str, race: RacePart) -> Grant:
-        return super().announce(flag, race._replace(ttl=race.ttl or self.lease))
+    def take(self, key: str, ttl: float) -> bool:
+        return bool(self._redis.set(key, self._me, nx=True, px=round(ttl * 1000)))
 
 
-class CheckThenSet(_PlainLock):
+class CheckThenSet(PlainLock):
     """Looks whether a flag is free, and then takes it."""
 
-    def take(self, key: str, race: RacePart) -> bool:
+    def take(self, key: str, ttl: float) -> bool:
         if self._redis.get(key) is not None:
             return False
         return bool(self._redis.set(key, self._me))
 
-    def announce(self, flag: str, race: RacePart) -> Grant:
-        return super().announce(flag, race._replace(ttl=None))
+    def announce(
+        self, flag: str, *, ttl: float | None, force: bool, wait: float | None
+    ) -> PlainHold:
+        held = super().announce(flag, ttl=ttl, force=force, wait=wait)
+        # Without an expiry there is nothing to renew.
+        held.ttl = None
+        return held
 
 
-CONTROLS: dict[str, type[_PlainFlags]] = {
+CONTROLS: dict[str, Callable[[agentbus.Bus, str], Any]] = {
     "check_then_wait": CheckThenWait,
     "unfenced_lease": UnfencedLease,
     "check_then_set": CheckThenSet,

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import collections
+import functools
+import time
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from agentbus.torture.flags import contender
@@ -18,16 +21,17 @@ from agentbus.torture.flags.evidence import (
     FlagEvidence,
     paired,
 )
-from agentbus.torture.flags.nemesis import FlagNemesis
-from agentbus.torture.flags.plan import flag_of, planned
-from agentbus.torture.history import FAIL, OK, UNKNOWN, HistoryEntry
+from agentbus.torture.flags.plan import LONG, flag_of, planned
+from agentbus.torture.history import FAIL, INVOKE, OK, UNKNOWN, HistoryEntry
 from agentbus.torture.mode import Trial
-from agentbus.torture.nemesis import CLOCK
+from agentbus.torture.nemesis import CLOCK, FREEZE, KILL, Client, Fault, Steps
 from agentbus.torture.server import DisposableServer
 from agentbus.torture.workload import Workload
 
 # A round is over when this share of contenders has done its part: the others are frozen, cut off or dead.
 _QUORUM = 0.75
+# If no holder comes within this time, in seconds, any process will do.
+_PATIENCE = 8.0
 
 
 class Rounds(Workload):
@@ -37,26 +41,29 @@ class Rounds(Workload):
 
     def __init__(self, trial: Trial, server: DisposableServer | None) -> None:
         super().__init__(trial, server)
-        self.plan = plan = planned(trial)
+        self.plan = planned(trial)
         self._ready: set[str] = set()
         self._satisfied: set[str] = set()
         self._parts: dict[int, set[str]] = collections.defaultdict(set)
-        wanted = self.possible(plan.faults)
-        self.nemesis = FlagNemesis(
-            *(plan.share, wanted, plan.gap, trial.seed, self.clients, server)
-        )
+        # The holders in a long section, which is not over yet when they are hurt.
+        self._sections: dict[str, float] = {}
+        self._inside: set[str] = set()
+        self.holders_hit = 0
 
     def evidence(self) -> FlagEvidence:
-        patience = self.plan.patience
-        for number in range(self.plan.contenders):
+        plan = self.plan
+        for number in range(plan.contenders):
             client = self.hire(
                 f"agent-{number:02}",
                 lambda client: self.assign(
-                    client, contender.__name__, self.plan.kind, patience=patience
+                    client, contender.__name__, plan.kind, patience=plan.patience
                 ),
             )
-            client.proxies[0].delay = self.plan.delay
-        in_time = self.suffer(self.nemesis, lambda: self.finished, self.plan.limit)
+            client.proxies[0].delay = plan.delay
+        in_time = self.quietly(lambda: len(self._ready) == plan.contenders, plan.limit)
+        self.allow(1)
+        nemesis = self.new_nemesis(plan.faults, plan.gap)
+        in_time &= self.suffer(nemesis, lambda: self.finished, plan.limit)
         acts, strange = paired(self.reader.entries)
         if not in_time:
             strange.append(f"it was not over within {self.plan.limit:g} s")
@@ -72,19 +79,22 @@ class Rounds(Workload):
     def saw(self, entry: HistoryEntry) -> None:
         if entry.op == READY:
             self._ready.add(entry.who)
-        elif entry.op == SATISFY and entry.phase == OK:
-            self._satisfied.add(entry.of["flag"])
+        elif entry.op == ANNOUNCE and entry.phase == INVOKE:
+            self._sections[entry.who] = entry.of["section"]
+            self._inside.discard(entry.who)
+        elif entry.op == ANNOUNCE and entry.phase == OK and self._sections[entry.who] >= LONG:
+            self._inside.add(entry.who)
+        elif entry.op in (SATISFY, RELEASE):
+            self._inside.discard(entry.who)
+            if (entry.op, entry.phase) == (SATISFY, OK):
+                self._satisfied.add(entry.of["flag"])
         elif entry.op == ROUND:
             self._parts[entry.of["k"]].add(entry.who)
-        self._go_on()
 
-    def _go_on(self) -> None:
+    def pace(self) -> None:
         """Begin the next round when this one is over; after the last, end once all faults are done."""
         number, over = self.limit
-        if number == 0:
-            if len(self._ready) == self.plan.contenders:
-                self.allow(1)
-        elif (
+        if (
             not over
             and len(self._parts[number]) >= self.plan.contenders * _QUORUM
             and flag_of(number) in self._satisfied
@@ -92,6 +102,31 @@ class Rounds(Workload):
             self._satisfied.discard(flag_of(number))
             more = number < self.plan.rounds or not self.nemesis.finished
             self.allow(number + 1 if more else number, over=not more)
+
+    # -- faults --
+
+    def own_faults(self) -> Mapping[str, Fault]:
+        return {
+            KILL: functools.partial(self._hunt, self._kill),
+            FREEZE: functools.partial(self._hunt, self.nemesis.freeze),
+        }
+
+    def _kill(self, one: Client | None) -> Steps:
+        yield self.nemesis.kill(one)
+
+    def _hunt(self, hurt: Callable[[Client | None], Steps]) -> Steps:
+        """Wait for a holder in a long section to hurt, in most cases."""
+        prey = None
+        if self.nemesis.chance.random() < self.plan.share:
+            until = time.monotonic() + _PATIENCE
+            while not (prey := self._holder()) and time.monotonic() < until:
+                yield False
+        self.holders_hit += prey is not None
+        yield from hurt(prey)
+
+    def _holder(self) -> Client | None:
+        nemesis = self.nemesis
+        return nemesis.one_of([one for one in nemesis.victims() if one.name in self._inside])
 
     def figures(self, evidence: FlagEvidence) -> dict[str, Any]:
         counts = collections.Counter((act.op, act.phase) for act in evidence.acts)
@@ -104,7 +139,7 @@ class Rounds(Workload):
             "contenders": len(self.clients),
             "took part": round(parts / max(1, len(self._parts)), 1),
             "deaths": self.deaths,
-            "holders hit": self.nemesis.holders_hit,
+            "holders hit": self.holders_hit,
             "holds": counts[ANNOUNCE, OK],
             "refused": reasons[ANNOUNCE, "FlagHeld"],
             "unknown": sum(n for (_, phase), n in counts.items() if phase == UNKNOWN),

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
 from agentbus.core.stream import position
 from agentbus.torture.history import OK, HistoryEntry
 from agentbus.torture.mode import Trial
-from agentbus.torture.nemesis import Client, Nemesis
+from agentbus.torture.nemesis import LOST_REPLY, Client, Fault, Steps
 from agentbus.torture.server import DisposableServer
 from agentbus.torture.talk import agent
 from agentbus.torture.talk.checks import CHECKS
 from agentbus.torture.talk.clients import ASYNCHRONOUS, BLOCKING
 from agentbus.torture.talk.evidence import Spoken, TalkCollector, TalkEvidence
-from agentbus.torture.talk.nemesis import TalkNemesis
-from agentbus.torture.talk.plan import planned
+from agentbus.torture.talk.plan import OVERTAKE, planned
 from agentbus.torture.workload import Workload
 
 _HOST = "judge"
@@ -24,6 +24,10 @@ _HOST = "judge"
 _ASYNCHRONOUS_EVERY = 4
 # How far the talk may be ahead of the faults, as a share of all messages.
 _AHEAD = 0.05
+# The server trims a stream by whole nodes, of a hundred entries.
+_NODES = 250
+# Some messages are refused, or have an unknown outcome.
+_ROOM = 1.5
 
 
 class Talk(Workload):
@@ -40,6 +44,9 @@ class Talk(Workload):
         self._listening: set[str] = set()
         self._spoken: set[str] = set()
         self._talk_began = 0.0
+        self._acknowledged = 0
+        # Who was overtaken, and is to be told what it missed: one at a time.
+        self._overtaken: set[str] = set()
 
     def evidence(self) -> TalkEvidence:
         text = agent.text_of(_HOST, 0)
@@ -50,14 +57,8 @@ class Talk(Workload):
             self.hire(f"agent-{number}", partial(self._words, number))
         # An agent that has never overheard learns nothing of what was trimmed before.
         self.quietly(lambda: len(self._listening) == self.plan.agents, self.plan.deadline)
-        nemesis = TalkNemesis(
-            self.plan,
-            self.possible(self.plan.faults),
-            self.trial.seed,
-            self.clients,
-            self.server,
-        )
         self._talk_began = time.monotonic()
+        nemesis = self.new_nemesis(self.plan.faults, self.plan.gap)
         if not self.suffer(nemesis, self._over, self.plan.deadline):
             late = [client.name for client in self.clients if client.alive]
             self.problems["never_caught_up"] = late
@@ -68,18 +69,54 @@ class Talk(Workload):
 
     def saw(self, entry: HistoryEntry) -> None:
         self.collector.saw(entry)
-        if entry.op == agent.SPOKEN:
+        if entry.op == agent.SPEAK:
+            self._acknowledged += entry.phase == OK
+        elif entry.op == agent.SPOKEN:
             self._spoken.add(entry.who)
         elif entry.op == agent.SURE and entry.of["r"] is None:
             self._listening.add(entry.who)
+        elif entry.op == agent.GAP:
+            self._overtaken.discard(entry.who)
 
-    def pace(self, nemesis: Nemesis) -> None:
-        if not isinstance(nemesis, TalkNemesis) or self.limit[1]:
+    def pace(self) -> None:
+        if self.limit[1]:
             return
+        nemesis = self.nemesis
         elapsed = (time.monotonic() - self._talk_began) / self.plan.seconds
         share = min(1.0, elapsed, (nemesis.done + 1) / (nemesis.total + 1) + _AHEAD)
-        share = min(share, 1.0 - nemesis.needs / self.plan.messages)
+        share = min(share, 1.0 - self.kept_back / self.plan.messages)
         self.allow(int(share * self.plan.messages))
+
+    # -- faults --
+
+    def own_faults(self) -> Mapping[str, Fault]:
+        found: dict[str, Fault] = {OVERTAKE: self._overtake}
+        if loses := self.plan.loses:
+            found[LOST_REPLY] = lambda: self.nemesis.lose_reply_to(loses)
+        return found
+
+    @property
+    def kept_back(self) -> float:
+        """How many messages each agent must keep back, for the others to overtake all that are left."""
+        others = len(self.clients) - 1
+        return self.nemesis.left(OVERTAKE) * _ROOM * (self.plan.bound + _NODES) / others
+
+    def _overtake(self) -> Steps:
+        """Stop an agent until its cursor lies before the oldest entry, and is told what it missed."""
+        one = self.nemesis.victim()
+        if one is None or self._overtaken:
+            return
+        self._overtaken.add(one.name)
+        wakes_at = self._acknowledged + self.plan.bound + _NODES
+        go_on = one.freeze()
+        try:
+            while self._acknowledged < wakes_at:
+                yield False
+        finally:
+            go_on()
+        while one.name in self._overtaken:
+            yield False
+        yield True
 
     def _over(self) -> bool:
         if len(self._spoken) == self.plan.agents:

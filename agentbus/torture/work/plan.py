@@ -8,11 +8,11 @@ from typing import NamedTuple
 from agentbus.torture.mode import Trial
 from agentbus.torture.nemesis import FREEZE, KILL, SERVER_KILL
 from agentbus.torture.work import checks
-from agentbus.torture.work.nemesis import PUBLISHER_KILL
 from agentbus.torture.work.publisher import MAXLEN
 from agentbus.torture.work.worker import KINDS
 from agentbus.torture.workload import Check
 
+PUBLISHER_KILL = "publisher_kill"
 # By the minute: a little more than 10,000 tasks, since the outcome of some publications stays unknown.
 _TASKS, _POISON = 10_200, 8
 _FAULTS = {

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import pathlib
-import signal
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -48,7 +46,7 @@ class TaskHandler:
         of = {"i": payload["i"], "attempt": attempt, "id": name}
         self._scribe.note(RUN, INVOKE, **of)
         if payload.get("poison"):
-            os.kill(os.getpid(), signal.SIGKILL)
+            self._scribe.die()
         if payload.get("flaky", 0) >= attempt:
             self._scribe.note(RUN, FAIL, **of)
             raise ValueError(f"attempt {attempt} fails")

@@ -13,15 +13,14 @@ from agentbus.core.keys import Keys
 from agentbus.queues.ids import PRIORITIES
 from agentbus.torture.history import FAIL, OK, UNKNOWN
 from agentbus.torture.mode import Trial
-from agentbus.torture.nemesis import KILL, OF_SERVERS, Client, Nemesis
+from agentbus.torture.nemesis import KILL, OF_SERVERS, Client
 from agentbus.torture.plain import plain_client
 from agentbus.torture.server import DisposableServer
 from agentbus.torture.work import checks, controls, publisher, worker
 from agentbus.torture.work.checks import BuriedTask, WorkEvidence
-from agentbus.torture.work.nemesis import PUBLISHER, PUBLISHER_KILL, WorkNemesis
-from agentbus.torture.work.plan import planned
-from agentbus.torture.work.tasks import ACK, ATTEMPTS, GROUP, PUBLISH, QUEUE, RUN, Tasks
-from agentbus.torture.workload import Workload
+from agentbus.torture.work.faults import PUBLISHER, HurtWorkers
+from agentbus.torture.work.plan import PUBLISHER_KILL
+from agentbus.torture.work.tasks import ACK, ATTEMPTS, GROUP, PUBLISH, QUEUE, RUN
 
 _LOOK_AT_SERVER = 0.2
 _LONGEST_ANSWER = 30.0
@@ -30,25 +29,13 @@ _LONGEST_ANSWER = 30.0
 _SHARE = 0.9
 
 
-class QueueWork(Workload):
+class QueueWork(HurtWorkers):
     """A publisher, which goes as far as the limit, and workers."""
-
-    mode = "work"
 
     def __init__(self, trial: Trial, server: DisposableServer | None) -> None:
         super().__init__(trial, server)
-        self.plan = plan = planned(trial)
-        self.checks = plan.checks
-        self.tasks = Tasks(trial.seed, plan.tasks, plan.poison, plain=plan.publisher != "library")
+        self.checks = self.plan.checks
         self._keys = Keys(self.project)
-        holds = self.place / "holds"
-        holds.mkdir(exist_ok=True)
-        self.nemesis = WorkNemesis(
-            *(self.possible(plan.faults), plan.gap, trial.seed, self.clients, server),
-            holds=holds,
-            poison=self.tasks.poison,
-            only_at_work=plan.late_workers,
-        )
         self._next_look = 0.0
 
     def evidence(self) -> WorkEvidence:
@@ -61,7 +48,7 @@ class QueueWork(Workload):
         self.quietly(lambda: self._accepted() >= enough, plan.seconds)
         for number, kind in enumerate(plan.workers):
             self.hire(f"{kind}-{number}", partial(self._words, kind))
-        self.suffer(self.nemesis, self._over, plan.seconds)
+        self.suffer(self.new_nemesis(plan.faults, plan.gap), self._over, plan.seconds)
         entries = self.reader.entries
         publications = checks.published(entries)
         with plain_client(self.url, _LONGEST_ANSWER) as raw:
@@ -90,15 +77,15 @@ class QueueWork(Workload):
     def _accepted(self) -> int:
         return len(checks.published(self.reader.entries).accepted)
 
-    def pace(self, nemesis: Nemesis) -> None:
-        size, number = self.tasks.size, self.limit[0]
-        if nemesis is not self.nemesis or self.limit[1]:
+    def pace(self) -> None:
+        size, number, nemesis = self.tasks.size, self.limit[0], self.nemesis
+        if self.limit[1]:
             return
         if nemesis.done == nemesis.total:
             self.allow(max(size, number), over=True)
         else:
             share = _SHARE * (nemesis.done + 1) / (nemesis.total + 1)
-            self.allow(int(max(2, size * share)) + self.nemesis.idle)
+            self.allow(int(max(2, size * share)) + self.idle)
 
     def _over(self) -> bool:
         """Tell whether all is published, and nothing is left of it; asks the server now and then."""
@@ -155,13 +142,13 @@ class QueueWork(Workload):
             "publications unsure": len(evidence.unsure),
             "publications refused and repeated": publications[FAIL],
             "process deaths": self.deaths,
-            "killed at work": self.nemesis.at_work,
+            "killed at work": self.at_work,
             "attempts cut off": sum(map(len, checks.attempts_cut_off(evidence).values())),
             "runs beyond the first": checks.runs_more_than_once(evidence),
             "runs at once": checks.runs_at_once(evidence),
             "acknowledgements accepted": answers[OK],
             "acknowledgements refused": answers[FAIL],
-            "of them by arrangement": self.nemesis.refused,
+            "of them by arrangement": self.refused,
             "acknowledgements unsure": answers[UNKNOWN],
             "innocents out of luck": len(checks.unlucky(evidence)),
         }

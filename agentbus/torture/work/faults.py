@@ -1,0 +1,172 @@
+"""Faults of workers: above all, one is frozen until its task is with another worker."""
+
+from __future__ import annotations
+
+import collections
+import subprocess
+import time
+from collections.abc import Mapping
+
+from agentbus.torture.history import FAIL, INVOKE, OK, UNKNOWN, HistoryEntry
+from agentbus.torture.mode import Trial
+from agentbus.torture.nemesis import FREEZE, KILL, Client, Fault, Nemesis, Steps
+from agentbus.torture.server import DisposableServer
+from agentbus.torture.work.plan import PUBLISHER_KILL, planned
+from agentbus.torture.work.tasks import ACK, LIFE, RUN, Tasks, by_hand
+from agentbus.torture.workload import Workload
+
+PUBLISHER = "publisher"
+# A moment that a clock ahead has set is that much later when the clock is back, and nothing may outlast the
+# 300 s for which the server remembers requests and keys.
+_LEAPS = (-120.0, -60.0, -3.0, 3.0, 15.0)
+_LONGEST_FREEZE = 20.0
+_LONGEST_SEARCH = 0.3
+# How often a kill waits if no worker is at work, and how often it hits one at work.
+_WAITS_FOR_WORK = 0.7
+_AT_WORK = 0.75
+_LATE_ATTEMPT = 3
+
+
+class WorkerState:
+    """What a process does at the moment, by its history; several tasks can run at once."""
+
+    def __init__(self, process: subprocess.Popen[bytes] | None = None) -> None:
+        self.process = process
+        self.inside: dict[int, HistoryEntry] = {}
+        self.asking: dict[int, HistoryEntry] = {}
+        self.answers: dict[int, str] = {}
+
+    def saw(self, entry: HistoryEntry) -> None:
+        """Take a line of its history."""
+        if entry.op not in (RUN, ACK):
+            return
+        task, current = entry.of["i"], self.inside if entry.op == RUN else self.asking
+        if entry.phase == INVOKE:
+            current[task] = entry
+            return
+        current.pop(task, None)
+        if entry.op == ACK:
+            self.answers[task] = entry.phase
+
+    @property
+    def latest(self) -> int:
+        """The highest attempt at any task that it is in; 0 if it is in none."""
+        entries = (*self.inside.values(), *self.asking.values())
+        return max((entry.of["attempt"] for entry in entries), default=0)
+
+
+class HurtWorkers(Workload):
+    """Hurts workers and the publisher.
+
+    A freeze counts once the worker, let go after another had begun its task, has the answer to its
+    acknowledgement.
+    """
+
+    mode = "work"
+
+    def __init__(self, trial: Trial, server: DisposableServer | None) -> None:
+        super().__init__(trial, server)
+        self.plan = plan = planned(trial)
+        self.tasks = Tasks(trial.seed, plan.tasks, plan.poison, plain=plan.publisher != "library")
+        # How often no worker was at work, how many were killed at work, and how many freezes ended in a
+        # refused acknowledgement.
+        self.idle = self.at_work = self.refused = 0
+        # Where the tasks are named that must not be finished.
+        self.holds = self.place / "holds"
+        self.holds.mkdir(exist_ok=True)
+        self._states: dict[str, WorkerState] = collections.defaultdict(WorkerState)
+        self._runs: dict[int, list[str]] = collections.defaultdict(list)
+        # The task whose worker is frozen, and the processes that are observed meanwhile.
+        self._frozen: int | None = None
+        self._observed: set[str] = set()
+
+    def new_nemesis(self, wanted: Mapping[str, int], gap: float) -> Nemesis:
+        found = super().new_nemesis(wanted, gap)
+        found.leaps = _LEAPS
+        return found
+
+    def own_faults(self) -> Mapping[str, Fault]:
+        return {KILL: self._kill, FREEZE: self._freeze, PUBLISHER_KILL: self._kill_publisher}
+
+    def saw(self, entry: HistoryEntry) -> None:
+        if entry.op == LIFE:
+            self._states[entry.who] = WorkerState(self.client(entry.who).process)
+        self._states[entry.who].saw(entry)
+        if entry.op == RUN and entry.phase == INVOKE:
+            self._runs[entry.of["i"]].append(entry.who)
+        elif entry.op == RUN and entry.phase == OK and self._frozen is None:
+            self._runs.pop(entry.of["i"], None)
+
+    def fit(self, client: Client) -> bool:
+        return client.name not in self._observed and self._frozen not in self._state(client).inside
+
+    def _state(self, client: Client) -> WorkerState:
+        """Return what the process does that has this role now: it may not have written anything yet."""
+        found = self._states[client.name]
+        return found if found.process is client.process else WorkerState()
+
+    def _kill(self) -> bool:
+        """Kill a worker with -9, mostly one at work.
+
+        Not always, and not in late attempts: the last task would meet a death in each attempt, and be
+        buried rightly, though it is innocent.
+        """
+        chance, only_at_work = self.nemesis.chance, self.plan.late_workers
+        workers = [one for one in self.nemesis.victims() if one.name != PUBLISHER]
+        busy = [one for one in workers if 0 < self._state(one).latest < _LATE_ATTEMPT]
+        if not busy and (only_at_work or chance.random() < _WAITS_FOR_WORK):
+            self.idle += 1
+            return False
+        aimed = busy and (only_at_work or chance.random() < _AT_WORK)
+        one = self.nemesis.one_of(busy if aimed else workers)
+        self.at_work += one is not None and self._state(one).latest > 0
+        return one is not None and self.nemesis.kill(one)
+
+    def _kill_publisher(self) -> bool:
+        found = [one for one in self.nemesis.victims() if one.name == PUBLISHER]
+        return bool(found) and self.nemesis.kill(found[0])
+
+    def _freeze(self) -> Steps:
+        """Freeze a worker inside a task until another worker has the task, and the first its answer."""
+        if self._frozen is not None:
+            return
+        idle_at = time.monotonic() + _LONGEST_SEARCH
+        while not (found := self._at_first_attempts()):
+            if time.monotonic() > idle_at:
+                self.idle += 1
+                idle_at = time.monotonic() + _LONGEST_SEARCH
+            yield False
+        client, entry = self.nemesis.chance.choice(found)
+        state, task = self._state(client), entry.of["i"]
+        hold = self.holds / str(task)
+        hold.touch()
+        self._frozen, self._observed = task, {client.name}
+        go_on = client.freeze()
+        until = time.monotonic() + _LONGEST_FREEZE
+        try:
+            while not (others := [name for name in self._runs[task] if name != client.name]):
+                if state.inside.get(task) is not entry or time.monotonic() > until:
+                    # It had left the task when it was frozen: this shows nothing.
+                    return
+                yield False
+            self._observed.add(others[-1])
+            go_on()
+            while task not in state.answers:
+                if time.monotonic() > until or client.process is not state.process:
+                    return
+                yield False
+            if state.answers[task] != UNKNOWN:
+                self.refused += state.answers[task] == FAIL
+                yield True
+        finally:
+            go_on()
+            hold.unlink(missing_ok=True)
+            self._frozen, self._observed = None, set()
+
+    def _at_first_attempts(self) -> list[tuple[Client, HistoryEntry]]:
+        return [
+            (one, entry)
+            for one in self.nemesis.victims()
+            for entry in self._state(one).inside.values()
+            if entry.of["attempt"] == 1 and by_hand(entry.of["i"])
+        ]
