@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from agentbus.torture.history import FAIL, INVOKE, OK, UNKNOWN, HistoryEntry
-from agentbus.torture.talk import checks, note_checks
+from agentbus.torture.talk import checks
 from agentbus.torture.talk.evidence import (
     Content,
     Heard,
@@ -226,25 +226,25 @@ OLD, NEW = note("jot", "old", 0, 10), note("jot", "new", 20, 30)
 @pytest.mark.parametrize(
     ("check", "notes", "sound"),
     [
-        (note_checks.stale_notes, [OLD, NEW, note("recall", "new", 40, 50)], True),
-        (note_checks.stale_notes, [OLD, NEW, note("recall", "old", 25, 50)], True),
-        (note_checks.stale_notes, [OLD, NEW, note("recall", "old", 40, 50)], False),
-        (note_checks.stale_notes, [OLD, note("recall", None, 5, 15)], True),
-        (note_checks.stale_notes, [OLD, note("recall", None, 11, 15)], False),
+        (checks.stale_notes, [OLD, NEW, note("recall", "new", 40, 50)], True),
+        (checks.stale_notes, [OLD, NEW, note("recall", "old", 25, 50)], True),
+        (checks.stale_notes, [OLD, NEW, note("recall", "old", 40, 50)], False),
+        (checks.stale_notes, [OLD, note("recall", None, 5, 15)], True),
+        (checks.stale_notes, [OLD, note("recall", None, 11, 15)], False),
         # A write whose end nobody learned counts from when it was first read.
-        (note_checks.stale_notes, [OLD, note("jot", "new", 20, 30, UNKNOWN),
+        (checks.stale_notes, [OLD, note("jot", "new", 20, 30, UNKNOWN),
                                  note("recall", "old", 40, 50)], True),
-        (note_checks.stale_notes, [OLD, note("jot", "new", 20, 30, UNKNOWN),
+        (checks.stale_notes, [OLD, note("jot", "new", 20, 30, UNKNOWN),
                                  note("recall", "new", 32, 35),
                                  note("recall", "old", 40, 50)], False),
-        (note_checks.unwritten_notes, [OLD, note("recall", "old", 5, 7)], True),
-        (note_checks.unwritten_notes, [OLD, note("recall", "else", 5, 7)], False),
-        (note_checks.unwritten_notes, [NEW, note("recall", "new", 5, 7)], False),
-        (note_checks.unwritten_notes, [note("jot", "no", 0, 1, FAIL),
+        (checks.unwritten_notes, [OLD, note("recall", "old", 5, 7)], True),
+        (checks.unwritten_notes, [OLD, note("recall", "else", 5, 7)], False),
+        (checks.unwritten_notes, [NEW, note("recall", "new", 5, 7)], False),
+        (checks.unwritten_notes, [note("jot", "no", 0, 1, FAIL),
                                      note("recall", "no", 5, 7)], False),
-        (note_checks.claimed_twice, [note("claim", "a", 0, 1),
+        (checks.claimed_twice, [note("claim", "a", 0, 1),
                                    note("claim", "b", 0, 1, FAIL)], True),
-        (note_checks.claimed_twice, [note("claim", "a", 0, 1), note("claim", "b", 0, 1)], False),
+        (checks.claimed_twice, [note("claim", "a", 0, 1), note("claim", "b", 0, 1)], False),
     ],
 )  # fmt: skip
 def test_notes_are_read_as_they_were_last_written(

@@ -5,11 +5,17 @@ from __future__ import annotations
 import contextlib
 import random
 import re
+from typing import Any
 
+import agentbus
+import agentbus.aio
 from agentbus.core.errors import BackendUnavailable, NoteExists, NotFound, OutcomeUnknown
+from agentbus.core.keys import Keys
+from agentbus.core.stream import text
 from agentbus.torture.assignment import Allowance, Assignment, assigned
 from agentbus.torture.history import OK, UNKNOWN
-from agentbus.torture.talk.clients import ASYNCHRONOUS, BLOCKING, AsynchronousTalk, TalkClient
+from agentbus.torture.plain import library_errors, plain_client
+from agentbus.torture.talk.clients import ASYNCHRONOUS, AsynchronousTalk
 from agentbus.torture.talk.controls import CONTROLS
 
 # Operations: the begin of a process, a message, what was overheard, a gap that was reported, the cursor
@@ -20,6 +26,8 @@ TROUBLE = (BackendUnavailable, OutcomeUnknown)
 TOPICS = ("build", "tests", "a%b:c")
 NOTES = ("how", "why", "who:%")
 
+# In seconds: long enough for most outages, and short enough that the outcome of some operations is unknown.
+_DEADLINE = 2.5
 _AT_ONCE = 10
 _PAGE = 150
 _WAIT = 0.25
@@ -42,7 +50,10 @@ class TalkAgent:
         self._topics = topics_of(assignment.options["number"])
         self._scribe = assignment.scribe()
         self._chance = random.Random(f"{assignment.seed} {self._name} {lives}")  # noqa: S311
-        self._client = client_of(assignment)
+        self._bus = bus_of(assignment)
+        # Whether the cursor stays when an overhear is left in the middle of a page.
+        self._knows_leaving = assignment.kind != ASYNCHRONOUS
+        self._keys, self._raw = Keys(assignment.project), plain_client(assignment.url)
         # Topics whose last overhear failed: only the server knows where it will go on.
         self._torn: set[str | None] = set()
         self._scribe.note(LIFE, OK)
@@ -68,14 +79,14 @@ class TalkAgent:
         """Speak the next messages; False as soon as one is refused, which is then repeated."""
         while self._next < end:
             number = self._next
-            text, topic = text_of(self._name, number), topic_of(number)
+            said, topic = text_of(self._name, number), topic_of(number)
             try:
                 with (
                     # It may have been said: repeated, it could be there twice.
                     contextlib.suppress(OutcomeUnknown),
-                    self._scribe.asking(SPEAK, n=number, t=text, o=topic) as answer,
+                    self._scribe.asking(SPEAK, n=number, t=said, o=topic) as answer,
                 ):
-                    answer["i"] = self._client.speak(text, topic)
+                    answer["i"] = self._bus.speak(said, topic=topic).id
             except BackendUnavailable:
                 return False
             self._next += 1
@@ -91,7 +102,8 @@ class TalkAgent:
         if self._chance.random() < leaves:
             leaves_at = self._chance.randrange(20)
         try:
-            source = self._client.overhear(topic, _PAGE, wait)
+            follow = {"follow": True, "timeout": wait} if wait else {}
+            source = self._bus.overhear(topic, limit=_PAGE, **follow)
             for message in source:
                 if number == leaves_at:
                     # The message in hand does not count as heard.
@@ -113,8 +125,8 @@ class TalkAgent:
                 )
             source.close()
             if number or topic in self._torn:
-                cursor = self._client.cursor(topic)
-                if left and not self._client.knows_leaving:
+                cursor = self._cursor(topic)
+                if left and not self._knows_leaving:
                     self._scribe.note(TORN, UNKNOWN, r=topic)
                 self._scribe.note(SURE, OK, r=topic, c=cursor)
                 self._torn.discard(topic)
@@ -123,6 +135,11 @@ class TalkAgent:
             self._scribe.note(TORN, UNKNOWN, r=topic)
             return -1
         return number
+
+    def _cursor(self, topic: str | None) -> str:
+        with library_errors():
+            found: Any = self._raw.get(self._keys.cursor(self._name, topic))
+        return text(found or b"0-0")
 
     def _take_note(self, number: int) -> None:
         key = self._chance.choice(NOTES)
@@ -133,7 +150,7 @@ class TalkAgent:
             key = f"first-{number // _CLAIMS_EVERY * _CLAIMS_EVERY}"
         with contextlib.suppress(*TROUBLE), self._scribe.asking(RECALL, k=key) as answer:
             try:
-                answer["v"] = self._client.recall(key)
+                answer["v"] = self._bus.recall(key).value or ""
             except NotFound:
                 answer["v"] = None
 
@@ -143,7 +160,7 @@ class TalkAgent:
             contextlib.suppress(NoteExists, *TROUBLE),
             self._scribe.asking(op, k=key, v=value),
         ):
-            self._client.jot(key, value, if_absent=if_absent)
+            self._bus.jot(key, value, if_absent=if_absent)
 
 
 def topics_of(number: int) -> tuple[str | None, ...]:
@@ -161,13 +178,16 @@ def topic_of(number: int) -> str | None:
     return TOPICS[number % 7] if number % 7 < len(TOPICS) else None
 
 
-def client_of(assignment: Assignment) -> TalkClient:
-    """Return the client of an agent of this kind."""
-    if assignment.kind == BLOCKING:
-        return TalkClient(assignment)
-    if assignment.kind == ASYNCHRONOUS:
-        return AsynchronousTalk(assignment)
-    return CONTROLS[assignment.kind](assignment)
+def bus_of(assignment: Assignment) -> Any:
+    """Return the bus of an agent of this kind, or a control in its place."""
+    if assignment.kind in CONTROLS:
+        return CONTROLS[assignment.kind](assignment)
+    asynchronous = assignment.kind == ASYNCHRONOUS
+    bus = (agentbus.aio if asynchronous else agentbus).connect(
+        assignment.url, project=assignment.project, agent=assignment.name, deadline=_DEADLINE
+    )
+    bus.scope.channel_bound = assignment.options["bound"]
+    return AsynchronousTalk(bus) if asynchronous else bus
 
 
 if __name__ == "__main__":

@@ -8,10 +8,12 @@ import itertools
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from agentbus.torture.history import FAIL
+from agentbus.torture.history import FAIL, OK
+from agentbus.torture.talk.agent import CLAIM, RECALL
 from agentbus.torture.talk.evidence import (
     Heard,
     MissedGap,
+    NoteOperation,
     Position,
     Reading,
     ReadingStep,
@@ -19,9 +21,9 @@ from agentbus.torture.talk.evidence import (
     TalkEvidence,
     Torn,
 )
-from agentbus.torture.talk.note_checks import claimed_twice, stale_notes, unwritten_notes
 
 _BEGIN: Position = (0, 0)
+_NEVER = 2**63
 
 
 class Wrong(NamedTuple):
@@ -74,7 +76,7 @@ def told_too_many(evidence: TalkEvidence) -> list[tuple[Reading, int, int]]:
         for content in contents
         if content.event
     )
-    written = [note for note in evidence.notes if note.op != "recall" and note.phase != FAIL]
+    written = [note for note in evidence.notes if note.op != RECALL and note.phase != FAIL]
     unheard += max(0, len(written) - events.total())
     found = []
     for reading, steps in evidence.readings.items():
@@ -195,6 +197,86 @@ def _gap_reports(steps: Sequence[ReadingStep]) -> Iterator[GapReport]:
                 sure = max(sure, at)
     if counts:
         yield GapReport(sure, low, (2**64, 0), counts)
+
+
+# -- notes --
+
+
+class _Write(NamedTuple):
+    """A write: it took effect after `begun`, and is visible to all from `done` on."""
+
+    begun: int
+    done: int
+
+
+def stale_notes(evidence: TalkEvidence) -> list[NoteOperation]:
+    """Reads of a value that had certainly been replaced before."""
+    found = []
+    for notes in _by_key(evidence).values():
+        writes = _writes(notes)
+        # The latest begin among all writes that were done by then.
+        done = sorted((write.done, write.begun) for write in writes.values())
+        times: list[int] = []
+        newest: list[int] = []
+        for at, begun in done:
+            times.append(at)
+            newest.append(max(begun, newest[-1]) if newest else begun)
+        for read in notes:
+            if read.op != RECALL or read.phase != OK:
+                continue
+            before = bisect.bisect_left(times, read.invoked)
+            if not before:
+                continue
+            visible = -1 if read.value is None else _own(writes, read)
+            if visible < newest[before - 1]:
+                found.append(read)
+    return found
+
+
+def _own(writes: dict[str, _Write], read: NoteOperation) -> int:
+    write = writes.get(read.value or "")
+    return _NEVER if write is None else write.done
+
+
+def _by_key(evidence: TalkEvidence) -> dict[str, list[NoteOperation]]:
+    found: dict[str, list[NoteOperation]] = collections.defaultdict(list)
+    for note in evidence.notes:
+        found[note.key].append(note)
+    return found
+
+
+def _writes(notes: list[NoteOperation]) -> dict[str, _Write]:
+    """Return the writes by value; a value that was read was written by then."""
+    found: dict[str, _Write] = {}
+    for note in notes:
+        if note.op != RECALL and note.phase != FAIL and note.value is not None:
+            found[note.value] = _Write(note.invoked, note.ended if note.phase == OK else _NEVER)
+    for note in notes:
+        if note.op == RECALL and note.phase == OK and note.value in found:
+            write = found[note.value]
+            found[note.value] = _Write(write.begun, min(write.done, note.ended))
+    return found
+
+
+def unwritten_notes(evidence: TalkEvidence) -> list[NoteOperation]:
+    """Reads of a value that was never written, whose write was refused, or that was written later."""
+    found = []
+    for notes in _by_key(evidence).values():
+        writes = _writes(notes)
+        for read in notes:
+            if read.op == RECALL and read.phase == OK and read.value is not None:
+                write = writes.get(read.value)
+                if write is None or write.begun > read.ended:
+                    found.append(read)
+    return found
+
+
+def claimed_twice(evidence: TalkEvidence) -> list[str]:
+    """Notes, written only if absent, that more than one agent was acknowledged to have written."""
+    won = collections.Counter(
+        note.key for note in evidence.notes if note.op == CLAIM and note.phase == OK
+    )
+    return [key for key, number in won.items() if number > 1]
 
 
 CHECKS = (

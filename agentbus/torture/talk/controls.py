@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
+from types import SimpleNamespace
 from typing import Any
 
 from agentbus.coordination.message import Message
@@ -13,14 +14,13 @@ from agentbus.core.keys import Keys
 from agentbus.core.stream import fields, position, text
 from agentbus.torture.assignment import Assignment
 from agentbus.torture.plain import library_errors, plain_client
-from agentbus.torture.talk.clients import Overheard, TalkClient
 
 _FEW = 20
 _POLL = 0.2
 _TRIES = 20
 
 
-class _PlainTalk(TalkClient):
+class PlainTalk:
     """Talks by plain commands, without a script."""
 
     _bound = 0
@@ -31,17 +31,21 @@ class _PlainTalk(TalkClient):
         self._raw: Any = plain_client(assignment.url, retry=None)
         self._bound = self._bound or assignment.options["bound"]
 
-    def speak(self, said: str, topic: str | None) -> str:
+    def speak(self, said: str, *, topic: str | None) -> SimpleNamespace:
+        """Say something."""
         named = {"agent_id": self._name, "message": said}
         if topic is not None:
             named["topic"] = topic
         with library_errors():
             added = self._raw.xadd(self._keys.channel, named, maxlen=self._bound, approximate=False)
-            return text(added)
+            return SimpleNamespace(id=text(added))
 
-    def overhear(self, topic: str | None, limit: int, wait: float) -> Overheard:
+    def overhear(
+        self, topic: str | None, *, limit: int, follow: bool = False, timeout: float = 0.0
+    ) -> Generator[Message, None, None]:
+        """Iterate over new messages, waiting for them at most `timeout` seconds."""
         with library_errors():
-            last, entries = self.cursor(topic), self._new(topic, limit, wait)
+            last, entries = self._cursor(topic), self._new(topic, limit, timeout)
         for entry, message in entries:
             if topic is None or message.topic == topic:
                 yield message
@@ -52,36 +56,39 @@ class _PlainTalk(TalkClient):
     def _new(self, topic: str | None, limit: int, wait: float) -> list[tuple[str, Message]]:
         channel = self._keys.channel
         block = max(1, round(wait * 1000)) if wait else None
-        found = self._raw.xread({channel: self.cursor(topic)}, count=limit, block=block)
+        found = self._raw.xread({channel: self._cursor(topic)}, count=limit, block=block)
         return [_message(*entry) for _, entries in found for entry in entries]
 
-    def cursor(self, topic: str | None) -> str:
-        with library_errors():
-            return text(self._raw.get(self._keys.cursor(self._name, topic)) or b"0-0")
+    def _cursor(self, topic: str | None) -> str:
+        return text(self._raw.get(self._keys.cursor(self._name, topic)) or b"0-0")
 
     def jot(self, key: str, value: str, *, if_absent: bool) -> None:
+        """Write a note."""
         with library_errors():
             note = self._keys.jot(key)
             put = self._raw.hsetnx if if_absent else self._raw.hset
             if not put(note, "value", value) and if_absent:
                 raise NoteExists(key)
 
-    def recall(self, key: str) -> str:
+    def recall(self, key: str) -> SimpleNamespace:
+        """Return a note."""
         with library_errors():
             found = self._raw.hget(self._keys.jot(key), "value")
         if found is None:
             raise NotFound(key)
-        return text(found)
+        return SimpleNamespace(value=text(found))
 
 
-class PollById(_PlainTalk):
+class PollById(PlainTalk):
     """Looks at the newest few now and then, and takes those after its last id."""
 
-    def overhear(self, topic: str | None, limit: int, wait: float) -> Overheard:
-        time.sleep(max(wait, _POLL))
+    def overhear(
+        self, topic: str | None, *, limit: int, follow: bool = False, timeout: float = 0.0
+    ) -> Generator[Message, None, None]:
+        time.sleep(max(timeout, _POLL))
         with library_errors():
             newest = self._raw.xrevrange(self._keys.channel, count=_FEW)
-            last = self.cursor(topic)
+            last = self._cursor(topic)
             new = [_message(*one) for one in newest if position(text(one[0])) > position(last)]
             if new:
                 self._raw.set(self._keys.cursor(self._name, topic), new[0][0])
@@ -90,22 +97,22 @@ class PollById(_PlainTalk):
                 yield message
 
 
-class MaxLen(_PlainTalk):
+class MaxLen(PlainTalk):
     """Keeps so few entries that a slow agent misses some, and reports no gap."""
 
     _bound = _FEW
 
 
-class SayAgain(_PlainTalk):
+class SayAgain(PlainTalk):
     """Repeats what was not answered, which may have been said."""
 
-    def speak(self, said: str, topic: str | None) -> str:
+    def speak(self, said: str, *, topic: str | None) -> SimpleNamespace:
         for _ in range(_TRIES):
             try:
-                return super().speak(said, topic)
+                return super().speak(said, topic=topic)
             except BackendUnavailable:
                 self._raw.connection_pool.disconnect()
-        return super().speak(said, topic)
+        return super().speak(said, topic=topic)
 
 
 def _message(entry: bytes, named: Mapping[bytes, bytes]) -> tuple[str, Message]:
@@ -115,7 +122,7 @@ def _message(entry: bytes, named: Mapping[bytes, bytes]) -> tuple[str, Message]:
     return found.id, found
 
 
-CONTROLS: Mapping[str, Callable[[Assignment], _PlainTalk]] = {
+CONTROLS: Mapping[str, Callable[[Assignment], PlainTalk]] = {
     "poll_by_id": PollById,
     "maxlen": MaxLen,
     "say_again": SayAgain,
