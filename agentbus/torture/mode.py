@@ -36,6 +36,11 @@ class Trial(NamedTuple):
         """Scale a rate per minute to this trial."""
         return max(least, round(a_minute * self.minutes))
 
+    @property
+    def patience(self) -> float:
+        """How many seconds a part of a run may take on a busy machine: what takes longer will never end."""
+        return 300.0 + (0.0 if self.control is not None else 360.0 * self.minutes)
+
     def faults(self, a_minute: Mapping[str, float]) -> dict[str, int]:
         """Scale the rates of faults, by kind, to this trial: at least one of each."""
         return {kind: self.number(rate) for kind, rate in a_minute.items()}

@@ -7,6 +7,7 @@ import contextlib
 import json
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
+from types import ModuleType
 from typing import Any
 
 import agentbus
@@ -20,6 +21,7 @@ from agentbus.torture.verdict import Verdict, found_by
 
 Check = Callable[[Any], Collection[Any]]
 _TELLS_EVERY = 10.0
+_LOOKS_EVERY = 0.2
 _ANSWERS_WITHIN = 30.0
 
 
@@ -55,7 +57,9 @@ class Workload(Site, abc.ABC):
         self.url = server.url if server is not None else str(trial.url)
         self.faults: dict[str, int] = {}
         self.wanted: dict[str, int] = {}
-        self.problems: dict[str, list[str]] = {"ended_by_themselves": self.ended}
+        self.problems: dict[str, list[str]] = {"ended_by_themselves": self.ended, "unfinished": []}
+        # How many seconds a step may take.
+        self.patience = trial.patience
         self.limit = (0, False)
         self.began = time.monotonic()
         self.nemesis = Nemesis({}, 1.0, 0, self.clients, None)
@@ -111,23 +115,35 @@ class Workload(Site, abc.ABC):
         self.nemesis.log = self._faults_history
         return self.nemesis
 
-    def suffer(self, nemesis: Nemesis, over: Callable[[], bool], seconds: float) -> bool:
-        """Run with faults, which count in the verdict; see `Site.run`."""
+    def step(self, what: str, over: Callable[[], bool], nemesis: Nemesis | None = None) -> None:
+        """Run until this is over, and the faults of the nemesis, which count in the verdict, are done.
+
+        That it takes too long is a violation. `pace` is called if there is a nemesis.
+        """
+        self.trial.tell(what)
+        looked = 0.0
+
+        def now() -> bool:
+            nonlocal looked
+            # To look may be expensive.
+            if time.monotonic() < looked + _LOOKS_EVERY:
+                return False
+            looked = time.monotonic()
+            return over()
 
         def meanwhile() -> None:
+            if nemesis is None:
+                return
             self.pace()
             if nemesis.total and time.monotonic() >= self._told + _TELLS_EVERY:
                 self._told = time.monotonic()
                 self.trial.tell(f"{nemesis.done} of {nemesis.total} faults")
 
-        in_time = self.run(nemesis, over, seconds, self.saw, meanwhile)
-        for total, found in ((self.faults, nemesis.counts), (self.wanted, nemesis.wanted)):
+        faults = nemesis or Nemesis({}, 1.0, 0, [], None)
+        if not self.run(faults, now, self.patience, self.saw, meanwhile):
+            self.problems["unfinished"].append(f"{what}: not over after {self.patience:.0f} s")
+        for total, found in ((self.faults, faults.counts), (self.wanted, faults.wanted)):
             total |= {kind: total.get(kind, 0) + number for kind, number in found.items()}
-        return in_time
-
-    def quietly(self, over: Callable[[], bool], seconds: float) -> bool:
-        """Run without faults."""
-        return self.run(Nemesis({}, 1.0, 0, self.clients, None), over, seconds, self.saw)
 
     def allow(self, number: int, *, over: bool = False) -> None:
         """Let the processes go as far as a number; `over` means that it will not be raised any more."""
@@ -144,6 +160,10 @@ class Workload(Site, abc.ABC):
             *(*self.limit, options),
         )
         return [module, json.dumps(told)]
+
+    def start(self, name: str, module: ModuleType, kind: str = "", **options: Any) -> Client:
+        """Start a process of a module that reads its assignment."""
+        return self.hire(name, lambda one: self.assign(one, module.__name__, kind, **options))
 
     def connect(self) -> agentbus.Bus:
         """Connect the judge."""

@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from agentbus.torture.archive.command import RAN
-from agentbus.torture.archive.faults import REPLAY_KILL, TREE_KILL, descendants
-from agentbus.torture.archive.site import ARCHIVER, REPLAYER
+from agentbus.torture.archive.site import ARCHIVER, REPLAY_KILL, REPLAYER, TREE_KILL, descendants
 from agentbus.torture.archive.workload import ArchiveRun
 from agentbus.torture.history import OK, HistoryEntry
 from agentbus.torture.mode import Trial

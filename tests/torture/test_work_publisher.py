@@ -8,7 +8,7 @@ from agentbus.errors import BackendUnavailable, OutcomeUnknown
 from agentbus.torture.assignment import Allowance
 from agentbus.torture.history import FAIL, INVOKE, OK, UNKNOWN, Scribe, read_history
 from agentbus.torture.work import checks
-from agentbus.torture.work.publisher import Publisher, resumed_at
+from agentbus.torture.work.publisher import publish, resumed_at
 from agentbus.torture.work.tasks import PUBLISH, Publication, Tasks
 
 
@@ -26,9 +26,8 @@ def test_a_seed_gives_the_same_tasks_from_wherever_one_begins() -> None:
 def test_a_publisher_ends_where_it_is_told_to(tmp_path: pathlib.Path) -> None:
     sent: list[int] = []
 
-    Publisher(lambda one: sent.append(one.number), Allowance(3, over=True), tmp_path / "a").run(
-        Tasks(7, 1000, 0)
-    )
+    limit = Allowance(3, over=True)
+    publish(lambda one: sent.append(one.number), limit, tmp_path / "a", Tasks(7, 1000, 0))
 
     assert sent == [0, 1, 2]
 
@@ -46,7 +45,7 @@ def test_what_is_refused_is_published_again_and_what_is_in_doubt_is_not(
                 assert one.first == 0
             raise trouble
 
-    Publisher(send, Allowance(3, over=True), tmp_path / "a").run(Tasks(7, 30, 0, plain=True))
+    publish(send, Allowance(3, over=True), tmp_path / "a", Tasks(7, 30, 0, plain=True))
 
     told = read_history(tmp_path / "a")
     assert sent == [0, 0, 24, 25]

@@ -40,7 +40,6 @@ def test_violations_are_what_the_checks_found_and_the_problems_of_the_run(
     tmp_path: pathlib.Path,
 ) -> None:
     with nothing(tmp_path) as workload:
-        workload.problems["unfinished"] = []
         workload.ended.append("one ended with 1")
 
         verdict = workload.verdict()
@@ -57,11 +56,20 @@ def test_faults_are_counted_over_all_parts_of_a_run_and_written_down(
 ) -> None:
     with nothing(tmp_path) as workload:
         for _ in range(2):
-            assert workload.suffer(workload.new_nemesis({KILL: 1}, 0.0), lambda: True, 60)
-        assert workload.quietly(lambda: True, 60)
+            workload.step("suffer", lambda: True, workload.new_nemesis({KILL: 1}, 0.0))
+        workload.step("rest", lambda: True)
 
     assert (workload.faults, workload.wanted) == ({KILL: 2}, {KILL: 2})
     assert (tmp_path / "faults").read_text().count(KILL) == 2
+
+
+def test_a_step_that_is_not_over_in_time_is_a_violation(tmp_path: pathlib.Path) -> None:
+    with nothing(tmp_path) as workload:
+        workload.patience = 0.1
+
+        workload.step("sleep", lambda: False)
+
+    assert workload.problems["unfinished"] == ["sleep: not over after 0 s"]
 
 
 def test_a_limit_is_reached_when_the_parent_raises_it_and_never_once_it_is_over() -> None:

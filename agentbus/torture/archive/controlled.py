@@ -22,8 +22,6 @@ _ENOUGH = 20_000
 class ControlledArchive(ArchiveSite):
     """A wrong archiver, which kills itself again and again at its worst moment."""
 
-    patience = 120.0
-
     def own_faults(self) -> Mapping[str, Fault]:
         return {KILL: lambda: False}
 

@@ -1,11 +1,17 @@
-"""Writers and archivers, their command lines, and where their files lie."""
+"""Writers and archivers, their command lines, and the faults that hit them: deaths at chosen moments."""
 
 from __future__ import annotations
 
 import functools
+import json
+import os
 import pathlib
+import platform
+import signal
+import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from agentbus.core.clock import rfc3339
 from agentbus.core.settings import Settings
@@ -14,34 +20,83 @@ from agentbus.torture.archive.checks import CHECKS
 from agentbus.torture.archive.reading import Look
 from agentbus.torture.history import OK, HistoryEntry
 from agentbus.torture.mode import Trial
-from agentbus.torture.nemesis import Client, Nemesis
+from agentbus.torture.nemesis import CLOCK, FREEZE, KILL, Client, Fault, Steps, lasting
 from agentbus.torture.server import DisposableServer
 from agentbus.torture.site import through
 from agentbus.torture.workload import Workload
 
 ARCHIVER, WRITER, REPLAYER = "archiver", "writer", "replayer"
 AGAIN = "again"
-_GLANCE = 0.5
+TREE_KILL, WORKER_KILL, WRITER_KILL = "tree_kill", "worker_kill", "writer_kill"
+SECOND, COMPACT = "second_archiver", "compaction"
+REPLAY_KILL, RESTORE = "replay_kill", "restore"
+# How long a new process lives at most, and one that has just done something; in seconds.
+_ANY_MOMENT = 8.0
+_SOON = 0.4
+# A process that does nothing for this long is killed all the same.
+_LONGEST = 90.0
+_GLANCE = 0.05
+_SECOND_LIVES = (15.0, 30.0)
+
+_A_MINUTE = {
+    "cut": 6,
+    "half_open": 2,
+    "latency": 2,
+    "lost_reply": 4,
+    "lost_request": 3,
+    "server_kill": 4,
+    "slow_disk": 3,
+    "full_memory": 2,
+}
+_A_MINUTE_OF_REPLAY = {
+    REPLAY_KILL: 0.4,
+    "server_kill": 0.3,
+    "cut": 0.5,
+    "lost_reply": 0.5,
+    "lost_request": 0.3,
+}
+
+
+def wanted(trial: Trial) -> dict[str, int]:
+    """Return the faults of archiving."""
+    number = trial.number
+    rare = {SECOND: 0.6, COMPACT: 0.3, CLOCK: 1.0, FREEZE: 1.0} if trial.minutes >= 1 else {}
+    return {
+        # Each costs the start of a JVM, for which the short form has time only once.
+        KILL: number(1.2, 0),
+        TREE_KILL: number(1.0),
+        WORKER_KILL: number(0.8),
+        **{kind: number(often) for kind, often in rare.items()},
+        WRITER_KILL: number(2),
+        **trial.faults(_A_MINUTE),
+    }
+
+
+def wanted_of_replay(trial: Trial) -> dict[str, int]:
+    """Return the faults of the replay."""
+    return trial.faults(_A_MINUTE_OF_REPLAY)
+
+
 _TWO_DAYS = 172_800.0
 
 
 class ArchiveSite(Workload):
-    """Writers and archivers, and the archive at `path`; a step may take `patience` seconds.
-
-    When the limit is over, writers end.
-    """
+    """Writers and archivers, and the archive at `path`; when the limit is over, writers end."""
 
     mode, checks = "archive", CHECKS
-    patience = 0.0
 
     def __init__(self, trial: Trial, server: DisposableServer | None) -> None:
         super().__init__(trial, server)
         self.path = trial.place / "archive"
         self.acknowledged = 0
-        self.problems["unfinished"] = []
         self._scratch = trial.place / "scratch"
         self._compactions: list[Client] = []
-        self._looked = 0.0
+        # Twice as long as on two idle cores, and more, since Spark is started again and again.
+        self.patience = 900.0 + 180.0 * trial.minutes
+        # How much a process has done, by its id, and how many were killed just after that grew.
+        self.seen: Callable[[int], int] = lambda _pid: 0
+        self.at_work = 0
+        self._aimed_at: list[Client] = []
         # Past all faults of clients.
         self.look = Look(self.url, self.project)
         self._scratch.mkdir(parents=True)
@@ -52,16 +107,12 @@ class ArchiveSite(Workload):
 
     def writer(self, number: int, a_second: float, enough_of: int) -> Client:
         """Start a process that writes `a_second` entries a second; after `enough_of`, fewer."""
-        return self.hire(
-            f"{WRITER}-{number}",
-            lambda one: self.assign(one, writing.__name__, a_second=a_second, enough_of=enough_of),
-        )
+        name = f"{WRITER}-{number}"
+        return self.start(name, writing, a_second=a_second, enough_of=enough_of)
 
     def worker(self) -> Client:
         """Start the process that works."""
-        return self.hire(
-            f"{WRITER}-that-works", lambda one: self.assign(one, writing.__name__, writing.WORKER)
-        )
+        return self.start(f"{WRITER}-that-works", writing, writing.WORKER)
 
     def archiver(self, which: str = "") -> Client:
         """Start a continuous archiver; `which` names it beside another."""
@@ -124,17 +175,130 @@ class ArchiveSite(Workload):
         if (entry.op, entry.phase) == (writing.WRITE, OK):
             self.acknowledged += len(entry.of["ids"])
 
-    def step(self, what: str, over: Callable[[], bool], nemesis: Nemesis | None = None) -> None:
-        """Run until it is over and the faults are done; a step that takes too long is a violation."""
-        self.trial.tell(what)
+    # -- faults --
 
-        def now() -> bool:
-            # To look is expensive, and done for each tick.
-            if time.monotonic() < self._looked + _GLANCE:
-                return False
-            self._looked = time.monotonic()
-            return over()
+    def own_faults(self) -> Mapping[str, Fault]:
+        aimed = (KILL, TREE_KILL, WORKER_KILL, REPLAY_KILL)
+        return {
+            **{kind: functools.partial(self._aim, kind) for kind in aimed},
+            FREEZE: self._freeze,
+            WRITER_KILL: self._kill_writer,
+            SECOND: self._second,
+            COMPACT: self.compact,
+        }
 
-        run = functools.partial(self.suffer, nemesis) if nemesis else self.quietly
-        if not run(now, self.patience):
-            self.problems["unfinished"].append(f"{what}: not over after {self.patience:.0f} s")
+    def _one(self, role: str) -> Client | None:
+        return self.nemesis.one_of(
+            [
+                one
+                for one in self.nemesis.victims()
+                if one.name.startswith(role) and one not in self._aimed_at
+            ]
+        )
+
+    def _freeze(self) -> bool | Steps:
+        one = self._one(ARCHIVER)
+        return one is not None and self.nemesis.freeze(one)
+
+    def _kill_writer(self) -> bool:
+        one = self._one(WRITER)
+        return one is not None and self.nemesis.kill(one)
+
+    def _second(self) -> Steps:
+        """Start another archiver by mistake, for a while."""
+        client = self.archiver("too")
+
+        def end() -> None:
+            self.clients.remove(client)
+            client.end()
+
+        return lasting(self.nemesis.chance.uniform(*_SECOND_LIVES), end)
+
+    def _aim(self, kind: str) -> Steps:
+        """Kill a process: at any moment from its start, or soon after it has done something."""
+        one = self._one(REPLAYER if kind == REPLAY_KILL else ARCHIVER)
+        if one is None or one.process is None:
+            return
+        process, chance = one.process, self.nemesis.chance
+        aims = kind not in (KILL, TREE_KILL) or chance.random() >= 0.3
+        due = time.monotonic() + (_LONGEST if aims else chance.uniform(0, _ANY_MOMENT))
+        seen = self.seen(process.pid)
+        self._aimed_at.append(one)
+        try:
+            while time.monotonic() < due or one.frozen:
+                yield False
+                if process.poll() is not None or one.process is not process:
+                    return
+                if aims and self.seen(process.pid) > seen:
+                    aims = False
+                    self.at_work += 1
+                    due = time.monotonic() + chance.uniform(0, _SOON)
+            if _struck(kind, one, process.pid):
+                yield True
+        finally:
+            self._aimed_at.remove(one)
+
+
+def _struck(kind: str, one: Client, pid: int) -> bool:
+    below = descendants(pid)
+    if kind == WORKER_KILL:
+        found = [child for child, words in below if "pyspark" in words and "daemon" in words]
+        # All of them: the others would do the work.
+        return sum(map(_killed, found)) > 0
+    one.kill()
+    if kind != KILL:
+        for child, _ in below:
+            _killed(child)
+    return True
+
+
+def _killed(pid: int) -> bool:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def descendants(of: int) -> list[tuple[int, str]]:
+    """Return the descendants of a process, with their command lines."""
+    listed = subprocess.run(
+        ["ps", "-eo", "pid=,ppid=,args="], capture_output=True, text=True, check=True
+    )
+    below: dict[int, list[tuple[int, str]]] = {}
+    for line in listed.stdout.splitlines():
+        pid, parent, *words = line.split(None, 2)
+        below.setdefault(int(parent), []).append((int(pid), " ".join(words)))
+    found, waiting = [], [of]
+    while waiting:
+        for child, args in below.get(waiting.pop(), []):
+            waiting.append(child)
+            found.append((child, args))
+    return found
+
+
+class Versions:
+    """Counts the versions of an archive by the process that made them."""
+
+    def __init__(self, path: pathlib.Path) -> None:
+        self._log = path / "_log"
+        self._by: dict[int, int] = {}
+        self._looked = 0.0
+        self.number = 0
+
+    def of(self, pid: int) -> int:
+        """Return how many versions a process of this machine has made."""
+        self.look()
+        return self._by.get(pid, 0)
+
+    def look(self) -> None:
+        """Read what came since, unless that was done a moment ago."""
+        if time.monotonic() < self._looked + _GLANCE:
+            return
+        self._looked = time.monotonic()
+        while (name := self._log / f"{self.number + 1:020d}.json").exists():
+            commit: dict[str, Any] = json.loads(name.read_bytes())
+            host, _, pid = commit["by"].rpartition(":")
+            if host == platform.node():
+                self._by[int(pid)] = self._by.get(int(pid), 0) + 1
+            self.number += 1

@@ -15,12 +15,11 @@ from typing import Any
 import redis
 
 from agentbus.core.errors import AgentBusError, EpochMismatch
-from agentbus.torture.archive import command, faults, writing
+from agentbus.torture.archive import command, site, writing
 from agentbus.torture.archive.checks import ArchivedRow, ArchiveEvidence
 from agentbus.torture.archive.controlled import ControlledArchive
-from agentbus.torture.archive.faults import RESTORE, HurtArchive, Versions
 from agentbus.torture.archive.reading import archived, counted, kind_of
-from agentbus.torture.archive.site import AGAIN, ARCHIVER, REPLAYER
+from agentbus.torture.archive.site import AGAIN, ARCHIVER, REPLAYER, RESTORE, ArchiveSite, Versions
 from agentbus.torture.history import HistoryEntry
 from agentbus.torture.mode import Trial
 from agentbus.torture.nemesis import Client
@@ -32,7 +31,6 @@ _WRITERS = 3
 _A_MINUTE = 12_000
 # A third of the time is for starting archivers and for what comes after.
 _WRITING = 0.7
-_SLACK = 900.0
 _ENDS_WITHIN = 120.0
 _GLANCE = 0.1
 _REPLAY_GAP, _REPLAY_LEAST = 0.3, 6.0
@@ -54,13 +52,11 @@ def torture(trial: Trial) -> Iterator[Verdict]:
         yield stack.enter_context(made(trial, server)).verdict()
 
 
-class ArchiveRun(HurtArchive):
+class ArchiveRun(ArchiveSite):
     """Archives, verifies, replays, and goes on after the server went back in time."""
 
     def __init__(self, trial: Trial, server: DisposableServer | None) -> None:
         super().__init__(trial, server)
-        # Three times as long as on two idle cores, and more.
-        self.patience = trial.minutes * 180 + _SLACK
         self._entries = trial.number(_A_MINUTE)
         self._disagreed = self.problems["verify_disagrees"] = []
         self._went_on = self.problems["went_on_after_a_restore"] = []
@@ -108,7 +104,7 @@ class ArchiveRun(HurtArchive):
         archiver = self.archiver()
         versions = Versions(self.path)
         self.seen = versions.of
-        wanted = faults.wanted(self.trial)
+        wanted = site.wanted(self.trial)
         nemesis = self.new_nemesis(wanted, seconds / sum(wanted.values()))
         self.step("archivers are killed", lambda: self.acknowledged >= self._entries, nemesis)
         self.allow(0, over=True)
@@ -176,7 +172,7 @@ class ArchiveRun(HurtArchive):
 
     def _replay(self) -> None:
         rows = sum(1 for row in archived(self.path)[0] if row.kind == "queue")
-        wanted = faults.wanted_of_replay(self.trial)
+        wanted = site.wanted_of_replay(self.trial)
         client = self.replayer(rows / (sum(wanted.values()) * _REPLAY_GAP * 2 + _REPLAY_LEAST))
         self.seen = lambda _pid: self._published()
         # Earlier faults would only meet the start of Spark.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 from collections.abc import Callable, Mapping
 
 from agentbus.events import kill_points
@@ -113,7 +112,7 @@ class HurtShop(Workload):
         """Stop PostgreSQL, half the time as in a crash, and start it a little later."""
         server, chance = self.database.server, self.nemesis.chance
         if server is not None and server.runs:
-            server.stop(chance.choice((signal.SIGQUIT, signal.SIGINT)))
+            server.stop(crash=chance.random() < 0.5)
             yield from lasting(chance.choice(OUTAGES), server.start)
 
     def _overtake(self) -> Steps:

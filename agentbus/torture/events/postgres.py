@@ -6,16 +6,13 @@ import importlib.util
 import os
 import pathlib
 import shutil
-import signal
 import subprocess
 import tempfile
-import threading
 from typing import Self
 
 from agentbus.core.errors import BackendUnavailable, ConfigError
 from agentbus.torture.parent import ProcessGuard
 
-_READY = "ready to accept connections"
 _NOBODY = "65534"
 _TUNING = {
     "listen_addresses": "",
@@ -60,25 +57,15 @@ class Postgres:
         self.place = pathlib.Path(tempfile.mkdtemp(prefix="agentbus-pg-", dir="/tmp"))
         self.url = f"postgresql+psycopg://postgres@/postgres?host={self.place}"
         self.socket = str(self.place / ".s.PGSQL.5432")
-        self._settings = settings
+        self._settings = {**_TUNING, **settings, "unix_socket_directories": str(self.place)}
+        self._data = self.place / "data"
+        self._pid = self._data / "postmaster.pid"
         self._begin = _as_nobody(self.place)
-        self._process: subprocess.Popen[str] | None = None
-        self._reader: threading.Thread | None = None
         self._guard = ProcessGuard()
 
     def __enter__(self) -> Self:
         try:
-            made = subprocess.run(
-                [
-                    *(*self._begin, str(programs() / "initdb"), "-D", str(self.place / "data")),
-                    *("-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync"),
-                ],
-                check=False,
-                capture_output=True,
-                text=True,
-            )
-            if made.returncode:
-                raise BackendUnavailable(f"PostgreSQL cannot be set up: {made.stderr[-1000:]}")
+            self._do("initdb", *("-U", "postgres", "-A", "trust", "-E", "UTF8"), "--locale=C", "-N")
             self.start()
         except BaseException:
             self.__exit__()
@@ -90,52 +77,30 @@ class Postgres:
         self._guard.close()
         shutil.rmtree(self.place, ignore_errors=True)
 
+    def _do(self, program: str, *words: str) -> None:
+        done = subprocess.run(
+            [*self._begin, str(programs() / program), "-D", str(self._data), *words],
+            check=False,
+            capture_output=True,
+            text=True,
+        )
+        if done.returncode:
+            said = (done.stdout + done.stderr)[-1000:]
+            raise BackendUnavailable(f"PostgreSQL's {program} {words[0]} fails: {said}")
+
     @property
     def runs(self) -> bool:
         """Whether it was started, and not stopped."""
-        return self._process is not None
+        return self._pid.exists()
 
     def start(self) -> None:
         """Start the server, and return once it takes connections."""
-        settings = {**_TUNING, **self._settings, "unix_socket_directories": str(self.place)}
-        process = subprocess.Popen(
-            [
-                *(*self._begin, str(programs() / "postgres"), "-D", str(self.place / "data")),
-                *(word for pair in settings.items() for word in ("-c", "=".join(pair))),
-            ],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        self._guard.guard(process.pid)
-        lines: list[str] = []
-        ready = threading.Event()
+        settings = " ".join(f"-c {name}={value}" for name, value in self._settings.items())
+        self._do("pg_ctl", "start", "-w", "-l", str(self.place / "log"), "-o", settings)
+        self._guard.guard(int(self._pid.read_text().split()[0]))
 
-        def read() -> None:
-            assert process.stderr is not None
-            for line in process.stderr:
-                lines.append(line)
-                if _READY in line:
-                    ready.set()
-            ready.set()
-
-        self._process = process
-        self._reader = threading.Thread(target=read, daemon=True)
-        self._reader.start()
-        ready.wait()
-        if process.poll() is not None:
-            raise BackendUnavailable(f"PostgreSQL does not start: {''.join(lines)[-1000:]}")
-
-    def stop(self, number: int = signal.SIGINT) -> None:
-        """Stop it, and cut off its clients; with SIGQUIT at once, as in a crash."""
-        process, reader = self._process, self._reader
-        if process is None or reader is None:
-            return
-        process.send_signal(number)
-        process.wait()
-        self._guard.release()
-        reader.join()
-        assert process.stderr is not None
-        process.stderr.close()
-        self._process = None
+    def stop(self, *, crash: bool = False) -> None:
+        """Stop it, and cut off its clients; at once, as in a crash, if that is wanted."""
+        if self.runs:
+            self._do("pg_ctl", "stop", "-w", "-m", "immediate" if crash else "fast")
+            self._guard.release()

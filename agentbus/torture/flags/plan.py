@@ -31,25 +31,22 @@ _FAULTS_A_MINUTE = {
     "clock_shift": 3.0,
 }
 _CONTENDERS, _FEW, _FEW_BELOW = 50, 12, 1.0
-# The share of the time for the faults, and how much longer a run may take on a busy machine.
-_SHARE, _SLACK, _LEAST = 0.55, 6.0, 180.0
+# The share of the time for the faults.
+_SHARE = 0.55
 
 
 class FlagPlan(NamedTuple):
     """A run; times in seconds.
 
-    `share` is the share of kills and freezes that are to hit holders, `delay` how late all answers are,
-    `kind` the control that takes the library's place.
+    `share` is the share of kills and freezes that are to hit holders, `delay` how late all answers are.
     """
 
     rounds: int
     contenders: int
     faults: dict[str, int]
     gap: float
-    limit: float = _LEAST
     patience: float = GENEROUS
     bound: float = 30.0
-    kind: str = ""
     delay: float = 0.0
     share: float = 0.7
 
@@ -65,15 +62,13 @@ _CONTROLS = {
 def planned(trial: Trial) -> FlagPlan:
     """Return the plan for a trial."""
     if trial.control is not None:
-        return _CONTROLS[trial.control]._replace(kind=trial.control)
+        return _CONTROLS[trial.control]
     faults = trial.faults(_FAULTS_A_MINUTE)
-    seconds = trial.minutes * 60
     return FlagPlan(
         rounds=trial.number(_ROUNDS_A_MINUTE, least=10),
         contenders=_CONTENDERS if trial.minutes >= _FEW_BELOW else _FEW,
         faults=faults,
-        gap=seconds * _SHARE / sum(faults.values()),
-        limit=seconds * _SLACK + _LEAST,
+        gap=trial.minutes * 60 * _SHARE / sum(faults.values()),
     )
 
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from functools import partial
 from typing import Any
 
 from agentbus.core.stream import position
 from agentbus.torture.history import OK, HistoryEntry
 from agentbus.torture.mode import Trial
-from agentbus.torture.nemesis import LOST_REPLY, Client, Fault, Steps
+from agentbus.torture.nemesis import LOST_REPLY, Fault, Steps
 from agentbus.torture.server import DisposableServer
 from agentbus.torture.talk import agent
 from agentbus.torture.talk.checks import CHECKS
@@ -54,14 +53,18 @@ class Talk(Workload):
             said = bus.speak(text)
         self.collector.said[text] = Spoken(_HOST, 0, None, OK, position(said.id))
         for number in range(self.plan.agents):
-            self.hire(f"agent-{number}", partial(self._words, number))
+            kind = ASYNCHRONOUS if number % _ASYNCHRONOUS_EVERY == 1 else BLOCKING
+            self.start(
+                *(f"agent-{number}", agent, self.trial.control or kind),
+                number=number,
+                messages=self.plan.messages,
+                bound=self.plan.bound,
+            )
         # An agent that has never overheard learns nothing of what was trimmed before.
-        self.quietly(lambda: len(self._listening) == self.plan.agents, self.plan.deadline)
+        self.step("agents start", lambda: len(self._listening) == self.plan.agents)
         self._talk_began = time.monotonic()
         nemesis = self.new_nemesis(self.plan.faults, self.plan.gap)
-        if not self.suffer(nemesis, self._over, self.plan.deadline):
-            late = [client.name for client in self.clients if client.alive]
-            self.problems["never_caught_up"] = late
+        self.step("agents talk", self._over, nemesis)
         return self.collector.evidence()
 
     def figures(self, evidence: TalkEvidence) -> dict[str, Any]:
@@ -122,15 +125,6 @@ class Talk(Workload):
         if len(self._spoken) == self.plan.agents:
             self.allow(self.plan.messages, over=True)
         return self.finished
-
-    def _words(self, number: int, client: Client) -> list[str]:
-        kind = ASYNCHRONOUS if number % _ASYNCHRONOUS_EVERY == 1 else BLOCKING
-        return self.assign(
-            *(client, agent.__name__, self.trial.control or kind),
-            number=number,
-            messages=self.plan.messages,
-            bound=self.plan.bound,
-        )
 
 
 torture = Talk.torture

@@ -270,25 +270,5 @@ def runs_more_than_once(evidence: WorkEvidence) -> int:
     return sum(len(runs) - 1 for runs in of_tasks(evidence.events, RUN, INVOKE).values())
 
 
-def runs_at_once(evidence: WorkEvidence) -> int:
-    """Count the runs that began while another process was in the same task.
-
-    What a process did not finish counts only if it wrote something later: else it was killed.
-    """
-    last = {event.who: event.at for event in evidence.events}
-    inside: dict[int, set[str]] = collections.defaultdict(set)
-    number = 0
-    for event in evidence.events:
-        if event.op != RUN:
-            continue
-        others = inside[event.task]
-        if event.phase == INVOKE:
-            number += any(who != event.who and last[who] > event.at for who in others)
-            others.add(event.who)
-        else:
-            others.discard(event.who)
-    return number
-
-
 def _buried(evidence: WorkEvidence) -> collections.Counter[int]:
     return collections.Counter(letter.task for letter in evidence.letters)

@@ -29,10 +29,6 @@ _FAULTS = {
     "clock_shift": 2,
     PUBLISHER_KILL: 3,
 }
-# A run that takes this many times its minutes, and this many seconds besides, will never end.
-_PATIENCE, _LEAST_PATIENCE = 3, 120.0
-# A busy machine takes long to replace killed workers.
-_CONTROL_SECONDS = 150.0
 
 
 class WorkPlan(NamedTuple):
@@ -45,7 +41,6 @@ class WorkPlan(NamedTuple):
     poison: int
     workers: Sequence[str]
     faults: dict[str, int]
-    seconds: float
     checks: Collection[Check] = checks.CHECKS
     publisher: str = "library"
     late_workers: bool = False
@@ -63,7 +58,6 @@ def planned(trial: Trial) -> WorkPlan:
         poison=trial.number(_POISON, 3),
         workers=[KINDS[number % len(KINDS)] for number in range(6)],
         faults=trial.faults(_FAULTS),
-        seconds=_LEAST_PATIENCE + _PATIENCE * trial.minutes * 60,
     )
 
 
@@ -72,7 +66,7 @@ def _control(
 ) -> WorkPlan:
     """Return a small plan by which this check catches a control: its workers always have work."""
     return WorkPlan(
-        *(tasks, poison, [name] * 3, faults, _CONTROL_SECONDS, [check]),
+        *(tasks, poison, [name] * 3, faults, [check]),
         publisher=MAXLEN if name == MAXLEN else "plain",
         late_workers=True,
         toil=toil,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import pathlib
 import time
@@ -13,6 +14,7 @@ from agentbus.core.errors import BackendUnavailable, OutcomeUnknown
 from agentbus.core.keys import Keys
 from agentbus.torture.assignment import Allowance, assigned
 from agentbus.torture.history import FAIL, Scribe, read_history
+from agentbus.torture.plain import plain_client
 from agentbus.torture.work.tasks import PUBLISH, QUEUE, Publication, Tasks
 
 MAXLEN = "maxlen"
@@ -21,36 +23,27 @@ _DEADLINE = 5.0
 _KEPT = 100
 
 
-class Publisher:
-    """Publishes in order, and writes a history of the outcomes."""
-
-    def __init__(
-        self, send: Callable[[Publication], Any], limit: Allowance, history: pathlib.Path
-    ) -> None:
-        self._send = send
-        self._limit = limit
-        self.start = resumed_at(history)
-        self._scribe = Scribe(history)
-
-    def run(self, tasks: Tasks) -> None:
-        """Publish what its predecessor has not."""
-        for one in tasks.publications(self.start):
-            if not self._limit.reaches(one.number + 1):
-                return
-            while not self._settled(one):
+def publish(
+    send: Callable[[Publication], Any], limit: Allowance, history: pathlib.Path, tasks: Tasks
+) -> None:
+    """Publish in order what no predecessor has, and write a history of the outcomes."""
+    start, scribe = resumed_at(history), Scribe(history)
+    for one in tasks.publications(start):
+        if not limit.reaches(one.number + 1):
+            return
+        of = {"n": one.number, "first": one.first, "last": one.last, "order": one.ordering_key}
+        settled = False
+        while not settled:
+            try:
+                with (
+                    contextlib.suppress(OutcomeUnknown),
+                    scribe.asking(PUBLISH, BackendUnavailable, **of),
+                ):
+                    send(one)
+                settled = True
+            except BackendUnavailable:
                 # Refused for a reason that may pass, or the server is away.
                 time.sleep(_PAUSE)
-
-    def _settled(self, one: Publication) -> bool:
-        of = {"n": one.number, "first": one.first, "last": one.last, "order": one.ordering_key}
-        try:
-            with self._scribe.asking(PUBLISH, BackendUnavailable, **of):
-                self._send(one)
-        except OutcomeUnknown:
-            return True
-        except BackendUnavailable:
-            return False
-        return True
 
 
 def resumed_at(history: pathlib.Path) -> int:
@@ -81,8 +74,6 @@ def sender(bus: agentbus.Bus, tasks: Tasks) -> Callable[[Publication], Any]:
 
 def trimming(url: str, project: str) -> Callable[[Publication], Any]:
     """Publish as many programs do: so that the stream never grows too long."""
-    from agentbus.torture.plain import plain_client
-
     raw, stream = plain_client(url), Keys(project).queue(QUEUE, "normal")
 
     def send(one: Publication) -> None:
@@ -98,7 +89,7 @@ def main() -> None:
     tasks = Tasks(told.seed, **told.options, plain=told.kind != "library")
     with agentbus.connect(told.url, project=told.project, agent="ada", deadline=_DEADLINE) as bus:
         send = trimming(told.url, told.project) if told.kind == MAXLEN else sender(bus, tasks)
-        Publisher(send, limit, told.history).run(tasks)
+        publish(send, limit, told.history, tasks)
 
 
 if __name__ == "__main__":

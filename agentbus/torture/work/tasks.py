@@ -65,31 +65,24 @@ class Tasks:
 
     def publications(self, start: int = 0) -> Iterator[Publication]:
         """Yield all publications from one on, by its number."""
-        for lot in range(start // 2, -(-self.number // _LOT)):
-            yield from (one for one in self._lot(lot) if one.number >= start and one.payloads)
+        for number in range(start, 2 * -(-self.number // _LOT)):
+            yield self._publication(number)
 
-    def _lot(self, lot: int) -> tuple[Publication, Publication]:
-        chance = random.Random(f"{self._seed} {lot}")  # noqa: S311
-        first = lot * _LOT
-        payloads = [self._payload(task, chance) for task in range(first, first + _LOT)]
-        together, alone = payloads[:_TOGETHER], payloads[_TOGETHER:]
-        if self.plain:
-            return (
-                Publication(2 * lot, first, together),
-                Publication(2 * lot + 1, first + _TOGETHER, alone),
-            )
-        # Most at once, at any priority; the last one alone, late or with an ordering key.
-        late = chance.random() < 0.5
-        return (
-            Publication(2 * lot, first, together, chance.choice(PRIORITIES)),
-            Publication(
-                2 * lot + 1,
-                first + _TOGETHER,
-                alone,
-                delay=chance.random() if late else None,
-                ordering_key=None if late else chance.choice("abc"),
-            ),
+    def _publication(self, number: int) -> Publication:
+        """Most tasks go at once, at any priority, and the last of a lot alone, late or in order."""
+        chance = random.Random(f"{self._seed} {number}")  # noqa: S311
+        lot, alone = divmod(number, 2)
+        first, size = (lot * _LOT + _TOGETHER, 1) if alone else (lot * _LOT, _TOGETHER)
+        made = Publication(
+            number, first, [self._payload(task, chance) for task in range(first, first + size)]
         )
+        if self.plain:
+            return made
+        if not alone:
+            return made._replace(priority=chance.choice(PRIORITIES))
+        if chance.random() < 0.5:
+            return made._replace(delay=chance.random())
+        return made._replace(ordering_key=chance.choice("abc"))
 
     def _payload(self, task: int, chance: random.Random) -> dict[str, int]:
         found: dict[str, Any] = {"i": task}
