@@ -83,7 +83,7 @@ def run(call: Call) -> int:
     url = _server(call)
     jobs = _jobs(call)
     databases = _databases(args.database, jobs)
-    with ending.by_signals(), ending.nobody_left(), Line() as line:
+    with ending.by_signals(), Line() as line:
         torture = modes.Run(
             jobs,
             minutes=args.minutes,

@@ -8,7 +8,7 @@ import pathlib
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # A second signal within this time is ignored; after it, the cleanup must be stuck.
@@ -43,31 +43,14 @@ def by_signals() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-@contextlib.contextmanager
-def nobody_left() -> Iterator[None]:
-    """Kill at the end the children that were started meanwhile and still run.
-
-    A signal may come while a child is being started, before it is registered. Not for a process that starts
-    other children at the same time.
-    """
-    before = children()
-    try:
-        yield
-    finally:
-        _kill(lambda: children() - before)
-
-
 def kill_those_with(variable: str, value: str) -> None:
     """Kill every process that was started with this value of a variable, also orphans.
 
-    The JVM of a killed process runs on for seconds, and forever if its files are gone.
+    A signal may come while one is being started, before it is registered; and the JVM of a killed process
+    runs on for seconds, and forever if its files are gone.
     """
-    _kill(lambda: with_variable(variable, value) - {os.getpid()})
-
-
-def _kill(those: Callable[[], set[int]]) -> None:
     until = time.monotonic() + _DYING
-    while time.monotonic() < until and (found := those()):
+    while time.monotonic() < until and (found := with_variable(variable, value) - {os.getpid()}):
         for pid in found:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -83,40 +66,15 @@ def with_variable(variable: str, value: str) -> set[int]:
     """
     if not pathlib.Path("/proc/self/environ").exists():
         sign = f" {variable}={value} "
-        lines = _listed("pid=,command=", "-E", "-ww")
+        lines = subprocess.check_output(
+            ["ps", "-A", "-E", "-ww", "-o", "pid=,command="], env={"PATH": os.defpath}, text=True
+        ).splitlines()
         return {int(line.split()[0]) for line in lines if sign in f"{line} "}
     wanted = os.fsencode(f"{variable}={value}")
     found = set()
-    for entry in _processes():
-        with contextlib.suppress(OSError):
-            if wanted in (entry / "environ").read_bytes().split(b"\0"):
-                found.add(int(entry.name))
+    for entry in pathlib.Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                if wanted in (entry / "environ").read_bytes().split(b"\0"):
+                    found.add(int(entry.name))
     return found
-
-
-def children() -> set[int]:
-    """Return the children of this process, zombies included."""
-    me = str(os.getpid())
-    if not pathlib.Path("/proc/self/stat").exists():
-        pairs = [line.split() for line in _listed("pid=,ppid=")]
-        return {int(pid) for pid, parent in pairs if parent == me}
-    found = set()
-    for entry in _processes():
-        with contextlib.suppress(OSError):
-            # The name, in parentheses, may hold anything.
-            _, parent = (entry / "stat").read_text().rpartition(")")[2].split()[:2]
-            if parent == me:
-                found.add(int(entry.name))
-    return found
-
-
-def _processes() -> Iterator[pathlib.Path]:
-    return (entry for entry in pathlib.Path("/proc").iterdir() if entry.name.isdigit())
-
-
-def _listed(columns: str, *options: str) -> list[str]:
-    """Return the lines of `ps`, without its own."""
-    words = ["ps", "-A", *options, "-o", columns]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as said:
-        lines, _ = said.communicate()
-    return [line for line in lines.splitlines() if line.split()[0] != str(said.pid)]

@@ -9,6 +9,19 @@ from typing import NamedTuple
 
 from agentbus.torture.verdict import Verdict
 
+# How many faults of each kind a minute has in most modes.
+A_MINUTE = {
+    "cut": 6.0,
+    "half_open": 5.0,
+    "latency": 4.0,
+    "lost_reply": 5.0,
+    "lost_request": 5.0,
+    "server_kill": 4.0,
+    "slow_disk": 3.0,
+    "full_memory": 2.0,
+    "clock_shift": 2.0,
+}
+
 
 class Trial(NamedTuple):
     """One run of a mode, sized to take about `minutes` on two cores.
@@ -42,8 +55,8 @@ class Trial(NamedTuple):
         return 300.0 + (0.0 if self.control is not None else 360.0 * self.minutes)
 
     def faults(self, a_minute: Mapping[str, float]) -> dict[str, int]:
-        """Scale the rates of faults, by kind, to this trial: at least one of each."""
-        return {kind: self.number(rate) for kind, rate in a_minute.items()}
+        """Scale the usual rates of faults and these, by kind, to this trial: at least one of each."""
+        return {kind: self.number(rate) for kind, rate in {**A_MINUTE, **a_minute}.items()}
 
 
 class Mode(NamedTuple):

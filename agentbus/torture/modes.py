@@ -23,8 +23,6 @@ from agentbus.torture.verdict import Verdict
 MODULES = {
     name: f"agentbus.torture.{name}" for name in ("talk", "flags", "work", "events", "archive")
 }
-# The extras with the packages that a mode's own package imports.
-_EXTRAS = {"events": "torture", "archive": "pipeline"}
 _SEED_BITS = 32
 # Sockets lie below it, and their paths must be short.
 _LONGEST_TEMPORARY = 30
@@ -38,12 +36,7 @@ _CONFIG = "AGENTBUS_CONFIG"
 
 def load(name: str) -> Mode:
     """Return a mode. Raises `ConfigError`, with what to install, if it lacks a package."""
-    try:
-        mode: Mode = import_module(MODULES[name]).MODE
-    except ImportError as error:
-        if error.name is None or error.name.partition(".")[0] == "agentbus":
-            raise
-        raise _lacking(name, error.name, _EXTRAS.get(name)) from error
+    mode: Mode = import_module(MODULES[name]).MODE
     for needed in mode.needs:
         if find_spec(needed) is None:
             raise _lacking(name, needed, mode.extra)

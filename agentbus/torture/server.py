@@ -91,6 +91,8 @@ class DisposableServer:
             *("--dir", str(self.place), "--appendonly", "yes", "--appendfsync", "always"),
             *("--save", "", "--logfile", str(self.place / "server.log")),
             *("--aof-use-rdb-preamble", "no", "--maxmemory-policy", "noeviction"),
+            # Its environment, by which it can be found, lies where the title would be written.
+            *("--set-proc-title", "no"),
         ]
         self.process = subprocess.Popen(
             [*self._clocked(), self.binary, *words, *self.options],

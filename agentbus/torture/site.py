@@ -11,7 +11,7 @@ import urllib.parse
 from collections.abc import Callable, Sequence
 from typing import IO, Self
 
-from agentbus.core.errors import UsageError
+from agentbus.store.url import read
 from agentbus.torture.history import DIES, HistoryEntry, HistoryReader
 from agentbus.torture.nemesis import Client, Nemesis
 from agentbus.torture.network import Proxy
@@ -144,21 +144,11 @@ def spawn(words: Sequence[str], errors: IO[bytes]) -> subprocess.Popen[bytes]:
 
 
 def upstream_of(server: DisposableServer | None, url: str | None) -> Upstream:
-    """Return where proxies lead: to our own server, or to the one at a URL.
-
-    Raises `UsageError` for a URL that a proxy cannot serve: TLS, or several servers.
-    """
+    """Return where proxies lead: to our own server, or to the one at a URL (`redis://`)."""
     if server is not None:
         return server.socket
-    found = urllib.parse.urlsplit(url or "")
-    if found.scheme == "unix":
-        return urllib.parse.unquote(found.path)
-    if found.scheme != "redis":
-        raise UsageError(
-            f"{found.scheme}:// cannot be led through a network that fails",
-            hint="give a URL that begins with redis:// or unix://",
-        )
-    return (found.hostname or "localhost", found.port or 6379)
+    host, port = read(str(url)).hosts[0]
+    return (host, port or 6379)
 
 
 def through(proxy: Proxy, url: str | None) -> str:
@@ -166,6 +156,5 @@ def through(proxy: Proxy, url: str | None) -> str:
     found = urllib.parse.urlsplit(url or "")
     user, at, _ = found.netloc.rpartition("@")
     database = dict(urllib.parse.parse_qsl(found.query)).get("db", "")
-    if not database and found.scheme != "unix":
-        database = found.path.strip("/")
+    database = database or found.path.strip("/")
     return f"redis://{user}{at}127.0.0.1:{proxy.port}" + (f"/{database}" if database else "")

@@ -5,8 +5,10 @@ from __future__ import annotations
 import abc
 import contextlib
 import json
+import signal
+import subprocess
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -23,6 +25,7 @@ Check = Callable[[Any], Collection[Any]]
 _TELLS_EVERY = 10.0
 _LOOKS_EVERY = 0.2
 _ANSWERS_WITHIN = 30.0
+_STOPS_WITHIN = 120.0
 
 
 @contextlib.contextmanager
@@ -164,6 +167,22 @@ class Workload(Site, abc.ABC):
     def start(self, name: str, module: ModuleType, kind: str = "", **options: Any) -> Client:
         """Start a process of a module that reads its assignment."""
         return self.hire(name, lambda one: self.assign(one, module.__name__, kind, **options))
+
+    def stop(self, clients: Sequence[Client]) -> None:
+        """End processes by SIGTERM; not to end well then is the same as to end by oneself."""
+        for one in clients:
+            one.send(signal.SIGTERM)
+        for one in clients:
+            assert one.process is not None
+            try:
+                code = one.process.wait(_STOPS_WITHIN)
+            except subprocess.TimeoutExpired:
+                self.ended.append(f"{one.name} did not stop on SIGTERM")
+                continue
+            # Its last lines may say that it had to die.
+            self.read(self.saw)
+            if code and not one.killed:
+                self.ended.append(f"{one.name} ended with {code} on SIGTERM")
 
     def connect(self) -> agentbus.Bus:
         """Connect the judge."""

@@ -55,7 +55,7 @@ def test_one_is_killed_only_after_it_has_done_something(
     archive: ArchiveRun, client: Client
 ) -> None:
     seen = [3]
-    archive.seen = lambda _pid: seen[0]
+    archive.seen = lambda: seen[0]
     client.name = REPLAYER
     faults = archive.new_nemesis({REPLAY_KILL: 1}, 0.0)
     for _ in range(3):
@@ -74,7 +74,7 @@ def test_a_tree_is_killed_with_all_that_it_started(archive: ArchiveRun, client: 
     assert client.process is not None
     ((below, _),) = descendants(client.process.pid)
     seen = [0]
-    archive.seen = lambda _pid: seen[0]
+    archive.seen = lambda: seen[0]
     faults = archive.new_nemesis({TREE_KILL: 1}, 0.0)
     faults.tick()
     seen[0] += 1

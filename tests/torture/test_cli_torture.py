@@ -29,11 +29,11 @@ from agentbus.commands._output import Out
 from agentbus.core import settings
 from agentbus.errors import ConfigError, UsageError
 from agentbus.torture import modes
-from agentbus.torture.ending import by_signals, children, with_variable
+from agentbus.torture.ending import by_signals, kill_those_with, with_variable
 from agentbus.torture.mode import Mode, Trial
 from agentbus.torture.verdict import Verdict
 from tests import inprocess
-from tests.servers import scrubbed
+from tests.servers import Server, scrubbed
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 # The command as it is, with the small mode in the place of one that takes longer.
@@ -306,21 +306,6 @@ def test_what_is_left_out_for_want_of_a_package_is_told(monkeypatch):
     assert not any("postgresql" in what for what in modes.left_out(jobs, ["sqlite"]))
 
 
-def test_a_package_that_a_modes_module_imports_is_told_and_a_defect_of_ours_is_not_hidden(
-    monkeypatch, tmp_path
-):
-    (tmp_path / "imports_nowhere.py").write_text("import nowhere_at_all\n")
-    (tmp_path / "imports_ours.py").write_text("import agentbus.nowhere_at_all\n")
-    monkeypatch.syspath_prepend(tmp_path)
-
-    monkeypatch.setitem(modes.MODULES, "events", "imports_nowhere")
-    with pytest.raises(ConfigError, match=r"needs nowhere_at_all; .*agentbus-toolkit\[torture\]"):
-        modes.load("events")
-    monkeypatch.setitem(modes.MODULES, "events", "imports_ours")
-    with pytest.raises(ModuleNotFoundError):
-        modes.load("events")
-
-
 def test_histories_are_kept_in_a_new_directory_alone(tmp_path):
     (tmp_path / "old").mkdir()
     (tmp_path / "old/file").touch()
@@ -516,25 +501,6 @@ def in_session(session: int) -> list[str]:
     return found
 
 
-def test_whoever_was_started_without_anybody_knowing_is_killed_at_the_end():
-    program = """
-import contextlib, subprocess, sys
-from agentbus.torture import ending
-with contextlib.suppress(KeyboardInterrupt), ending.by_signals(), ending.nobody_left():
-    one = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
-    other = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
-    assert ending.children() == {one.pid, other.pid}
-    raise KeyboardInterrupt
-assert ending.children() == set()
-"""
-
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False
-    )
-
-    assert (done.returncode, done.stderr) == (0, "")
-
-
 @by_signals()
 def ended(*, told: bool) -> None:
     try:
@@ -550,14 +516,16 @@ def test_what_goes_wrong_after_a_signal_is_told_as_the_interrupt(told, error):
         ended(told=told)
 
 
-def test_the_children_of_a_process_are_those_it_has_started():
-    before = children()
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
-        assert children() - before == {process.pid}
-        assert process.stdin is not None
-        process.stdin.close()
+def test_a_server_is_found_by_its_environment(monkeypatch, tmp_path):
+    monkeypatch.setenv("AGENTBUS_CONFIG", str(tmp_path))
 
-    assert children() == before
+    with Server(tmp_path / "server") as server:
+        assert server.process is not None
+        assert server.process.pid in with_variable("AGENTBUS_CONFIG", str(tmp_path))
+        kill_those_with("AGENTBUS_CONFIG", str(tmp_path))
+        assert server.process.wait() == -9
+
+    assert with_variable("AGENTBUS_CONFIG", str(tmp_path)) == set()
 
 
 # -- how it is described --------------------------------------------------------------------------

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from agentbus.torture.flags import MODE
+from agentbus.torture.flags.checks import paired
 from agentbus.torture.flags.contender import Resource, unfinished
-from agentbus.torture.flags.evidence import paired
 from agentbus.torture.flags.plan import RacePart, choice, flag_of, planned
 from agentbus.torture.flags.workload import Rounds
 from agentbus.torture.history import INVOKE, OK, HistoryEntry, Scribe

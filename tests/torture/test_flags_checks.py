@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from agentbus.torture.flags import checks
-from agentbus.torture.flags.checks import CHECKS
-from agentbus.torture.flags.evidence import Act, FlagEvidence
+from agentbus.torture.flags.checks import CHECKS, Act, FlagEvidence
 from agentbus.torture.history import FAIL, OK, UNKNOWN
 from agentbus.torture.verdict import found_by
 

@@ -10,7 +10,7 @@ import agentbus
 from agentbus.torture import nemesis
 from agentbus.torture.mode import Trial
 from agentbus.torture.talk import MODE
-from agentbus.torture.talk.plan import OVERTAKE
+from agentbus.torture.talk.workload import OVERTAKE
 from agentbus.torture.verdict import Verdict
 from tests.servers import Server
 

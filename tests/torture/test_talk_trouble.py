@@ -12,8 +12,7 @@ import pytest
 from agentbus.torture.history import INVOKE, OK, HistoryEntry, Scribe
 from agentbus.torture.mode import Trial
 from agentbus.torture.nemesis import KILL, Client
-from agentbus.torture.talk.plan import OVERTAKE, TalkPlan
-from agentbus.torture.talk.workload import Talk
+from agentbus.torture.talk.workload import OVERTAKE, Talk, TalkPlan
 
 BOUND = 350
 

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import functools
-import json
 import os
 import pathlib
-import platform
 import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 from agentbus.core.clock import rfc3339
 from agentbus.core.settings import Settings
@@ -20,7 +17,7 @@ from agentbus.torture.archive.checks import CHECKS
 from agentbus.torture.archive.reading import Look
 from agentbus.torture.history import OK, HistoryEntry
 from agentbus.torture.mode import Trial
-from agentbus.torture.nemesis import CLOCK, FREEZE, KILL, Client, Fault, Steps, lasting
+from agentbus.torture.nemesis import FREEZE, KILL, Client, Fault, Steps, lasting
 from agentbus.torture.server import DisposableServer
 from agentbus.torture.site import through
 from agentbus.torture.workload import Workload
@@ -35,19 +32,8 @@ _ANY_MOMENT = 8.0
 _SOON = 0.4
 # A process that does nothing for this long is killed all the same.
 _LONGEST = 90.0
-_GLANCE = 0.05
 _SECOND_LIVES = (15.0, 30.0)
 
-_A_MINUTE = {
-    "cut": 6,
-    "half_open": 2,
-    "latency": 2,
-    "lost_reply": 4,
-    "lost_request": 3,
-    "server_kill": 4,
-    "slow_disk": 3,
-    "full_memory": 2,
-}
 _A_MINUTE_OF_REPLAY = {
     REPLAY_KILL: 0.4,
     "server_kill": 0.3,
@@ -60,21 +46,20 @@ _A_MINUTE_OF_REPLAY = {
 def wanted(trial: Trial) -> dict[str, int]:
     """Return the faults of archiving."""
     number = trial.number
-    rare = {SECOND: 0.6, COMPACT: 0.3, CLOCK: 1.0, FREEZE: 1.0} if trial.minutes >= 1 else {}
+    rare = {SECOND: 0.6, COMPACT: 0.3, FREEZE: 1.0} if trial.minutes >= 1 else {}
     return {
         # Each costs the start of a JVM, for which the short form has time only once.
         KILL: number(1.2, 0),
         TREE_KILL: number(1.0),
         WORKER_KILL: number(0.8),
-        **{kind: number(often) for kind, often in rare.items()},
         WRITER_KILL: number(2),
-        **trial.faults(_A_MINUTE),
+        **trial.faults(rare),
     }
 
 
 def wanted_of_replay(trial: Trial) -> dict[str, int]:
     """Return the faults of the replay."""
-    return trial.faults(_A_MINUTE_OF_REPLAY)
+    return {kind: trial.number(often) for kind, often in _A_MINUTE_OF_REPLAY.items()}
 
 
 _TWO_DAYS = 172_800.0
@@ -88,13 +73,14 @@ class ArchiveSite(Workload):
     def __init__(self, trial: Trial, server: DisposableServer | None) -> None:
         super().__init__(trial, server)
         self.path = trial.place / "archive"
-        self.acknowledged = 0
+        self.acknowledged = self._versions = 0
         self._scratch = trial.place / "scratch"
-        self._compactions: list[Client] = []
+        # While one is under way, plain readers see fewer rows for a moment.
+        self.compactions: list[Client] = []
         # Twice as long as on two idle cores, and more, since Spark is started again and again.
         self.patience = 900.0 + 180.0 * trial.minutes
-        # How much a process has done, by its id, and how many were killed just after that grew.
-        self.seen: Callable[[int], int] = lambda _pid: 0
+        # How much was done by now, and how many were killed just after that grew.
+        self.seen: Callable[[], int] = self.versions
         self.at_work = 0
         self._aimed_at: list[Client] = []
         # Past all faults of clients.
@@ -110,10 +96,6 @@ class ArchiveSite(Workload):
         name = f"{WRITER}-{number}"
         return self.start(name, writing, a_second=a_second, enough_of=enough_of)
 
-    def worker(self) -> Client:
-        """Start the process that works."""
-        return self.start(f"{WRITER}-that-works", writing, writing.WORKER)
-
     def archiver(self, which: str = "") -> Client:
         """Start a continuous archiver; `which` names it beside another."""
         line = ["archive", str(self.path), "--continuous", "--interval", "0.1", "--hold", "--json"]
@@ -125,23 +107,17 @@ class ArchiveSite(Workload):
             return False
         later = rfc3339(time.time() + _TWO_DAYS)[:10]
         line = ["archive", "compact", str(self.path), "--before", later, "--json"]
-        self._compactions.append(self.commands(self._named("compacts"), [line, command.DONE]))
+        self.compactions.append(self.commands(self._named("compacts"), [line, command.DONE]))
         return True
 
     def _named(self, which: str) -> str:
         return f"{ARCHIVER}-{which}-{len(self.clients)}" if which else ARCHIVER
 
-    @property
-    def compacted(self) -> bool:
-        """Whether no compaction is under way: plain readers see fewer rows for a moment then."""
-        return all(each.done for each in self._compactions)
-
-    def replayer(self, rate: float) -> Client:
-        """Start a replay of all queues at `rate` rows a second, which verifies the archive afterwards."""
-        line = ["replay", str(self.path), "--to-queue", AGAIN, "--rate", f"{rate:g}", "--json"]
-        # A server that is restarted meanwhile has to load all its data.
-        line += ["--deadline", "60"]
-        return self.commands(REPLAYER, [line, self.verify(), command.DONE])
+    def versions(self) -> int:
+        """Return how many versions the archive has."""
+        while (self.path / "_log" / f"{self._versions + 1:020d}.json").exists():
+            self._versions += 1
+        return self._versions
 
     def verify(self) -> Sequence[str]:
         """Return the command line that verifies the archive."""
@@ -222,14 +198,14 @@ class ArchiveSite(Workload):
         process, chance = one.process, self.nemesis.chance
         aims = kind not in (KILL, TREE_KILL) or chance.random() >= 0.3
         due = time.monotonic() + (_LONGEST if aims else chance.uniform(0, _ANY_MOMENT))
-        seen = self.seen(process.pid)
+        seen = self.seen()
         self._aimed_at.append(one)
         try:
             while time.monotonic() < due or one.frozen:
                 yield False
                 if process.poll() is not None or one.process is not process:
                     return
-                if aims and self.seen(process.pid) > seen:
+                if aims and self.seen() > seen:
                     aims = False
                     self.at_work += 1
                     due = time.monotonic() + chance.uniform(0, _SOON)
@@ -275,30 +251,3 @@ def descendants(of: int) -> list[tuple[int, str]]:
             waiting.append(child)
             found.append((child, args))
     return found
-
-
-class Versions:
-    """Counts the versions of an archive by the process that made them."""
-
-    def __init__(self, path: pathlib.Path) -> None:
-        self._log = path / "_log"
-        self._by: dict[int, int] = {}
-        self._looked = 0.0
-        self.number = 0
-
-    def of(self, pid: int) -> int:
-        """Return how many versions a process of this machine has made."""
-        self.look()
-        return self._by.get(pid, 0)
-
-    def look(self) -> None:
-        """Read what came since, unless that was done a moment ago."""
-        if time.monotonic() < self._looked + _GLANCE:
-            return
-        self._looked = time.monotonic()
-        while (name := self._log / f"{self.number + 1:020d}.json").exists():
-            commit: dict[str, Any] = json.loads(name.read_bytes())
-            host, _, pid = commit["by"].rpartition(":")
-            if host == platform.node():
-                self._by[int(pid)] = self._by.get(int(pid), 0) + 1
-            self.number += 1

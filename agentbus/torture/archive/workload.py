@@ -6,23 +6,27 @@ import collections
 import contextlib
 import json
 import shutil
-import signal
-import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import redis
 
 from agentbus.core.errors import AgentBusError, EpochMismatch
-from agentbus.torture.archive import command, site, writing
+from agentbus.torture.archive import command, controls, site, writing
 from agentbus.torture.archive.checks import ArchivedRow, ArchiveEvidence
-from agentbus.torture.archive.controlled import ControlledArchive
 from agentbus.torture.archive.reading import archived, counted, kind_of
-from agentbus.torture.archive.site import AGAIN, ARCHIVER, REPLAYER, RESTORE, ArchiveSite, Versions
-from agentbus.torture.history import HistoryEntry
+from agentbus.torture.archive.site import (
+    AGAIN,
+    ARCHIVER,
+    REPLAYER,
+    RESTORE,
+    WRITER,
+    ArchiveSite,
+)
+from agentbus.torture.history import DIES, INVOKE, OK, HistoryEntry
 from agentbus.torture.mode import Trial
-from agentbus.torture.nemesis import Client
+from agentbus.torture.nemesis import KILL, Client, Fault
 from agentbus.torture.server import DisposableServer
 from agentbus.torture.verdict import Verdict
 from agentbus.torture.workload import server_of
@@ -31,7 +35,6 @@ _WRITERS = 3
 _A_MINUTE = 12_000
 # A third of the time is for starting archivers and for what comes after.
 _WRITING = 0.7
-_ENDS_WITHIN = 120.0
 _GLANCE = 0.1
 _REPLAY_GAP, _REPLAY_LEAST = 0.3, 6.0
 _REPLAYED = ("q:again", "q:again:high", "q:again:low")
@@ -39,6 +42,10 @@ _RESTORED = "restored"
 # How many bytes before the replay's are cut off the server's log, again and again, until it is behind the
 # archive.
 _TAIL = 20_000
+# Whether ids as text do harm depends on the last ones before a death.
+_DEATHS = 8
+_A_SECOND = 600.0
+_ENOUGH = 20_000
 
 
 def torture(trial: Trial) -> Iterator[Verdict]:
@@ -98,44 +105,24 @@ class ArchiveRun(ArchiveSite):
         each = self._entries // _WRITERS
         pace = self._entries / seconds / _WRITERS
         writers = [self.writer(number, pace, each) for number in range(_WRITERS)]
-        writers.append(self.worker())
+        writers.append(self.start(f"{WRITER}-that-works", writing, writing.WORKER))
         # An archiver that is at work finds a new stream only after a minute.
-        self.step("writing begins", self._all_streams)
+        self.step("writing begins", lambda: all(map(self.look.length, writing.STREAMS)))
         archiver = self.archiver()
-        versions = Versions(self.path)
-        self.seen = versions.of
         wanted = site.wanted(self.trial)
         nemesis = self.new_nemesis(wanted, seconds / sum(wanted.values()))
         self.step("archivers are killed", lambda: self.acknowledged >= self._entries, nemesis)
         self.allow(0, over=True)
         self.step("writers end", lambda: all(each.done for each in writers))
-        self.step("compactions end", lambda: self.compacted)
+        self.step("compactions end", lambda: all(one.done for one in self.compactions))
         # Stopped before it has begun, the last archiver would end like any program.
+        before = self.versions()
         with self.connect() as bus:
             bus.speak("the end")
-        self.step(
-            "the last archiver is at work",
-            lambda: archiver.process is not None and versions.of(archiver.process.pid) > 0,
-        )
+        self.step("the last archiver is at work", lambda: self.versions() > before)
         self.step("the archive is complete", self._complete)
-        if code := self._stop(archiver):
-            self.ended.append(f"{archiver.name} was stopped, and ended with {code}")
-        versions.look()
-        self._figures |= {"versions": versions.number, "killed_at_work": self.at_work}
-
-    def _stop(self, client: Client) -> int:
-        """Stop a process, which is not replaced, and return its exit code."""
-        self.clients.remove(client)
-        process = client.process
-        assert process is not None
-        process.send_signal(signal.SIGTERM)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(_ENDS_WITHIN)
-        client.end()
-        return process.returncode
-
-    def _all_streams(self) -> bool:
-        return all(self.look.length(name) for name in writing.STREAMS)
+        self.stop([archiver])
+        self._figures |= {"versions": self.versions(), "killed_at_work": self.at_work}
 
     def _complete(self) -> bool:
         from agentbus.pipeline.archives.verify import status
@@ -173,8 +160,12 @@ class ArchiveRun(ArchiveSite):
     def _replay(self) -> None:
         rows = sum(1 for row in archived(self.path)[0] if row.kind == "queue")
         wanted = site.wanted_of_replay(self.trial)
-        client = self.replayer(rows / (sum(wanted.values()) * _REPLAY_GAP * 2 + _REPLAY_LEAST))
-        self.seen = lambda _pid: self._published()
+        rate = rows / (sum(wanted.values()) * _REPLAY_GAP * 2 + _REPLAY_LEAST)
+        line = ["replay", str(self.path), "--to-queue", AGAIN, "--rate", f"{rate:g}", "--json"]
+        # A server that is restarted meanwhile has to load all its data.
+        line += ["--deadline", "60"]
+        client = self.commands(REPLAYER, [line, self.verify(), command.DONE])
+        self.seen = self._published
         # Earlier faults would only meet the start of Spark.
         self.step("a replay begins", lambda: self._published() > 0)
         nemesis = self.new_nemesis(wanted, _REPLAY_GAP)
@@ -231,3 +222,51 @@ class ArchiveRun(ArchiveSite):
         except EpochMismatch:
             return True
         return False
+
+
+class ControlledArchive(ArchiveSite):
+    """A wrong archiver, which kills itself again and again at its worst moment."""
+
+    def own_faults(self) -> Mapping[str, Fault]:
+        return {KILL: lambda: False}
+
+    def evidence(self) -> ArchiveEvidence:
+        """Let it die while entries are written, and come to an end."""
+        nemesis = self.new_nemesis({KILL: _DEATHS}, 1.0)
+        self.hire(ARCHIVER, self._words)
+        writer = self.writer(0, _A_SECOND, _ENOUGH)
+        self.step("a wrong archiver dies", lambda: True, nemesis)
+        self.allow(0, over=True)
+        self.step("its writer ends", lambda: writer.done)
+        self.step("it comes to an end", self._at_end)
+        # It is not meant to archive other streams.
+        known = [x for x in self.reader.entries if x.phase == INVOKE or _meant(x)]
+        return ArchiveEvidence(known, archived(self.path)[0])
+
+    def figures(self, evidence: ArchiveEvidence) -> dict[str, Any]:
+        return {"acknowledged": self.acknowledged}
+
+    def saw(self, entry: HistoryEntry) -> None:
+        super().saw(entry)
+        if entry.op == DIES:
+            self.nemesis.happened(KILL)
+
+    def _words(self, client: Client) -> list[str]:
+        dies_after = self.nemesis.chance.randint(2, 6) if self.nemesis.left(KILL) else 0
+        return self.assign(
+            *(client, controls.__name__, str(self.trial.control)),
+            path=str(self.path),
+            dies_after=dies_after,
+        )
+
+    def _at_end(self) -> bool:
+        """Tell whether it has gone on to the last entry of each stream."""
+        saved = self.path / controls.SAVED
+        ends = {name: self.look.last(name) or controls.BEGIN for name in controls.STREAMS}
+        return saved.exists() and json.loads(saved.read_bytes()) == ends
+
+
+def _meant(entry: HistoryEntry) -> bool:
+    if (entry.op, entry.phase) != (writing.WRITE, OK):
+        return False
+    return all(name.rpartition(" ")[0] in controls.STREAMS for name in entry.of["ids"])

@@ -13,8 +13,6 @@ from typing import Any
 
 import redis
 import sqlalchemy as sa
-from redis.backoff import NoBackoff
-from redis.retry import Retry
 from sqlalchemy import exc
 
 from agentbus.core.keys import Keys
@@ -25,6 +23,7 @@ from agentbus.torture.events.shop import act
 from agentbus.torture.events.worker import until_sigterm
 from agentbus.torture.history import INVOKE, OK
 from agentbus.torture.nemesis import FREEZE, KILL
+from agentbus.torture.plain import plain_client
 
 _PAUSE = 0.02
 _AT_ONCE = 20
@@ -48,9 +47,7 @@ class NaivePart:
         # What happens to it at its worst moment: `kill`, `freeze` or nothing.
         self._worst: str | None = options["dies"]
         self._stopped = threading.Event()
-        self._server: Any = redis.Redis.from_url(
-            assignment.url, decode_responses=True, driver_info=None, retry=Retry(NoBackoff(), 0)
-        )
+        self._server: Any = plain_client(assignment.url, retry=None, decode_responses=True)
 
     def run(self) -> None:
         """Work until stopped."""

@@ -21,14 +21,7 @@ _A_MINUTE = {
     nemesis.SERVER_KILL: 5.0,
     nemesis.FREEZE: 5.0,
     nemesis.CUT: 5.0,
-    nemesis.HALF_OPEN: 5.0,
-    nemesis.LATENCY: 2.0,
-    nemesis.LOST_REPLY: 2.0,
-    nemesis.LOST_REQUEST: 2.0,
     nemesis.WIPE: 1.0,
-    nemesis.SLOW_DISK: 1.0,
-    nemesis.FULL_MEMORY: 1.0,
-    nemesis.CLOCK: 1.0,
     DATABASE: 0.5,
 }
 _EVENTS_A_MINUTE = 2000.0
@@ -39,20 +32,18 @@ class EventsPlan(NamedTuple):
     """A run on one database, with `each` processes of a consumer, and `gap` seconds between faults.
 
     Freezes last longer than `lease`. A `late` producer keeps its first transaction open until the relay is
-    past what came later. `control` is the wrong part.
+    past what came later.
     """
 
     events: int
     faults: dict[str, int]
     gap: float
-    rolled_back: float = 0.1
     producers: int = 6
     relays: int = 2
     each: int = 2
     reads: tuple[str, ...] = tuple(READS)
     lease: float = 2.0
     late: bool = False
-    control: str | None = None
 
     @property
     def streams(self) -> tuple[str, ...]:
@@ -83,7 +74,6 @@ def _controlled(control: str) -> EventsPlan:
         each=1,
         reads=("shelf",),
         lease=1.0,
-        control=control,
     )
     if control == "poll_by_id":
         return plan._replace(late=True)

@@ -20,6 +20,8 @@ from agentbus.torture.events.shop import COMMITTED, COUNTER
 from agentbus.torture.history import FAIL, INVOKE, OK, UNKNOWN, read_history
 
 _PAUSE = 0.05
+# The share of the transactions that are rolled back.
+_ROLLED_BACK = 0.1
 
 
 class Producer:
@@ -29,7 +31,6 @@ class Producer:
         options = assignment.options
         self._seed, self._name = assignment.seed, assignment.name
         self._streams: list[str] = options["streams"]
-        self._rolled_back: float = options["rolled_back"]
         self._late: bool = options["late"]
         self._ledger = open_ledger(options["database"], deadline=1)
         self._scribe = assignment.scribe()
@@ -45,7 +46,7 @@ class Producer:
         chance = random.Random(f"{self._seed} {self._name} {number}")  # noqa: S311 - repeatable
         stream = chance.choice(self._streams)
         late = self._late and number == 0
-        keeps = chance.random() >= self._rolled_back or late
+        keeps = chance.random() >= _ROLLED_BACK or late
         while True:
             uuid = f"{self._chain}-{number}"
             self._scribe.note(SEND, INVOKE, number=number, stream=stream, uuid=uuid)

@@ -1,4 +1,4 @@
-"""Checks of flags: each returns what is wrong."""
+"""What the contenders' histories say, and checks of that: each returns what is wrong."""
 
 from __future__ import annotations
 
@@ -6,23 +6,108 @@ import bisect
 import itertools
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
-from agentbus.torture.flags.evidence import (
-    ANNOUNCE,
-    AWAIT,
-    RELEASE,
-    RENEW,
-    SATISFY,
-    WRITE,
-    Act,
-    FlagEvidence,
-)
-from agentbus.torture.history import FAIL, OK
+from agentbus.torture.history import FAIL, INVOKE, OK, UNKNOWN, HistoryEntry
 
+ANNOUNCE, RENEW, SATISFY, RELEASE = "announce", "renew", "satisfy", "release"
+WRITE, AWAIT, ROUND, READY = "write", "await", "round", "ready"
+# The process died before the answer.
+PENDING = "pending"
 _NS = 1_000_000_000
 # Of causes in the order of invocation, one of the first few was acknowledged first.
 _ENOUGH = 20
+
+
+class Act(NamedTuple):
+    """One operation: `invoked` and `returned` in ns; `returned` is infinite if no answer came.
+
+    `asked` are the details of the invocation, `told` those of the outcome.
+    """
+
+    who: str
+    op: str
+    invoked: int
+    returned: float
+    phase: str
+    asked: Mapping[str, Any]
+    told: Mapping[str, Any]
+
+    @property
+    def ok(self) -> bool:
+        """Whether it certainly happened."""
+        return self.phase == OK
+
+    @property
+    def possible(self) -> bool:
+        """Whether it may have happened."""
+        return self.phase in (OK, UNKNOWN, PENDING)
+
+    @property
+    def flag(self) -> str:
+        """Its flag."""
+        return str(self.asked["flag"])
+
+    @property
+    def token(self) -> int | None:
+        """The fencing token that it was granted, or used."""
+        found: int | None = self.told.get("token", self.asked.get("token"))
+        return found
+
+    @property
+    def hold(self) -> tuple[str, object]:
+        """The identity of its hold."""
+        token = self.token
+        return ("token", token) if token is not None else (self.who, self.asked.get("hold"))
+
+
+class FlagEvidence(NamedTuple):
+    """What is known at the end of a run.
+
+    `kept` is the token in each flag's completion, None where there is none; flags that were not looked at
+    are missing. `bound` is how late an awaiter may wake, in seconds. `shifted`: the server's clock was
+    moved.
+    """
+
+    acts: Sequence[Act]
+    kept: Mapping[str, int | None] = {}
+    bound: float = 30.0
+    shifted: bool = False
+
+    def of(self, *ops: str) -> dict[str, list[Act]]:
+        """Return the acts of these kinds by flag, in the order of their invocations."""
+        found: dict[str, list[Act]] = defaultdict(list)
+        for act in sorted(self.acts, key=lambda act: act.invoked):
+            if act.op in ops:
+                found[act.flag].append(act)
+        return found
+
+
+def paired(entries: Iterable[HistoryEntry]) -> tuple[list[Act], list[str]]:
+    """Return the acts in histories, and the entries that make no sense."""
+    open_: dict[tuple[str, str, object], HistoryEntry] = {}
+    acts: list[Act] = []
+    strange: list[str] = []
+    for entry in sorted(entries, key=lambda entry: entry.at):
+        if entry.op in (ROUND, READY):
+            continue
+        key = (entry.who, entry.op, entry.of["n"])
+        if entry.phase == INVOKE:
+            if key in open_:
+                strange.append(f"invoked twice: {entry}")
+            open_[key] = entry
+            continue
+        began = open_.pop(key, None)
+        if began is None:
+            strange.append(f"an outcome without an invocation: {entry}")
+            continue
+        acts.append(Act(entry.who, entry.op, began.at, entry.at, entry.phase, began.of, entry.of))
+    acts += [
+        Act(began.who, began.op, began.at, math.inf, PENDING, began.of, {})
+        for began in open_.values()
+    ]
+    return acts, strange
 
 
 def false_holders(evidence: FlagEvidence) -> list[tuple[Act, Act]]:
@@ -32,19 +117,7 @@ def false_holders(evidence: FlagEvidence) -> list[tuple[Act, Act]]:
 
 def token_back(evidence: FlagEvidence) -> list[tuple[Act, Act]]:
     """Tokens that were granted after a higher one, in real time."""
-    wrong = []
-    for acts in evidence.of(ANNOUNCE).values():
-        granted = sorted((a for a in acts if a.ok and a.token is not None), key=_returned)
-        highest: Act | None = None
-        before = iter(granted)
-        one = next(before, None)
-        for act in [a for a in acts if a.ok and a.token is not None]:
-            while one is not None and one.returned < act.invoked:
-                highest = one if highest is None or _token(one) > _token(highest) else highest
-                one = next(before, None)
-            if highest is not None and _token(act) < _token(highest):
-                wrong.append((highest, act))
-    return wrong
+    return [pair for acts in evidence.of(ANNOUNCE).values() for pair in _outdated(acts, acts)]
 
 
 def held_twice_in_time(evidence: FlagEvidence) -> list[tuple[Act, Act]]:
@@ -209,13 +282,17 @@ def _stale_writes(evidence: FlagEvidence) -> Iterator[tuple[Act, Act]]:
 def _stale_ends(evidence: FlagEvidence) -> Iterator[tuple[Act, Act]]:
     ends = evidence.of(SATISFY, RENEW, RELEASE)
     for flag, acts in evidence.of(ANNOUNCE).items():
-        granted = sorted((a for a in acts if a.ok and a.token is not None), key=_returned)
-        highest = list(itertools.accumulate(granted, _higher))
-        times = [a.returned for a in granted]
-        for end in ends.get(flag, ()):
-            at = bisect.bisect_left(times, end.invoked)
-            if at and end.ok and end.token is not None and end.token < _token(highest[at - 1]):
-                yield highest[at - 1], end
+        yield from _outdated(ends.get(flag, ()), acts)
+
+
+def _outdated(acts: Sequence[Act], grants: Sequence[Act]) -> Iterator[tuple[Act, Act]]:
+    """Yield acts by a lower token than was granted before they were invoked, with that grant."""
+    granted = sorted((a for a in grants if a.ok and a.token is not None), key=_returned)
+    highest = list(itertools.accumulate(granted, _higher))
+    for act in acts:
+        at = bisect.bisect_left(granted, float(act.invoked), key=_returned)
+        if at and act.ok and act.token is not None and act.token < _token(highest[at - 1]):
+            yield highest[at - 1], act
 
 
 def _forced(hold: Act, of_holder: Sequence[Act]) -> bool:

@@ -18,8 +18,7 @@ from agentbus.core.errors import (
     OutcomeUnknown,
 )
 from agentbus.torture.assignment import Assignment, assigned
-from agentbus.torture.flags.controls import CONTROLS, PlainLock
-from agentbus.torture.flags.evidence import (
+from agentbus.torture.flags.checks import (
     ANNOUNCE,
     AWAIT,
     READY,
@@ -29,6 +28,7 @@ from agentbus.torture.flags.evidence import (
     SATISFY,
     WRITE,
 )
+from agentbus.torture.flags.controls import CONTROLS, PlainLock
 from agentbus.torture.flags.plan import GENEROUS, LONG, AwaitPart, RacePart, again, choice, flag_of
 from agentbus.torture.history import FAIL, INVOKE, OK, read_history
 

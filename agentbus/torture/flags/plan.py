@@ -17,19 +17,6 @@ _WAIT = 5.0
 _SAFE_TTL = 10.0
 _SHORT, LONG = 0.02, 0.3
 _ROUNDS_A_MINUTE = 100.0
-_FAULTS_A_MINUTE = {
-    "kill": 20.0,
-    "freeze": 6.0,
-    "cut": 6.0,
-    "half_open": 6.0,
-    "latency": 6.0,
-    "lost_reply": 6.0,
-    "lost_request": 6.0,
-    "server_kill": 4.0,
-    "slow_disk": 3.0,
-    "full_memory": 3.0,
-    "clock_shift": 3.0,
-}
 _CONTENDERS, _FEW, _FEW_BELOW = 50, 12, 1.0
 # The share of the time for the faults.
 _SHARE = 0.55
@@ -63,7 +50,7 @@ def planned(trial: Trial) -> FlagPlan:
     """Return the plan for a trial."""
     if trial.control is not None:
         return _CONTROLS[trial.control]
-    faults = trial.faults(_FAULTS_A_MINUTE)
+    faults = trial.faults({"kill": 20.0, "freeze": 6.0})
     return FlagPlan(
         rounds=trial.number(_ROUNDS_A_MINUTE, least=10),
         contenders=_CONTENDERS if trial.minutes >= _FEW_BELOW else _FEW,

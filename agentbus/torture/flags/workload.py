@@ -9,10 +9,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from agentbus.torture.flags import contender
-from agentbus.torture.flags.checks import CHECKS
-from agentbus.torture.flags.evidence import (
+from agentbus.torture.flags.checks import (
     ANNOUNCE,
     AWAIT,
+    CHECKS,
     READY,
     RELEASE,
     ROUND,

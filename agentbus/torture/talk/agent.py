@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import random
 import re
+from collections.abc import Callable, Generator
 from typing import Any
 
 import agentbus
 import agentbus.aio
+from agentbus.coordination.message import Message
 from agentbus.core.errors import BackendUnavailable, NoteExists, NotFound, OutcomeUnknown
 from agentbus.core.keys import Keys
 from agentbus.core.stream import text
 from agentbus.torture.assignment import Allowance, Assignment, assigned
 from agentbus.torture.history import OK, UNKNOWN
 from agentbus.torture.plain import library_errors, plain_client
-from agentbus.torture.talk.clients import ASYNCHRONOUS, AsynchronousTalk
 from agentbus.torture.talk.controls import CONTROLS
 
 # Operations: the begin of a process, a message, what was overheard, a gap that was reported, the cursor
@@ -23,6 +25,7 @@ from agentbus.torture.talk.controls import CONTROLS
 LIFE, SPEAK, HEARD, GAP, SURE, TORN = "life", "speak", "heard", "gap", "sure", "torn"
 JOT, CLAIM, RECALL, SPOKEN = "jot", "claim", "recall", "spoken"
 TROUBLE = (BackendUnavailable, OutcomeUnknown)
+BLOCKING, ASYNCHRONOUS = "blocking", "asynchronous"
 TOPICS = ("build", "tests", "a%b:c")
 NOTES = ("how", "why", "who:%")
 
@@ -35,6 +38,31 @@ _LEAVES = 0.03
 _NOTES = 0.04
 _CLAIMS_EVERY = 250
 _INVOKED = re.compile(rb'"speak","invoke",\{"n":(\d+)')
+
+
+class AsynchronousTalk:
+    """An `AsyncBus`, in a loop that runs as long as each operation."""
+
+    def __init__(self, bus: Any) -> None:
+        self._bus = bus
+        self._runner = asyncio.Runner()
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        verb = getattr(self._bus, name)
+        return lambda *words, **options: self._runner.run(verb(*words, **options))
+
+    def overhear(self, *topics: str, **options: Any) -> Generator[Message, None, None]:
+        """Iterate over new messages."""
+        source = self._bus.overhear(*topics, **options)
+
+        async def following() -> Message | None:
+            return await anext(source, None)
+
+        try:
+            while (message := self._runner.run(following())) is not None:
+                yield message
+        finally:
+            self._runner.run(source.aclose())
 
 
 class TalkAgent:

@@ -89,12 +89,12 @@ def told_too_many(evidence: TalkEvidence) -> list[tuple[Reading, int, int]]:
 
 def heard_twice(evidence: TalkEvidence) -> list[Wrong]:
     """Entries that came again without a death or an error, or although the cursor had moved past them."""
-    return [Wrong(reading, at) for reading, at, again in _backward(evidence) if again]
+    return _misread(evidence, "again")
 
 
 def out_of_order(evidence: TalkEvidence) -> list[Wrong]:
     """Entries that an agent heard after a later one, and messages with a lower id than the one before."""
-    found = [Wrong(reading, at) for reading, at, again in _backward(evidence) if not again]
+    found = _misread(evidence, "late")
     spoken: dict[str, list[tuple[int, Position]]] = collections.defaultdict(list)
     for at, said in evidence.acknowledged().items():
         spoken[said.agent].append((said.number, at))
@@ -109,19 +109,7 @@ def out_of_order(evidence: TalkEvidence) -> list[Wrong]:
 
 def cursor_back(evidence: TalkEvidence) -> list[Wrong]:
     """Cursors that moved back, or did not move past what was heard."""
-    found = []
-    for reading, steps in evidence.readings.items():
-        sure = heard = _BEGIN
-        for step in steps:
-            if isinstance(step, Torn):
-                heard = sure
-            elif isinstance(step, Heard):
-                heard = max(heard, step.id)
-            elif isinstance(step, Sure):
-                if step.cursor < max(sure, heard):
-                    found.append(Wrong(reading, step.cursor))
-                sure = heard = max(sure, step.cursor)
-    return found
+    return _misread(evidence, "back")
 
 
 def invented(evidence: TalkEvidence) -> list[tuple[Position, str]]:
@@ -160,22 +148,30 @@ def refused_and_there(evidence: TalkEvidence) -> set[str]:
     return {text for text, said in evidence.said.items() if said.phase == FAIL and text in there}
 
 
-def _backward(evidence: TalkEvidence) -> Iterator[tuple[Reading, Position, bool]]:
-    """Yield entries that came although their reader was past them, and whether they had come before."""
+def _misread(evidence: TalkEvidence, wanted: str) -> list[Wrong]:
+    """Return entries that came `again` or `late`, with their reader past them, or cursors moved `back`."""
+    found = []
     for reading, steps in evidence.readings.items():
         sure = passed = _BEGIN
         seen = set()
         for step in steps:
+            how = None
             if isinstance(step, Torn):
                 passed = sure
             elif isinstance(step, Sure):
-                sure = max(sure, step.cursor)
+                at = step.cursor
+                how = "back" if at < passed else None
+                sure = max(sure, at)
                 passed = max(passed, sure)
             elif isinstance(step, Heard):
-                if step.id <= passed:
-                    yield reading, step.id, step.id in seen
-                passed = max(passed, step.id)
-                seen.add(step.id)
+                at = step.id
+                if at <= passed:
+                    how = "again" if at in seen else "late"
+                passed = max(passed, at)
+                seen.add(at)
+            if how == wanted:
+                found.append(Wrong(reading, at))
+    return found
 
 
 def _gap_reports(steps: Sequence[ReadingStep]) -> Iterator[GapReport]:

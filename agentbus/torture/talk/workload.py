@@ -1,21 +1,19 @@
-"""Ten agents that talk, and how far each of them may go."""
+"""Ten agents that talk, what they suffer, and how far each of them may go."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from agentbus.core.stream import position
 from agentbus.torture.history import OK, HistoryEntry
 from agentbus.torture.mode import Trial
-from agentbus.torture.nemesis import LOST_REPLY, Fault, Steps
+from agentbus.torture.nemesis import CUT, FREEZE, KILL, LOST_REPLY, SERVER_KILL, Fault, Steps
 from agentbus.torture.server import DisposableServer
 from agentbus.torture.talk import agent
 from agentbus.torture.talk.checks import CHECKS
-from agentbus.torture.talk.clients import ASYNCHRONOUS, BLOCKING
 from agentbus.torture.talk.evidence import Spoken, TalkCollector, TalkEvidence
-from agentbus.torture.talk.plan import OVERTAKE, planned
 from agentbus.torture.workload import Workload
 
 _HOST = "judge"
@@ -27,6 +25,51 @@ _AHEAD = 0.05
 _NODES = 250
 # Some messages are refused, or have an unknown outcome.
 _ROOM = 1.5
+# A listener is frozen until the channel was trimmed past its cursor.
+OVERTAKE = "overtake"
+# The share of the time in which agents speak.
+_TALKING = 0.8
+# Faults that a wrong implementation is sure to show itself by.
+_CONTROL = {
+    KILL: 2,
+    FREEZE: 1,
+    LOST_REPLY: 5,
+    CUT: 2,
+    SERVER_KILL: 1,
+}
+_LEAST_BOUND = 300
+
+
+class TalkPlan(NamedTuple):
+    """How many messages each agent says within `seconds`, on a channel of `bound` entries.
+
+    The replies that get lost are those to requests that hold `loses`, if it is not empty.
+    """
+
+    agents: int
+    messages: int
+    bound: int
+    seconds: float
+    faults: dict[str, int]
+    loses: bytes = b""
+
+    @property
+    def gap(self) -> float:
+        """Seconds from one fault to the next."""
+        return self.seconds / max(1, sum(self.faults.values()))
+
+
+def planned(trial: Trial) -> TalkPlan:
+    """Return the plan for a trial."""
+    if trial.control is not None:
+        # Of a few lost replies all might be to agents that overhear: only those to speak are lost.
+        return TalkPlan(5, 150, _LEAST_BOUND, 4.0, _CONTROL, loses=b"XADD")
+    messages = trial.number(1000, 50)
+    faults = trial.faults({FREEZE: 5.0})
+    faults |= {KILL: trial.number(10.0, 3), OVERTAKE: trial.number(1, 0)}
+    # Small enough to overtake a frozen agent, and large enough not to overtake others all the time.
+    bound = min(2000, max(_LEAST_BOUND, messages // 2))
+    return TalkPlan(10, messages, bound, trial.minutes * 60 * _TALKING, faults)
 
 
 class Talk(Workload):
@@ -53,7 +96,7 @@ class Talk(Workload):
             said = bus.speak(text)
         self.collector.said[text] = Spoken(_HOST, 0, None, OK, position(said.id))
         for number in range(self.plan.agents):
-            kind = ASYNCHRONOUS if number % _ASYNCHRONOUS_EVERY == 1 else BLOCKING
+            kind = agent.ASYNCHRONOUS if number % _ASYNCHRONOUS_EVERY == 1 else agent.BLOCKING
             self.start(
                 *(f"agent-{number}", agent, self.trial.control or kind),
                 number=number,

@@ -23,10 +23,6 @@ _FAULTS = {
     "half_open": 10,
     "lost_reply": 10,
     "lost_request": 10,
-    "latency": 4,
-    "slow_disk": 3,
-    "full_memory": 3,
-    "clock_shift": 2,
     PUBLISHER_KILL: 3,
 }
 
