@@ -38,7 +38,10 @@ def tell(out: Out, verdict: Verdict, history: str | None, again: str) -> None:
         "seconds": round(verdict.seconds, 3),
         "faults": dict(verdict.faults),
         "wanted": dict(verdict.wanted),
-        "figures": _json(verdict.figures),
+        "figures": {
+            name: figure if isinstance(figure, int | float | str) else str(figure)
+            for name, figure in verdict.figures.items()
+        },
         "violations": {
             name: {"count": len(found), "examples": [_example(one) for one in _first(found)]}
             for name, found in verdict.violations.items()
@@ -102,16 +105,3 @@ def _first(found: Collection[object]) -> list[object]:
 
 def _example(one: object) -> str:
     return cut(plain(one if isinstance(one, str) else repr(one)), _WIDEST)
-
-
-def _json(value: object) -> object:
-    """Return a value that JSON can hold."""
-    if value is None or isinstance(value, bool | int | str):
-        return value
-    if isinstance(value, float):
-        return value if abs(value) < float("inf") else None
-    if isinstance(value, dict):
-        return {str(key): _json(one) for key, one in value.items()}
-    if isinstance(value, list | tuple | set | frozenset):
-        return [_json(one) for one in value]
-    return str(value)

@@ -84,7 +84,7 @@ class Workload(Site, abc.ABC):
         """Count what was done."""
 
     def own_faults(self) -> Mapping[str, Fault]:
-        """Return the faults that this mode has of its own, or does in its own way."""
+        """Return the faults that only this mode has, or does in another way."""
         return {}
 
     def fit(self, client: Client) -> bool:

@@ -25,6 +25,7 @@ from agentbus.torture.plain import plain_client
 
 _PAGE = 5000
 _ANSWERS_WITHIN = 30.0
+_READ = ["stream", "kind", "id", "agent", "topic", "event", "queue", "payload", "fields", "lost"]
 # The columns that hold fields of the entry, by the field's name.
 _CHANNEL = {"agent_id": "agent", "topic": "topic", "event": "event"}
 _COLUMNS: dict[str, dict[str, str]] = {
@@ -41,22 +42,10 @@ def archived(path: pathlib.Path) -> tuple[list[ArchivedRow], list[Hole]]:
 
     rows: list[ArchivedRow] = []
     holes: list[Hole] = []
-    names = [
-        "stream",
-        "kind",
-        "id",
-        "agent",
-        "topic",
-        "event",
-        "queue",
-        "payload",
-        "fields",
-        "lost",
-    ]
     if not any(path.glob("kind=*")):
         return rows, holes
     found = pyarrow.dataset.dataset(path, partitioning="hive")
-    for batch in found.to_batches(columns=names):
+    for batch in found.to_batches(columns=_READ):
         for one in batch.to_pylist():
             fields = dict(one["fields"] or ())
             if one["kind"] == "gap":

@@ -92,12 +92,9 @@ class Database:
         """Close its connections."""
         self.ledger.engine.dispose()
 
-    def ask(self, asked: Any) -> list[Any]:
+    def ask(self, asked: Any, engine: sa.Engine | None = None) -> list[Any]:
         """Return the rows of a query."""
-        return self._ask(self._engine, asked)
-
-    def _ask(self, engine: sa.Engine, asked: Any) -> list[Any]:
-        with engine.connect() as connection:
+        with (engine or self._engine).connect() as connection:
             return [tuple(row) for row in connection.execute(asked)]
 
     def tokens(self, role: str) -> int:
@@ -105,7 +102,7 @@ class Database:
         lease = self.ledger.tables.lease
         asked = sa.select(sa.func.sum(lease.c.token)).where(lease.c.role == role)
         with contextlib.suppress(exc.DBAPIError):
-            return int(self._ask(self._glancing, asked)[0][0] or 0)
+            return int(self.ask(asked, self._glancing)[0][0] or 0)
         return 0
 
     def keep(self, place: pathlib.Path) -> None:

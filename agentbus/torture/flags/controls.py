@@ -102,7 +102,7 @@ class PlainLock(abc.ABC):
                 raise NotHolder(f"{flag} is not held")
 
     def satisfy(self, flag: str, *, token: int | None) -> None:
-        """End a hold, whoever has it."""
+        """End a hold."""
         with library_errors(unsure=True):
             self._redis.delete(self._keys.flag(flag))
 

@@ -87,7 +87,7 @@ class Talk(Workload):
         self._spoken: set[str] = set()
         self._talk_began = 0.0
         self._acknowledged = 0
-        # Who was overtaken, and is to be told what it missed: one at a time.
+        # Who was overtaken, whose gap has still to be reported: one at a time.
         self._overtaken: set[str] = set()
 
     def evidence(self) -> TalkEvidence:
@@ -148,7 +148,7 @@ class Talk(Workload):
         return self.nemesis.left(OVERTAKE) * _ROOM * (self.plan.bound + _NODES) / others
 
     def _overtake(self) -> Steps:
-        """Stop an agent until its cursor lies before the oldest entry, and is told what it missed."""
+        """Stop an agent until its cursor lies before the oldest entry, and it has heard of its gap."""
         one = self.nemesis.victim()
         if one is None or self._overtaken:
             return

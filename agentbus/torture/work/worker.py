@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import agentbus
+import agentbus.aio
 from agentbus.core.errors import BackendUnavailable
 from agentbus.queues.delivery import AsyncDelivery, Delivery
 from agentbus.queues.retry import Backoff
@@ -66,63 +67,50 @@ class TaskHandler:
             yield lambda accepted: answer.update(phase=OK if accepted else FAIL)
 
 
-class LibraryWorker:
-    """Works by the library: half the tasks are acknowledged in batches, half by their handler."""
+def work(assignment: Assignment) -> None:
+    """Work by the library until killed; a worker that finds no server when it starts tries again.
 
-    def __init__(self, assignment: Assignment) -> None:
-        self._kind = assignment.kind
-        self._url = assignment.url
-        self._handler = TaskHandler(assignment)
-        self._connection: dict[str, Any] = {
-            "project": assignment.project,
-            "agent": "worker",
-            "deadline": 1.0,
-        }
-        self._options: dict[str, Any] = {
-            "visibility": assignment.options["visibility"],
-            "attempts": ATTEMPTS,
-            "backoff": Backoff(first=0.05, longest=0.2),
-            "concurrency": _AT_ONCE.get(self._kind, 8),
-        }
+    Half the tasks are acknowledged in batches, half by their handler.
+    """
+    kind, do = assignment.kind, TaskHandler(assignment)
+    connection: dict[str, Any] = {"project": assignment.project, "agent": "worker", "deadline": 1.0}
+    options: dict[str, Any] = {
+        "visibility": assignment.options["visibility"],
+        "attempts": ATTEMPTS,
+        "backoff": Backoff(first=0.05, longest=0.2),
+        "concurrency": _AT_ONCE.get(kind, 8),
+    }
 
-    def run(self) -> None:
-        """Work until killed; a worker that finds no server when it starts tries again."""
-        while True:
-            try:
-                self._run()
-            except BackendUnavailable:
-                if self._handler.worked:
-                    raise
-
-    def _run(self) -> None:
-        if self._kind == "asyncbus":
-            asyncio.run(self._run_async())
-            return
-        handler = self._handle_async if self._kind == "coroutines" else self._handle
-        with agentbus.connect(self._url, **self._connection) as bus:
-            bus.subscribe(QUEUE, handler, **self._options).run()
-
-    async def _run_async(self) -> None:
-        import agentbus.client.aio
-
-        async with agentbus.client.aio.connect(self._url, **self._connection) as bus:
-            await bus.subscribe(QUEUE, self._handle_async, **self._options).run()
-
-    def _handle(self, delivery: Delivery) -> None:
+    def handle(delivery: Delivery) -> None:
         task = delivery.payload, delivery.attempt, delivery.id
-        self._handler(*task)
+        do(*task)
         if by_hand(delivery.payload["i"]):
-            with self._handler.settling(*task) as answered:
+            with do.settling(*task) as answered:
                 answered(delivery.ack())
 
-    async def _handle_async(self, delivery: AsyncDelivery) -> None:
+    async def handle_async(delivery: AsyncDelivery) -> None:
         task = delivery.payload, delivery.attempt, delivery.id
-        for seconds in self._handler.pauses(*task):
+        for seconds in do.pauses(*task):
             await asyncio.sleep(seconds)
         if by_hand(delivery.payload["i"]):
-            with self._handler.settling(*task) as answered:
+            with do.settling(*task) as answered:
                 answered(await delivery.ack())
+
+    async def work_async() -> None:
+        async with agentbus.aio.connect(assignment.url, **connection) as bus:
+            await bus.subscribe(QUEUE, handle_async, **options).run()
+
+    while True:
+        try:
+            if kind == "asyncbus":
+                asyncio.run(work_async())
+            with agentbus.connect(assignment.url, **connection) as bus:
+                handler = handle_async if kind == "coroutines" else handle
+                bus.subscribe(QUEUE, handler, **options).run()
+        except BackendUnavailable:
+            if do.worked:
+                raise
 
 
 if __name__ == "__main__":
-    LibraryWorker(assigned()[0]).run()
+    work(assigned()[0])
