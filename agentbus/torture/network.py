@@ -59,14 +59,11 @@ class Listener:
 
     def _inside(self, act: Callable[[], None]) -> None:
         """Run `act` in the loop's thread, and wait for it."""
-        done = threading.Event()
 
-        def _act() -> None:
+        async def _act() -> None:
             act()
-            done.set()
 
-        self._loop.call_soon_threadsafe(_act)
-        done.wait()
+        asyncio.run_coroutine_threadsafe(_act(), self._loop).result()
 
     async def _main(self) -> None:
         self._loop = asyncio.get_running_loop()

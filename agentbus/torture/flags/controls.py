@@ -24,7 +24,7 @@ class CheckThenWait:
 
     def __init__(self, bus: agentbus.Bus, url: str) -> None:
         self._keys = Keys(bus.project)
-        self._redis = plain_client(url, _ANSWERS_WITHIN)
+        self._redis = plain_client(url, _ANSWERS_WITHIN, decode_responses=True)
         self.announce, self.hold = bus.announce, bus.hold
         self.satisfy, self.release = bus.satisfy, bus.release
 
@@ -38,7 +38,7 @@ class CheckThenWait:
         with library_errors():
             known = () if fresh else flags
             found = [flag for flag in known if self._redis.exists(self._keys.done(flag))]
-            last: bytes | str = "$"
+            last = "$"
             while len(found) < enough:
                 left = end - time.monotonic()
                 if left <= 0:
@@ -49,13 +49,12 @@ class CheckThenWait:
                         found.append(flag)
         return [SimpleNamespace(flag=flag) for flag in found]
 
-    def _news(self, last: bytes | str, seconds: float) -> Iterator[tuple[bytes, str | None]]:
+    def _news(self, last: str, seconds: float) -> Iterator[tuple[str, str | None]]:
         block = max(1, round(seconds * 1000))
         reply: Any = self._redis.xread({self._keys.channel: last}, block=block)
         for _, entries in reply or ():
             for entry_id, fields in entries:
-                satisfied = fields.get(b"event") == b"satisfied"
-                yield entry_id, fields[b"flag"].decode() if satisfied else None
+                yield entry_id, fields["flag"] if fields.get("event") == "satisfied" else None
 
 
 class PlainHold:

@@ -14,7 +14,6 @@ import agentbus.aio
 from agentbus.coordination.message import Message
 from agentbus.core.errors import BackendUnavailable, NoteExists, NotFound, OutcomeUnknown
 from agentbus.core.keys import Keys
-from agentbus.core.stream import text
 from agentbus.torture.assignment import Allowance, Assignment, assigned
 from agentbus.torture.history import OK, UNKNOWN
 from agentbus.torture.plain import library_errors, plain_client
@@ -81,7 +80,10 @@ class TalkAgent:
         self._bus = bus_of(assignment)
         # Whether the cursor stays when an overhear is left in the middle of a page.
         self._knows_leaving = assignment.kind != ASYNCHRONOUS
-        self._keys, self._raw = Keys(assignment.project), plain_client(assignment.url)
+        self._keys, self._raw = (
+            Keys(assignment.project),
+            plain_client(assignment.url, decode_responses=True),
+        )
         # Topics whose last overhear failed: only the server knows where it will go on.
         self._torn: set[str | None] = set()
         self._scribe.note(LIFE, OK)
@@ -167,7 +169,7 @@ class TalkAgent:
     def _cursor(self, topic: str | None) -> str:
         with library_errors():
             found: Any = self._raw.get(self._keys.cursor(self._name, topic))
-        return text(found or b"0-0")
+        return str(found or "0-0")
 
     def _take_note(self, number: int) -> None:
         key = self._chance.choice(NOTES)

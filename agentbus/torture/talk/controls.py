@@ -11,7 +11,7 @@ from agentbus.coordination.message import Message
 from agentbus.coordination.overhear import heard
 from agentbus.core.errors import BackendUnavailable, NoteExists, NotFound
 from agentbus.core.keys import Keys
-from agentbus.core.stream import fields, position, text
+from agentbus.core.stream import position
 from agentbus.torture.assignment import Assignment
 from agentbus.torture.plain import library_errors, plain_client
 
@@ -28,7 +28,7 @@ class PlainTalk:
     def __init__(self, assignment: Assignment) -> None:
         self._keys = Keys(assignment.project)
         self._name = assignment.name
-        self._raw: Any = plain_client(assignment.url, retry=None)
+        self._raw: Any = plain_client(assignment.url, retry=None, decode_responses=True)
         self._bound = self._bound or assignment.options["bound"]
 
     def speak(self, said: str, *, topic: str | None) -> SimpleNamespace:
@@ -38,7 +38,7 @@ class PlainTalk:
             named["topic"] = topic
         with library_errors():
             added = self._raw.xadd(self._keys.channel, named, maxlen=self._bound, approximate=False)
-            return SimpleNamespace(id=text(added))
+            return SimpleNamespace(id=added)
 
     def overhear(
         self, topic: str | None, *, limit: int, follow: bool = False, timeout: float = 0.0
@@ -60,7 +60,7 @@ class PlainTalk:
         return [_message(*entry) for _, entries in found for entry in entries]
 
     def _cursor(self, topic: str | None) -> str:
-        return text(self._raw.get(self._keys.cursor(self._name, topic)) or b"0-0")
+        return self._raw.get(self._keys.cursor(self._name, topic)) or "0-0"
 
     def jot(self, key: str, value: str, *, if_absent: bool) -> None:
         """Write a note."""
@@ -76,7 +76,7 @@ class PlainTalk:
             found = self._raw.hget(self._keys.jot(key), "value")
         if found is None:
             raise NotFound(key)
-        return SimpleNamespace(value=text(found))
+        return SimpleNamespace(value=found)
 
 
 class PollById(PlainTalk):
@@ -89,7 +89,7 @@ class PollById(PlainTalk):
         with library_errors():
             newest = self._raw.xrevrange(self._keys.channel, count=_FEW)
             last = self._cursor(topic)
-            new = [_message(*one) for one in newest if position(text(one[0])) > position(last)]
+            new = [_message(*one) for one in newest if position(one[0]) > position(last)]
             if new:
                 self._raw.set(self._keys.cursor(self._name, topic), new[0][0])
         for _, message in reversed(new):
@@ -115,10 +115,8 @@ class SayAgain(PlainTalk):
         return super().speak(said, topic=topic)
 
 
-def _message(entry: bytes, named: Mapping[bytes, bytes]) -> tuple[str, Message]:
-    flat = [word for pair in named.items() for word in pair]
-    found = heard(text(entry), fields(flat))
-    assert isinstance(found, Message)
+def _message(entry: str, named: dict[str, str]) -> tuple[str, Message]:
+    found = heard(entry, named)
     return found.id, found
 
 
