@@ -15,7 +15,7 @@ from agentbus.core.keys import Keys
 from agentbus.queues.consumer import Consumption
 from agentbus.queues.delivery import Delivery
 from agentbus.retry import Backoff
-from agentbus.store.scripts import digest
+from agentbus.store.resp import digest
 from tests.proxy import Proxy
 from tests.servers import ask
 from tests.tiers import nightly, on_one_store

@@ -11,7 +11,7 @@ import agentbus
 from agentbus.core.keys import Keys
 from agentbus.errors import BackendUnavailable, OutcomeUnknown
 from agentbus.routing import Router, load
-from agentbus.store.scripts import digest
+from agentbus.store.resp import digest
 from agentbus.store.steps import LinkDown
 from tests.proxy import Proxy
 from tests.servers import Server

@@ -13,7 +13,7 @@ from agentbus.core.keys import Keys
 from agentbus.queues.consumer import Consumption
 from agentbus.queues.delivery import Delivery
 from agentbus.retry import Backoff
-from agentbus.store.scripts import digest
+from agentbus.store.resp import digest
 from agentbus.store.steps import LinkDown
 from tests.proxy import Proxy
 from tests.servers import ask

@@ -6,7 +6,7 @@ import hashlib
 import subprocess
 import sys
 
-from agentbus.store import scripts
+from agentbus.store import resp
 from tests.source_tree import PACKAGE
 
 NAMES = sorted(path.stem for path in (PACKAGE / "store/lua").glob("*.lua"))
@@ -34,9 +34,9 @@ def test_a_server_computes_the_same_digests(valkey):
         name
         for name in NAMES
         if not (
-            valkey.ask("SCRIPT", "LOAD", scripts.source(name)).decode()
-            == scripts.digest(name)
-            == hashlib.sha1(scripts.source(name), usedforsecurity=False).hexdigest()
+            valkey.ask("SCRIPT", "LOAD", resp.source(name)).decode()
+            == resp.digest(name)
+            == hashlib.sha1(resp.source(name), usedforsecurity=False).hexdigest()
         )
     ]
 
@@ -44,7 +44,7 @@ def test_a_server_computes_the_same_digests(valkey):
 
 
 def test_a_linked_script_includes_each_library_once_and_nothing_unlinked():
-    texts = {name: scripts.source(name).decode() for name in NAMES}
+    texts = {name: resp.source(name).decode() for name in NAMES}
 
     assert [
         name

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from agentbus.coordination.notes import Note
     from agentbus.coordination.wait import Completion
     from agentbus.queues.runner import AsyncRunner
-    from agentbus.store.backend import Backend
+    from agentbus.store.connection import Backend
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Op
     from agentbus.store.verb import Awaiting, PerBus

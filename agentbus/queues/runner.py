@@ -193,10 +193,11 @@ class AsyncRunner(_AnyRunner):
 
     def __init__(self, settings: Settings) -> None:
         from agentbus.store import async_driver
+        from agentbus.store.schemes import async_link
 
         super().__init__(settings)
         self._drive = async_driver
-        self.link = self.backend.alink()
+        self.link = async_link(self.backend)
         # For workers, which call the server from their own threads.
         self.blocking = Runner(settings, self)
 

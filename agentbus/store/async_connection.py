@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from agentbus.core.errors import BackendUnavailable
-from agentbus.store.connection import Server, Target
+from agentbus.store.connection import Backend, Target
 from agentbus.store.hiredis_reader import buffer, reader
 from agentbus.store.resp import commands, forgotten, moved, pack, settle
 from agentbus.store.steps import LinkDown, ServerReply, Step, Wait
@@ -23,9 +23,9 @@ _GRACE = 1.0
 class AsyncPlainLink:
     """One connection for commands, and one for each stream that coroutines wait on."""
 
-    def __init__(self, server: Server) -> None:
-        self.name = server.name
-        self._server = server
+    def __init__(self, backend: Backend) -> None:
+        self.name = backend.name
+        self._backend = backend
         self._connection: _AsyncConnection | None = None
         self._dialing: asyncio.Task[_AsyncConnection] | None = None
         self._tails: Tails | None = None
@@ -57,14 +57,14 @@ class AsyncPlainLink:
 
     async def dial(self, within: float) -> _AsyncConnection:
         """Open a connection."""
-        target = await asyncio.to_thread(self._server.find, within)
+        target = await asyncio.to_thread(self._backend.find, within)
         try:
             return await _open(target, within)
         except LinkDown:
-            if self._server.revive is None:
+            if self._backend.revive is None:
                 raise
         try:
-            await asyncio.to_thread(self._server.revive, within)
+            await asyncio.to_thread(self._backend.revive, within)
         except BackendUnavailable as failure:
             # Another process may be starting it: a caller with time left tries again.
             raise LinkDown(failure.message, sent=False) from None

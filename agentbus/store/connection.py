@@ -1,4 +1,4 @@
-"""Servers, their addresses, and blocking connections to them."""
+"""Backends: servers, their addresses, and blocking connections to them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any
 
-    from agentbus.store.steps import Arg
+    from agentbus.store.steps import Arg, Link
 
 _NO_SIGPIPE = getattr(_socket, "MSG_NOSIGNAL", 0)
 _SMALL = 8192
@@ -32,11 +32,16 @@ _LASTS = 16
 _GRACE = 1.0
 
 
-class Server:
+class Backend:
     """A server by its name in messages, without secrets.
 
-    `find` locates it, and `revive`, if given, starts it; each takes a limit in seconds.
+    `find` locates it, and `revive`, if given, starts it; each takes a limit in seconds. With `wraps`, a
+    project's keys share one hash tag and so one shard. `advice` is a hint for when the server does not
+    answer.
     """
+
+    wraps = False
+    advice: str | None = None
 
     def __init__(
         self,
@@ -48,6 +53,10 @@ class Server:
         self.name = name
         self.find = find
         self.revive = revive
+
+    def link(self) -> Link:
+        """Return a blocking link, which connects on first use."""
+        return PlainLink(self)
 
 
 class Target:
@@ -88,9 +97,9 @@ class Target:
 class PlainLink:
     """A pool of plain connections, one for each exchange, so that threads may share it."""
 
-    def __init__(self, server: Server) -> None:
-        self.name = server.name
-        self._server = server
+    def __init__(self, backend: Backend) -> None:
+        self.name = backend.name
+        self._backend = backend
         self._idle: list[_Connection] = []
         self._process = os.getpid()
 
@@ -130,16 +139,16 @@ class PlainLink:
 
     def _dial(self, within: float) -> _Connection:
         until = time.monotonic() + within
-        target = self._server.find(within)
+        target = self._backend.find(within)
         try:
             return _Connection(target, until)
         except LinkDown:
-            if self._server.revive is None:
+            if self._backend.revive is None:
                 raise
         from agentbus.core.errors import BackendUnavailable
 
         try:
-            self._server.revive(within)
+            self._backend.revive(within)
         except BackendUnavailable as failure:
             # Another process may be starting it: a caller with time left tries again.
             raise LinkDown(failure.message, sent=False) from None

@@ -13,8 +13,7 @@ from fakeredis.aioredis import FakeAsyncRedisConnection
 from redis.exceptions import ConnectionError as RedisConnectionError, ResponseError
 
 from agentbus.core.errors import BackendUnavailable
-from agentbus.store.resp import commands, settle
-from agentbus.store.scripts import source
+from agentbus.store.resp import commands, settle, source
 from agentbus.store.steps import LinkDown, Script, ServerReply, Step, Take, Wait
 from agentbus.store.tail import Tails
 

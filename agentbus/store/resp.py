@@ -1,11 +1,12 @@
-"""Encodes steps in RESP2, and parses replies.
+"""Encodes steps in RESP2, scripts by their digest or text, and parses replies.
 
 Small replies are parsed here: loading hiredis costs more than it saves on a few of them.
 """
 
 from __future__ import annotations
 
-from agentbus.store.scripts import digest, source
+import os
+
 from agentbus.store.steps import Batch, Command, LinkDown, Script, ServerReply, Step, Take, Wait
 
 TYPE_CHECKING = False
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
 
 NO_REDIS = "the server does not speak Redis's protocol"
 _ELSEWHERE = frozenset(("MOVED", "ASK", "READONLY", "MASTERDOWN", "CLUSTERDOWN"))
+_HERE = os.path.join(os.path.dirname(__file__), "lua")
+_sources: dict[str, bytes] = {}
+_digests: dict[str, str] = {}
 
 
 class Incomplete(Exception):
@@ -127,3 +131,31 @@ def parse(data: bytes, at: int) -> tuple[Any, int]:
     if kind == 45:  # -
         return ServerReply(line.decode("utf-8", "replace")), after
     raise LinkDown(f"{NO_REDIS} ({data[at : at + 20]!r})", sent=True)
+
+
+def digest(name: str) -> str:
+    """Return the SHA1 that identifies a script, so that a shell verb need not read its text."""
+    if not _digests:
+        # Written by scripts/link-scripts, and checked by a test.
+        words = _read("digests.txt").decode().split()
+        _digests.update(zip(words[::2], words[1::2], strict=True))
+    return _digests[name]
+
+
+def source(name: str) -> bytes:
+    """Return the script's text, every `--@include` replaced by that file of `lua/lib/`."""
+    text = _sources.get(name)
+    if text is None:
+        lines = []
+        for line in _read(f"{name}.lua").splitlines(keepends=True):
+            if line.startswith(b"--@include "):
+                lines.append(_read(f"lib/{line.split()[1].decode()}.lua"))
+            elif lines or not line.startswith(b"-- "):
+                lines.append(line)
+        text = _sources[name] = b"".join(lines)
+    return text
+
+
+def _read(path: str) -> bytes:
+    # Through the loader, because Spark's executors load this package from a zip.
+    return __spec__.loader.get_data(os.path.join(_HERE, path))  # type: ignore[no-any-return,union-attr]

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from agentbus.core.errors import ConfigError, UnknownBackend
-from agentbus.store.backend import Backend
-from agentbus.store.connection import Target
+from agentbus.store.connection import Backend, Target
 from agentbus.store.url import Url, read
 
 TYPE_CHECKING = False
@@ -27,6 +26,18 @@ def backend(text: str, project: str) -> Backend:
     return make(url, project)
 
 
+def async_link(backend: Backend) -> AsyncLink:
+    """Return an asynchronous link to a backend, which connects on first use."""
+    if isinstance(backend, _Memory):
+        _needs_fakeredis()
+        from agentbus.store.memory import AsyncMemoryLink
+
+        return AsyncMemoryLink(backend.server)
+    from agentbus.store.async_connection import AsyncPlainLink
+
+    return AsyncPlainLink(backend)
+
+
 class _Cluster(Backend):
     wraps = True
 
@@ -34,19 +45,13 @@ class _Cluster(Backend):
 class _Memory(Backend):
     def __init__(self, server: str) -> None:
         super().__init__(f"memory://{server}", lambda _within: Target())
-        self._server = server
+        self.server = server
 
     def link(self) -> Link:
         _needs_fakeredis()
         from agentbus.store.memory import MemoryLink
 
-        return MemoryLink(self._server)
-
-    def alink(self) -> AsyncLink:
-        _needs_fakeredis()
-        from agentbus.store.memory import AsyncMemoryLink
-
-        return AsyncMemoryLink(self._server)
+        return MemoryLink(self.server)
 
 
 def _tcp(url: Url, _project: str) -> Backend:

@@ -8,8 +8,7 @@ import time
 from agentbus.core.keys import Keys
 from agentbus.core.names import MAX_BODY_BYTES
 from agentbus.core.settings import socket_path
-from agentbus.store.backend import Backend
-from agentbus.store.connection import Target
+from agentbus.store.connection import Backend, Target
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

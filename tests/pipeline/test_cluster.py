@@ -15,10 +15,10 @@ import json, sys
 from agentbus.pipeline.spark.session import session
 
 def mine(rows):
-    import agentbus.store.scripts, socket, os
+    import agentbus.store.resp, socket, os
     for row in rows:
-        text = agentbus.store.scripts.source("announce")
-        yield row.id, agentbus.store.scripts.__file__, len(text)
+        text = agentbus.store.resp.source("announce")
+        yield row.id, agentbus.store.resp.__file__, len(text)
 
 spark = session(sys.argv[1], conf=json.loads(sys.argv[2]))
 rows = spark.range(0, 4, 1, 2).rdd.mapPartitions(mine).collect()

@@ -17,7 +17,7 @@ from agentbus.core.keys import Keys
 from agentbus.pipeline.replays import writer
 from agentbus.pipeline.replays.writer import ReplayTask, ReplayWriter, Stream
 from agentbus.pipeline.rows.schema import FIELDS
-from agentbus.store import scripts
+from agentbus.store import resp
 from agentbus.store.scope import enter
 from tests.servers import Server
 
@@ -262,5 +262,5 @@ def sliced(place: Place, batch: pa.RecordBatch) -> list[writer.Slice]:
 
 
 def send(place: Place, one: writer.Slice) -> Any:
-    place.server.ask("SCRIPT", "LOAD", scripts.source("replant"))
+    place.server.ask("SCRIPT", "LOAD", resp.source("replant"))
     return place.server.ask(*one.command())

@@ -30,7 +30,7 @@ from agentbus.pipeline.replays import restore
 from agentbus.pipeline.rows.schema import CHANNEL, DEAD_LETTER
 from agentbus.pipeline.source.connection import ServerConnection
 from agentbus.queues.policy import Policies
-from agentbus.store.scripts import digest
+from agentbus.store.resp import digest
 from agentbus.store.steps import Batch, Command, Pause, Script, one_step
 
 if TYPE_CHECKING:

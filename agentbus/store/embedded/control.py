@@ -7,15 +7,18 @@ import shutil
 import subprocess
 import tempfile
 import time
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from agentbus.core.errors import AgentBusError, BackendUnavailable, NotFound, Refused
 from agentbus.core.record import Record
 from agentbus.core.settings import server_directory, socket_path
-from agentbus.store.connection import PlainLink, Server, Target
+from agentbus.store.connection import Backend, Target
 from agentbus.store.embedded import binary
 from agentbus.store.embedded.launch import Lock, alive_now, arguments, ensure, log_path, prepare
 from agentbus.store.steps import Command, LinkDown, ServerReply
+
+if TYPE_CHECKING:
+    from agentbus.store.steps import Link
 
 _STOPS_WITHIN = 30.0
 _GLANCE = 0.01
@@ -155,9 +158,9 @@ def _last_line(text: str) -> str:
     return (text.strip().splitlines() or ["no output"])[-1][:200]
 
 
-def _link() -> PlainLink:
+def _link() -> Link:
     target = Target(path=socket_path())
-    return PlainLink(Server("the embedded server", lambda _within: target))
+    return Backend("the embedded server", lambda _within: target).link()
 
 
 def _info() -> dict[str, str]:
