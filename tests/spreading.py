@@ -17,10 +17,11 @@ _APART = (
     ("resuming",),
 )
 # The first one's tests look at one run of the example, in a project of one name; the second's at the syntax
-# trees of all source, the third's at one wheel: each process would read or build them for itself.
+# trees of all source, the third's at one wheel, the fourth's at one cluster: each process would read, build
+# or start them for itself.
 _ONE_RUN = (
     *("tests/test_team_example.py", "tests/test_layers.py", "tests/test_stair.py"),
-    "tests/test_packaging.py",
+    *("tests/test_packaging.py", "tests/test_discovery.py"),
 )
 APART = {f"{TOGETHER}test_{name}.py": names[0] for names in _APART for name in names}
 

@@ -10,6 +10,7 @@ import os
 import pathlib
 import re
 import signal
+import time
 import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -442,7 +443,7 @@ def test_on_a_cluster_the_rule_is_about_the_keys_with_their_hash_tag(place, bina
     with Server(place / "cluster", *options, binary=binary) as node:
         node.ask("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
         while b"cluster_state:ok" not in node.ask("CLUSTER", "INFO"):
-            pass
+            time.sleep(0.01)
         where = f"127.0.0.1:{node.port}"
         printed = users.shell.ok(
             "acl", "--password-stdin", "--url", f"redis+cluster://{where}", stdin=PASSWORD

@@ -7,6 +7,7 @@ import contextlib
 import pathlib
 import subprocess
 import threading
+import time
 from collections.abc import Iterator
 
 import hiredis
@@ -20,6 +21,7 @@ from tests.servers import Server, free_port
 from tests.test_backends import async_round_trip, round_trip
 
 _SLOTS = 16384
+_GLANCE = 0.01
 
 
 def joined(replica: Server, primary: Server) -> None:
@@ -78,7 +80,7 @@ class Sentinel:
                 known["flags"] == "slave" and known["slave-repl-offset"] != "0"
                 for known in other.sentinel_slaves("main")
             ):
-                pass
+                time.sleep(_GLANCE)
 
 
 @pytest.fixture
@@ -195,7 +197,7 @@ class Cluster:
             nodes[0].ask("CLUSTER", "MEET", "127.0.0.1", node.port, bus)
         for node in nodes:
             while b"cluster_state:ok" not in node.ask("CLUSTER", "INFO"):
-                pass
+                time.sleep(_GLANCE)
 
     @property
     def url(self) -> str:
@@ -218,15 +220,37 @@ class Cluster:
             node.ask("CLUSTER", "SETSLOT", slot, "NODE", to.ask("CLUSTER", "MYID"))
 
 
-@pytest.fixture
-def cluster(tmp_path) -> Iterator[Cluster]:
+@contextlib.contextmanager
+def clustered(place: pathlib.Path) -> Iterator[Cluster]:
+    """Start a cluster, which takes two seconds before it takes writes."""
     with contextlib.ExitStack() as opened:
         nodes, buses = [], []
         for number in range(3):
             buses.append(free_port())
             options = ("--cluster-enabled", "yes", "--cluster-port", str(buses[-1]))
-            nodes.append(opened.enter_context(Server(tmp_path / str(number), *options)))
+            nodes.append(opened.enter_context(Server(place / str(number), *options)))
         yield Cluster(nodes, buses)
+
+
+@pytest.fixture(scope="module")
+def shared_cluster(tmp_path_factory) -> Iterator[Cluster]:
+    with clustered(tmp_path_factory.mktemp("cluster")) as started:
+        yield started
+
+
+@pytest.fixture
+def cluster(shared_cluster) -> Cluster:
+    """An empty cluster, which no test kills or changes."""
+    for node in shared_cluster.nodes:
+        node.ask("FLUSHALL")
+    return shared_cluster
+
+
+@pytest.fixture
+def own_cluster(tmp_path) -> Iterator[Cluster]:
+    """A cluster of the test's own, to be killed and changed."""
+    with clustered(tmp_path) as started:
+        yield started
 
 
 @pytest.mark.parametrize("number", range(4))
@@ -284,7 +308,8 @@ def test_verbs_find_the_shard(cluster, real_shell):
     assert [node.ask("DBSIZE") for node in cluster.nodes] == [0, 0, 0]
 
 
-async def test_a_bus_follows_a_slot_that_moves(cluster, project):
+async def test_a_bus_follows_a_slot_that_moves(own_cluster, project):
+    cluster = own_cluster
     async with agentbus.aio.connect(cluster.url, project=project, deadline=30) as abus:
         with agentbus.connect(cluster.url, project=project, agent="ada", deadline=30) as bus:
             waiting = asyncio.ensure_future(abus.await_("flag", timeout=60))
@@ -304,11 +329,11 @@ async def test_a_bus_follows_a_slot_that_moves(cluster, project):
     assert cluster.owner(project) is taker
 
 
-def test_a_shard_that_is_down_is_told_within_the_deadline(cluster, project, real_shell):
-    with agentbus.connect(cluster.url, project=project, agent="ada") as bus:
+def test_a_shard_that_is_down_is_told_within_the_deadline(own_cluster, project, real_shell):
+    with agentbus.connect(own_cluster.url, project=project, agent="ada") as bus:
         bus.speak("hi")
-    cluster.owner(project).kill()
-    hosts = ",".join(f"127.0.0.1:{node.port}" for node in cluster.nodes)
+    own_cluster.owner(project).kill()
+    hosts = ",".join(f"127.0.0.1:{node.port}" for node in own_cluster.nodes)
 
     done = real_shell.run(
         *("overhear", "--deadline", "1", "--url", f"redis+cluster://{hosts}"), timeout=15
