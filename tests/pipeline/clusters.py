@@ -23,6 +23,13 @@ _STARTS_WITHIN = 60.0
 # Small data is read before a better compiler has paid for itself.
 # And all tests that share a session would fill what it keeps compiled code in, and throw it out again.
 QUICK = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=128m"
+# Plans are interpreted: of a few rows, most of the time would go into compiling them.
+PLAIN_PLANS = {
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+}
 # What scripts/setup puts beside the environment, since nothing but tests needs it.
 S3A_JARS = ROOT / ".venv" / "s3a"
 CONNECT_PACKAGES = ROOT / ".venv" / "connect"
@@ -126,8 +133,8 @@ class Cluster:
     python: str
 
 
-def cluster(place: pathlib.Path) -> Iterator[Cluster]:
-    """Start a master and two workers of one core and 512 MB, each a process."""
+def cluster(place: pathlib.Path, workers: int) -> Iterator[Cluster]:
+    """Start a master and workers of one core and 512 MB, each a process."""
     python = _bare_python(place)
     spark = home.path()
     daemon = f"{spark}/bin/spark-class"
@@ -146,7 +153,7 @@ def cluster(place: pathlib.Path) -> Iterator[Cluster]:
         started.append(master)
         url = master.said(r"Starting Spark master at (spark://\S+)")
         master.said("New state: ALIVE")
-        for number in (1, 2):
+        for number in range(workers):
             own = place / f"worker-{number}"
             worker = Daemon(
                 [
@@ -163,6 +170,7 @@ def cluster(place: pathlib.Path) -> Iterator[Cluster]:
             url,
             {
                 "spark.executor.memory": "512m",
+                **PLAIN_PLANS,
                 "spark.driver.memory": "512m",
                 "spark.driver.extraJavaOptions": quick(),
                 "spark.executor.extraJavaOptions": quick(),

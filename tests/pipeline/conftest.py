@@ -58,6 +58,17 @@ def spark(s3_port: int) -> Iterator[SparkSession]:
     opened.stop()
 
 
+@pytest.fixture(scope="module")
+def plain_plans(spark: SparkSession) -> Iterator[None]:
+    """Have the session interpret its plans for a module that uses this fixture."""
+    before = {name: spark.conf.get(name) for name in clusters.PLAIN_PLANS}
+    for name, value in clusters.PLAIN_PLANS.items():
+        spark.conf.set(name, value)
+    yield
+    for name, value in before.items():
+        spark.conf.set(name, value)
+
+
 @pytest.fixture(scope="session")
 def s3_server(s3_port: int) -> Iterator[str]:
     """An S3 server for the whole run."""
@@ -95,8 +106,14 @@ def s3(s3_server: str, monkeypatch: pytest.MonkeyPatch) -> S3:
 
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[clusters.Cluster]:
-    """A standalone cluster: a master and two workers, each a process."""
-    yield from clusters.cluster(tmp_path_factory.mktemp("cluster"))
+    """A standalone cluster: a master and a worker, each a process."""
+    yield from clusters.cluster(tmp_path_factory.mktemp("cluster"), 1)
+
+
+@pytest.fixture(scope="session")
+def cluster_of_two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[clusters.Cluster]:
+    """A standalone cluster with two workers, of which one may be lost."""
+    yield from clusters.cluster(tmp_path_factory.mktemp("cluster"), 2)
 
 
 @pytest.fixture(scope="session")

@@ -126,22 +126,22 @@ def test_a_million_entries_are_archived_once_under_twenty_kills_of_drivers(
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_a_million_entries_are_archived_once_under_twenty_kills_of_executors(
-    cluster, real_shell, valkey, project, tmp_path
+    cluster_of_two, real_shell, valkey, project, tmp_path
 ):
     path = str(tmp_path / "archive")
     streams = Streams(valkey, project, ["q:mail", "q:other"])
     streams.add(1_000_000)
     # Executors that are killed are started again, without end.
     conf = {
-        **cluster.conf,
+        **cluster_of_two.conf,
         "spark.deploy.maxExecutorRetries": "-1",
         "spark.task.maxFailures": "100",
-        "spark.pyspark.python": cluster.python,
+        "spark.pyspark.python": cluster_of_two.python,
     }
     archiving = Archiving(
         real_shell,
         path,
-        *("--master", cluster.master),
+        *("--master", cluster_of_two.master),
         *(word for pair in conf.items() for word in ("--spark-conf", "=".join(pair))),
     )
     process = archiving.start()

@@ -28,12 +28,12 @@ print(json.dumps(rows))
 
 
 @pytest.mark.slow
-def test_executors_that_lack_the_package_are_sent_it(cluster, tmp_path):
+def test_executors_that_lack_the_package_are_sent_it(cluster_of_two, tmp_path):
     done = clusters.run(
-        *(PROGRAM, cluster.master, json.dumps(dict(cluster.conf))),
+        *(PROGRAM, cluster_of_two.master, json.dumps(dict(cluster_of_two.conf))),
         home=tmp_path,
-        PYSPARK_PYTHON=cluster.python,
-        SPARK_HOME=cluster.home,
+        PYSPARK_PYTHON=cluster_of_two.python,
+        SPARK_HOME=cluster_of_two.home,
     )
 
     assert (done.returncode, done.stderr) == (0, ""), done.stderr

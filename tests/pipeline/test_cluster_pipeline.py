@@ -56,7 +56,7 @@ def filled(server, project: str, number: int) -> list[list[str]]:
     return sorted(expected)
 
 
-# A master, a worker, executors and a driver, each a JVM, on a machine that runs all the other tests.
+# A master, a worker, an executor and a driver, each a JVM, on a machine that runs all the other tests.
 @pytest.mark.timeout(900)
 def test_the_pipeline_runs_on_a_cluster_whose_workers_lack_the_package(
     cluster, valkey, project, tmp_path
@@ -121,18 +121,21 @@ print(json.dumps(found))
 
 @pytest.mark.slow
 def test_an_executor_that_is_killed_in_the_middle_costs_no_entry_and_doubles_none(
-    cluster, valkey, project, tmp_path
+    cluster_of_two, valkey, project, tmp_path
 ):
     expected = filled(valkey, project, 200)
     path = tmp_path / "bus"
 
     done = clusters.run(
-        *(BEGIN + KILLED, *words(cluster.master, cluster.conf, valkey, project, path)),
+        *(
+            BEGIN + KILLED,
+            *words(cluster_of_two.master, cluster_of_two.conf, valkey, project, path),
+        ),
         home=tmp_path / "home",
         # The driver's own Python workers are those of the executors.
         paths=(DEPENDENCIES,),
-        PYSPARK_PYTHON=cluster.python,
-        SPARK_HOME=cluster.home,
+        PYSPARK_PYTHON=cluster_of_two.python,
+        SPARK_HOME=cluster_of_two.home,
     )
 
     assert (done.returncode, done.stderr) == (0, ""), done.stderr

@@ -17,8 +17,9 @@ from tests.pipeline import clusters
 START = """
 import json, sys
 from agentbus.pipeline.spark.session import session
-session("local[1]", conf=json.loads(sys.argv[1])).range(3).count()
+spark = session("local[1]", conf=json.loads(sys.argv[1]))
 """
+COUNT = f"{START}spark.range(3).count()"
 
 
 @pytest.fixture
@@ -115,7 +116,7 @@ def test_spark_starts_from_the_classes_that_were_kept(shell, cache, tmp_path):
     listing = {"spark.driver.extraJavaOptions": f"-Xlog:class+load:file={log}"}
 
     done = clusters.run(
-        START, json.dumps(listing), home=tmp_path / "home", XDG_CACHE_HOME=str(cache)
+        COUNT, json.dumps(listing), home=tmp_path / "home", XDG_CACHE_HOME=str(cache)
     )
 
     assert done.returncode == 0, done.stderr

@@ -16,7 +16,9 @@ from agentbus.pipeline import reports
 from agentbus.pipeline.reports import activity, conversations, flags, running
 from agentbus.pipeline.reports.report import Given, Span, Table
 from tests.pipeline.talk import START, frame, gap, history, row, said, task
+from tests.tiers import nightly
 
+pytestmark = pytest.mark.usefixtures("plain_plans")
 TALK = ("activity", "conversations", "flags")
 Rows = list[dict[str, Any]]
 
@@ -142,6 +144,7 @@ def same(one: dict[str, Any], other: dict[str, Any]) -> bool:
 # -- histories ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("size", [2_000, nightly(10_000)])
 @settings(
     max_examples=1,
     phases=[Phase.generate],
@@ -150,8 +153,8 @@ def same(one: dict[str, Any], other: dict[str, Any]) -> bool:
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(seed=st.integers(0, 1000), hours=st.sampled_from([4, 40, 300]))
-def test_the_figures_are_those_of_a_plain_program(spark, seed, hours):
-    rows = history(seed, 10_000, hours)
+def test_the_figures_are_those_of_a_plain_program(spark, size, seed, hours):
+    rows = history(seed, size, hours)
 
     tables = found(running.run(TALK, frame(spark, rows)))
 

@@ -17,27 +17,12 @@ from agentbus.pipeline.rows import schema
 from agentbus.pipeline.rows.typed_columns import typed
 from tests.pipeline.histories import START, history
 from tests.pipeline.reckoning import Reckoning
+from tests.tiers import nightly
 
+pytestmark = pytest.mark.usefixtures("plain_plans")
 UTC = datetime.UTC
 REPORTS = ("tasks", "lag", "slowest", "anomalies")
 KEYS = ("queue", "group", "worker", "what", "name", "figure", "time", "cause")
-
-
-@pytest.fixture(autouse=True, scope="module")
-def plain_plans(spark):
-    """Plans are interpreted: of so few rows, most of the time would go into compiling them."""
-    wanted = {
-        "spark.sql.shuffle.partitions": "2",
-        "spark.sql.adaptive.enabled": "false",
-        "spark.sql.codegen.wholeStage": "false",
-        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-    }
-    before = {name: spark.conf.get(name) for name in wanted}
-    for name, value in wanted.items():
-        spark.conf.set(name, value)
-    yield
-    for name, value in before.items():
-        spark.conf.set(name, value)
 
 
 @pytest.fixture(scope="module")
@@ -125,9 +110,9 @@ def spoilt(table):
     return pa.Table.from_pylist(rows, schema=schema.ARROW)
 
 
-def reckoned(framed, seed, days, *names):
+def reckoned(framed, size, seed, days, *names):
     """What the reports say of a history made from a seed, and the plain program that reckons it."""
-    table = spoilt(history(10_000, seed, days))
+    table = spoilt(history(size, seed, days))
     plain = Reckoning(table.to_pylist())
     frame = framed(table)
     context = Given(span_of(frame))
@@ -140,12 +125,14 @@ def reckoned(framed, seed, days, *names):
 
 SEEDS = st.integers(0, 2**32)
 ONE = settings(max_examples=1)
+SIZES = pytest.mark.parametrize("size", [2_000, nightly(10_000)])
 
 
+@SIZES
 @ONE
 @given(seed=SEEDS)
-def test_tasks_are_what_a_plain_program_reckons(framed, seed):
-    found, plain, _ = reckoned(framed, seed, 6, "tasks")
+def test_tasks_are_what_a_plain_program_reckons(framed, size, seed):
+    found, plain, _ = reckoned(framed, size, seed, 6, "tasks")
 
     same(found["tasks.outcomes"], plain.outcomes())
     same(found["tasks.throughput"], plain.throughput())
@@ -153,10 +140,11 @@ def test_tasks_are_what_a_plain_program_reckons(framed, seed):
     same(found["tasks.causes"], plain.causes())
 
 
+@SIZES
 @ONE
 @given(seed=SEEDS)
-def test_lag_and_crashes_are_what_a_plain_program_reckons(framed, seed):
-    found, plain, _ = reckoned(framed, seed, 0.1, "lag")
+def test_lag_and_crashes_are_what_a_plain_program_reckons(framed, size, seed):
+    found, plain, _ = reckoned(framed, size, seed, 0.1, "lag")
 
     same(found["lag.groups"], plain.lag_groups())
     same(found["lag.times"], plain.lag_times())
@@ -164,10 +152,11 @@ def test_lag_and_crashes_are_what_a_plain_program_reckons(framed, seed):
     same(found["lag.crashes"], plain.crashes())
 
 
+@SIZES
 @ONE
 @given(seed=SEEDS)
-def test_the_slowest_and_odd_hours_are_what_a_plain_program_reckons(framed, seed):
-    found, plain, hours = reckoned(framed, seed, 20, "slowest", "anomalies")
+def test_the_slowest_and_odd_hours_are_what_a_plain_program_reckons(framed, size, seed):
+    found, plain, hours = reckoned(framed, size, seed, 20, "slowest", "anomalies")
 
     places = ("mean_ms", "p99_ms", "busy_ms")
     for name, keys in (
