@@ -43,7 +43,7 @@ POSTGRESQL = EventsPlan(
     lease=1.0,
 )
 # Each process that is killed is followed by one that imports everything again, which takes longest.
-FEWER_DEATHS = POSTGRESQL._replace(events=400, faults={**FAULTS, nemesis.KILL: 8, DATABASE: 1})
+FEWER_DEATHS = POSTGRESQL._replace(events=250, faults={**FAULTS, nemesis.KILL: 5, DATABASE: 1})
 
 
 @pytest.fixture
