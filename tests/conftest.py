@@ -65,13 +65,20 @@ def pytest_collection() -> Generator[None, object, object]:
             gc.freeze()
 
 
+# Tests that mostly wait for deadlines and pauses: beside those of Spark, which mostly compute.
+_WAITING = ("tests/test_faults.py", "tests/test_pausing_workers.py", "tests/test_adversity.py")
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Have torture, whose tests take longest, in the middle: all others would wait for its last one."""
+    """Have what waits first, and torture, whose tests take longest, in the middle.
 
-    def place(item: pytest.Item) -> str:
+    Many that wait at once would leave the cores idle, and all others would wait for torture's last one.
+    """
+
+    def place(item: pytest.Item) -> tuple[bool, str]:
         file = item.nodeid.partition("::")[0]
-        return file.replace("tests/torture/", "tests/test_m_torture/")
+        return file not in _WAITING, file.replace("tests/torture/", "tests/test_m_torture/")
 
     items.sort(key=place)
 
