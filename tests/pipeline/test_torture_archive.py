@@ -16,6 +16,7 @@ def tortured(place: pathlib.Path, minutes: float, seed: int = 3) -> Verdict:
     return verdict
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_what_was_acknowledged_is_archived_once_and_replayed_once_whoever_is_killed(tmp_path):
     verdict = tortured(tmp_path, 0.2)
