@@ -523,9 +523,7 @@ def test_a_server_is_found_by_its_environment(monkeypatch, tmp_path):
         assert server.process is not None
         assert server.process.pid in with_variable("AGENTBUS_CONFIG", str(tmp_path))
         kill_those_with("AGENTBUS_CONFIG", str(tmp_path))
-        assert server.process.wait() == -9
-
-    assert with_variable("AGENTBUS_CONFIG", str(tmp_path)) == set()
+        assert with_variable("AGENTBUS_CONFIG", str(tmp_path)) == set()
 
 
 # -- how it is described --------------------------------------------------------------------------
