@@ -10,9 +10,7 @@ from typing import TYPE_CHECKING
 
 from agentbus.commands._declare import Param, seconds
 from agentbus.commands._format import age
-from agentbus.commands._long_running import until_told
 from agentbus.core.errors import BackendUnavailable, ConfigError, UsageError
-from agentbus.core.loggers import emit
 from agentbus.core.settings import events_path
 
 if TYPE_CHECKING:
@@ -131,6 +129,8 @@ def _hinted(make: bool) -> Iterator[None]:
 
 def _awaited(ledger: Ledger, verb: str) -> bool:
     """Wait until a ledger's database answers; False if a signal came first."""
+    from agentbus.commands import _long_running
+
     stopped = threading.Event()
 
     def look() -> None:
@@ -140,9 +140,11 @@ def _awaited(ledger: Ledger, verb: str) -> bool:
                 ledger.check()
                 return
             except BackendUnavailable as error:
+                from agentbus.core.loggers import emit
+
                 emit("warning", {"verb": verb, "error": str(error)})
                 stopped.wait(pause)
                 pause = min(pause * 2, _LONGEST_PAUSE)
 
-    until_told([(look, stopped.set)])
+    _long_running.until_told([(look, stopped.set)])
     return not stopped.is_set()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from agentbus.admin import pause
 from agentbus.commands import _format, _together, _values
 from agentbus.commands._declare import Call, Param, Verb, actions, seconds
 from agentbus.commands._format import count
@@ -78,7 +77,9 @@ def _order_to(call: Call, subject: dict[str, str]) -> None:
         wait = CONFIRM if args.wait is None else args.wait
         show_confirmed(out, bus.pause(**subject, why=args.why, wait=wait), wait)
     else:
-        wait = pause.GRACE if args.wait is None else args.wait
+        from agentbus.admin.pause import GRACE
+
+        wait = GRACE if args.wait is None else args.wait
         found = bus.delete(**subject, wait=wait)
         text = f"{named(kind, name)}: {len(found.gone)} gone"
         text += f", {count(found.handed_over, 'task')} handed over" if found.handed_over else ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from agentbus.commands import _events, _long_running
+from agentbus.commands import _events
 from agentbus.commands._declare import Call, Param, Verb
 
 TYPE_CHECKING = False
@@ -39,6 +39,8 @@ VERB = Verb(
 
 def run(call: Call) -> int:
     """Run the consumers until a signal comes, and return the exit code."""
+    from agentbus.commands import _long_running
+
     args = call.args
     chosen = _chosen(args.module, args.name)
     with _long_running.warned(call):

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import signal
-import subprocess
 
 from agentbus.commands import _signals
 from agentbus.commands._declare import Call, Param, Verb, seconds
 from agentbus.core.errors import AgentBusError, NotHolder, UsageError
 from agentbus.core.settings import environment
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import subprocess
 
 _NOT_FOUND = 127
 _NOT_EXECUTABLE = 126
@@ -99,6 +102,8 @@ class _Signals:
 
 
 def _run(command: list[str], extra: dict[str, str], signals: _Signals) -> int:
+    import subprocess
+
     signals.starting = True
     try:
         process = subprocess.Popen(command, env={**environment(), **extra})

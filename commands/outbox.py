@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agentbus.commands import _events, _format, _long_running, _together
+from agentbus.commands import _events, _format, _together
 from agentbus.commands._declare import Call, Param, Verb, actions
 from agentbus.commands._format import age, count
 
@@ -87,6 +87,8 @@ def _init(call: Call, ledger: Ledger) -> None:
 
 
 def _relay(call: Call) -> None:
+    from agentbus.commands import _long_running
+
     once = call.args.once
     with _long_running.warned(call):
         ledger = _events.ledger(call) if once else _events.served(call, "relay")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import pathlib
+import os
 import time
 from datetime import datetime
 
@@ -68,6 +68,8 @@ def run(call: Call) -> None:
         many = f"{found.summary.lost:,} entries were" if found.summary.lost > 1 else "1 entry was"
         out.warn(f"{many} gone before they could be archived; the figures lack them")
     if args.html:
+        import pathlib
+
         from agentbus.pipeline.reports import page
 
         title = f"{args.name} of {args.path}" if args.name != reports.ALL else str(args.path)
@@ -98,7 +100,7 @@ def _check(call: Call) -> None:
 
         between(args.since, args.until)
         check(args.path)
-    if args.html and not pathlib.Path(args.html).absolute().parent.is_dir():
+    if args.html and not os.path.isdir(os.path.dirname(os.path.abspath(args.html))):
         raise UsageError(
             f"there is no directory for {args.html!r}", hint="make it first, or name another file"
         )

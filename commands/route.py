@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import orjson
 
-from agentbus.commands import _long_running
 from agentbus.commands._declare import Call, Param, Verb, body, seconds
 from agentbus.commands._format import count
 from agentbus.core.errors import InvalidPayload
@@ -51,6 +50,8 @@ VERB = Verb(
 
 def run(call: Call) -> None:
     """Route tasks until a signal arrives; or check the rules, or explain a task."""
+    from agentbus.commands import _long_running
+
     args = call.args
     from agentbus.routing import Router, load
 

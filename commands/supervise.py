@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from agentbus.commands import _events, _long_running
+from agentbus.commands import _events
 from agentbus.commands._declare import Call, Param, Verb, seconds
 
 TYPE_CHECKING = False
@@ -47,6 +47,8 @@ VERB = Verb(
 
 def run(call: Call) -> None:
     """Supervise until a signal comes."""
+    from agentbus.commands import _long_running
+
     args = call.args
     ledger = _events.ledger(call)
     from agentbus.events import Supervisor

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import pathlib
 import shlex
 from typing import TYPE_CHECKING
 
 from agentbus.commands import _together, _verdict
 from agentbus.commands._declare import Call, Param, Verb, number, whole
 from agentbus.core.errors import ConfigError, Refused, Unhealthy, UsageError
-from agentbus.torture import modes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,6 +16,7 @@ if TYPE_CHECKING:
     from agentbus.torture.modes import TortureJob, TortureRun
     from agentbus.torture.verdict import Verdict
 
+_MODES = ("talk", "flags", "work", "events", "archive")
 _ALL = "all"
 # A day; for more, start again with another seed.
 _LONGEST = 1440.0
@@ -34,7 +33,7 @@ VERB = Verb(
         "What to torture: talk, flags, work, events, archive, or all of them (all).",
         dest="modes",
         many=True,
-        choices=(*modes.MODULES, _ALL),
+        choices=(*_MODES, _ALL),
     ),
     Param(
         "--minutes N",
@@ -75,8 +74,10 @@ VERB = Verb(
 
 def run(call: Call) -> int:
     """Torture, and judge."""
+    import pathlib
+
     from agentbus.commands._progress import Line, wanted
-    from agentbus.torture import ending
+    from agentbus.torture import ending, modes
 
     args = call.args
     _check(call)
@@ -129,6 +130,8 @@ def _check(call: Call) -> None:
 
 def _server(call: Call) -> str | None:
     """Return the URL of the server that the command line names and confirms."""
+    from agentbus.torture import modes
+
     settings = call.settings
     if settings.url is None:
         return None
@@ -149,10 +152,12 @@ def _server(call: Call) -> str | None:
 
 def _jobs(call: Call) -> list[TortureJob]:
     """Return the jobs; modes that lack a package are left out, unless they were named."""
+    from agentbus.torture import modes
+
     args = call.args
     wanted = [name for name in args.modes if name != _ALL]
     found = []
-    for name in dict.fromkeys(modes.MODULES if _ALL in args.modes or not wanted else wanted):
+    for name in dict.fromkeys(_MODES if _ALL in args.modes or not wanted else wanted):
         try:
             found.append(modes.load(name))
         except ConfigError as error:
@@ -177,6 +182,8 @@ def _jobs(call: Call) -> list[TortureJob]:
 
 def _databases(given: list[str], jobs: list[TortureJob]) -> tuple[str, ...]:
     """Return the databases that were named, else those that are available."""
+    from agentbus.torture import modes
+
     if given and all(job.mode.name != "events" for job in jobs):
         raise UsageError("--database is for events", hint="leave it out, or add events")
     for name in given:
@@ -186,6 +193,8 @@ def _databases(given: list[str], jobs: list[TortureJob]) -> tuple[str, ...]:
 
 def _begin(call: Call, torture: TortureRun) -> None:
     """Print the seed, and what each job does, before anything can fail."""
+    from agentbus.torture import modes
+
     names = ", ".join(dict.fromkeys(job.mode.name for job in torture.jobs))
     where = "its own servers"
     if torture.url is not None:

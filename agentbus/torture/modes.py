@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import pathlib
-import secrets
 import shutil
 import tempfile
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -140,7 +139,12 @@ class TortureRun:
             address(url)
         self.jobs = jobs
         self.minutes = minutes
-        self.seed = secrets.randbits(_SEED_BITS) if seed is None else seed
+        if seed is None:
+            # Loaded here: help lists the modes, and the import takes 15 ms.
+            import secrets
+
+            seed = secrets.randbits(_SEED_BITS)
+        self.seed = seed
         self.url = url
         self.databases = tuple(databases)
         self.tell = tell

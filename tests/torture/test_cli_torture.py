@@ -24,7 +24,7 @@ from typing import Any
 
 import pytest
 
-from agentbus.commands import _verdict
+from agentbus.commands import _verdict, torture as torture_verb
 from agentbus.commands._output import Out
 from agentbus.core import settings
 from agentbus.errors import ConfigError, UsageError
@@ -524,6 +524,10 @@ def test_a_server_is_found_by_its_environment(monkeypatch, tmp_path):
         assert server.process.pid in with_variable("AGENTBUS_CONFIG", str(tmp_path))
         kill_those_with("AGENTBUS_CONFIG", str(tmp_path))
         assert with_variable("AGENTBUS_CONFIG", str(tmp_path)) == set()
+
+
+def test_the_verb_knows_every_mode():
+    assert tuple(modes.MODULES) == torture_verb._MODES
 
 
 # -- how it is described --------------------------------------------------------------------------
