@@ -127,7 +127,7 @@ def test_the_wheel_holds_nothing_that_is_not_the_package(contents):
     inside = {name for name in contents if name.startswith("agentbus/")}
 
     assert {pathlib.PurePath(name).suffix for name in inside} == {
-        *(".py", ".lua", ".txt", ".typed", ".properties", ".css", ".js"),
+        *(".py", ".lua", ".txt", ".typed", ".properties", ".css", ".jinja", ".js"),
     }
     # agentbus.testing is for users' own tests.
     assert not [

@@ -72,7 +72,7 @@ class Allowance:
 
 def assigned() -> tuple[Assignment, Allowance]:
     """Return this process's assignment and its limit; from now on it ends with its parent."""
-    assignment = Assignment(*json.loads(sys.argv[1]))
+    assignment = Assignment(*json.loads(sys.argv[-1]))
     limit = Allowance(assignment.allowed, over=assignment.over)
     limit.follow()
     return assignment, limit

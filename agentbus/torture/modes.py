@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import pathlib
 import shutil
 import tempfile
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from importlib import import_module
 from importlib.util import find_spec
 from typing import NamedTuple
 
@@ -16,17 +14,75 @@ from agentbus.core import settings
 from agentbus.core.errors import ConfigError, UsageError
 from agentbus.store.url import read
 from agentbus.torture import ending
-from agentbus.torture.mode import Mode, Trial
+from agentbus.torture.mode import Mode, Trial, from_module
 from agentbus.torture.verdict import Verdict
 
-MODULES = {
-    name: f"agentbus.torture.{name}" for name in ("talk", "flags", "work", "events", "archive")
-}
+_MODES = (
+    Mode(
+        "talk",
+        "10 agents speak, overhear and take notes: nothing lost, doubled, or out of order",
+        {
+            "poll_by_id": "asks for the newest 20 now and then, and moves its cursor before it hands them"
+            " out",
+            "maxlen": "trims the channel to 20 entries at each speak, and never tells who missed what",
+            "say_again": "repeats a message that was not answered, as if it had not been said",
+        },
+        from_module("agentbus.torture.talk.workload"),
+    ),
+    Mode(
+        "flags",
+        "rounds in which many race for a flag, with holders killed and frozen in their sections",
+        {
+            "check_then_wait": "looks at the flag, then waits for news: the news in between is missed",
+            "unfenced_lease": "SET NX with an expiry, ended by a DEL, and nothing that the resource can"
+            " check",
+            "check_then_set": "looks whether the flag is free, then takes it",
+        },
+        from_module("agentbus.torture.flags.workload"),
+    ),
+    Mode(
+        "work",
+        "queues and workers: tasks done at least once, buried only if they deserve it",
+        {
+            "ack_first": "acknowledges tasks before it does them",
+            "ack_after": "acknowledges without asking whose a task is by now",
+            "count_deliveries": "takes the server's delivery count for the number of attempts",
+            "set_nx": "marks a task as seen before it does it",
+            "maxlen": "trims its stream to a length when it publishes",
+        },
+        from_module("agentbus.torture.work.workload"),
+    ),
+    Mode(
+        "events",
+        "producers, relays and consumers on a database: each committed event has its effect once",
+        {
+            "poll_by_id": "a relay that reads the outbox by id > last: loses what is committed late",
+            "mark_first": "a relay that marks events before it publishes them: loses them when it dies",
+            "check_then_act": "a consumer that looks, acts, and remembers later: acts twice when it dies",
+            "unfenced_lease": "a lease without a fencing token: two act when its holder was frozen",
+        },
+        from_module("agentbus.torture.events.workload"),
+        needs=("sqlalchemy",),
+        extra="torture",
+    ),
+    Mode(
+        "archive",
+        "archivers and replays are killed: each entry is archived once, and replayed once",
+        {
+            "checkpoint_first": "saves its position, then writes the file: an archiver killed in between"
+            " loses",
+            "append_then_checkpoint": "writes the file, then saves its position: an archiver killed in"
+            " between doubles",
+            "ids_as_text": "goes on after the greatest id that its files hold, as text",
+            "restart_at_end": "goes on with what is new when it is started again",
+        },
+        from_module("agentbus.torture.archive.workload"),
+        needs=("pyspark", "pyarrow"),
+        extra="pipeline",
+    ),
+)
+MODES = {mode.name: mode for mode in _MODES}
 _SEED_BITS = 32
-# Sockets lie below it, and their paths must be short.
-_LONGEST_TEMPORARY = 30
-# Used where the path of the system's temporary directory is long.
-_TEMPORARY = "/tmp"
 # The choice of a server program depends on the machine, and stays; other settings would reach the clients.
 _KEPT = ("AGENTBUS_SERVER",)
 # Its value in their environment identifies the processes of a run.
@@ -35,7 +91,7 @@ _CONFIG = "AGENTBUS_CONFIG"
 
 def load(name: str) -> Mode:
     """Return a mode. Raises `ConfigError`, with what to install, if it lacks a package."""
-    mode: Mode = import_module(MODULES[name]).MODE
+    mode = MODES[name]
     for needed in mode.needs:
         if find_spec(needed) is None:
             raise _lacking(name, needed, mode.extra)
@@ -202,9 +258,7 @@ Run = TortureRun
 
 def _directory(keep: pathlib.Path | None) -> pathlib.Path:
     if keep is None:
-        given = tempfile.gettempdir()
-        root = given if len(os.fsencode(given)) <= _LONGEST_TEMPORARY else _TEMPORARY
-        return pathlib.Path(tempfile.mkdtemp(prefix="agentbus-torture-", dir=root))
+        return pathlib.Path(tempfile.mkdtemp(prefix="agentbus-torture-"))
     try:
         keep.mkdir(mode=0o700, parents=True, exist_ok=True)
         if any(keep.iterdir()):

@@ -145,7 +145,7 @@ class Nemesis:
         self.truncated = 0
         self._fit = fit
         self._next = time.monotonic() + gap
-        self._running: list[_RunningFault] = []
+        self._running: list[Steps] = []
         # What is wrong with the server now: one thing at a time.
         self._server_is: str | None = None
         self.faults: dict[str, Fault] = {
@@ -184,43 +184,39 @@ class Nemesis:
 
     def tick(self) -> None:
         """Go on with the faults that take time, and do the next one when it is due."""
-        for running in list(self._running):
-            self._go_on(running)
+        self._running = [fault for fault in self._running if next(fault, False)]
         if not self._left or time.monotonic() < self._next:
             return
-        kind = self._left.pop(0)
-        outcome = self.faults[kind]()
-        if isinstance(outcome, Generator):
-            self._running.append(_RunningFault(kind, outcome))
-            self._go_on(self._running[-1])
-        elif outcome:
-            self._count(kind)
-        else:
-            self._again(kind)
+        fault = self._done(self._left.pop(0))
+        if next(fault, False):
+            self._running.append(fault)
         self._next = time.monotonic() + self.gap * self.chance.uniform(0.5, 1.5)
 
     def wait(self) -> None:
         """Begin no fault in the next `gap` seconds."""
         self._next = time.monotonic() + self.gap
 
-    def _go_on(self, running: _RunningFault) -> None:
-        happened = next(running.steps, None)
-        if happened is None:
-            self._running.remove(running)
-            if not running.happened:
-                self._again(running.kind)
-        elif happened and not running.happened:
-            running.happened = True
-            self._count(running.kind)
+    def _done(self, kind: str) -> Steps:
+        """Do a fault step by step; count it as soon as it has happened, or do it again later."""
+        outcome = self.faults[kind]()
+        happened = outcome is True
+        if isinstance(outcome, Generator):
+            with contextlib.closing(outcome):
+                for happens in outcome:
+                    if happens and not happened:
+                        happened = True
+                        self._count(kind)
+                    yield True
+        elif happened:
+            self._count(kind)
+        if not happened:
+            self._left.insert(self.chance.randint(0, len(self._left)), kind)
+            self.hunger += 1
 
     def _count(self, kind: str) -> None:
         self.counts[kind] += 1
         if self.log is not None:
             self.log.note(kind, OK, server=self._server_is)
-
-    def _again(self, kind: str) -> None:
-        self._left.insert(self.chance.randint(0, len(self._left)), kind)
-        self.hunger += 1
 
     def happened(self, kind: str) -> bool:
         """Count a fault that happened by itself in place of one to be done; False if none is left."""
@@ -237,7 +233,7 @@ class Nemesis:
     def end(self) -> None:
         """Leave no process frozen, and no damage."""
         while self._running:
-            self._running.pop().steps.close()
+            self._running.pop().close()
 
     # -- to clients --
 
@@ -359,14 +355,6 @@ class Nemesis:
         """Make its clock leap, and leap back."""
         server.shift(self.chance.choice(self.leaps))
         return self._spoilt(CLOCK, self.chance.uniform(*_SHIFTED), lambda: server.shift(0))
-
-
-class _RunningFault:
-    """A fault that takes time."""
-
-    def __init__(self, kind: str, steps: Steps) -> None:
-        self.kind, self.steps = kind, steps
-        self.happened = False
 
 
 def lasting(seconds: float, mend: Callable[[], object]) -> Steps:

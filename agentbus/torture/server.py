@@ -13,13 +13,14 @@ import tempfile
 import time
 from typing import Any, Self
 
-import hiredis
+import redis
 
 from agentbus.core.errors import BackendUnavailable
 from agentbus.store.embedded import binary as programs
 from agentbus.torture.parent import ProcessGuard
+from agentbus.torture.plain import plain_client
 
-_STARTS_WITHIN = 20.0
+_STARTS_WITHIN, _ANSWERS_WITHIN = 20.0, 10.0
 _GLANCE = 0.01
 # A unix socket's path must fit into 108 bytes on Linux and 104 on macOS.
 _LONGEST_SOCKET_PATH = 100
@@ -108,7 +109,7 @@ class DisposableServer:
             try:
                 if self.ask("PING") == b"PONG":
                     return
-            except (OSError, hiredis.ReplyError):
+            except redis.RedisError:
                 # Not listening, or loading its data.
                 if self.process.poll() is not None or time.monotonic() > deadline:
                     raise BackendUnavailable(
@@ -205,24 +206,10 @@ class DisposableServer:
         return path.read_text() if path.exists() else ""
 
     def ask(self, *args: str | bytes | int) -> Any:
-        """Send one command over a plain socket, and return the reply."""
-        parts = [a if isinstance(a, bytes) else str(a).encode() for a in args]
-        data = b"*%d\r\n" % len(parts) + b"".join(b"$%d\r\n%b\r\n" % (len(p), p) for p in parts)
-        reader = hiredis.Reader()
-        with socket.socket(socket.AF_UNIX) as sock:
-            sock.settimeout(10)
-            sock.connect(self.socket)
-            sock.sendall(data)
-            while True:
-                chunk = sock.recv(65536)
-                if not chunk:
-                    raise ConnectionResetError("the server closed the connection")
-                reader.feed(chunk)
-                reply = reader.gets()
-                if reply is not False:
-                    if isinstance(reply, Exception):
-                        raise reply
-                    return reply
+        """Send one command over a new connection, and return the plain reply."""
+        with plain_client(self.url, _ANSWERS_WITHIN, retry=None) as client:
+            client.response_callbacks.clear()
+            return client.execute_command(*args)
 
 
 # The name in the reference.

@@ -156,16 +156,16 @@ class Workload(Site, abc.ABC):
                 client.tell(f"{number} {int(over)}")
 
     def assign(self, client: Client, module: str, kind: str = "", **options: Any) -> list[str]:
-        """Return the command line of a process: a module that reads its assignment."""
+        """Return the command line of a process: a module, whose `main` gets the assignment."""
         url = through(client.proxies[0], self.trial.url) if client.proxies else ""
         told = Assignment(
             *(client.name, kind, url, self.project, str(self.place), self.trial.seed),
             *(*self.limit, options),
         )
-        return [module, json.dumps(told)]
+        return ["agentbus.torture.process", module, json.dumps(told)]
 
     def start(self, name: str, module: ModuleType, kind: str = "", **options: Any) -> Client:
-        """Start a process of a module that reads its assignment."""
+        """Start a process of a module, whose `main` gets the assignment."""
         return self.hire(name, lambda one: self.assign(one, module.__name__, kind, **options))
 
     def stop(self, clients: Sequence[Client]) -> None:

@@ -17,7 +17,6 @@ from agentbus.pipeline.archives.log import Log, file_path, new_batch
 from agentbus.pipeline.archives.places import ArchiveTarget, Place
 from agentbus.pipeline.archives.versions import (
     APPEND,
-    ArchiveChange,
     File,
     Position,
     State,
@@ -73,9 +72,7 @@ def write_archive(
             _write(at.target, file_path(kind, date, state.version + 1, batch, number), held)
             for number, (kind, date, held) in enumerate(_partitions(part))
         ]
-        state = log.commit(
-            state, ArchiveChange(APPEND, batch, tuple(files), positions=_positions(state, part))
-        )
+        state = log.commit(state, APPEND, batch, files, positions=_positions(state, part))
     log.settle(state)
     return state
 

@@ -9,7 +9,6 @@ from agentbus.pipeline.archives.location import place
 from agentbus.pipeline.archives.log import Log, file_path, new_batch
 from agentbus.pipeline.archives.versions import (
     APPEND,
-    ArchiveChange,
     CommitConflict,
     File,
     Position,
@@ -36,8 +35,7 @@ def add(
     log.place.replace(log.place.data(path), data)
     streams = {"q:mail": StreamSpan(1, f"{T}-0", f"{T}-0")}
     file = File(path, "queue", DATE, 1, len(data), streams, T, T)
-    change = ArchiveChange(operation, batch, (file,), tuple(removed), positions or {})
-    return log.commit(state, change)
+    return log.commit(state, operation, batch, [file], removed=removed, positions=positions)
 
 
 if __name__ == "__main__":

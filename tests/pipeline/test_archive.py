@@ -17,6 +17,7 @@ from agentbus.pipeline.archives.archiver import Archiver, archive, release
 from agentbus.pipeline.archives.location import place
 from agentbus.pipeline.archives.log import Log
 from agentbus.pipeline.archives.reader import read
+from agentbus.pipeline.archives.versions import APPEND
 from agentbus.queues import janitor
 from agentbus.queues.policy import Policies
 
@@ -324,9 +325,9 @@ def test_an_interrupt_after_the_commit_leaves_its_files(run, fill, path, monkeyp
     fill("q:mail", numbered(3))
     commit = Log.commit
 
-    def committed(log, state, change):
-        made = commit(log, state, change)
-        if change.files:
+    def committed(log, state, operation, *parts, **more):
+        made = commit(log, state, operation, *parts, **more)
+        if operation == APPEND:
             raise KeyboardInterrupt
         return made
 

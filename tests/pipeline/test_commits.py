@@ -20,7 +20,6 @@ from agentbus.pipeline.archives.log import Log, file_path, new_batch
 from agentbus.pipeline.archives.versions import (
     APPEND,
     COMPACT,
-    ArchiveChange,
     CommitConflict,
     File,
     Position,
@@ -66,7 +65,7 @@ def commit_of(version, files=(), removed=(), positions=None, at_ms=T):
 def test_a_commit_is_read_as_it_was_written(held, removed, where):
     commit = commit_of(7, held, removed, where)
 
-    assert versions.read_commit(versions.as_json(commit), "x") == commit
+    assert versions.from_json(versions.Commit, versions.as_json(commit), "x") == commit
 
 
 @st.composite
@@ -91,7 +90,7 @@ def test_a_state_is_the_same_from_whichever_written_state_one_starts(history, wr
     for commit in history:
         state = versions.fold(state, [commit])
         if commit.version in written:
-            state = versions.read_state(versions.as_json(state), "x")
+            state = versions.from_json(versions.State, versions.as_json(state), "x")
 
     assert state == whole
     gone = {path for commit in history for path in commit.removed}
@@ -157,10 +156,10 @@ def test_a_file_that_is_not_there_or_not_whole_is_not_committed(log):
     file = File(path, "queue", DATE, 1, 10, {}, T, T)
 
     with pytest.raises(AgentBusError, match="is not there"):
-        log.commit(state, ArchiveChange(APPEND, new_batch(), (file,)))
+        log.commit(state, APPEND, new_batch(), [file])
     log.place.replace(log.place.data(path), b"short")
     with pytest.raises(AgentBusError, match="is 5 bytes long, not 10"):
-        log.commit(state, ArchiveChange(APPEND, new_batch(), (file,)))
+        log.commit(state, APPEND, new_batch(), [file])
 
     assert log.open() == state
 

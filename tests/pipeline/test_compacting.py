@@ -141,10 +141,12 @@ def test_an_append_in_between_is_no_conflict(spark, tmp_path, monkeypatch):
     write_archive(tmp_path, rows(6), per_commit=2)
     appended = []
 
-    def commit(log, state, change, real=Log.commit):
-        if change.operation == COMPACT and len(appended) < 2:
+    real = Log.commit
+
+    def commit(log, state, operation, *parts, **more):
+        if operation == COMPACT and len(appended) < 2:
             appended.append(write_archive(tmp_path, [row("ch:main", f"{T + len(appended)}-0")]))
-        return real(log, state, change)
+        return real(log, state, operation, *parts, **more)
 
     monkeypatch.setattr(Log, "commit", commit)
 

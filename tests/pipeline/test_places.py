@@ -15,7 +15,7 @@ from moto.server import ThreadedMotoServer
 
 from agentbus.errors import AgentBusError, BackendUnavailable, ConfigError, NotFound, UsageError
 from agentbus.pipeline.archives.bucket import Bucket
-from agentbus.pipeline.archives.directory import Directory, trouble
+from agentbus.pipeline.archives.directory import told, trouble
 from agentbus.pipeline.archives.location import place
 from agentbus.pipeline.archives.log import Log
 from agentbus.pipeline.archives.versions import COMPACT, CommitConflict
@@ -234,18 +234,18 @@ def test_a_missing_extra_is_told(monkeypatch):
     ],
 )
 def test_what_the_operating_system_refuses_is_told(number, kind, said):
-    told = trouble("write", "/a/b", OSError(number, os.strerror(number)))
+    refused = trouble("write", "/a/b", OSError(number, os.strerror(number)))
 
-    assert type(told) is kind
-    assert str(told).startswith("cannot write /a/b: ")
-    assert said in str(told)
+    assert type(refused) is kind
+    assert str(refused).startswith("cannot write /a/b: ")
+    assert said in str(refused)
 
 
 def test_a_full_disk_is_told_in_a_sentence():
     if not os.path.exists("/dev/full"):
         pytest.skip("only Linux has a device that is always full")
     with pytest.raises(AgentBusError, match="no space left"):
-        with Directory("/dev")._told("write", "/dev/full"), open("/dev/full", "wb", 0) as file:
+        with told("write", "/dev/full"), open("/dev/full", "wb", 0) as file:
             file.write(b"x")
 
 

@@ -6,13 +6,13 @@ import pathlib
 
 import pytest
 
-from agentbus.torture.archive import MODE
 from agentbus.torture.mode import Trial
+from agentbus.torture.modes import MODES
 from agentbus.torture.verdict import Verdict
 
 
 def tortured(place: pathlib.Path, minutes: float, seed: int = 3) -> Verdict:
-    (verdict,) = MODE.torture(Trial(seed, minutes, place))
+    (verdict,) = MODES["archive"].torture(Trial(seed, minutes, place))
     return verdict
 
 

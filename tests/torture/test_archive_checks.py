@@ -11,7 +11,6 @@ from agentbus.torture.archive.checks import (
     CHECKS,
     ArchivedRow,
     ArchiveEvidence,
-    Counted,
     Hole,
     ReplayedEntry,
 )
@@ -31,7 +30,7 @@ def row(number: int, name: str, *, text: str | None = None) -> ArchivedRow:
     mark = f"w.1.{number}"
     body = {"n": mark, "text": text_of(mark) if text is None else text}
     fields = checks.canonical({"payload": json.dumps(body)})
-    return ArchivedRow((stream, entry_id), "queue", fields, mark)
+    return ArchivedRow((stream, entry_id), fields, mark)
 
 
 def replayed(number: int, name: str, *, sound: bool = True) -> ReplayedEntry:
@@ -52,7 +51,7 @@ REPLAYED = [replayed(0, A), replayed(1, B), replayed(4, C)]
 SOUND = ArchiveEvidence(
     ENTRIES,
     ROWS,
-    log={"q:a": Counted(3, 0)},
+    log={"q:a": (3, 0)},
     server=ROWS,
     replayed=REPLAYED,
 )
@@ -68,14 +67,14 @@ def test_a_sound_story_is_no_violation():
 
 def test_what_is_unknown_may_be_archived_or_not():
     rows = [*ROWS, row(2, "q:a 11-1")]
-    log = {"q:a": Counted(4, 0)}
+    log = {"q:a": (4, 0)}
 
     assert found(rows=rows, log=log, replayed=None) == set()
 
 
 def test_what_was_counted_as_gone_is_not_lost():
     holes = [Hole("q:a", 1, "1-1", "2-5")]
-    log = {"q:a": Counted(2, 1)}
+    log = {"q:a": (2, 1)}
     rows = [row(0, A), row(4, C)]
 
     assert found(rows=rows, server=rows, holes=holes, log=log, replayed=None) == set()
@@ -92,13 +91,13 @@ FAULTS = [
     ("doubled", {"rows": [*ROWS, ROWS[0]]}),
     ("doubled", {"rows": [*ROWS, row(0, "q:a 11-1")]}),
     ("invented", {"rows": [*ROWS, row(9, "q:a 11-1")]}),
-    ("invented", {"rows": [*ROWS, ArchivedRow(("metrics", "1-1"), "metrics", "{}", None)]}),
+    ("invented", {"rows": [*ROWS, ArchivedRow(("metrics", "1-1"), "{}", None)]}),
     ("changed", {"rows": [row(0, A, text="other"), *ROWS[1:]]}),
     ("changed", {"rows": [row(1, A), row(0, B), ROWS[2]]}),
     ("changed", {"server": [ROWS[0]._replace(fields="{}"), *ROWS[1:]]}),
-    ("miscounted", {"log": {"q:a": Counted(2, 0)}}),
-    ("miscounted", {"log": {"q:a": Counted(3, 1)}}),
-    ("miscounted", {"log": {"q:a": Counted(3, 0), "q:b": Counted(1, 0)}}),
+    ("miscounted", {"log": {"q:a": (2, 0)}}),
+    ("miscounted", {"log": {"q:a": (3, 1)}}),
+    ("miscounted", {"log": {"q:a": (3, 0), "q:b": (1, 0)}}),
     ("replayed_twice", {"replayed": [*REPLAYED, replayed(4, C)]}),
     ("replay_lost", {"replayed": [replayed(0, A), replayed(4, C)]}),
     ("replay_invented", {"replayed": [*REPLAYED, replayed(2, "q:a 12-1")]}),

@@ -4,20 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from agentbus.torture.archive import (
-    APPEND_FIRST,
-    CHECKPOINT_FIRST,
-    MODE,
-    RESTART_AT_END,
-    TEXT_ORDER,
-)
 from agentbus.torture.mode import Trial
+from agentbus.torture.modes import MODES
 
 FOUND = {
-    CHECKPOINT_FIRST: {"lost"},
-    APPEND_FIRST: {"doubled"},
-    TEXT_ORDER: {"doubled"},
-    RESTART_AT_END: {"lost"},
+    "checkpoint_first": {"lost"},
+    "append_then_checkpoint": {"doubled"},
+    "ids_as_text": {"doubled"},
+    "restart_at_end": {"lost"},
 }
 
 
@@ -30,11 +24,11 @@ FOUND = {
     ],
 )
 def test_a_wrong_archiver_is_caught(control, tmp_path):
-    (verdict,) = MODE.torture(Trial(5, 0.2, tmp_path, control=control))
+    (verdict,) = MODES["archive"].torture(Trial(5, 0.2, tmp_path, control=control))
 
     assert verdict.passed
     assert set(verdict.violations) == FOUND[control]
 
 
 def test_there_is_a_run_for_every_control():
-    assert set(FOUND) == set(MODE.controls)
+    assert set(FOUND) == set(MODES["archive"].controls)

@@ -17,9 +17,7 @@ import stat
 import subprocess
 import sys
 import tempfile
-import types
 from collections.abc import Iterator
-from importlib.util import find_spec
 from typing import Any
 
 import pytest
@@ -34,13 +32,15 @@ from agentbus.torture.mode import Mode, Trial
 from agentbus.torture.verdict import Verdict
 from tests import inprocess
 from tests.servers import Server, scrubbed
+from tests.torture import tiny
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 # The command as it is, with the small mode in the place of one that takes longer.
 PROGRAM = """
 import fcntl, sys, termios
 from agentbus.torture import modes
-modes.MODULES.update(talk="tests.torture.tiny")
+from tests.torture import tiny
+modes.MODES.update(talk=tiny.MODE)
 if "--terminal" in sys.argv:
     sys.argv.remove("--terminal")
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
@@ -180,7 +180,7 @@ def test_on_a_server_that_is_named_only_clients_suffer_and_the_project_is_cleare
 @pytest.fixture
 def refused(monkeypatch, temporary):
     """Return a function that runs a command line which must not get as far as torture."""
-    monkeypatch.setitem(modes.MODULES, "talk", "tests.torture.tiny")
+    monkeypatch.setitem(modes.MODES, "talk", tiny.MODE)
     monkeypatch.setattr(modes, "Run", _never)
     monkeypatch.setattr(modes, "databases", lambda: ("sqlite",))
 
@@ -258,12 +258,10 @@ def _mode(name: str, **more: Any) -> Mode:
 @pytest.fixture
 def lacking(monkeypatch):
     """Have the mode `archive` lack a package, and no other mode be there."""
-    lacks = types.ModuleType("lacks")
-    lacks.MODE = _mode("archive", needs=("no_such_package",), extra="pipeline")  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "lacks", lacks)
-    for name in modes.MODULES:
-        monkeypatch.setitem(modes.MODULES, name, "tests.torture.tiny")
-    monkeypatch.setitem(modes.MODULES, "archive", "lacks")
+    for name in modes.MODES:
+        monkeypatch.setitem(modes.MODES, name, tiny.MODE)
+    lacks = _mode("archive", needs=("no_such_package",), extra="pipeline")
+    monkeypatch.setitem(modes.MODES, "archive", lacks)
 
 
 def test_a_mode_that_was_asked_for_says_which_extra_it_lacks(refused, lacking):
@@ -284,14 +282,14 @@ def test_of_all_modes_one_that_lacks_a_package_is_left_out(monkeypatch, lacking)
 
     monkeypatch.setattr(modes, "Run", Nothing)
 
-    done = inprocess.run("torture")
+    done = inprocess.run("torture", "--minutes", "1")
 
     assert begun == ["talk"] * 4
     assert b"archive is left out: the torture of archive needs no_such_package" in done.err
 
 
 def test_what_is_left_out_for_want_of_a_package_is_told(monkeypatch):
-    monkeypatch.setitem(modes.MODULES, "talk", "tests.torture.tiny")
+    monkeypatch.setitem(modes.MODES, "talk", tiny.MODE)
     monkeypatch.setattr("agentbus.torture.server.clockwork", lambda: None)
 
     done = inprocess.run("torture", *SHORT)
@@ -527,16 +525,16 @@ def test_a_server_is_found_by_its_environment(monkeypatch, tmp_path):
 
 
 def test_the_verb_knows_every_mode():
-    assert tuple(modes.MODULES) == torture_verb._MODES
+    assert tuple(modes.MODES) == torture_verb._MODES
 
 
 # -- how it is described --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", [one for one, found in modes.MODULES.items() if find_spec(found)])
+@pytest.mark.parametrize("name", modes.MODES)
 def test_a_mode_is_described_with_all_its_controls(name):
     page = (ROOT / "docs/how-to/torture.md").read_text()
     rows = [line for line in page.splitlines() if line.startswith(f"| `{name}` |")]
 
     assert len(rows) == 2
-    assert re.findall(r"`(\w+)`", rows[1]) == [name, *modes.load(name).controls]
+    assert re.findall(r"`(\w+)`", rows[1]) == [name, *modes.MODES[name].controls]

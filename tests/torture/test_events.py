@@ -9,7 +9,6 @@ import sqlalchemy as sa
 
 from agentbus.errors import ConfigError
 from agentbus.torture import nemesis
-from agentbus.torture.events import MODE
 from agentbus.torture.events.checks import CHECKS, CommittedRow, EventsEvidence
 from agentbus.torture.events.database import Database, opened
 from agentbus.torture.events.plan import DATABASE, EventsPlan, planned
@@ -18,6 +17,7 @@ from agentbus.torture.events.producer import begun
 from agentbus.torture.events.workload import Shop, tortured
 from agentbus.torture.history import INVOKE, UNKNOWN, Scribe
 from agentbus.torture.mode import Trial
+from agentbus.torture.modes import MODES
 from agentbus.torture.server import Server
 from agentbus.torture.verdict import found_by
 from tests.tiers import nightly
@@ -82,7 +82,7 @@ def test_every_event_has_its_effect_once_whatever_goes_wrong(order, plan, databa
     ],
 )
 def test_a_wrong_part_is_caught(order, control, harm):
-    (found,) = MODE.torture(order._replace(control=control))
+    (found,) = MODES["events"].torture(order._replace(control=control))
 
     assert harm in found.violations, found
     assert found.passed
@@ -93,7 +93,7 @@ def test_a_wrong_part_is_caught(order, control, harm):
 def test_what_sqlite_cannot_do_wrong_is_done_once_on_postgresql(order):
     both = order._replace(control="poll_by_id", databases=("sqlite", "postgresql"))
 
-    (found,) = MODE.torture(both)
+    (found,) = MODES["events"].torture(both)
 
     assert found.figures["database"] == "postgresql"
     assert list(found.violations) == ["lost"]
@@ -159,7 +159,12 @@ def test_a_process_that_takes_anothers_place_goes_on_behind_what_it_began(tmp_pa
 
 
 def test_every_control_is_tried():
-    assert set(MODE.controls) == {"poll_by_id", "mark_first", "check_then_act", "unfenced_lease"}
+    assert set(MODES["events"].controls) == {
+        "poll_by_id",
+        "mark_first",
+        "check_then_act",
+        "unfenced_lease",
+    }
 
 
 def test_ten_minutes_are_what_a_release_wants(order):

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from agentbus.torture.flags import MODE
 from agentbus.torture.flags.checks import paired
 from agentbus.torture.flags.contender import Resource, unfinished
 from agentbus.torture.flags.plan import RacePart, choice, flag_of, planned
 from agentbus.torture.flags.workload import Rounds
 from agentbus.torture.history import INVOKE, OK, HistoryEntry, Scribe
 from agentbus.torture.mode import Trial
+from agentbus.torture.modes import MODES
 from agentbus.torture.nemesis import KILL, Client
 
 ANN, BOB, CEM = "ann", "bob", "cem"
@@ -111,7 +111,7 @@ def test_ten_minutes_are_a_thousand_rounds_of_fifty(tmp_path: pathlib.Path) -> N
 def test_no_flag_is_held_by_two_and_no_awaiter_forgotten_whatever_dies(
     tmp_path: pathlib.Path,
 ) -> None:
-    (verdict,) = MODE.torture(Trial(7, 0.1, tmp_path))
+    (verdict,) = MODES["flags"].torture(Trial(7, 0.1, tmp_path))
 
     assert verdict.violations == {}
     assert verdict.too_few == {}
@@ -124,7 +124,7 @@ def test_a_server_that_is_not_ours_suffers_nothing_and_keeps_nothing(
 ) -> None:
     process = own_server.process
 
-    (verdict,) = MODE.torture(Trial(7, 0.02, tmp_path / "run", url=own_server.tcp_url))
+    (verdict,) = MODES["flags"].torture(Trial(7, 0.02, tmp_path / "run", url=own_server.tcp_url))
 
     assert verdict.violations == {}
     assert verdict.passed
@@ -142,7 +142,7 @@ def test_a_server_that_is_not_ours_suffers_nothing_and_keeps_nothing(
     ],
 )
 def test_who_does_it_wrong_is_found_out(control: str, by: str, tmp_path: pathlib.Path) -> None:
-    (verdict,) = MODE.torture(Trial(7, 0.1, tmp_path, control=control))
+    (verdict,) = MODES["flags"].torture(Trial(7, 0.1, tmp_path, control=control))
 
     assert by in verdict.violations, verdict.figures
     assert verdict.passed
@@ -151,4 +151,4 @@ def test_who_does_it_wrong_is_found_out(control: str, by: str, tmp_path: pathlib
 def test_every_control_is_one_that_the_mode_names() -> None:
     from agentbus.torture.flags.controls import CONTROLS
 
-    assert set(CONTROLS) == set(MODE.controls)
+    assert set(CONTROLS) == set(MODES["flags"].controls)

@@ -10,8 +10,8 @@ import sys
 import time
 from collections.abc import Iterator
 
-import hiredis
 import pytest
+import redis
 
 from agentbus.torture.server import Server
 
@@ -33,7 +33,7 @@ def becomes(server: Server, ahead: float) -> bool:
 
 def test_a_starved_server_refuses_what_needs_memory_until_it_is_fed(server: Server) -> None:
     server.starve()
-    with pytest.raises(hiredis.ReplyError, match="OOM"):
+    with pytest.raises(redis.OutOfMemoryError):
         server.ask("SET", "a", "b")
 
     server.feed()
@@ -89,6 +89,12 @@ def test_a_shifted_clock_outlives_the_server(server: Server) -> None:
     assert becomes(server, 7200)
 
 
+def accepts(path: str) -> bool:
+    """Tell whether a server listens on a socket."""
+    with socket.socket(socket.AF_UNIX) as connection:
+        return connection.connect_ex(path) == 0
+
+
 VALKEY = """
 import pathlib, sys
 from agentbus.torture.server import Server
@@ -125,5 +131,7 @@ def test_a_server_does_not_outlive_whoever_started_it(tmp_path: pathlib.Path, pr
             with contextlib.suppress(ConnectionResetError):
                 while connection.recv(4096):
                     pass
-            with socket.socket(socket.AF_UNIX) as another, pytest.raises(ConnectionRefusedError):
-                another.connect(path)
+            # Its end closes its sockets one after the other.
+            until = time.monotonic() + 20
+            while accepts(path):
+                assert time.monotonic() < until

@@ -9,7 +9,7 @@ import pytest
 import agentbus
 from agentbus.torture import nemesis
 from agentbus.torture.mode import Trial
-from agentbus.torture.talk import MODE
+from agentbus.torture.modes import MODES
 from agentbus.torture.talk.workload import OVERTAKE
 from agentbus.torture.verdict import Verdict
 from tests.servers import Server
@@ -19,7 +19,7 @@ _WITHIN_A_SHORT_RUN = 0.1
 
 
 def torture(order: Trial) -> Verdict:
-    (verdict,) = MODE.torture(order)
+    (verdict,) = MODES["talk"].torture(order)
     return verdict
 
 
@@ -63,7 +63,7 @@ def test_a_server_of_others_suffers_nothing_and_keeps_nothing(
     ],
 )
 def test_who_talks_wrongly_is_found_out(tmp_path: pathlib.Path, control: str, check: str) -> None:
-    assert control in MODE.controls
+    assert control in MODES["talk"].controls
 
     verdict = torture(Trial(7, 1.0, tmp_path, control=control))
 

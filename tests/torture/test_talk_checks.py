@@ -10,20 +10,21 @@ import pytest
 from agentbus.torture.history import FAIL, INVOKE, OK, UNKNOWN, HistoryEntry
 from agentbus.torture.talk import checks
 from agentbus.torture.talk.evidence import (
+    TORN_OFF,
     Content,
-    Heard,
-    MissedGap,
     NoteOperation,
     ReadingStep,
     Spoken,
-    Sure,
     TalkCollector,
     TalkEvidence,
-    Torn,
 )
 from agentbus.torture.verdict import found_by
 
-TORN = Torn()
+TORN = TORN_OFF
+
+
+def missed(number: int) -> ReadingStep:
+    return ReadingStep("gap", missed=number)
 
 
 def at(number: int) -> tuple[int, int]:
@@ -31,11 +32,11 @@ def at(number: int) -> tuple[int, int]:
 
 
 def hear(*numbers: int) -> list[ReadingStep]:
-    return [Heard(at(number)) for number in numbers]
+    return [ReadingStep("heard", at(number)) for number in numbers]
 
 
-def sure(number: int) -> Sure:
-    return Sure(at(number))
+def sure(number: int) -> ReadingStep:
+    return ReadingStep("sure", at(number))
 
 
 def story(
@@ -68,12 +69,12 @@ def ids(found: Collection[checks.Wrong]) -> list[int]:
         [*hear(1, 2, 3, 4, 5), sure(5)],
         [*hear(1, 2), sure(2), *hear(3, 4), TORN, *hear(3, 4, 5), sure(5)],
         [*hear(1, 2), sure(2), TORN, *hear(3, 4, 5), TORN, sure(5)],
-        [*hear(1), sure(1), MissedGap(2), *hear(4, 5), sure(5)],
+        [*hear(1), sure(1), missed(2), *hear(4, 5), sure(5)],
         # Who was told of a gap, and died, is told again, and of more.
-        [*hear(1), sure(1), MissedGap(1), TORN, MissedGap(2), *hear(4, 5), sure(5)],
+        [*hear(1), sure(1), missed(1), TORN, missed(2), *hear(4, 5), sure(5)],
         # What had been heard, and was trimmed before the cursor came past it, counts.
-        [*hear(1), sure(1), *hear(2, 3), TORN, MissedGap(3), *hear(5), sure(5)],
-        [*hear(1), sure(1), MissedGap(4), sure(5)],
+        [*hear(1), sure(1), *hear(2, 3), TORN, missed(3), *hear(5), sure(5)],
+        [*hear(1), sure(1), missed(4), sure(5)],
     ],
     ids=str,
 )
@@ -100,14 +101,14 @@ def test_a_message_on_a_topic_that_its_reader_never_heard_is_lost() -> None:
 
 
 def test_a_gap_that_is_told_too_small_covers_nothing() -> None:
-    found = story([*hear(1), sure(1), MissedGap(2), *hear(5), sure(5)])
+    found = story([*hear(1), sure(1), missed(2), *hear(5), sure(5)])
 
     assert wrong(found) == {"lost"}
     assert ids(checks.lost(found)) == [2, 3, 4]
 
 
 def test_a_gap_covers_only_what_lies_where_it_was_told() -> None:
-    found = story([*hear(1, 3), sure(3), MissedGap(1), *hear(5), sure(5)])
+    found = story([*hear(1, 3), sure(3), missed(1), *hear(5), sure(5)])
 
     assert ids(checks.lost(found)) == [2]
 
@@ -120,14 +121,14 @@ def test_what_was_not_acknowledged_need_not_be_there() -> None:
 
 
 def test_a_gap_that_is_larger_than_all_that_there_was_is_found() -> None:
-    found = story([*hear(1), sure(1), MissedGap(3), *hear(4, 5), sure(5)])
+    found = story([*hear(1), sure(1), missed(3), *hear(4, 5), sure(5)])
 
     # 4, which comes after it, cannot have been trimmed.
     assert checks.told_too_many(found) == [(("bob", None), 3, 2)]
 
 
 def test_a_gap_may_hold_what_was_maybe_said() -> None:
-    found = story([*hear(1), sure(1), MissedGap(3), *hear(4, 5), sure(5)])
+    found = story([*hear(1), sure(1), missed(3), *hear(4, 5), sure(5)])
     maybe = {"ada 6": Spoken("ada", 6, None, UNKNOWN)}
 
     assert checks.told_too_many(found._replace(said={**found.said, **maybe})) == []
@@ -285,7 +286,7 @@ def test_a_story_is_made_of_what_the_agents_wrote() -> None:
         "c": Spoken("ada", 2, None, FAIL),
     }
     assert found.readings == {
-        ("ada", None): [Heard((5, 1)), Sure((5, 1)), TORN, MissedGap(7)],
+        ("ada", None): [ReadingStep("heard", (5, 1)), ReadingStep("sure", (5, 1)), TORN, missed(7)],
     }
     assert found.entries == {(5, 1): {Content("ada", "a", "x")}}
     assert found.notes == [NoteOperation("ada", "jot", "how", INVOKE, 10, 10, "so")]

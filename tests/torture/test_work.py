@@ -12,16 +12,16 @@ import pytest
 
 from agentbus.torture import nemesis
 from agentbus.torture.mode import Trial
+from agentbus.torture.modes import MODES
 from agentbus.torture.nemesis import FREEZE, KILL, SERVER_KILL
 from agentbus.torture.verdict import Verdict
-from agentbus.torture.work import MODE
 from agentbus.torture.work.plan import planned
 from tests.servers import Server
 
 
 def judged(order: Trial) -> Verdict:
     """Run an order, say what happened, and return the verdict; the histories stay where they are."""
-    (verdict,) = MODE.torture(order)
+    (verdict,) = MODES["work"].torture(order)
     sys.stdout.write(f"{dict(verdict.faults)}\n{dict(verdict.figures)}\n{verdict.place}\n")
     return verdict
 
@@ -61,7 +61,7 @@ def test_a_server_that_is_not_ours_is_spared_and_left_as_it_was(
     "name",
     [
         pytest.param(name, marks=() if name in ("count_deliveries", "maxlen") else pytest.mark.slow)
-        for name in MODE.controls
+        for name in MODES["work"].controls
     ],
 )
 def test_what_other_programs_do_wrong_is_caught(name: str, tmp_path: pathlib.Path) -> None:

@@ -97,7 +97,7 @@ limit.reaches(9)
 def test_a_process_follows_its_limit_and_ends_with_its_parent(tmp_path: pathlib.Path) -> None:
     with nothing(tmp_path) as workload:
         client = workload.hire("one", lambda client: workload.assign(client, "this"))
-        word = workload.assign(client, "this")[1]
+        word = workload.assign(client, "this")[-1]
     words = [sys.executable, "-c", _CHILD, word]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdin is not None

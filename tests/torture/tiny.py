@@ -12,7 +12,7 @@ from typing import Any
 
 import redis
 
-from agentbus.torture.assignment import Assignment, assigned
+from agentbus.torture.assignment import Allowance, Assignment
 from agentbus.torture.history import OK, HistoryEntry
 from agentbus.torture.mode import Mode, Trial
 from agentbus.torture.nemesis import KILL, SERVER_KILL
@@ -66,7 +66,7 @@ class Counting(Workload):
         return {"numbers": len(evidence), "share": 0.5, "url": self.trial.url is not None}
 
 
-def count(told: Assignment) -> None:
+def main(told: Assignment, _limit: Allowance) -> None:
     """Have numbers, and write them down."""
     scribe = told.scribe()
     own = 0
@@ -92,6 +92,3 @@ MODE = Mode(
     },
     torture=torture,
 )
-
-if __name__ == "__main__":
-    count(assigned()[0])

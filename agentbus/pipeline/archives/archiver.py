@@ -24,7 +24,6 @@ from agentbus.pipeline.archives.location import place
 from agentbus.pipeline.archives.log import Log, new_batch
 from agentbus.pipeline.archives.versions import (
     APPEND,
-    ArchiveChange,
     CommitConflict,
     File,
     Position,
@@ -209,9 +208,8 @@ class Archiver:
         except BaseException:
             self._discard(job)
             raise
-        change = ArchiveChange(APPEND, job.batch, tuple(files), (), positions)
         try:
-            made = self._log.commit(state, change)
+            made = self._log.commit(state, APPEND, job.batch, files, positions=positions)
         except CommitConflict:
             # After any other error or an interrupt the commit may be there: its files are swept if not.
             self._discard(job)

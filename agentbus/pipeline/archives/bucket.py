@@ -8,9 +8,8 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from agentbus.core import settings
 from agentbus.core.errors import AgentBusError, BackendUnavailable, ConfigError, NotFound
-from agentbus.pipeline.archives.places import ArchiveTarget, FileInfo, Place
+from agentbus.pipeline.archives.places import ArchiveTarget, FileInfo, Place, s3_settings
 
 # A server may ask to try a conditional put again while another one is under way.
 _ATTEMPTS = 20
@@ -105,10 +104,7 @@ class Bucket(Place):
         """Yield at once: there is no view to update in a bucket."""
         yield True
 
-    def show(self, paths: Iterable[str]) -> None:
-        """Do nothing: data files lie where every reader looks."""
-
-    def hide(self, paths: Iterable[str]) -> None:
+    def view(self, added: Iterable[str], removed: Iterable[str]) -> None:
         """Do nothing: data files lie where every reader looks."""
 
     def shown(self) -> None:
@@ -122,7 +118,7 @@ class Bucket(Place):
         import boto3
         from botocore.config import Config
 
-        found = settings.s3()
+        found = s3_settings()
         patient = Config(
             retries={"max_attempts": 5, "mode": "standard"},
             connect_timeout=10,

@@ -21,7 +21,6 @@ from agentbus.pipeline.archives.places import Place
 from agentbus.pipeline.archives.reader import check_schema, literal, read_files
 from agentbus.pipeline.archives.versions import (
     COMPACT,
-    ArchiveChange,
     CommitConflict,
     File,
     State,
@@ -219,9 +218,8 @@ def _commit(
             path = file_path(file.kind, file.date, state.version + 1, batch, part)
             at.copy(name, at.data(path))
             made.append(replace(file, path=path))
-        removed = tuple(file.path for file in files)
         try:
-            log.commit(state, ArchiveChange(COMPACT, batch, tuple(made), removed))
+            log.commit(state, COMPACT, batch, made, removed=[file.path for file in files])
         except CommitConflict:
             for file in made:
                 at.delete(at.data(file.path))

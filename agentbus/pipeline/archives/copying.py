@@ -8,9 +8,8 @@ time from another process.
 from __future__ import annotations
 
 import contextlib
-import os
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,7 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from agentbus.core.settings import Settings
-from agentbus.pipeline.archives.directory import trouble
+from agentbus.pipeline.archives.directory import told
 from agentbus.pipeline.archives.log import file_path
 from agentbus.pipeline.archives.places import ArchiveTarget
 from agentbus.pipeline.archives.versions import File, StreamSpan
@@ -89,7 +88,7 @@ class FileWriter:
                 output.abandon()
 
     def add(self, rows: pa.RecordBatch) -> None:
-        with _told(self._root):
+        with told("write to", self._root):
             self._add(rows)
 
     def _add(self, rows: pa.RecordBatch) -> None:
@@ -102,7 +101,7 @@ class FileWriter:
             self._output(kind, day).add(part)
 
     def finish(self) -> list[File]:
-        with _told(self._root):
+        with told("write to", self._root):
             files = [output.close() for output in self._open.values()]
         self._finished = True
         return files
@@ -118,17 +117,6 @@ class FileWriter:
                 self._filesystem.create_dir(name.rpartition("/")[0], recursive=True)
             output = self._open[(kind, day)] = _Output(self._filesystem, name, path, kind, date)
         return output
-
-
-@contextlib.contextmanager
-def _told(root: str) -> Iterator[None]:
-    """Turn what the file system refuses into a sentence."""
-    try:
-        yield
-    except OSError as error:
-        # Arrow puts its own pages around the operating system's few words; S3 has no number.
-        said = os.strerror(error.errno) if error.errno else str(error).partition("\n")[0]
-        raise trouble("write to", root, OSError(error.errno or 0, said)) from error
 
 
 @dataclass(slots=True)

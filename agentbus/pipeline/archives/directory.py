@@ -30,11 +30,12 @@ class Directory(Place):
 
     def create(self, name: str, data: bytes) -> bool:
         path = self._path(name)
-        with self._told("write", path):
-            temporary = self._temporary(path, data)
+        with told("write", path):
+            os.makedirs(os.path.dirname(path), exist_ok=True)
             try:
                 # Unlike a rename, a link never replaces: of all who try, one gets the name.
-                os.link(temporary, path)
+                with written_beside(path, data) as temporary:
+                    os.link(temporary, path)
             except FileExistsError:
                 return False
             except OSError as error:
@@ -44,19 +45,19 @@ class Directory(Place):
                         hint="keep the archive on another one, or on S3",
                     ) from error
                 raise
-            finally:
-                os.unlink(temporary)
             _sync_directory(os.path.dirname(path))
         return True
 
     def replace(self, name: str, data: bytes) -> None:
         path = self._path(name)
-        with self._told("write", path):
-            os.replace(self._temporary(path, data), path)
+        with told("write", path):
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            with written_beside(path, data) as temporary:
+                os.replace(temporary, path)
 
     def read(self, name: str) -> bytes | None:
         path = self._path(name)
-        with self._told("read", path):
+        with told("read", path):
             try:
                 with open(path, "rb") as file:
                     return file.read()
@@ -64,7 +65,7 @@ class Directory(Place):
                 return None
 
     def listing(self, folder: str) -> Iterator[FileInfo]:
-        with self._told("list", self._path(folder)):
+        with told("list", self._path(folder)):
             yield from self._walk(folder)
 
     def _walk(self, folder: str) -> Iterator[FileInfo]:
@@ -90,17 +91,17 @@ class Directory(Place):
 
     def delete(self, name: str) -> None:
         path = self._path(name)
-        with self._told("delete", path), contextlib.suppress(FileNotFoundError):
+        with told("delete", path), contextlib.suppress(FileNotFoundError):
             os.unlink(path)
 
     def remove_tree(self, folder: str) -> None:
         path = self._path(folder)
-        with self._told("delete", path):
+        with told("delete", path):
             shutil.rmtree(path, ignore_errors=True)
 
     def sync(self, name: str) -> int | None:
         path = self._path(name)
-        with self._told("read", path):
+        with told("read", path):
             try:
                 file = os.open(path, os.O_RDONLY)
             except FileNotFoundError:
@@ -115,31 +116,29 @@ class Directory(Place):
 
     def copy(self, source: str, name: str) -> None:
         origin, path = self._path(source), self._path(name)
-        with self._told("write", path):
+        with told("write", path):
             os.makedirs(os.path.dirname(path), exist_ok=True)
             _link(origin, path)
 
-    def show(self, paths: Iterable[str]) -> None:
-        for path in paths:
+    def view(self, added: Iterable[str], removed: Iterable[str]) -> None:
+        for path in removed:
+            self.delete(path)
+        for path in added:
             name = self._path(path)
-            with self._told("write", name):
+            with told("write", name):
                 os.makedirs(os.path.dirname(name), exist_ok=True)
                 # It exists already, or compaction removed it and a sweep deleted it meanwhile.
                 with contextlib.suppress(FileExistsError, FileNotFoundError):
                     _link(self._path(self.data(path)), name)
 
-    def hide(self, paths: Iterable[str]) -> None:
-        for path in paths:
-            self.delete(path)
-
     def shown(self) -> set[str]:
-        with self._told("list", self.root):
+        with told("list", self.root):
             folders = [e.name for e in os.scandir(self.root) if e.name.startswith("kind=")]
             return {entry.name for folder in folders for entry in self._walk(folder)}
 
     def tidy(self, before: float) -> None:
         folder = self._path("_log")
-        with self._told("list", folder):
+        with told("list", folder):
             for entry in list(os.scandir(folder)):
                 if entry.name.startswith(".") and entry.name.endswith(".tmp"):
                     with contextlib.suppress(FileNotFoundError):
@@ -150,7 +149,7 @@ class Directory(Place):
     def turn(self) -> Iterator[bool]:
         """Hold a lock, which ends with this process; give up after 10 seconds."""
         path = self._path("_log/.turn")
-        with self._told("write", path):
+        with told("write", path):
             file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
             patience = time.monotonic() + 10
@@ -171,32 +170,21 @@ class Directory(Place):
     def _path(self, name: str) -> str:
         return os.path.join(self.root, name) if name else self.root
 
-    def _temporary(self, path: str, data: bytes) -> str:
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        temporary = _beside(path)
-        try:
-            with open(temporary, "xb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-        except OSError:
-            with contextlib.suppress(OSError):
-                os.unlink(temporary)
-            raise
-        return temporary
 
-    @contextlib.contextmanager
-    def _told(self, doing: str, path: str) -> Iterator[None]:
-        """Turn an error of the operating system into a sentence."""
-        try:
-            yield
-        except OSError as error:
-            raise trouble(doing, path, error) from error
+@contextlib.contextmanager
+def told(doing: str, path: str) -> Iterator[None]:
+    """Turn an error of the operating system, or of Arrow's file systems, into a sentence."""
+    try:
+        yield
+    except OSError as error:
+        raise trouble(doing, path, error) from error
 
 
 def trouble(doing: str, path: str, error: OSError) -> AgentBusError:
     """Return the error that says what the operating system refused, and what may help."""
-    said = f"cannot {doing} {path}: {(error.strerror or 'failed').lower()}"
+    # Arrow puts its own pages around the operating system's few words; S3 has no number.
+    reason = os.strerror(error.errno) if error.errno else str(error).partition("\n")[0]
+    said = f"cannot {doing} {path}: {reason.lower()}"
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return AgentBusError(said, hint="free some space; what was archived is whole")
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
@@ -206,6 +194,21 @@ def trouble(doing: str, path: str, error: OSError) -> AgentBusError:
     if error.errno == errno.ENOENT:
         return NotFound(said, hint="check the path")
     return AgentBusError(said)
+
+
+@contextlib.contextmanager
+def written_beside(path: str, data: bytes) -> Iterator[str]:
+    """Write data that survives a crash into a file next to a path, to be linked or renamed to it."""
+    temporary = _beside(path)
+    try:
+        with open(temporary, "xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        yield temporary
+    finally:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
 
 
 def _link(origin: str, path: str) -> None:
@@ -221,7 +224,7 @@ def _link(origin: str, path: str) -> None:
 
 def _beside(path: str) -> str:
     folder, name = os.path.split(path)
-    return os.path.join(folder, f".{name}.{secrets.token_hex(6)}.tmp")
+    return os.path.join(folder, f".{name[:64]}.{secrets.token_hex(6)}.tmp")
 
 
 def _sync_directory(path: str) -> None:

@@ -12,6 +12,7 @@ import re
 import secrets
 import time
 import uuid
+from collections.abc import Iterable, Mapping
 
 from agentbus.core.clock import rfc3339
 from agentbus.core.errors import (
@@ -27,14 +28,14 @@ from agentbus.pipeline.archives.versions import (
     CREATE,
     EMPTY,
     REMEMBERED_MS,
-    ArchiveChange,
     Commit,
     CommitConflict,
+    File,
+    Position,
     State,
     as_json,
     fold,
-    read_commit,
-    read_state,
+    from_json,
 )
 from agentbus.pipeline.rows import schema
 
@@ -101,7 +102,7 @@ class Log:
             state = dataclasses.replace(EMPTY, archive=uuid.uuid4().hex, project=project)
             state = dataclasses.replace(state, read_at=_now())
             try:
-                return self.commit(state, ArchiveChange(CREATE, new_batch()))
+                return self.commit(state, CREATE, new_batch())
             except CommitConflict:
                 state = self.open()
         self.check_project(state, project)
@@ -133,7 +134,7 @@ class Log:
         data = self.place.read(name)
         if data is None:
             return None
-        commit = read_commit(data, self.place.uri(name))
+        commit = from_json(Commit, data, self.place.uri(name))
         if commit.version != version:
             raise Unhealthy(f"{self.place.uri(name)} says that it is version {commit.version}")
         return commit
@@ -188,13 +189,13 @@ class Log:
             data = self.place.read(name)
             if data is None:
                 raise _MissingError(name)
-            state = read_state(data, self.place.uri(name))
+            state = from_json(State, data, self.place.uri(name))
         names = [_commit_name(number) for number in range(start + 1, end + 1)]
         commits = []
         for name, data in zip(names, self.place.read_all(names), strict=True):
             if data is None:
                 raise _MissingError(name)
-            commits.append(read_commit(data, self.place.uri(name)))
+            commits.append(from_json(Commit, data, self.place.uri(name)))
         return fold(state, commits)
 
     def _numbers(self) -> tuple[list[int], list[int]]:
@@ -204,28 +205,37 @@ class Log:
 
     # -- writing --
 
-    def commit(self, state: State, change: ArchiveChange) -> State:
+    def commit(
+        self,
+        state: State,
+        operation: str,
+        batch: str,
+        files: Iterable[File] = (),
+        *,
+        removed: Iterable[str] = (),
+        positions: Mapping[str, Position] | None = None,
+    ) -> State:
         """Add the version after `state`, whole or not at all, and return the state it makes.
 
-        The data files must be there, as large as the change says: they are made to survive a crash
+        The data files must be there, as large as `files` says: they are made to survive a crash
         first. `CommitConflict` if another writer has that version: nothing changed then.
         """
         commit = Commit(
             version=state.version + 1,
-            batch=change.batch,
-            operation=change.operation,
+            batch=batch,
+            operation=operation,
             at=rfc3339(time.time(), milliseconds=True),
             by=f"{platform.node()}:{os.getpid()}",
             archive=state.archive,
             project=state.project,
             schema=schema.VERSION,
-            files=change.files,
-            removed=change.removed,
-            positions=change.positions,
+            files=tuple(files),
+            removed=tuple(removed),
+            positions=positions or {},
         )
         made = fold(state, [commit])
         name = _commit_name(commit.version)
-        for file in change.files:
+        for file in commit.files:
             size = self.place.sync(self.place.data(file.path))
             if size is None and self.place.read(name) is not None:
                 # The writer that has the version deleted the files of the others.
@@ -266,7 +276,7 @@ class Log:
         name = _state_name(later[0])
         data = self.place.read(name)
         if data is not None:
-            state = read_state(data, self.place.uri(name))
+            state = from_json(State, data, self.place.uri(name))
             if commit.version in state.recent:
                 return state.recent[commit.version] == commit.batch
         raise OutcomeUnknown(
@@ -321,12 +331,12 @@ class Log:
             # None of them was deleted.
             if commits and commits[-1].version == state.version:
                 for commit in commits:
-                    self.place.hide(commit.removed)
-                    self.place.show(f.path for f in commit.files if f.path in state.files)
+                    there = [f.path for f in commit.files if f.path in state.files]
+                    self.place.view(there, commit.removed)
             elif (seen := self.place.shown()) is not None:
                 # Files of other programs stay.
-                self.place.hide(p for p in sorted(seen - set(state.files)) if _DATA.fullmatch(p))
-                self.place.show(sorted(set(state.files) - seen))
+                gone = [p for p in sorted(seen - set(state.files)) if _DATA.fullmatch(p)]
+                self.place.view(sorted(set(state.files) - seen), gone)
             self.place.replace(_SETTLED, f"{state.version}\n".encode())
 
     def _settled(self) -> int:

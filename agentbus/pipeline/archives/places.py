@@ -30,7 +30,7 @@ class ArchiveTarget:
         if self.scheme == "file":
             return fs.LocalFileSystem(), self.root
         # A file that fits into one part is then one request, and not three.
-        options = {**_s3_options(settings.s3()), "allow_delayed_open": True}
+        options = {**_s3_options(s3_settings()), "allow_delayed_open": True}
         return fs.S3FileSystem(**options), self.root
 
     def data(self, path: str) -> str:
@@ -108,12 +108,8 @@ class Place(ABC):
         return self.target.data(path)
 
     @abstractmethod
-    def show(self, paths: Iterable[str]) -> None:
-        """Let plain readers see these data files; where every reader sees them, do nothing."""
-
-    @abstractmethod
-    def hide(self, paths: Iterable[str]) -> None:
-        """Let plain readers no longer see these data files."""
+    def view(self, added: Iterable[str], removed: Iterable[str]) -> None:
+        """Let plain readers see these data files, and those no longer, if there is a view to keep."""
 
     @abstractmethod
     def shown(self) -> set[str] | None:
@@ -122,6 +118,21 @@ class Place(ABC):
     @abstractmethod
     def tidy(self, before: float) -> None:
         """Delete what writers that were killed before this unix time left half written."""
+
+
+def s3_settings() -> dict[str, str]:
+    """Return the settings for S3 that are set: `endpoint`, `region` and credentials."""
+    wanted = {
+        "access_key": ("AWS_ACCESS_KEY_ID",),
+        "secret_key": ("AWS_SECRET_ACCESS_KEY",),
+        "session_token": ("AWS_SESSION_TOKEN",),
+        "region": ("AWS_REGION", "AWS_DEFAULT_REGION"),
+        "endpoint": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"),
+    }
+    found = {
+        name: next(filter(None, map(settings.variable, v)), None) for name, v in wanted.items()
+    }
+    return {name: value for name, value in found.items() if value}
 
 
 def _s3_options(found: dict[str, str]) -> dict[str, Any]:

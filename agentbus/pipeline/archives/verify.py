@@ -212,13 +212,10 @@ def _missing(spark: SparkSession, settings: Settings, state: State, rows: DataFr
     bound = source(settings)
     spark.dataSource.register(bound)
     ends = spark.createDataFrame(
-        [(name, *position(p.id)) for name, p in state.positions.items()],
-        "stream string, last_ms bigint, last_seq bigint",
+        [(name, position(p.id)) for name, p in state.positions.items()],
+        "stream string, last struct<ms bigint, seq bigint>",
     )
-    moment = f.unix_millis("time")
-    archived = (moment < f.col("last_ms")) | (
-        (moment == f.col("last_ms")) & (f.col("seq") <= f.col("last_seq"))
-    )
+    archived = f.struct(f.unix_millis("time").alias("ms"), "seq") <= f.col("last")
     there = (
         spark.read.format(bound.name())
         .load()
@@ -228,30 +225,26 @@ def _missing(spark: SparkSession, settings: Settings, state: State, rows: DataFr
     absent = _marked(there.where(archived)).join(
         _marked(rows.where(f.col("kind") != GAP)), ["stream", "id", "mark"], "left_anti"
     )
-    ms, seq = _numbers("id")
-    after_ms, after_seq = _numbers("after")
-    until_ms, until_seq = _numbers("until")
-    gaps = rows.where(f.col("kind") == GAP).select(
+    known = (f.col("kind") == GAP) & f.map_contains_key("fields", "after")
+    gaps = rows.where(known).select(
         f.col("stream").alias("of"),
-        f.col("id").alias("until"),
-        f.element_at("fields", "after").alias("after"),
+        _numbers("id").alias("until"),
+        _numbers(f.element_at("fields", "after")).alias("after"),
     )
     counted = (
         (f.col("stream") == f.col("of"))
-        & ((ms > after_ms) | ((ms == after_ms) & (seq > after_seq)))
-        & ((ms < until_ms) | ((ms == until_ms) & (seq <= until_seq)))
+        & (_numbers("id") > f.col("after"))
+        & (_numbers("id") <= f.col("until"))
     )
     return absent.join(gaps, counted, "left_anti").groupBy("stream").agg(f.count("*").alias("n"))
 
 
-def _numbers(column: str) -> tuple[Column, Column]:
-    """Return the two numbers of an id, both of which may be beyond a bigint."""
+def _numbers(id: str | Column) -> Column:
+    """Return an id as its two numbers, both of which may be beyond a bigint."""
     from pyspark.sql import functions as f
 
-    return (
-        f.substring_index(column, "-", 1).cast("decimal(20)"),
-        f.substring_index(column, "-", -1).cast("decimal(20)"),
-    )
+    parts = (f.substring_index(id, "-", at).cast("decimal(20)") for at in (1, -1))
+    return f.struct(*(part.alias(name) for part, name in zip(parts, ("ms", "seq"), strict=True)))
 
 
 def _marked(rows: DataFrame) -> DataFrame:

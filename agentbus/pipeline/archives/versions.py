@@ -6,9 +6,10 @@ JSON in the archive's `_log`; docs/reference/archive.md describes every field.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import MISSING, dataclass, field, fields
-from typing import Any, TypeVar
+import functools
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 import orjson
 
@@ -18,7 +19,8 @@ from agentbus.core.timespec import parse_rfc3339
 T = TypeVar("T")
 
 FORMAT = 1
-_TYPES = {"int": int, "str": str}
+# Fields that JSON has under another name.
+_KEYS = {"from_ms": "from", "to_ms": "to"}
 CREATE, APPEND, COMPACT = "create", "append", "compact"
 # How long after a commit a state remembers which files it removed, in ms.
 REMEMBERED_MS = 86_400_000
@@ -71,19 +73,11 @@ class Position:
 
 
 @dataclass(frozen=True, slots=True)
-class ArchiveChange:
-    """The contents of a commit to be made; `batch` is part of the names of its files."""
-
-    operation: str
-    batch: str
-    files: tuple[File, ...] = ()
-    removed: tuple[str, ...] = ()
-    positions: Mapping[str, Position] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
 class Commit:
-    """One version of an archive: what changed, who did it and when."""
+    """One version of an archive: what changed, who did it and when.
+
+    `batch` is part of the names of its files.
+    """
 
     version: int
     batch: str
@@ -187,95 +181,60 @@ def as_json(value: Commit | State) -> bytes:
     return orjson.dumps(out, option=orjson.OPT_NON_STR_KEYS) + b"\n"
 
 
-def read_commit(data: bytes, name: str) -> Commit:
-    """Read a commit; `name` is the file that an error names."""
-
-    def made(found: dict[str, Any]) -> Commit:
-        return _in(
-            Commit,
-            found,
-            files=tuple(_file_in(file) for file in found["files"]),
-            removed=tuple(_as(str, path) for path in found["removed"]),
-            positions=_all_in(Position, found["positions"]),
-        )
-
-    return _checked(data, name, made)
-
-
-def read_state(data: bytes, name: str) -> State:
-    """Read a state; `name` is the file that an error names."""
-
-    def made(found: dict[str, Any]) -> State:
-        files = (_file_in(file) for file in found["files"])
-        return _in(
-            State,
-            found,
-            files={file.path: file for file in files},
-            positions=_all_in(Position, found["positions"]),
-            removed={path: _as(int, at) for path, at in found["removed"].items()},
-            recent={int(version): _as(str, batch) for version, batch in found["recent"].items()},
-        )
-
-    return _checked(data, name, made)
-
-
-def _checked(data: bytes, name: str, make: Callable[[dict[str, Any]], T]) -> T:
-    try:
-        found = orjson.loads(data)
-        written = _as(int, found["format"])
-    except (ValueError, TypeError, KeyError) as error:
-        raise _broken(name) from error
-    if written > FORMAT:
-        raise ConfigError(
-            f"{name} has the format {written}, and this version of AgentBus knows {FORMAT}",
-            hint="pip install --upgrade agentbus-toolkit",
-        )
-    try:
-        return make(found)
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise _broken(name) from error
-
-
-def _broken(name: str) -> Unhealthy:
-    return Unhealthy(
-        f"{name} cannot be read: it is not what AgentBus wrote",
-        hint="restore this file from a copy of the archive",
-    )
-
-
 def _file_out(file: File) -> dict[str, Any]:
-    names = {"from_ms": "from", "to_ms": "to"}
-    out = {names.get(name, name): getattr(file, name) for name in file.__slots__}
+    out = {_KEYS.get(name, name): getattr(file, name) for name in file.__slots__}
     if not file.typed:
         del out["typed"]
     return out
 
 
-def _file_in(found: dict[str, Any]) -> File:
-    return _in(
-        File,
-        found,
-        streams=_all_in(StreamSpan, found["streams"]),
-        from_ms=_as(int, found["from"]),
-        to_ms=_as(int, found["to"]),
-        typed=tuple(_as(str, column) for column in found.get("typed", ())),
+def from_json(kind: type[T], data: bytes, name: str) -> T:
+    """Return the commit or the state that was written; `name` is the file that an error names."""
+    try:
+        found = orjson.loads(data)
+        written = _read(int, found["format"])
+        if written <= FORMAT:
+            if kind is State:
+                found["files"] = {file["path"]: file for file in found["files"]}
+            made: T = _read(kind, found)
+            return made
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise Unhealthy(
+            f"{name} cannot be read: it is not what AgentBus wrote",
+            hint="restore this file from a copy of the archive",
+        ) from error
+    raise ConfigError(
+        f"{name} has the format {written}, and this version of AgentBus knows {FORMAT}",
+        hint="pip install --upgrade agentbus-toolkit",
     )
 
 
-def _all_in(kind: type[T], found: dict[str, Any]) -> dict[str, T]:
-    return {stream: _in(kind, each) for stream, each in found.items()}
+def _read(kind: Any, found: Any) -> Any:
+    """Return a value of a type, as the classes above annotate it, from what JSON holds.
 
-
-def _in(kind: type[T], found: dict[str, Any], **parts: Any) -> T:
-    """Return a value of a class above: `parts`, and its other fields, texts and numbers, by their names."""
-    for each in fields(kind):  # type: ignore[arg-type]
-        if each.name not in parts and each.default is MISSING:
-            parts[each.name] = _as(_TYPES[each.type], found[each.name])  # type: ignore[index]
-    return kind(**parts)
-
-
-def _as(kind: type[T], value: object) -> T:
-    """Return a value of a type. Raises `TypeError` for another one; a bool is not a number."""
-    if type(value) is not kind:
+    Raises `TypeError` for a value of another type; a bool is not a number.
+    """
+    if type(found) is kind:
+        return found
+    outer, inner = get_origin(kind), get_args(kind)
+    if outer is tuple:
+        return tuple(_read(inner[0], each) for each in found)
+    if outer is Mapping:
+        return {inner[0](name): _read(inner[1], each) for name, each in found.items()}
+    if kind in (int, str):
         raise TypeError
-    return value
+    return kind(
+        **{name: _read(type, found[key]) for name, key, type in _parts(kind) if key in found}
+    )
+
+
+@functools.cache
+def _parts(kind: Any) -> list[tuple[str, str, Any]]:
+    """Return a class's fields, each with its name in JSON and its type."""
+    types = get_type_hints(kind)
+    # What is not compared is not written.
+    return [
+        (each.name, _KEYS.get(each.name, each.name), types[each.name])
+        for each in fields(kind)
+        if each.compare
+    ]

@@ -223,37 +223,31 @@ def _write(
     record: ReplayRecord,
 ) -> None:
     """Have Spark's tasks publish the rows: each stream is one task's, a task may have many."""
-    import pyarrow as pa
-
     sizes: dict[str, int] = {}
     for each in chosen:
         sizes[each.stream] = sizes.get(each.stream, 0) + each.rows
     parts = selection.packed(sizes.items(), _tasks(spark))
     number = max(parts.values()) + 1
     last = ends(chosen)
-    plan = pa.table(
-        {
-            "stream": pa.array(list(parts), pa.string()),
-            "number": pa.array(range(len(parts)), pa.int32()),
-            "part": pa.array(list(parts.values()), pa.int32()),
-            # Entries that were archived after the replay began are left out.
-            "last_time": pa.array(
-                [min(last[s][0], reader.LAST_MS) * 1000 for s in parts],
-                pa.timestamp("us", tz="UTC"),
-            ),
-            "last_seq": pa.array([min(last[s][1], reader.LAST_SEQ) for s in parts], pa.int64()),
-        }
+    bounds = {
+        s: (min(ms, reader.LAST_MS), min(seq, reader.LAST_SEQ)) for s, (ms, seq) in last.items()
+    }
+    plan = spark.createDataFrame(
+        [(s, number, part, *bounds[s]) for number, (s, part) in enumerate(parts.items())],
+        "stream string, number int, part int, last_ms bigint, last_seq bigint",
     )
-    joined = frame.join(F.broadcast(spark.createDataFrame(plan)), "stream")
+    joined = frame.join(F.broadcast(plan), "stream")
     talk, dead = F.col("kind") == CHANNEL, F.col("kind") == DEAD_LETTER
     slim = {
         **{name: F.when(talk, F.col(name)) for name in ("agent", "topic", "event")},
         **{name: F.when(dead, F.col(name)) for name in ("target", "priority")},
         "fields": F.when(F.size("fields") > 0, F.col("fields")),
     }
-    last_of_its_time = (F.col("time") == F.col("last_time")) & (F.col("seq") <= F.col("last_seq"))
+    ms = F.unix_millis("time")
+    last_of_its_time = (ms == F.col("last_ms")) & (F.col("seq") <= F.col("last_seq"))
     ordered = (
-        joined.where((F.col("time") < F.col("last_time")) | last_of_its_time)
+        # Entries that were archived after the replay began are left out.
+        joined.where((ms < F.col("last_ms")) | last_of_its_time)
         .withColumns(slim)
         .repartitionById(number, F.col("part"))
         .sortWithinPartitions("number", "time", "seq")

@@ -14,6 +14,7 @@ from agentbus.core.errors import UsageError
 from agentbus.pipeline.archives.reader import IdRange
 from agentbus.pipeline.rows import schema, streams
 from agentbus.pipeline.rows.schema import CHANNEL, DEAD_LETTER, EVENT, QUEUE
+from agentbus.pipeline.rows.typed_columns import STREAM_QUEUE
 from agentbus.pipeline.spark.errors import sentence
 from agentbus.queues.dead_letters import OWN
 from agentbus.queues.ids import PRIORITIES
@@ -132,22 +133,15 @@ def choose(frame: DataFrame, wanted: Wanted) -> DataFrame:
     found = found.filter(F.col("kind").isin(*wanted.kinds))
     if wanted.streams:
         found = found.filter(F.col("stream").isin(*wanted.streams))
-    dead, parts = F.col("kind") == DEAD_LETTER, F.split("stream", ":")
+    dead = F.col("kind") == DEAD_LETTER
     if DEAD_LETTER in wanted.kinds:
         # A tombstone holds no task: there is nothing to publish.
         task = F.map_filter("fields", lambda name, _: ~name.isin(*OWN))
         found = found.filter(~dead | F.col("payload").isNotNull() | (F.size(task) > 0))
-    said = F.when(dead, F.col("fields")["priority"]).otherwise(F.try_element_at(parts, F.lit(3)))
+    said = F.when(dead, F.col("fields")["priority"]).otherwise(F.expr("split_part(stream, ':', 3)"))
     ours = F.when(said.isin(*PRIORITIES) & (F.col("kind") != CHANNEL), said)
     # By its name, where an entry does not say.
-    queue = F.coalesce(
-        F.col("queue"),
-        F.replace(
-            F.replace(F.try_element_at(parts, F.lit(2)), F.lit("%3A"), F.lit(":")),
-            F.lit("%25"),
-            F.lit("%"),
-        ),
-    )
+    queue = F.coalesce(F.col("queue"), F.expr(STREAM_QUEUE))
     target = F.lit(None).cast("string") if wanted.channel else queue
     return found.withColumns(
         {

@@ -1,6 +1,6 @@
 """Flags: how long they were held, by whom, and who contended for them.
 
-The stream says when a flag was announced, satisfied and released, by whom, with which fencing token,
+The stream says when a flag was announced, satisfied, failed and released, by whom, with which token,
 and from whom it was taken by force. It does not say who waited, who was refused, or that a hold ran
 out: waiting leaves no entry, and the end of a hold that expired is unknown.
 """
@@ -29,19 +29,20 @@ if TYPE_CHECKING:
 # An agent that takes a flag so soon after its release has very likely waited for it.
 HANDED_OVER_MS = 1000
 # How a hold ended.
-SATISFIED, RELEASED, TAKEN, EXPIRED, OPEN = "satisfied", "released", "taken", "expired", "open"
-_ENDS = (SATISFIED, RELEASED)
+SATISFIED, FAILED, RELEASED = "satisfied", "failed", "released"
+TAKEN, EXPIRED, OPEN = "taken", "expired", "open"
+_ENDS = (SATISFIED, FAILED, RELEASED)
 _ALL_ENDS = (*_ENDS, TAKEN, EXPIRED, OPEN)
 
 
 def holds(rows: DataFrame) -> DataFrame:
     """Return each hold: flag, hold, agent, time, seq, ended, by, held_ms, after_ms, former.
 
-    `hold` is true, and false for a satisfy that ended no hold: of it only flag, time and by are known.
+    `hold` is true, and false for an outcome that ended no hold: of it only flag, time and by are known.
     A hold begins with `announced` (at `time`, by `agent`) and ends with the flag's next event, which
     says how (`ended`):
 
-    - `satisfied`, `released`: by `by`, who is another than `agent` if it was done by force
+    - `satisfied`, `failed`, `released`: by `by`, who is another than `agent` if it was done by force
     - `taken`: `by` announced it by force
     - `expired`: it was announced again without force, or ended under another fencing token: this
       hold was over before, when is unknown, so `held_ms` is null
@@ -71,10 +72,10 @@ def holds(rows: DataFrame) -> DataFrame:
         .when((F.col("after.event") == "announced") & F.col("after.forced"), TAKEN)
         .otherwise(EXPIRED)
     )
-    known = ended.isin(SATISFIED, RELEASED, TAKEN)
+    known = ended.isin(*_ENDS, TAKEN)
     let_go = F.col("before.event").isin(*_ENDS)
-    # A satisfy without a hold: it counts for the flag, and for no agent.
-    alone = (F.col("event") == SATISFIED) & ~F.coalesce(
+    # An outcome without a hold: it counts for the flag, and for no agent.
+    alone = F.col("event").isin(SATISFIED, FAILED) & ~F.coalesce(
         (F.col("before.event") == "announced") & _same_hold("before"), F.lit(False)
     )
     return events.where(announced | alone).select(

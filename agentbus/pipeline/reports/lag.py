@@ -34,7 +34,7 @@ _SETTLED = ("processed", "dead", "lost_tasks")
 
 
 def levels(rows: DataFrame, given: Given) -> DataFrame:
-    """Return by queue, group_ and slot: published, settled, lag at its end, and the backlog at the start.
+    """Return by queue, group and slot: published, settled, lag at its end, and the backlog at the start.
 
     Only slots in which tasks arrived or were done are included. A queue whose groups have no metrics has
     the group null, of which nothing is settled. `backlog` is how many tasks must have waited before
@@ -42,7 +42,7 @@ def levels(rows: DataFrame, given: Given) -> DataFrame:
     """
 
     def make() -> DataFrame:
-        done = worked(rows, given).where("group_ is not null and slot is not null")
+        done = worked(rows, given).where("`group` is not null and slot is not null")
         settled = done.groupBy(*GROUP, "slot").agg(
             *(total(event).alias(event) for event in _SETTLED)
         )
@@ -95,9 +95,7 @@ def groups(rows: DataFrame, given: Given) -> DataFrame:
         )
         .crossJoin(end)
         .select(
-            "queue",
-            F.col("group_").alias("group"),
-            *("published", "settled", "backlog_before", "lag"),
+            *(*GROUP, "published", "settled", "backlog_before", "lag"),
             ((F.col("end") + 1 - F.col("oldest")) * F.lit(seconds * 1000)).alias("behind_ms"),
             "highest",
             F.timestamp_seconds(-F.col("at") * F.lit(seconds)).alias("highest_at"),
@@ -118,7 +116,6 @@ def over_time(rows: DataFrame, given: Given) -> DataFrame:
             F.max_by("lag", "slot").alias("lag"),
             F.max("lag").alias("highest"),
         )
-        .withColumnRenamed("group_", "group")
         .orderBy("time", "queue", "group")
     )
 
@@ -157,8 +154,7 @@ def workers(rows: DataFrame, given: Given) -> DataFrame:
     return (
         lives.where("vanished or reclaimed > 0 or lost_tasks > 0 or stale > 0")
         .select(
-            "queue",
-            F.col("group_").alias("group"),
+            *GROUP,
             *("worker", "agent", "first", "last", "vanished", "held", "received", "processed"),
             *("reclaimed", F.col("lost_tasks").alias("lost"), "stale"),
         )
@@ -186,7 +182,7 @@ def history(rows: DataFrame, given: Given) -> DataFrame:
         .where("at is not null")
         .groupBy(*GROUP, given.moment("at"))
         .agg(*(total(figure).alias(figure) for figure in figures))
-        .withColumnsRenamed({"group_": "group", "lost_tasks": "lost"})
+        .withColumnRenamed("lost_tasks", "lost")
         .orderBy("time", "queue", "group")
     )
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
@@ -14,7 +15,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F  # noqa: N812
 
-from agentbus.core.errors import AgentBusError, UsageError
+from agentbus.core.errors import UsageError
 from agentbus.pipeline.reports import load
 from agentbus.pipeline.reports.report import Chart, Given, Report, Span, Table
 from agentbus.pipeline.rows import schema
@@ -128,40 +129,43 @@ def run(
         summary = _summary(rows)
         given.span = summary.span
         built = [(report, planner.submit(_build, report, rows, given)) for report in reports]
-        chosen = _chosen(built, table, alone=alone)
+        if table is not None or alone:
+            _check(built, table, alone=alone)
         done = 0
         results = []
-        for report, tables in chosen:
+        for report, tables in built:
             filled = []
             for one in tables.result():
-                say(ReportStep(f"{report.name}: {one.title.lower()}", done, _number(chosen)))
-                filled.append(fill(report.name, one))
-                done += 1
+                if table in (None, one.name):
+                    doing = f"{report.name}: {one.title.lower()}"
+                    say(ReportStep(doing, done, _number(built, table)))
+                    filled.append(fill(report.name, one))
+                    done += 1
             empty = None if any(got.rows for got in filled) else report.empty
-            results.append(Result(report.name, report.title, report.about, tuple(filled), empty))
+            if filled:
+                found = Result(report.name, report.title, report.about, tuple(filled), empty)
+                results.append(found)
     finally:
         planner.shutdown(cancel_futures=True)
         given.release()
     return Outcome(summary, tuple(results), time.monotonic() - began)
 
 
-def _number(built: _Built) -> int:
-    """Return how many tables there are, 0 as long as they are not all planned."""
+def _number(built: _Built, name: str | None) -> int:
+    """Return how many tables are wanted, 0 as long as they are not all planned."""
     if not all(tables.done() for _, tables in built):
         return 0
-    return sum(len(tables.result()) for _, tables in built)
+    return sum(name in (None, one.name) for _, tables in built for one in tables.result())
 
 
 def fill(report: str, table: Table) -> Filled:
     """Compute a table; its first rows come home, and the others are counted."""
-    try:
+    with _told(f"report {report}, table {table.name}"):
         # One more row than is shown, to know whether there are others.
         found = table.frame.limit(table.top + 1).toArrow()
         rows = found.slice(0, table.top).to_pylist()
         over = found.num_rows > table.top
         left_out = table.frame.count() - table.top if over else 0
-    except (PySparkException, Py4JError) as error:
-        raise _failed(f"report {report}, table {table.name}", error) from error
     return Filled(
         report,
         table.name,
@@ -174,42 +178,30 @@ def fill(report: str, table: Table) -> Filled:
     )
 
 
-def _chosen(built: _Built, name: str | None, *, alone: bool) -> _Built:
-    """Return the tables that are wanted, by report."""
-    if name is None and not alone:
-        return built
+def _check(built: _Built, name: str | None, *, alone: bool) -> None:
+    """Raise `UsageError` unless there is the table that is wanted, and one alone if it must be."""
     names = [one.name for _, tables in built for one in tables.result()]
+    found = names.count(name) if name is not None else len(names)
+    if found == 1 or (found and not alone):
+        return
     if name is None:
-        if len(names) > 1:
-            raise UsageError(
-                "several tables do not fit in one file",
-                hint=f"choose one table of {', '.join(names)}",
-                shell_hint=f"choose one: --table {'|'.join(names)}",
-            )
-        return built
-    wanted: _Built = []
-    for report, tables in built:
-        found = [one for one in tables.result() if one.name == name]
-        if found:
-            only: Future[Sequence[Table]] = Future()
-            only.set_result(found)
-            wanted.append((report, only))
-    if not wanted or (alone and len(wanted) > 1):
-        many = "several reports have" if wanted else "there is no"
-        raise UsageError(f"{many} table {name[:60]!a}", hint=f"tables: {', '.join(names)}")
-    return wanted
+        raise UsageError(
+            "several tables do not fit in one file",
+            hint=f"choose one table of {', '.join(names)}",
+            shell_hint=f"choose one: --table {'|'.join(names)}",
+        )
+    many = "several reports have" if found else "there is no"
+    raise UsageError(f"{many} table {name[:60]!a}", hint=f"tables: {', '.join(names)}")
 
 
 def _build(report: Report, rows: DataFrame, given: Given) -> Sequence[Table]:
-    try:
+    with _told(f"report {report.name}"):
         return report.build(rows, given)
-    except (PySparkException, Py4JError) as error:
-        raise _failed(f"report {report.name}", error) from error
 
 
 def _summary(rows: DataFrame) -> Summary:
     """Sum up the rows by stream, of which there are few, and the rest of it here."""
-    try:
+    with _told("the rows to report on"):
         by_stream = (
             rows.groupBy("kind", "stream")
             .agg(
@@ -221,8 +213,6 @@ def _summary(rows: DataFrame) -> Summary:
             .toArrow()
             .to_pylist()
         )
-    except (PySparkException, Py4JError) as error:
-        raise _failed("the rows to report on", error) from error
     kinds: Counter[str] = Counter()
     for one in by_stream:
         kinds[one["kind"]] += one["rows"]
@@ -243,7 +233,12 @@ def _summary(rows: DataFrame) -> Summary:
     )
 
 
-def _failed(what: str, error: Exception) -> AgentBusError:
+@contextlib.contextmanager
+def _told(what: str) -> Iterator[None]:
     """Say what failed, and in one sentence what Spark said in a page."""
-    found = told(error)
-    return type(found)(f"{what}: {found.message}", hint=found.hint, shell_hint=found.shell_hint)
+    try:
+        yield
+    except (PySparkException, Py4JError) as error:
+        found = told(error)
+        message = f"{what}: {found.message}"
+        raise type(found)(message, hint=found.hint, shell_hint=found.shell_hint) from error

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
 # How many of each are shown: the first by one of the figures.
 MOST = 20
-_GROUP = {"group_": "group"}
 
 
 def slow(rows: DataFrame, given: Given, *keys: str) -> DataFrame:
@@ -43,11 +42,8 @@ def slow(rows: DataFrame, given: Given, *keys: str) -> DataFrame:
             *("p50_ms", "p99_ms", "busy_ms"),
         )
     )
-    return (
-        _first(found, {"by_mean": "mean_ms", "by_p99": "p99_ms", "by_busy": "busy_ms"}, keys)
-        .withColumnsRenamed(_GROUP)
-        .orderBy("by_p99", "by_mean", *(_GROUP.get(key, key) for key in keys))
-    )
+    figures = {"by_mean": "mean_ms", "by_p99": "p99_ms", "by_busy": "busy_ms"}
+    return _first(found, figures, keys).orderBy("by_p99", "by_mean", *keys)
 
 
 def _first(
@@ -102,11 +98,11 @@ def build(rows: DataFrame, given: Given) -> Sequence[Table]:
             Chart("bar", "queue", ("mean_ms", "p99_ms"), unit="ms"),
             note=note,
         ),
-        Table("groups", "Slowest groups", slow(rows, given, "queue", "group_"), note=note),
+        Table("groups", "Slowest groups", slow(rows, given, "queue", "group"), note=note),
         Table(
             "workers",
             "Slowest workers",
-            slow(rows, given, "queue", "group_", "worker"),
+            slow(rows, given, "queue", "group", "worker"),
             Chart("bar", "worker", ("mean_ms", "p99_ms"), unit="ms"),
             note=note,
         ),

@@ -6,16 +6,18 @@ page may have; leather stacks nothing; plotly and altair bring megabytes of scri
 
 from __future__ import annotations
 
-import html
 import itertools
 import math
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from markupsafe import Markup
+
 from agentbus.pipeline.reports import wording
 from agentbus.pipeline.reports.report import Chart
 from agentbus.pipeline.reports.running import Filled
+from agentbus.pipeline.reports.templates import template
 
 # In units that are shown as about a pixel each: charts over time are as wide as the page, others half.
 BROAD, NARROW = 1080, 500
@@ -30,8 +32,8 @@ _STEPS = (
     *(timedelta(hours=n) for n in (1, 2, 3, 6, 12)),
     *(timedelta(days=n) for n in (1, 2, 7, 14, 28, 91, 365)),
 )
-# Series name -> (where on the x axis, how much), in order.
-_Points = list[tuple[Any, float]]
+# Where on the x axis -> how much.
+_Points = dict[Any, float]
 
 
 def draw(table: Filled) -> str:
@@ -42,16 +44,11 @@ def draw(table: Filled) -> str:
     if chart.kind == "heat":
         return _heat(table, chart)
     series = _series(table, chart)
-    if not any(value for points in series.values() for _, value in points):
+    if not any(value for points in series.values() for value in points.values()):
         return ""
     moments = isinstance(table.rows[0][chart.x], datetime)
     drawn = (_over_time if moments else _across)(table, chart, series)
-    names = [_shown(name) for name in series]
-    legend = "".join(
-        f'<li class="k{at}">{html.escape(wording.cut(name, 40))}</li>'
-        for at, name in enumerate(names)
-    )
-    return drawn + (f'<ul class="legend">{legend}</ul>' if len(names) > 1 else "")
+    return drawn + (_part("legend", map(_shown, series)) if len(series) > 1 else "")
 
 
 def limits(table: Filled) -> str:
@@ -72,18 +69,21 @@ def limits(table: Filled) -> str:
 
 def _series(table: Filled, chart: Chart) -> dict[str, _Points]:
     found: dict[str, _Points] = {}
+    # Several rows of one category or moment add up, but of durations and levels the highest counts.
+    highest = chart.unit == "ms" or chart.kind == "line"
     columns = [chart.y] if isinstance(chart.y, str) else list(chart.y)
     for row in table.rows:
         for column in columns:
             names = [_shown(row[chart.series])] if chart.series else []
             if len(columns) > 1 or not names:
                 names.append(wording.heading(column))
-            points = found.setdefault(" ".join(names), [])
-            value = row[column]
+            points = found.setdefault(" ".join(names), {})
+            at, value = row[chart.x], row[column]
             if value is not None and math.isfinite(value):
-                points.append((row[chart.x], float(value)))
+                before = points.get(at, 0.0)
+                points[at] = max(before, float(value)) if highest else before + max(0.0, value)
     # Of too many, those that have most to show.
-    size = {name: sum(value for _, value in points) for name, points in found.items()}
+    size = {name: sum(points.values()) for name, points in found.items()}
     most = set(sorted(size, key=lambda name: -size[name])[:SERIES])
     return {name: points for name, points in found.items() if name in most}
 
@@ -92,40 +92,36 @@ def _series(table: Filled, chart: Chart) -> dict[str, _Points]:
 
 
 def _across(table: Filled, chart: Chart, series: Mapping[str, _Points]) -> str:
-    values: dict[Any, dict[int, float]] = {row[chart.x]: {} for row in table.rows}
-    names = list(values)[:BARS]
-    for at, points in enumerate(series.values()):
-        for name, value in points:
-            before = values[name].get(at, 0.0)
-            # Several rows of one name add up, but durations do not.
-            values[name][at] = (
-                max(before, value) if chart.unit == "ms" else before + max(0.0, value)
-            )
+    names = list(dict.fromkeys(row[chart.x] for row in table.rows))
+    values = [
+        {at: points[name] for at, points in enumerate(series.values()) if name in points}
+        for name in names
+    ]
     # Where each name has one figure, bars side by side would only leave room for what is not there.
-    stacked = chart.kind == "stacked" or max(len(values[name]) for name in names) <= 1
+    stacked = chart.kind == "stacked" or max(map(len, values[:BARS])) <= 1
     thick, between = (16, 8) if stacked else (max(6, 24 // len(series)), 12)
     tall = thick * (1 if stacked else len(series))
-    most = max(sum(v.values()) if stacked else max(v.values(), default=0) for v in values.values())
+    most = max(sum(v.values()) if stacked else max(v.values(), default=0) for v in values)
     # Room for the figure behind the longest bar.
     scale = (NARROW - _LABEL - 80) / (most or 1)
     out, y = [], 4
-    for name in names:
+    for name, bars in zip(names[:BARS], values[:BARS], strict=True):
         out.append(_label(name, y + tall / 2 + 4))
         x = float(_LABEL)
-        for at, value in sorted(values[name].items()):
+        for at, value in bars.items():
             width = value * scale
             top = y if stacked else y + at * thick
-            title = f"{_shown(list(series)[at])}: {wording.figure(chart.unit, value)}"
-            out.append(_rect(at, x, top, max(width, 0.5), thick - (0 if stacked else 1), title))
+            figure = wording.figure(chart.unit, value)
+            box = _box(x, top, max(width, 0.5), thick - (0 if stacked else 1))
+            out.append(_part("path", f"s{at}", box, f"{_shown(list(series)[at])}: {figure}"))
             if not stacked and thick > 10:
-                figure = wording.figure(chart.unit, value)
-                out.append(_text("v", _LABEL + width + 6, top + thick / 2 + 4, figure))
+                out.append(_part("text", "v", _LABEL + width + 6, top + thick / 2 + 4, figure))
             x += width if stacked else 0
         if stacked:
-            total = wording.figure(chart.unit, sum(values[name].values()))
-            out.append(_text("v", x + 6, y + tall / 2 + 4, total))
+            total = wording.figure(chart.unit, sum(bars.values()))
+            out.append(_part("text", "v", x + 6, y + tall / 2 + 4, total))
         y += tall + between
-    return _svg(table.title, NARROW, y, out)
+    return _part("frame", "narrow", table.title, NARROW, y, out)
 
 
 # -- over time -----------------------------------------------------------------------------------
@@ -138,11 +134,9 @@ def _over_time(table: Filled, chart: Chart, series: Mapping[str, _Points]) -> st
     first, last = moments[0], moments[-1] + bucket
     wide = (right - left) / (last - first).total_seconds()
     stacked = chart.kind in ("stacked", "bar")
-    sums: dict[datetime, float] = {}
-    for points in series.values():
-        for at, value in points:
-            sums[at] = sums.get(at, 0.0) + value if stacked else max(sums.get(at, 0.0), value)
-    ticks = _ticks(max(sums.values()), chart.unit)
+    together = sum if stacked else max
+    most = max(together(points.get(at, 0.0) for points in series.values()) for at in moments)
+    ticks = _ticks(most, chart.unit)
     scale = high / ticks[-1]
     bottom = top + high
 
@@ -152,59 +146,38 @@ def _over_time(table: Filled, chart: Chart, series: Mapping[str, _Points]) -> st
     out = []
     for tick in ticks:
         y = bottom - tick * scale
-        out.append(f'<path class="g" d="M{left} {y:.1f}H{right}"/>')
-        out.append(_text("a e", left - 6, y + 4, wording.figure(chart.unit, tick)))
+        out.append(_part("path", "g", f"M{left} {y:.1f}H{right}"))
+        out.append(_part("text", "a e", left - 6, y + 4, wording.figure(chart.unit, tick)))
     for at, label in _dates(first, last):
-        out.append(_text("a m", x(at), bottom + 16, label))
+        out.append(_part("text", "a m", x(at), bottom + 16, label))
     if stacked:
         width = max(0.8, bucket.total_seconds() * wide * 0.85)
         base: dict[datetime, float] = {}
-        titled = len(moments) * len(series) <= _TITLED
+        boxes = []
         for number, (name, points) in enumerate(series.items()):
-            path = ""
-            for at, value in _summed(points).items():
-                y = bottom - (base.get(at, 0.0) + value) * scale
+            for at, value in points.items():
+                if not value:
+                    continue
                 base[at] = base.get(at, 0.0) + value
-                if titled:
-                    figure = wording.figure(chart.unit, value)
-                    title = f"{wording.moment(at)} {name}: {figure}"
-                    out.append(_rect(number, x(at), y, width, value * scale, title))
-                else:
-                    high_ = value * scale
-                    path += f"M{x(at):.1f} {y:.1f}h{width:.1f}v{high_:.1f}h-{width:.1f}z"
-            out += [f'<path class="s{number}" d="{path}"/>'] if path else []
+                box = _box(x(at), bottom - base[at] * scale, width, value * scale)
+                title = f"{wording.moment(at)} {name}: {wording.figure(chart.unit, value)}"
+                boxes.append((f"s{number}", box, title))
+        out += _boxes(boxes, titled=len(moments) * len(series) <= _TITLED)
     else:
+        widest = 1.5 * bucket.total_seconds() * wide
         for number, points in enumerate(series.values()):
-            out.append(
-                _line(
-                    number,
-                    [(x(at), bottom - v * scale) for at, v in points],
-                    1.5 * bucket.total_seconds() * wide,
-                )
-            )
-    return _svg(table.title, BROAD, bottom + 24, out)
+            line = [(x(at), bottom - value * scale) for at, value in sorted(points.items())]
+            out.append(_part("path", f"l{number}", _line(line, widest)))
+    return _part("frame", "broad", table.title, BROAD, bottom + 24, out)
 
 
-def _summed(points: _Points) -> dict[Any, float]:
-    """Add up the values of the same moment."""
-    found: dict[Any, float] = {}
-    for at, value in points:
-        if value > 0:
-            found[at] = found.get(at, 0.0) + value
-    return found
-
-
-def _line(number: int, points: Sequence[tuple[float, float]], widest: float) -> str:
-    """Draw a line that breaks where moments are missing; a point alone is a dot."""
+def _line(points: Sequence[tuple[float, float]], widest: float) -> str:
+    """Return the path of a line that breaks where moments are missing; a point alone is a dot."""
     path, before = "", -math.inf
-    highest: dict[float, float] = {}
     for x, y in points:
-        # Of several values of one moment (by group, say) the highest; y counts from above.
-        highest[x] = min(y, highest.get(x, math.inf))
-    for x, y in sorted(highest.items()):
         path += f"M{x:.1f} {y:.1f}h0" if x - before > widest else f"L{x:.1f} {y:.1f}"
         before = x
-    return f'<path class="l{number}" d="{path}"/>'
+    return path
 
 
 def _bucket(moments: Sequence[datetime]) -> timedelta:
@@ -262,34 +235,27 @@ def _heat(table: Filled, chart: Chart) -> str:
     moments = isinstance(rows[0][chart.x], datetime)
     width = BROAD if moments else NARROW
     wide, high = min(44.0, (width - _LABEL - 8) / number), 20
-    paths: dict[int, list[str]] = {}
-    titles = []
+    boxes = []
     for (line, column), value in sums.items():
         if value <= 0:
             continue
         # By the root, so that what is rare can be seen beside what is frequent.
         level = min(_LEVELS, 1 + int(_LEVELS * math.sqrt(value / most)))
-        x, y = _LABEL + column * wide, 4 + line * high
-        cell = f"M{x:.1f} {y}h{wide - 1:.1f}v{high - 1}h-{wide - 1:.1f}z"
-        if len(sums) <= 2 * _TITLED:
-            name = wording.cut(_shown(lines[line]), 40)
-            text = html.escape(f"{name}: {wording.figure(chart.unit, value)}")
-            titles.append(f'<path class="h{level}" d="{cell}"><title>{text}</title></path>')
-        else:
-            paths.setdefault(level, []).append(cell)
-    out = [f'<path class="h{level}" d="{"".join(cells)}"/>' for level, cells in paths.items()]
-    out += titles
+        box = _box(_LABEL + column * wide, 4 + line * high, wide - 1, high - 1)
+        name = wording.cut(_shown(lines[line]), 40)
+        boxes.append((f"h{level}", box, f"{name}: {wording.figure(chart.unit, value)}"))
+    out = _boxes(boxes, titled=len(sums) <= 2 * _TITLED)
     out += [_label(line, 4 + at * high + 14) for at, line in enumerate(lines)]
     bottom = 4 + len(lines) * high
     tilted = any(len(label) * 6.5 > max(wide, 50 if moments else 0) for _, label in labels)
     for column, label in labels:
         x = _LABEL + (column + 0.5) * wide
         if tilted:
-            place_ = f'transform="translate({x:.1f} {bottom + 12})rotate(-40)"'
-            out.append(f'<text class="a e" {place_}>{html.escape(wording.cut(label, 16))}</text>')
+            out.append(_part("tilted", "a e", x, bottom + 12, wording.cut(label, 16)))
         else:
-            out.append(_text("a m", x, bottom + 14, label))
-    return _svg(table.title, width, bottom + (84 if tilted else 22), out)
+            out.append(_part("text", "a m", x, bottom + 14, label))
+    kind, high = "broad" if moments else "narrow", bottom + (84 if tilted else 22)
+    return _part("frame", kind, table.title, width, high, out)
 
 
 def _columns(found: Sequence[Any]) -> tuple[Any, list[tuple[float, str]], int]:
@@ -317,26 +283,29 @@ def _shown(name: Any) -> str:
     return "(none)" if name is None else wording.printable(str(name))
 
 
-def _label(name: Any, y: float) -> str:
+def _part(name: str, *given: Any) -> Markup:
+    """Write a part of a chart by the macro of this name."""
+    written: Markup = getattr(template("chart.svg.jinja").module, name)(*given)
+    return written
+
+
+def _box(x: float, y: float, width: float, height: float) -> str:
+    """Return the path of a rectangle."""
+    return f"M{x:.1f} {y:.1f}h{width:.1f}v{height:.1f}h-{width:.1f}z"
+
+
+def _boxes(found: Sequence[tuple[str, str, str]], *, titled: bool) -> list[Markup]:
+    """Write rectangles, each its class, path and title; untitled, those of a class are one path."""
+    if titled:
+        return [_part("path", *box) for box in found]
+    paths: dict[str, str] = {}
+    for kind, path, _ in found:
+        paths[kind] = paths.get(kind, "") + path
+    return [_part("path", kind, path) for kind, path in paths.items()]
+
+
+def _label(name: Any, y: float) -> Markup:
+    """Write a name before its bar or line; a long one is cut, and shown whole when it is pointed at."""
     text = _shown(name)
-    title = f"<title>{html.escape(wording.cut(text, 256))}</title>" if len(text) > _LETTERS else ""
-    short = html.escape(wording.cut(text, _LETTERS))
-    return f'<text class="e" x="{_LABEL - 8}" y="{y:.1f}">{short}{title}</text>'
-
-
-def _text(kind: str, x: float, y: float, text: str) -> str:
-    return f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}">{html.escape(text)}</text>'
-
-
-def _rect(number: int, x: float, y: float, width: float, height: float, title: str) -> str:
-    place = f'x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}"'
-    inside = f"><title>{html.escape(wording.cut(title, 200))}</title></rect>" if title else "/>"
-    return f'<rect class="s{number}" {place}{inside}'
-
-
-def _svg(title: str, width: int, height: float, pieces: Sequence[str]) -> str:
-    kind = "broad" if width == BROAD else "narrow"
-    return (
-        f'<div class="chart"><svg class="{kind}" viewBox="0 0 {width} {height:.0f}" role="img"'
-        f' aria-label="{html.escape(title)}">{"".join(pieces)}</svg></div>'
-    )
+    cut = wording.cut(text, _LETTERS)
+    return _part("text", "e", _LABEL - 8, y, cut, text if cut != text else "")

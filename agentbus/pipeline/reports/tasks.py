@@ -48,8 +48,7 @@ def outcomes(rows: DataFrame, given: Given) -> DataFrame:
         .groupBy(*GROUP)
         .agg(*(total(event).alias(event) for event in EVENTS), F.sum("busy_ms").alias("busy_ms"))
         .select(
-            "queue",
-            F.col("group_").alias("group"),
+            *GROUP,
             *(F.col(event).alias(_plain(event)) for event in EVENTS),
             share(runs, finished).alias("attempts"),
             share("retried", runs).alias("retried_share"),
@@ -67,14 +66,13 @@ def timings(rows: DataFrame, given: Given) -> DataFrame:
         .groupBy(*GROUP)
         .agg(F.sum("busy_ms").alias("running"), F.sum("waited_ms").alias("waiting"))
     )
-    sums = sums.withColumnsRenamed({"queue": "q", "group_": "g"})
-    same = (F.col("queue") == F.col("q")) & F.col("group_").eqNullSafe(F.col("g"))
+    sums = sums.withColumnsRenamed({"queue": "q", "group": "g"})
+    same = (F.col("queue") == F.col("q")) & F.col("group").eqNullSafe(F.col("g"))
     both = union(
         durations(rows, given, GROUP, counted)
         .join(sums, same)
         .select(
-            "queue",
-            F.col("group_").alias("group"),
+            *GROUP,
             F.lit(what).alias("what"),
             "tasks",
             share(what, "tasks").alias("mean_ms"),

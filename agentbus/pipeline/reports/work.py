@@ -12,7 +12,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from agentbus.pipeline.reports.report import Given, of_kind, union
 from agentbus.pipeline.rows import schema
-from agentbus.pipeline.rows.typed_columns import COUNTERS
+from agentbus.pipeline.rows.typed_columns import COUNTERS, STREAM_QUEUE
 from agentbus.workers.metrics import BOUNDS
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 # The columns that say what became of tasks.
 EVENTS = tuple(COUNTERS.values())
 HOUR = 3600
-GROUP = ("queue", "group_")
+GROUP = ("queue", "group")
 # The most rows of a table by time.
 MOMENTS = 20_000
 # How many seconds a slot has, by how finely the report cuts time.
@@ -39,9 +39,9 @@ def seconds_of(given: Given) -> int:
     return _SLOTS[given.span.bucket]
 
 
-def slot(seconds: int, time: str = "time") -> Column:
-    """Return the number of the slot that a time falls into, counted from 1970."""
-    return F.expr(f"unix_micros({time}) div {seconds * 1_000_000}L")
+def slot(seconds: int) -> Column:
+    """Return the number of the slot that `time` falls into, counted from 1970."""
+    return F.expr(f"unix_micros(time) div {seconds * 1_000_000}L")
 
 
 def start_of(slots: str, seconds: int) -> Column:
@@ -79,12 +79,12 @@ def _metrics(rows: DataFrame) -> DataFrame:
     """The metrics of workers and publishers; entries without a queue are of other programs."""
     told = of_kind(rows, schema.METRICS)
     return told.where(named("queue").isNotNull()).withColumns(
-        {"group_": named("group_"), "worker": named("worker"), "agent": named("agent")}
+        {"group": named("group_"), "worker": named("worker"), "agent": named("agent")}
     )
 
 
 def worked(rows: DataFrame, given: Given) -> DataFrame:
-    """Return metrics by queue, group_, worker, agent and slot: events, busy_ms, waited_ms, first, last."""
+    """Return metrics by queue, group, worker, agent and slot: events, busy_ms, waited_ms, first, last."""
     seconds = seconds_of(given)
     return given.once(
         "worked",
@@ -103,7 +103,7 @@ def worked(rows: DataFrame, given: Given) -> DataFrame:
 
 
 def spread(rows: DataFrame, given: Given) -> DataFrame:
-    """Return how long tasks ran and waited: for queue, group_, worker and bucket how many (ran, waited)."""
+    """Return how long tasks ran and waited: for queue, group, worker and bucket how many (ran, waited)."""
 
     def make() -> DataFrame:
         none = F.array().cast("array<bigint>")
@@ -167,12 +167,10 @@ def arrived(rows: DataFrame, given: Given) -> DataFrame:
             .groupBy("queue", slot(seconds).alias("slot"))
             .agg(F.count("*").alias("published"))
         )
-        # A gap names only the stream: `q:<queue>` or `q:<queue>:<priority>`, percent-encoded.
-        encoded = F.split_part("stream", F.lit(":"), F.lit(2))
-        queue = F.replace(F.replace(encoded, F.lit("%3A"), F.lit(":")), F.lit("%25"), F.lit("%"))
+        # A gap names only the stream.
         gaps = (
             rows.where((F.col("kind") == schema.GAP) & F.col("stream").startswith("q:"))
-            .select(F.nullif(queue, F.lit("")).alias("queue"), "time", "lost")
+            .select(F.nullif(F.expr(STREAM_QUEUE), F.lit("")).alias("queue"), "time", "lost")
             .where("queue is not null")
             .groupBy("queue", slot(seconds).alias("slot"))
             .agg(total("lost").alias("published"))

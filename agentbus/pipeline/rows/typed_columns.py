@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 # lets Spark leave the column `fields` on the disk.
 COMPACTED = "compacted"
 
+# The queue that a stream's name has: `q:<queue>`, `q:<queue>:<priority>`, `dlq:<queue>:<group>`.
+STREAM_QUEUE = "replace(replace(split_part(stream, ':', 2), '%3A', ':'), '%25', '%')"
+
 # Every event that docs/reference/metrics.md names, by its column. `lost` is a column of the schema.
 COUNTERS = {
     "received": "received",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from functools import partial
 
 from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 from pyspark.errors import AnalysisException, ParseException
@@ -42,58 +44,45 @@ _UNREADABLE = (
     *("CANNOT_READ_FILE_FOOTER", "is not a Parquet file"),
 )
 
-# The first of these that the text contains decides the error: its class, message, hint and shell hint.
-_SIGNS: tuple[tuple[str, type[AgentBusError], str, str, str | None], ...] = (
-    (
-        "No space left on device",
+# The first of these that the text contains decides the error.
+_SIGNS: dict[str, Callable[[], AgentBusError]] = {
+    "No space left on device": partial(
         AgentBusError,
         "no space is left on the device that Spark writes to",
-        "make room, or set SPARK_LOCAL_DIRS to another place for what is temporary",
-        None,
+        hint="make room, or set SPARK_LOCAL_DIRS to another place for what is temporary",
     ),
-    (
-        "S3AFileSystem not found",
+    "S3AFileSystem not found": partial(
         ConfigError,
         "Spark cannot read s3a://: it lacks the jars of hadoop-aws",
-        "give spark.jars.packages=org.apache.hadoop:hadoop-aws:VERSION, the version of Spark's own Hadoop",
-        None,
+        hint="give spark.jars.packages=org.apache.hadoop:hadoop-aws:VERSION, the version of Spark's own"
+        " Hadoop",
     ),
-    (
-        "JAVA_GATEWAY_EXITED",
-        ConfigError,
-        "Spark did not start",
-        "log level `debug` shows all that it said",
-        None,
+    "JAVA_GATEWAY_EXITED": partial(
+        ConfigError, "Spark did not start", hint="log level `debug` shows all that it said"
     ),
-    (
-        "OutOfMemoryError",
+    "OutOfMemoryError": partial(
         AgentBusError,
         "Spark ran out of memory",
-        "give spark.driver.memory locally, or spark.executor.memory on a cluster, more",
-        None,
+        hint="give spark.driver.memory locally, or spark.executor.memory on a cluster, more",
     ),
-    (
-        "All masters are unresponsive",
+    "All masters are unresponsive": partial(
         BackendUnavailable,
         "Spark's master does not answer",
-        "check master, and that it runs",
-        "check --master, and that it runs",
+        hint="check master, and that it runs",
+        shell_hint="check --master, and that it runs",
     ),
-    (
-        "stopped SparkContext",
+    "stopped SparkContext": partial(
         BackendUnavailable,
         "Spark was stopped, by its master or for want of one",
-        "check that the master runs, and what it logged",
-        None,
+        hint="check that the master runs, and what it logged",
     ),
-    (
-        "StatusCode.UNAVAILABLE",
+    "StatusCode.UNAVAILABLE": partial(
         BackendUnavailable,
         "the Spark Connect server does not answer",
-        "check remote, and that it runs",
-        "check --remote, and that it runs",
+        hint="check remote, and that it runs",
+        shell_hint="check --remote, and that it runs",
     ),
-)
+}
 # The same for paths, unless it is a data file of an archive.
 _ABSENT = ("PATH_NOT_FOUND", "FileNotFoundException", "NoSuchBucket")
 
@@ -121,9 +110,9 @@ def told(error: BaseException) -> AgentBusError:
             "Spark's Java process is gone: it was killed, or ran out of memory",
             hint="give spark.driver.memory more if it happens again",
         )
-    for sign, kind, message, hint, shell_hint in _SIGNS:
+    for sign, meant in _SIGNS.items():
         if sign in text:
-            return kind(message, hint=hint, shell_hint=shell_hint)
+            return meant()
     if "Connection refused" in text:
         return BackendUnavailable(f"a connection was refused: {sentence(text)}")
     broken = _DATA_FILE.search(text)

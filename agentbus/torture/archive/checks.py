@@ -19,7 +19,6 @@ class ArchivedRow(NamedTuple):
     """An entry in an archive or on a server: its fields as canonical JSON, and its token, if any."""
 
     name: Name
-    kind: str
     fields: str
     token: str | None
 
@@ -33,13 +32,6 @@ class Hole(NamedTuple):
     until: str
 
 
-class Counted(NamedTuple):
-    """What an archive's log says of a stream."""
-
-    rows: int
-    lost: int
-
-
 class ReplayedEntry(NamedTuple):
     """An entry that a replay published, with its stated origin."""
 
@@ -51,14 +43,14 @@ class ReplayedEntry(NamedTuple):
 class ArchiveEvidence(NamedTuple):
     """What is known at the end of a run.
 
-    `log` is None for an archive without one. `server` are the entries that are still there, `replayed`
-    those that a replay published.
+    `log` says how many rows and how many lost entries each stream has; it is None for an archive without
+    one. `server` are the entries that are still there, `replayed` those that a replay published.
     """
 
     entries: Sequence[HistoryEntry]
     rows: Sequence[ArchivedRow]
     holes: Sequence[Hole] = ()
-    log: Mapping[str, Counted] | None = None
+    log: Mapping[str, tuple[int, int]] | None = None
     server: Sequence[ArchivedRow] = ()
     replayed: Sequence[ReplayedEntry] | None = None
 
@@ -188,12 +180,13 @@ def miscounted(evidence: ArchiveEvidence) -> list[str]:
     return [
         f"{stream}: {rows[stream]} rows and {gone[stream]} lost, and the log says {said}"
         for stream in sorted(rows.keys() | gone.keys() | evidence.log.keys())
-        if (said := evidence.log.get(stream, Counted(0, 0))) != (rows[stream], gone[stream])
+        if (said := evidence.log.get(stream, (0, 0))) != (rows[stream], gone[stream])
     ]
 
 
-def _replayable(evidence: ArchiveEvidence) -> list[ArchivedRow]:
-    return [row for row in evidence.rows if row.kind == "queue"]
+def replayable(evidence: ArchiveEvidence) -> list[ArchivedRow]:
+    """Return the archived tasks."""
+    return [row for row in evidence.rows if row.name[0].startswith("q:")]
 
 
 def replayed_twice(evidence: ArchiveEvidence) -> list[str]:
@@ -207,12 +200,12 @@ def replay_lost(evidence: ArchiveEvidence) -> list[str]:
     if evidence.replayed is None:
         return []
     there = {each.origin for each in evidence.replayed}
-    return [_said(row.name) for row in _replayable(evidence) if row.name not in there]
+    return [_said(row.name) for row in replayable(evidence) if row.name not in there]
 
 
 def replay_invented(evidence: ArchiveEvidence) -> list[str]:
     """Replayed entries without an origin, or that differ from it."""
-    known = {row.name: row.token for row in _replayable(evidence)}
+    known = {row.name: row.token for row in replayable(evidence)}
     return [
         _said(each.origin)
         for each in evidence.replayed or ()

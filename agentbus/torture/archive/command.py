@@ -7,7 +7,7 @@ import os
 import sys
 
 from agentbus.core import settings
-from agentbus.torture.assignment import assigned
+from agentbus.torture.assignment import Allowance, Assignment
 from agentbus.torture.history import OK
 
 RAN = "ran"
@@ -15,9 +15,8 @@ RAN = "ran"
 DONE = ("--version",)
 
 
-def main() -> None:
+def main(told: Assignment, _limit: Allowance) -> None:
     """Run all lines, whatever the exit codes, which are in the history; exit with that of the last."""
-    told, _ = assigned()
     scratch, lines = told.options["scratch"], told.options["lines"]
     # A process that is killed does not clean up.
     settings.hand_down(TMPDIR=scratch, SPARK_LOCAL_DIRS=scratch)
@@ -32,7 +31,3 @@ def main() -> None:
         scribe.note(RAN, OK, line=line, code=code)
     sys.argv = ["agentbus", *lines[-1]]
     command.main()
-
-
-if __name__ == "__main__":
-    main()

@@ -6,16 +6,16 @@ import json
 import os
 import pathlib
 import time
-import uuid
 from typing import Any
 
 from agentbus.core.keys import Keys
-from agentbus.torture.archive import CHECKPOINT_FIRST, RESTART_AT_END, TEXT_ORDER
 from agentbus.torture.archive.reading import archived
 from agentbus.torture.archive.writing import CHANNEL
-from agentbus.torture.assignment import Assignment, assigned
+from agentbus.torture.assignment import Allowance, Assignment
 from agentbus.torture.plain import plain_client
 
+# How they go wrong, beside the one that saves the ids after it has written.
+CHECKPOINT_FIRST, TEXT_ORDER, RESTART_AT_END = "checkpoint_first", "ids_as_text", "restart_at_end"
 # They archive streams that are not trimmed, so that what is missing was lost by them.
 STREAMS = (CHANNEL, "q:bulk", "q:bulk:high")
 # The file of the ids.
@@ -88,6 +88,9 @@ class NaiveArchiver:
         fresh.replace(self._saved)
 
     def _write(self, pages: Any) -> None:
+        import pyarrow as pa
+        import pyarrow.parquet
+
         from agentbus.pipeline.rows.decoding import batch
 
         for name, entries in pages:
@@ -95,21 +98,11 @@ class NaiveArchiver:
                 (entry_id.encode(), [word.encode() for pair in fields.items() for word in pair])
                 for entry_id, fields in entries
             ]
-            self._append(batch([(name, flat)]))
-
-    def _append(self, rows: Any) -> None:
-        import pyarrow as pa
-        import pyarrow.parquet
-
-        kind = rows.column("kind")[0].as_py()
-        folder = self._path / f"kind={kind}" / "date=2026-01-01"
-        folder.mkdir(parents=True, exist_ok=True)
-        table = pa.Table.from_batches([rows]).drop_columns(["kind"])
-        # Hidden from readers until it is complete: half-written files are not tried here.
-        fresh = folder / f"_{uuid.uuid4().hex}"
-        pyarrow.parquet.write_table(table, fresh)
-        fresh.replace(folder / f"{uuid.uuid4().hex}.parquet")
+            # Half-written files are not tried here.
+            rows = pa.Table.from_batches([batch([(name, flat)])])
+            pyarrow.parquet.write_to_dataset(rows, self._path, partition_cols=["kind"])
 
 
-if __name__ == "__main__":
-    NaiveArchiver(assigned()[0]).run()
+def main(told: Assignment, _limit: Allowance) -> None:
+    """Archive until killed."""
+    NaiveArchiver(told).run()

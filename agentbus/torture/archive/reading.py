@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import pathlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from redis.backoff import NoBackoff
@@ -13,14 +13,12 @@ from redis.retry import Retry
 from agentbus.core.keys import Keys
 from agentbus.torture.archive.checks import (
     ArchivedRow,
-    Counted,
     Hole,
     ReplayedEntry,
     canonical,
     mark_of,
     sound,
 )
-from agentbus.torture.archive.writing import CHANNEL
 from agentbus.torture.plain import plain_client
 
 _PAGE = 5000
@@ -54,9 +52,7 @@ def archived(path: pathlib.Path) -> tuple[list[ArchivedRow], list[Hole]]:
                 continue
             fields |= _own(one)
             mark = mark_of(one["stream"], fields)
-            rows.append(
-                ArchivedRow((one["stream"], one["id"]), one["kind"], canonical(fields), mark)
-            )
+            rows.append(ArchivedRow((one["stream"], one["id"]), canonical(fields), mark))
     return rows, holes
 
 
@@ -69,14 +65,14 @@ def _own(row: dict[str, Any]) -> dict[str, str]:
     return found
 
 
-def counted(path: pathlib.Path) -> tuple[dict[str, Counted], set[str]]:
+def counted(path: pathlib.Path) -> tuple[dict[str, tuple[int, int]], set[str]]:
     """Return the log's figures of each stream, and the files that are shown or logged, but not both."""
     from agentbus.pipeline.archives.location import place
     from agentbus.pipeline.archives.log import Log
 
     state = Log(place(str(path))).state()
     shown = {str(each.relative_to(path)) for each in path.glob("kind=*/**/*.parquet")}
-    figures = {name: Counted(at.rows, at.lost) for name, at in state.positions.items()}
+    figures = {name: (at.rows, at.lost) for name, at in state.positions.items()}
     return figures, shown ^ set(state.files)
 
 
@@ -105,11 +101,11 @@ class Look:
         found = self._raw.xrevrange(self._keys.stream(stream), count=1)
         return found[0][0] if found else None
 
-    def rows(self, kinds: dict[str, str]) -> list[ArchivedRow]:
-        """Return the entries of these streams, which are given with their kind."""
+    def rows(self, streams: Iterable[str]) -> list[ArchivedRow]:
+        """Return the entries of these streams."""
         return [
-            ArchivedRow((stream, entry_id), kind, canonical(fields), mark_of(stream, fields))
-            for stream, kind in kinds.items()
+            ArchivedRow((stream, entry_id), canonical(fields), mark_of(stream, fields))
+            for stream in streams
             for entry_id, fields in self.entries(stream)
         ]
 
@@ -123,9 +119,3 @@ class Look:
                 well = mark is not None and sound(origin, fields, mark)
                 found.append(ReplayedEntry((origin, entry_id), mark, well))
         return found
-
-
-def kind_of(stream: str) -> str:
-    """Return a stream's kind."""
-    kinds = {CHANNEL: "channel", "metrics": "metrics"}
-    return kinds.get(stream) or {"q": "queue", "dlq": "dead_letter"}[stream.partition(":")[0]]

@@ -14,8 +14,8 @@ import redis
 
 from agentbus.core.errors import AgentBusError, EpochMismatch
 from agentbus.torture.archive import command, controls, site, writing
-from agentbus.torture.archive.checks import ArchivedRow, ArchiveEvidence
-from agentbus.torture.archive.reading import archived, counted, kind_of
+from agentbus.torture.archive.checks import ArchivedRow, ArchiveEvidence, replayable
+from agentbus.torture.archive.reading import archived, counted
 from agentbus.torture.archive.site import (
     AGAIN,
     ARCHIVER,
@@ -77,7 +77,7 @@ class ArchiveRun(ArchiveSite):
         evidence = self._look()
         # How long the server's log was when all was archived.
         written = self.server.written if self.server is not None else 0
-        self._replay()
+        self._replay(len(replayable(evidence)))
         replayed = self.look.replayed(_REPLAYED)
         if self.server is not None and self.trial.minutes >= 1:
             self._restore(self.server, self.server.written - written + _TAIL, evidence.rows)
@@ -137,7 +137,7 @@ class ArchiveRun(ArchiveSite):
         """Read the archive and the server."""
         rows, holes = archived(self.path)
         log, unshown = counted(self.path)
-        server = self.look.rows({name: kind_of(name) for name in log})
+        server = self.look.rows(log)
         self._figures |= {"acknowledged": self.acknowledged, "archived": len(rows)}
         self._figures["gone_and_counted"] = sum(hole.lost for hole in holes)
         self.problems["shown_wrongly"] = sorted(unshown)
@@ -157,8 +157,7 @@ class ArchiveRun(ArchiveSite):
 
     # -- replayed --
 
-    def _replay(self) -> None:
-        rows = sum(1 for row in archived(self.path)[0] if row.kind == "queue")
+    def _replay(self, rows: int) -> None:
         wanted = site.wanted_of_replay(self.trial)
         rate = rows / (sum(wanted.values()) * _REPLAY_GAP * 2 + _REPLAY_LEAST)
         line = ["replay", str(self.path), "--to-queue", AGAIN, "--rate", f"{rate:g}", "--json"]

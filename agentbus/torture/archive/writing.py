@@ -15,7 +15,7 @@ from agentbus.core.errors import AgentBusError, QueueFull
 from agentbus.core.settings import Settings, resolve
 from agentbus.queues.delivery import Delivery
 from agentbus.queues.retry import Bury
-from agentbus.torture.assignment import Allowance, Assignment, assigned
+from agentbus.torture.assignment import Allowance, Assignment
 
 WRITE = "write"
 CHANNEL = "ch:main"
@@ -144,8 +144,8 @@ def _bus(told: Assignment) -> Bus:
     return Bus(settings_of(told.name, told.url, told.project, told.place))
 
 
-if __name__ == "__main__":
-    told, limit = assigned()
+def main(told: Assignment, limit: Allowance) -> None:
+    """Write, or work."""
     if told.kind == WORKER:
         work(told, limit)
     else:

@@ -17,7 +17,7 @@ from sqlalchemy import exc
 
 from agentbus.core.keys import Keys
 from agentbus.events import open_ledger
-from agentbus.torture.assignment import Assignment, assigned
+from agentbus.torture.assignment import Allowance, Assignment
 from agentbus.torture.events.plan import READS, READY, RELAY, ROUND, STOPS
 from agentbus.torture.events.shop import act
 from agentbus.torture.events.worker import until_sigterm
@@ -180,7 +180,8 @@ def is_wrong(control: str, role: str) -> bool:
     return (control in ("poll_by_id", "mark_first")) == (role == RELAY)
 
 
-if __name__ == "__main__":
+def main(told: Assignment, _limit: Allowance) -> None:
+    """Work until SIGTERM."""
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-    part = NaivePart(assigned()[0])
+    part = NaivePart(told)
     until_sigterm(part.run, part.stop)

@@ -14,7 +14,7 @@ from sqlalchemy import exc
 from sqlalchemy.orm import Session
 
 from agentbus.events import open_ledger, send_event
-from agentbus.torture.assignment import Assignment, assigned
+from agentbus.torture.assignment import Allowance, Assignment
 from agentbus.torture.events.plan import ORDERS, READY, SEND
 from agentbus.torture.events.shop import COMMITTED, COUNTER
 from agentbus.torture.history import FAIL, INVOKE, OK, UNKNOWN, read_history
@@ -104,15 +104,10 @@ def begun(history: pathlib.Path) -> int:
     return max(found, default=-1) + 1
 
 
-def main() -> None:
+def main(told: Assignment, limit: Allowance) -> None:
     """Send events as far as the limit allows."""
-    told, limit = assigned()
     first = begun(told.history)
     producer = Producer(told)
     for number in range(first, told.options["number"]):
         limit.reaches(number + 1)
         producer.send(number)
-
-
-if __name__ == "__main__":
-    main()

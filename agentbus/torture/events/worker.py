@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import agentbus
 from agentbus.events import Consumer, Relay, kill_points, open_ledger
-from agentbus.torture.assignment import assigned
+from agentbus.torture.assignment import Allowance, Assignment
 from agentbus.torture.events import shop
 from agentbus.torture.events.plan import READY, RELAY, ROUND
 from agentbus.torture.history import OK, UNKNOWN, Scribe
@@ -30,10 +30,9 @@ class TroubleHandler(logging.Handler):
         self._scribe.note("trouble", UNKNOWN, error=str(said)[:300])
 
 
-def main() -> None:
+def main(told: Assignment, _limit: Allowance) -> None:
     """Relay or consume until SIGTERM."""
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-    told, _ = assigned()
     scribe, options = told.scribe(), told.options
     logging.getLogger("agentbus").addHandler(TroubleHandler(scribe))
     ledger = open_ledger(options["database"], deadline=DEADLINE)
@@ -68,7 +67,3 @@ def until_sigterm(work: Callable[[], None], stop: Callable[[], None]) -> None:
     thread.join()
     if raised:
         raise raised[0]
-
-
-if __name__ == "__main__":
-    main()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import bisect
 import itertools
 import math
+import operator
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -221,12 +222,7 @@ CHECKS = (
 )
 
 
-def _invoked(act: Act) -> float:
-    return act.invoked
-
-
-def _returned(act: Act) -> float:
-    return act.returned
+_invoked, _returned = operator.attrgetter("invoked"), operator.attrgetter("returned")
 
 
 def _order(act: Act) -> tuple[int, float]:

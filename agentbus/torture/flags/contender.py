@@ -17,7 +17,7 @@ from agentbus.core.errors import (
     NotHolder,
     OutcomeUnknown,
 )
-from agentbus.torture.assignment import Assignment, assigned
+from agentbus.torture.assignment import Allowance, Assignment
 from agentbus.torture.flags.checks import (
     ANNOUNCE,
     AWAIT,
@@ -180,9 +180,8 @@ def unfinished(history: pathlib.Path) -> str | None:
     return flag
 
 
-def main() -> None:
+def main(assignment: Assignment, limit: Allowance) -> None:
     """Contend in each round, until the last."""
-    assignment, limit = assigned()
     left = unfinished(assignment.history)
     with agentbus.connect(
         assignment.url, project=assignment.project, agent=assignment.name, deadline=_DEADLINE
@@ -197,7 +196,3 @@ def main() -> None:
         while limit.reaches(number + 1) and not limit.over:
             number = limit.number
             contender.play(number)
-
-
-if __name__ == "__main__":
-    main()

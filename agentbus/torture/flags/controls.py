@@ -57,20 +57,11 @@ class CheckThenWait:
                 yield entry_id, fields["flag"] if fields.get("event") == "satisfied" else None
 
 
-class PlainHold:
-    """A hold that nobody can check."""
-
-    token, renewed = None, False
-
-    def __init__(self, ttl: float | None, renew: Callable[[], None]) -> None:
-        self.ttl, self.renew = ttl, renew
-
-
 class PlainLock(abc.ABC):
     """A key that exists while the flag is held; it names no holder and no token."""
 
-    # How long it is tried for, in seconds.
-    patience = 2.0
+    # How long it is tried for, in seconds, and whether the key expires.
+    patience, expires = 2.0, True
 
     def __init__(self, bus: agentbus.Bus, url: str) -> None:
         self._keys = Keys(bus.project)
@@ -83,8 +74,8 @@ class PlainLock(abc.ABC):
 
     def announce(
         self, flag: str, *, ttl: float | None, force: bool, wait: float | None
-    ) -> PlainHold:
-        """Take a flag."""
+    ) -> SimpleNamespace:
+        """Take a flag, for a hold that nobody can check."""
         until = time.monotonic() + self.patience
         lease = ttl or _LEASE
         with library_errors(unsure=True):
@@ -92,7 +83,13 @@ class PlainLock(abc.ABC):
                 if time.monotonic() > until:
                     raise FlagHeld(f"{flag} is held")
                 time.sleep(_PAUSE)
-        return PlainHold(lease, lambda: self._renew(flag, lease))
+        return SimpleNamespace(
+            token=None,
+            renewed=False,
+            # Without an expiry there is nothing to renew.
+            ttl=lease if self.expires else None,
+            renew=lambda: self._renew(flag, lease),
+        )
 
     def _renew(self, flag: str, ttl: float) -> None:
         # No matter which contender holds it by now.
@@ -118,18 +115,12 @@ class UnfencedLease(PlainLock):
 class CheckThenSet(PlainLock):
     """Looks whether a flag is free, and then takes it."""
 
+    expires = False
+
     def take(self, key: str, ttl: float) -> bool:
         if self._redis.get(key) is not None:
             return False
         return bool(self._redis.set(key, self._me))
-
-    def announce(
-        self, flag: str, *, ttl: float | None, force: bool, wait: float | None
-    ) -> PlainHold:
-        held = super().announce(flag, ttl=ttl, force=force, wait=wait)
-        # Without an expiry there is nothing to renew.
-        held.ttl = None
-        return held
 
 
 CONTROLS: dict[str, Callable[[agentbus.Bus, str], Any]] = {

@@ -14,7 +14,7 @@ import agentbus.aio
 from agentbus.coordination.message import Message
 from agentbus.core.errors import BackendUnavailable, NoteExists, NotFound, OutcomeUnknown
 from agentbus.core.keys import Keys
-from agentbus.torture.assignment import Allowance, Assignment, assigned
+from agentbus.torture.assignment import Allowance, Assignment
 from agentbus.torture.history import OK, UNKNOWN
 from agentbus.torture.plain import library_errors, plain_client
 from agentbus.torture.talk.controls import CONTROLS
@@ -210,15 +210,16 @@ def topic_of(number: int) -> str | None:
 
 def bus_of(assignment: Assignment) -> Any:
     """Return the bus of an agent of this kind, or a control in its place."""
-    if assignment.kind in CONTROLS:
-        return CONTROLS[assignment.kind](assignment)
     asynchronous = assignment.kind == ASYNCHRONOUS
     bus = (agentbus.aio if asynchronous else agentbus).connect(
         assignment.url, project=assignment.project, agent=assignment.name, deadline=_DEADLINE
     )
     bus.scope.channel_bound = assignment.options["bound"]
+    if assignment.kind in CONTROLS:
+        return CONTROLS[assignment.kind](bus, assignment)
     return AsynchronousTalk(bus) if asynchronous else bus
 
 
-if __name__ == "__main__":
-    TalkAgent(*assigned()).live()
+def main(assignment: Assignment, limit: Allowance) -> None:
+    """Talk until all is said and heard."""
+    TalkAgent(assignment, limit).live()

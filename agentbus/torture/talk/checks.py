@@ -9,17 +9,13 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from agentbus.torture.history import FAIL, OK
-from agentbus.torture.talk.agent import CLAIM, RECALL
+from agentbus.torture.talk.agent import CLAIM, GAP, HEARD, RECALL, SURE, TORN
 from agentbus.torture.talk.evidence import (
-    Heard,
-    MissedGap,
     NoteOperation,
     Position,
     Reading,
     ReadingStep,
-    Sure,
     TalkEvidence,
-    Torn,
 )
 
 _BEGIN: Position = (0, 0)
@@ -51,7 +47,7 @@ def lost(evidence: TalkEvidence) -> list[Wrong]:
     said = sorted(evidence.acknowledged().items())
     found = []
     for (agent, topic), steps in evidence.readings.items():
-        heard = {step.id for step in steps if isinstance(step, Heard)}
+        heard = {step.id for step in steps if step.op == HEARD}
         missing = [
             at for at, one in said if at not in heard and (topic is None or one.topic == topic)
         ]
@@ -155,16 +151,14 @@ def _misread(evidence: TalkEvidence, wanted: str) -> list[Wrong]:
         sure = passed = _BEGIN
         seen = set()
         for step in steps:
-            how = None
-            if isinstance(step, Torn):
+            how, at = None, step.id
+            if step.op == TORN:
                 passed = sure
-            elif isinstance(step, Sure):
-                at = step.cursor
+            elif step.op == SURE:
                 how = "back" if at < passed else None
                 sure = max(sure, at)
                 passed = max(passed, sure)
-            elif isinstance(step, Heard):
-                at = step.id
+            elif step.op == HEARD:
                 if at <= passed:
                     how = "again" if at in seen else "late"
                 passed = max(passed, at)
@@ -179,17 +173,17 @@ def _gap_reports(steps: Sequence[ReadingStep]) -> Iterator[GapReport]:
     sure = low = _BEGIN
     counts: list[int] = []
     for step in steps:
-        if isinstance(step, MissedGap):
+        at = step.id
+        if step.op == GAP:
             counts.append(step.missed)
-        elif isinstance(step, (Heard, Sure)):
-            at = step.id if isinstance(step, Heard) else step.cursor
+        elif step.op in (HEARD, SURE):
             if counts:
                 # Whether the cursor's own entry still exists is not known.
-                high = at if isinstance(step, Heard) else (at[0], at[1] + 1)
+                high = at if step.op == HEARD else (at[0], at[1] + 1)
                 yield GapReport(sure, low, high, counts)
                 counts = []
             low = max(low, at)
-            if isinstance(step, Sure):
+            if step.op == SURE:
                 sure = max(sure, at)
     if counts:
         yield GapReport(sure, low, (2**64, 0), counts)
@@ -210,28 +204,17 @@ def stale_notes(evidence: TalkEvidence) -> list[NoteOperation]:
     found = []
     for notes in _by_key(evidence).values():
         writes = _writes(notes)
-        # The latest begin among all writes that were done by then.
         done = sorted((write.done, write.begun) for write in writes.values())
-        times: list[int] = []
-        newest: list[int] = []
-        for at, begun in done:
-            times.append(at)
-            newest.append(max(begun, newest[-1]) if newest else begun)
+        # The latest begin among all writes that were done by then.
+        newest = list(itertools.accumulate((begun for _, begun in done), max))
         for read in notes:
             if read.op != RECALL or read.phase != OK:
                 continue
-            before = bisect.bisect_left(times, read.invoked)
-            if not before:
-                continue
-            visible = -1 if read.value is None else _own(writes, read)
-            if visible < newest[before - 1]:
+            before = bisect.bisect_left(done, (read.invoked,))
+            write = writes.get(read.value or "", _Write(0, -1 if read.value is None else _NEVER))
+            if before and write.done < newest[before - 1]:
                 found.append(read)
     return found
-
-
-def _own(writes: dict[str, _Write], read: NoteOperation) -> int:
-    write = writes.get(read.value or "")
-    return _NEVER if write is None else write.done
 
 
 def _by_key(evidence: TalkEvidence) -> dict[str, list[NoteOperation]]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Generator, Mapping
 from types import SimpleNamespace
 from typing import Any
 
+import agentbus
 from agentbus.coordination.message import Message
 from agentbus.coordination.overhear import heard
-from agentbus.core.errors import BackendUnavailable, NoteExists, NotFound
 from agentbus.core.keys import Keys
 from agentbus.core.stream import position
 from agentbus.torture.assignment import Assignment
@@ -17,15 +17,17 @@ from agentbus.torture.plain import library_errors, plain_client
 
 _FEW = 20
 _POLL = 0.2
-_TRIES = 20
 
 
 class PlainTalk:
-    """Talks by plain commands, without a script."""
+    """Talks by plain commands, without a script; takes notes as its bus does."""
 
     _bound = 0
+    # Whether a message that was not answered may have been said, and is not repeated.
+    _unsure = True
 
-    def __init__(self, assignment: Assignment) -> None:
+    def __init__(self, bus: agentbus.Bus, assignment: Assignment) -> None:
+        self.jot, self.recall = bus.jot, bus.recall
         self._keys = Keys(assignment.project)
         self._name = assignment.name
         self._raw: Any = plain_client(assignment.url, retry=None, decode_responses=True)
@@ -36,7 +38,7 @@ class PlainTalk:
         named = {"agent_id": self._name, "message": said}
         if topic is not None:
             named["topic"] = topic
-        with library_errors():
+        with library_errors(unsure=self._unsure):
             added = self._raw.xadd(self._keys.channel, named, maxlen=self._bound, approximate=False)
             return SimpleNamespace(id=added)
 
@@ -61,22 +63,6 @@ class PlainTalk:
 
     def _cursor(self, topic: str | None) -> str:
         return self._raw.get(self._keys.cursor(self._name, topic)) or "0-0"
-
-    def jot(self, key: str, value: str, *, if_absent: bool) -> None:
-        """Write a note."""
-        with library_errors():
-            note = self._keys.jot(key)
-            put = self._raw.hsetnx if if_absent else self._raw.hset
-            if not put(note, "value", value) and if_absent:
-                raise NoteExists(key)
-
-    def recall(self, key: str) -> SimpleNamespace:
-        """Return a note."""
-        with library_errors():
-            found = self._raw.hget(self._keys.jot(key), "value")
-        if found is None:
-            raise NotFound(key)
-        return SimpleNamespace(value=found)
 
 
 class PollById(PlainTalk):
@@ -106,13 +92,7 @@ class MaxLen(PlainTalk):
 class SayAgain(PlainTalk):
     """Repeats what was not answered, which may have been said."""
 
-    def speak(self, said: str, *, topic: str | None) -> SimpleNamespace:
-        for _ in range(_TRIES):
-            try:
-                return super().speak(said, topic=topic)
-            except BackendUnavailable:
-                self._raw.connection_pool.disconnect()
-        return super().speak(said, topic=topic)
+    _unsure = False
 
 
 def _message(entry: str, named: dict[str, str]) -> tuple[str, Message]:
@@ -120,7 +100,7 @@ def _message(entry: str, named: dict[str, str]) -> tuple[str, Message]:
     return found.id, found
 
 
-CONTROLS: Mapping[str, Callable[[Assignment], PlainTalk]] = {
+CONTROLS: Mapping[str, type[PlainTalk]] = {
     "poll_by_id": PollById,
     "maxlen": MaxLen,
     "say_again": SayAgain,

@@ -35,30 +35,20 @@ class Content(NamedTuple):
     event: str | None = None
 
 
-class Heard(NamedTuple):
-    """An entry was delivered."""
+class ReadingStep(NamedTuple):
+    """A step of a reading, by the operation in the history.
 
-    id: Position
+    `heard`: the entry `id` was delivered. `gap`: so many entries were reported as `missed`. `sure`: an
+    overhear ended well, and the server gave the cursor `id`. `torn`: an overhear ended by a death or an
+    error, and what was heard since the cursor may come again.
+    """
 
-
-class MissedGap(NamedTuple):
-    """A gap was reported, with the number of missed entries."""
-
-    missed: int
-
-
-class Sure(NamedTuple):
-    """An overhear ended well, and the server gave this cursor."""
-
-    cursor: Position
+    op: str
+    id: Position = (0, 0)
+    missed: int = 0
 
 
-class Torn(NamedTuple):
-    """An overhear ended by a death or an error: what was heard since the cursor may come again."""
-
-
-ReadingStep: TypeAlias = Heard | MissedGap | Sure | Torn
-TORN_OFF = Torn()
+TORN_OFF = ReadingStep(TORN)
 
 
 class NoteOperation(NamedTuple):
@@ -95,14 +85,14 @@ class TalkEvidence(NamedTuple):
     def figures(self) -> dict[str, int]:
         """Count messages, what became of them, and notes."""
         phases = collections.Counter(said.phase for said in self.said.values())
-        steps = collections.Counter(type(x) for found in self.readings.values() for x in found)
+        steps = collections.Counter(x.op for found in self.readings.values() for x in found)
         return {
             "messages": len(self.said),
             "acknowledged": phases[OK],
             "unknown": len(self.said) - phases[OK] - phases[FAIL],
-            "heard": steps[Heard],
-            "gaps": steps[MissedGap],
-            "torn": steps[Torn],
+            "heard": steps[HEARD],
+            "gaps": steps[GAP],
+            "torn": steps[TORN],
             "notes": len(self.notes),
         }
 
@@ -116,7 +106,7 @@ class TalkCollector:
         self.notes: list[NoteOperation] = []
         self._entries: dict[Position, set[Content]] = collections.defaultdict(set)
         # One object for all agents that heard an entry: there are a million of these.
-        self._heard: dict[str, Heard] = {}
+        self._heard: dict[str, ReadingStep] = {}
         self._texts: dict[str, str] = {}
         self._asked: dict[str, HistoryEntry] = {}
 
@@ -125,12 +115,9 @@ class TalkCollector:
         who, op, of = entry.who, entry.op, entry.of
         if op == HEARD:
             self._hear(who, of)
-        elif op == GAP:
-            self.readings[who, of["r"]].append(MissedGap(of["m"]))
-        elif op == SURE:
-            self.readings[who, of["r"]].append(Sure(position(of["c"])))
-        elif op == TORN:
-            self.readings[who, of["r"]].append(TORN_OFF)
+        elif op in (GAP, SURE, TORN):
+            step = ReadingStep(op, position(of.get("c", "0-0")), of.get("m", 0))
+            self.readings[who, of["r"]].append(step)
         elif op == LIFE:
             for reading, steps in self.readings.items():
                 if reading[0] == who:
@@ -155,7 +142,7 @@ class TalkCollector:
     def _hear(self, who: str, of: dict[str, Any]) -> None:
         heard = self._heard.get(of["i"])
         if heard is None:
-            heard = self._heard[of["i"]] = Heard(position(of["i"]))
+            heard = self._heard[of["i"]] = ReadingStep(HEARD, position(of["i"]))
         self.readings[who, of["r"]].append(heard)
         text = self._texts.setdefault(of["t"], of["t"])
         self._entries[heard.id].add(Content(of["a"], text, of["o"], of["e"]))

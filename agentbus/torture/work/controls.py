@@ -10,7 +10,7 @@ from typing import Any
 import redis
 
 from agentbus.core.keys import Keys
-from agentbus.torture.assignment import Assignment, assigned
+from agentbus.torture.assignment import Allowance, Assignment
 from agentbus.torture.plain import plain_client
 from agentbus.torture.work.tasks import ATTEMPTS, GROUP, QUEUE
 from agentbus.torture.work.worker import TaskHandler
@@ -107,6 +107,6 @@ class NaiveWorker:
             self.do(entry, 1)
 
 
-if __name__ == "__main__":
-    told, _ = assigned()
+def main(told: Assignment, _limit: Allowance) -> None:
+    """Work until killed."""
     NaiveWorker(told).run(told.kind)

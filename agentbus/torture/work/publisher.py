@@ -12,7 +12,7 @@ from typing import Any
 import agentbus
 from agentbus.core.errors import BackendUnavailable, OutcomeUnknown
 from agentbus.core.keys import Keys
-from agentbus.torture.assignment import Allowance, assigned
+from agentbus.torture.assignment import Allowance, Assignment
 from agentbus.torture.history import FAIL, Scribe, read_history
 from agentbus.torture.plain import plain_client
 from agentbus.torture.work.tasks import PUBLISH, QUEUE, Publication, Tasks
@@ -83,14 +83,9 @@ def trimming(url: str, project: str) -> Callable[[Publication], Any]:
     return send
 
 
-def main() -> None:
+def main(told: Assignment, limit: Allowance) -> None:
     """Publish everything, and end."""
-    told, limit = assigned()
     tasks = Tasks(told.seed, **told.options, plain=told.kind != "library")
     with agentbus.connect(told.url, project=told.project, agent="ada", deadline=_DEADLINE) as bus:
         send = trimming(told.url, told.project) if told.kind == MAXLEN else sender(bus, tasks)
         publish(send, limit, told.history, tasks)
-
-
-if __name__ == "__main__":
-    main()

@@ -14,7 +14,7 @@ import agentbus.aio
 from agentbus.core.errors import BackendUnavailable
 from agentbus.queues.delivery import AsyncDelivery, Delivery
 from agentbus.queues.retry import Backoff
-from agentbus.torture.assignment import Assignment, assigned
+from agentbus.torture.assignment import Allowance, Assignment
 from agentbus.torture.history import FAIL, INVOKE, OK
 from agentbus.torture.work.tasks import ACK, ATTEMPTS, LIFE, QUEUE, RUN, by_hand
 
@@ -67,7 +67,7 @@ class TaskHandler:
             yield lambda accepted: answer.update(phase=OK if accepted else FAIL)
 
 
-def work(assignment: Assignment) -> None:
+def main(assignment: Assignment, _limit: Allowance) -> None:
     """Work by the library until killed; a worker that finds no server when it starts tries again.
 
     Half the tasks are acknowledged in batches, half by their handler.
@@ -110,7 +110,3 @@ def work(assignment: Assignment) -> None:
         except BackendUnavailable:
             if do.worked:
                 raise
-
-
-if __name__ == "__main__":
-    work(assigned()[0])
