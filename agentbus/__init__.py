@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from agentbus.admin.metrics_reader import Metrics as Metrics
     from agentbus.admin.pause import Dismissal as Dismissal, Order as Order
     from agentbus.admin.project import Presence as Presence, Topic as Topic
+    from agentbus.admin.projects import Project as Project, Projects as Projects
     from agentbus.admin.stats import (
         Group as Group,
         GroupConsumer as Consumer,  # noqa: F401
@@ -24,14 +25,15 @@ if TYPE_CHECKING:
     from agentbus.coordination.message import Message as Message
     from agentbus.coordination.notes import Note as Note
     from agentbus.coordination.wait import Completion as Completion
+    from agentbus.coordination.waiters import Waiter as Waiter
     from agentbus.core.errors import *  # noqa: F403
     from agentbus.core.version import __version__ as __version__
     from agentbus.queues.dead_letters import Letter as Letter
     from agentbus.queues.delivery import Delivery as Delivery
     from agentbus.queues.ids import Priority as Priority
     from agentbus.queues.policy import Policy as Policy
-    from agentbus.queues.publish import Task as Task
     from agentbus.queues.retry import Backoff as Backoff, Bury as Bury, Retry as Retry
+    from agentbus.queues.task import Task as Task
     from agentbus.workers.async_worker import AsyncWorker as AsyncWorker
     from agentbus.workers.metrics import Durations as Durations
     from agentbus.workers.registry import Registered as Registered
@@ -48,6 +50,7 @@ _HOMES = {
     # Values
     **dict.fromkeys(("Backoff", "Bury", "Retry"), "queues.retry"),
     "Completion": "coordination.wait",
+    "Waiter": "coordination.waiters",
     "Delivery": "queues.delivery",
     **dict.fromkeys(("FlagState", "Hold"), "coordination.flags"),
     "Message": "coordination.message",
@@ -55,7 +58,7 @@ _HOMES = {
     "Letter": "queues.dead_letters",
     "Policy": "queues.policy",
     "Priority": "queues.ids",
-    "Task": "queues.publish",
+    "Task": "queues.task",
     # Statistics
     "Attendee": "admin.agents",
     "Consumer": "admin.stats:GroupConsumer",
@@ -66,11 +69,19 @@ _HOMES = {
     **dict.fromkeys(("Health", "HealthFinding"), "admin.health.findings"),
     "Metrics": "admin.metrics_reader",
     **dict.fromkeys(("Presence", "Topic"), "admin.project"),
+    **dict.fromkeys(("Project", "Projects"), "admin.projects"),
     "Registered": "workers.registry",
     **dict.fromkeys(
         (
             *("AgentBusError", "BackendUnavailable", "CommitInTransactionError", "ConfigError"),
-            *("EpochMismatch", "EventsLost", "FlagHeld", "HandlerFailed", "InvalidName"),
+            *(
+                "EpochMismatch",
+                "EventsLost",
+                "FlagFailed",
+                "FlagHeld",
+                "HandlerFailed",
+                "InvalidName",
+            ),
             *("InvalidPayload", "NoteExists", "NotFound", "NotHolder", "OutcomeUnknown"),
             *("QueueFull", "Refused", "ReplayTooOld", "StaleDelivery", "StaleLease"),
             *("TaskBuried", "TaskFailed", "TimedOut", "Unhealthy", "UnknownBackend", "UsageError"),

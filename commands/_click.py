@@ -7,8 +7,10 @@ from typing import Any
 
 import click
 
+from agentbus.commands._bare import actions_of, no_action, unknown_action
 from agentbus.commands._declare import GLOBAL, GROUPS, VERBS, Param, Verb, module
 from agentbus.commands._errors import tell
+from agentbus.commands._nearest import meant
 from agentbus.commands._output import to_stderr
 from agentbus.core.errors import EXIT_CODES, UsageError
 
@@ -21,16 +23,12 @@ def read(argv: Sequence[str], *, json: bool) -> int | tuple[Verb, dict[str, Any]
         found = root().main(
             list(argv),
             prog_name="agentbus",
-            complete_var="_AGENTBUS_COMPLETE",
             standalone_mode=False,
         )
     except click.ClickException as error:
         return _mistake(error, json)
     except click.exceptions.Exit as end:
         return end.exit_code
-    except SystemExit as end:
-        # Completion exits this way even without standalone mode.
-        return end.code if isinstance(end.code, int) else 1
     except (click.Abort, KeyboardInterrupt):
         return _INTERRUPTED
     return found if isinstance(found, tuple) else int(found or 0)
@@ -39,7 +37,7 @@ def read(argv: Sequence[str], *, json: bool) -> int | tuple[Verb, dict[str, Any]
 def root() -> click.Group:
     """Return the group of all verbs; each is imported when it is needed."""
     version = click.Option(
-        ["--version"],
+        ["-V", "--version"],
         is_flag=True,
         expose_value=False,
         is_eager=True,
@@ -55,6 +53,15 @@ def root() -> click.Group:
     )
 
 
+def help_text(name: str | None) -> str:
+    """Return the help of a verb, or of all."""
+    above = root().make_context("agentbus", [], resilient_parsing=True)
+    if name is None:
+        return f"{above.get_help()}\n"
+    command = _command(name)
+    return f"{command.get_help(click.Context(command, above, name, **command.context_settings))}\n"
+
+
 class _Verbs(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(VERBS)
@@ -67,29 +74,62 @@ class _Verbs(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0]
         if name not in VERBS and not name.startswith("-"):
-            import difflib
-
-            close = difflib.get_close_matches(name, VERBS, n=1)
-            hint = f"did you mean {close[0]!r}?" if close else "see 'agentbus --help'"
-            raise click.UsageError(f"there is no verb {name!r}; {hint}", ctx)
+            owners = [f"{one} {name}" for one in VERBS if _has(module(one).VERB, name)]
+            raise click.UsageError(f"there is no verb {name!r}{meant(name, VERBS, owners)}", ctx)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         for title, names in GROUPS.items():
             with formatter.section(title):
                 formatter.write_dl([(name, module(name).VERB.summary) for name in names])
+        from agentbus.commands._topics import TOPICS
+
+        with formatter.section("Topics"):
+            formatter.write_dl([(name, topic.summary) for name, topic in TOPICS.items()])
         with formatter.section("Exit codes"):
             formatter.write_dl([(str(code), meaning) for code, meaning in EXIT_CODES.items()])
 
 
 class _Command(click.Command):
-    examples: Sequence[str] = ()
+    verb: Verb
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        sections = {
+            "Actions": [*actions_of(self.verb).items()],
+            "Arguments": [
+                (str(one.metavar), one.help)
+                for one in self.verb.params
+                if not one.names and one.dest != "action"
+            ],
+        }
+        for title, rows in sections.items():
+            if rows:
+                with formatter.section(title):
+                    formatter.write_dl(rows)
+        everywhere = {param.dest for param in GLOBAL}
+        options = [
+            row
+            for param in self.get_params(ctx)
+            if isinstance(param, click.Option) and param.name not in everywhere
+            if (row := param.get_help_record(ctx)) is not None
+        ]
+        with formatter.section("Options"):
+            formatter.write_dl(options)
+        with formatter.section("Global options (agentbus help options)"):
+            formatter.write_text(" ".join(param.names[0] for param in GLOBAL))
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        if self.examples:
-            with formatter.section("Examples"):
-                for example in self.examples:
-                    formatter.write(f"{'':{formatter.current_indent}}{example}\n")
+        with formatter.section("Examples"):
+            for example in self.verb.examples:
+                formatter.write(f"{'':{formatter.current_indent}}{example}\n")
+
+
+class _NoAction(click.UsageError):
+    """Raised for an action that a verb lacks."""
+
+    def __init__(self, verb: Verb, word: str) -> None:
+        super().__init__(word)
+        self.verb = verb
 
 
 class _Type(click.ParamType[Any]):
@@ -105,16 +145,16 @@ class _Type(click.ParamType[Any]):
         try:
             return self.param.read(value)
         except ValueError as error:
-            self.fail(str(error), param, ctx)
+            if self.param.actions and ctx is not None and isinstance(ctx.command, _Command):
+                raise _NoAction(ctx.command.verb, value) from None
+            self.fail(f"{error}{meant(value, self.param.choices)}", param, ctx)
 
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[click.shell_completion.CompletionItem]:
-        return [
-            click.shell_completion.CompletionItem(choice)
-            for choice in self.param.choices
-            if choice.startswith(incomplete)
-        ]
+        from agentbus.commands._completion import items
+
+        return items(self.param, ctx, incomplete)
 
 
 def _command(name: str) -> click.Command:
@@ -140,7 +180,7 @@ def _command(name: str) -> click.Command:
         params=[_parameter(param) for param in verb.params] + [_option(p) for p in GLOBAL],
         context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     )
-    command.examples = verb.examples
+    command.verb = verb
     return command
 
 
@@ -182,12 +222,32 @@ def _mistake(error: click.ClickException, json: bool) -> int:
     if isinstance(error, click.exceptions.NoArgsIsHelpError):
         to_stderr(f"{error.format_message()}\n")
         return UsageError.exit_code
-    message = error.format_message().rstrip(".")
-    context = getattr(error, "ctx", None)
-    path = context.command_path if context is not None else "agentbus"
-    mistake = UsageError(message[:1].lower() + message[1:], hint=f"see '{path} --help'")
+    mistake = _described(error, json)
     tell(mistake, json=json)
     return mistake.exit_code
+
+
+def _described(error: click.ClickException, json: bool) -> UsageError:
+    if isinstance(error, _NoAction):
+        return unknown_action(error.verb, error.message)
+    context = getattr(error, "ctx", None)
+    command = None if context is None else context.command
+    if (
+        isinstance(error, click.MissingParameter)
+        and isinstance(command, _Command)
+        and getattr(error.param, "name", None) == "action"
+    ):
+        return no_action(command.verb, json=json)
+    message = error.format_message().rstrip(".")
+    if isinstance(error, click.NoSuchOption) and command is not None:
+        known = [name for param in command.params for name in param.opts]
+        message = f"there is no option {error.option_name!r}{meant(error.option_name, known)}"
+    path = "agentbus" if context is None else context.command_path
+    return UsageError(message[:1].lower() + message[1:], hint=f"see '{path} --help'")
+
+
+def _has(verb: Verb, action: str) -> bool:
+    return any(usage.split()[0] == action for usage in actions_of(verb))
 
 
 def _show_version(ctx: click.Context, _param: click.Parameter, wished: bool) -> None:

@@ -27,7 +27,8 @@ class Param:
     """An argument or an option, by its usage: `QUEUE`, `--json`, `--max, --limit N`.
 
     An option without a word for its value, and without choices, is a flag. `dest` is the name of the
-    value, by default the argument's or the option's first one.
+    value, by default the argument's or the option's first one. `actions` has the usage of each action
+    that an argument can name, and what it does; `values` the kind of value that a shell completes.
     """
 
     def __init__(
@@ -41,6 +42,8 @@ class Param:
         many: bool = False,
         required: bool = False,
         choices: Sequence[str] = (),
+        actions: Mapping[str, str] = {},
+        values: str = "",
     ) -> None:
         words = usage.split(", ") if usage[:2] == "--" and usage[2] != " " else []
         if words:
@@ -55,6 +58,8 @@ class Param:
         self.many = many
         self.required = required
         self.choices = choices
+        self.actions = actions
+        self.values = values
 
     def initial(self) -> Any:
         """Return the value of a parameter that was not given."""
@@ -74,7 +79,8 @@ class Param:
 class Verb:
     """A verb's name, its help, and its parameters.
 
-    `subject` is the parameter that the operations log records as the key; `local` verbs need no bus.
+    `subject` is the parameter that the operations log records as the key. An `unconfigured` verb runs
+    even if the settings are wrong, and is not logged.
     `goes_with` names the actions and options of which one must be given with an option, `excludes`
     the options that must not be; `_together.check` checks both.
     """
@@ -87,7 +93,7 @@ class Verb:
         text: str = "",
         examples: Sequence[str] = (),
         subject: str | None = None,
-        local: bool = False,
+        unconfigured: bool = False,
         goes_with: Mapping[str, Sequence[str]] = {},
         excludes: Mapping[str, Sequence[str]] = {},
     ) -> None:
@@ -97,7 +103,7 @@ class Verb:
         self.params = params
         self.examples = examples
         self.subject = subject
-        self.local = local
+        self.unconfigured = unconfigured
         self.goes_with = goes_with
         self.excludes = excludes
 
@@ -151,9 +157,9 @@ class Call:
         """Open the backend of the settings, for `run` and `each`, and return its scope."""
         from agentbus.store.scope import enter
 
-        self._backend, scope = enter(self.settings)
+        self._backend, self._scope = enter(self.settings)
         self._link = self._backend.link()
-        return scope
+        return self._scope
 
     def run(self, op: Op[T], *, patience: float = 0.0) -> T:
         """Run an operation on the scope that `enter` returned, and return its result."""
@@ -161,7 +167,7 @@ class Call:
 
         assert self._link is not None
         if patience:
-            return driver.run(self._link, self._attempt(op, patience=patience))
+            return driver.run(self._link, self._attending(op, patience))
         return driver.at_once(self._link, op, self.settings.deadline, self._attempt, _prepare)
 
     def each(self, op: Op[None], *, patience: float = 0.0) -> Iterator[Any]:
@@ -169,7 +175,21 @@ class Call:
         from agentbus.store.driver import iterate
 
         assert self._link is not None
-        return iterate(self._link, self._attempt(op, patience=patience))
+        if patience:
+            return iterate(self._link, self._attending(op, patience))
+        return iterate(self._link, self._attempt(op))
+
+    def attend(self) -> None:
+        """Record the session that used the agent's name, after a verb that was quick."""
+        if self._link is not None and self._scope.attended < 0:
+            from agentbus.store import driver
+
+            driver.run(self._link, self._scope.attend())
+
+    def _attending(self, op: Op[T], patience: float) -> Op[T]:
+        from agentbus.store.sessions import attending
+
+        return self._attempt(attending(self._scope, op), patience=patience)
 
     def _attempt(self, op: Op[T], elapsed: float = 0.0, *, patience: float = 0.0) -> Op[T]:
         from agentbus.store.operation import attempt
@@ -212,16 +232,10 @@ def body(
     return argument
 
 
-def actions(*names: str) -> Param:
-    """Declare the argument that names a verb's action."""
-    listed = f"{', '.join(names[:-1])} or {names[-1]}."
-    return Param("ACTION", listed, required=True, choices=names)
-
-
 # The two ways to name the one flag of a verb.
 FLAG = (
-    Param("NAME", "The flag."),
-    Param("--flag NAME", "The flag."),
+    Param("NAME", "The flag.", values="flag"),
+    Param("--flag NAME", "The flag.", values="flag"),
 )
 
 
@@ -256,37 +270,27 @@ def seconds(text: str) -> float:
     return found
 
 
-def number(wanted: str, fits: Callable[[float], bool]) -> Convert:
-    """Return the conversion of a number that fits; `wanted` says which do."""
-
-    def convert(text: str) -> float:
-        try:
-            found = float(text)
-        except ValueError:
-            found = float("nan")
-        if not (text.isascii() and fits(found)):
-            raise ValueError(f"{text!r} is not {wanted}")
-        return found
-
-    return convert
-
-
 def tags(text: str) -> list[str]:
     """Convert tags separated by commas."""
     return [tag.strip() for tag in text.split(",") if tag.strip()]
 
 
 GLOBAL = (
-    Param("--agent ID", "The agent's name. [AGENTBUS_AGENT]"),
+    Param("--agent ID", "The agent's name. [AGENTBUS_AGENT]", values="agent"),
     Param("--project, --project-prefix PREFIX", "Key prefix (project). [AGENTBUS_PROJECT]"),
     Param(
         "--url, --redis-url URL", "URL of the server; default: the embedded server. [AGENTBUS_URL]"
     ),
     Param("--json", "Print one JSON object a line. [AGENTBUS_JSON=1]"),
     Param(
+        "--format",
+        "json: the same as --json; text overrides AGENTBUS_JSON.",
+        choices=("text", "json"),
+    ),
+    Param(
         "--log-level LEVEL", "Log level: debug, info, warning, error or off. [AGENTBUS_LOG_LEVEL]"
     ),
-    Param("--config FILE", "The config file. [AGENTBUS_CONFIG]"),
+    Param("--config FILE", "The config file. [AGENTBUS_CONFIG]", values="file"),
     Param(
         "--deadline S",
         "Give up on an unresponsive server after S seconds. [AGENTBUS_DEADLINE]",
@@ -297,7 +301,7 @@ GLOBAL = (
 GROUPS = {
     "Talk": ("speak", "overhear", "monitor"),
     "Notes": ("jot", "recall", "list", "forget"),
-    "Flags": ("announce", "await", "satisfy", "release", "hold"),
+    "Flags": ("announce", "await", "satisfy", "fail", "release", "hold"),
     "Work": (
         *("publish", "work", "result", "route", "ask", "dlq", "pause", "halt", "resume", "agent"),
         *("bus", "metrics", "rerun", "tidy"),
@@ -305,9 +309,10 @@ GROUPS = {
     "Pipeline": ("archive", "replay", "report", "spark"),
     "Events": ("events", "outbox", "consume", "supervise", "quarantine"),
     "Housekeeping": (
-        *("whoami", "doctor", "health", "acl", "clear", "server"),
-        *("torture", "completion"),
+        *("whoami", "doctor", "health", "projects", "acl", "clear", "server"),
+        "torture",
     ),
+    "Help": ("help", "version", "completion"),
 }
 VERBS = tuple(name for group in GROUPS.values() for name in group)
 # Verbs whose names are keywords or builtins of Python.

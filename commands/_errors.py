@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from agentbus.commands._output import ReaderGone, plain, to_json, to_stderr
 from agentbus.core.errors import AgentBusError
+from agentbus.core.settings import variable
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 _INTERRUPTED = 130
 _READER_GONE = 141
@@ -37,6 +42,23 @@ def _advice(error: BaseException) -> str:
         if place := installation.foreign_distribution():
             return f"another project's 'agentbus' ({place}) is installed here, too: {installation.REMEDY}"
     return "this is a bug, or an error of the operating system: see the log, and report it"
+
+
+def json_wished(argv: Sequence[str]) -> bool:
+    """Report whether errors of this command line itself must be JSON."""
+    before = list(argv)
+    if "--" in before:
+        before = before[: before.index("--")]
+    shapes = [word[9:] for word in before if word[:9] == "--format="]
+    shapes += [before[at] for at in range(1, len(before)) if before[at - 1] == "--format"]
+    if "--json" in before or "json" in shapes:
+        return True
+    switch = variable("AGENTBUS_JSON")
+    if "text" in shapes or not switch:
+        return False
+    from agentbus.core.settings_check import ON
+
+    return switch.lower() in ON
 
 
 def tell(error: AgentBusError, *, json: bool) -> None:

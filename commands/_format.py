@@ -1,4 +1,4 @@
-"""Formats figures: tables of at most 100 columns, ages, rates, durations."""
+"""Formats figures: tables, ages, rates, durations."""
 
 from __future__ import annotations
 
@@ -15,8 +15,23 @@ if TYPE_CHECKING:
 
     T = TypeVar("T")
 
-WIDTH = 100
 _SPANS = ((86_400.0, "d"), (3_600.0, "h"), (60.0, "m"), (1.0, "s"))
+# On a terminal that is too narrow: the width to which names are folded, and the cells that say nothing.
+_FOLDED = 16
+_NOTHING = ("0", "-", "")
+# Rows that are drawn at a time, and a width that no table has.
+_PAGE, _UNLIMITED = 200, 100_000
+
+
+class Critical(str):
+    """A cell that is red on a terminal with colours."""
+
+    __slots__ = ()
+
+
+def critical(text: str, when: bool) -> str:
+    """Return the text of a cell, as `Critical` when it is."""
+    return Critical(text) if when else text
 
 
 def show(
@@ -29,31 +44,135 @@ def show(
 ) -> None:
     """Print a table with a row for each value, or each value's fields as JSON.
 
-    `columns` maps each heading to the function that formats a cell; the first `left` columns may be
-    truncated.
+    `columns` maps each heading to the function that formats a cell; the first `left` columns are aligned
+    to the left.
     """
     if out.json:
         for one in found:
             out.record(fields(one), "")
+    elif found:
+        rows = [[cell(one) for cell in columns.values()] for one in found]
+        table(out, [*columns], rows, [at >= left for at in range(len(columns))])
+
+
+def table(
+    out: Out,
+    headings: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    right: Sequence[bool],
+    indent: int = 0,
+) -> None:
+    """Print a table: as wide as it is into a file or a pipe, fitted to the width of a terminal."""
+    rows = [[critical(plain(cell), isinstance(cell, Critical)) for cell in row] for row in rows]
+    if out.is_terminal():
+        _draw(out, headings, rows, right, indent)
         return
-    if not found:
-        return
-    head = [*columns]
-    rows = [[plain(cell(one)) for cell in columns.values()] for one in found]
-    widths = [max(len(row[at]) for row in (head, *rows)) for at in range(len(head))]
-    over = sum(widths) + 2 * (len(widths) - 1) - WIDTH
-    while over > 0:
-        at = max(range(left), key=lambda one: widths[one])
-        if widths[at] <= 8:
+    lines = [headings, *rows]
+    widths = [max(map(_width, column)) for column in zip(*lines, strict=True)]
+    for line in lines:
+        cells = [
+            " " * (width - _width(cell)) + cell if to_right else cell + " " * (width - _width(cell))
+            for cell, width, to_right in zip(line, widths, right, strict=True)
+        ]
+        out.record({}, f"{' ' * indent}{'  '.join(cells)}".rstrip())
+
+
+def _draw(
+    out: Out,
+    headings: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    right: Sequence[bool],
+    indent: int,
+) -> None:
+    """Draw a table on a terminal; what does not fit is folded, and figures beyond that are left out."""
+    import io
+    import shutil
+
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    columns = [*zip(*rows, strict=True)]
+    wide = shutil.get_terminal_size().columns
+    shown, gap, widths = _fit(headings, columns, right, wide - indent)
+    coloured = out.is_coloured()
+    text = io.StringIO()
+    # Its width is beyond every table: the widths of the columns are given.
+    console = Console(
+        file=text,
+        width=_UNLIMITED,
+        force_terminal=coloured,
+        color_system="standard" if coloured else None,
+    )
+    # A page at a time, because drawing thousands of rows takes seconds.
+    for start in range(0, len(rows), _PAGE):
+        drawn = Table(
+            box=None, pad_edge=False, padding=(0, gap, 0, 0), header_style="", show_header=not start
+        )
+        for at in shown:
+            drawn.add_column(
+                Text(headings[at]),
+                width=widths[at],
+                justify="right" if right[at] else "left",
+                overflow="fold",
+            )
+        for row in rows[start : start + _PAGE]:
+            red = ["bold red" if isinstance(cell, Critical) else "" for cell in row]
+            drawn.add_row(*(Text(row[at], red[at]) for at in shown))
+        console.print(drawn)
+        for line in text.getvalue().splitlines():
+            out.drawn(f"{' ' * indent}{line}".rstrip())
+        text.seek(0)
+        text.truncate()
+    hidden = [at for at in range(len(headings)) if at not in shown]
+    said = [headings[at] for at in hidden if not _says_nothing(columns[at])]
+    if said:
+        out.warn(f"no room for {', '.join(said)}; a wider terminal, a pipe or --json shows all")
+
+
+def _fit(
+    headings: Sequence[str],
+    columns: Sequence[Sequence[str]],
+    right: Sequence[bool],
+    wide: int,
+) -> tuple[list[int], int, list[int]]:
+    """Return the columns that fit, the gap between them and the width of each column."""
+    widths: list[int] = [
+        max(map(_width, [*heading.split(), *column]))
+        for heading, column in zip(headings, columns, strict=True)
+    ]
+    shown: list[int] = [*range(len(headings))]
+
+    def over(gap: int) -> int:
+        return sum(widths[at] for at in shown) + gap * (len(shown) - 1) - wide
+
+    gap = 2 if over(2) <= 0 else 1
+    for at in reversed(range(len(headings))):
+        if over(gap) > 0 and right[at] and _says_nothing(columns[at]):
+            shown.remove(at)
+    while over(gap) > 0:
+        at = max(shown, key=lambda one: (not right[one], widths[one]))
+        if right[at] or widths[at] <= _FOLDED:
             break
         widths[at] -= 1
-        over -= 1
-    for row in (head, *rows):
-        cells = [
-            cut(cell, width).ljust(width) if at < left else cell.rjust(width)
-            for at, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        out.record({}, "  ".join(cells).rstrip())
+    while over(gap) > 0 and right[shown[-1]]:
+        shown.pop()
+    while over(gap) > 0 and max(widths[at] for at in shown) > 1:
+        widths[max(shown, key=lambda one: widths[one])] -= 1
+    return shown, gap, widths
+
+
+def _says_nothing(column: Sequence[str]) -> bool:
+    return all(cell in _NOTHING and not isinstance(cell, Critical) for cell in column)
+
+
+def _width(text: str) -> int:
+    """Return how many columns of a terminal a text takes."""
+    if text.isascii():
+        return len(text)
+    from rich.cells import cell_len
+
+    return cell_len(text)
 
 
 def pairs(out: Out, named: Mapping[str, object]) -> None:

@@ -27,6 +27,11 @@ _LOGGED = (
     *("verb", "event", "consumer", "stream", "pid", "exit", "signal", "crash_count"),
     *("window_seconds", "reason", "error", "lost"),
 )
+# Those of failed runs and burials of tasks.
+_OF_RUNS = (
+    *("verb", "agent", "project", "queue", "group", "id", "attempt", "outcome", "error"),
+    "duration_ms",
+)
 
 
 @contextlib.contextmanager
@@ -44,6 +49,38 @@ def warned(call: Call) -> Iterator[None]:
         logger.removeHandler(handler)
 
 
+@contextlib.contextmanager
+def failures_logged(call: Call) -> Iterator[None]:
+    """Write the library's warnings and errors to the operations log, such as failed runs of tasks."""
+    handler = _Writing(call)
+    logger = logging.getLogger("agentbus")
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+
+
+class _Writing(logging.Handler):
+    def __init__(self, call: Call) -> None:
+        super().__init__(logging.WARNING)
+        self._call = call
+
+    def emit(self, record: logging.LogRecord) -> None:
+        _write(self._call, record, _OF_RUNS)
+
+
+def _write(call: Call, record: logging.LogRecord, names: Sequence[str]) -> dict[str, object]:
+    """Write a record to the operations log, and return its fields."""
+    fields = {key: getattr(record, key) for key in names if hasattr(record, key)}
+    if record.exc_info and record.exc_info[1] is not None:
+        from agentbus.queues.claimed import error_text
+
+        fields["traceback"] = error_text(record.exc_info[1])[1]
+    oplog.write(record.levelname.lower(), call.settings.log_level, fields)
+    return fields
+
+
 class _Telling(logging.Handler):
     def __init__(self, call: Call) -> None:
         super().__init__(logging.INFO)
@@ -51,9 +88,9 @@ class _Telling(logging.Handler):
         self._last: dict[str, str] = {}
 
     def emit(self, record: logging.LogRecord) -> None:
-        fields = {key: getattr(record, key) for key in _LOGGED if hasattr(record, key)}
-        oplog.write(record.levelname.lower(), self._call.settings.log_level, fields)
-        shown = "event" in fields and fields.get("verb") != "route"
+        of_task = getattr(record, "verb", None) == "work"
+        fields = _write(self._call, record, _OF_RUNS if of_task else _LOGGED)
+        shown = of_task or ("event" in fields and fields.get("verb") != "route")
         if shown or record.levelno < logging.WARNING:
             # The record on stdout reports it; there is none for rules that a router refuses.
             return

@@ -7,7 +7,7 @@ import sys
 import time
 
 from agentbus.commands._declare import Args, Call, parse
-from agentbus.core.settings import json_wished, resolve
+from agentbus.core.settings import resolve
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def main() -> NoReturn:
     try:
         code = run(sys.argv[1:])
     except BaseException as error:  # noqa: BLE001 (the last word to the user)
-        from agentbus.commands._errors import told
+        from agentbus.commands._errors import json_wished, told
 
         code, _ = told(error, "agentbus", json=json_wished(sys.argv[1:]))
     # The interpreter's own farewell takes longer than a verb; nothing is left to flush. Only Spark has
@@ -48,9 +48,15 @@ def _fill_descriptors() -> None:
 
 def run(argv: Sequence[str]) -> int:
     """Run one command line and return its exit code."""
-    found = None if "_AGENTBUS_COMPLETE" in os.environ else parse(argv)
+    if "_AGENTBUS_COMPLETE" in os.environ:
+        from agentbus.commands._click import root
+        from agentbus.commands._completion import complete
+
+        return complete(root())
+    found = parse(argv)
     if found is None:
         from agentbus.commands._click import read
+        from agentbus.commands._errors import json_wished
 
         outcome = read(argv, json=json_wished(argv))
         if isinstance(outcome, int):
@@ -66,19 +72,45 @@ def call(verb: Verb, values: dict[str, Any], module: Any) -> int:
     began = time.monotonic()
     settings = None
     flags = {key: values.pop(key) for key in _GLOBAL_FLAGS}
-    flags["json"] = values.pop("json") or None
+    shape = values.pop("format")
+    flags["json"] = True if values.pop("json") else None if shape is None else shape == "json"
     try:
-        settings = resolve(flags)
-        code = int(module.run(Call(Args(values), settings)) or 0)
+        settings = _no_settings(flags) if verb.unconfigured else resolve(flags)
+        made = Call(Args(values), settings)
+        code = int(module.run(made) or 0)
+        made.attend()
         outcome = "ok" if code == 0 else f"exit {code}"
     except BaseException as error:  # noqa: BLE001 (told, logged, and turned into a code)
         from agentbus.commands._errors import told
 
-        json = json_wished(()) if settings is None else settings.json
-        code, outcome = told(error, verb.name, json=json or bool(flags["json"]))
+        json = _as_json(flags) if settings is None else settings.json
+        code, outcome = told(error, verb.name, json=json)
     if settings is not None:
         _log(verb, values, settings, began, code, outcome)
     return code
+
+
+def _no_settings(flags: dict[str, Any]) -> Settings:
+    """Return settings for a verb that must work where they are wrong; they turn the log off."""
+    from agentbus.core.settings import Settings as Made
+
+    return Made(
+        agent="",
+        project="",
+        url=None,
+        json=_as_json(flags),
+        log_level="off",
+        deadline=0.0,
+        max_body=0,
+        sources={},
+    )
+
+
+def _as_json(flags: dict[str, Any]) -> bool:
+    """Tell whether JSON is wanted where the settings cannot tell."""
+    from agentbus.commands._errors import json_wished
+
+    return json_wished(()) if flags["json"] is None else bool(flags["json"])
 
 
 def _log(

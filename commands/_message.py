@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 # The fields that every entry may have; other fields belong to a notice of the bus.
 _OWN = ("id", "agent_id", "topic", "message", "timestamp", "event")
-_NUMBERS = frozenset(("missed", "token"))
+_NUMBERS = frozenset(("missed", "skipped", "token"))
 
 
 def pair(entry_id: str, named: dict[str, str]) -> tuple[str, dict[str, str]]:
@@ -20,19 +20,22 @@ def pair(entry_id: str, named: dict[str, str]) -> tuple[str, dict[str, str]]:
     return entry_id, named
 
 
-def show_message(out: Out, message: Message) -> None:
-    """Print a message as `show` prints its entry."""
+def show_message(out: Out, message: Message, project: str) -> None:
+    """Print a message as `show` prints its entry, with its project as one more field of JSON."""
     named = {"agent_id": message.agent_id, "message": message.text}
     named |= {} if message.topic is None else {"topic": message.topic}
     named |= {} if message.event is None else {"event": message.event}
-    show(out, message.id, {**named, **(message.details or {})})
+    show(out, message.id, {**named, **(message.details or {})}, project)
 
 
-def show(out: Out, entry_id: str, named: dict[str, str]) -> None:
-    """Print an entry; a gap is a warning on stderr unless the output is JSON."""
+def show(out: Out, entry_id: str, named: dict[str, str], project: str | None = None) -> None:
+    """Print an entry; a gap or a skip is a warning on stderr unless the output is JSON."""
     event, topic, said = named.get("event"), named.get("topic"), named.get("message", "")
     if event == "gap" and not out.json:
         out.warn(f"{said}; they are gone for good")
+        return
+    if event == "skipped" and not out.json:
+        out.warn(f"{said}; 'agentbus overhear --since {entry_id}' prints them")
         return
     at = id_time(entry_id)
     if out.json:
@@ -43,6 +46,8 @@ def show(out: Out, entry_id: str, named: dict[str, str]) -> None:
             "message": said,
             "timestamp": rfc3339(at, milliseconds=True),
         }
+        if project is not None:
+            fields["project"] = project
         if event is not None:
             fields["event"] = event
         for key, value in named.items():

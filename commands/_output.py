@@ -11,6 +11,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
+_RED, _RESET = "\x1b[1;31m", "\x1b[0m"
+
+
 class ReaderGone(Exception):
     """Raised when the reader of stdout has closed it."""
 
@@ -21,9 +24,19 @@ class Out:
     def __init__(self, *, json: bool) -> None:
         self.json = json
 
-    def record(self, fields: Mapping[str, object], text: str) -> None:
-        """Write one record, unbuffered."""
-        self._write((f"{to_json(fields)}\n" if self.json else f"{plain(text)}\n").encode())
+    def record(self, fields: Mapping[str, object], text: str, red: str = "") -> None:
+        """Write one record, unbuffered; `red` is the part of the text to colour on a terminal."""
+        if self.json:
+            self._write(f"{to_json(fields)}\n".encode())
+            return
+        text, red = plain(text), plain(red)
+        if red and self.is_coloured():
+            text = text.replace(red, f"{_RED}{red}{_RESET}", 1)
+        self.drawn(text)
+
+    def drawn(self, line: str) -> None:
+        """Write a line unchanged."""
+        self._write(f"{line}\n".encode())
 
     def exactly(self, data: bytes) -> None:
         """Write bytes unchanged; for a terminal, escape control characters and end with a newline."""
@@ -36,6 +49,13 @@ class Out:
     def is_terminal(self) -> bool:
         """Tell whether stdout is a terminal."""
         return os.isatty(1)
+
+    def is_coloured(self) -> bool:
+        """Tell whether stdout is a terminal that shows colours, and the user wants them."""
+        from agentbus.core.settings import variable
+
+        dumb = variable("TERM") in (None, "dumb")
+        return self.is_terminal() and not dumb and variable("NO_COLOR") is None
 
     def warn(self, text: str) -> None:
         """Write a warning to stderr."""

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from agentbus.commands.publish import payload
+from agentbus.commands._payload import json_or_text
 from agentbus.core import envelope
+from agentbus.core.context import is_traceparent
 from agentbus.core.errors import InvalidPayload
 from agentbus.queues.retry import Bury, Retry
 
@@ -31,16 +32,17 @@ _LAST_WORDS = 5.0
 _GLANCE = 0.5
 _PIECE = 65536
 _FIELDS = ("queue", "group", "attempt", "priority")
-# A program that handles a task does not need the secret that signs webhooks.
-_KEPT_BACK = "AGENTBUS_WEBHOOK_SECRET"
+# A program that handles a task does not need the secret that signs webhooks, and is part of the task's
+# trace, not of that in which its worker was started.
+_KEPT_BACK = ("AGENTBUS_WEBHOOK_SECRET", "TRACEPARENT", "TRACESTATE")
 VARIABLES = tuple(f"AGENTBUS_{name.upper()}" for name in ("task_id", *_FIELDS, *envelope.META))
 
 
-class ProgramFailed(Exception):
+class ProgramFailed(Retry):
     """Raised when a program failed; a note has the end of its stderr."""
 
-    def __init__(self, message: str, stderr: str = "") -> None:
-        super().__init__(message)
+    def __init__(self, message: str, stderr: str = "", *, after: float | None = None) -> None:
+        super().__init__(message, after=after)
         if stderr:
             self.add_note(stderr)
 
@@ -54,12 +56,11 @@ class ProgramRefused(ProgramFailed, Bury):
     """Raised when a program exits with EX_DATAERR: its task must not be retried."""
 
 
-class ProgramStopped(ProgramFailed, Retry):
+class ProgramStopped(ProgramFailed):
     """Raised when a program was killed because its worker stops; the task is retried at once."""
 
     def __init__(self, message: str, stderr: str = "") -> None:
-        super().__init__(message, stderr)
-        self.after = 0.0
+        super().__init__(message, stderr, after=0.0)
 
 
 class Program:
@@ -76,7 +77,7 @@ class Program:
     ) -> None:
         self._command = list(command)
         self._environment = {
-            k: v for k, v in environment.items() if k not in (*VARIABLES, _KEPT_BACK)
+            k: v for k, v in environment.items() if k not in (*VARIABLES, *_KEPT_BACK)
         }
         self._timeout = timeout
         self._limit = limit
@@ -153,7 +154,7 @@ class Program:
         text = bytes(run.stdout).decode("utf-8", "backslashreplace").rstrip("\n")
         if not text.strip():
             return None
-        result = payload(text)
+        result = json_or_text(text)
         try:
             if run.overflowed:
                 raise InvalidPayload(f"it printed more than {self._limit} bytes")
@@ -285,7 +286,9 @@ def _fields(delivery: Delivery) -> dict[str, str]:
     """Return a task's fields as environment variables, without empty ones."""
     found = {name: getattr(delivery, name) for name in (*_FIELDS, *envelope.META)}
     found["task_id"] = delivery.id
-    return {
+    trace = found["traceparent"]
+    named = {"TRACEPARENT": trace} if is_traceparent(trace) else {}
+    return named | {
         f"AGENTBUS_{name.upper()}": orjson.dumps(value).decode()
         if isinstance(value, (dict, list))
         else str(value)

@@ -8,19 +8,22 @@ import signal
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from typing import TypeVar
+
+    T = TypeVar("T", bound=Callable[[int, object], object])
 
 ENDING = (signal.SIGINT, signal.SIGTERM)
 
 
 @contextlib.contextmanager
-def heard(act: Callable[[int, object], object], *numbers: signal.Signals) -> Iterator[None]:
+def heard(act: T, *numbers: signal.Signals) -> Iterator[T]:
     """Call a function for these signals (default: SIGINT and SIGTERM); restore the old handlers at the end.
 
     Only for the main thread.
     """
     before = {number: signal.signal(number, act) for number in numbers or ENDING}
     try:
-        yield
+        yield act
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

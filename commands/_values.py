@@ -1,4 +1,4 @@
-"""Prints values of the bus: as JSON fields, or as a line of text."""
+"""Prints values of the bus, as JSON fields or as a line of text, and converts numbers."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ from agentbus.core.clock import rfc3339
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
     from typing import Any
 
+    from agentbus.commands._declare import Convert
     from agentbus.commands._output import Out
     from agentbus.coordination.flags import FlagState
     from agentbus.coordination.notes import Note
     from agentbus.coordination.wait import Completion
+    from agentbus.coordination.waiters import Waiter
 
 
 def fields(record: Any, *names: str) -> dict[str, Any]:
@@ -27,19 +30,26 @@ def fields(record: Any, *names: str) -> dict[str, Any]:
     return found
 
 
+def with_old(fields: dict[str, Any], **old: str) -> dict[str, Any]:
+    """Return JSON fields with their names of 0.1.0 beside them, which go in 0.3.0: `by="agent_id"`."""
+    return fields | {name: fields[now] for name, now in old.items()}
+
+
 def note(out: Out, found: Note, *, value: bool) -> None:
     """Print a note, with or without its value."""
     at = rfc3339(found.timestamp)
-    shown = fields(found) | {"timestamp": at}
-    if not value:
-        del shown["value"]
+    shown: dict[str, Any] = {"key": found.key}
+    if value:
+        shown["value"] = found.value
+    shown |= {"agent_id": found.author, "timestamp": at, "tags": list(found.tags)}
+    shown = with_old(shown, author="agent_id")
     tags = f" [{','.join(found.tags)}]" if found.tags else ""
     text = f"{found.key}{tags} {found.author} {at}"
     out.record(shown, f"{found.key}{tags} {found.value}" if value else text)
 
 
-def flag(out: Out, state: FlagState) -> None:
-    """Print a flag's state."""
+def flag(out: Out, state: FlagState, waiting: Sequence[Waiter] = ()) -> None:
+    """Print a flag's state, and who waits for it."""
     at = None if state.timestamp is None else rfc3339(state.timestamp)
     text = f"{state.flag} {state.state}"
     if state.agent_id is not None:
@@ -50,21 +60,32 @@ def flag(out: Out, state: FlagState) -> None:
         text += f" for {state.ttl:g} s more"
     if state.note:
         text += f": {state.note}"
-    out.record(fields(state) | {"timestamp": at}, text)
+    shown = fields(state) | {"timestamp": at}
+    if waiting:
+        shown["waiting"] = [
+            {"until": one.until, "agent_id": one.agent_id, "since": rfc3339(one.since)}
+            for one in waiting
+        ]
+        text += "".join(
+            f"; {one.agent_id} waits until {one.until} since {rfc3339(one.since)}"
+            for one in waiting
+        )
+    out.record(shown, text)
 
 
 def completion(out: Out, met: Completion) -> None:
     """Print the completion of a flag."""
     at = None if met.at is None else rfc3339(met.at, milliseconds=met.at % 1 > 0)
-    shown: dict[str, object] = {
+    shown: dict[str, Any] = {
         "flag": met.flag,
         "state": met.state,
-        "by": met.by,
-        "at": at,
+        "agent_id": met.by,
+        "timestamp": at,
         "waited_ms": round(met.waited * 1000, 3),
     }
     if met.note is not None:
         shown["note"] = met.note
+    shown = with_old(shown, by="agent_id", at="timestamp")
     text = f"{met.flag} {met.state}" + (f" by {met.by}" if met.by else "")
     text += (f" at {at}" if at else "") + (f": {met.note}" if met.note else "")
     out.record(shown, text)
@@ -73,10 +94,25 @@ def completion(out: Out, met: Completion) -> None:
 def result(out: Out, task_id: str, found: object) -> None:
     """Print a task's result: text unchanged, other values as JSON, None as nothing."""
     if out.json:
-        out.record({"id": task_id, "result": found}, "")
+        out.record(with_old({"task_id": task_id, "result": found}, id="task_id"), "")
     elif isinstance(found, str):
         out.exactly(found.encode() if found.endswith("\n") else found.encode() + b"\n")
     elif found is not None:
         import orjson
 
         out.record({}, orjson.dumps(found).decode())
+
+
+def number(wanted: str, fits: Callable[[float], bool]) -> Convert:
+    """Return the conversion of a number that fits; `wanted` says which do."""
+
+    def convert(text: str) -> float:
+        try:
+            found = float(text)
+        except ValueError:
+            found = float("nan")
+        if not (text.isascii() and fits(found)):
+            raise ValueError(f"{text!r} is not {wanted}")
+        return found
+
+    return convert

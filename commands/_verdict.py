@@ -6,8 +6,9 @@ import time
 from itertools import islice
 from typing import TYPE_CHECKING, Protocol
 
-from agentbus.commands._format import WIDTH, cut
+from agentbus.commands._format import cut
 from agentbus.commands._output import plain
+from agentbus.commands._values import with_old
 from agentbus.core.clock import rfc3339
 
 if TYPE_CHECKING:
@@ -16,8 +17,8 @@ if TYPE_CHECKING:
     from agentbus.commands._output import Out
     from agentbus.torture.verdict import Verdict
 
-# How many examples of a violation are shown, and how many characters of each.
-_EXAMPLES, _WIDEST = 3, 160
+# How many examples of a violation are shown, and how many characters of each; how long a line is.
+_EXAMPLES, _WIDEST, _LINE = 3, 160, 80
 
 
 class Clearable(Protocol):
@@ -31,7 +32,7 @@ def tell(out: Out, verdict: Verdict, history: str | None, again: str) -> None:
     """Print a verdict, where its history is if it is kept, and the command that repeats it."""
     word = _word(verdict)
     fields = {
-        "time": rfc3339(time.time(), milliseconds=True),
+        "timestamp": rfc3339(time.time(), milliseconds=True),
         "mode": verdict.mode,
         "control": verdict.control,
         "seed": verdict.seed,
@@ -50,6 +51,7 @@ def tell(out: Out, verdict: Verdict, history: str | None, again: str) -> None:
         "history": history,
         "again": again,
     }
+    fields = with_old(fields, time="timestamp")
     out.record(fields, "") if out.json else _text(out, verdict, word, history, again)
 
 
@@ -87,7 +89,7 @@ def _pairs(title: str, values: Mapping[str, object]) -> list[str]:
     lines = [f"  {title}:"]
     for name, value in values.items():
         pair = f" {name} {_figure(value)},"
-        if len(lines[-1]) + len(pair) > WIDTH:
+        if len(lines[-1]) + len(pair) > _LINE:
             lines.append("   ")
         lines[-1] += pair
     return [*lines[:-1], lines[-1].removesuffix(",") if values else f"{lines[0]} none"]

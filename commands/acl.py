@@ -23,7 +23,6 @@ VERB = Verb(
         "openssl rand -hex 32 | tee shop.password | agentbus acl --password-stdin",
         "agentbus acl --user watcher --read-only --file >> users.acl",
     ),
-    local=True,
 )
 
 

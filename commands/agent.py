@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from agentbus.commands import _format, _together, _values
-from agentbus.commands._declare import Call, Param, Verb, actions, seconds
+from agentbus.commands._bare import actions
+from agentbus.commands._declare import Call, Param, Verb, seconds
 from agentbus.commands._format import count
 from agentbus.commands._output import plain
 from agentbus.commands.pause import named, show_confirmed, show_resumed
@@ -20,8 +21,16 @@ if TYPE_CHECKING:
 VERB = Verb(
     "agent",
     "List, pause, resume and remove agents and workers.",
-    actions("list", "get", "pause", "resume", "delete"),
-    Param("NAME", "A worker, or an agent (all of its workers)."),
+    actions(
+        {
+            "list": "Print each agent, the flags it holds, the messages it has not heard, its workers.",
+            "get NAME": "Print every field of a worker, or of each of an agent's workers.",
+            "pause NAME": "Take no new tasks; running ones continue. Also for an agent's later workers.",
+            "resume NAME": "Take tasks again.",
+            "delete NAME": "Finish running tasks and stop; the tasks of a dead worker go to others.",
+        }
+    ),
+    Param("NAME", "A worker, or an agent (all of its workers).", values="worker"),
     Param("--all", "With list: include those last seen more than an hour ago."),
     Param("--why TEXT", "With pause: the reason, shown in listings."),
     Param(
@@ -29,16 +38,12 @@ VERB = Verb(
         "Wait S seconds for the workers to confirm (5 with pause, 30 with delete).",
         convert=seconds,
     ),
-    text="'list' prints each agent with the flags it holds and the messages it has not heard, and a"
-    " line for each of its workers. 'get' prints every field of a worker. 'pause' also applies to"
-    " workers that the agent starts later; running tasks continue. 'delete' makes workers finish"
-    " their running tasks and stop; the tasks of a dead worker are handed over to others. If a live"
-    " worker did not comply in time, exit 3; the order remains in force. No such worker or agent:"
-    " exit 5. JSON: worker, agent_id, queue, group, state, alive, age, seen, started, done, failed,"
-    " running, pending, concurrency, host, pid, version, paused, lag, and with list heard, unheard,"
-    " flags; for agents without workers agent_id, last_seen, heard, unheard, flags; for pause kind,"
-    " name, by, at, why, confirmed, unconfirmed; for resume kind, name, resumed; for delete name,"
-    " gone, unconfirmed, handed_over.",
+    text="If a live worker did not comply in time, exit 3; the order remains in force. No such worker or"
+    " agent: exit 5. JSON: worker, agent_id, queue, group, state, alive, age, last_seen, started,"
+    " done, failed, running, pending, concurrency, host, pid, version, paused, lag, and with list"
+    " heard, unheard, flags; for agents without workers agent_id, last_seen, heard, unheard, flags;"
+    " for pause kind, name, agent_id, timestamp, why, confirmed, unconfirmed; for resume kind, name,"
+    " resumed; for delete name, gone, unconfirmed, handed_over.",
     examples=(
         "agentbus agent list",
         "agentbus agent get worker-7",
@@ -105,7 +110,7 @@ def _get(call: Call, name: str) -> None:
         raise NotFound(f"there is no worker of {name!r}", hint="see 'agentbus agent list'")
     for one in chosen:
         if out.json:
-            out.record(_fields(one), "")
+            out.record(_values.with_old(_fields(one), seen="last_seen"), "")
             continue
         for title, value in _fields(one).items():
             if value is not None:
@@ -113,11 +118,10 @@ def _get(call: Call, name: str) -> None:
 
 
 def _fields(one: Registered) -> dict[str, object]:
-    return _values.fields(one) | {
-        "seen": rfc3339(one.seen),
-        "started": rfc3339(one.started),
-        "age": round(one.age, 3),
-    }
+    times = {"last_seen": rfc3339(one.seen), "started": rfc3339(one.started)}
+    fields = {**_values.fields(one), **times, "age": round(one.age, 3)}
+    del fields["seen"]
+    return fields
 
 
 def _said(value: object) -> str:
@@ -129,7 +133,7 @@ def _show_agent(out: Out, one: Attendee) -> None:
     talk: dict[str, object] = {"heard": one.heard, "unheard": one.unheard, "flags": flags}
     if out.json:
         for worker in one.workers:
-            out.record(_fields(worker) | talk, "")
+            out.record(_values.with_old(_fields(worker) | talk, seen="last_seen"), "")
         if not one.workers:
             at = None if one.seen is None else rfc3339(one.seen)
             out.record({"agent_id": one.agent_id, "last_seen": at} | talk, "")
@@ -140,7 +144,7 @@ def _show_agent(out: Out, one: Attendee) -> None:
     known += [f"holds {' '.join(map(plain, flags))}"] if flags else []
     out.record({}, ", ".join(known))
     for worker in one.workers:
-        out.record({}, f"    {_line(worker)}")
+        out.record({}, f"    {_line(worker)}", red="" if worker.alive else " dead, ")
 
 
 def _line(one: Registered) -> str:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from agentbus.commands._declare import FLAG, Call, Param, Verb, one_flag, seconds
+from agentbus.commands._declare import FLAG, Call, Param, Verb, one_flag, seconds, whole
 from agentbus.coordination import announce
+from agentbus.core.settings import held_token
 
 VERB = Verb(
     "announce",
@@ -11,10 +12,20 @@ VERB = Verb(
     *FLAG,
     Param("--ttl S", "End the hold after S seconds, unless it is renewed.", convert=seconds),
     Param("--force", "Take it even if another agent holds it."),
-    Param("--wait S", "Wait up to S seconds for another agent's hold to end.", convert=seconds),
+    Param(
+        "--wait, --timeout S",
+        "Wait up to S seconds for another agent's hold to end.",
+        convert=seconds,
+    ),
+    Param(
+        "--token N",
+        "Renew the hold with this token, whichever agent has it. [AGENTBUS_TOKEN]",
+        convert=whole,
+    ),
     text="If another agent holds it, exit 4, with the holder and the time. If this agent holds it, the"
-    " hold is renewed. JSON: flag, agent_id, timestamp, ttl, token; token is a fencing number that"
-    " only grows.",
+    " hold is renewed. Within 'agentbus hold', AGENTBUS_TOKEN names the hold to renew. JSON: flag,"
+    " agent_id, timestamp, ttl, token, and renewed (true) for a renewal; token is a fencing number"
+    " that only grows.",
     examples=(
         "agentbus announce building",
         "agentbus announce deploy --ttl 300 --wait 60",
@@ -29,9 +40,20 @@ def run(call: Call) -> None:
     args = call.args
     flag = one_flag(args)
     scope = call.enter()
-    op = announce.take(scope, flag, ttl=args.ttl, force=args.force, wait=args.wait)
-    _, value, token, left = call.run(op, patience=args.wait or 0.0)
+    given = args.token
+    if given is None and not args.force and (outer := held_token(flag)):
+        given = whole(outer) if outer.isdigit() else None
+    op = announce.take(scope, flag, ttl=args.ttl, force=args.force, wait=args.wait, token=given)
+    what, value, token, left = call.run(op, patience=args.wait or 0.0)
     agent, at = announce.holder(value), announce.since(value)
     fields = {"flag": flag, "agent_id": agent, "timestamp": at, "ttl": left, "token": token}
+    renewed = what == "renewed"
+    if renewed:
+        fields["renewed"] = True
     until = "" if left is None else f" for {left:g} s"
-    call.out.record(fields, f"{flag} held by {agent} since {at}{until} (token {token})")
+    state = "renewed, held" if renewed else "held"
+    if scope.peers and args.ttl is None:
+        from agentbus.commands import _session
+
+        _session.warn(call)
+    call.out.record(fields, f"{flag} {state} by {agent} since {at}{until} (token {token})")

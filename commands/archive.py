@@ -7,6 +7,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from agentbus.commands import _format, _signals, _spark, _together, _values
+from agentbus.commands._bare import no_action, unknown_action
 from agentbus.commands._declare import Call, Param, Verb, seconds
 from agentbus.commands._format import age
 from agentbus.core.errors import UsageError
@@ -25,9 +26,16 @@ VERB = Verb(
     "Archive streams as Parquet files, each entry exactly once.",
     Param(
         "[ACTION] PATH",
-        "A directory or s3a://bucket/prefix. ACTION is compact, verify, status or release.",
+        "A directory or s3a://bucket/prefix; without an action, archive what is new.",
         dest="words",
         many=True,
+        actions={
+            "compact PATH": "Merge the files of past days into a few sorted files with typed columns.",
+            "verify PATH": "Compare the archive with its log and with the server; exit 6 if they differ.",
+            "status PATH": "Print how far the archive is behind.",
+            "release PATH": "End what --hold started.",
+        },
+        values="file",
     ),
     Param("--continuous", "Keep archiving until interrupted."),
     Param(
@@ -46,15 +54,12 @@ VERB = Verb(
     *_spark.PARAMS,
     text="Archives new entries and exits; with --continuous it runs until interrupted. Several archivers"
     " may run at once, and each may be killed at any time: every entry is committed exactly once."
-    " Entries that were trimmed before they were archived are counted in rows of the kind gap."
-    " 'compact' merges the files of past days into a few sorted files with typed columns, 'verify'"
-    " compares the archive with its log and with the server (exit 6 if they differ), 'status' shows how"
-    " far the archive is behind, 'release' ends what --hold started. Needs the extra pipeline."
-    " JSON: version, rows, lost, files, bytes, streams, seconds, complete for each version;"
-    " for compact partitions, files_before, files_after, rows, bytes_before, bytes_after, dry_run;"
-    " for verify stream, rows, lost, added, duplicates, missing, ok;"
-    " for status path, archive, project, version, files, rows, bytes, lag, streams, of which each has"
-    " stream, kind, rows, lost, lag, behind, last_id.",
+    " Entries that were trimmed before they were archived are counted in rows of the kind gap. Needs"
+    " the extra pipeline. JSON: version, rows, lost, files, bytes, streams, seconds, complete for"
+    " each version; for compact partitions, files_before, files_after, rows, bytes_before,"
+    " bytes_after, dry_run; for verify stream, rows, lost, added, duplicates, missing, ok; for status"
+    " path, archive, project, version, files, rows, bytes, lag, streams, of which each has stream,"
+    " kind, rows, lost, lag, behind, last_id.",
     examples=(
         "agentbus archive /data/bus",
         "agentbus archive s3a://bucket/bus --continuous --hold",
@@ -73,7 +78,7 @@ VERB = Verb(
 
 def run(call: Call) -> int:
     """Archive, or run the action on an archive."""
-    action, path = _asked(call.args.words)
+    action, path = _asked(call)
     _together.check(VERB, call.args, action)
     if action in ("status", "release"):
         _spark.spark_free(call.args)
@@ -81,11 +86,16 @@ def run(call: Call) -> int:
         return int(_ACTS[action](call, path) or 0)
 
 
-def _asked(words: list[str]) -> tuple[str, str]:
+def _asked(call: Call) -> tuple[str, str]:
+    words = call.args.words
+    if not words:
+        raise no_action(VERB, json=call.out.json, needs="a PATH")
     if len(words) == 1 and words[0] not in _ACTIONS:
         return "archive", words[0]
     if len(words) == 2 and words[0] in _ACTIONS:
         return words[0], words[1]
+    if len(words) == 2:
+        raise unknown_action(VERB, words[0])
     raise UsageError(
         "archive needs one PATH, after one of compact, verify, status, release or nothing",
         hint="to name a directory like an action, write ./compact",

@@ -10,8 +10,8 @@ from agentbus.core.errors import UsageError
 VERB = Verb(
     "await",
     "Wait until flags are satisfied (or announced, or free).",
-    Param("NAME...", "The flags.", dest="names", many=True),
-    Param("--flag NAME", "A flag. May be repeated.", many=True),
+    Param("NAME...", "The flags.", dest="names", many=True, values="flag"),
+    Param("--flag NAME", "A flag. May be repeated.", many=True, values="flag"),
     Param(
         "--until",
         "The state to wait for (satisfied).",
@@ -25,11 +25,13 @@ VERB = Verb(
         convert=seconds,
         default=1800.0,
     ),
-    Param("--delete", "Consume the completion, for one awaiter only."),
-    Param("--fresh", "Ignore completions from before this call."),
+    Param("--delete", "Consume the completion or failure, for one awaiter only."),
+    Param("--fresh", "Ignore completions and failures from before this call."),
+    Param("--ignore-failures", "Keep waiting when a flag fails."),
     text="Blocks without polling. A flag that was satisfied before the call counts, unless --fresh is"
-    " given. A hold that expires or is taken by force does not satisfy the flag. JSON: flag, state,"
-    " by, at, waited_ms.",
+    " given. If a flag fails, or has failed before the call, exit 8 with its note; with --any, when"
+    " all have failed. A hold that expires or is taken by force neither satisfies the flag nor fails"
+    " it. JSON: flag, state, agent_id, timestamp, waited_ms.",
     examples=(
         "agentbus await building && make test",
         "agentbus await build-linux build-mac --timeout 600",
@@ -54,6 +56,7 @@ def run(call: Call) -> None:
         timeout=args.timeout,
         delete=args.delete,
         fresh=args.fresh,
+        ignore_failures=args.ignore_failures,
     )
     for met in call.run(op, patience=args.timeout or float("inf")):
         _values.completion(call.out, met)

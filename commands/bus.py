@@ -4,37 +4,45 @@ from __future__ import annotations
 
 import orjson
 
-from agentbus.commands import _format, _together, _values
-from agentbus.commands._declare import Call, Param, Verb, actions, whole
+from agentbus.commands import _format, _together, _values, _views
+from agentbus.commands._bare import actions
+from agentbus.commands._declare import Call, Param, Verb, whole
 from agentbus.core.clock import rfc3339
-from agentbus.core.errors import UsageError
+from agentbus.core.errors import NotFound, UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
+    from typing import TypeVar
 
     from agentbus.admin.entries import Entry
     from agentbus.admin.stats import Group, QueueStats, StreamInfo
-    from agentbus.commands._output import Out
+
+    T = TypeVar("T")
 
 VERB = Verb(
     "bus",
     "Show streams, queues, groups and their statistics (read-only).",
-    actions("list", "inspect", "groups", "stats"),
-    Param("QUEUE", "The queue; 'stats' without one shows all."),
-    Param("--group G", "With inspect: show states for this group (default)."),
+    actions(
+        {
+            "list": "Print the streams: the channel, queues in use, dead letters, metrics.",
+            "inspect QUEUE": "Print the tasks of a queue, and the state of each.",
+            "groups QUEUE": "Print the groups of a queue, and their consumers.",
+            "stats [QUEUE]": "Print backlog and rate of each group, or all figures of a queue.",
+        }
+    ),
+    Param("QUEUE", "The queue; 'stats' without one shows all.", values="queue"),
+    Param("--group G", "With inspect: show states for this group (default).", values="group"),
     Param("--last N", "With inspect: the newest N tasks.", convert=whole),
     Param("--from ID|TIME|30m", "With inspect: start at this task or time.", dest="start"),
     Param("--limit N", "With inspect: at most N tasks (20).", convert=whole),
-    text="'list' prints the streams. 'stats' prints a line for each queue and group with its backlog,"
-    " pending tasks and rate, or all figures of one queue. 'groups' prints the groups of a queue"
-    " and their consumers, 'inspect' its tasks and the state of each. Exit 5 if there is no such"
-    " queue. JSON: for list key, kind, queue, group, priority, length, first_id, last_id, oldest,"
-    " newest; for inspect id, queue, group, priority, published, state, holder, idle, deliveries,"
-    " attempts, payload, envelope, error; for groups queue, group, backlog, exact, by_priority,"
-    " oldest, pending, oldest_pending, retrying, lag, dead, last_ids, consumers; for stats queue,"
-    " group, backlog, exact, by_priority, oldest, pending, oldest_pending, retrying, lag, delayed,"
-    " dependent, dead, consumers, rate, attempts, running, waiting, counters, worked.",
+    text="Exit 5 if there is no such queue or project. JSON: project, and for list key, kind, queue,"
+    " group, priority, length, first_id, last_id, oldest, newest; for inspect task_id, timestamp,"
+    " queue, group, priority, state, holder, idle, deliveries, attempts, payload, envelope, error;"
+    " for groups queue, group, backlog, exact, by_priority, oldest, pending, oldest_pending,"
+    " retrying, lag, dead, last_ids, consumers; for stats queue, group, backlog, exact, by_priority,"
+    " oldest, pending, oldest_pending, retrying, lag, delayed, dependent, dead, consumers, rate,"
+    " attempts, running, waiting, counters, worked.",
     examples=(
         "agentbus bus stats",
         "agentbus bus groups mail",
@@ -56,11 +64,47 @@ def run(call: Call) -> None:
         raise UsageError("list shows all streams", hint="leave the queue out")
     if args.action in ("inspect", "groups") and args.queue is None:
         raise UsageError(f"{args.action} needs a queue", hint="see 'agentbus bus list'")
-    {"list": _list, "inspect": _inspect, "groups": _groups, "stats": _stats}[args.action](call)
+    action = {"list": _list, "inspect": _inspect, "groups": _groups, "stats": _stats}[args.action]
+    try:
+        action(call)
+    except NotFound:
+        # Without the project there is no queue, either.
+        _views.must_exist(call)
+        raise
 
 
 def _list(call: Call) -> None:
-    _format.show(call.out, call.bus.streams(), _STREAMS, left=1)
+    found = call.bus.streams()
+    used = {one.queue for one in found if one.kind == "queue" and one.length}
+    shown = [
+        one
+        for one in found
+        if one.kind != "queue"
+        or one.length
+        # A queue in which nothing is shows its first stream.
+        or (one.priority == "normal" and one.queue not in used)
+    ]
+    _table(call, shown, _STREAMS, "no streams", left=1)
+
+
+def _table(
+    call: Call,
+    found: Sequence[T],
+    columns: Mapping[str, Callable[[T], str]],
+    nothing: str,
+    *,
+    left: int,
+) -> None:
+    if not found:
+        _views.must_exist(call)
+    _views.head(call, "" if found else nothing)
+    _format.show(
+        call.out,
+        found,
+        columns,
+        lambda one: _views.named(call) | _values.fields(one),
+        left=left,
+    )
 
 
 def _what(one: StreamInfo) -> str:
@@ -85,9 +129,9 @@ def _stats(call: Call) -> None:
     found = call.bus.stats(call.args.queue)
     if call.args.queue is not None and not call.out.json:
         for one in found:
-            _detail(call.out, one)
+            _detail(call, one)
         return
-    _format.show(call.out, found, _STATS, left=2)
+    _table(call, found, _STATS, "no queues", left=2)
 
 
 def _backlog(one: QueueStats | Group) -> str:
@@ -103,15 +147,15 @@ _STATS: dict[str, Callable[[QueueStats], str]] = {
     "RETRY": lambda one: str(one.retrying),
     "DELAYED": lambda one: str(one.delayed),
     "AFTER": lambda one: str(one.dependent),
-    "DEAD": lambda one: str(one.dead),
-    "WORKERS": lambda one: str(one.consumers),
+    "DEAD": lambda one: _format.critical(str(one.dead), one.dead > 0),
+    "WORKERS": lambda one: _format.critical(str(one.consumers), one.lag > 0 and one.consumers == 0),
     "RATE/s": lambda one: _format.number(one.rate),
     "RUN p95": lambda one: _format.share(one.running, "p95"),
     "WAIT p95": lambda one: _format.share(one.waiting, "p95"),
 }
 
 
-def _detail(out: Out, one: QueueStats) -> None:
+def _detail(call: Call, one: QueueStats) -> None:
     """Print every figure of a queue and a group, one a line."""
     by_priority = ", ".join(f"{name} {count}" for name, count in one.by_priority.items() if count)
     oldest = "" if one.oldest is None else f", the oldest for {_format.age(one.oldest)}"
@@ -119,10 +163,12 @@ def _detail(out: Out, one: QueueStats) -> None:
         "" if one.oldest_pending is None else f", the longest for {_format.age(one.oldest_pending)}"
     )
     rows = {
+        "project": call.bus.project,
         "queue": one.queue,
         "group": one.group or "none yet",
         "backlog": _backlog(one) + (f" ({by_priority}){oldest}" if one.backlog else ""),
-        "held": f"{one.pending} by {_format.count(one.consumers, 'consumer')}{held}",
+        "held": f"{one.pending}{held}",
+        "workers": f"{one.consumers} live",
         "retrying": str(one.retrying),
         "delayed": str(one.delayed),
         "waits for others": str(one.dependent),
@@ -134,7 +180,7 @@ def _detail(out: Out, one: QueueStats) -> None:
         "counters": _counts(one.counters),
         "worked": _counts(one.worked),
     }
-    _format.pairs(out, rows)
+    _format.pairs(call.out, rows)
 
 
 def _counts(counters: Mapping[str, int]) -> str:
@@ -142,15 +188,17 @@ def _counts(counters: Mapping[str, int]) -> str:
 
 
 def _groups(call: Call) -> None:
-    out = call.out
-    for one in call.bus.queue(call.args.queue).groups():
+    out, found = call.out, call.bus.queue(call.args.queue).groups()
+    _views.head(call, "" if found else f"no groups of {call.args.queue}")
+    for one in found:
         text = f"{one.group}: {_backlog(one)} waiting, {one.pending} held, {one.retrying} retrying"
         text += f", {one.dead} dead"
         text += "" if one.oldest is None else f"; oldest {_format.age(one.oldest)}"
         last = ", ".join(
             f"{name} {found}" for name, found in one.last_ids.items() if found != "0-0"
         )
-        out.record(_values.fields(one), text + (f"; delivered up to {last}" if last else ""))
+        fields = _views.named(call) | _values.fields(one)
+        out.record(fields, text + (f"; delivered up to {last}" if last else ""))
         if not out.json:
             for consumer in one.consumers:
                 about = f"{consumer.pending} held, silent for {_format.age(consumer.idle)}"
@@ -162,10 +210,12 @@ def _inspect(call: Call) -> None:
     group = "default" if args.group is None else args.group
     limit = 20 if args.limit is None else args.limit
     queue = call.bus.queue(args.queue)
-    for one in queue.inspect(group, last=args.last, start=args.start, limit=limit):
-        fields = _values.fields(one)
-        fields["published"] = rfc3339(one.published, milliseconds=True)
-        out.record(fields, _line(one))
+    found = queue.inspect(group, last=args.last, start=args.start, limit=limit)
+    _views.head(call, "" if found else f"no tasks of {args.queue}")
+    for one in found:
+        fields = _views.named(call) | {"task_id": one.id, **_values.fields(one)}
+        fields["timestamp"] = rfc3339(one.published, milliseconds=True)
+        out.record(_values.with_old(fields, id="task_id", published="timestamp"), _line(one))
 
 
 def _line(one: Entry) -> str:

@@ -13,7 +13,7 @@ VERB = Verb(
         "agentbus completion zsh >> ~/.zshrc",
         "agentbus completion fish > ~/.config/fish/completions/agentbus.fish",
     ),
-    local=True,
+    unconfigured=True,
 )
 
 
@@ -22,7 +22,8 @@ def run(call: Call) -> None:
     from click.shell_completion import get_completion_class
 
     from agentbus.commands._click import root
+    from agentbus.commands._completion import VARIABLE
 
     kind = get_completion_class(call.args.shell)
     assert kind is not None
-    call.out.exactly(kind(root(), {}, "agentbus", "_AGENTBUS_COMPLETE").source().encode())
+    call.out.exactly(kind(root(), {}, "agentbus", VARIABLE).source().encode())

@@ -7,7 +7,8 @@ from itertools import islice
 import orjson
 
 from agentbus.commands import _format, _together, _values
-from agentbus.commands._declare import Call, Param, Verb, actions, whole
+from agentbus.commands._bare import actions
+from agentbus.commands._declare import Call, Param, Verb, whole
 from agentbus.core import names
 from agentbus.core.errors import NotFound, UsageError
 
@@ -23,30 +24,37 @@ if TYPE_CHECKING:
 VERB = Verb(
     "dlq",
     "List, show, replay or purge dead letters: tasks that failed for good.",
-    actions("list", "show", "replay", "purge"),
-    Param("QUEUE", "The queue.", required=True),
-    Param("ID...", "The dead letters (default: all).", dest="ids", many=True),
-    Param("--group G", "The group (default).", default="default"),
+    actions(
+        {
+            "list QUEUE [ID...]": "Print a line for each that was neither replayed nor purged.",
+            "show QUEUE ID...": "Print every field, including the traceback or the end of stderr.",
+            "replay QUEUE [ID...]": "Publish the tasks again, with their keys and headers, each once.",
+            "purge QUEUE [ID...]": "Delete the named dead letters, or all.",
+        }
+    ),
+    Param("QUEUE", "The queue.", required=True, values="queue"),
+    Param("ID...", "The dead letters (default: all).", dest="ids", many=True, values="letter"),
+    Param("--group G", "The group (default).", default="default", values="group"),
     Param("--limit N", "With list: at most N, oldest first (100).", convert=whole, default=100),
-    Param("--after ID", "With list: only those after this one."),
+    Param("--after ID", "With list: only those after this one.", values="letter"),
+    Param("--replayed", "With list: those that were replayed, instead of the undecided ones."),
     Param("--match TEXT", "Only those whose error contains TEXT."),
-    Param("--to QUEUE", "With replay: publish to this queue instead."),
-    text="'list' prints a line for each; use --after with the last id for the next page. 'show' prints"
-    " every field, including the end of the program's stderr. 'replay' publishes the task again,"
-    " with its key and headers, but only once: a replayed letter shows the id of the new task, and"
-    " is skipped when all are replayed. 'purge' deletes them. Exit 5 if a named letter does not"
-    " exist. JSON: id, queue, group, task_id, priority, attempts, failed_at, error, replayed,"
+    Param("--to QUEUE", "With replay: publish to this queue instead.", values="queue"),
+    text="For the next page of 'list', use --after with the last id. A letter is replayed once: it shows"
+    " the id of the new task, and is skipped when all are replayed. Exit 5 if a named letter does not"
+    " exist. JSON: id, queue, group, task_id, priority, attempts, timestamp, error, replayed,"
     " payload; and for show original_id, traceback, envelope; for replay id, queue, task_id; for"
     " purge queue, group, purged.",
     examples=(
         "agentbus dlq list mail",
         "agentbus dlq show mail 1763622000123-0",
         "agentbus dlq list mail --after 1763622000123-0 --limit 1000 --json",
+        "agentbus dlq list mail --replayed",
         "agentbus dlq replay mail --match ConnectionError",
         "agentbus dlq purge mail 1763622000123-0",
     ),
     subject="queue",
-    goes_with={"--after": ("list",), "--to": ("replay",)},
+    goes_with={"--after": ("list",), "--replayed": ("list",), "--to": ("replay",)},
 )
 
 
@@ -92,6 +100,10 @@ def _found(call: Call, queue: Queue) -> Iterator[Letter]:
             from agentbus.queues.dead_letters import is_to_be_replayed
 
             found = filter(is_to_be_replayed, found)
+        elif args.action == "list" and not args.replayed:
+            found = (one for one in found if one.replayed is None)
+    if args.replayed:
+        found = (one for one in found if one.replayed is not None)
     yield from islice(found, args.limit if args.action == "list" else None)
 
 
@@ -111,7 +123,8 @@ def _purge(call: Call, queue: Queue) -> None:
 def _list(out: Out, one: Letter, *, whole_of_it: bool) -> None:
     fields = _values.fields(one, "id", "queue", "group", "task_id")
     fields["priority"] = (one.fields or {}).get("priority", "normal")
-    fields |= _values.fields(one, "attempts", "failed_at", "error", "replayed", "payload")
+    fields |= {"attempts": one.attempts, "timestamp": one.failed_at}
+    fields |= _values.fields(one, "error", "replayed", "payload")
     if whole_of_it:
         fields |= {
             "original_id": one.original_id,
@@ -122,6 +135,7 @@ def _list(out: Out, one: Letter, *, whole_of_it: bool) -> None:
     text = f"{one.id} {one.task_id or one.original_id} after {tries}"
     text += f" at {one.failed_at}" if one.failed_at else ""
     text += f": {one.error}"
+    fields = _values.with_old(fields, failed_at="timestamp")
     out.record(fields, text + (f" (replayed as {one.replayed})" if one.replayed else ""))
 
 

@@ -25,5 +25,6 @@ def run(call: Call) -> int:
         call.out.record(
             _values.fields(finding),
             f"{finding.status:8}{finding.check}: {finding.found}{remedy}",
+            red="failed" if finding.status == "failed" else "",
         )
     return Unhealthy.exit_code if failed else 0

@@ -5,7 +5,8 @@ from __future__ import annotations
 import orjson
 
 from agentbus.commands import _events, _format, _together, _values
-from agentbus.commands._declare import Call, Param, Verb, actions, body, number, whole
+from agentbus.commands._bare import actions, no_action, unknown_action
+from agentbus.commands._declare import Call, Param, Verb, body, whole
 from agentbus.commands._events import words
 from agentbus.commands._format import age, count
 from agentbus.core.clock import rfc3339
@@ -21,15 +22,29 @@ if TYPE_CHECKING:
 
 # JSON is often smaller in UTF-8 and without blanks; `send_event` checks the exact limit.
 _READ = 8 * MAX_BODY_BYTES
-_RATE = number("a number of at least 0", lambda rate: 0 <= rate < 1e12)
+_RATE = _values.number("a number of at least 0", lambda rate: 0 <= rate < 1e12)
 _PARKED = ("list", "show", "retry", "drop")
 
 
 VERB = Verb(
     "events",
     "Send events; show the status of consumers, and handle parked events.",
-    actions("send", "status", "parked", "register", "forget", "skip", "check", "demo"),
-    Param("WORD...", "The arguments of the action, see below.", dest="words", many=True),
+    actions(
+        {
+            "send STREAM TYPE PAYLOAD": "Send one event; prints its UUID.",
+            "status": "Print the lease of each role on each stream, its lag, and an alert.",
+            "parked list": "Print a line for each event that a consumer gave up on.",
+            "parked show ID...": "Print all details of parked events.",
+            "parked retry [ID...]": "Have their consumers try them once more, within seconds.",
+            "parked drop ID...": "Remove parked events for good; they count as processed.",
+            "register STREAM NAME": "Add a consumer before its first run: events are kept for it.",
+            "forget STREAM NAME": "Remove a consumer that will not run again.",
+            "skip STREAM NAME": "Move a consumer past lost events, or past --to.",
+            "check MODULE FILE": "Compare a module's schemas with the agreed ones; exit 6 if one breaks.",
+            "demo": "Send random events of a shop until interrupted.",
+        }
+    ),
+    Param("WORD...", "The arguments of the action.", dest="words", many=True),
     Param("--metadata JSON", "With send: a JSON object beside the payload."),
     Param("--name N", "With parked and status: only this consumer's."),
     Param("--after ID", "With parked list: only those after this one.", convert=whole),
@@ -46,30 +61,23 @@ VERB = Verb(
     Param("--count N", "With demo: end after N events.", convert=whole),
     Param("--seed N", "With demo: the same number makes the same payloads.", convert=whole),
     *_events.PARAMS,
-    text="'send STREAM TYPE PAYLOAD' writes an event; PAYLOAD is a JSON object, - for stdin, or @FILE."
-    " It is committed at the end, in its own transaction; a program that changes data and sends an"
-    " event about it calls send_event in its own transaction instead. 'outbox relay' publishes it."
-    " Prints its UUID. Exit 2 if PAYLOAD is not a JSON object. 'parked list' prints a line for each"
-    " event that a consumer gave up on, 'parked show ID...' all details. 'parked retry [ID...]' makes"
-    " its consumer try it once more, within seconds, and not in its order; 'parked drop ID...'"
-    " removes it. Without ids 'retry' means all, or all of --name. Exit 5 if an id does not exist."
-    " 'status' shows the lease of each role on each stream, its lag, and an alert: page if events wait"
-    " and no process is active, or for 5 minutes; warn if they wait for a minute, are more than 10,000,"
-    " or are parked. 'register STREAM NAME' adds a consumer before its first run: from then on nothing"
-    " is removed that it has not passed. 'forget STREAM NAME' removes one that will not run again, for"
-    " which all events would be kept; exit 4 if it runs, or has parked events. 'skip STREAM NAME' moves"
-    " a consumer past events that are lost, or that it always fails at: they count as processed; if it"
-    " runs, it continues after them within seconds. Exit 5 if the consumer does not exist. 'check"
-    " MODULE FILE' imports a module and compares its registered schemas with FILE, JSON of those that"
-    " were agreed on. New event types and new optional properties are compatible; breaking changes are"
-    " printed, one a line: exit 6. Exit 5 if FILE does not exist; --accept writes it, and prints all"
-    " changes. 'demo' sends random events of a shop until interrupted, each in its own transaction, a"
-    " tenth of which are rolled back; it creates missing tables. Needs the extra events. JSON:"
-    " event_uuid, stream, event_type for send, also payload for demo; for parked id, consumer, stream,"
-    " event_uuid, event_type, attempts, parked_at, error, retrying, and for show position, outbox_id,"
-    " payload, metadata; for retry and drop events; for register stream, consumer, new; for forget"
-    " dropped; for skip before, after, events; for status stream, role, owner, token, expires,"
-    " checkpoint, lag, lag_ms, parked, alert; for check stream, event_type, path, reason.",
+    text="PAYLOAD is a JSON object, - for stdin, or @FILE; exit 2 if it is not. 'send' commits the event"
+    " in its own transaction; a program that changes data and sends an event about it calls"
+    " send_event in its own transaction instead. 'outbox relay' publishes it. 'parked retry' is not"
+    " in the event's order; without ids it means all, or all of --name. Exit 5 if an id does not"
+    " exist. An alert of 'status' is page if events wait and no process is active, or for 5 minutes;"
+    " warn if they wait for a minute, are more than 10,000, or are parked. All events would be kept"
+    " for a consumer that will not run again; 'forget' exits 4 if it runs, or has parked events."
+    " Events that 'skip' passes count as processed; if the consumer runs, it continues after them"
+    " within seconds. Exit 5 if the consumer does not exist. For 'check', new event types and new"
+    " optional properties are compatible; breaking changes are printed, one a line. Exit 5 if FILE,"
+    " JSON of the agreed schemas, does not exist; --accept writes it, and prints all changes. 'demo'"
+    " rolls a tenth of its transactions back, and creates missing tables. Needs the extra events."
+    " JSON: event_uuid, stream, event_type for send, also payload for demo; for parked id, consumer,"
+    " stream, event_uuid, event_type, attempts, timestamp, error, retrying, and for show position,"
+    " outbox_id, payload, metadata; for retry and drop events; for register stream, consumer, new;"
+    " for forget dropped; for skip before, after, events; for status stream, role, owner, token,"
+    " expires, checkpoint, lag, lag_ms, parked, alert; for check stream, event_type, path, reason.",
     examples=(
         "agentbus events send orders OrderPlaced '{\"order\": 7}'",
         "jq -c .order new.json | agentbus events send orders OrderPlaced -",
@@ -143,7 +151,7 @@ _STATUS: dict[str, Callable[[LeaseStanding], str]] = {
     "LAG": lambda lease: str(lease.lag),
     "BEHIND": lambda lease: age(lease.lag_ms / 1000),
     "PARKED": lambda lease: str(lease.parked),
-    "ALERT": lambda lease: lease.alert or "-",
+    "ALERT": lambda lease: _format.critical(lease.alert or "-", lease.alert is not None),
 }
 
 
@@ -162,12 +170,11 @@ def _status(call: Call) -> None:
 
 def _parked(call: Call) -> None:
     args = call.args
-    doing, *given = args.words or ["nothing"]
+    if not args.words:
+        raise no_action(VERB, "parked", json=call.out.json)
+    doing, *given = args.words
     if doing not in _PARKED:
-        raise UsageError(
-            f"'parked' takes {', '.join(_PARKED)}, not {doing!a}",
-            hint="see 'agentbus events --help'",
-        )
+        raise unknown_action(VERB, doing, "parked")
     ids = [_id(each) for each in given]
     if not ids and doing in ("show", "drop"):
         raise UsageError(
@@ -220,7 +227,7 @@ def _show(call: Call, one: Parked, *, whole_of_it: bool) -> None:
         "event_uuid": event.event_uuid,
         "event_type": event.event_type,
         "attempts": one.attempts,
-        "parked_at": since,
+        "timestamp": since,
         "error": one.error,
         "retrying": one.waits,
     }
@@ -233,6 +240,7 @@ def _show(call: Call, one: Parked, *, whole_of_it: bool) -> None:
         }
     text = f"{one.id} {one.consumer} {event.event_type} after {count(one.attempts, 'attempt')}"
     text += f" at {since}: {one.error}"
+    fields = _values.with_old(fields, parked_at="timestamp")
     call.out.record(fields, text + " (to be tried again)" * one.waits)
 
 

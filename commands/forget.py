@@ -7,7 +7,7 @@ from agentbus.commands._declare import Call, Param, Verb
 VERB = Verb(
     "forget",
     "Delete a note and its tag entries.",
-    Param("KEY", "The note's key.", required=True),
+    Param("KEY", "The note's key.", required=True, values="note"),
     text="Reports it on the channel in the same atomic step. If there is no such note, exit 5. JSON:"
     " key.",
     examples=("agentbus forget docker-build",),

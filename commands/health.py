@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import time
 
-from agentbus.commands import _format, _together, _values
+from agentbus.commands import _format, _together, _values, _views
 from agentbus.commands._declare import Call, Param, Verb, seconds
 from agentbus.core.clock import rfc3339
 from agentbus.core.errors import BackendUnavailable, Unhealthy
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from agentbus.admin.health import Health, HealthFinding
-    from agentbus.commands._output import Out
+    from typing import Any
 
+    from agentbus.admin.health import Health, HealthFinding
 VERB = Verb(
     "health",
     "Check queues, workers, events and the server against thresholds.",
@@ -21,12 +21,13 @@ VERB = Verb(
     Param("--watch", "Repeat the check until interrupted."),
     Param("--every S", "With --watch: check every S seconds (5).", convert=seconds),
     Param("--timeout S", "With --watch: stop after S seconds.", convert=seconds),
-    text="Prints a line for each finding with its remedy, the most severe first, then a summary. Exits"
-    " 6 if a finding is critical. The thresholds are in the config file, under 'health'. With"
-    " --watch a terminal shows the current findings; elsewhere only changes are printed, and an"
-    " interrupt exits with the code of the last check. JSON: time, check, subject, severity"
-    " (warning, critical, with --watch healthy), figure, threshold, text, remedy; the last line has"
-    " time, status, critical, warnings, queues, consumers, workers, streams.",
+    text="Prints a line for each finding with its remedy, the most severe first, then a summary. Exits 6"
+    " if a finding is critical. The thresholds are in the config file, under 'health'. With --watch a"
+    " terminal shows the current findings; elsewhere only changes are printed, and an interrupt exits"
+    " with the code of the last check. Exit 5 if there is no such project; --watch waits for it."
+    " JSON: timestamp, project, check, subject, severity (warning, critical, with --watch healthy),"
+    " figure, threshold, text, remedy; the last line has timestamp, project, status, critical,"
+    " warnings, queues, consumers, workers, streams.",
     examples=(
         "agentbus health",
         "agentbus health --strict --json",
@@ -46,20 +47,30 @@ def run(call: Call) -> int:
     _together.check(VERB, args)
     health = call.bus.health()
     for finding in health.findings:
-        _tell(call.out, finding)
-    _sum_up(call.out, health)
-    return _code(health, args.strict)
+        _tell(call, finding)
+    code = _code(health, args.strict)
+    if not (health.queues or health.consumers or health.workers or health.streams):
+        # A server that endangers data is worse than a name that is wrong.
+        if code:
+            _views.warn_if_empty(call.out, call.bus)
+        else:
+            _views.must_exist(call)
+    _sum_up(call, health)
+    return code
 
 
 def _watch(call: Call) -> int:
     args, out = call.args, call.out
     health: Health | None = None
-    shown = _Screen() if out.is_terminal() and not out.json else _Changes(out)
+    shown = _Screen(call) if out.is_terminal() and not out.json else _Changes(call)
+    warned = False
     until = float("inf") if args.timeout is None else time.monotonic() + args.timeout
     every = max(_LEAST, _EVERY if args.every is None else args.every)
     try:
         while True:
             health = _look(call)
+            reached = all(one.check != "unreachable" for one in health.findings)
+            warned = warned or (reached and _views.warn_if_empty(out, call.bus))
             shown.show(health)
             left = min(every, until - time.monotonic())
             if left <= 0:
@@ -95,8 +106,8 @@ def _code(health: Health, strict: bool) -> int:
 class _Changes:
     """Prints findings that are new, and those that have gone."""
 
-    def __init__(self, out: Out) -> None:
-        self._out = out
+    def __init__(self, call: Call) -> None:
+        self._call = call
         self._before: dict[tuple[str, str], HealthFinding] | None = None
 
     def show(self, health: Health) -> None:
@@ -115,11 +126,13 @@ class _Changes:
         gone = [one for key, one in before.items() if key not in after]
         for one in gone:
             well = f"{one.subject} is healthy again"
-            _tell(self._out, HealthFinding(one.check, one.subject, "healthy", None, None, well, ""))
+            _tell(
+                self._call, HealthFinding(one.check, one.subject, "healthy", None, None, well, "")
+            )
         for one in fresh:
-            _tell(self._out, one)
+            _tell(self._call, one)
         if fresh or gone or self._before is None:
-            _sum_up(self._out, health)
+            _sum_up(self._call, health)
         self._before = after
 
     def close(self) -> None:
@@ -129,12 +142,13 @@ class _Changes:
 class _Screen:
     """Shows the current findings on a terminal, redrawn after each check."""
 
-    def __init__(self) -> None:
+    def __init__(self, call: Call) -> None:
         import sys
 
         from rich.console import Console
         from rich.live import Live
 
+        self._project = call.bus.project
         self._live = Live(console=Console(file=sys.stdout), screen=True, auto_refresh=False)
 
     def show(self, health: Health) -> None:
@@ -144,10 +158,11 @@ class _Screen:
 
         if not self._live.is_started:
             self._live.start()
-        lines = [f"{rfc3339(time.time())} {_summary(health)}", ""]
+        lines = [f"{rfc3339(time.time())} {_summary(self._project, health)}", ""]
         for one in health.findings:
             lines += [_line(one), f"          {one.remedy}"]
         text = Text("\n".join(map(plain, lines)), overflow="ellipsis")
+        text.highlight_regex(r"(?m)^critical|(?<= is )unhealthy(?=:)", "bold red")
         self._live.update(text, refresh=True)
 
     def close(self) -> None:
@@ -155,11 +170,11 @@ class _Screen:
         self._live.stop()
 
 
-def _tell(out: Out, finding: HealthFinding) -> None:
-    fields: dict[str, object] = {"time": rfc3339(time.time(), milliseconds=True)}
-    out.record(
-        fields | _values.fields(finding),
+def _tell(call: Call, finding: HealthFinding) -> None:
+    call.out.record(
+        _stamped(_views.named(call) | _values.fields(finding)),
         _line(finding) + (f"; {finding.remedy}" if finding.remedy else ""),
+        red="critical" if finding.severity == "critical" else "",
     )
 
 
@@ -167,13 +182,19 @@ def _line(finding: HealthFinding) -> str:
     return f"{finding.severity:<9} {finding.check}: {finding.text}"
 
 
-def _sum_up(out: Out, health: Health) -> None:
-    at = {"time": rfc3339(time.time(), milliseconds=True)}
+def _sum_up(call: Call, health: Health) -> None:
     counts = ("critical", "warnings", "queues", "consumers", "workers", "streams")
-    out.record(at | _values.fields(health, "status", *counts), _summary(health))
+    fields = _stamped(_views.named(call) | _values.fields(health, "status", *counts))
+    red = "unhealthy:" if health.critical else ""
+    call.out.record(fields, _summary(call.bus.project, health), red=red)
 
 
-def _summary(health: Health) -> str:
+def _stamped(fields: dict[str, Any]) -> dict[str, Any]:
+    now = {"timestamp": rfc3339(time.time(), milliseconds=True)}
+    return _values.with_old(now | fields, time="timestamp")
+
+
+def _summary(project: str, health: Health) -> str:
     looked = ", ".join(
         _format.count(number, thing)
         for number, thing in (
@@ -184,6 +205,7 @@ def _summary(health: Health) -> str:
         )
     )
     if not health.findings:
-        return f"healthy: {looked}, the server"
-    told = f"{health.critical} critical, {_format.count(health.warnings, 'warning')}"
-    return f"{'unhealthy' if health.critical else 'warning'}: {told}; {looked}, the server"
+        return f"project {project} is healthy: {looked}, the server"
+    found = f"{health.critical} critical, {_format.count(health.warnings, 'warning')}"
+    state = "is unhealthy" if health.critical else "has warnings"
+    return f"project {project} {state}: {found}; {looked}, the server"

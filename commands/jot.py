@@ -10,19 +10,20 @@ from agentbus.core.errors import UsageError
 VERB = Verb(
     "jot",
     "Write a note that every agent can recall.",
-    Param("KEY", "The note's key.", dest="name"),
+    Param("KEY", "The note's key.", dest="name", values="note"),
     Param("VALUE|-|@FILE", "The note's text.", dest="text"),
-    Param("--key K", "The note's key."),
+    Param("--key K", "The note's key.", values="note"),
     Param("--value V", "The note's text, taken literally."),
     Param(
         "--tag A,B",
         "Its tags; they replace the old ones. May be repeated.",
         convert=tags,
         many=True,
+        values="tag",
     ),
     Param("--if-absent", "Refuse (exit 4) if the note exists."),
-    text="Writes the note, replaces its tags and reports it on the channel, in one atomic step."
-    " JSON: key, value, author, timestamp, tags.",
+    text="Writes the note, replaces its tags and reports it on the channel, in one atomic step. JSON: key,"
+    " value, agent_id, timestamp, tags.",
     examples=(
         "agentbus jot docker-build 'docker build -t app .' --tag docker,build",
         "agentbus jot schema @schema.sql --tag db",

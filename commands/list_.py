@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 from agentbus.commands import _values
-from agentbus.commands._declare import Call, Param, Verb, whole
+from agentbus.commands._declare import Call, Param, Verb, tags, whole
+from agentbus.coordination.flags import FlagState
 from agentbus.core.clock import rfc3339
 from agentbus.core.errors import UsageError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from agentbus.coordination.waiters import Waiter
 
 VERB = Verb(
     "list",
     "List notes, flags, agents, topics or queues.",
-    Param("--tag T", "Only notes with this tag."),
+    Param("--tag T", "Only notes with this tag; with any of several as a,b.", values="tag"),
     Param("--latest N", "At most N notes (50).", convert=whole, default=50),
-    Param("--flags", "Flags that are held or satisfied."),
+    Param("--flags", "Flags that are held, satisfied, failed or awaited, and who waits."),
     Param("--agents", "Agents seen on the channel, and how far they have heard it."),
     Param("--topics", "Topics of messages."),
     Param("--queues", "Queues."),
-    text="Notes come without their values, newest first. JSON: for notes key, author, timestamp,"
-    " tags; for flags flag, state, agent_id, timestamp, ttl, token, note; for agents agent_id,"
-    " last_seen, heard, unheard; for topics topic, last_spoken; for queues queue.",
+    text="Notes come without their values, newest first. JSON: for notes key, agent_id, timestamp, tags;"
+    " for flags flag, state, agent_id, timestamp, ttl, token, note, and, where agents wait, waiting"
+    " (until, agent_id, since); for agents agent_id, last_seen, heard, unheard; for topics topic,"
+    " last_spoken; for queues queue.",
     examples=(
         "agentbus list --tag docker",
         "agentbus list --flags",
@@ -34,8 +40,7 @@ def run(call: Call) -> None:
     if len(asked) > 1 or (asked and args.tag is not None):
         raise UsageError("several kinds were given", hint="give one at a time")
     if args.flags:
-        for state in bus.flags():
-            _values.flag(out, state)
+        _flags(call)
     elif args.agents:
         for seen in bus.agents():
             at = rfc3339(seen.last_seen)
@@ -51,5 +56,15 @@ def run(call: Call) -> None:
         for queue in bus.queues():
             out.record({"queue": queue}, queue)
     else:
-        for note in bus.list_(tag=args.tag, latest=args.latest):
+        for note in bus.list_(tag=args.tag and tags(args.tag), latest=args.latest):
             _values.note(out, note, value=False)
+
+
+def _flags(call: Call) -> None:
+    states = {state.flag: state for state in call.bus.flags()}
+    waiting: dict[str, list[Waiter]] = {}
+    for one in call.bus.waiters():
+        waiting.setdefault(one.flag, []).append(one)
+    for flag in sorted({*states, *waiting}):
+        state = states.get(flag) or FlagState(flag, "free", None, None, None, None)
+        _values.flag(call.out, state, waiting.get(flag, ()))

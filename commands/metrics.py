@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from agentbus.commands import _format, _together, _values
+from agentbus.commands import _format, _together, _values, _views
 from agentbus.commands._declare import Call, Param, Verb, whole
 from agentbus.core.clock import rfc3339
+from agentbus.core.errors import NotFound
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ _GLANCE = 0.2
 VERB = Verb(
     "metrics",
     "Sum up the counts of workers and publishers, or export them to Prometheus.",
-    Param("--queue Q", "Only this queue."),
+    Param("--queue Q", "Only this queue.", values="queue"),
     Param(
         "--since 5m|TIME|ID",
         "Start so long ago, at a time, or at an entry's id (5m).",
@@ -35,12 +36,13 @@ VERB = Verb(
     Param(
         "--host ADDRESS", "With --serve: the address to listen on (127.0.0.1: this machine only)."
     ),
-    text="Prints a line for each queue and group: how many tasks its workers processed, failed and so"
-    " on, the rate per second, how long handlers ran and tasks waited. Refusals belong to the"
-    " queue, and have a line without a group. Workers report about once a second. JSON: queue,"
-    " group, seconds, counts, rate, attempts, busy, workers, running, waiting; with --raw id, kind,"
-    " queue, group, worker, agent, start, end, counts, ran, waited, busy_ms, waited_ms; with"
-    " --serve url. --serve needs the extra prometheus; Ctrl-C and SIGTERM end it, with 0.",
+    text="Prints a line for each queue and group: how many tasks its workers processed, failed and so on,"
+    " the rate per second, how long handlers ran and tasks waited. Refusals belong to the queue, and"
+    " have a line without a group. Workers report about once a second. Exit 5 if there is no such"
+    " queue or project. JSON: project, queue, group, seconds, counts, rate, attempts, busy, workers,"
+    " running, waiting; with --raw project, id, kind, queue, group, worker, agent_id, start, end,"
+    " counts, ran, waited, busy_ms, waited_ms; with --serve url, project. --serve needs the extra"
+    " prometheus; Ctrl-C and SIGTERM end it, with 0.",
     examples=(
         "agentbus metrics",
         "agentbus metrics --queue mail --since 1h --json",
@@ -51,14 +53,21 @@ VERB = Verb(
     goes_with={"--follow": ("--raw",), "--host": ("--serve",)},
     excludes={"--serve": ("--raw", "--queue", "--since")},
 )
+
+
+def _critical(one: Metrics, name: str) -> str:
+    count = one.counts.get(name, 0)
+    return _format.critical(str(count), count > 0)
+
+
 _COLUMNS: dict[str, Callable[[Metrics], str]] = {
     "QUEUE": lambda one: one.queue,
     "GROUP": lambda one: one.group or "-",
     "DONE": lambda one: str(one.counts.get("processed", 0)),
     "FAILED": lambda one: str(one.counts.get("failed", 0)),
     "RETRIED": lambda one: str(one.counts.get("retried", 0)),
-    "DEAD": lambda one: str(one.counts.get("dead", 0)),
-    "LOST": lambda one: str(one.counts.get("lost", 0)),
+    "DEAD": lambda one: _critical(one, "dead"),
+    "LOST": lambda one: _critical(one, "lost"),
     "REFUSED": lambda one: str(one.counts.get("refused", 0)),
     "RATE/s": lambda one: _format.number(one.rate),
     "RUN p50": lambda one: _format.share(one.running, "p50"),
@@ -78,17 +87,40 @@ def run(call: Call) -> None:
     if args.raw:
         # Only for programs: its lines are JSON even without --json.
         out.json = True
-        for sample in call.bus.samples(since=args.since, queue=args.queue, follow=args.follow):
-            out.record(_raw(sample), "")
+        _print_raw(call)
         return
-    found = call.bus.metrics(since=args.since, queue=args.queue)
+    try:
+        found = call.bus.metrics(since=args.since, queue=args.queue)
+    except NotFound:
+        # Without the project there is no queue, either.
+        _views.must_exist(call)
+        raise
+    if not found:
+        _views.must_exist(call)
+    _views.head(call, "" if found else f"no counts since {args.since}")
+    named = _views.named(call)
     _format.show(
         out,
         found,
         _COLUMNS,
-        lambda one: _values.fields(one) | {"seconds": round(one.seconds, 3)},
+        lambda one: named | _values.fields(one) | {"seconds": round(one.seconds, 3)},
         left=2,
     )
+
+
+def _print_raw(call: Call) -> None:
+    args, named, printed = call.args, _views.named(call), False
+    if args.follow:
+        _views.warn_if_empty(call.out, call.bus)
+    try:
+        for sample in call.bus.samples(since=args.since, queue=args.queue, follow=args.follow):
+            call.out.record(named | _raw(sample), "")
+            printed = True
+    except NotFound:
+        _views.must_exist(call)
+        raise
+    if not printed:
+        _views.must_exist(call)
 
 
 def _serve(call: Call) -> None:
@@ -109,7 +141,10 @@ def _serve(call: Call) -> None:
         Bus(settings) as bus,
         serve(bus, call.args.serve, host) as exporter,
     ):
-        call.out.record({"url": exporter.url}, exporter.url)
+        call.out.record({"url": exporter.url} | _views.named(call), exporter.url)
+        if not call.out.json:
+            call.out.warn(f"figures of the project {bus.project}")
+        _views.warn_if_empty(call.out, bus)
         # Python handles a signal only when the main thread runs.
         while not told.wait(_GLANCE):
             pass
@@ -119,4 +154,5 @@ def _raw(one: Sample) -> dict[str, Any]:
     fields = _values.fields(one)
     for name in ("start", "end"):
         fields[name] = rfc3339(fields[name], milliseconds=True)
-    return fields
+    fields["agent_id"] = fields.pop("agent")
+    return _values.with_old(fields, agent="agent_id")

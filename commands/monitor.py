@@ -6,7 +6,7 @@ import sys
 from collections import deque
 from typing import TYPE_CHECKING
 
-from agentbus.commands import _message
+from agentbus.commands import _message, _views
 from agentbus.commands._declare import Call, Param, Verb, seconds
 from agentbus.commands._output import plain
 from agentbus.core.clock import rfc3339
@@ -17,20 +17,37 @@ if TYPE_CHECKING:
     from agentbus.client.bus import Bus
     from agentbus.coordination.message import Message
 
+_SHOWN = 20
+_LEAST = 0.1
+
+
+def _interval(text: str) -> float:
+    found = seconds(text)
+    if found < _LEAST:
+        raise ValueError(f"{text!r} is less than {_LEAST} s")
+    return found
+
+
 VERB = Verb(
     "monitor",
     "Watch messages, flags, notes and queues as they change.",
     Param("--timeout S", "Stop after S seconds.", convert=seconds),
-    text="On a terminal, a view that is redrawn on changes; elsewhere, a line for each message. It"
-    " moves no cursor. JSON: as overhear.",
+    Param(
+        "--interval S",
+        "On a terminal: look at flags, notes and queues every S seconds (1; at least 0.1).",
+        convert=_interval,
+        default=1.0,
+    ),
+    text="On a terminal, a view that is redrawn on changes; elsewhere, a line for each message, at once."
+    " It moves no cursor. Stderr names the project, and says if it is empty. JSON: project, and as"
+    " overhear.",
     examples=("agentbus monitor", "agentbus monitor --timeout 60 | grep deploy"),
 )
-_SHOWN = 20
-_RENEWED = 1.0
 
 
 def run(call: Call) -> None:
     """Show messages, flags, notes and queues until interrupted."""
+    _views.warn_if_empty(call.out, call.bus)
     if call.out.json or not call.out.is_terminal():
         _plain(call)
     else:
@@ -39,11 +56,13 @@ def run(call: Call) -> None:
 
 def _plain(call: Call) -> None:
     bus, tail = call.bus, "0-0"
+    if not call.out.json:
+        call.out.warn(f"messages of the project {bus.project}")
     for message in bus.overhear(last=_SHOWN):
-        _message.show_message(call.out, message)
+        _message.show_message(call.out, message, bus.project)
         tail = message.id
     for message in bus.overhear(since=tail, follow=True, timeout=call.args.timeout):
-        _message.show_message(call.out, message)
+        _message.show_message(call.out, message, bus.project)
 
 
 def _live(call: Call) -> None:
@@ -54,15 +73,17 @@ def _live(call: Call) -> None:
 
     bus = call.bus
     messages: deque[Message] = deque(bus.overhear(last=_SHOWN), maxlen=_SHOWN)
-    until = None if call.args.timeout is None else time.monotonic() + call.args.timeout
+    timeout = call.args.timeout
+    until = float("inf") if timeout is None else time.monotonic() + timeout
     console = Console(file=sys.stdout)
     live = Live(_view(bus, messages), console=console, screen=True, auto_refresh=False)
     try:
         # Inside the `try`: an interrupt during the first drawing must restore the terminal, too.
         live.start(refresh=True)
-        while until is None or time.monotonic() < until:
+        while (left := until - time.monotonic()) > 0:
             tail = messages[-1].id if messages else "0-0"
-            for message in bus.overhear(since=tail, follow=True, timeout=_RENEWED):
+            wait = min(left, call.args.interval)
+            for message in bus.overhear(since=tail, follow=True, timeout=wait):
                 messages.append(message)
                 break
             live.update(_view(bus, messages), refresh=True)
@@ -87,6 +108,10 @@ def _view(bus: Bus, messages: deque[Message]) -> RenderableType:
     ]
     flags = [
         f"{f.flag} {f.state}" + (f" by {f.agent_id}" if f.agent_id else "") for f in bus.flags()
+    ]
+    flags += [
+        f"{w.agent_id} waits for {w.flag} until {w.until} since {rfc3339(w.since)[11:19]}"
+        for w in bus.waiters()
     ]
     layout = Layout()
     layout.split_column(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from agentbus.commands import _events, _format, _together
-from agentbus.commands._declare import Call, Param, Verb, actions
+from agentbus.commands._bare import actions
+from agentbus.commands._declare import Call, Param, Verb
 from agentbus.commands._format import age, count
 
 TYPE_CHECKING = False
@@ -32,21 +33,24 @@ _LEASES: dict[str, Callable[[LeaseStanding], str]] = {
 VERB = Verb(
     "outbox",
     "Create an outbox, publish its waiting events, or show its status.",
-    actions("init", "relay", "status"),
+    actions(
+        {
+            "init": "Create the tables that are missing.",
+            "relay": "Publish events until interrupted, each cause before its effect.",
+            "status": "Print the waiting and published events of each stream, and its leases.",
+        }
+    ),
     Param("--sql", "With init: print the SQL instead of running it."),
     Param("--once", "With relay: publish what waits now, and end."),
     _events.LEASE,
     *_events.PARAMS,
-    text="'init' creates the tables that are missing; with --sql it prints the statements for an empty"
-    " database, for your own migrations, without connecting. 'relay' publishes events until"
-    " interrupted, each cause before its effect, and prints their number after each round that"
-    " published any: Ctrl-C and SIGTERM end it after the current round. Several relays may run, and"
-    " any may be killed: each stream has one at a time. 'status' shows for each stream the waiting"
-    " events and the published ones that are kept until all consumers and archives have passed them,"
-    " and for each lease its owner and lag. Needs the extra events. JSON: database, created (tables)"
-    " for init, or sql; for relay published and, with --once, waiting; for status stream, waiting,"
-    " published, oldest (seconds), leases (each with stream, role, owner, token, expires, checkpoint,"
-    " lag, parked).",
+    text="'init --sql' prints the statements for an empty database, for your own migrations, without"
+    " connecting. 'relay' prints the number of events after each round that published any: Ctrl-C and"
+    " SIGTERM end it after the current round. Several relays may run, and any may be killed: each"
+    " stream has one at a time. Published events are kept until all consumers and archives have"
+    " passed them. Needs the extra events. JSON: database, created (tables) for init, or sql; for"
+    " relay published and, with --once, waiting; for status stream, waiting, published, oldest"
+    " (seconds), leases (each with stream, role, owner, token, expires, checkpoint, lag, parked).",
     examples=(
         "agentbus outbox init --database postgresql://shop@db/shop",
         "agentbus outbox init --sql --database postgresql://db/shop > events.sql",

@@ -9,7 +9,12 @@ from agentbus.coordination import overhear
 VERB = Verb(
     "overhear",
     "Print the messages that this agent has not heard yet.",
-    Param("--topic T", "Only this topic, with its own cursor. May be repeated.", many=True),
+    Param(
+        "--topic T",
+        "Only this topic, with its own cursor; several as a,b; 'all' for all. May be repeated.",
+        many=True,
+        values="topic",
+    ),
     Param("--since ID|TIME|30m", "Start after this message, or at this time; move no cursor."),
     Param("--last N", "The last N messages; move no cursor.", convert=whole),
     Param("--max, --limit N", "At most N messages (100; with --follow: no limit).", convert=whole),
@@ -17,10 +22,15 @@ VERB = Verb(
     Param("--timeout S", "With --follow: stop after S seconds.", convert=seconds),
     Param("--peek", "Move no cursor."),
     Param("--others", "Leave out this agent's own messages."),
+    Param("--from-start", "Without a cursor, start at the oldest message."),
     Param("--reset", "Discard the cursor: start at the oldest message."),
-    text="Oldest first. The cursor moves after the output is written, so an agent that is killed in"
-    " between hears the messages again. If there is nothing new, prints nothing and exits 0. JSON:"
-    " id, agent_id, topic, message, timestamp; event and its fields where the bus spoke.",
+    Param("--catch-up", "Mark all messages as heard, and print none."),
+    text="Oldest first. An agent without a cursor starts at the newest messages (with --follow, at the"
+    " oldest), and a topic without one at the agent's cursor for all topics; what is skipped, and what"
+    " remains beyond --max, is counted on stderr. The cursor moves after the output is written, so an"
+    " agent that is killed in between hears the messages again. If there is nothing new, prints nothing"
+    " and exits 0. JSON: id, agent_id, topic, message, timestamp; event and its fields where the bus"
+    " spoke.",
     examples=(
         "agentbus overhear",
         "agentbus overhear --topic build --topic deploy",
@@ -28,16 +38,32 @@ VERB = Verb(
         "agentbus overhear --follow --timeout 60",
     ),
     subject="topic",
+    excludes={
+        "--catch-up": (
+            *("--since", "--last", "--max", "--follow", "--timeout", "--peek", "--others"),
+            *("--from-start", "--reset"),
+        )
+    },
 )
 
 
 def run(call: Call) -> None:
     """Print the messages, each before the cursor moves past it."""
     args = call.args
+    topics = [one for each in args.topic for one in each.split(",")]
+    topics = [] if "all" in topics else topics
+    if args.catch_up:
+        _catch_up(call, topics)
+        return
     limit = args.max if args.max is not None or args.follow else 100
+    scope = call.enter()
+    if scope.peers and not (args.peek or args.since or args.last is not None):
+        from agentbus.commands import _session
+
+        _session.warn(call)
     op = overhear.overhear(
-        call.enter(),
-        args.topic,
+        scope,
+        topics,
         limit=limit,
         start=args.since,
         last=args.last,
@@ -46,8 +72,24 @@ def run(call: Call) -> None:
         timeout=args.timeout,
         others=args.others,
         reset=args.reset,
+        begin="first" if args.from_start else "joined" if args.follow else "newest",
         make=_message.pair,
     )
     patience = (args.timeout or float("inf")) if args.follow else 0.0
+    printed = 0
     for entry_id, named in call.each(op, patience=patience):
+        _message.show(call.out, entry_id, named)
+        printed += named.get("event") not in ("gap", "skipped")
+    if printed == limit and not (args.peek or args.since or args.last is not None):
+        remaining = call.run(overhear.unheard(scope, topics, others=args.others))
+        if remaining:
+            call.out.warn(f"{remaining} more remain; --catch-up marks them as heard")
+
+
+def _catch_up(call: Call, topics: list[str]) -> None:
+    from agentbus.commands import _together
+
+    _together.check(VERB, call.args)
+    op = overhear.catch_up(call.enter(), topics, make=_message.pair)
+    for entry_id, named in call.each(op):
         _message.show(call.out, entry_id, named)

@@ -24,12 +24,12 @@ OPTIONS = (
 VERB = Verb(
     "pause",
     "Pause a queue: workers take no new tasks. Without a name, list the pauses.",
-    Param("QUEUE", "The queue."),
+    Param("QUEUE", "The queue.", values="queue"),
     *OPTIONS,
-    text="Running tasks continue. Returns when every live worker has confirmed: a task that is"
-    " published later does not run before 'resume'. If a worker does not confirm in time, exit 3;"
-    " the order remains in force. It also applies to workers that start later. No such queue: exit"
-    " 5. JSON: kind, name, by, at, why, confirmed, unconfirmed.",
+    text="Running tasks continue. Returns when every live worker has confirmed: a task that is published"
+    " later does not run before 'resume'. If a worker does not confirm in time, exit 3; the order"
+    " remains in force. It also applies to workers that start later. No such queue: exit 5. JSON:"
+    " kind, name, agent_id, timestamp, why, confirmed, unconfirmed.",
     examples=(
         "agentbus pause mail --why 'the mail server moves'",
         "agentbus pause",
@@ -54,7 +54,17 @@ def show(out: Out, order: Order) -> None:
     text = f"{named(order.kind, order.name)} {_paused(order.kind)}"
     text += f" by {order.by}" if order.by else ""
     text += f" since {order.at}" if order.at else ""
-    out.record(_values.fields(order), text + (f": {order.why}" if order.why else ""))
+    fields = {
+        "kind": order.kind,
+        "name": order.name,
+        "agent_id": order.by,
+        "timestamp": order.at,
+        **_values.fields(order, "why", "confirmed", "unconfirmed"),
+    }
+    out.record(
+        _values.with_old(fields, by="agent_id", at="timestamp"),
+        text + (f": {order.why}" if order.why else ""),
+    )
 
 
 def show_confirmed(out: Out, order: Order, wait: float) -> None:

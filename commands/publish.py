@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import orjson
-
-from agentbus.commands import _together
-from agentbus.commands._declare import Call, Param, Verb, body, seconds
+from agentbus.commands import _envelope, _payload, _together, _values
+from agentbus.commands._declare import Args, Call, Param, Verb, body, seconds
+from agentbus.commands._output import ReaderGone
 from agentbus.core import envelope
 from agentbus.core.errors import AgentBusError, InvalidPayload, UsageError
-from agentbus.core.settings import environment
+from agentbus.core.timespec import parse_rfc3339
 from agentbus.queues import publish
+from agentbus.queues.task import Task
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,32 +21,24 @@ if TYPE_CHECKING:
 _PIECE = 65536
 
 
-def header(text: str) -> tuple[str, str]:
-    """Read `name=value`."""
-    name, equals, value = text.partition("=")
-    if not (name and equals):
-        raise ValueError(f"{text!r} is not a header: write it as name=value")
-    return name, value
+def _time(text: str) -> float:
+    found = parse_rfc3339(text)
+    if found is None:
+        raise ValueError(f"{text!r} is not a time such as 2024-01-20T15:30:00Z")
+    return found
 
 
-PRIORITY = Param(
-    "--priority",
-    "The task's priority (normal, unless the queue's policy says otherwise).",
-    choices=("low", "normal", "high", "critical"),
-)
-CORRELATION_ID = Param("--correlation-id ID", "Id of the larger unit of work.")
-HEADER = Param("--header K=V", "A header. May be repeated.", convert=header, many=True)
 VERB = Verb(
     "publish",
     "Add a task to a queue.",
-    Param("QUEUE", "The queue.", required=True),
+    Param("QUEUE", "The queue.", required=True, values="queue"),
     Param("PAYLOAD|-|@FILE", "The payload.", dest="payload"),
     Param("--lines", "Publish a task for each line of stdin."),
     Param(
         "--key K", "Dedup key: publish once within 300 s, unless the queue's policy says otherwise."
     ),
-    PRIORITY,
     Param("--delay S", "Deliver it after S seconds.", convert=seconds),
+    Param("--at TIME", "Deliver it at this time, such as 2024-01-20T15:30:00Z.", convert=_time),
     Param(
         "--after ID", "Deliver it when the task with this id is done. May be repeated.", many=True
     ),
@@ -54,20 +46,28 @@ VERB = Verb(
         "--after-group G",
         "With --after: the group that must have acknowledged those tasks (default).",
     ),
-    CORRELATION_ID,
     Param("--causation-id ID", "Id of the task that caused this one."),
-    Param("--reply-to QUEUE", "Publish a reply to this queue when the task is done, or buried."),
+    Param(
+        "--reply-to QUEUE",
+        "Publish a reply to this queue when the task is done, or buried.",
+        values="queue",
+    ),
     Param(
         "--webhook URL", "POST the result to this https URL, if webhooks are enabled in the worker."
     ),
     Param("--ordering-key K", "Deliver tasks with this key in the order of publication."),
-    HEADER,
-    text="Prints the task's id. A payload that is JSON is sent as JSON, any other as text. The same --key"
-    " within 300 s returns the first task's id and adds nothing. A full queue refuses: exit 1. The config"
-    " file's policy for the queue may set the dedup time, the bound, and a field of the payload that is"
-    " the default key. If a task named by --after is buried, so is this one; --after exits 4 if it was"
-    " buried before, 5 if it is unknown. With --lines, blank lines are skipped, and each id is printed as"
-    " soon as its task is in the queue. JSON: id, queue, priority, key.",
+    *_envelope.PARAMS,
+    _payload.TEXT,
+    _payload.JSON,
+    text="Prints the task's id. A payload that is JSON is sent as JSON, any other as text; --text and"
+    " --payload-json decide. What begins like JSON and is not exactly that ({bad, NaN, 1e400, 23"
+    " digits) is refused: exit 2. The same --key within 300 s returns the first task's id and adds"
+    " nothing. A full queue refuses: exit 1. The config file's policy for the queue may set the dedup"
+    " time, the bound, and a field of the payload that is the default key. If a task named by --after"
+    " is buried, so is this one; --after exits 4 if it was buried before, 5 if it is unknown. With"
+    " --lines, blank lines are skipped, and each id is printed as soon as its task is in the queue;"
+    " if their reader leaves, the lines are published all the same. JSON: task_id, queue, priority,"
+    " key.",
     examples=(
         'agentbus publish mail \'{"to": "ada@example.org"}\'',
         "agentbus publish build main --key main --priority high",
@@ -77,6 +77,7 @@ VERB = Verb(
     ),
     subject="queue",
     goes_with={"--after-group": ("--after",)},
+    excludes={"--text": ("--payload-json",), "--at": ("--delay",)},
 )
 
 
@@ -97,93 +98,68 @@ def run(call: Call) -> None:
     text = body("payload", args.payload, None, call.settings.max_body)
     if not text:
         raise InvalidPayload("the payload is empty", hint="send at least a word, or null")
-    item = queue.policy.keyed(_task(call, payload(text)))
+    item = queue.policy.keyed(Task(_value(call, text), key=args.key, **_fields(args)))
     _show(call, [_publish(call, queue, item)], [item])
 
 
-def payload(text: str) -> Any:
-    """Parse a payload: JSON if it is JSON, otherwise the text itself."""
-    try:
-        value = orjson.loads(text)
-    except ValueError:
-        return text
-    # An integer of more than 64 bits would lose digits as a number; as text it keeps them.
-    return text if isinstance(value, float) and text.strip().lstrip("-").isdigit() else value
+def _value(call: Call, text: str) -> Any:
+    return _payload.read(text, as_text=call.args.text, as_json=call.args.payload_json)
 
 
-def _task(call: Call, value: object) -> publish.Task:
-    """Return a payload in its envelope."""
-    args = call.args
-    return publish.Task(
-        value,
-        key=args.key,
-        priority=args.priority,
-        **caused(args.correlation_id, args.causation_id),
-        reply_to=args.reply_to,
-        webhook=args.webhook,
-        headers=dict(args.header) or None,
-        ordering_key=args.ordering_key,
-    )
-
-
-def caused(correlation_id: str | None, causation_id: str | None) -> dict[str, Any]:
-    """Return a task's correlation and causation, by default those of the task that this program handles."""
-    around = environment()
-    cause = around.get("AGENTBUS_TASK_ID")
+def _fields(args: Args) -> dict[str, Any]:
+    """Return the envelope of the tasks of this call."""
     return {
-        "correlation_id": correlation_id or around.get("AGENTBUS_CORRELATION_ID") or cause,
-        "causation_id": causation_id or cause,
-        "traceparent": around.get("AGENTBUS_TRACEPARENT"),
-        "trail": _trail(around.get("AGENTBUS_TRAIL")),
+        "reply_to": args.reply_to,
+        "webhook": args.webhook,
+        "ordering_key": args.ordering_key,
+        **_envelope.fields(args, args.causation_id),
     }
-
-
-def _trail(text: str | None) -> Any:
-    """Return the agents that the current task passed; None if that is not JSON."""
-    if not text:
-        return None
-    try:
-        found = orjson.loads(text)
-    except ValueError:
-        return None
-    return found if isinstance(found, list) else None
 
 
 def _publish(call: Call, queue: Queue, item: object) -> str:
     args = call.args
     after = args.after or None
-    found: str = queue.publish(item, delay=args.delay, after=after, after_group=args.after_group)
+    found: str = queue.publish(
+        item, delay=args.delay, at=args.at, after=after, after_group=args.after_group
+    )
     return found
 
 
 def _each_line(call: Call, queue: Queue) -> None:
     args = call.args
-    plain = _task(call, None) == publish.Task(None, priority=args.priority)
-    alone = args.delay is not None or bool(args.after)
-    done = 0
+    alone = args.delay is not None or args.at is not None or bool(args.after)
+    # One envelope, with one correlation, for all lines: they are one unit of work, and much faster so.
+    fields = _fields(args)
+    common = Task(None, **fields)
+    done, read = 0, True
     try:
-        for batch in _batches(call.settings.max_body, 1 if alone else publish.BATCH):
-            tasks = batch if plain and not alone else [_task(call, value) for value in batch]
-            items = list(queue.policy.each_keyed(tasks))
+        for batch in _batches(call, 1 if alone else publish.BATCH):
+            items = list(queue.policy.each_keyed(batch))
             if alone:
-                ids = [_publish(call, queue, items[0])]
+                ids = [_publish(call, queue, common.filling(items[0]))]
             else:
-                ids = queue.publish_many(items, priority=args.priority)
-            _show(call, ids, items)
+                ids = queue.publish_many(items, **fields)
             done += len(ids)
+            try:
+                if read:
+                    _show(call, ids, items)
+            except ReaderGone:
+                # `| head -1` wants one id, and all lines published.
+                read = False
     except AgentBusError as error:
         # To continue later, the user must know how many tasks were published.
         error.message += f" (in the queue before that: {done})" if done else ""
         raise
 
 
-def _batches(limit: int, most: int) -> Iterator[list[Any]]:
+def _batches(call: Call, most: int) -> Iterator[list[Any]]:
     """Yield the payloads of stdin's lines as they arrive; a bad line raises after those before it."""
     batch: list[Any] = []
+    limit = call.settings.max_body
     try:
         for number, line in _lines(limit):
             if line is not None:
-                batch.append(_payload_of(number, line, limit))
+                batch.append(_payload_of(call, number, line))
             # If no more input is there yet, do not delay what was read.
             if batch and (line is None or len(batch) == most):
                 yield batch
@@ -196,10 +172,10 @@ def _batches(limit: int, most: int) -> Iterator[list[Any]]:
         yield batch
 
 
-def _payload_of(number: int, line: bytes, limit: int) -> Any:
+def _payload_of(call: Call, number: int, line: bytes) -> Any:
     try:
-        value = payload(line.decode())
-        envelope.encode(value, limit)
+        value = _value(call, line.decode())
+        envelope.encode(value, call.settings.max_body)
     except UnicodeDecodeError:
         raise InvalidPayload(
             f"line {number} is not UTF-8", hint="encode it as UTF-8, or as base64"
@@ -236,9 +212,9 @@ def _show(call: Call, ids: list[str], items: list[Any]) -> None:
     args, out = call.args, call.out
     for task_id, item in zip(ids, items, strict=True):
         fields = {
-            "id": task_id,
+            "task_id": task_id,
             "queue": args.queue,
             "priority": args.priority,
-            "key": item.key if isinstance(item, publish.Task) else None,
+            "key": item.key if isinstance(item, Task) else None,
         }
-        out.record(fields, task_id)
+        out.record(_values.with_old(fields, id="task_id"), task_id)

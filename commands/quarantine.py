@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from agentbus.commands import _format
-from agentbus.commands._declare import Call, Param, Verb, actions
+from agentbus.commands import _format, _values
+from agentbus.commands._bare import actions
+from agentbus.commands._declare import Call, Param, Verb
 from agentbus.core.errors import UsageError
 
 TYPE_CHECKING = False
@@ -24,13 +25,17 @@ _COLUMNS: dict[str, Callable[[Quarantined], str]] = {
 VERB = Verb(
     "quarantine",
     "List the consumers that supervisors gave up, or release them.",
-    actions("list", "release"),
+    actions(
+        {
+            "list": "Print the consumers in quarantine.",
+            "release NAME": "Let every running supervisor start it again, within about a second.",
+        }
+    ),
     Param("NAME", "The consumer to release."),
     Param("--all", "With release: all of them."),
-    text="No supervisor of the project starts a consumer in quarantine, not even after a restart."
-    " 'release' lets every running supervisor start it within about a second, without its earlier crashes."
-    " Exit 5 if it is not in quarantine. Needs the extra events."
-    " JSON: consumer, and for list stream, quarantined_at, reason, crashes, last_error.",
+    text="No supervisor of the project starts a consumer in quarantine, not even after a restart. A"
+    " released one starts without its earlier crashes. Exit 5 if it is not in quarantine. Needs the"
+    " extra events. JSON: consumer, and for list stream, timestamp, reason, crashes, last_error.",
     examples=(
         "agentbus quarantine list",
         "agentbus quarantine release welcome",
@@ -68,6 +73,12 @@ def _list(call: Call) -> None:
         call.out,
         quarantined(call.bus),
         _COLUMNS,
-        lambda one: {"consumer": one.consumer, **one.fields()},
+        _fields,
         left=3,
     )
+
+
+def _fields(one: Quarantined) -> dict[str, object]:
+    fields = {"consumer": one.consumer, **one.fields()}
+    fields["timestamp"] = fields.pop("quarantined_at")
+    return _values.with_old(fields, quarantined_at="timestamp")

@@ -8,18 +8,19 @@ from agentbus.coordination import recall
 VERB = Verb(
     "recall",
     "Read a note by its key, or notes by their tags.",
-    Param("KEY", "The note's key.", dest="name"),
-    Param("--key K", "The note's key."),
+    Param("KEY", "The note's key.", dest="name", values="note"),
+    Param("--key K", "The note's key.", values="note"),
     Param(
         "--tag A,B",
         "Notes with any of these tags, newest first. May be repeated.",
         convert=tags,
         many=True,
+        values="tag",
     ),
     Param("--all", "Only notes with all of the tags."),
     Param("--latest N", "At most N notes (10).", convert=whole, default=10),
-    text="With a key it prints only the note's text, unchanged. If there is no such note, exit 5."
-    " JSON: key, value, author, timestamp, tags.",
+    text="With a key it prints only the note's text, unchanged. If there is no such note, exit 5. JSON:"
+    " key, value, agent_id, timestamp, tags.",
     examples=(
         "agentbus recall docker-build",
         'sh -c "$(agentbus recall docker-build)"',

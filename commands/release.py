@@ -7,10 +7,10 @@ from agentbus.commands._declare import FLAG, Call, Param, Verb, one_flag
 
 VERB = Verb(
     "release",
-    "Release a flag without satisfying it.",
+    "Release a flag without an outcome.",
     *FLAG,
     Param("--force", "Even if another agent holds it."),
-    text="Wakes 'await --until free'; agents that await its satisfaction keep waiting. If another agent"
+    text="Wakes 'await --until free'; agents that await its outcome keep waiting. If another agent"
     " holds it, exit 4. JSON: flag, state, agent_id, timestamp, ttl, token, note.",
     examples=("agentbus release building",),
     subject="flag",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 
 from agentbus.commands import _spark, _values
-from agentbus.commands._declare import Call, Param, Verb, number, seconds, whole
+from agentbus.commands._declare import Call, Param, Verb, seconds, whole
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from agentbus.pipeline.replays.replay import ReplayResult
 
 
-_RATE = number("a number above 0", lambda rate: 0 < rate < 1e12)
+_RATE = _values.number("a number above 0", lambda rate: 0 < rate < 1e12)
 VERB = Verb(
     "replay",
     "Publish entries of an archive again, each exactly once.",
-    Param("PATH", "The archive: a directory, or s3a://…", required=True),
+    Param("PATH", "The archive: a directory, or s3a://…", required=True, values="file"),
     Param("--from ID|TIME|30m", "Start at this entry or time.", dest="start"),
     Param("--to ID|TIME|30m", "End at this entry or time, inclusive.", dest="end"),
     Param(
@@ -30,7 +30,7 @@ VERB = Verb(
         many=True,
     ),
     Param("--where SQL", "Only rows that match this condition."),
-    Param("--to-queue Q", "Publish all tasks to this queue.", dest="queue"),
+    Param("--to-queue Q", "Publish all tasks to this queue.", dest="queue", values="queue"),
     Param("--to-channel", "Publish messages to the channel.", dest="channel"),
     Param("--rate N", "Publish at most N rows per second.", convert=_RATE),
     Param("--dry-run", "Count the rows, and publish nothing."),

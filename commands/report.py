@@ -6,7 +6,7 @@ import os
 import time
 from datetime import datetime
 
-from agentbus.commands import _progress, _spark
+from agentbus.commands import _format, _progress, _spark
 from agentbus.commands._declare import Call, Param, Verb
 from agentbus.core.clock import rfc3339
 from agentbus.core.errors import UsageError
@@ -19,14 +19,19 @@ if TYPE_CHECKING:
     from agentbus.commands._output import Out
     from agentbus.pipeline.reports.running import Filled, Outcome, ReportStep
 
+# The package that has them takes long to import.
+NAMES = (
+    *("activity", "conversations", "tasks", "flags", "lag", "slowest", "anomalies"),
+    "all",
+)
 VERB = Verb(
     "report",
     "Report on an archive: activity, latency, failures and anomalies.",
-    Param("NAME", "Name of a report, or all.", required=True),
-    Param("PATH", "The archive: a path, file:// or s3a://."),
+    Param("NAME", "Name of a report, or all.", required=True, choices=NAMES),
+    Param("PATH", "The archive: a path, file:// or s3a://.", values="file"),
     Param("--since 30m|TIME|ID", "Start: a time span ago, a time, or an id."),
     Param("--until 30m|TIME|ID", "End: a time span ago, a time, or an id."),
-    Param("--html FILE", "Write one self-contained page with charts."),
+    Param("--html FILE", "Write one self-contained page with charts.", values="file"),
     Param("--csv", "Print one table as CSV."),
     Param("--table T", "Only this table of the report."),
     Param("--live", "Report on the bus as it changes, until interrupted."),
@@ -43,7 +48,8 @@ VERB = Verb(
 )
 # Rows of a table on a terminal: of one report, and of each when all are shown.
 _TOP, _TOP_OF_ALL = 20, 8
-_WIDEST = 36
+# Characters of a text, such as an error; names are shorter.
+_WIDEST = 256
 
 
 def run(call: Call) -> None:
@@ -53,6 +59,10 @@ def run(call: Call) -> None:
 
     names = reports.chosen(args.name)
     _check(call)
+    if args.html:
+        # Before Spark has worked for minutes: the extra may be missing what writes the page.
+        with _spark.extra():
+            from agentbus.pipeline.reports import page
     with _Steps(call) as steps:
         steps.say("starting Spark")
         with _spark.session(call, args.path) as spark:
@@ -69,8 +79,6 @@ def run(call: Call) -> None:
         out.warn(f"{many} gone before they could be archived; the figures lack them")
     if args.html:
         import pathlib
-
-        from agentbus.pipeline.reports import page
 
         title = f"{args.name} of {args.path}" if args.name != reports.ALL else str(args.path)
         page.write(page.render(found, source=title), pathlib.Path(args.html))
@@ -175,24 +183,18 @@ def _text(out: Out, found: Outcome, top: int) -> None:
 
 
 def _table(out: Out, table: Filled, top: int) -> None:
-    """Write the first rows aligned: figures to the right, and names cut."""
+    """Write the first rows aligned: figures to the right."""
     from agentbus.pipeline.reports import wording
 
     rows = table.rows[:top]
-    lines = [[wording.heading(name) for name in table.columns]]
-    lines += [
+    cells = [
         [wording.cut(wording.cell(name, row[name]), _WIDEST) for name in table.columns]
         for row in rows
     ]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     right = [any(isinstance(row[name], (int, float)) for row in rows) for name in table.columns]
     out.record({}, table.title)
-    for line in lines:
-        cells = [
-            cell.rjust(width) if to_right else cell.ljust(width)
-            for cell, width, to_right in zip(line, widths, right, strict=True)
-        ]
-        out.record({}, f"  {'  '.join(cells)}".rstrip())
+    headings = [wording.heading(name) for name in table.columns]
+    _format.table(out, headings, cells, right, indent=2)
     rest = len(table.rows) + table.left_out - len(rows)
     if rest:
         out.record({}, f"  and {rest:,} more")

@@ -9,10 +9,10 @@ from agentbus.core.errors import UsageError
 VERB = Verb(
     "rerun",
     "Deliver a group's acknowledged tasks again, starting at a task or a time.",
-    Param("QUEUE", "The queue.", required=True),
+    Param("QUEUE", "The queue.", required=True, values="queue"),
     Param("--from ID|TIME|30m", "Start at this task or time.", dest="start"),
     Param("--until ID|TIME|30m", "Stop at this task or time (default: no limit)."),
-    Param("--group G", "The group (default).", default="default"),
+    Param("--group G", "The group (default).", default="default", values="group"),
     Param("--limit N", "At most N tasks.", convert=whole),
     Param("--dry-run", "Only count the tasks."),
     text="Delivers the tasks that the group has acknowledged and that are still stored. Pending tasks and"

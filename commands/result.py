@@ -10,11 +10,16 @@ VERB = Verb(
     "Print the result of a finished task.",
     Param("ID", "The task's id, as 'publish' printed it.", required=True),
     Param("--wait S", "Wait up to S seconds for it.", convert=seconds),
-    Param("--group G", "The group, if several process the queue (default, or the only one)."),
+    Param(
+        "--group G",
+        "The group, if several process the queue (default, or the only one).",
+        values="group",
+    ),
     text="A text is printed unchanged, any other result as one line of JSON, and no result as nothing."
     " Results are kept for 24 hours, unless the queue's policy says otherwise. If the task is not"
-    " finished, was buried, or does not exist, exit 5; if --wait ends without a result, exit 3."
-    " JSON: id, result.",
+    " finished, or does not exist, exit 5; if it was buried, exit 8; if --wait ends without a result,"
+    " exit 3."
+    " JSON: task_id, result.",
     examples=(
         "agentbus result 1763622000123-0@build --wait 60",
         "agentbus result 1763622000123-0@build --json",

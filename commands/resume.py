@@ -8,7 +8,7 @@ from agentbus.commands.pause import show_resumed
 VERB = Verb(
     "resume",
     "Resume a paused queue; without a name, lift a halt of the project.",
-    Param("QUEUE", "The queue (default: the whole project)."),
+    Param("QUEUE", "The queue (default: the whole project).", values="queue"),
     text="Workers continue at once. Orders are independent: an order for a queue, an agent or a worker"
     " remains in force after the end of a halt, and vice versa. If it was not paused, nothing happens,"
     " exit 0. No such queue: exit 5. JSON: kind, name, resumed.",

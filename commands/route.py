@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import orjson
 
+from agentbus.commands import _values
 from agentbus.commands._declare import Call, Param, Verb, body, seconds
 from agentbus.commands._format import count
 from agentbus.core.errors import InvalidPayload
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 VERB = Verb(
     "route",
     "Route incoming tasks to agents' queues by rules.",
-    Param("RULES.yaml", "The file of rules.", dest="rules", required=True),
+    Param("RULES.yaml", "The file of rules.", dest="rules", required=True, values="file"),
     Param(
         "--explain TASK",
         "Only print where this task would go, and why: a JSON file, - for stdin, or JSON.",
@@ -28,16 +29,16 @@ VERB = Verb(
         convert=seconds,
         default=10.0,
     ),
-    text="Takes tasks from 'incoming', or the queue that the rules name, and moves each to"
-    " agent.<name>, or team.<team>.<name>, in one atomic step. A task's agent_id decides, then its"
-    " type by the rules for work types, then the first matching pattern, then the default. Tasks"
-    " without a match, and those that are routed in circles, become dead letters ('agentbus dlq"
-    " list incoming --group router'). Tasks whose agents' queues are full, or that exceed a limit,"
-    " wait without blocking others. Several routers share the work. The file is read again when it"
-    " changes; a file with a mistake is reported and ignored. Prints a line for each buried task,"
-    " and at the end the counts. JSON: event (stopped, buried), id, reason; at the end moved,"
-    " duplicates, stopped, buried, waiting; with --explain agents, by, how, rule, line, reason,"
-    " steps. Mistakes in the rules, and a task that is not JSON: exit 2.",
+    text="Takes tasks from 'incoming', or the queue that the rules name, and moves each to agent.<name>,"
+    " or team.<team>.<name>, in one atomic step. A task's agent_id decides, then its type by the"
+    " rules for work types, then the first matching pattern, then the default. Tasks without a match,"
+    " and those that are routed in circles, become dead letters ('agentbus dlq list incoming --group"
+    " router'). Tasks whose agents' queues are full, or that exceed a limit, wait without blocking"
+    " others. Several routers share the work. The file is read again when it changes; a file with a"
+    " mistake is reported and ignored. Prints a line for each buried task, and at the end the counts."
+    " JSON: event (stopped, buried), task_id, reason; at the end moved, duplicates, stopped, buried,"
+    " waiting; with --explain agents, by, how, rule, line, reason, steps. Mistakes in the rules, and"
+    " a task that is not JSON: exit 2.",
     examples=(
         "agentbus route team.yaml",
         "agentbus route team.yaml --check",
@@ -68,8 +69,8 @@ def run(call: Call) -> None:
         return
 
     def refused(event: str, task_id: str, reason: str) -> None:
-        told: dict[str, object] = {"event": event, "id": task_id, "reason": reason}
-        call.out.record(told, f"{task_id} {event}: {reason}")
+        told = {"event": event, "task_id": task_id, "reason": reason}
+        call.out.record(_values.with_old(told, id="task_id"), f"{task_id} {event}: {reason}")
 
     router = Router(
         call.bus, rules, drain=args.drain, visibility=args.visibility, on_refused=refused

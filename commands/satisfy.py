@@ -21,19 +21,24 @@ VERB = Verb(
 
 def run(call: Call) -> None:
     """Satisfy the flag and print it."""
+    end(call, "satisfied")
+
+
+def end(call: Call, how: str) -> None:
+    """End the hold as `satisfied` or `failed`, and print the flag."""
     args = call.args
     flag = one_flag(args)
-    op = announce.end(call.enter(), flag, "satisfied", force=args.force, note=args.note)
+    op = announce.end(call.enter(), flag, how, force=args.force, note=args.note)
     value, token = call.run(op)
     agent, at = announce.holder(value), announce.since(value)
     fields = {
         "flag": flag,
-        "state": "satisfied",
+        "state": how,
         "agent_id": agent,
         "timestamp": at,
         "ttl": None,
         "token": token,
         "note": args.note,
     }
-    text = f"{flag} satisfied by {agent} at {at}"
+    text = f"{flag} {how} by {agent} at {at}"
     call.out.record(fields, text + (f": {args.note}" if args.note else ""))

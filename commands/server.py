@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 from agentbus.commands import _values
-from agentbus.commands._declare import Call, Verb, actions
+from agentbus.commands._bare import actions
+from agentbus.commands._declare import Call, Verb
 
 VERB = Verb(
     "server",
     "Control the embedded server.",
-    actions("start", "stop", "status", "run", "repair"),
-    text="It starts when a verb needs it, and keeps running. 'run' keeps it in the foreground, for a"
-    " service manager. 'repair' repairs a damaged append-only file, and keeps a copy. 'status'"
-    " exits 5 if it does not run. JSON: running, directory, socket, log, version, pid, uptime,"
-    " memory, keys.",
+    actions(
+        {
+            "start": "Start it, if it does not run.",
+            "stop": "Stop it.",
+            "status": "Print its state; exit 5 if it does not run.",
+            "run": "Keep it in the foreground, for a service manager.",
+            "repair": "Repair a damaged append-only file, and keep a copy.",
+        }
+    ),
+    text="It starts when a verb needs it, and keeps running. JSON: running, directory, socket, log,"
+    " version, pid, uptime, memory, keys.",
     examples=("agentbus server status", "agentbus server stop", "agentbus server repair"),
     subject="action",
-    local=True,
 )
 _NOT_RUNNING = 5
 

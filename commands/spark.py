@@ -16,7 +16,6 @@ VERB = Verb(
     " deleted at any time. Connects to no server. Needs the extra pipeline."
     " JSON: spark, java, java_version, home, classes (the file, null if there is none), bytes.",
     examples=("agentbus spark", "agentbus spark --prepare"),
-    local=True,
 )
 
 

@@ -10,7 +10,7 @@ VERB = Verb(
     "Say something on the project's channel.",
     Param("TEXT|-|@FILE", "The message.", dest="text"),
     Param("--msg TEXT", "The message, taken literally."),
-    Param("--topic T", "The topic."),
+    Param("--topic T", "The topic.", values="topic"),
     text="Prints the id of the entry. JSON: id, agent_id, topic, message, timestamp.",
     examples=(
         "agentbus speak 'unit tests green' --topic build",

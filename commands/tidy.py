@@ -9,7 +9,7 @@ from agentbus.commands._format import count
 VERB = Verb(
     "tidy",
     "Trim finished tasks, and delete dead consumers and leftovers.",
-    Param("QUEUE", "The queue (default: all)."),
+    Param("QUEUE", "The queue (default: all).", values="queue"),
     Param("--dry-run", "Only count."),
     text="Workers do this regularly. Tasks that a group or a reader still needs are kept, and finished"
     " tasks are kept as long as the queue's policy says (a day). Exit 5 if there is no such queue."

@@ -6,8 +6,8 @@ import contextlib
 import shlex
 from typing import TYPE_CHECKING
 
-from agentbus.commands import _together, _verdict
-from agentbus.commands._declare import Call, Param, Verb, number, whole
+from agentbus.commands import _together, _values, _verdict
+from agentbus.commands._declare import Call, Param, Verb, whole
 from agentbus.core.errors import ConfigError, Refused, Unhealthy, UsageError
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ _MODES = ("talk", "flags", "work", "events", "archive")
 _ALL = "all"
 # A day; for more, start again with another seed.
 _LONGEST = 1440.0
-_MINUTES = number(
+_MINUTES = _values.number(
     f"a number of minutes up to {_LONGEST:g}", lambda minutes: 0 < minutes <= _LONGEST
 )
 
@@ -39,7 +39,6 @@ VERB = Verb(
         "--minutes N",
         "Length of each mode on two cores (1); 0.2 is the short form, 10 what releases pass.",
         convert=_MINUTES,
-        default=1.0,
     ),
     Param("--seed S", "Repeat the faults of a seed, in the same order.", convert=whole),
     Param("--server HOST:PORT", "Confirm the server at --url, by repeating its address."),
@@ -50,7 +49,7 @@ VERB = Verb(
         "The databases for events, each in turn; a URL names an empty PostgreSQL database.",
         many=True,
     ),
-    Param("--keep DIR", "Keep all histories, in a new directory."),
+    Param("--keep DIR", "Keep all histories, in a new directory.", values="dir"),
     text="Real processes work while some are killed with -9, frozen and cut off, and their server is"
     " killed, restarted, stalled and starved; checks then judge their histories. It starts its own"
     " servers, and never uses that of the settings. With --url (and --server, to confirm) only clients and"
@@ -58,10 +57,10 @@ VERB = Verb(
     " deliberately wrong implementations in place of ours: each must be caught. Exit 6 if a guarantee was"
     " broken, fewer faults happened than planned, or a wrong implementation was not caught; the history is"
     " kept."
-    " JSON: time, mode, control, seed, seconds, faults, wanted, figures, violations, verdict (passed,"
+    " JSON: timestamp, mode, control, seed, seconds, faults, wanted, figures, violations, verdict (passed,"
     " failed, caught, missed), history, again.",
     examples=(
-        "agentbus torture --minutes 0.2",
+        "agentbus torture all --minutes 0.2",
         "agentbus torture work events --minutes 10",
         "agentbus torture talk --seed 4217",
         "agentbus torture --controls",
@@ -80,6 +79,9 @@ def run(call: Call) -> int:
     from agentbus.torture import ending, modes
 
     args = call.args
+    if all(getattr(args, param.dest) == param.initial() for param in VERB.params):
+        # Not by accident: it takes minutes, and all of the machine.
+        raise _no_mode(call)
     _check(call)
     url = _server(call)
     jobs = _jobs(call)
@@ -87,7 +89,7 @@ def run(call: Call) -> int:
     with ending.by_signals(), Line() as line:
         torture = modes.Run(
             jobs,
-            minutes=args.minutes,
+            minutes=1.0 if args.minutes is None else args.minutes,
             seed=args.seed,
             url=url,
             databases=databases,
@@ -97,6 +99,18 @@ def run(call: Call) -> int:
         with _kept(call, torture):
             _begin(call, torture)
             return _judge(call, torture, line)
+
+
+def _no_mode(call: Call) -> UsageError:
+    """Print the help on stderr, and return the error."""
+    if not call.out.json:
+        from agentbus.commands._click import help_text
+        from agentbus.commands._output import to_stderr
+
+        to_stderr(help_text(VERB.name))
+    return UsageError(
+        "torture needs a mode", hint="name some modes, or all: 'agentbus torture all'"
+    )
 
 
 def _judge(call: Call, torture: TortureRun, line: _verdict.Clearable) -> int:

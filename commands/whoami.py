@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from agentbus.commands import _values
 from agentbus.commands._declare import Call, Verb
 
 VERB = Verb(
     "whoami",
     "Show the agent, project and server, and the source of each.",
-    text="A password in the URL is masked. JSON: agent, project, url, sources.",
+    text="A password in the URL is masked. JSON: agent_id, project, url, sources.",
     examples=("agentbus whoami", "AGENTBUS_AGENT=ci agentbus whoami --json"),
-    local=True,
 )
 
 
@@ -23,11 +23,16 @@ def run(call: Call) -> None:
     url = f"unix://{socket_path()}" if found.url is None else read(found.url).masked()
     sources = {key: found.sources[key] for key in ("agent", "project", "url")}
     if call.out.json:
-        call.out.record(
-            {"agent": found.agent, "project": found.project, "url": url, "sources": sources}, ""
-        )
+        fields = {
+            "agent_id": found.agent,
+            "project": found.project,
+            "url": url,
+            "sources": sources,
+        }
+        call.out.record(_values.with_old(fields, agent="agent_id"), "")
         return
-    call.out.record({}, f"agent   {found.agent} (from {sources['agent']})")
+    own = "default: this POSIX session" if found.peers else f"from {sources['agent']}"
+    call.out.record({}, f"agent   {found.agent} ({own})")
     call.out.record({}, f"project {found.project} (from {sources['project']})")
     origin = "default: the embedded server" if embedded else f"from {sources['url']}"
     call.out.record({}, f"url     {url} ({origin})")

@@ -11,7 +11,7 @@ import threading
 import time
 from importlib import import_module
 
-from agentbus.commands import _signals
+from agentbus.commands import _signals, _values
 from agentbus.commands._declare import Call, Param, Verb, seconds, whole
 from agentbus.commands._format import count
 from agentbus.commands._output import ReaderGone, to_stderr
@@ -55,13 +55,14 @@ def some_time(text: str) -> float:
 VERB = Verb(
     "work",
     "Run a program for each task of a queue.",
-    Param("QUEUE", "The queue.", required=True),
+    Param("QUEUE", "The queue.", required=True, values="queue"),
     Param("-- CMD...", "The program and its arguments.", dest="command", many=True),
     Param("--handler MODULE:FUNCTION", "Call a Python function with each delivery instead."),
     Param(
         "--group G",
         "Workers of one group share the tasks; each group gets them all (default).",
         default="default",
+        values="group",
     ),
     Param("--concurrency N", "Run up to N tasks at once (1).", convert=at_least_one, default=1),
     Param(
@@ -88,13 +89,13 @@ VERB = Verb(
     ),
     Param("--drain", "Stop when the queue is empty."),
     Param("--count N", "Stop after N tasks are done.", convert=at_least_one),
-    text="The program reads the task's payload from stdin, as JSON, and its metadata from the"
-    " environment: AGENTBUS_TASK_ID, AGENTBUS_QUEUE, AGENTBUS_ATTEMPT, AGENTBUS_PRIORITY,"
-    " AGENTBUS_CORRELATION_ID and so on. Exit 0: the task is done, and stdout is its result. Exit"
-    " 65: the task is buried at once. Any other exit: the task is retried with growing delays, and"
-    " buried after the last attempt, with the end of stderr. Ctrl-C and SIGTERM: finish the running"
-    " tasks, then stop; a second time: stop now. Prints a line for each run. JSON: id, attempt,"
-    " outcome (done, failed, buried, stale), error, took_ms.",
+    text="The program reads the task's payload from stdin, as JSON, and its metadata from the environment:"
+    " AGENTBUS_TASK_ID, AGENTBUS_QUEUE, AGENTBUS_ATTEMPT, AGENTBUS_PRIORITY, AGENTBUS_CORRELATION_ID"
+    " and so on. Exit 0: the task is done, and stdout is its result. Exit 65: the task is buried at"
+    " once. Any other exit: the task is retried with growing delays, and buried after the last"
+    " attempt, with the end of stderr. Ctrl-C and SIGTERM: finish the running tasks, then stop; a"
+    " second time: stop now. Prints a line for each run. JSON: task_id, attempt, outcome (done,"
+    " failed, buried, stale), error, took_ms.",
     examples=(
         "agentbus work mail -- ./send-mail.sh",
         "agentbus work thumbnails --concurrency 4 --timeout 60 -- python resize.py",
@@ -139,7 +140,10 @@ def run(call: Call) -> int:
     if handling is not None:
         handling.worker = worker
     _tell_of_pauses(call)
+    from agentbus.commands import _long_running
+
     with (
+        _long_running.failures_logged(call),
         _until_told(worker, program, args.grace) as signals,
         _shown(call, worker, handling),
         _webhooks(call, lambda: args.drain and not signals),
@@ -164,6 +168,7 @@ class _Handling:
         self.program = program
         self.progress: Countdown | None = None
         self._call = call
+        self._backoff = call.bus.policy(call.args.queue).backoff
 
     def __call__(self, delivery: Delivery) -> None:
         from agentbus.commands._program import ProgramFailed, ProgramRefused, ProgramStopped
@@ -176,7 +181,13 @@ class _Handling:
         try:
             result = self.program(delivery)
         except ProgramFailed as error:
-            last = delivery.attempt >= self._call.args.attempts
+            last = delivery.attempt >= (delivery.attempts or self._call.args.attempts)
+            if delivery.expires_at is not None and not last:
+                # The worker decides by this pause, too, so that it does what is printed here.
+                error.after = (
+                    self._backoff.after(delivery.attempt) if error.after is None else error.after
+                )
+                last = time.time() + error.after >= delivery.expires_at
             buried = isinstance(error, ProgramRefused) or last
             self._told(delivery, "buried" if buried else "failed", began, str(error))
             if isinstance(error, ProgramStopped) and not buried:
@@ -191,7 +202,7 @@ class _Handling:
     def _told(self, delivery: Delivery, outcome: str, began: float, error: str | None) -> None:
         took = time.monotonic() - began
         fields = {
-            "id": delivery.id,
+            "task_id": delivery.id,
             "attempt": delivery.attempt,
             "outcome": outcome,
             "error": error,
@@ -203,7 +214,7 @@ class _Handling:
         aside = self.progress.aside if self.progress is not None else contextlib.nullcontext
         try:
             with aside():
-                self._call.out.record(fields, text)
+                self._call.out.record(_values.with_old(fields, id="task_id"), text)
         except ReaderGone:
             self.reader_gone = True
             if self.worker is not None:

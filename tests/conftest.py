@@ -11,7 +11,9 @@ import gc
 import os
 import pathlib
 import signal
+import sys
 import uuid
+import warnings
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from typing import Any
 
@@ -94,6 +96,20 @@ def clean_environment(
             monkeypatch.delenv(name)
     home = tmp_path_factory.mktemp("home")
     monkeypatch.setenv("HOME", str(home))
+
+
+@pytest.fixture(autouse=True)
+def connections_of_verbs() -> Iterator[None]:
+    """Collect what a verb in this process leaves behind: a real one ends with its process.
+
+    Later, its open connections would be a warning in a test that has nothing to do with them.
+    """
+    yield
+    inprocess = sys.modules.get("tests.inprocess")
+    if inprocess is not None and inprocess.used():
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ResourceWarning)
+            gc.collect()
 
 
 @pytest.fixture(scope="session")

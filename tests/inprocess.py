@@ -23,8 +23,19 @@ class Done(NamedTuple):
     err: bytes
 
 
+_runs: list[str] = []
+
+
+def used() -> bool:
+    """Whether a command line was run since this was last asked."""
+    found = bool(_runs)
+    _runs.clear()
+    return found
+
+
 def run(*argv: str, stdin: bytes = b"") -> Done:
     """Run one command line; its output goes to files, which never fill up."""
+    _runs.append(argv[0] if argv else "")
     with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as out:
         with tempfile.TemporaryFile() as err:
             given.write(stdin)
@@ -37,7 +48,8 @@ def run(*argv: str, stdin: bytes = b"") -> Done:
 
 
 def on_terminal(*argv: str) -> Done:
-    """Run one command line with both outputs on a terminal that changes nothing of them."""
+    """Run one command line, without colours, with both outputs on a terminal that changes nothing."""
+    _runs.append(argv[0] if argv else "")
     ours, theirs = pty.openpty()
     tty.setraw(theirs)
     shown: list[bytes] = []
@@ -51,7 +63,11 @@ def on_terminal(*argv: str) -> Done:
     reader = threading.Thread(target=read)
     reader.start()
     try:
-        with open(os.devnull, "rb") as nothing, _standing_in(nothing.fileno(), theirs, theirs):
+        with (
+            environment({"NO_COLOR": "1"}),
+            open(os.devnull, "rb") as nothing,
+            _standing_in(nothing.fileno(), theirs, theirs),
+        ):
             code = _main.run(list(argv))
     finally:
         os.close(theirs)

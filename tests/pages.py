@@ -107,7 +107,9 @@ def neutral(text: str) -> str:
     """Return text with one id for all ids, one time for all times, one host for all hosts."""
     text = re.sub(r"\b\d{13}-\d+\b", "1700000000000-0", text)
     text = re.sub(r"\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z", "2024-01-20T15:30:00Z", text)
-    text = text.replace(f"you@{os.uname().nodename}", "you@laptop")
+    text = re.sub(rf"you@{re.escape(os.uname().nodename)}~\d+", "you@laptop~4711", text)
+    # Pages show a terminal, and this is a warning to sessions without one.
+    text = re.sub(r"agentbus: the name .* ends with this session; .*\n", "", text)
     return "\n".join(line.rstrip() for line in text.strip("\n").split("\n"))
 
 

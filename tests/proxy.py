@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import ssl
 
 from agentbus.torture import network
@@ -47,8 +48,12 @@ class Proxy(network.Proxy):
         return super().loses_batch(line) or bool(due)
 
 
+# How each command begins; a client sends several at once.
+_COMMAND = re.compile(rb"^\*\d+\r$", re.MULTILINE)
+
+
 class Impostor(Listener):
-    """No Redis at all: it answers whatever comes with the same bytes."""
+    """No Redis at all: it answers whatever comes with the same bytes, once for each command."""
 
     def __init__(self, answer: bytes, *, then_closes: bool = False) -> None:
         super().__init__()
@@ -57,8 +62,8 @@ class Impostor(Listener):
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answer each request, and close if that is its way."""
-        while await reader.read(_CHUNK):
-            writer.write(self._answer)
+        while request := await reader.read(_CHUNK):
+            writer.write(self._answer * max(1, len(_COMMAND.findall(request))))
             await writer.drain()
             if self._then_closes:
                 writer.close()

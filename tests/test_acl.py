@@ -15,7 +15,6 @@ import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-import hiredis
 import pytest
 import redis
 from hypothesis import given, strategies as st
@@ -61,6 +60,7 @@ SPARK = {"archive", "replay", "report"}
 ASKED_IN_VAIN = {"config|get"}
 NO_BUS = (
     *(("server", "--help"), ("completion", "bash"), ("whoami",), ("acl",)),
+    *(("help",), ("version",)),
     *(("torture", "--help"), ("spark", "--help")),
 )
 LOOKING = [
@@ -71,14 +71,15 @@ LOOKING = [
     *(("bus", "list"), ("bus", "stats"), ("bus", "groups", "mail"), ("bus", "inspect", "mail")),
     *(("metrics",), ("metrics", "--raw"), ("dlq", "list", "bad"), ("pause",)),
     *(("agent", "list"), ("quarantine", "list"), ("clear", "--dry-run"), ("health",)),
-    ("doctor",),
+    *(("doctor",), ("projects",)),
 ]
 DOING = [
     *(("speak", "hi", "--topic", "build"), ("speak", "ho"), ("overhear",)),
     *(("overhear", "--topic", "build"), ("overhear", "--follow", "--timeout", "0.01")),
     *(("jot", "how", "make", "--tag", "make,all"), ("jot", "other", "x"), ("forget", "other")),
     *(("announce", "building", "--ttl", "60"), ("announce", "building"), ("release", "building")),
-    *(("announce", "testing", "--wait", "1"), ("satisfy", "testing"), ("satisfy", "tested")),
+    *(("announce", "testing", "--wait", "1"), ("satisfy", "testing"), ("fail", "tested")),
+    ("satisfy", "tested"),
     *(("await", "testing", "--delete"), ("hold", "deploying", "--", "true")),
     *(("publish", "mail", '"a"', "--key", "k", "--priority", "high"), ("publish", "mail", '"b"')),
     *(
@@ -272,6 +273,17 @@ def test_what_endangers_others_is_refused(users, argv):
             client.execute_command(*argv)
 
 
+def test_of_another_project_only_the_name_is_listed(users):
+    users.server.ask("ZADD", "other:agents", "1700000000", "ada")
+    assert done(users, [("speak", "hi")]) == {}
+
+    mine, other = users.run("projects").out.decode().splitlines()[1:]
+
+    users.server.ask("DEL", "other:agents")
+    assert re.fullmatch(r"shop +\d+ +\d+ +\S+ ago", mine)
+    assert re.fullmatch(r"other +- +- +-", other)
+
+
 def test_doctor_knows_by_the_rule_how_the_server_keeps_what_it_has(users):
     told = users.run("doctor").out.decode()
 
@@ -291,6 +303,8 @@ def test_doctor_and_health_say_what_the_rule_keeps_from_them(users):
 
 
 def test_doctor_and_health_say_what_they_do_not_know_without_info(users):
+    # A project that has nothing does not exist, whatever was tested before.
+    assert users.run("speak", "hi").code == 0
     users.add("--user", "blind")
     users.server.ask("ACL", "SETUSER", "blind", "-info")
 
@@ -412,7 +426,7 @@ def test_a_password_whose_digest_would_tell_it_is_refused(password):
 def test_a_user_without_a_password_cannot_log_in(users):
     assert users.server.ask(*users.shell.ok("acl", "--user", "nobody").split()) == b"OK"
 
-    with pytest.raises(hiredis.ReplyError):
+    with pytest.raises(redis.AuthenticationError):
         users.server.ask("AUTH", "nobody", "")
 
 

@@ -75,6 +75,8 @@ def task(bus: agentbus.Bus) -> Trail:
         payloads.append(delivery.payload)
 
     queue = bus.queue("mail")
+    # The first operation of a bus records its session, too.
+    bus.queues()
     with trail.followed():
         queue.publish_many([{"to": MARK}])
     with bus.subscribe("mail", handle, count=1) as worker, trail.followed():

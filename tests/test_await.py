@@ -242,7 +242,7 @@ def test_until_free_wakes_when_the_hold_ends_even_if_it_is_taken_again(bus, bob,
 
 
 def test_until_free_wakes_when_the_hold_expires(bus, bob):
-    bus.announce("building", ttl=0.05)
+    bus.announce("building", ttl=1)
 
     assert names(awaiting(bob, "building", until="free", timeout=30).finish()) == ["building"]
 

@@ -138,7 +138,7 @@ def shared(real_shell: Shell) -> Shell:
 
 
 def test_a_build_that_never_comes_ends_the_step_with_3_and_says_what_is_missing(step):
-    script = script_of("test", "agentbus await artifact")
+    script = script_of("test", "agentbus await build")
 
     done = step(script.replace("--timeout 900", "--timeout 0.1"))
 
@@ -148,12 +148,22 @@ def test_a_build_that_never_comes_ends_the_step_with_3_and_says_what_is_missing(
 
 def test_a_build_that_was_told_of_lets_the_tests_go_on(step):
     assert step(script_of("build", "agentbus hold build")).stdout == "made build\n"
-    assert step(script_of("build", "agentbus jot")).returncode == 0
 
-    done = step(script_of("test", "agentbus await artifact"))
+    done = step(script_of("test", "agentbus await build"))
 
     assert done.returncode == 0
-    assert done.stdout.rstrip().endswith("abc123")
+    assert done.stdout.startswith("build satisfied by ci")
+
+
+def test_a_build_that_failed_ends_the_step_with_8_and_says_which_job_to_look_at(step, tmp_path):
+    (tmp_path / "bin/make").write_text("#!/bin/sh\nexit 2\n")
+    assert step(script_of("build", "agentbus hold build")).returncode == 2
+
+    done = step(script_of("test", "agentbus await build"))
+
+    assert done.returncode == 8
+    assert "::error::the build failed" in done.stdout
+    assert "exit 2" in done.stderr
 
 
 def test_a_missing_note_means_the_default(step, tmp_path):
@@ -186,11 +196,12 @@ def test_a_deployment_by_another_run_is_left_to_it(step, shared):
     assert "::notice::another run is deploying" in done.stdout
 
 
-def test_a_deployment_that_fails_fails_the_step_and_frees_the_flag(step, shared):
+def test_a_deployment_that_fails_fails_the_step_and_the_flag(step, shared):
     done = step(script_of("deploy", "./deploy.sh"), deploy=9)
 
     assert done.returncode == 9
-    assert shared.records("list", "--flags") == []
+    (flag,) = shared.records("list", "--flags")
+    assert (flag["state"], flag["note"]) == ("failed", "deploy.sh ended with 9")
 
 
 def test_a_deployment_that_succeeds_is_told_to_all_runs(step, shared):

@@ -51,17 +51,17 @@ def test_ask_prints_results_as_result_does(shell, script, text, value):
         assert shell.ok("ask", "sums", "x") == text
         (record,) = shell.records("ask", "sums", "x", "--priority", "high")
 
-    assert list(record) == ["id", "result"]
+    assert list(record) == ["task_id", "result", "id"]
     assert record["result"] == value
     assert record["id"].endswith("@sums:high")
     assert shell.ok("result", record["id"]) == text
 
 
-def test_a_question_that_failed_is_exit_1_with_the_error(shell):
+def test_a_question_that_failed_is_exit_8_with_the_error(shell):
     with served(shell, "echo no such sum >&2; exit 65"):
         done = shell.run("ask", "sums", "x", "--json")
 
-    assert (done.returncode, done.stdout) == (1, "")
+    assert (done.returncode, done.stdout) == (8, "")
     assert "no such sum" in json.loads(done.stderr)["error"]
 
 
@@ -80,11 +80,11 @@ def test_a_question_carries_its_headers_and_correlation(shell):
 
 
 def test_what_a_worker_asks_belongs_to_its_task(shell):
-    task = shell.ok("publish", "front", "x").strip()
+    task = shell.ok("publish", "front", "x", "--correlation-id", "c").strip()
     with served(shell, 'echo "$AGENTBUS_CORRELATION_ID $AGENTBUS_CAUSATION_ID"'):
         shell.ok("work", "front", "--drain", "--", program(), "ask", "sums", "y")
 
-    assert shell.ok("result", task) == f"{task} {task}\n"
+    assert shell.ok("result", task) == f"c {task}\n"
 
 
 @pytest.mark.parametrize(

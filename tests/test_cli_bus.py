@@ -12,15 +12,20 @@ import re
 import struct
 import subprocess
 import termios
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 from hypothesis import given, strategies as st
+from rich.cells import cell_len
 
 import agentbus
 from agentbus.commands import _format, _progress
+from agentbus.commands._output import Out, plain
 from agentbus.workers.metrics import Tally
+from tests import inprocess
 from tests.servers import Shell, ask, program
+from tests.small_worker import Registry
+from tests.test_presence import age
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
@@ -62,10 +67,10 @@ def columns(line: str) -> list[str]:
 # -- bus --
 
 
-def test_stats_prints_a_line_for_each_queue_and_group(shell, bus, filled):
+def test_stats_prints_a_line_for_each_queue_and_group(shell, bus, filled, project):
     bus.queue("other").publish(1)
 
-    head, mail, other = shell.ok("bus", "stats").splitlines()
+    named, head, mail, other = shell.ok("bus", "stats").splitlines()
 
     row = dict(zip(head.replace(" p95", "_p95").split(), columns(mail), strict=True))
     assert (row["QUEUE"], row["GROUP"], row["BACKLOG"], row["HELD"]) == (
@@ -77,15 +82,33 @@ def test_stats_prints_a_line_for_each_queue_and_group(shell, bus, filled):
     assert (row["RETRY"], row["DELAYED"], row["DEAD"], row["WORKERS"]) == ("1", "0", "1", "1")
     assert row["RATE/s"] == "2.0"
     assert columns(other)[:3] == ["other", "-", "1"]
+    assert named == f"project {project}"
 
 
-def test_stats_of_one_queue_tells_all_there_is(shell, filled):
+def test_stats_of_one_queue_tells_all_there_is(shell, filled, project):
     shown = shell.ok("bus", "stats", "mail")
 
+    assert shown.startswith(f"project   {project}\nqueue     mail\n")
     assert "backlog   1 (normal 1), the oldest for " in shown
-    assert "held      1 by 1 consumer," in shown
+    assert "held      1, the longest for " in shown
+    assert "workers   1 live" in shown
     assert "running   mean 3.0ms, p50 " in shown
     assert "processed 1" in shown
+
+
+def test_stats_count_no_dead_worker(shell, bus):
+    bus.queue("mail").publish_many(range(2))
+    bus.queue("mail").fetch()
+    (holder,) = bus.queue("mail").groups()[0].consumers
+    for name in ("host:1:a", holder.name):
+        Registry(bus, "mail", name).beat()
+    assert [one["consumers"] for one in shell.records("bus", "stats")] == [2]
+
+    age(bus, holder.name, 60)
+
+    assert [one["consumers"] for one in shell.records("bus", "stats")] == [1]
+    assert "workers   1 live" in shell.ok("bus", "stats", "mail")
+    assert bus.queue("mail").groups()[0].consumers[0].name == holder.name
 
 
 def test_stats_as_json(shell, filled):
@@ -98,29 +121,31 @@ def test_stats_as_json(shell, filled):
     assert record["worked"]["received"] == 4
 
 
-def test_nothing_is_printed_where_there_are_no_queues(shell):
-    assert shell.ok("bus", "stats") == ""
-    assert shell.ok("bus", "list") == ""
-    assert shell.ok("metrics") == ""
+def test_a_project_without_queues_is_named_all_the_same(shell, bus, project):
+    ask(bus, "SET", f"{project}:flag:x", "a @ b")
+
+    assert shell.ok("bus", "stats") == f"project {project}: no queues\n"
+    assert shell.ok("bus", "list") == f"project {project}: no streams\n"
+    assert shell.ok("metrics") == f"project {project}: no counts since 5m\n"
+    for view in (["bus", "stats"], ["bus", "list"], ["metrics"], ["metrics", "--raw"]):
+        assert shell.records(*view) == []
 
 
 def test_list_prints_the_streams(shell, filled):
-    lines = shell.ok("bus", "list").splitlines()
+    lines = shell.ok("bus", "list").splitlines()[1:]
 
     named = [line.rsplit(maxsplit=5)[0].strip() for line in lines[1:]]
-    assert named == [
-        *("mail (critical)", "mail (high)", "mail", "mail (low)"),
-        *("mail (dead letters of default)", "metrics"),
-    ]
-    assert columns(lines[3])[1] == "5"
+    assert named == ["mail", "mail (dead letters of default)", "metrics"]
+    assert columns(lines[1])[1] == "5"
     records = shell.records("bus", "list")
-    assert [record["kind"] for record in records] == ["queue"] * 4 + ["dead letters", "metrics"]
-    assert records[2]["first_id"] == filled[0].partition("@")[0]
+    assert [record["kind"] for record in records] == ["queue", "dead letters", "metrics"]
+    assert records[0]["first_id"] == filled[0].partition("@")[0]
 
 
-def test_groups_prints_each_group_with_its_consumers(shell, filled):
-    about, consumer = shell.ok("bus", "groups", "mail").splitlines()
+def test_groups_prints_each_group_with_its_consumers(shell, filled, project):
+    named, about, consumer = shell.ok("bus", "groups", "mail").splitlines()
 
+    assert named == f"project {project}"
     assert about.startswith("default: 1 waiting, 1 held, 1 retrying, 1 dead; oldest ")
     assert about.endswith(f"delivered up to normal {filled[3].partition('@')[0]}")
     assert " 1 held, silent for " in consumer
@@ -129,17 +154,21 @@ def test_groups_prints_each_group_with_its_consumers(shell, filled):
     assert record["last_ids"]["normal"] == filled[3].partition("@")[0]
 
 
-def test_inspect_prints_each_entry_with_what_became_of_it(shell, filled):
-    lines = shell.ok("bus", "inspect", "mail").splitlines()
+def test_inspect_prints_each_entry_with_what_became_of_it(shell, filled, project):
+    named, *lines = shell.ok("bus", "inspect", "mail").splitlines()
 
+    assert named == f"project {project}"
     assert lines[0] == f"{filled[0]} done: 0"
     assert lines[1] == f"{filled[1]} retrying, attempts 1: 1"
     assert lines[2] == f"{filled[2]} done: 2"
     assert lines[3].startswith(f"{filled[3]} pending by ")
     assert lines[4] == f"{filled[4]} waiting: 4"
-    assert shell.ok("bus", "inspect", "mail", "--last", "1").splitlines() == lines[4:]
-    assert shell.ok("bus", "inspect", "mail", "--from", filled[4]).splitlines() == lines[4:]
-    assert shell.ok("bus", "inspect", "mail", "--limit", "1").splitlines() == lines[:1]
+    for words, shown in (
+        (["--last", "1"], lines[4:]),
+        (["--from", filled[4]], lines[4:]),
+        (["--limit", "1"], lines[:1]),
+    ):
+        assert shell.ok("bus", "inspect", "mail", *words).splitlines() == [named, *shown]
     (record,) = shell.records("bus", "inspect", "mail", "--last", "1", "--group", "other")
     assert (record["state"], record["payload"], record["holder"]) == ("waiting", 4, None)
 
@@ -187,15 +216,15 @@ def test_what_cannot_be_asked_is_a_usage_error(shell, args):
 # -- metrics --
 
 
-def test_metrics_prints_sums_and_percentiles(shell, filled):
-    head, mail = shell.ok("metrics").splitlines()
+def test_metrics_prints_sums_and_percentiles(shell, filled, project):
+    named, head, mail = shell.ok("metrics").splitlines()
 
+    assert named == f"project {project}"
     assert columns(mail)[:8] == ["mail", "default", "120", "0", "0", "0", "0", "0"]
     assert len(head) <= 100
     (record,) = shell.records("metrics", "--queue", "mail", "--since", "1h")
     assert record["counts"] == {"received": 4, "processed": 120}
     assert record["running"]["mean"] == pytest.approx(0.003)
-    assert shell.records("metrics", "--queue", "other") == []
 
 
 def test_metrics_raw_prints_the_entries_as_json(shell, filled):
@@ -222,29 +251,154 @@ def test_metrics_follows_what_is_told_later(shell, bus, filled):
 # -- tables --
 
 
-class Kept:
-    """An output that keeps its lines."""
+class Kept(Out):
+    """An output that keeps its lines, on a terminal of some width or on none."""
 
-    json = False
-
-    def __init__(self) -> None:
+    def __init__(self, *, terminal: bool = False) -> None:
+        super().__init__(json=False)
         self.lines: list[str] = []
+        self.warned: list[str] = []
+        self._terminal = terminal
 
-    def record(self, _fields: object, text: str) -> None:
-        self.lines.append(text)
+    def is_terminal(self) -> bool:
+        return self._terminal
+
+    def drawn(self, line: str) -> None:
+        self.lines.append(line)
+
+    def warn(self, text: str) -> None:
+        self.warned.append(text)
+
+
+def shown(rows, columns, *, left, width=None) -> Kept:
+    out = Kept(terminal=width is not None)
+    with inprocess.environment({"COLUMNS": str(width), "NO_COLOR": "1"} if width else {}):
+        _format.show(out, rows, columns, left=left)
+    return out
+
+
+NAMES = st.text(min_size=1).filter(lambda name: not name.isspace())
 
 
 @given(
-    st.lists(st.tuples(st.text(min_size=1), st.integers(0, 10**9)), min_size=1, max_size=5),
+    st.lists(st.tuples(NAMES, st.integers(0, 10**9)), min_size=1, max_size=5),
+    st.sampled_from([20, 40, 80, 120]),
 )
-def test_a_table_fits_a_hundred_columns_whatever_a_queue_is_called(rows):
-    out = Kept()
+def test_a_table_fits_the_terminal_whatever_a_queue_is_called(rows, width):
     columns = {"QUEUE": lambda row: row[0] * 50, "GROUP": lambda row: row[0] * 9}
-    columns |= {f"COLUMN{number}": lambda row: str(row[1]) for number in range(6)}
-    _format.show(out, rows, columns, left=2)
+    columns |= {f"COLUMN {number}": lambda row: str(row[1]) for number in range(6)}
 
-    assert len(out.lines) == len(rows) + 1
-    assert all(len(line) <= _format.WIDTH for line in out.lines)
+    out = shown(rows, columns, left=2, width=width)
+
+    assert max(map(cell_len, out.lines)) <= width
+    assert len(out.lines) > len(rows)
+
+
+@given(st.lists(NAMES, min_size=1, max_size=5))
+def test_a_table_in_a_pipe_has_whole_names_and_a_line_for_each(names):
+    columns = {"QUEUE": lambda name: name * 50, "BACKLOG": lambda _: "17"}
+
+    out = shown(names, columns, left=1)
+
+    assert [line.rpartition("  ")[0].strip() for line in out.lines[1:]] == [
+        plain(name * 50).strip() for name in names
+    ]
+    assert len({cell_len(line) for line in out.lines}) == 1
+
+
+@pytest.mark.parametrize("width", [None, 80])
+def test_wide_characters_are_aligned(width):
+    names = ["mail", "邮件队列", "🚀 launches", "e\u0301te\u0301"]
+
+    out = shown(names, {"QUEUE": str, "N": lambda _: "17"}, left=1, width=width)
+
+    assert [cell_len(line) for line in out.lines] == [15] * 5
+    assert [line.split()[-1] for line in out.lines] == ["N", *["17"] * 4]
+
+
+def test_figures_that_say_nothing_go_before_names_are_folded():
+    rows = [("thumbnails-of-large-pictures", "1234567", "0", "99")]
+    columns = {"QUEUE": 0, "BACKLOG": 1, "DELAYED": 2, "DEAD": 3}
+    columns = {name: lambda row, at=at: row[at] for name, at in columns.items()}
+
+    assert shown(rows, columns, left=1, width=80).lines[0].split() == [*columns]
+    assert shown(rows, columns, left=1, width=42).lines == [
+        "QUEUE                        BACKLOG DEAD",
+        "thumbnails-of-large-pictures 1234567   99",
+    ]
+    assert shown(rows, columns, left=1, width=30).lines == [
+        "QUEUE             BACKLOG DEAD",
+        "thumbnails-of-lar 1234567   99",
+        "ge-pictures",
+    ]
+
+
+def test_figures_without_room_are_named():
+    columns = {"QUEUE": str, "BACKLOG": lambda _: "12", "DEAD": lambda _: "3"}
+
+    out = shown(["thumbnails-of-pictures"], columns, left=1, width=24)
+
+    assert out.lines == ["QUEUE            BACKLOG", "thumbnails-of-pi      12", "ctures"]
+    assert out.warned == ["no room for DEAD; a wider terminal, a pipe or --json shows all"]
+
+
+def test_stats_fit_a_terminal_of_80_columns_and_are_whole_in_a_pipe(shell, bus):
+    name = "thumbnails-of-very-large-pictures-for-the-web-shop"
+    queue = bus.queue(name)
+    queue.publish_many(range(3))
+    queue.fetch()[0].bury("broken")
+
+    shown = Terminal(shell, "bus", "stats", width=80, out=True).end().splitlines()
+    piped = shell.ok("bus", "stats").splitlines()
+
+    plain = [re.sub(r"\x1b\[[0-9;]*m", "", line) for line in shown]
+    assert max(map(len, plain)) <= 80
+    assert "".join(line.split()[0] for line in plain[2:]) == name
+    assert piped[2].startswith(f"{name}  default ")
+    assert piped[1].endswith("WORKERS  RATE/s  RUN p95  WAIT p95")
+
+
+@pytest.mark.parametrize(
+    ("env", "coloured"), [({}, True), ({"NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)]
+)
+def test_what_is_critical_is_red_on_a_terminal(shell, filled, env, coloured):
+    for verb in (["bus", "stats"], ["health", "--strict"]):
+        shown = Terminal(shell, *verb, out=True, width=80, **env).end(codes=(0, 6))
+
+        assert ("\x1b[1;31m" in shown) == (coloured and verb[0] == "bus")
+        assert ("\x1b[" in shown) == (coloured and verb[0] == "bus")
+    assert "\x1b" not in shell.ok("bus", "stats")
+
+
+def test_a_critical_finding_is_red_on_a_terminal():
+    out = Kept(terminal=True)
+    with inprocess.environment({"TERM": "xterm"}, without=["NO_COLOR"]):
+        out.record({}, "critical lag: 'critical' has 600 tasks to do", red="critical")
+
+    assert out.lines == ["\x1b[1;31mcritical\x1b[0m lag: 'critical' has 600 tasks to do"]
+
+
+def test_no_verb_without_a_table_loads_rich(shell):
+    done = shell.run("bus", "groups", "mail", env={"PYTHONPROFILEIMPORTTIME": "1"})
+
+    assert "agentbus.commands.bus" in done.stderr
+    assert " rich" not in done.stderr
+
+
+def test_list_leaves_out_priorities_in_which_nothing_is(shell, bus):
+    bus.queue("mail").publish(1, priority="high")
+    bus.queue("mail").fetch()
+    bus.queue("empty").publish(1)
+    bus.queue("empty").fetch()[0].ack()
+
+    lines = shell.ok("bus", "list").splitlines()
+
+    assert [line.rsplit(maxsplit=5)[0].strip() for line in lines[2:]] == ["empty", "mail (high)"]
+    records = shell.records("bus", "list")
+    assert [(one["queue"], one["priority"]) for one in records] == [
+        ("empty", "normal"),
+        ("mail", "high"),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -272,18 +426,24 @@ def test_a_name_that_a_terminal_would_obey_is_shown_harmlessly(shell, bus):
 
 
 class Terminal:
-    """A terminal of some width on a program's stderr, and what it was shown."""
+    """A terminal of some width on a program's stderr, or its stdout, and what it was shown."""
 
     def __init__(
-        self, shell: Shell, *args: str, width: int = 60, term: str = "xterm", **env: str
+        self,
+        shell: Shell,
+        *args: str,
+        width: int = 60,
+        term: str = "xterm",
+        out: bool = False,
+        **env: str,
     ) -> None:
         self._master, slave = pty.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, width, 0, 0))
         self.process = subprocess.Popen(
             [program(), *args],
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=slave,
+            stdout=slave if out else subprocess.PIPE,
+            stderr=subprocess.PIPE if out else slave,
             env={**shell.environment, "TERM": term, **env},
             cwd=shell.home,
             start_new_session=True,
@@ -295,15 +455,15 @@ class Terminal:
         while not there(self.shown):
             self.shown += os.read(self._master, 65536).decode()
 
-    def end(self) -> str:
+    def end(self, codes: Sequence[int] = (0,)) -> str:
         """Wait for the program to end well, and return what it wrote to stdout."""
         with contextlib.suppress(OSError):
             while data := os.read(self._master, 65536):
                 self.shown += data.decode()
-        out = self.process.communicate(timeout=60)[0].decode()
+        out, _ = self.process.communicate(timeout=60)
         os.close(self._master)
-        assert self.process.returncode == 0, self.shown
-        return out
+        assert self.process.returncode in codes, self.shown
+        return self.shown if out is None else out.decode()
 
     def screen(self) -> list[str]:
         """Return what is left on the lines of the terminal."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
 
@@ -76,6 +75,18 @@ def test_announce_by_the_holder_renews(shell):
 
     assert again["token"] == first["token"]
     assert again["ttl"] > 60
+    assert again["renewed"] is True
+    assert "building renewed, held by ada" in shell.ok("announce", "building")
+
+
+def test_a_token_that_is_over_is_exit_4(shell, bus):
+    (held,) = shell.records("announce", "building")
+    shell.ok("satisfy", "building")
+
+    done = shell.run("announce", "building", "--token", str(held["token"]))
+
+    assert (done.returncode, done.stdout) == (4, "")
+    assert "is over" in done.stderr
 
 
 def test_announce_by_force_takes_the_flag_with_a_larger_token(shell):
@@ -91,6 +102,16 @@ def test_announce_waits_for_the_holder(shell, bus):
     waiting = shell.start("announce", "building", "--wait", "60", "--json")
 
     bus.satisfy("building")
+
+    said, _ = waiting.communicate(timeout=60)
+    assert (waiting.returncode, json.loads(said)["agent_id"]) == (0, "ada")
+
+
+def test_announce_calls_its_wait_timeout_too(shell, bus):
+    bus.announce("building")
+    waiting = shell.start("announce", "building", "--timeout", "60", "--json")
+
+    bus.release("building")
 
     said, _ = waiting.communicate(timeout=60)
     assert (waiting.returncode, json.loads(said)["agent_id"]) == (0, "ada")
@@ -114,7 +135,7 @@ def test_announce_that_waits_in_vain_is_exit_4(shell, bus):
         [""],
     ],
 )
-@pytest.mark.parametrize("verb", ["announce", "satisfy"])
+@pytest.mark.parametrize("verb", ["announce", "satisfy", "fail"])
 def test_a_flag_that_will_not_do_is_a_usage_error(shell, bus, verb, args):
     done = shell.run(verb, *args)
 
@@ -149,7 +170,7 @@ def test_satisfy_of_a_flag_that_was_never_announced_is_done(shell, bus):
     assert state(bus, "ready") == "satisfied"
 
 
-@pytest.mark.parametrize("verb", ["satisfy", "release"])
+@pytest.mark.parametrize("verb", ["satisfy", "fail", "release"])
 def test_ending_anothers_hold_is_exit_4_unless_forced(shell, bus, verb):
     bus.announce("building")
 
@@ -159,6 +180,17 @@ def test_ending_anothers_hold_is_exit_4_unless_forced(shell, bus, verb):
     assert "watcher" in done.stderr
     assert state(bus, "building") == "held"
     shell.ok(verb, "building", "--force")
+
+
+def test_fail_releases_the_flag_and_records_the_failure(shell, bus):
+    (held,) = shell.records("announce", "building")
+
+    (record,) = shell.records("fail", "building", "--note", "exit 2")
+
+    assert (record["flag"], record["state"], record["agent_id"]) == ("building", "failed", "ada")
+    assert (record["token"], record["note"]) == (held["token"], "exit 2")
+    (found,) = bus.flags()
+    assert (found.state, found.agent_id, found.note) == ("failed", "ada", "exit 2")
 
 
 def test_release_gives_the_flag_up_without_a_completion(shell, bus):
@@ -184,7 +216,7 @@ def test_await_as_json(shell):
 
     first, second = shell.records("await", "a", "--flag", "b", "--timeout", "1")
 
-    assert list(first) == ["flag", "state", "by", "at", "waited_ms"]
+    assert list(first) == ["flag", "state", "agent_id", "timestamp", "waited_ms", "by", "at"]
     assert (first["flag"], first["state"], first["by"]) == ("a", "satisfied", "ada")
     assert re.fullmatch(TIME, first["at"])
     assert isinstance(first["waited_ms"], int | float)
@@ -219,6 +251,41 @@ def test_await_until_announced_and_until_free(shell):
     assert (free["state"], free["by"], free["at"]) == ("free", None, None)
     assert (held["state"], held["by"]) == ("announced", "ada")
     assert shell.run("await", "x", "--until", "free", "--timeout", "0.1").returncode == 3
+
+
+def test_await_of_a_failed_flag_is_exit_8_with_the_note(shell):
+    shell.ok("fail", "building", "--note", "exit 2")
+
+    done = shell.run("await", "building", "--timeout", "30")
+
+    assert (done.returncode, done.stdout) == (8, "")
+    assert "the flag 'building' failed (by ada): exit 2" in done.stderr
+
+
+def test_await_of_a_failed_flag_as_json(shell):
+    shell.ok("fail", "building")
+
+    done = shell.run("await", "building", "--json")
+
+    assert list(json.loads(done.stderr)) == ["error", "code", "hint"]
+    assert json.loads(done.stderr)["code"] == 8
+
+
+def test_await_ignores_failures_if_so_told(shell):
+    shell.ok("fail", "building")
+
+    for option in ("--fresh", "--ignore-failures"):
+        assert shell.run("await", "building", option, "--timeout", "0.1").returncode == 3
+
+
+def test_twenty_awaiters_are_told_when_the_command_of_a_hold_fails(shell):
+    waiting = [shell.start("await", "img", "--timeout", "60") for _ in range(20)]
+
+    assert shell.run("hold", "img", "--", "false").returncode == 1
+
+    said = [one.communicate(timeout=60)[1] for one in waiting]
+    assert {one.returncode for one in waiting} == {8}
+    assert all("exit 1" in text for text in said)
 
 
 def test_await_any_returns_for_one_flag(shell):
@@ -290,7 +357,7 @@ main()
 
 
 @pytest.mark.parametrize(
-    ("code", "left"), [(0, "satisfied"), (1, "free"), (7, "free"), (143, "free")]
+    ("code", "left"), [(0, "satisfied"), (1, "failed"), (7, "failed"), (143, "failed")]
 )
 def test_hold_exits_as_its_command_and_satisfies_on_0_only(shell, bus, code, left):
     done = shell.run("hold", "deploy", "--", "sh", "-c", f"exit {code}")
@@ -340,6 +407,37 @@ def test_hold_of_anothers_flag_is_exit_4_and_runs_nothing(shell, bus):
     assert "held by watcher" in done.stderr
 
 
+def test_hold_is_excluded_by_a_hold_of_its_own_agent(shell, bus):
+    outer = shell.start("hold", "deploy", "--", "sh", "-c", "echo held; cat", stdin=subprocess.PIPE)
+    assert outer.stdout.readline() == "held\n"
+
+    inner = shell.run("hold", "deploy", "--", "echo", "ran")
+
+    assert (inner.returncode, inner.stdout) == (4, "")
+    outer.communicate("", timeout=60)
+    assert outer.returncode == 0
+
+
+def test_within_hold_announce_renews_by_its_token_whoever_calls(shell, bus):
+    inside = "agentbus announce deploy --agent bob --ttl 600 --json"
+    path = f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}"
+
+    done = shell.run("hold", "deploy", "--", "sh", "-c", inside, env={"PATH": path})
+
+    record = json.loads(done.stdout)
+    assert (record["agent_id"], record["renewed"]) == ("ada", True)
+    assert record["ttl"] > 60
+
+
+def test_within_hold_force_takes_the_flag_back(shell, bus):
+    lost = "agentbus announce deploy --agent bob --force >&2; agentbus announce deploy --force"
+    path = f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}"
+
+    done = shell.run("hold", "deploy", "--", "sh", "-c", lost, env={"PATH": path})
+
+    assert done.stdout.startswith("deploy held by ada")
+
+
 def test_hold_waits_for_the_holder(shell, bus):
     bus.announce("deploy")
     waiting = shell.start("hold", "deploy", "--wait", "60", "--", "echo", "ran")
@@ -385,36 +483,14 @@ def test_a_command_that_failed_exits_with_its_own_code_though_the_hold_was_lost(
 
 
 @pytest.mark.parametrize(("command", "code"), [("/no/such/command", 127), ("/", 126)])
-def test_a_command_that_cannot_run_exits_as_in_a_shell_and_frees_the_flag(
+def test_a_command_that_cannot_run_exits_as_in_a_shell_and_fails_the_flag(
     shell, bus, command, code
 ):
     done = shell.run("hold", "deploy", "--", command)
 
     assert (done.returncode, done.stdout) == (code, "")
     assert command in done.stderr
-    assert state(bus, "deploy") == "free"
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_reaches_the_command_and_the_flag_is_freed(shell, bus, number):
-    # Not `read`: a shell that is told between "ready" and that notices nothing before there is a line.
-    caught = f"trap 'echo caught; exit 3' {number.value}; echo ready; while :; do sleep 0.05; done"
-    holder = shell.start("hold", "deploy", "--", "sh", "-c", caught)
-    assert holder.stdout.readline() == "ready\n"
-
-    holder.send_signal(number)
-
-    holder.wait(60)
-    said, _ = holder.communicate()
-    assert (said, holder.returncode) == ("caught\n", 3)
-    assert state(bus, "deploy") == "free"
-
-
-def test_a_command_that_dies_of_a_signal_exits_as_in_a_shell(shell, bus):
-    done = shell.run("hold", "deploy", "--", "sh", "-c", "kill -9 $$")
-
-    assert done.returncode == 128 + 9
-    assert state(bus, "deploy") == "free"
+    assert state(bus, "deploy") == "failed"
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The verbs around the bus: whoami, doctor, completion, monitor, clear, and a project's name."""
+"""The verbs around the bus: whoami, doctor, monitor, clear, and a project's name."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ import pytest
 
 from agentbus.admin import server_health
 from agentbus.admin.health.thresholds import Thresholds
+from agentbus.core.names import repository_project
 from tests.servers import Shell, program
 
 
@@ -70,9 +71,9 @@ def test_whoami_needs_no_server_and_starts_none(shell):
     found = shell.records("whoami", env={"AGENTBUS_URL": "", "AGENTBUS_AGENT": "", "LOGNAME": "me"})
 
     (record,) = found
-    assert list(record) == ["agent", "project", "url", "sources"]
+    assert list(record) == ["agent_id", "project", "url", "sources", "agent"]
     assert record["sources"]["url"] == record["sources"]["agent"] == "default"
-    assert record["agent"] == f"me@{os.uname().nodename}"
+    assert record["agent"] == f"me@{os.uname().nodename}~{os.getsid(0)}"
     assert not pathlib.Path(record["url"].removeprefix("unix://")).exists()
 
 
@@ -101,8 +102,8 @@ def project_in(shell: Shell, place: pathlib.Path) -> str:
 def test_the_project_is_named_after_the_repository_from_anywhere_in_it(shell, repository):
     (repository / "src" / "deep").mkdir(parents=True)
 
-    assert project_in(shell, repository) == "shop"
-    assert project_in(shell, repository / "src" / "deep") == "shop"
+    assert project_in(shell, repository) == repository_project(str(repository))
+    assert project_in(shell, repository / "src" / "deep") == project_in(shell, repository)
 
 
 def test_worktrees_of_a_repository_share_one_bus(shell, repository, tmp_path):
@@ -111,7 +112,7 @@ def test_worktrees_of_a_repository_share_one_bus(shell, repository, tmp_path):
 
     shell.ok("speak", "from the worktree", cwd=tmp_path / "feature", env=unset)
 
-    assert project_in(shell, tmp_path / "feature") == "shop"
+    assert project_in(shell, tmp_path / "feature") == project_in(shell, repository)
     assert "from the worktree" in shell.ok("overhear", "--last", "1", cwd=repository, env=unset)
 
 
@@ -248,54 +249,10 @@ def test_clear_counts_what_it_removes_by_kind(shell):
     assert shell.ok("list") == shell.ok("list", "--flags") == shell.ok("overhear") == ""
 
 
-# -- completion --
-
-
-@pytest.mark.parametrize("kind", ["bash", "zsh", "fish"])
-def test_completion_prints_a_script_for_the_shell(shell, kind):
-    script = shell.ok("completion", kind)
-
-    assert "agentbus" in script
-    assert f"{kind}_complete" in script
-
-
-def test_completion_of_an_unknown_shell_is_a_usage_error(shell):
-    assert shell.run("completion", "cmd").returncode == 2
-
-
-def test_the_bash_script_loads_in_bash(shell):
-    script = shell.ok("completion", "bash")
-
-    subprocess.run(["bash", "--norc", "-eu"], input=script, text=True, check=True)
-
-
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [
-        (["ov"], ["overhear"]),
-        (["a"], ["announce", "await"]),
-        (["speak", "--top"], ["--topic"]),
-        (["await", "x", "--until", "f"], ["free"]),
-        (["completion", ""], ["bash", "zsh", "fish"]),
-    ],
-)
-@pytest.mark.parametrize("kind", ["bash", "zsh", "fish"])
-def test_verbs_options_and_choices_are_completed_quietly(shell, kind, words, expected):
-    line = " ".join(["agentbus", *words])
-    position = words[-1] if kind == "fish" else str(len(words))
-    asked = {"_AGENTBUS_COMPLETE": f"{kind}_complete", "COMP_WORDS": line, "COMP_CWORD": position}
-
-    done = shell.run(env=asked)
-
-    offered = [word for word in expected if re.search(rf"(?m)(^|,){word}\b", done.stdout)]
-    assert offered == expected
-    assert (done.returncode, done.stderr) == (0, "")
-
-
 # -- monitor --
 
 
-def test_monitor_writes_plain_lines_where_stdout_is_no_terminal(shell):
+def test_monitor_writes_plain_lines_where_stdout_is_no_terminal(shell, project):
     shell.ok("speak", "before", "--topic", "build")
     watching = shell.start("monitor")
     assert "ada [build] before" in watching.stdout.readline()
@@ -305,13 +262,13 @@ def test_monitor_writes_plain_lines_where_stdout_is_no_terminal(shell):
     assert "ada after" in watching.stdout.readline()
     watching.send_signal(signal.SIGINT)
     _, said = watching.communicate(timeout=60)
-    assert (watching.returncode, said) == (130, "")
+    assert (watching.returncode, said) == (130, f"agentbus: messages of the project {project}\n")
 
 
-def test_monitor_as_json_is_as_overhear(shell):
+def test_monitor_as_json_is_as_overhear(shell, project):
     (said,) = shell.records("speak", "hi")
 
-    assert shell.records("monitor", "--timeout", "0.1") == [said]
+    assert shell.records("monitor", "--timeout", "0.1") == [said | {"project": project}]
 
 
 def test_monitor_moves_no_cursor(shell):
@@ -375,6 +332,34 @@ def test_monitor_in_a_terminal_shows_messages_flags_and_notes_as_they_change(ter
 
     terminal.read_until("fresh news")
     terminal.read_until("building satisfied by ada")
+
+
+def test_monitor_looks_again_at_its_interval(shell):
+    opened = Terminal(shell, "monitor", "--interval", "100ms")
+    opened.read_until("queues")
+
+    # Publishing says nothing on the channel.
+    shell.ok("publish", "thumbnails", "x")
+
+    opened.read_until("thumbnails")
+    opened.close()
+
+
+@pytest.mark.parametrize("interval", ["0", "1ms"])
+def test_monitor_refuses_an_interval_that_would_keep_the_server_busy(shell, interval):
+    done = shell.run("monitor", f"--interval={interval}")
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "is less than 0.1 s" in done.stderr
+
+
+def test_monitor_ends_at_its_timeout_however_long_its_interval_is(shell):
+    opened = Terminal(shell, "monitor", "--interval", "1h", "--timeout", "0.1")
+
+    opened.read_to_the_end()
+
+    assert opened.process.wait(60) == 0
+    opened.close()
 
 
 def test_monitor_that_is_interrupted_gives_the_terminal_back(terminal):

@@ -47,9 +47,10 @@ def test_a_note_is_written_by_arguments_options_stdin_or_a_file(shell, args):
 def test_jot_as_json(shell):
     (record,) = shell.records("jot", "plan", "x", "--tag", "a,b", "--tag", "c")
 
-    assert list(record) == ["key", "value", "author", "timestamp", "tags"]
+    assert list(record) == ["key", "value", "agent_id", "timestamp", "tags", "author"]
     assert re.fullmatch(TIME, record.pop("timestamp"))
-    assert record == {"key": "plan", "value": "x", "author": "ada", "tags": ["a", "b", "c"]}
+    assert record.pop("author") == "ada"
+    assert record == {"key": "plan", "value": "x", "agent_id": "ada", "tags": ["a", "b", "c"]}
 
 
 def test_jot_replaces_value_author_and_tags(shell):
@@ -57,7 +58,7 @@ def test_jot_replaces_value_author_and_tags(shell):
     shell.ok("jot", "plan", "2", "--tag", "new", "--agent", "bob")
 
     (record,) = shell.records("recall", "plan")
-    assert (record["value"], record["author"], record["tags"]) == ("2", "bob", ["new"])
+    assert (record["value"], record["agent_id"], record["tags"]) == ("2", "bob", ["new"])
     assert shell.ok("recall", "--tag", "old") == ""
 
 
@@ -117,7 +118,7 @@ def test_recall_as_json(shell):
 
     (record,) = shell.records("recall", "plan")
 
-    assert list(record) == ["key", "value", "author", "timestamp", "tags"]
+    assert list(record) == ["key", "value", "agent_id", "timestamp", "tags", "author"]
     assert record["tags"] == ["a"]
 
 
@@ -185,7 +186,7 @@ def test_list_shows_notes_without_values_newest_first(shell):
 
     first, second = shell.records("list")
 
-    assert list(first) == ["key", "author", "timestamp", "tags"]
+    assert list(first) == ["key", "agent_id", "timestamp", "tags", "author"]
     assert (first["key"], second["key"], second["tags"]) == ("two", "one", ["a"])
     assert re.fullmatch(TIME, first["timestamp"])
     assert "secret" not in shell.ok("list")
@@ -222,7 +223,7 @@ def test_list_flags(shell):
 def test_list_agents(shell):
     shell.ok("speak", "one")
     shell.ok("speak", "two")
-    shell.ok("overhear", "--max", "1", "--agent", "bob")
+    shell.ok("overhear", "--from-start", "--max", "1", "--agent", "bob")
 
     found = {record["agent_id"]: record for record in shell.records("list", "--agents")}
 

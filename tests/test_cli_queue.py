@@ -9,7 +9,7 @@ import subprocess
 import pytest
 
 import agentbus
-from tests.servers import Shell
+from tests.servers import Shell, program
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
@@ -48,7 +48,7 @@ def test_publish_prints_the_id_of_the_task(shell, queue):
 def test_publish_as_json(shell):
     (record,) = shell.records("publish", "mail", "x", "--priority", "high", "--key", "k")
 
-    assert list(record) == ["id", "queue", "priority", "key"]
+    assert list(record) == ["task_id", "queue", "priority", "key", "id"]
     assert record["id"].endswith("@mail:high")
     assert (record["queue"], record["priority"], record["key"]) == ("mail", "high", "k")
 
@@ -62,16 +62,57 @@ def test_publish_as_json(shell):
         ("17", 17),
         ('"17"', "17"),
         ("hello", "hello"),
-        ("{broken", "{broken"),
-        ("NaN", "NaN"),
-        ("007", "007"),
-        ("12345678901234567890123", "12345678901234567890123"),
     ],
 )
 def test_what_is_json_is_sent_as_json_and_the_rest_as_text(shell, queue, typed, sent):
     shell.ok("publish", "mail", typed)
 
     assert payloads(queue) == [sent]
+
+
+@pytest.mark.parametrize("typed", ["{bad", "NaN", "1e400", "12345678901234567890123"])
+def test_a_payload_that_only_begins_like_json_has_to_be_called_text(shell, queue, typed):
+    refused = shell.run("publish", "mail", typed)
+    as_json = shell.run("publish", "mail", typed, "--payload-json")
+    shell.ok("publish", "mail", typed, "--text")
+
+    assert (refused.returncode, as_json.returncode) == (2, 2)
+    assert "--text" in refused.stderr
+    assert "--text" not in as_json.stderr
+    assert payloads(queue) == [typed]
+
+
+def test_text_and_json_decide_what_a_payload_is(shell, queue):
+    shell.ok("publish", "mail", "17", "--text")
+    shell.ok("publish", "mail", "17", "--payload-json")
+
+    assert payloads(queue) == ["17", 17]
+    assert shell.run("publish", "mail", "hello", "--payload-json").returncode == 2
+    assert shell.run("publish", "mail", "17", "--text", "--payload-json").returncode == 2
+
+
+def test_lines_are_text_or_json_as_the_options_say(shell, queue):
+    shell.ok("publish", "mail", "--lines", "--text", stdin='{bad\n17\n"x\n')
+    done = shell.run("publish", "mail", "--lines", stdin="18\n3f2a\n19\n[INFO] x\n20\n")
+
+    assert payloads(queue) == ["{bad", "17", '"x', 18, "3f2a", 19]
+    assert done.returncode == 2
+    assert "line 4: the payload begins like JSON" in done.stderr
+    assert "(in the queue before that: 3)" in done.stderr
+
+
+def test_ask_takes_text_and_json_as_publish_does(shell, queue):
+    assert shell.run("ask", "mail", "{bad").returncode == 2
+    assert shell.run("ask", "mail", "{bad", "--text", "--timeout", "0.01").returncode == 3
+
+    assert payloads(queue) == ["{bad"]
+
+
+def test_a_program_that_prints_a_number_with_too_many_digits_has_a_text_as_its_result(shell):
+    task = shell.ok("publish", "mail", "x").strip()
+    work(shell, "echo '[12345678901234567890123]'")
+
+    assert shell.records("result", task)[0]["result"] == "[12345678901234567890123]"
 
 
 def test_a_payload_comes_from_stdin_or_a_file(shell, queue):
@@ -113,6 +154,32 @@ def test_more_lines_than_one_request_carries_keep_their_order(shell, queue):
 
     assert len(set(ids)) == 1200
     assert [payload for _, payload in queue.peek(1200)] == list(range(1200))
+
+
+def test_lines_are_published_though_nobody_reads_their_ids(shell, queue):
+    script = f"set -o pipefail; seq 3000 | {program()} publish mail --lines | head -1"
+
+    done = subprocess.run(
+        ["bash", "-c", script], env=shell.environment, capture_output=True, check=False
+    )
+
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert len(queue.peek(5000)) == 3000
+
+
+def test_a_bad_line_is_named_though_nobody_reads_the_ids(shell, queue):
+    script = f"seq 1000 | sed '900s/.*/\\x00/' | {program()} publish mail --lines | true"
+
+    done = subprocess.run(
+        ["bash", "-c", f"set -o pipefail; {script}"],
+        env=shell.environment,
+        capture_output=True,
+        check=False,
+    )
+
+    assert done.returncode == 2
+    assert b"line 900" in done.stderr
+    assert len(queue.peek(5000)) == 899
 
 
 def test_a_bad_line_is_named_and_the_lines_before_it_are_published(shell, queue):
@@ -203,16 +270,16 @@ def test_a_task_that_came_to_nothing_prints_nothing(shell):
     work(shell, "true")
 
     assert shell.ok("result", task_id) == ""
-    assert shell.records("result", task_id) == [{"id": task_id, "result": None}]
+    assert shell.records("result", task_id) == [{"task_id": task_id, "result": None, "id": task_id}]
 
 
-def test_the_result_of_a_buried_task_is_exit_5_with_its_error(shell):
+def test_the_result_of_a_buried_task_is_exit_8_with_its_error(shell):
     task_id = shell.ok("publish", "mail", "x").strip()
     work(shell, "echo no such address >&2; exit 65")
 
     done = shell.run("result", task_id, "--wait", "60")
 
-    assert (done.returncode, done.stdout) == (5, "")
+    assert (done.returncode, done.stdout) == (8, "")
     assert "no such address" in done.stderr
     assert "dlq show mail" in done.stderr
 
@@ -280,7 +347,7 @@ def test_a_replayed_task_runs_again_with_its_key_and_once(shell, letters):
     assert first == again
     assert first[0]["task_id"] == run["id"]
     assert shell.ok("result", run["id"]) == "a\n"
-    assert shell.records("dlq", "list", "mail")[0]["replayed"] == run["id"]
+    assert shell.records("dlq", "list", "mail", "--replayed")[0]["replayed"] == run["id"]
 
 
 def test_replay_of_all_leaves_out_what_was_replayed(shell, letters):
@@ -290,6 +357,23 @@ def test_replay_of_all_leaves_out_what_was_replayed(shell, letters):
     assert len(shell.records("dlq", "replay", "mail", "--to", "elsewhere")) == 1
     assert shell.records("dlq", "replay", "mail") == []
     assert len(work(shell, "true")) == 2
+
+
+def test_dlq_list_shows_what_is_undecided_and_the_replayed_when_asked(shell, letters):
+    first, second, third = letters
+    shell.ok("dlq", "replay", "mail", first)
+
+    def listed(*args: str) -> list[str]:
+        return [one["id"] for one in shell.records("dlq", "list", "mail", *args)]
+
+    assert listed() == [second, third]
+    assert listed("--limit", "1") == [second]
+    assert listed("--replayed") == [first]
+    assert listed(first, second) == [first, second]
+    assert "(replayed as " in shell.ok("dlq", "list", "mail", "--replayed")
+    shell.ok("dlq", "purge", "mail", second)
+    assert listed() == [third]
+    assert shell.run("dlq", "replay", "mail", "--replayed").returncode == 2
 
 
 def test_purge_removes_those_named_or_all(shell, letters):

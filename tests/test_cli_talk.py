@@ -180,7 +180,7 @@ def test_max_bounds_how_many_come(shell, option):
     for text in ("one", "two", "three"):
         shell.ok("speak", text)
 
-    assert heard(shell, option, "2") == ["one", "two"]
+    assert heard(shell, "--from-start", option, "2") == ["one", "two"]
     assert heard(shell) == ["three"]
 
 
@@ -336,7 +336,7 @@ def test_agentbus_json_switches_json_on(shell):
     [
         ({"AGENTBUS_AGENT": "one", "AGENT_ID": "two"}, "one"),
         ({"AGENTBUS_AGENT": "", "AGENT_ID": "two"}, "two"),
-        ({"AGENTBUS_AGENT": "", "LOGNAME": "me"}, f"me@{os.uname().nodename}"),
+        ({"AGENTBUS_AGENT": "", "LOGNAME": "me"}, f"me@{os.uname().nodename}~{os.getsid(0)}"),
     ],
 )
 def test_the_agent_is_the_first_found(shell, environment, agent):

@@ -86,9 +86,11 @@ def test_what_a_program_prints_is_the_result(shell, script, result):
 
     (run,) = work(shell, script)
 
-    assert list(run) == ["id", "attempt", "outcome", "error", "took_ms"]
+    assert list(run) == ["task_id", "attempt", "outcome", "error", "took_ms", "id"]
     assert (run["id"], run["attempt"], run["outcome"], run["error"]) == (task_id, 1, "done", None)
-    assert shell.records("result", task_id) == [{"id": task_id, "result": result}]
+    assert shell.records("result", task_id) == [
+        {"task_id": task_id, "result": result, "id": task_id}
+    ]
 
 
 def test_a_program_that_prints_nothing_leaves_no_result(shell):
@@ -96,7 +98,7 @@ def test_a_program_that_prints_nothing_leaves_no_result(shell):
 
     work(shell, "true")
 
-    assert shell.records("result", task_id) == [{"id": task_id, "result": None}]
+    assert shell.records("result", task_id) == [{"task_id": task_id, "result": None, "id": task_id}]
 
 
 def test_a_result_that_is_too_large_is_told_and_the_task_is_done(shell):

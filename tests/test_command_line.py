@@ -183,7 +183,7 @@ def test_the_help_names_every_verb_and_every_exit_code():
 @pytest.mark.parametrize("before", [True, False])
 @pytest.mark.parametrize("param", GLOBAL, ids=lambda param: param.dest)
 def test_global_options_are_accepted_before_and_after_the_verb(param, before):
-    value = [] if param.flag else ["5"]
+    value = [] if param.flag else [(*param.choices, "5")[0]]
     for spelling in param.names:
         option = [spelling, *value]
         line = [*option, "whoami"] if before else ["whoami", *option]
@@ -194,7 +194,26 @@ def test_global_options_are_accepted_before_and_after_the_verb(param, before):
         assert taken is not None
         assert isinstance(read, tuple)
         assert taken[1] == read[1]
-        assert taken[1][param.dest] == (True if param.flag else param.read("5"))
+        assert taken[1][param.dest] == (True if param.flag else param.read(*value))
+
+
+def test_json_can_be_asked_for_as_a_format():
+    as_format = ["--format", "json"]
+
+    assert inprocess.run("whoami", *as_format) == inprocess.run("whoami", "--json")
+    assert inprocess.run(*as_format, "whoami") == inprocess.run("whoami", "--json")
+
+
+@pytest.mark.parametrize("line", [["speka", "--format", "json"], ["--format=json", "recall"]])
+def test_a_mistake_with_the_format_json_is_one_object(line):
+    assert inprocess.run(*line).err.startswith(b'{"error": ')
+
+
+def test_the_format_text_overrides_the_environment(monkeypatch):
+    monkeypatch.setenv("AGENTBUS_JSON", "1")
+
+    assert inprocess.run("whoami", "--format", "text").out.startswith(b"agent ")
+    assert inprocess.run("recall", "--format", "text").err.startswith(b"agentbus: ")
 
 
 def test_the_hot_verbs_are_read_without_click():

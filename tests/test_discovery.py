@@ -308,6 +308,21 @@ def test_verbs_find_the_shard(cluster, real_shell):
     assert [node.ask("DBSIZE") for node in cluster.nodes] == [0, 0, 0]
 
 
+def test_the_projects_of_this_shard_are_listed_and_the_others_reported(
+    cluster, project, real_shell
+):
+    names = [f"{project}-{number}" for number in range(6)]
+    for name in names:
+        real_shell.ok("speak", "hi", "--url", cluster.url, "--project", name)
+    near = {name for name in names if cluster.owner(name) is cluster.owner(names[0])}
+
+    done = real_shell.run("projects", "--url", cluster.url, "--project", names[0])
+
+    listed = {line.split()[0] for line in done.stdout.splitlines()[1:]}
+    assert listed == {f"{{{name}}}" for name in near}
+    assert f"only the projects on the shard of {{{names[0]}}} are listed" in done.stderr
+
+
 async def test_a_bus_follows_a_slot_that_moves(own_cluster, project):
     cluster = own_cluster
     async with agentbus.aio.connect(cluster.url, project=project, deadline=30) as abus:

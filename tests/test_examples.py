@@ -268,9 +268,9 @@ def test_a_deployment_that_fails_is_not_called_done(run, examples, real_shell, t
     # When the three roles run
     done = run(examples / "build/run.sh", tmp_path / "work")
 
-    # Then the command's code comes out, and the flag was released only
+    # Then the command's code comes out, and the flag has failed
     assert done.returncode == 1
-    assert ("deployer", "released deploy") in events(real_shell)
+    assert ("deployer", "failed deploy: exit 1") in events(real_shell)
     assert ("deployer", "satisfied deploy") not in events(real_shell)
 
 

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 import agentbus
-from agentbus.admin import stats as figures
+from agentbus.admin import doctor, stats as figures
 from agentbus.admin.stats import Group, QueueStats
 from agentbus.core.keys import Keys
 from agentbus.errors import NotFound, UsageError
+from agentbus.queues.settle import ASIDE
 from agentbus.store.operation import attempt
 from agentbus.workers.metrics import Tally
 from tests.servers import ask
@@ -231,8 +232,30 @@ def test_a_thousand_queues_cost_few_requests(bus: agentbus.Bus, project: str) ->
 
     assert [one.queue for one in found] == [f"q{number:04}" for number in range(1000)]
     assert {one.backlog for one in found} == {1}
-    # Two for each 25 queues, and a few for their names, among all keys of the server.
+    # Some for each 50 queues, and a few for their names, among all keys of the server.
     assert number < 200
+
+
+# -- consumers that the doctor calls stale --
+
+
+@pytest.mark.parametrize(
+    ("holder", "told"),
+    [("gone", "1 hold entries and sent no heartbeat for 15 minutes"), (ASIDE, "none is stale")],
+)
+def test_the_doctor_counts_who_holds_tasks_and_not_tasks_that_wait_to_be_retried(
+    bus: agentbus.Bus, monkeypatch: pytest.MonkeyPatch, holder: str, told: str
+) -> None:
+    # As if a quarter of an hour had passed.
+    monkeypatch.setattr(doctor, "_STALE", -1.0)
+    bus.queue("mail").publish(1)
+    key = bus.scope.keys.queue("mail", "normal")
+    ask(bus, "XGROUP", "CREATE", key, "default", "0")
+    ask(bus, "XREADGROUP", "GROUP", "default", holder, "STREAMS", key, ">")
+
+    findings = {one.check: one.found for one in bus.doctor()}
+
+    assert findings["consumers"] == told
 
 
 def test_queues_with_hostile_names_are_told_apart(bus: agentbus.Bus) -> None:

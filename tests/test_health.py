@@ -290,6 +290,58 @@ def test_a_queue_that_nobody_works_on_starves(
     assert checks(bus) == ["starving"]
 
 
+def test_a_group_with_tasks_and_no_worker_is_told_at_once(bus: agentbus.Bus) -> None:
+    # given a group whose only worker has died
+    bus.queue("mail").publish_many(range(3))
+    bus.queue("mail").fetch(count=1)[0].ack()
+    (holder,) = bus.queue("mail").groups()[0].consumers
+    Registry(bus, "mail", holder.name).beat()
+    assert findings(bus) == []
+    age(bus, holder.name, 4)
+
+    found = told(bus, "no_worker")
+
+    assert (found.subject, found.severity, found.figure) == ("mail/default", "warning", 2)
+    assert found.text == "'mail' (group 'default') has 2 tasks and no live worker"
+    assert found.remedy == "start a worker: agentbus work mail -- CMD"
+    Registry(bus, "mail", "host:1:b").beat()
+    assert findings(bus) == []
+
+
+def test_a_group_without_tasks_needs_no_worker(bus: agentbus.Bus) -> None:
+    bus.queue("mail").publish(1)
+    bus.queue("mail").fetch()[0].ack()
+    (holder,) = bus.queue("mail").groups()[0].consumers
+    Registry(bus, "mail", holder.name).beat()
+    age(bus, holder.name, 60)
+
+    assert findings(bus) == []
+
+
+def test_a_full_queue_names_the_group_that_blocks(configured: Configured) -> None:
+    bus = configured(queues={"mail": {"bound": 10}})
+    queue = bus.queue("mail")
+    queue.publish_many(range(10))
+    for delivery in queue.fetch(count=10):
+        delivery.ack()
+    queue.fetch(group="audit", count=4)
+
+    with pytest.raises(
+        QueueFull, match="the group 'audit' has not finished the oldest;"
+    ) as refused:
+        queue.publish(10)
+
+    found = told(bus, "full")
+    assert "publishers are refused now; the group 'audit' has not finished" in found.text
+    assert "start workers of the group 'audit'" in str(refused.value.hint)
+    Registry(bus, "mail", "host:1:a").beat()
+    assert "agentbus work mail --group audit -- CMD" in told(bus, "full").remedy
+    with pytest.raises(QueueFull, match="'audit'"):
+        queue.publish(10, delay=60)
+    with pytest.raises(QueueFull, match="'audit'"):
+        queue.publish(10, after=[queue.publish_many([1], on_full="trim")[0]])
+
+
 def test_whoever_takes_by_hand_works_on_a_queue_too(bus: agentbus.Bus) -> None:
     append_old(bus, 1000)
     append_old(bus, 999)
@@ -599,6 +651,7 @@ def test_a_server_that_endangers_data_is_told_until_it_is_mended(
     sentence: str,
 ) -> None:
     words = ("health", "--json", "--url", own_server.url)
+    shell.ok("speak", "hi", "--url", own_server.url)
     for name, value in settings.items():
         if isinstance(value, float):
             # A limit that is used to this share; looking takes memory, too.
@@ -637,6 +690,8 @@ def test_a_clock_that_is_off_is_told(
         "from agentbus.commands._main import run; "
         "os._exit(run(sys.argv[1:]))"
     )
+
+    real_shell.ok("speak", "hi")
 
     done = subprocess.run(
         [sys.executable, "-c", shifted, "health", "--json"],
@@ -695,25 +750,26 @@ def test_a_replica_that_is_not_in_sync_is_told(replica: str, expected: Any) -> N
 # -- the shell --
 
 
-def test_a_healthy_project_says_what_was_checked(real_shell: Shell) -> None:
+def test_a_healthy_project_says_what_was_checked(real_shell: Shell, project: str) -> None:
     real_shell.ok("publish", "mail", "1")
 
     assert real_shell.ok("health") == (
-        "healthy: 1 queue, 0 consumers, 0 workers, 0 event streams, the server\n"
+        f"project {project} is healthy:"
+        " 1 queue, 0 consumers, 0 workers, 0 event streams, the server\n"
     )
 
 
-def test_warnings_are_exit_6_to_the_strict_alone(real_shell: Shell) -> None:
+def test_warnings_are_exit_6_to_the_strict_alone(real_shell: Shell, project: str) -> None:
     real_shell.ok("publish", "mail", "--lines", stdin="x\n" * 101)
 
     lax, strict = real_shell.run("health"), real_shell.run("health", "--strict")
 
     assert (lax.returncode, strict.returncode) == (0, 6)
     assert lax.stdout.startswith("warning   lag: ")
-    assert "\nwarning: 0 critical, 1 warning; 1 queue, " in lax.stdout
+    assert f"\nproject {project} has warnings: 0 critical, 1 warning; 1 queue, " in lax.stdout
 
 
-def test_findings_are_lines_for_people_and_for_programs(real_shell: Shell) -> None:
+def test_findings_are_lines_for_people_and_for_programs(real_shell: Shell, project: str) -> None:
     real_shell.ok("publish", "mail", "--lines", stdin="x\n" * 501)
 
     text, records = real_shell.run("health"), real_shell.run("health", "--json")
@@ -722,14 +778,15 @@ def test_findings_are_lines_for_people_and_for_programs(real_shell: Shell) -> No
     assert (text.returncode, records.returncode) == (6, 6)
     assert line.startswith("critical  lag: 'mail' has 501 tasks that no group has read")
     assert line.endswith("; start a worker: agentbus work mail -- CMD")
-    assert last.startswith("unhealthy: 1 critical, 0 warnings; 1 queue, ")
+    assert last.startswith(f"project {project} is unhealthy: 1 critical, 0 warnings; 1 queue, ")
     found, summary = map(json.loads, records.stdout.splitlines())
     assert list(found) == [
-        *("time", "check", "subject", "severity", "figure", "threshold", "text", "remedy"),
+        *("timestamp", "project", "check", "subject", "severity"),
+        *("figure", "threshold", "text", "remedy", "time"),
     ]
     assert list(summary) == [
-        *("time", "status", "critical", "warnings"),
-        *("queues", "consumers", "workers", "streams"),
+        *("timestamp", "project", "status", "critical", "warnings"),
+        *("queues", "consumers", "workers", "streams", "time"),
     ]
 
 
@@ -793,13 +850,13 @@ def test_a_watch_in_a_terminal_redraws_and_gives_the_terminal_back(real_shell: S
         terminal.close()
 
 
-def test_an_interrupted_watch_exits_as_its_last_look(real_shell: Shell) -> None:
+def test_an_interrupted_watch_exits_as_its_last_look(real_shell: Shell, project: str) -> None:
     real_shell.ok("publish", "mail", "--lines", stdin="x\n" * 501)
     watch = real_shell.start("health", "--watch")
     assert watch.stdout is not None
 
     assert watch.stdout.readline().startswith("critical  lag: ")
-    assert watch.stdout.readline().startswith("unhealthy: ")
+    assert watch.stdout.readline().startswith(f"project {project} is unhealthy: ")
     watch.send_signal(signal.SIGINT)
 
     assert watch.wait(30) == 6

@@ -54,6 +54,25 @@ def test_a_hint_for_the_shell_names_no_call():
     } == {}
 
 
+def test_who_finds_a_flag_held_is_not_advised_to_take_it(real_shell, real_url, project):
+    """Models do what hints say, and the holder would still be at work."""
+    with agentbus.connect(real_url, project=project, agent="bob") as bob:
+        bob.announce("deploy")
+    with (
+        agentbus.connect(real_url, project=project, agent="ada") as bus,
+        pytest.raises(AgentBusError) as held,
+    ):
+        bus.announce("deploy")
+
+    said = f"{held.value.hint} {held.value.shell_hint}"
+    said += "".join(
+        real_shell.run(*line).stderr
+        for line in (["announce", "deploy"], ["announce", "deploy", "--wait", "0.01"])
+    )
+    assert "force" not in said
+    assert "agentbus announce deploy --wait 60" in said
+
+
 MISTAKES = {
     "a held flag": (
         lambda bus: bus.announce("deploy"),

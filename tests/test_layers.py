@@ -253,7 +253,7 @@ def test_the_hot_verbs_load_nothing_slow(where, request, valkey):
 
     done = subprocess.run(
         [sys.executable, "-S", "-c", program],
-        env=shell.environment,
+        env={**shell.environment, "AGENTBUS_AGENT": "ada"},
         cwd=shell.home,
         capture_output=True,
         check=False,

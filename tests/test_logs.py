@@ -277,6 +277,66 @@ def test_the_library_logs_through_logging(bus, project, tmp_path):
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
+def test_each_publish_is_debug_with_its_queue_and_id(bus, caplog):
+    queue = bus.queue("mail to: ada")
+    with caplog.at_level("DEBUG", "agentbus"):
+        ids = [queue.publish(1), *queue.publish_many([2, 3])]
+
+    told = [one for one in caplog.records if one.verb == "publish"]
+    assert [(one.levelname, one.queue, one.id) for one in told] == [
+        ("DEBUG", "mail to: ada", task) for task in ids
+    ]
+    assert told[0].getMessage() == f"publish mail to: ada {ids[0]}"
+    caplog.clear()
+    with caplog.at_level("INFO", "agentbus"):
+        queue.publish(4)
+    assert caplog.records == []
+
+
+@pytest.mark.parametrize("options", [{}, {"concurrency": 2}, {"batch": True}])
+def test_each_failed_attempt_is_a_warning_with_its_traceback_and_a_burial_an_error(
+    bus, caplog, options
+):
+    task = bus.queue("mail").publish(1)
+
+    def handle(_delivery):
+        raise ValueError("no such mailbox")
+
+    backoff = agentbus.Backoff(0.0, 0.0)
+    with caplog.at_level("WARNING", "agentbus"):
+        bus.subscribe("mail", handle, attempts=2, backoff=backoff, drain=True, **options).run()
+
+    told = [one for one in caplog.records if getattr(one, "verb", "") == "work"]
+    assert [(one.levelname, one.outcome, one.attempt) for one in told] == [
+        ("WARNING", "failed", 1),
+        ("WARNING", "failed", 2),
+        ("ERROR", "buried", 2),
+    ]
+    assert {(one.queue, one.group, one.id) for one in told} == {("mail", "default", task)}
+    assert {one.error for one in told} == {"ValueError: no such mailbox"}
+    assert [isinstance(one.exc_info and one.exc_info[1], ValueError) for one in told] == [
+        *(True, True, False),
+    ]
+
+
+def test_a_failing_handler_is_in_the_operations_log(real_shell):
+    (real_shell.home / "handlers.py").write_text(
+        "def send(delivery):\n    raise ValueError('no such mailbox')\n"
+    )
+    task = real_shell.ok("publish", "mail", "1").strip()
+
+    options = ("--attempts", "1", "--drain", "--handler", "handlers:send")
+    real_shell.run("work", "mail", *options)
+
+    warned, buried, ended = [line for line in lines(real_shell) if line["verb"] == "work"]
+    assert (warned["level"], warned["id"], warned["attempt"]) == ("warning", task, 1)
+    assert warned["error"] == "ValueError: no such mailbox"
+    assert 'handlers.py", line 2, in send' in warned["traceback"]
+    assert (buried["level"], buried["outcome"], buried["id"]) == ("error", "buried", task)
+    assert "traceback" not in buried
+    assert ended["key"] == "mail"
+
+
 def test_the_library_says_nothing_where_nobody_listens(bus, capsys):
     bus.speak("hi")
 

@@ -12,7 +12,7 @@ from hypothesis import given, strategies as st
 import agentbus
 from agentbus.admin import metrics_reader
 from agentbus.core.keys import Keys
-from agentbus.errors import BackendUnavailable, OutcomeUnknown, UsageError
+from agentbus.errors import BackendUnavailable, NotFound, OutcomeUnknown, UsageError
 from agentbus.store.operation import attempt
 from agentbus.store.steps import LinkDown, Script, ServerReply
 from agentbus.store.verb import Patient
@@ -419,7 +419,18 @@ def test_metrics_are_the_sums_of_all_workers_by_queue_and_group(
     assert (
         bus.metrics(queue="other") == [found[1]] or bus.metrics(queue="other")[0].queue == "other"
     )
-    assert bus.metrics(queue="none") == []
+
+
+def test_metrics_of_a_queue_that_is_not_there_are_not_found(bus):
+    bus.queue("mail").publish(1)
+    bus.queue("post").publish(1, delay=600)
+
+    assert bus.metrics(queue="mail") == bus.metrics(queue="post") == []
+    assert list(bus.samples(queue="mail")) == []
+    for ask_for in (bus.metrics, lambda queue: list(bus.samples(queue=queue))):
+        with pytest.raises(NotFound, match="there is no queue 'mial'") as missing:
+            ask_for(queue="mial")
+        assert "the nearest there: 'mail', 'post'" in missing.value.hint
 
 
 def test_metrics_count_from_the_time_that_was_asked_for(bus: agentbus.Bus, project: str) -> None:

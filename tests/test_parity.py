@@ -17,9 +17,9 @@ OWN = {"close", "aclose", "subscribe", "work"}
 # Verbs of the shell and what they are in the library.
 IN_THE_LIBRARY = {
     "await": ["await_"],
-    "list": ["list_", "flags", "agents", "topics", "queues"],
+    "list": ["list_", "flags", "waiters", "agents", "topics", "queues"],
     "recall": ["recall", "notes"],
-    "monitor": ["overhear", "flags", "list_", "queues"],
+    "monitor": ["overhear", "flags", "waiters", "list_", "queues"],
     "whoami": ["settings"],
     "publish": ["queue", "policy"],
     "ask": ["ask", "answer"],
@@ -28,13 +28,14 @@ IN_THE_LIBRARY = {
     "dlq": ["queue"],
     "work": ["subscribe"],
     "rerun": ["queue"],
+    "projects": ["projects", "exists"],
     "bus": ["queue", "streams", "stats"],
     "pause": ["pause", "paused"],
     "halt": ["halt", "resume"],
     "agent": ["workers", "who", "pause", "resume", "delete"],
 }
 # What is about a user's machine or an archive rather than about a bus.
-OF_THE_SHELL = {"server", "completion", "report", "spark"}
+OF_THE_SHELL = {"server", "completion", "report", "spark", "help", "version"}
 # What needs Spark.
 OF_THE_PIPELINE = {"archive", "replay"}
 # What needs a database, and what does it in the library.
@@ -181,7 +182,6 @@ def test_every_error_has_its_exit_code():
 
     assert codes == {
         **dict.fromkeys(["AgentBusError", "BackendUnavailable", "QueueFull"], 1),
-        "TaskFailed": 1,
         **dict.fromkeys(["EventsLost", "EpochMismatch"], 1),
         **dict.fromkeys(["UsageError", "InvalidName", "InvalidPayload", "ConfigError"], 2),
         **dict.fromkeys(["UnknownBackend", "CommitInTransactionError", "HandlerFailed"], 2),
@@ -189,7 +189,8 @@ def test_every_error_has_its_exit_code():
         **dict.fromkeys(["Refused", "FlagHeld", "NotHolder", "NoteExists", "StaleDelivery"], 4),
         "ReplayTooOld": 4,
         "StaleLease": 4,
-        **dict.fromkeys(["NotFound", "TaskBuried"], 5),
+        **dict.fromkeys(["NotFound"], 5),
         "Unhealthy": 6,
         "OutcomeUnknown": 7,
+        **dict.fromkeys(["FlagFailed", "TaskFailed", "TaskBuried"], 8),
     }

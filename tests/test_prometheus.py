@@ -130,6 +130,43 @@ def test_the_figures_of_a_queue_are_told(busy: agentbus.Bus) -> None:
     assert value(found, "agentbus_task_wait_seconds_bucket", **of, le="+Inf") == 3
 
 
+@pytest.mark.parametrize("event", ["dead", "lost", "stale", "dropped", "refused"])
+def test_the_first_time_something_happens_is_an_increase(bus: agentbus.Bus, event: str) -> None:
+    bus.queue("mail").publish(1)
+    clock = Clock()
+    collector = Collector(bus, monotonic=clock)
+    told = {"name": "agentbus_queue_tasks_total", "queue": "mail", "event": event}
+    assert value(scraped(bus, collector), **told) == 0
+
+    ask(bus, "HINCRBY", bus.scope.keys.stats("mail"), event, 1)
+    clock.now += 15
+
+    assert value(scraped(bus, collector), **told) == 1
+
+
+def test_a_queue_that_appears_with_its_first_dead_letter_has_an_increase(
+    bus: agentbus.Bus,
+) -> None:
+    # given an exporter of an empty project
+    clock = Clock()
+    collector = Collector(bus, monotonic=clock)
+    scraped(bus, collector)
+
+    # when a task is buried before the next scrape
+    bus.queue("mail").publish(1)
+    bus.queue("mail").fetch()[0].bury("broken")
+
+    counted = []
+    for _ in range(3):
+        clock.now += 15
+        found = scraped(bus, collector)
+        counted.append(value(found, "agentbus_queue_tasks_total", queue="mail", event="dead"))
+    assert counted == [0, 1, 1]
+    # An exporter that starts again goes on where the last one was.
+    again = scraped(bus)
+    assert value(again, "agentbus_queue_tasks_total", queue="mail", event="dead") == 1
+
+
 def test_workers_are_told_by_state(bus: agentbus.Bus) -> None:
     for name in ("host:1:a", "host:1:b", "host:1:c"):
         Registry(bus, "mail", name).beat()
@@ -304,14 +341,14 @@ def test_an_answer_is_compressed_for_those_who_ask(exporter: Any) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_it(exporter: Any, number: signal.Signals) -> None:
+def test_a_signal_ends_it(exporter: Any, number: signal.Signals, project: str) -> None:
     process, url = exporter
     get(url)
 
     process.send_signal(number)
 
     _, errors = process.communicate(timeout=30)
-    assert (process.returncode, errors) == (0, "")
+    assert (process.returncode, errors) == (0, f"agentbus: figures of the project {project}\n")
 
 
 def test_no_password_is_in_an_answer(own_server: Server, project: str) -> None:
@@ -413,9 +450,9 @@ def test_what_is_asked_for_is_told(expression: str, shown: str) -> None:
         if any(name.startswith(family.name) for name in metrics)
         for label in family.labels
     } | {"le"}
-    words = set(re.findall(r"\{\{\s*(?:\$labels\.)?(\w+)\s*\}\}", shown))
+    words = set(re.findall(r"\{\{\s*(?:with )?(?:\$labels\.)?(\w+)\s*\}\}", shown))
     assert labels(expression) <= known
-    assert words <= known
+    assert words - {"end"} <= known
     assert expression.count("(") == expression.count(")")
 
 
@@ -441,6 +478,16 @@ def test_the_dashboard_has_what_grafana_imports() -> None:
         if panel["type"] != "row":
             assert panel["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
             assert len({target["refId"] for target in panel["targets"]}) == len(panel["targets"])
+
+
+def test_no_text_of_a_rule_names_an_empty_group() -> None:
+    """A queue that no group has read has an empty label, which is no label to Prometheus."""
+    rules = yaml.safe_load((ROOT / "docs/examples/prometheus/alerts.yml").read_text())
+    alerts = [rule for group in rules["groups"] for rule in group["rules"]]
+    texts = [text for rule in alerts for text in rule["annotations"].values()]
+
+    assert [text for text in texts if "{{ $labels.group }}" in text] == []
+    assert any("{{ with $labels.group }}" in text for text in texts)
 
 
 def test_every_rule_says_how_bad_it_is_and_what_to_do() -> None:

@@ -416,3 +416,55 @@ def test_a_task_that_nobody_ever_acknowledges_is_buried(bus: agentbus.Bus) -> No
 
     assert attempts == [1, 2, 3, 4]
     assert queue.fetch(visibility=0.001) == []
+
+
+def test_tasks_that_are_published_together_may_share_an_envelope(bus: agentbus.Bus) -> None:
+    queue = bus.queue("mail")
+    own = agentbus.Task("own", tenant="acme", priority="high")
+
+    ids = queue.publish_many(["a", own, "b"], tenant="shop", correlation_id="c", priority="low")
+    ids += queue.publish_stream(["c"], tenant="shop")
+
+    found = {one.payload: one for one in queue.fetch()}
+    assert [found[name].id for name in ("a", "own", "b", "c")] == ids
+    assert [found[name].tenant for name in ("a", "own", "b", "c")] == [
+        "shop",
+        "acme",
+        "shop",
+        "shop",
+    ]
+    assert [found[name].correlation_id for name in ("a", "own", "b", "c")] == ["c", "c", "c", None]
+    assert [found[name].priority for name in ("a", "own", "b", "c")] == [
+        "low",
+        "high",
+        "low",
+        "normal",
+    ]
+
+
+def test_a_shared_envelope_with_an_ordering_key_keeps_the_order(bus: agentbus.Bus) -> None:
+    queue = bus.queue("mail")
+    queue.publish_many([1, 2], ordering_key="k")
+
+    (first,) = queue.fetch()
+    assert (first.payload, queue.fetch()) == (1, [])
+    first.ack()
+    assert [one.payload for one in queue.fetch()] == [2]
+
+
+def test_a_full_queue_makes_room_for_tasks_with_a_shared_envelope(connect: Connect) -> None:
+    queue = connect("eve").queue("mail", bound=3)
+    for expected in ([1, 2, 3], [4, 5, 6]):
+        queue.publish_many(expected, tenant="shop")
+        found = queue.fetch()
+        assert [(one.payload, one.tenant) for one in found] == [(n, "shop") for n in expected]
+        assert all(one.ack() for one in found)
+
+
+def test_a_shared_envelope_that_makes_no_sense_is_refused_before_anything_is_published(
+    bus: agentbus.Bus,
+) -> None:
+    with pytest.raises(UsageError):
+        bus.queue("mail").publish_many(["a"], attempts=0)
+
+    assert bus.queue("mail").peek() == []

@@ -179,7 +179,7 @@ def test_an_agent_killed_anywhere_in_overhear_loses_nothing(crowd, own_server, b
     before = (0, 0)
 
     for _ in range(40):
-        reader = crowd.start("overhear", "--max", "12")
+        reader = crowd.start("overhear", "--from-start", "--max", "12")
         with contextlib.suppress(subprocess.TimeoutExpired):
             reader.wait(chance.uniform(0, 0.15))
         reader.kill()
@@ -200,7 +200,9 @@ def test_processes_of_one_agent_never_rewind_its_cursor(crowd, own_server, bus, 
     heard: set[tuple[int, ...]] = set()
 
     while not seen or seen[-1] < spoken[-1]:
-        readers = [crowd.start("overhear", "--max", str(most)) for most in (3, 5, 40, 9)]
+        readers = [
+            crowd.start("overhear", "--from-start", "--max", str(most)) for most in (3, 5, 40, 9)
+        ]
         while any(reader.poll() is None for reader in readers):
             seen.append(cursor(own_server, project, "ada"))
         for said in all_exit(readers):

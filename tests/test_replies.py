@@ -239,7 +239,7 @@ def test_ask_tells_the_error_of_a_task_that_was_buried(bus: agentbus.Bus, serve:
     with pytest.raises(TaskFailed, match="Bury: no cake") as failed:
         bus.ask("sums", "cake")
 
-    assert failed.value.exit_code == 1
+    assert failed.value.exit_code == 8
     assert "bus.queue('sums').dead_letters" in str(failed.value)
     assert "dlq list sums" in str(failed.value.shell_hint)
 

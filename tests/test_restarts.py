@@ -10,8 +10,8 @@ from collections.abc import Callable
 from concurrent import futures
 from typing import Any
 
-import hiredis
 import pytest
+import redis
 
 import agentbus
 import agentbus.aio
@@ -45,7 +45,7 @@ def in_threads(count: int, work: Callable[[int], object]) -> None:
 def restart(server: Server) -> None:
     """Kill a server and start it again; it may still be reading its data."""
     server.kill()
-    with contextlib.suppress(hiredis.ReplyError):
+    with contextlib.suppress(redis.ResponseError):
         server.start()
 
 

@@ -68,7 +68,7 @@ def test_a_buried_task_says_so_with_its_error_and_its_letter(bus: agentbus.Bus) 
         with pytest.raises(TaskBuried, match="Bury: no such address") as buried:
             queue.result(task, wait=wait)
 
-    assert buried.value.exit_code == 5
+    assert buried.value.exit_code == 8
     assert isinstance(buried.value, NotFound)
     assert f"dlq show mail {letter.id}" in (buried.value.shell_hint or "")
 

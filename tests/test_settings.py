@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import os
 import pathlib
-import subprocess
 
 import pytest
 from hypothesis import given, strategies as st
 
 from agentbus.core import settings
 from agentbus.core.config_file import load
+from agentbus.core.names import repository_project
 from agentbus.errors import ConfigError, UsageError
 from tests import profiles  # noqa: F401 (loads the profile)
 
@@ -75,7 +75,8 @@ def test_the_strongest_place_wins(setting, repository, user_file, monkeypatch):
             file.unlink()
         elif source == str(user_file):
             user_file.unlink()
-    assert settings.resolve().sources[setting] == "default"
+    by_default = f"path {repository}" if setting == "project" else "default"
+    assert settings.resolve().sources[setting] == by_default
 
 
 def test_the_defaults(repository, monkeypatch):
@@ -84,12 +85,13 @@ def test_the_defaults(repository, monkeypatch):
 
     found = settings.resolve()
 
-    assert found.agent == f"ada@{os.uname().nodename}"
-    assert found.project == "some.repo"
+    assert found.agent == f"ada@{os.uname().nodename}~{os.getsid(0)}"
+    assert found.project == repository_project(str(repository))
     assert (found.url, found.json, found.log_level, found.deadline) == (None, False, "info", 5.0)
 
 
-def test_an_empty_variable_sets_nothing(repository, monkeypatch):
+def test_an_empty_variable_sets_nothing(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     for variables, _ in CASES.values():
         for variable in variables:
             monkeypatch.setenv(variable, "")
@@ -143,7 +145,8 @@ def test_a_chosen_file_is_the_only_one(repository, user_file, tmp_path, monkeypa
     found = settings.resolve({"config": str(chosen)})
 
     assert found.deadline == 7
-    assert (found.sources["agent"], found.sources["project"]) == ("default", "default")
+    assert found.sources["agent"] == "default"
+    assert found.project == repository_project(str(repository))
 
 
 def test_xdg_config_home_says_where_the_users_file_is(repository, tmp_path, monkeypatch):
@@ -302,18 +305,6 @@ def test_a_file_chooses_neither_the_log_nor_a_program(setting, real_shell):
     assert done.returncode == 2
     assert f"the key '{setting}' is unknown" in done.stderr
     assert not bait.exists()
-
-
-def test_worktrees_share_the_project_of_their_repository(tmp_path, monkeypatch):
-    main = tmp_path / "shared-name"
-    git = ["git", "-c", "user.name=a", "-c", "user.email=a@b"]
-    subprocess.run([*git, "init", "-q", str(main)], check=True)
-    subprocess.run([*git, "commit", "-q", "--allow-empty", "-m", "x"], cwd=main, check=True)
-    subprocess.run([*git, "worktree", "add", "-q", str(tmp_path / "other")], cwd=main, check=True)
-
-    monkeypatch.chdir(tmp_path / "other")
-
-    assert settings.resolve().project == "shared-name"
 
 
 @pytest.mark.parametrize(

@@ -147,7 +147,7 @@ def test_a_cursor_ends_at_the_highest_id_whatever_the_order(ids, valkey):
     for first, second in ids:
         valkey.ask(
             *("EVAL", resp.source("advance"), 3, f"{key}:h", f"{key}:a", f"{key}:c"),
-            *("ada", f"{first}-{second}", "", "field"),
+            *("ada", f"{first}-{second}", "", "", "field"),
         )
 
     first, second = max(ids)

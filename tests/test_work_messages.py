@@ -18,10 +18,7 @@ from tests.servers import Shell, program
         ("work", "QUEUE"),
         ("result", "ID"),
         ("ask", "QUEUE"),
-        ("dlq", "ACTION"),
         ("dlq list", "QUEUE"),
-        ("agent", "ACTION"),
-        ("bus", "ACTION"),
         ("rerun", "QUEUE"),
     ],
 )

@@ -14,7 +14,7 @@ from agentbus.core.record import Record
 # Scripts run with the permissions of their caller, so their commands are on these lists, too.
 READS = frozenset(
     [
-        *("ping", "select", "time", "info", "dbsize", "scan", "eval", "evalsha"),
+        *("ping", "select", "time", "info", "dbsize", "scan", "eval", "evalsha", "client|setname"),
         *("exists", "type", "pttl", "get", "mget"),
         *("hget", "hgetall", "hkeys", "hlen", "hmget", "hscan", "hvals"),
         *("scard", "sismember", "smismember", "sscan"),

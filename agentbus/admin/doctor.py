@@ -5,19 +5,18 @@ from __future__ import annotations
 import os
 import sys
 
-from agentbus.admin import server_health
+from agentbus.admin import server_health, stats
 from agentbus.admin.health.thresholds import Thresholds
 from agentbus.core import installation
 from agentbus.core.record import Record
-from agentbus.core.stream import text
+from agentbus.store import sessions
 from agentbus.store.scan import scan
+from agentbus.store.scope import ATTENDED
 from agentbus.store.steps import Batch, Command
 from agentbus.store.url import read
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
-
     from agentbus.admin.server_health import ServerCheck
     from agentbus.core.settings import Settings
     from agentbus.store.scope import Scope
@@ -32,7 +31,7 @@ _HERE = ("localhost", "127.0.0.1", "::1", "")
 _DEFAULTS = Thresholds({}, "default")
 _SERVER = ("memory", "replication", "clock")
 _STATUS = {None: "ok", "warning": "warning", "critical": "failed"}
-_STALE_MS = 15 * 60 * 1000
+_STALE = 15 * 60.0
 
 
 class Finding(Record):
@@ -57,6 +56,7 @@ def diagnose(scope: Scope, settings: Settings, where: str) -> Op[list[Finding]]:
         return findings
     findings.append(_found((yield from server_health.clock(scope, clock))))
     findings.append(_identity(settings))
+    findings += yield from _shared_names(scope)
     findings += secrets(settings)
     findings += installed()
     findings += yield from _leftovers(scope)
@@ -92,11 +92,44 @@ def _version(named: dict[str, str]) -> Finding:
 
 def _identity(settings: Settings) -> Finding:
     found = f"{settings.agent} in {settings.project}"
-    if settings.sources.get("agent") == "default":
-        found += " (by default: every shell of this user is the same agent)"
+    if settings.peers:
+        found += " (by default: the name of this POSIX session, with which it ends)"
     else:
         found += f" (from {settings.sources.get('agent')})"
     return Finding("identity", "ok", found)
+
+
+def _shared_names(scope: Scope) -> Op[list[Finding]]:
+    """Find names that several live sessions of one host use: they share cursors and announced flags."""
+    found: dict[tuple[str, str], set[int]] = {}
+    now = scope.now()
+    for agent, host, number, seen in (yield from sessions.records(scope)):
+        if _lives(host, number, now - seen):
+            found.setdefault((agent, host), set()).add(number)
+    return [
+        Finding(
+            "names",
+            "warning",
+            f"{len(numbers)} sessions of {host} ({', '.join(map(str, sorted(numbers)))}) use the name"
+            f" {agent}: they share its cursor and its announced flags",
+            "give each its own AGENTBUS_AGENT, or none",
+        )
+        for (agent, host), numbers in sorted(found.items())
+        if len(numbers) > 1
+    ]
+
+
+def _lives(host: str, number: int, silent: float) -> bool:
+    """Tell whether a POSIX session lives: by its first process here, by its last record elsewhere."""
+    if host != os.uname().nodename:
+        return silent < 2 * ATTENDED
+    try:
+        os.kill(number, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
 
 
 def secrets(settings: Settings) -> list[Finding]:
@@ -147,27 +180,15 @@ def _leftovers(scope: Scope) -> Op[list[Finding]]:
     if total:
         many = f"{total} in {places} queues"
         found = Finding("dead letters", "warning", many, "see 'agentbus dlq list'")
-    stale = 0
-    for queue in sorted((yield from scan(scope, "q"))):
-        stale += yield from _stale(queue)
+    known, _ = yield from stats.known_queues(scope)
+    stale = sum(
+        consumer.pending > 0 and consumer.idle > _STALE
+        for survey in (yield from stats.surveyed(scope, known))
+        for name in survey.groups
+        for consumer in survey.group(name).consumers
+    )
     if not stale:
         return [found, Finding("consumers", "ok", "none is stale")]
     many = f"{stale} hold entries and sent no heartbeat for 15 minutes"
     remedy = "start a worker of their group: it reclaims their entries"
     return [found, Finding("consumers", "warning", many, remedy)]
-
-
-def _stale(queue: str) -> Op[int]:
-    (groups,) = yield Batch([("XINFO", "GROUPS", queue)])
-    stale = 0
-    for group in groups if isinstance(groups, list) else ():
-        name = _pairs(group)["name"]
-        (consumers,) = yield Batch([("XINFO", "CONSUMERS", queue, name)])
-        for consumer in consumers if isinstance(consumers, list) else ():
-            about = _pairs(consumer)
-            stale += about["pending"] > 0 and about["idle"] > _STALE_MS
-    return stale
-
-
-def _pairs(flat: list[Any]) -> dict[str, Any]:
-    return {text(flat[i]): flat[i + 1] for i in range(0, len(flat), 2)}

@@ -86,7 +86,7 @@ def inspect(
     if not chosen:
         (there,) = yield Batch([("EXISTS", *keys.values())])
         if not there:
-            raise missing(queue)
+            raise (yield from missing(scope, queue))
     entries: list[Entry] = []
     for priority in PRIORITIES:
         mine = [entry for _, of, entry in chosen if of == priority]

@@ -10,6 +10,7 @@ from agentbus.core import names
 from agentbus.core.record import Record
 from agentbus.core.stream import fields, id_time, is_number, position, text
 from agentbus.core.timespec import since as starting_at
+from agentbus.queues.ids import PRIORITIES, missing
 from agentbus.store.steps import Command, Emit, Wait
 from agentbus.workers.metrics import BOUND, Durations, Histogram
 
@@ -72,7 +73,10 @@ class Metrics(Record):
 
 
 def metrics(scope: Scope, since: str = "5m", queue: str | None = None) -> Op[list[Metrics]]:
-    """Return metrics by queue and group since a time, an entry id, or a duration ago."""
+    """Return metrics by queue and group since a time, an entry id, or a duration ago.
+
+    Raises `NotFound` for a queue that does not exist and has no metrics.
+    """
     if queue is not None:
         names.name("queue", queue)
     now = yield from server_time(scope)
@@ -84,7 +88,10 @@ def metrics(scope: Scope, since: str = "5m", queue: str | None = None) -> Op[lis
     if sample is not None and id_time(sample.id) > begins:
         # Earlier entries were trimmed.
         begins = min(sample.start, id_time(sample.id)) if sample.start > 0 else id_time(sample.id)
-    return summed(found, max(now - begins, 1.0), queue)
+    sums = summed(found, max(now - begins, 1.0), queue)
+    if queue is not None and not sums:
+        yield from _must_exist(scope, queue)
+    return sums
 
 
 def summed(found: Iterable[Sample], seconds: float, queue: str | None = None) -> list[Metrics]:
@@ -112,11 +119,14 @@ def recent(scope: Scope, start: str, most: int = 2 * BOUND) -> Op[list[Sample]]:
 def each(
     scope: Scope, since: str = "5m", queue: str | None = None, *, follow: bool = False
 ) -> Generator[Step, Any, None]:
-    """Emit the samples since a time, oldest first; with `follow`, wait for new ones."""
+    """Emit the samples since a time, oldest first; with `follow`, wait for new ones.
+
+    Raises `NotFound` for a queue that does not exist and has no samples, unless it is waited for.
+    """
     if queue is not None:
         names.name("queue", queue)
     now = yield from server_time(scope)
-    start, after = starting_at(since, now), ""
+    start, after, found = starting_at(since, now), "", False
     while True:
         page = yield Command(
             "XRANGE", scope.keys.metrics, f"({after}" if after else start, "+", "COUNT", _PAGE
@@ -125,12 +135,25 @@ def each(
             after = text(entry[0])
             sample = _sample(entry)
             if sample is not None and queue in (None, sample.queue):
+                found = True
                 yield Emit(sample)
         if len(page) == _PAGE:
             continue
         if not follow:
-            return
+            break
         yield Wait(scope.keys.metrics, after or _before(start), _LONGEST_WAIT)
+    if queue is not None and not found:
+        yield from _must_exist(scope, queue)
+
+
+def _must_exist(scope: Scope, queue: str) -> Op[None]:
+    keys = scope.keys
+    streams = [keys.queue(queue, priority) for priority in PRIORITIES]
+    there = yield Command(
+        "EXISTS", *streams, keys.delayed(queue), keys.after(queue), keys.stats(queue)
+    )
+    if not there:
+        raise (yield from missing(scope, queue))
 
 
 def server_time(scope: Scope) -> Op[float]:

@@ -191,7 +191,7 @@ def _known(scope: Scope, kind: str, name: str | None) -> Op[None]:
     if any(_concerned(one, kind, name) for one in (yield from workers(scope))):
         return
     if kind == "queue":
-        raise missing(name)
+        raise (yield from missing(scope, name))
     raise NotFound(
         f"there is no {kind} {name!r}",
         hint="bus.who(all=True) returns agents and workers",

@@ -68,6 +68,8 @@ def topics(scope: Scope) -> Op[list[Topic]]:
 
 def clear(scope: Scope, *, dry_run: bool = False) -> Op[dict[str, int]]:
     """Delete the project's keys, and return the number of each kind."""
+    # No record of a session is to be written between the scan and the deletion.
+    scope.attended = scope.monotonic()
     counts: dict[str, int] = {}
     found = yield from scan(scope, None)
     mine = []

@@ -72,6 +72,13 @@ _CONSUMERS = (
     *("handled", "duplicates", "parked", "foreign", "handler_failed", "unknown_event_type"),
 )
 _STATES = ("working", "paused", "stopping", "dead")
+# The events of a queue and of a group that have a series before they first happen, so that the first
+# time is an increase to Prometheus.
+_OF_QUEUES = (
+    *("published", "processed", "retried", "dead", "lost", "dropped", "refused", "stale"),
+    *("reclaimed", "failed", "received"),
+)
+_OF_GROUPS = ("received", "processed", "failed", "retried", "reclaimed", "dead", "lost", "stale")
 
 
 class Collector:
@@ -88,6 +95,8 @@ class Collector:
         self._lock = threading.Lock()
         self._totals = _StreamTotals()
         self._last: str | None = None
+        # The queues and groups of the scrapes so far.
+        self._known: set[tuple[str, ...]] | None = None
         self._at = float("-inf")
         self._answer: list[Any] = []
 
@@ -122,8 +131,10 @@ class Collector:
         scope, letters_of = self._runner.scope, self._runner.policies.letters_of
         time, number = yield Batch([("TIME",), ("ZCARD", scope.keys.queues)])
         now = int(time[0]) + int(time[1]) / 1e6
-        found = yield from stats.stats(scope, letters_of=letters_of, most=_QUEUES, speed=False)
-        workers = yield from registry.workers(scope)
+        workers = yield from registry.workers(scope, counted=False)
+        found = yield from stats.stats(
+            scope, letters_of=letters_of, most=_QUEUES, speed=False, workers=workers
+        )
         orders = yield from pause.orders(scope)
         given_up = yield from quarantined(scope)
         # The first scrape begins with the entries of the last minute.
@@ -133,7 +144,7 @@ class Collector:
         # Queues that only other programs fill are not in the list.
         queues = max(number if isinstance(number, int) else 0, len({one.queue for one in found}))
         page.add("agentbus_queues", queues)
-        _queues(page, found, orders)
+        self._known = _queues(page, found, orders, self._known)
         _workers(page, workers)
         self._totals.write(page, now)
         for name, record in given_up.items():
@@ -186,18 +197,35 @@ class _Page:
         return [family for family in self._families.values() if family.samples]
 
 
-def _queues(page: _Page, found: Sequence[QueueStats], orders: Sequence[Order]) -> None:
+def _queues(
+    page: _Page,
+    found: Sequence[QueueStats],
+    orders: Sequence[Order],
+    known: set[tuple[str, ...]] | None,
+) -> set[tuple[str, ...]]:
+    """Add the samples of all queues; return those that are known now.
+
+    The counters of a queue or group that appears after the first scrape start with a scrape of 0: what
+    has happened meanwhile is an increase in the next one.
+    """
     halted = any(order.kind == "project" for order in orders)
     page.add("agentbus_halted", int(halted))
     paused = {order.name for order in orders if order.kind == "queue"}
-    seen: set[str] = set()
+    seen: set[tuple[str, ...]] = set()
     for one in found:
-        if one.queue not in seen:
-            seen.add(one.queue)
+        of_queue, of_group = (one.queue,), (one.queue, one.group or "")
+        if of_queue not in seen:
+            seen.add(of_queue)
             page.add("agentbus_queue_paused", int(one.queue in paused), one.queue)
             page.add("agentbus_queue_delayed", one.delayed, one.queue)
-            _counters(page, "agentbus_queue_", one.counters, (one.queue,))
+            is_new = known is not None and of_queue not in known
+            _counters(page, "agentbus_queue_", one.counters, of_queue, _OF_QUEUES, is_new)
+        seen.add(of_group)
         _group(page, one)
+        if one.group is not None:
+            is_new = known is not None and of_group not in known
+            _counters(page, "agentbus_group_", one.worked, of_group, _OF_GROUPS, is_new)
+    return seen | (known or set())
 
 
 def _group(page: _Page, one: QueueStats) -> None:
@@ -214,12 +242,18 @@ def _group(page: _Page, one: QueueStats) -> None:
         ("dead_letters", one.dead),
     ):
         page.add(f"agentbus_queue_{name}", value, *labels)
-    if one.group is not None:
-        _counters(page, "agentbus_group_", one.worked, labels)
 
 
-def _counters(page: _Page, prefix: str, counters: Mapping[str, int], labels: Labels) -> None:
-    for event, number in counters.items():
+def _counters(
+    page: _Page,
+    prefix: str,
+    counters: Mapping[str, int],
+    labels: Labels,
+    events: Sequence[str],
+    is_new: bool,
+) -> None:
+    for event, counted in (dict.fromkeys(events, 0) | dict(counters)).items():
+        number = 0 if is_new else counted
         if event not in _TIMES:
             page.add(f"{prefix}tasks_total", number, *labels, event)
         elif prefix == "agentbus_group_" or event == "busy_ms":

@@ -39,7 +39,7 @@ _TEXTS = {
         "queue_oldest_waiting_seconds": "Age of the oldest task not yet delivered; 0 if none.",
         "queue_oldest_pending_seconds": "Longest time since the heartbeat of a pending task;"
         " 0 if none.",
-        "queue_consumers": "Number of consumers in the group.",
+        "queue_consumers": "Number of live consumers in the group.",
         "queue_dead_letters": "Number of dead letters.",
         "workers_running": "Tasks that live workers are running.",
     },

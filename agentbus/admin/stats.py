@@ -14,22 +14,28 @@ from agentbus.queues.ids import PRIORITIES, missing
 from agentbus.queues.settle import ASIDE
 from agentbus.store.scan import scan
 from agentbus.store.steps import Batch, Command, Script
+from agentbus.workers import registry
 from agentbus.workers.metrics import Durations
+from agentbus.workers.registry import in_batches
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Op
+    from agentbus.workers.registry import Registered
 
     # The first fields of `StreamInfo`: key, kind, queue, group, priority.
     Stream = tuple[str, str, str | None, str | None, str | None]
 
-# Queues per request: a script must not block the server for long.
-_PAGE = 25
+# Queues per survey script, which takes about 5 ms of the server's time, and streams per look at their ends.
+_PAGE, _STREAMS = 50, 200
+_SCANNED = 10_000
 # Limits of what the script counts itself: the oldest pending entries, undelivered entries, and bytes.
 _LOOKED_AT, _COUNTED, _READ = 200, 10_000, 4_000_000
 _MINUTE = 60.0
+# Seconds since its last request within which an unregistered consumer counts as live.
+HEARD = 60.0
 # The newest samples to read; a thousand busy workers write more in a minute.
 _SAMPLES = 20_000
 # The rate, attempts and durations of a queue without samples.
@@ -73,9 +79,9 @@ class QueueStats(Record):
     """The statistics of a queue for one group (None if it has no group yet).
 
     As in `Group`; `delayed` counts the tasks that are not due yet, `dependent` those that wait for other
-    tasks; `consumers` is their number. Over the last minute, `rate` is the number of tasks done per second,
-    `attempts` the mean number of runs of a finished task. `counters` are the totals of the queue, `worked`
-    those of the group.
+    tasks; `consumers` is the number of live ones. Over the last minute, `rate` is the number of tasks
+    done per second, `attempts` the mean number of runs of a finished task. `counters` are the totals of
+    the queue, `worked` those of the group.
     """
 
     queue: str
@@ -169,29 +175,28 @@ def stats(
     letters_of: Callable[[str], str] = str,
     most: int | None = None,
     speed: bool = True,
+    workers: Sequence[Registered] | None = None,
 ) -> Op[list[QueueStats]]:
     """Return the statistics of every queue (at most `most`), or of one, by group. Raises `NotFound`.
 
     `letters_of` returns the queue that has a queue's dead letters. Without `speed` the metrics are not
-    read, and rates are those of an idle queue.
+    read, and rates are those of an idle queue. `workers` are the registered ones, if they are known.
     """
     if queue is None:
-        known = yield from known_queues(scope)
+        known, _ = yield from known_queues(scope)
     else:
         known = [names.name("queue", queue)]
-    known = known[:most]
-    found: list[QueueStats] = []
-    speeds: dict[tuple[str, str | None], Metrics] | None = None if speed else {}
-    for at in range(0, len(known), _PAGE):
-        surveys = yield from surveyed(scope, known[at : at + _PAGE])
-        if speeds is None:
-            start = f"{max(0, round((surveys[0].now - _MINUTE) * 1000))}-0"
-            samples = yield from recent(scope, start, _SAMPLES)
-            speeds = {(s.queue, s.group): s for s in summed(samples, _MINUTE, queue)}
-        page = yield from _stats_of(scope, surveys, speeds, letters_of)
-        found += page
+    surveys = yield from surveyed(scope, known[:most])
+    speeds: dict[tuple[str, str | None], Metrics] = {}
+    if speed and surveys:
+        start = f"{max(0, round((surveys[0].now - _MINUTE) * 1000))}-0"
+        samples = yield from recent(scope, start, _SAMPLES)
+        speeds = {(s.queue, s.group): s for s in summed(samples, _MINUTE, queue)}
+    if workers is None:
+        workers = (yield from registry.workers(scope, counted=False)) if surveys else []
+    found = yield from _stats_of(scope, surveys, speeds, letters_of, workers)
     if queue is not None and not found:
-        raise missing(queue)
+        raise (yield from missing(scope, queue))
     return found
 
 
@@ -199,7 +204,7 @@ def groups(scope: Scope, queue: str, *, letters_of: str | None = None) -> Op[lis
     """Return the groups of a queue with their consumers. Raises `NotFound`."""
     (survey,) = yield from surveyed(scope, [names.name("queue", queue)])
     if not survey.exists:
-        raise missing(queue)
+        raise (yield from missing(scope, queue))
     known = sorted(survey.groups)
     dead = yield Batch(
         [("XLEN", scope.keys.dead_letters(letters_of or queue, name)) for name in known]
@@ -210,11 +215,8 @@ def groups(scope: Scope, queue: str, *, letters_of: str | None = None) -> Op[lis
 
 def lags(scope: Scope, groups: Collection[tuple[str, str]]) -> Op[dict[tuple[str, str], int]]:
     """Return the lag by queue and group; unknown queues are left out."""
-    known = sorted({queue for queue, _ in groups})
-    found: dict[str, Survey] = {}
-    for at in range(0, len(known), _PAGE):
-        page = yield from surveyed(scope, known[at : at + _PAGE])
-        found |= {survey.queue: survey for survey in page if survey.exists}
+    surveys = yield from surveyed(scope, sorted({queue for queue, _ in groups}))
+    found = {survey.queue: survey for survey in surveys if survey.exists}
     return {(queue, name): found[queue].group(name).lag for queue, name in groups if queue in found}
 
 
@@ -229,25 +231,18 @@ def streams(scope: Scope) -> Op[list[StreamInfo]]:
     """Return the streams of the project: the channel, queues by priority, dead letters, metrics."""
     keys = scope.keys
     known: list[Stream] = [(keys.channel, "channel", None, None, None)]
-    for kind in ("q", "dlq"):
-        for key in sorted((yield from scan(scope, kind))):
-            parts = key[len(f"{keys.project}:{kind}:") :].split(":")
-            # Other programs' keys: not UTF-8, or with more parts.
-            if len(parts) > 2 or not is_text(key):
-                continue
-            queue = unescape(parts[0])
-            last = unescape(parts[1]) if len(parts) == 2 else None
-            if kind == "dlq":
-                known.append((key, "dead letters", queue, last, None))
-            else:
-                known.append((key, "queue", queue, None, last or "normal"))
+    for key, kind, queue, last in (yield from _named(scope)):
+        if kind == "dlq":
+            known.append((key, "dead letters", queue, last, None))
+        else:
+            known.append((key, "queue", queue, None, last or "normal"))
     known.append((keys.metrics, "metrics", None, None, None))
     order = {"channel": 0, "queue": 1, "dead letters": 2, "metrics": 3}
     rank = {priority: at for at, priority in enumerate(PRIORITIES)}
     known.sort(key=lambda one: (order[one[1]], one[2] or "", rank.get(one[4] or "", 9), one[0]))
     found = []
-    for at in range(0, len(known), 8 * _PAGE):
-        page = known[at : at + 8 * _PAGE]
+    for at in range(0, len(known), _STREAMS):
+        page = known[at : at + _STREAMS]
         now, *ends = yield Script("ends", [one[0] for one in page])
         for one, (length, first, last_id) in zip(page, ends, strict=True):
             if length >= 0:
@@ -260,27 +255,50 @@ def _info(one: Stream, now: float, length: int, first: str, last: str) -> Stream
     return StreamInfo(*one, length, first or None, last or None, *ages)
 
 
-def known_queues(scope: Scope) -> Op[list[str]]:
-    """Return the queues, including those of other programs unless the server has too many keys."""
-    listed, size = yield Batch([("ZRANGE", scope.keys.queues, 0, -1), ("DBSIZE",)])
-    found = {text(name) for name in listed} if isinstance(listed, list) else set()
-    if isinstance(size, int) and size <= MANY_KEYS:
-        prefix = f"{scope.keys.project}:q:"
-        for key in (yield from scan(scope, "q")):
-            if is_text(key):
-                found.add(unescape(key[len(prefix) :].partition(":")[0]))
-    return sorted(found)
+def known_queues(scope: Scope) -> Op[tuple[list[str], dict[str, set[str]]]]:
+    """Return the queues, and the groups with dead letters by the name that these are stored under.
+
+    Includes queues of other programs, unless the server has too many keys.
+    """
+    keys = scope.keys
+    listed, size = yield Batch([("ZRANGE", keys.queues, 0, -1), ("DBSIZE",)])
+    queues = {text(name) for name in listed} if isinstance(listed, list) else set()
+    letters: dict[str, set[str]] = {}
+    if not isinstance(size, int) or size > MANY_KEYS:
+        return sorted(queues), letters
+    for _, kind, name, last in (yield from _named(scope)):
+        if kind == "q":
+            queues.add(name)
+        elif last is not None:
+            letters.setdefault(name, set()).add(last)
+    return sorted(queues), letters
+
+
+def _named(scope: Scope) -> Op[list[tuple[str, str, str, str | None]]]:
+    """Return the streams of queues and of dead letters: key, kind, queue, and priority or group, if any."""
+    found = []
+    for key in (yield from scan(scope, None, of="stream", count=_SCANNED)):
+        kind, _, rest = key[len(scope.keys.project) + 1 :].partition(":")
+        name, colon, last = rest.partition(":")
+        # Other programs' keys: not UTF-8, or with more parts.
+        if kind in ("q", "dlq") and ":" not in last and is_text(key):
+            found.append((key, kind, unescape(name), unescape(last) if colon else None))
+    return found
 
 
 def surveyed(scope: Scope, queues: Sequence[str]) -> Op[list[Survey]]:
-    """Survey queues atomically."""
-    keys = [scope.keys.queue(queue, priority) for queue in queues for priority in PRIORITIES]
-    now, *found = yield Script("survey", keys, (ASIDE, _LOOKED_AT, _COUNTED, _READ))
-    size = len(PRIORITIES)
-    return [
-        Survey(queue, now / 1000, found[at * size : (at + 1) * size])
-        for at, queue in enumerate(queues)
-    ]
+    """Survey queues, each atomically."""
+    found = []
+    for at in range(0, len(queues), _PAGE):
+        page = queues[at : at + _PAGE]
+        keys = [scope.keys.queue(queue, priority) for queue in page for priority in PRIORITIES]
+        now, *streams = yield Script("survey", keys, (ASIDE, _LOOKED_AT, _COUNTED, _READ))
+        size = len(PRIORITIES)
+        found += [
+            Survey(queue, now / 1000, streams[each * size : (each + 1) * size])
+            for each, queue in enumerate(page)
+        ]
+    return found
 
 
 def _stats_of(
@@ -288,8 +306,12 @@ def _stats_of(
     surveys: Sequence[Survey],
     speeds: Mapping[tuple[str, str | None], Metrics],
     letters_of: Callable[[str], str],
+    workers: Sequence[Registered],
 ) -> Op[list[QueueStats]]:
     keys = scope.keys
+    registered: dict[tuple[str, str], list[Registered]] = {}
+    for worker in workers:
+        registered.setdefault((worker.queue, worker.group), []).append(worker)
     wanted: list[tuple[str, ...]] = []
     for survey in surveys:
         wanted.append(("ZCARD", keys.delayed(survey.queue)))
@@ -298,7 +320,7 @@ def _stats_of(
         for name in survey.groups:
             wanted.append(("XLEN", keys.dead_letters(letters_of(survey.queue), name)))
             wanted.append(("HGETALL", keys.worked(survey.queue, name)))
-    replies = iter((yield Batch(wanted)))
+    replies = iter((yield from in_batches(wanted)))
     found = []
     for survey in surveys:
         waiting = _count(next(replies)), _count(next(replies))
@@ -314,12 +336,19 @@ def _stats_of(
             one = QueueStats(
                 *(group.queue, row, group.backlog, group.exact, group.by_priority, group.oldest),
                 *(group.pending, group.oldest_pending, group.retrying, group.lag),
-                *(*waiting, group.dead, len(group.consumers)),
+                *(*waiting, group.dead, live(group, registered.get((group.queue, row or ""), ()))),
                 *((speed.rate, speed.attempts, speed.running, speed.waiting) if speed else _IDLE),
                 *(counters, worked),
             )
             found.append(one)
     return found
+
+
+def live(group: Group, workers: Iterable[Registered]) -> int:
+    """Return how many consumers of a group are live; `workers` are those registered for it."""
+    alive = {worker.worker: worker.alive for worker in workers}
+    unlisted = (one for one in group.consumers if one.name not in alive)
+    return sum(alive.values()) + sum(one.idle < HEARD for one in unlisted)
 
 
 def _consumers(parts: Mapping[str, Any]) -> tuple[GroupConsumer, ...]:

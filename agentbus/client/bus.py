@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from agentbus.coordination.message import Message
     from agentbus.coordination.notes import Note
     from agentbus.coordination.wait import Completion
+    from agentbus.coordination.waiters import Waiter
     from agentbus.queues.runner import AsyncRunner
     from agentbus.store.connection import Backend
     from agentbus.store.scope import Scope
@@ -80,6 +81,7 @@ class Verbs(QueueVerbs, StatsVerbs, WorkerVerbs):
         timeout: float | None = None,
         others: bool = False,
         reset: bool = False,
+        start: str = "first",
     ) -> Emits[Message]:
         """Iterate over the channel's messages that this agent has not read yet, oldest first.
 
@@ -89,7 +91,10 @@ class Verbs(QueueVerbs, StatsVerbs, WorkerVerbs):
         new messages, for `timeout` seconds or without end, and has no `limit` unless one is given. `others`
         leaves out this agent's own messages. A range that was trimmed before it was read appears as one
         message with the event `gap`. Raises `EpochMismatch` if the server lost data after the cursor's
-        position; `reset` starts again from the oldest message.
+        position; `reset` starts again from the oldest message. `start` is where an agent begins that has no
+        cursor: at the `first` message, or at the `newest`, of which it gets `limit`; then a topic without a
+        cursor begins at the agent's cursor for all topics, and what is skipped appears as one message with
+        the event `skipped`, after whose id the skipped ones follow.
         """
         from agentbus.coordination import overhear
 
@@ -106,6 +111,7 @@ class Verbs(QueueVerbs, StatsVerbs, WorkerVerbs):
             timeout=timeout,
             others=others,
             reset=reset,
+            begin=start,
         )
         return Emits(op, 0.0 if not follow else _FOR_EVER if timeout is None else timeout)
 
@@ -147,11 +153,11 @@ class Verbs(QueueVerbs, StatsVerbs, WorkerVerbs):
         return notes.notes(self.scope, tags, every=all, latest=latest)
 
     @verb
-    def list_(self, *, tag: str | None = None, latest: int = 50) -> Op[list[Note]]:
-        """Return the `latest` newest notes, or those with a tag, without their values."""
+    def list_(self, *, tag: str | Sequence[str] | None = None, latest: int = 50) -> Op[list[Note]]:
+        """Return the `latest` newest notes, or those with a tag (any of several), without values."""
         from agentbus.coordination import notes
 
-        tags = () if tag is None else (tag,)
+        tags = (tag,) if isinstance(tag, str) else tuple(tag or ())
         return notes.notes(self.scope, tags, latest=latest, values=False)
 
     @verb
@@ -171,15 +177,29 @@ class Verbs(QueueVerbs, StatsVerbs, WorkerVerbs):
         ttl: float | None = None,
         force: bool = False,
         wait: float | None = None,
+        token: int | None = None,
+        renew: bool = True,
     ) -> Patient[PerBus[Hold, Hold[Awaiting]]]:
         """Acquire a flag, or renew this agent's hold of it, and return the hold.
 
-        `ttl` is in seconds; a hold without one ends only by `satisfy` or `release`. `wait` is how many
-        seconds to wait for another agent's hold to end; `force` replaces that hold. Raises `FlagHeld`.
+        `ttl` is in seconds; a hold without one ends only by `satisfy`, `fail` or `release`. `wait` is how
+        many seconds to wait for a hold to end; `force` replaces another agent's hold. With `token`, the
+        hold with this fencing token is renewed, whichever agent has it, and nothing is acquired. With
+        `renew=False`, every hold excludes the caller, even one of this agent. Raises `FlagHeld`, and
+        `NotHolder` if the hold with the token has ended.
         """
         from agentbus.coordination import flags
 
-        op: Op[Any] = flags.announce(self.scope, flag, ttl=ttl, force=force, wait=wait, bus=self)
+        op: Op[Any] = flags.announce(
+            self.scope,
+            flag,
+            ttl=ttl,
+            force=force,
+            wait=wait,
+            token=token,
+            renew=renew,
+            bus=self,
+        )
         return Patient(op, wait or 0.0)
 
     @verb
@@ -196,8 +216,21 @@ class Verbs(QueueVerbs, StatsVerbs, WorkerVerbs):
         return flags.end(self.scope, flag, "satisfied", force=force, note=note, token=token)
 
     @verb
+    def fail(
+        self, flag: str, *, force: bool = False, note: str | None = None, token: int | None = None
+    ) -> Op[FlagState]:
+        """End a hold as failed: store the failure, and wake the agents that await the flag, atomically.
+
+        Their `await_` raises `FlagFailed` with the note. The next `announce` or `satisfy` clears the
+        failure. The other parameters are as in `satisfy`. Raises `NotHolder`.
+        """
+        from agentbus.coordination import flags
+
+        return flags.end(self.scope, flag, "failed", force=force, note=note, token=token)
+
+    @verb
     def release(self, flag: str, *, force: bool = False, token: int | None = None) -> Op[FlagState]:
-        """End a hold without a completion; agents that await the flag's satisfaction keep waiting.
+        """End a hold without an outcome; agents that await the flag keep waiting.
 
         `token` and `force` are as in `satisfy`. Raises `NotHolder`.
         """
@@ -214,37 +247,65 @@ class Verbs(QueueVerbs, StatsVerbs, WorkerVerbs):
         timeout: float | None = 1800,
         delete: bool = False,
         fresh: bool = False,
+        ignore_failures: bool = False,
     ) -> Patient[list[Completion]]:
         """Wait until every flag, or with `any` one, is `satisfied`, `announced` or `free`.
 
         Returns a completion for each flag in that state. `timeout` is in seconds, 0 or None for no limit.
-        An existing completion counts, unless `fresh`. `delete` consumes the completions, so that only one
-        agent gets them. Raises `TimedOut`.
+        An existing completion or failure counts, unless `fresh`. `delete` consumes it, so that only one
+        agent gets it. Raises `TimedOut`, and `FlagFailed` as soon as a flag fails (with `any`, when all
+        have failed), unless `until` is another state or `ignore_failures` is given.
         """
         from agentbus.coordination import wait
 
         op = wait.await_(
-            self.scope, flags, until=until, any_=any, timeout=timeout, delete=delete, fresh=fresh
+            self.scope,
+            flags,
+            until=until,
+            any_=any,
+            timeout=timeout,
+            delete=delete,
+            fresh=fresh,
+            ignore_failures=ignore_failures,
         )
         return Patient(op, timeout or _FOR_EVER)
 
     @verb
     def flags(self) -> Op[list[FlagState]]:
-        """Return every flag that is held or satisfied, by name."""
+        """Return every flag that is held, satisfied or failed, by name."""
         from agentbus.coordination import flags
 
         return flags.states(self.scope)
 
-    def hold(self, flag: str, *, ttl: float = 60.0, wait: float | None = None) -> Holding[Self]:
+    @verb
+    def waiters(self) -> Op[list[Waiter]]:
+        """Return which agents wait for which flags, by flag, with the state and the time since.
+
+        A waiter that was killed is listed for up to 30 seconds.
+        """
+        from agentbus.coordination import waiters
+
+        return waiters.waiters(self.scope)
+
+    def hold(
+        self,
+        flag: str,
+        *,
+        ttl: float = 60.0,
+        wait: float | None = None,
+        on_failure: str = "fail",
+    ) -> Holding[Self]:
         """Return a context manager that holds a flag during a `with` (or `async with`) block.
 
-        It renews the hold every third of `ttl` seconds, satisfies the flag if the block succeeds, and
-        releases it if the block raises. Raises `FlagHeld` on entry, and `NotHolder` at the end if the hold
-        was lost during the block.
+        Any existing hold excludes it, also one of this agent, of another thread or of another coroutine. It
+        renews the hold every third of `ttl` seconds, and satisfies the flag if the block succeeds. If the
+        block raises anything, the flag fails with the exception as its note, or is released with
+        `on_failure="release"`. Raises `FlagHeld` on entry, and `NotHolder` at the end if the hold was lost
+        during the block.
         """
         from agentbus.coordination.hold import Holding
 
-        return Holding(self, flag, ttl=ttl, wait=wait)
+        return Holding(self, flag, ttl=ttl, wait=wait, on_failure=on_failure)
 
     # -- the project --
 

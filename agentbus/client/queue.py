@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from agentbus.core import names
 from agentbus.core.errors import UsageError
 from agentbus.queues import ids, publish
+from agentbus.queues.task import Task
 from agentbus.store.scope import CONFIRM
 from agentbus.store.verb import Awaiting, BusT_co, Emits, OnBus, Patient, stream_verb, verb
 
@@ -78,7 +79,7 @@ class Queue(OnBus[BusT_co]):
         is buried, so is this task. Raises `QueueFull`, `InvalidPayload`, `UsageError`, `OutcomeUnknown`;
         for `after` also `NotFound` if a task is unknown, and `Refused` if one is buried.
         """
-        item = self.policy.keyed(publish.Task(payload, **envelope) if envelope else payload)
+        item = self.policy.keyed(Task(payload, **envelope) if envelope else payload)
         trim = self._trims if on_full is None else _trims(on_full)
         if after_group is not None and after is None:
             raise UsageError("after_group needs after", hint="leave it out")
@@ -119,17 +120,18 @@ class Queue(OnBus[BusT_co]):
         self,
         payloads: Iterable[object],
         *,
-        priority: str | None = None,
         on_full: str | None = None,
+        **envelope: Unpack[Envelope],
     ) -> Op[list[str]]:
         """Append payloads or `Task`s in batches and return their ids.
 
-        A batch has up to 500 tasks of one priority and is atomic. Raises `QueueFull` for a batch that does
-        not fit; earlier batches stay in the queue.
+        A batch has up to 500 tasks of one priority and is atomic. `envelope` sets fields of each `Task`; a
+        `Task` keeps its own. Raises `QueueFull` for a batch that does not fit; earlier batches stay in the
+        queue.
         """
         items = self.policy.each_keyed(_several(payloads))
         op: Op[list[str]] = publish.publish_many(
-            self._scope, self.name, items, **self._batched(priority, on_full)
+            self._scope, self.name, items, **self._batched(on_full, envelope)
         )
         return op
 
@@ -138,8 +140,8 @@ class Queue(OnBus[BusT_co]):
         self,
         payloads: Iterable[object],
         *,
-        priority: str | None = None,
         on_full: str | None = None,
+        **envelope: Unpack[Envelope],
     ) -> Emits[str]:
         """Append payloads or `Task`s as `publish_many` does, and yield each id once its batch is in.
 
@@ -148,7 +150,7 @@ class Queue(OnBus[BusT_co]):
         """
         items = self.policy.each_keyed(_several(payloads))
         op = publish.publish_stream(
-            self._scope, self.name, items, **self._batched(priority, on_full)
+            self._scope, self.name, items, **self._batched(on_full, envelope)
         )
         return Emits(op, 0.0)
 
@@ -338,13 +340,15 @@ class Queue(OnBus[BusT_co]):
 
         return pause.order_of(self._scope, "queue", self.name)
 
-    def _batched(self, priority: str | None, on_full: str | None) -> BatchOptions:
+    def _batched(self, on_full: str | None, envelope: Envelope) -> BatchOptions:
         """Return the keywords with which batches are published."""
+        rest = {name: value for name, value in envelope.items() if name != "priority"}
         return {
             "bound": self.bound,
-            "priority": self.policy.tier if priority is None else priority,
+            "priority": envelope.get("priority") or self.policy.tier,
             "window": self.policy.window,
             "trim": self._trims if on_full is None else _trims(on_full),
+            "common": Task(None, **rest) if rest else None,  # type: ignore[arg-type]
         }
 
     def _dead(self, group: str) -> DeadLetters:

@@ -1,4 +1,4 @@
-"""The monitoring verbs of a bus: `stats`, `metrics`, `samples`, `streams`, `health`."""
+"""The monitoring verbs of a bus: `stats`, `metrics`, `streams`, `health`, `projects` and others."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from agentbus.store.verb import Emits, stream_verb, verb
 if TYPE_CHECKING:
     from agentbus.admin.health import Health
     from agentbus.admin.metrics_reader import Metrics, Sample
+    from agentbus.admin.projects import Projects
     from agentbus.admin.stats import QueueStats, StreamInfo
     from agentbus.core.settings import Settings
     from agentbus.queues.runner import AsyncRunner, Runner
+    from agentbus.store.connection import Backend
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Op
 
@@ -21,6 +23,7 @@ class StatsVerbs:
 
     scope: Scope
     settings: Settings
+    backend: Backend
     if TYPE_CHECKING:
         runner: Runner | AsyncRunner
 
@@ -38,7 +41,8 @@ class StatsVerbs:
     def metrics(self, *, since: str = "5m", queue: str | None = None) -> Op[list[Metrics]]:
         """Return the workers' metrics by queue and group, with rates and percentiles.
 
-        `since` is a duration before now (`30s`, `5m`, `2h`), an RFC 3339 time, or an entry's id.
+        `since` is a duration before now (`30s`, `5m`, `2h`), an RFC 3339 time, or an entry's id. Raises
+        `NotFound` for a queue that does not exist.
         """
         from agentbus.admin import metrics_reader
 
@@ -48,7 +52,10 @@ class StatsVerbs:
     def samples(
         self, *, since: str = "5m", queue: str | None = None, follow: bool = False
     ) -> Emits[Sample]:
-        """Iterate over the entries of the metrics stream, oldest first; `follow` waits for new ones."""
+        """Iterate over the entries of the metrics stream, oldest first; `follow` waits for new ones.
+
+        Raises `NotFound` for a queue that does not exist, unless it is to wait.
+        """
         from agentbus.admin import metrics_reader
 
         op = metrics_reader.each(self.scope, since, queue, follow=follow)
@@ -70,3 +77,21 @@ class StatsVerbs:
         from agentbus.admin import health
 
         return health.examine(self.scope, self.settings)
+
+    @verb
+    def projects(self) -> Op[Projects]:
+        """Return the projects on the server, most recently active first.
+
+        On a server with more than a million keys some may be missing; the result says how many keys were
+        left out.
+        """
+        from agentbus.admin import projects
+
+        return projects.listed(self.scope, one_shard=self.backend.wraps)
+
+    @verb
+    def exists(self) -> Op[bool]:
+        """Return whether the server has any key of this project."""
+        from agentbus.admin import projects
+
+        return projects.exists(self.scope)

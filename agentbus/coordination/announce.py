@@ -11,6 +11,7 @@ from agentbus.store.steps import Script, Wait
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from agentbus.coordination.waiters import Waiting
     from agentbus.core.errors import AgentBusError
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Op
@@ -28,38 +29,54 @@ def take(
     ttl: float | None = None,
     force: bool = False,
     wait: float | None = None,
+    token: int | None = None,
+    renew: bool = True,
 ) -> Op[tuple[str, str, int, float | None]]:
-    """Take a flag, or renew this agent's hold of it.
+    """Take a flag, or renew a hold: this agent's, or with `token` the one that has this token.
 
     Returns `taken` or `renewed`, the flag's value, the fencing token, and the seconds left (None: no TTL).
-    `wait` is how many seconds to wait for another agent's hold to end. Raises `FlagHeld`.
+    `wait` is how many seconds to wait for a hold to end. Without `renew`, each hold excludes the caller,
+    this agent's too. Raises `FlagHeld`, and `NotHolder` if the hold with the token has ended.
     """
     name = names.name("flag", flag)
     keys = scope.keys
+    renews = "own" if renew else "none"
+    if token is not None:
+        renews = _token(token)
     milliseconds = "" if ttl is None else str(milliseconds_of(ttl))
     until = None if not wait else scope.monotonic() + span("wait", wait)
+    waiting: Waiting | None = None
     while True:
         once = scope.once()
         step = Script(
             "announce",
             (
-                *(keys.flag(name), keys.done(name), keys.fence(name)),
+                *_keys_of(scope, name),
                 *(keys.channel, keys.agents, keys.topics, once.key),
             ),
             (
                 *(scope.agent, milliseconds, int(force), scope.channel_bound, once.token),
-                *(name, f"announced {name}"),
+                *(name, f"announced {name}", renews),
             ),
             writes=True,
         )
         reply = yield step
         scope.settled(once, step)
-        what, value, token, left, tail = (part.decode("utf-8", "replace") for part in reply)
-        if what != "held":
-            return what, value, int(token), seconds_left(left)
+        what, value, number, left, tail = (part.decode("utf-8", "replace") for part in reply)
         remaining = 0.0 if until is None else until - scope.monotonic()
+        if waiting is not None and (what != "held" or remaining <= 0):
+            yield from waiting.end()
+        if what == "over":
+            raise over(name, renews, value)
+        if what != "held":
+            return what, value, int(number), seconds_left(left)
         if remaining <= 0:
             raise _held(name, value)
+        if waiting is None:
+            from agentbus.coordination.waiters import Waiting
+
+            waiting = Waiting(scope, [name], "free")
+        yield from waiting.renew()
         expires = seconds_left(left)
         recheck = RECHECK if expires is None else min(RECHECK, expires + 0.001)
         yield Wait(keys.channel, tail, min(recheck, remaining))
@@ -75,7 +92,7 @@ def end(
     note: str | None = None,
     kept: float = COMPLETION_KEPT,
 ) -> Op[tuple[str, int]]:
-    """End a hold as `satisfied`, which leaves a completion for `kept` seconds, or as `released`.
+    """End a hold as `satisfied` or `failed`, which leaves a record for `kept` seconds, or as `released`.
 
     Returns the agent and the time in the form of a flag's value, and the fencing token. With `token`, only
     the hold with this token is ended. Raises `NotHolder`.
@@ -86,13 +103,14 @@ def end(
     step = Script(
         "satisfy",
         (
-            *(keys.flag(name), keys.done(name), keys.fence(name)),
+            *_keys_of(scope, name),
             *(keys.channel, keys.agents, keys.topics, once.key),
         ),
         (
             *(scope.agent, how, int(force), "" if token is None else token, remark),
             *(max(1, round(span("kept", kept))), scope.channel_bound, once.token, name),
             f"{how} {name}" + (f": {remark}" if remark else ""),
+            scope.peers,
         ),
         writes=True,
     )
@@ -143,11 +161,15 @@ def whose(value: str) -> str:
 
 def look_keys(scope: Scope, flags: list[str]) -> list[str]:
     """Return the keys that the script `look` reads."""
-    keys = scope.keys
     return [
-        keys.channel,
-        *(key for flag in flags for key in (keys.flag(flag), keys.done(flag), keys.fence(flag))),
+        scope.keys.channel,
+        *(key for flag in flags for key in _keys_of(scope, flag)),
     ]
+
+
+def _keys_of(scope: Scope, flag: str) -> tuple[str, ...]:
+    keys = scope.keys
+    return keys.flag(flag), keys.done(flag), keys.failed(flag), keys.fence(flag)
 
 
 def split(value: str) -> tuple[str, float | None]:
@@ -159,7 +181,7 @@ def split(value: str) -> tuple[str, float | None]:
 
 
 def completion(value: str) -> tuple[str, float | None, str, str]:
-    """Return the agent, unix time, event id and note of a completion."""
+    """Return the agent, unix time, event id and note of a completion or a failure."""
     first, _, rest = value.partition("\n")
     event, _, rest = rest.partition("\n")
     _token, _, note = rest.partition("\n")
@@ -169,11 +191,33 @@ def completion(value: str) -> tuple[str, float | None, str, str]:
 def _held(name: str, value: str) -> AgentBusError:
     from agentbus.core.errors import FlagHeld
 
+    word = names.shell_word(name)
+    # Not by force: models do what hints say.
     return FlagHeld(
         f"the flag {name!r} is {whose(value)}",
-        hint=f"wait with bus.await_({name!r}), or take it with bus.announce({name!r}, force=True)",
-        shell_hint=f"wait with 'agentbus await {names.shell_word(name)}',"
-        " or take it with 'announce --force'",
+        hint=f"wait with bus.await_({name!r}), or for your turn with bus.announce({name!r}, wait=60)",
+        shell_hint=f"wait with 'agentbus await {word}',"
+        f" or for your turn with 'agentbus announce {word} --wait 60'",
+    )
+
+
+def _token(token: int) -> str:
+    if not isinstance(token, int) or token < 0:
+        from agentbus.core.errors import UsageError
+
+        raise UsageError(f"the token is {token!r}", hint="give the number that announce returned")
+    return str(token)
+
+
+def over(name: str, token: object, value: str) -> AgentBusError:
+    """Return the error for a hold that has ended, with the flag's value now ('' if it is free)."""
+    from agentbus.core.errors import NotHolder
+
+    return NotHolder(
+        f"the hold of {name!r} with the token {token} is over"
+        + (f"; {whose(value)}" if value else ""),
+        hint="announce it again",
+        shell_hint="announce it again, without the token",
     )
 
 
@@ -187,9 +231,7 @@ def _not_held(agent: str, name: str, value: str, token: int | None) -> AgentBusE
             shell_hint="leave it to its holder, or give --force",
         )
     if token is not None:
-        return NotHolder(
-            f"the hold of {name!r} with the token {token} is over", hint="announce it again"
-        )
+        return over(name, token, "")
     return NotHolder(
         f"{agent} does not hold {name!r}",
         hint="bus.flags() returns who holds what",

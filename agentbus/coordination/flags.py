@@ -1,13 +1,13 @@
 """Flags: an agent holds one while it works, and satisfies it when the work is done.
 
-A hold ends as satisfied, which leaves a completion, or as released. Each hold has a fencing token, and each
-change is a notice on the channel.
+A hold ends as satisfied, which leaves a completion, as failed, which leaves a failure, or as released.
+Each hold has a fencing token, and each change is a notice on the channel.
 """
 
 from __future__ import annotations
 
 from agentbus.coordination import announce as holds
-from agentbus.core.errors import NotHolder, UsageError
+from agentbus.core.errors import UsageError
 from agentbus.core.record import Record
 from agentbus.core.stream import is_number, text
 from agentbus.store.steps import Command, Script
@@ -51,7 +51,7 @@ class Hold(Record, OnBus[BusT_co]):
 
 
 class FlagState(Record):
-    """The state of a flag: held by `agent_id` since `timestamp`, satisfied, or free."""
+    """The state of a flag: held by `agent_id` since `timestamp`, satisfied, failed, or free."""
 
     flag: str
     state: str
@@ -69,12 +69,16 @@ def announce(
     ttl: float | None = None,
     force: bool = False,
     wait: float | None = None,
+    token: int | None = None,
+    renew: bool = True,
     bus: object = None,
 ) -> Op[Hold[Any]]:
-    """Take a flag, or renew this agent's hold; the hold renews itself through `bus`."""
-    what, value, token, left = yield from holds.take(scope, flag, ttl=ttl, force=force, wait=wait)
+    """Take a flag, or renew a hold; the hold renews itself through `bus`."""
+    what, value, number, left = yield from holds.take(
+        scope, flag, ttl=ttl, force=force, wait=wait, token=token, renew=renew
+    )
     agent, at = holds.split(value)
-    return Hold(flag, agent, at, left, token, what == "renewed", bus)
+    return Hold(flag, agent, at, left, number, what == "renewed", bus)
 
 
 def end(
@@ -86,7 +90,7 @@ def end(
     note: str | None = None,
     token: int | None = None,
 ) -> Op[FlagState]:
-    """End a hold as `satisfied` or `released`; the notice is part of the atomic step."""
+    """End a hold as `satisfied`, `failed` or `released`; the notice is part of the atomic step."""
     value, number = yield from holds.end(scope, flag, how, force=force, note=note, token=token)
     agent, at = holds.split(value)
     return FlagState(flag, how, agent, at, None, number, note)
@@ -108,21 +112,16 @@ def renew(scope: Scope, hold: Hold[Any], ttl: float | None = None) -> Op[Hold[An
         writes=True,
     )
     if reply[0] != b"renewed":
-        now = text(reply[1])
-        raise NotHolder(
-            f"the hold of {hold.flag!r} with the token {hold.token} is over"
-            + (f"; {holds.whose(now)}" if now else ""),
-            hint="announce it again",
-        )
+        raise holds.over(hold.flag, hold.token, text(reply[1]))
     return Hold(
         hold.flag, hold.agent_id, hold.timestamp, span, hold.token, renewed=True, _bus=hold._bus
     )
 
 
 def states(scope: Scope) -> Op[list[FlagState]]:
-    """Return every flag that is held or satisfied, ordered by name."""
+    """Return every flag that is held, satisfied or failed, ordered by name."""
     found: set[str] = set()
-    for kind in ("flag", "done"):
+    for kind in ("flag", "done", "failed"):
         prefix, cursor = f"{scope.keys.project}:{kind}:", b"0"
         while True:
             cursor, page = yield Command(
@@ -138,16 +137,17 @@ def states(scope: Scope) -> Op[list[FlagState]]:
 def look(scope: Scope, flags: list[str]) -> Op[tuple[str, list[FlagState]]]:
     """Return the channel's last id and the flags' states, read in one atomic step."""
     reply: list[bytes] = yield Script("look", holds.look_keys(scope, flags))
-    return text(reply[0]), [_state(flag, reply, 1 + 4 * i) for i, flag in enumerate(flags)]
+    return text(reply[0]), [_state(flag, reply, 1 + 5 * i) for i, flag in enumerate(flags)]
 
 
 def _state(flag: str, reply: list[bytes], at: int) -> FlagState:
-    value, left, done, token = (text(part) for part in reply[at : at + 4])
+    value, left, done, failed, token = (text(part) for part in reply[at : at + 5])
     number = int(token) if is_number(token) else None
     if value:
         agent, since = holds.split(value)
         return FlagState(flag, "held", agent, since, holds.seconds_left(left), number)
-    if done:
-        agent, since, _event, note = holds.completion(done)
-        return FlagState(flag, "satisfied", agent, since, None, number, note or None)
+    if done or failed:
+        agent, since, _event, note = holds.completion(done or failed)
+        how = "satisfied" if done else "failed"
+        return FlagState(flag, how, agent, since, None, number, note or None)
     return FlagState(flag, "free", None, None, None, number)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from agentbus.core.errors import AgentBusError, NotHolder
+from agentbus.core.errors import AgentBusError, NotHolder, UsageError
 from agentbus.store.verb import Awaiting, Blocking, BusT_co, Generic
 
 TYPE_CHECKING = False
@@ -15,15 +15,30 @@ if TYPE_CHECKING:
 
     from agentbus.coordination.flags import Hold
 
+# What happens to the flag if the block raises.
+ON_FAILURE = ("fail", "release")
+_LONGEST_NOTE = 500
+
+
+class BlockFailed(Exception):
+    """Raised in a block that holds a flag, to fail the flag with this exception's text as the note."""
+
 
 class Holding(Generic[BusT_co]):
     """Holds a flag inside `with` on a `Bus`, or inside `async with` on an `AsyncBus`."""
 
-    def __init__(self, bus: Any, flag: str, *, ttl: float, wait: float | None) -> None:
+    def __init__(
+        self, bus: Any, flag: str, *, ttl: float, wait: float | None, on_failure: str = "fail"
+    ) -> None:
+        if on_failure not in ON_FAILURE:
+            raise UsageError(
+                f"on_failure is {on_failure!r}", hint=f"use one of {', '.join(ON_FAILURE)}"
+            )
         self._bus = bus
         self._flag = flag
         self._ttl = ttl
         self._wait = wait
+        self._on_failure = on_failure
         self._hold: Hold[Any] | None = None
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
@@ -36,7 +51,7 @@ class Holding(Generic[BusT_co]):
         return self._hold
 
     def __enter__(self: Holding[Blocking]) -> Hold:
-        self._hold = self._bus.announce(self._flag, ttl=self._ttl, wait=self._wait)
+        self._hold = self._bus.announce(self._flag, ttl=self._ttl, wait=self._wait, renew=False)
         self._over.clear()
         self._thread = threading.Thread(target=self._keep, daemon=True)
         self._thread.start()
@@ -60,7 +75,9 @@ class Holding(Generic[BusT_co]):
         # Loaded here, because the blocking half does not need it.
         import asyncio
 
-        self._hold = await self._bus.announce(self._flag, ttl=self._ttl, wait=self._wait)
+        self._hold = await self._bus.announce(
+            self._flag, ttl=self._ttl, wait=self._wait, renew=False
+        )
         self._task = asyncio.ensure_future(self._akeep())
         return self.hold
 
@@ -81,14 +98,18 @@ class Holding(Generic[BusT_co]):
             self._failed(failure, error)
 
     def _end(self, error: BaseException | None) -> Any:
-        end = self._bus.satisfy if error is None else self._bus.release
-        return end(self._flag, token=self.hold.token)
+        token = self.hold.token
+        if error is None:
+            return self._bus.satisfy(self._flag, token=token)
+        if self._on_failure == "release":
+            return self._bus.release(self._flag, token=token)
+        return self._bus.fail(self._flag, token=token, note=_note(error))
 
     def _failed(self, failure: AgentBusError, error: BaseException | None) -> None:
         if error is None:
             raise failure
         # The error of the block takes precedence.
-        error.add_note(f"and the flag {self._flag!r} was not released: {failure}")
+        error.add_note(f"and the hold of {self._flag!r} did not end: {failure}")
 
     def _keep(self: Holding[Blocking]) -> None:
         while not self._over.wait(self._ttl / 3):
@@ -111,3 +132,10 @@ class Holding(Generic[BusT_co]):
                 return
             except AgentBusError:
                 continue
+
+
+def _note(error: BaseException) -> str:
+    said = str(error)
+    if not isinstance(error, BlockFailed):
+        said = f"{type(error).__name__}: {said}".removesuffix(": ")
+    return said.replace("\0", " ").encode("utf-8", "replace").decode()[:_LONGEST_NOTE]

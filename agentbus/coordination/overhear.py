@@ -5,6 +5,7 @@ from __future__ import annotations
 from agentbus.core import names
 from agentbus.core.keys import cursor_field
 from agentbus.core.stream import fields, position, text
+from agentbus.store.scope import ATTENDED, NAMES_KEPT
 from agentbus.store.steps import Command, Emit, Script, Stopped, Wait, floor
 
 TYPE_CHECKING = False
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Op
 
+BEGINNINGS = ("first", "newest", "joined")
 _EXAMINED_AT_ONCE = 1000
 # A follower looks again at least this often, in case the server has dropped its blocked read.
 _RECHECK = 30.0
@@ -46,13 +48,20 @@ def overhear(
     timeout: float | None = None,
     others: bool = False,
     reset: bool = False,
+    begin: str = "first",
     make: Callable[[str, dict[str, str]], object] = heard,
 ) -> Op[None]:
     """Emit the messages past this agent's cursors, oldest first, then move the cursors past them.
 
     With `start`, `last` or `peek` no cursor moves. Messages trimmed before they were read are reported by
-    an entry with the event `gap`. `make` turns an entry's id and fields into the emitted value.
+    an entry with the event `gap`. `begin` is where a cursor begins that does not exist yet: at the `first`
+    message; at the `newest`, of which there are `limit`; or at the first again, as `joined`. With the last
+    two a topic begins at the agent's cursor for all topics, if it has one. What is skipped is reported by
+    an entry with the event `skipped`, whose id is the one to go back to. `make` turns an entry's id and
+    fields into the emitted value.
     """
+    if begin not in BEGINNINGS:
+        raise _mistake(f"start is {begin!r}", hint="use one of first, newest")
     wanted = [names.name("topic", topic) for topic in dict.fromkeys(topics)]
     _check(limit, last, start, follow, timeout)
     reader = _Reader(scope, wanted, limit, others, make)
@@ -69,6 +78,9 @@ def overhear(
         reader.start = since(start, scope.now())
     reader.moves = not peek and start is None
     until = None if timeout is None else scope.monotonic() + timeout
+    if begin != "first" and not reset:
+        reader.begins = [""] * len(reader.cursors)
+        reader.newest = limit if begin == "newest" else None
     while True:
         yield from reader.emit_new()
         if reader.left == 0 or not follow:
@@ -77,6 +89,49 @@ def overhear(
         if wait <= 0:
             return
         yield Wait(scope.keys.channel, reader.tail, wait)
+        if scope.monotonic() - scope.attended >= ATTENDED:
+            yield from scope.attend()
+
+
+def skipped(
+    make: Callable[[str, dict[str, str]], object],
+    reader: str,
+    number: int,
+    oldest: str,
+    topic: str | None = None,
+) -> object:
+    """Make an entry that reports skipped messages; its id is the one to go back to."""
+    from agentbus.core.timespec import preceding
+
+    many = "1 message was" if number == 1 else f"{number} messages were"
+    about = {} if topic is None else {"topic": topic}
+    said = f"{many} skipped" + ("" if topic is None else f" on {topic}")
+    return make(
+        preceding(position(oldest)),
+        {**about, "agent_id": reader, "message": said, "event": "skipped", "skipped": str(number)},
+    )
+
+
+def unheard(scope: Scope, topics: Sequence[str], *, others: bool = False) -> Op[int]:
+    """Return how many messages lie past this agent's cursors."""
+    reader = _Reader(scope, topics, None, others, heard)
+    count, _, _, _ = yield reader.unheard()
+    return int(count)
+
+
+def catch_up(
+    scope: Scope,
+    topics: Sequence[str] = (),
+    *,
+    make: Callable[[str, dict[str, str]], object] = heard,
+) -> Op[None]:
+    """Move this agent's cursors to the channel's end, and emit an entry with the event `skipped`."""
+    wanted = [names.name("topic", topic) for topic in dict.fromkeys(topics)]
+    reader = _Reader(scope, wanted, None, False, make)
+    count, first, last, added = yield reader.unheard()
+    yield reader.advance(text(last), str(added))
+    if count:
+        yield Emit(skipped(make, scope.agent, int(count), text(first)))
 
 
 def _check(
@@ -132,6 +187,9 @@ class _Reader:
         self.cursor_fields = [cursor_field(scope.agent, topic) for topic in self.topics]
         self.left = limit
         self.omit = scope.agent if others else ""
+        # Where cursors begin that do not exist yet.
+        self.begins = ["0-0"] * len(self.cursors)
+        self.newest: int | None = None
         self.start = ""
         self.moves = True
         self.tail = "0-0"
@@ -141,11 +199,16 @@ class _Reader:
         while more and self.left != 0:
             room = _EXAMINED_AT_ONCE if self.left is None else min(self.left, _EXAMINED_AT_ONCE)
             argv: list[str | int] = [self.start, room, _EXAMINED_AT_ONCE, self.omit]
-            for field, topic in zip(self.cursor_fields, self.topics, strict=True):
-                argv += [field, topic or ""]
+            for field, topic, begin in zip(
+                self.cursor_fields, self.topics, self.begins, strict=True
+            ):
+                argv += [field, topic or "", begin]
             reply = yield Script(
                 "overhear", (self.scope.keys.channel, self.scope.keys.heard, *self.cursors), argv
             )
+            if reply[0] == b"arrive":
+                yield from self._arrive()
+                continue
             if reply[0] != b"entries":
                 raise self._misplaced(reply)
             entries, examined, last = reply[1], text(reply[2]), text(reply[6])
@@ -160,6 +223,24 @@ class _Reader:
                 from agentbus.core.timespec import following
 
                 self.start = following(position(examined))
+
+    def _arrive(self) -> Op[None]:
+        """Find where cursors begin that do not exist yet, and report what this skips."""
+        scope, topics = self.scope, [topic or "" for topic in self.topics]
+        newest, *each = yield Script(
+            "arrive",
+            (scope.keys.channel, scope.keys.cursor(scope.agent), *self.cursors),
+            ("" if self.newest is None else self.newest, self.omit, *topics),
+        )
+        self.begins = [text(newest[0] if at == b"0-0" else at) or "0-0" for at, _, _ in each]
+        if newest[1]:
+            yield Emit(self._skipped(int(newest[1]), text(newest[2]), None))
+        for topic, (_, skipped, oldest) in zip(topics, each, strict=True):
+            if skipped:
+                yield Emit(self._skipped(int(skipped), text(oldest), topic))
+
+    def _skipped(self, number: int, oldest: str, topic: str | None) -> object:
+        return skipped(self.make, self.scope.agent, number, oldest, topic)
 
     def emit_last(self, count: int) -> Op[None]:
         """Emit the newest `count` matching messages, oldest first; no cursor moves."""
@@ -191,17 +272,27 @@ class _Reader:
         except Stopped:
             # The reader stopped while it processed a message: that one counts as unread.
             if consumed and self.moves:
-                yield self._advance(consumed, ordinals.of(number))
+                yield self.advance(consumed, ordinals.of(number))
             raise
         if examined and self.moves:
-            yield self._advance(examined, ordinals.of_all())
+            yield self.advance(examined, ordinals.of_all())
 
-    def _advance(self, entry_id: str, ordinal: str) -> Script:
+    def unheard(self) -> Script:
+        """Return the step that counts the messages past the cursors."""
+        topics = (topic or "" for topic in self.topics)
+        return Script("unheard", (self.scope.keys.channel, *self.cursors), (self.omit, *topics))
+
+    def advance(self, entry_id: str, ordinal: str) -> Script:
+        """Return the step that moves the cursors past an entry."""
         keys = self.scope.keys
         return Script(
             "advance",
             (keys.heard, keys.agents, *self.cursors),
-            (self.scope.agent, entry_id, ordinal, *self.cursor_fields),
+            (
+                *(self.scope.agent, entry_id, ordinal),
+                NAMES_KEPT * 1000 if self.scope.peers else "",
+                *self.cursor_fields,
+            ),
             writes=True,
         )
 

@@ -7,9 +7,10 @@ id, even if the flag itself existed only for a moment.
 from __future__ import annotations
 
 from agentbus.coordination.announce import RECHECK, completion, look_keys, split
+from agentbus.coordination.waiters import Waiting
 from agentbus.core import names
 from agentbus.core.clock import rfc3339
-from agentbus.core.errors import TimedOut, UsageError
+from agentbus.core.errors import FlagFailed, TimedOut, UsageError
 from agentbus.core.record import Record
 from agentbus.core.stream import fields, id_time, position, text
 from agentbus.store.steps import Command, Script, Wait
@@ -52,12 +53,14 @@ def await_(
     timeout: float | None = 1800,
     delete: bool = False,
     fresh: bool = False,
+    ignore_failures: bool = False,
 ) -> Op[list[Completion]]:
     """Block until every flag (or any one) is in a state, and return the completions.
 
-    `timeout` is in seconds, 0 or None for no limit. A flag satisfied before the call counts, unless
-    `fresh`. `delete` consumes the completions, so that only one awaiter gets them. A hold that
-    expires or is taken by force is not satisfied.
+    `timeout` is in seconds, 0 or None for no limit. A flag satisfied or failed before the call counts,
+    unless `fresh`. `delete` consumes completions and failures, so that only one awaiter gets them. A hold
+    that expires or is taken by force is neither satisfied nor failed. Raises `TimedOut`, and `FlagFailed`
+    once a flag has failed (with `any_`, once all have), unless `ignore_failures`.
     """
     wanted = [names.name("flag", flag) for flag in dict.fromkeys(flags)]
     if not wanted:
@@ -74,7 +77,27 @@ def await_(
         )
     if timeout is not None and (not isinstance(timeout, (int, float)) or not timeout >= 0):
         raise UsageError(f"the timeout is {timeout!r}", hint="give seconds, or 0 for no limit")
-    watch = _Watch(scope, wanted, until, any_=any_, delete=delete, fresh=fresh)
+    watch = _Watch(
+        scope,
+        wanted,
+        until,
+        any_=any_,
+        delete=delete,
+        fresh=fresh,
+        fails=until == "satisfied" and not ignore_failures,
+    )
+    waiting = Waiting(scope, wanted, until)
+    try:
+        met = yield from _met(watch, waiting, timeout)
+    except (FlagFailed, TimedOut):
+        yield from waiting.end()
+        raise
+    yield from waiting.end()
+    return met
+
+
+def _met(watch: _Watch, waiting: Waiting, timeout: float | None) -> Op[list[Completion]]:
+    scope = watch.scope
     deadline = None if not timeout else watch.began + timeout
     yield from watch.look()
     while True:
@@ -84,10 +107,11 @@ def await_(
         left = None if deadline is None else deadline - scope.monotonic()
         if left is not None and left <= 0:
             raise TimedOut(
-                f"waited {timeout:g} s for {watch.pending()} to be {until}",
+                f"waited {timeout:g} s for {watch.pending()} to be {watch.until}",
                 hint="bus.flags() returns who holds what",
                 shell_hint="see 'agentbus list --flags' for who holds what",
             )
+        yield from waiting.renew()
         pause = max(watch.next_look - scope.monotonic(), _EXPIRY_SLACK)
         entries = yield Wait(
             scope.keys.channel, watch.tail, pause if left is None else min(pause, left), _AT_ONCE
@@ -95,6 +119,22 @@ def await_(
         watch.hear(entries)
         if watch.doubtful or scope.monotonic() >= watch.next_look:
             yield from watch.look()
+
+
+class _Look:
+    """What one look found of a flag: its value, its TTL in ms, its outcome and its fencing token."""
+
+    __slots__ = ("done", "failed", "left", "token", "value")
+
+    def __init__(self, value: str, left: int, done: str, failed: str, token: str) -> None:
+        self.value = value
+        self.left = left
+        self.done = done
+        self.failed = failed
+        self.token = token
+
+
+_NOTHING = _Look("", -1, "", "", "")
 
 
 class _Watch:
@@ -109,6 +149,7 @@ class _Watch:
         any_: bool,
         delete: bool,
         fresh: bool,
+        fails: bool,
     ) -> None:
         self.scope = scope
         self.flags = flags
@@ -116,13 +157,15 @@ class _Watch:
         self.any = any_
         self.delete = delete
         self.fresh = fresh
+        self.fails = fails
         self.began = scope.monotonic()
         self.tail = ""
         self.next_look = 0.0
         self.doubtful = False
         self.met: dict[str, Completion] = {}
-        self._seen: dict[str, tuple[str, int, str, str]] = {}
-        self._initial: dict[str, str] = {}
+        self.failed: dict[str, Completion] = {}
+        self._seen: dict[str, _Look] = {}
+        self._initial: dict[str, _Look] = {}
         # Only one look can show that several flags are free, or held, at the same time.
         self._together = until != "satisfied" and not any_ and len(flags) > 1
 
@@ -131,15 +174,25 @@ class _Watch:
         parts = []
         for flag in self.flags:
             if flag not in self.met:
-                value = self._seen.get(flag, ("", 0, "", ""))[0]
+                value = self._seen.get(flag, _NOTHING).value
                 agent, at = split(value)
                 since = "" if at is None else f" since {rfc3339(at)}"
                 parts.append(f"{flag!r}" + (f" (held by {agent}{since})" if value else ""))
         return " and ".join(parts)
 
     def result(self) -> Op[list[Completion] | None]:
-        """Return the completions if the wait is over, consuming them with `delete`."""
+        """Return the completions if the wait is over, consuming them with `delete`.
+
+        Raises `FlagFailed` if it cannot succeed any more.
+        """
+        failed = [flag for flag in self.flags if flag in self.failed]
         met = [flag for flag in self.flags if flag in self.met]
+        if failed and (len(failed) == len(self.flags) or not self.any):
+            if self.delete:
+                failed = yield from self._collect(failed, failures=True)
+            if failed:
+                raise _failed([self.failed[flag] for flag in failed])
+            return None
         if not met or (len(met) < len(self.flags) and not self.any):
             return None
         if self.delete:
@@ -169,15 +222,15 @@ class _Watch:
         if self._together:
             self.met.clear()
         for i, flag in enumerate(self.flags):
-            value, left, done, token = (text(part) for part in reply[1 + 4 * i : 5 + 4 * i])
+            value, left, *rest = (text(part) for part in reply[1 + 5 * i : 6 + 5 * i])
             before = self._seen.get(flag)
-            now = (value, int(left), done, token)
+            now = _Look(value, int(left), *rest)
             self._seen[flag] = now
             if before is None:
-                self._initial[flag] = done
-            if now[1] >= 0:
-                soonest = min(soonest, now[1] / 1000 + _EXPIRY_SLACK)
-            if flag not in self.met or self.delete:
+                self._initial[flag] = now
+            if now.left >= 0:
+                soonest = min(soonest, now.left / 1000 + _EXPIRY_SLACK)
+            if self.delete or not (flag in self.met or (flag in self.failed and not self.any)):
                 self._judge(flag, before, now)
         self.next_look = self.scope.monotonic() + soonest
 
@@ -196,27 +249,34 @@ class _Watch:
                 continue
             if self._together or self.delete:
                 self.doubtful = True
-            elif self._meets(event) and flag not in self.met:
-                self.met[flag] = self._completion(
-                    flag, message.get("agent_id"), id_time(self.tail), message.get("note")
-                )
+            elif flag not in self.met and (self.any or flag not in self.failed):
+                self._heard(flag, event, message)
             # The state of the last look is over: its end must not be taken for another program's change.
-            self._seen[flag] = ("", -1, "", "")
+            self._seen[flag] = _NOTHING
             if event in ("announced", "renewed"):
                 # It may expire now: look again for its TTL.
                 self.next_look = 0.0
+
+    def _heard(self, flag: str, event: str, message: dict[str, str]) -> None:
+        # With `any`, a flag that failed may succeed later.
+        self.failed.pop(flag, None)
+        found = self._completion(
+            flag, message.get("agent_id"), id_time(self.tail), message.get("note")
+        )
+        if self._meets(event):
+            self.met[flag] = found
+        elif event == "failed" and self.fails:
+            self.failed[flag] = found
 
     def _meets(self, event: str) -> bool:
         if self.until == "satisfied":
             return event == "satisfied"
         if self.until == "announced":
             return event == "announced"
-        return event in ("satisfied", "released")
+        return event in ("satisfied", "failed", "released")
 
-    def _judge(
-        self, flag: str, before: tuple[str, int, str, str] | None, now: tuple[str, int, str, str]
-    ) -> None:
-        value, _left, done, token = now
+    def _judge(self, flag: str, before: _Look | None, now: _Look) -> None:
+        value, initial = now.value, self._initial[flag]
         if self.until == "announced":
             if value:
                 self.met[flag] = self._completion(flag, *split(value))
@@ -226,15 +286,20 @@ class _Watch:
                 self.met[flag] = self._completion(flag, None, None)
             return
         self.met.pop(flag, None)
-        # A completion beside a hold is old: another program has announced the flag since.
-        if done and not value and not (self.fresh and done == self._initial[flag]):
-            agent, at, _event, note = completion(done)
+        self.failed.pop(flag, None)
+        # An outcome beside a hold is old: another program has announced the flag since.
+        if now.done and not value and not (self.fresh and now.done == initial.done):
+            agent, at, _event, note = completion(now.done)
             self.met[flag] = self._completion(flag, agent, at, note)
+        elif now.failed and not value and not (self.fresh and now.failed == initial.failed):
+            if self.fails:
+                agent, at, _event, note = completion(now.failed)
+                self.failed[flag] = self._completion(flag, agent, at, note)
         elif before is not None and not self.delete:
             # A hold without a TTL is gone, without a notice: a program that knows only the flag's key
             # has deleted it, which is its way to satisfy.
-            was, was_left, _done, was_token = before
-            if was and was_left == -1 and value != was and token == was_token:
+            was = before.value
+            if was and before.left == -1 and value != was and now.token == before.token:
                 self.met[flag] = self._completion(flag, split(was)[0], None)
 
     def _completion(
@@ -243,21 +308,46 @@ class _Watch:
         waited = self.scope.monotonic() - self.began
         return Completion(flag, self.until, by, at, waited, note or None)
 
-    def _collect(self, met: list[str]) -> Op[list[str]]:
-        """Consume the completions: all of them (with `any`, the first that exists), or none."""
-        for group in [[flag] for flag in met] if self.any else [met]:
+    def _collect(self, met: list[str], *, failures: bool = False) -> Op[list[str]]:
+        """Consume the outcomes: all of them, or none; of several that suffice, the first that exists."""
+        keys = self.scope.keys
+        for group in [met] if failures is self.any else [[flag] for flag in met]:
             once = self.scope.once()
             step = Script(
                 "collect",
-                (once.key, *(self.scope.keys.done(flag) for flag in group)),
-                (once.token, *(self._seen[flag][2] for flag in group)),
+                (once.key, *map(keys.failed if failures else keys.done, group)),
+                (
+                    once.token,
+                    *(
+                        self._seen[flag].failed if failures else self._seen[flag].done
+                        for flag in group
+                    ),
+                ),
                 writes=True,
             )
             reply = yield step
             self.scope.settled(once, step)
             if reply[0] == b"1":
                 return group
-        # Another awaiter was faster; a later completion is as good.
+        # Another awaiter was faster; a later outcome is as good.
         self.met.clear()
+        self.failed.clear()
         self.next_look = 0.0
         return []
+
+
+def _failed(failures: list[Completion]) -> FlagFailed:
+    first = failures[0]
+    said = f"the flag {first.flag!r} failed"
+    if len(failures) > 1:
+        said = f"the flags {' and '.join(repr(one.flag) for one in failures)} failed"
+    by = f" (by {first.by})" if first.by else ""
+    return FlagFailed(
+        said + by + (f": {first.note}" if first.note else ""),
+        hint="mend the cause and announce it again, or keep waiting with ignore_failures=True",
+        shell_hint="mend the cause and announce it again, or keep waiting with --ignore-failures",
+        flag=first.flag,
+        note=first.note,
+        by=first.by,
+        at=first.at,
+    )

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
         tenant: str | None
         created_at: float | None
         trail: Sequence[Any] | None
+        attempts: int | None
+        expires: float | None
 
 
 # Dataclasses and subclasses of str could hide a NUL or a NaN from the checks below.
@@ -58,6 +60,8 @@ META = (
     "created_at",
     "replayed_from",
     "trail",
+    "attempts",
+    "expires",
 )
 
 

@@ -38,6 +38,8 @@ class QueueFull(AgentBusError):
 class TaskFailed(AgentBusError):
     """Raised when a task whose result was asked for was buried; the message holds its error."""
 
+    exit_code = 8
+
 
 class OutcomeUnknown(AgentBusError):
     """Raised when a write was sent and no answer came within the deadline: it may have happened."""
@@ -102,13 +104,41 @@ class StaleDelivery(Refused):
 
 
 class NotFound(AgentBusError):
-    """Raised when a note, flag, queue, dead letter or result does not exist."""
+    """Raised when a note, flag, queue, project, dead letter or result does not exist."""
 
     exit_code = 5
 
 
 class TaskBuried(NotFound):
     """Raised when a task has no result and never will: it is among the dead letters."""
+
+    exit_code = 8
+
+
+class FlagFailed(AgentBusError):
+    """Raised when an awaited flag failed.
+
+    It has the `flag`, the failure's `note`, the agent (`by`) and the unix time (`at`).
+    """
+
+    exit_code = 8
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        hint: str | None = None,
+        shell_hint: str | None = None,
+        flag: str = "",
+        note: str | None = None,
+        by: str | None = None,
+        at: float | None = None,
+    ) -> None:
+        super().__init__(message, hint=hint, shell_hint=shell_hint)
+        self.flag = flag
+        self.note = note
+        self.by = by
+        self.at = at
 
 
 class Unhealthy(AgentBusError):
@@ -147,8 +177,9 @@ EXIT_CODES = {
     2: "usage or configuration",
     3: "waited, and it did not happen in time",
     4: "refused: held by another agent, already exists, not the holder",
-    5: "not there: no such note, flag, queue, letter, result",
+    5: "not found: no such note, flag, queue, project, letter, result",
     6: "unhealthy (health, doctor), not compatible (events check), or broken (torture)",
     7: "the outcome is unknown: it was sent, no answer came, and it may have happened",
+    8: "the awaited flag or task failed (await, result --wait, ask)",
     130: "interrupted",
 }

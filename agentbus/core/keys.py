@@ -43,6 +43,16 @@ class Keys:
         return f"{self.project}:agents"
 
     @property
+    def sessions(self) -> str:
+        """`<P>:agents:sessions`, zset: agent, host, POSIX session id, a line each → unix ms last seen."""
+        return f"{self.project}:agents:sessions"
+
+    @property
+    def waiting(self) -> str:
+        """`<P>:agents:waiting`, zset: flag, state, agent, unix ms, unique id, a line each → its end."""
+        return f"{self.project}:agents:waiting"
+
+    @property
     def topics(self) -> str:
         """`<P>:topics`, zset: topic → unix time of its last message."""
         return f"{self.project}:topics"
@@ -75,6 +85,10 @@ class Keys:
     def done(self, flag: str) -> str:
         """`<P>:done:<name>`, string: `agent @ RFC3339`, event id, token and note, a line each."""
         return f"{self.project}:done:{flag}"
+
+    def failed(self, flag: str) -> str:
+        """`<P>:failed:<name>`, string: a failure, in the form of a completion; each clears the other."""
+        return f"{self.project}:failed:{flag}"
 
     def fence(self, flag: str) -> str:
         """`<P>:fence:<name>`, string: counter from which each hold takes its fencing token."""

@@ -13,13 +13,32 @@ from agentbus.core.settings import log_path
 # Without a handler, `logging` would print failures to the program's stderr.
 _logger = logging.getLogger("agentbus")
 _logger.addHandler(logging.NullHandler())
-_LEVELS = {"info": logging.INFO, "warning": logging.WARNING}
+_LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING}
 
 
-def emit(level: str, fields: dict[str, object]) -> None:
-    """Pass a record to the logger `agentbus`."""
+def emit(
+    level: str,
+    fields: dict[str, object],
+    text: str | None = None,
+    error: BaseException | None = None,
+) -> None:
+    """Pass a record to the logger `agentbus`, with the traceback of an error.
+
+    Its message is `text`, by default the verb.
+    """
     number = logging.getLevelNamesMapping()[level.upper()]
-    _logger.log(number, "%s", fields.get("verb", ""), extra=fields)
+    if not _logger.isEnabledFor(number):
+        return
+    said = fields.get("verb", "") if text is None else text
+    raised = None if error is None else (type(error), error, error.__traceback__)
+    record = _logger.makeRecord(
+        _logger.name, number, __file__, 0, "%s", (said,), raised, extra=fields
+    )
+    if raised is not None:
+        # An error's text may hold what cannot be encoded, and a handler that writes it would fail.
+        told = logging.Formatter().formatException(raised)
+        record.exc_text = told.encode("utf-8", "backslashreplace").decode()
+    _logger.handle(record)
 
 
 def heard(level: str) -> bool:

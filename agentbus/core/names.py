@@ -1,4 +1,4 @@
-"""Checks names and bodies, and escapes names for composite keys.
+"""Checks names and bodies, escapes names for composite keys, and names the project of a repository.
 
 A name is data: it is never a pattern, a separator or a shell word. Invalid values are refused before
 anything is sent.
@@ -26,6 +26,7 @@ KEY_KINDS = frozenset(
         "jots",
         "flag",
         "done",
+        "failed",
         "fence",
         "once",
         "heard",
@@ -57,6 +58,7 @@ KEY_KINDS = frozenset(
 )
 
 _PROJECT_CHARACTERS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-")
+_PRIME = 0x9E3779B97F4A7BB9
 _PLAIN_TO_SHELLS = _PROJECT_CHARACTERS | frozenset("@%+:,/")
 
 
@@ -111,6 +113,64 @@ def project(value: object) -> str:
                 hint="rename that segment: keys of another project would look like its own",
             )
     return text
+
+
+def repository_address(url: str) -> str:
+    """Return `host/path` of a git URL, the same for all the ways to the repository; of a path, the path.
+
+    Left out are the scheme, the user, the port, `.git` at the end, and slashes that mean nothing.
+    """
+    scheme, is_url, rest = url.partition("://")
+    first = url.partition("/")[0]
+    if "::" in first and "[" not in first:
+        # For a remote helper, such as `ext::`: only that knows what it means.
+        return url
+    if is_url:
+        host, _, path = rest.partition("/")
+        if "%" in path:
+            from urllib.parse import unquote
+
+            path = unquote(path, errors="surrogateescape")
+        if scheme.lower() == "file" and host in ("", "localhost"):
+            return _tidy(f"/{path}")
+    elif "[" in first and "]:" in url:
+        host, _, path = url.partition("]:")
+    elif ":" in first:
+        host, _, path = url.partition(":")
+    else:
+        return _tidy(url)
+    host = host.rpartition("@")[2]
+    if "[" in host:
+        host = host.rpartition("[")[2].partition("]")[0]
+    # More than one colon is an IPv6 address.
+    host = host.partition(":")[0] if host.count(":") == 1 else host
+    return f"{host.lower()}/{_tidy(path.removeprefix('~/')).lstrip('/')}"
+
+
+def repository_place(common: str) -> str:
+    """Return where a repository has its own files, from the directory that its work trees share."""
+    base, _, last = common.rpartition("/")
+    return (base or "/") if last in (".git", ".bare") else common
+
+
+def repository_project(address: str) -> str:
+    """Return the project of the repository at an address: its name, and four letters of a hash."""
+    # Faster than importing a module of hashes. The power mixes what the prime, of 64 bits, leaves.
+    number = pow(int.from_bytes(address.encode("utf-8", "surrogatepass"), "big"), 3, _PRIME)
+    letters = "".join([chr(ord("a") + number // 26**at % 26) for at in range(4)])
+    last = address.rpartition("/")[2]
+    kept = "".join([c if c in _PROJECT_CHARACTERS else "-" for c in last]).strip("-")
+    return f"{kept[: MAX_PROJECT_BYTES - 5] or 'agentbus'}-{letters}"
+
+
+def _tidy(path: str) -> str:
+    """Return a path without empty parts, `.` and `.git`."""
+    parts = [part for part in path.split("/") if part not in ("", ".")]
+    if parts and parts[-1] == ".git":
+        parts.pop()
+    elif parts:
+        parts[-1] = parts[-1].removesuffix(".git")
+    return ("/" if path[:1] == "/" else "") + "/".join(parts)
 
 
 def body(kind: str, value: object, limit: int = MAX_BODY_BYTES) -> str:

@@ -1,31 +1,109 @@
-"""Finds the repository of a linked work tree."""
+"""Finds the project of a git repository: by its configuration, the URL of `origin`, or its path.
+
+Git is not run. Of git's configuration only the repository's own file is read, without what it includes.
+"""
 
 from __future__ import annotations
 
 import os
+import stat
+
+from agentbus.core.names import repository_address, repository_place, repository_project
+
+# As git sees it.
+_SPACE = " \t\r\n"
 
 
-def repository_name(git: str) -> str:
-    """Return the name of the repository that a `.git` file points to, the same in all worktrees."""
-    base, last = os.path.split(_common_directory(git))
-    return os.path.basename(base) if last == ".git" else last.removesuffix(".git")
+def is_bare(path: str) -> bool:
+    """Report whether a directory that holds a `HEAD` is a repository, and not a stranger's."""
+    owner, mode = os.lstat(f"{path}/HEAD").st_uid, os.stat(path).st_mode
+    return (owner in (0, os.getuid()) or not mode & stat.S_IWOTH) and all(
+        os.path.isdir(f"{path}/{part}") for part in ("objects", "refs")
+    )
 
 
-def _common_directory(git: str) -> str:
-    """Return the directory that all worktrees of a repository share."""
-    if os.path.isfile(git):
-        line = _first_line(git)
-        if line.startswith("gitdir:"):
-            git = os.path.normpath(os.path.join(os.path.dirname(git), line[7:].strip()))
-    shared = os.path.join(git, "commondir")
-    if os.path.isfile(shared):
-        git = os.path.normpath(os.path.join(git, _first_line(shared)))
-    return git
+def project(root: str, common: str | None) -> tuple[str, str]:
+    """Return the project of a repository, and the source of its name.
+
+    `common` is the directory that its work trees share. Raises `ConfigError` where its configuration
+    cannot be read, and `InvalidName`.
+    """
+    if common is None:
+        from agentbus.core.errors import ConfigError
+
+        raise ConfigError(
+            f"the repository {root!a} belongs to another user, in a directory that anyone can write to",
+            hint="remove it, use another directory, or set AGENTBUS_PROJECT",
+        )
+    text = _config(f"{common}/config")
+    named = [value for value in values(text, "agentbus", "project") if value]
+    if named:
+        from agentbus.core.settings_check import checked
+
+        source = "git config agentbus.project"
+        return str(checked("project", named[-1], source)), source
+    place = repository_place(os.path.realpath(common))
+    origin = values(text, "remote.origin", "url")
+    if not origin:
+        address = repository_address(place)
+        return repository_project(address), f"path {address}"
+    url = origin[0]
+    if ":" not in url.partition("/")[0]:
+        url = os.path.join(place, url)
+    address = repository_address(url)
+    if address.startswith("/"):
+        address = repository_address(os.path.realpath(address))
+    return repository_project(address), f"origin {address}"
 
 
-def _first_line(path: str) -> str:
+def values(text: str, section: str, key: str) -> list[str]:
+    """Return the values of a key in a git config, such as `url` in the section `remote.origin`."""
+    found, within = [], ""
+    lines = iter(text.removeprefix("\ufeff").split("\n"))
+    for line in lines:
+        line = line.strip(_SPACE)
+        while (len(line) - len(line.rstrip("\\"))) % 2 and line[0] not in "#;":
+            line = line[:-1] + next(lines, "")
+        if line.startswith("["):
+            head, _, line = line[1:].partition("]")
+            kind, quote, name = head.partition('"')
+            within = kind.strip(_SPACE).lower() + (f".{name.rpartition(quote)[0]}" if quote else "")
+        name, equals, value = line.partition("=")
+        if within == section and equals and name.strip(_SPACE).lower() == key:
+            found.append(_unquoted(value))
+    return found
+
+
+def _unquoted(value: str) -> str:
+    """Return a value without its quotes, escapes, comment and the spaces around it."""
+    found, quoted = "", False
+    characters = iter(value)
+    for character in characters:
+        if character == "\\":
+            character = next(characters, "")
+            found += {"n": "\n", "t": "\t", "b": "\b"}.get(character, character)
+        elif character == '"':
+            quoted = not quoted
+        elif character in "#;" and not quoted:
+            break
+        else:
+            found += character
+    return found.strip(_SPACE)
+
+
+def _config(path: str) -> str:
     try:
-        with open(path, encoding="utf-8", errors="surrogateescape") as file:
-            return file.readline(4096).strip()
-    except OSError:
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise OSError(0, "it is not a file")
+            return file.read().decode("utf-8", "surrogateescape")
+    except (FileNotFoundError, NotADirectoryError):
         return ""
+    except OSError as error:
+        from agentbus.core.errors import ConfigError
+
+        raise ConfigError(
+            f"the git config {path!a} cannot be read ({error.strerror})",
+            hint="correct its permissions, or set AGENTBUS_PROJECT",
+            shell_hint="correct its permissions, or name the project by --project or AGENTBUS_PROJECT",
+        ) from None

@@ -6,8 +6,9 @@ This is the only module that reads the environment.
 from __future__ import annotations
 
 import os
+import stat
 
-from agentbus.core.names import MAX_BODY_BYTES, name, project
+from agentbus.core import names
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -47,12 +48,15 @@ IN_OWN_FILE = ("database", "webhooks", "webhook_secret", "webhook_allow")
 DEFAULT_DEADLINE = 5.0
 # A unix socket's path must fit into 108 bytes on Linux and 104 on macOS.
 _LONGEST_SOCKET_PATH = 100
+_SMALL = 65_536
+# What does not mean itself in git's configuration.
+_UNPLAIN = frozenset('"\\#;\r\t ')
 
 
 class Settings:
     """The resolved settings, and the source of each value."""
 
-    __slots__ = (*IN_FILES, *IN_OWN_FILE, "sources")
+    __slots__ = (*IN_FILES, *IN_OWN_FILE, "peers", "sources")
 
     def __init__(
         self,
@@ -65,6 +69,7 @@ class Settings:
         deadline: float,
         max_body: int,
         sources: Mapping[str, str],
+        peers: str = "",
         database: str | None = None,
         webhooks: bool = False,
         webhook_secret: str | None = None,
@@ -85,6 +90,8 @@ class Settings:
         self.webhooks = webhooks
         self.webhook_secret = webhook_secret
         self.webhook_allow = webhook_allow
+        # What the names of this user's other sessions on this host begin with; empty for a named agent.
+        self.peers = peers
         # Unparsed: `agentbus.queues.policy` reads it, and only for verbs of queues.
         self.queues = queues or {}
         # Unparsed: `agentbus.admin.health.thresholds` reads it, and only for that verb.
@@ -95,8 +102,8 @@ def resolve(flags: Mapping[str, object] | None = None) -> Settings:
     """Resolve every setting from the flags given, the environment, the files and the defaults."""
     given = {key: value for key, value in (flags or {}).items() if value is not None}
     sources: dict[str, str] = {}
-    root = repository()
-    paths = _config_files(given.pop("config", None), root)
+    root, common = repository()
+    paths = _config_files(given.pop("config", None), root, common)
     files: Sequence[tuple[str, Map]] = ()
     if paths:
         from agentbus.core.config_file import load
@@ -127,15 +134,25 @@ def resolve(flags: Mapping[str, object] | None = None) -> Settings:
 
         return checked(setting, found, sources[setting], line)
 
+    agent, peers = value("agent", None), ""
+    if agent is None:
+        from agentbus.core import agent_name
+
+        found, sources["agent"], peers = agent_name.default(os.environ)
+        agent = names.name("agent", found)
+    chosen = value("project", None)
+    if chosen is None:
+        chosen, sources["project"] = default_project(root, common)
     return Settings(
-        agent=value("agent", None) or name("agent", default_agent()),
-        project=value("project", None) or default_project(root),
+        agent=agent,
+        project=chosen,
         url=value("url", None),
         json=value("json", False),
         log_level=value("log_level", "info"),
         deadline=value("deadline", DEFAULT_DEADLINE),
-        max_body=value("max_body", MAX_BODY_BYTES),
+        max_body=value("max_body", names.MAX_BODY_BYTES),
         sources=sources,
+        peers=peers,
         database=value("database", None),
         webhooks=value("webhooks", False),
         webhook_secret=value("webhook_secret", None),
@@ -152,9 +169,9 @@ def _is_sound(setting: str, value: object) -> bool:
         return False
     try:
         if setting == "agent":
-            name("agent", value)
+            names.name("agent", value)
         elif setting == "project":
-            project(value)
+            names.project(value)
         else:
             return setting == "url" and value != ""
     except Exception:  # noqa: BLE001 (described by `settings_check`)
@@ -162,76 +179,92 @@ def _is_sound(setting: str, value: object) -> bool:
     return True
 
 
-def json_wished(argv: Sequence[str]) -> bool:
-    """Report whether errors of this command line itself must be JSON."""
-    before = list(argv)
-    if "--" in before:
-        before = before[: before.index("--")]
-    switch = os.environ.get("AGENTBUS_JSON")
-    if "--json" in before or not switch:
-        return "--json" in before
-    from agentbus.core.settings_check import ON
-
-    return switch.lower() in ON
-
-
-def default_agent() -> str:
-    """Return `user@host`."""
-    user = os.environ.get("LOGNAME") or os.environ.get("USER")
-    if not user:
-        user = "root" if os.getuid() == 0 else _user_name(os.getuid())
-    return f"{user}@{os.uname().nodename}"
-
-
-def _user_name(number: int) -> str:
-    import pwd
-
-    try:
-        return pwd.getpwuid(number).pw_name
-    except KeyError:
-        return f"uid-{number}"
-
-
-def default_project(root: str | None) -> str:
-    """Return the name of the repository at `root`, the same in all its work trees, else `agentbus`."""
+def default_project(root: str | None, common: str | None) -> tuple[str, str]:
+    """Return the project of the repository at `root`, else `agentbus`, and the source of that name."""
     if root is None:
-        return "agentbus"
-    git = f"{root}/.git"
-    if os.path.isdir(git):
-        chosen = os.path.basename(root)
+        return "agentbus", "default"
+    # What git itself writes is read here: the import of `repository`, which reads all that git accepts,
+    # would take longer than this.
+    text = "" if common is None else _text_of(f"{common}/config")
+    low = text.lower()
+    if "[agentbus" in low:
+        named = _between(text, "\n[agentbus]\n\tproject = ", "\n")
+        if low.count("project") == 1 and _is_sound("project", named):
+            return named, "git config agentbus.project"
+    elif text and "[remote" not in low and common == f"{root}/.git":
+        address = names.repository_address(root)
+        return names.repository_project(address), f"path {address}"
     else:
-        from agentbus.core.repository import repository_name
+        url = _between(text, '\n[remote "origin"]\n\turl = ', "\n")
+        if ":" in url.partition("/")[0] and _UNPLAIN.isdisjoint(url):
+            address = names.repository_address(url)
+            if address[:1] != "/":
+                return names.repository_project(address), f"origin {address}"
+    from agentbus.core.repository import project
 
-        chosen = repository_name(git)
-    return _project_from(chosen) or "agentbus"
+    return project(root, common)
 
 
-def repository() -> str | None:
-    """Return the root of the git work tree around the current directory; None outside of one."""
+def repository() -> tuple[str | None, str | None]:
+    """Return the root of the git repository around the current directory, and its common directory.
+
+    All work trees of a repository share the second. It is None where another user may have put it.
+    """
     try:
         here = os.getcwd()
     except OSError:
-        return None
+        return None, None
     while True:
-        if os.path.lexists(os.path.join(here, ".git")):
-            return here
+        git = os.path.join(here, ".git")
+        if os.path.lexists(git):
+            return here, _common_directory(git)
+        if os.path.lexists(os.path.join(here, "HEAD")):
+            from agentbus.core.repository import is_bare
+
+            if is_bare(here):
+                return names.repository_place(here), here
         above = os.path.dirname(here)
         if above == here:
-            return None
+            return None, None
         here = above
 
 
-def s3() -> dict[str, str]:
-    """Return the settings for S3 that are set: `endpoint`, `region` and credentials."""
-    wanted = {
-        "access_key": ("AWS_ACCESS_KEY_ID",),
-        "secret_key": ("AWS_SECRET_ACCESS_KEY",),
-        "session_token": ("AWS_SESSION_TOKEN",),
-        "region": ("AWS_REGION", "AWS_DEFAULT_REGION"),
-        "endpoint": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"),
-    }
-    found = {name: next(filter(None, map(os.environ.get, v)), None) for name, v in wanted.items()}
-    return {name: value for name, value in found.items() if value}
+def _common_directory(git: str) -> str | None:
+    found = os.lstat(git)
+    if (
+        found.st_uid not in (0, os.getuid())
+        and os.stat(os.path.dirname(git)).st_mode & stat.S_IWOTH
+    ):
+        return None
+    if stat.S_ISDIR(found.st_mode):
+        return git
+    if stat.S_ISLNK(found.st_mode):
+        git = os.path.realpath(git)
+    text = _text_of(git)
+    if text.startswith("gitdir:"):
+        git = os.path.join(os.path.dirname(git), text[7:].strip())
+        git = os.path.join(git, _text_of(f"{git}/commondir").strip())
+    return os.path.normpath(git)
+
+
+def _text_of(path: str) -> str:
+    """Return what is in a small text file; "" if there is none."""
+    try:
+        # A FIFO would keep us waiting for its writer.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return ""
+    try:
+        data = os.read(descriptor, _SMALL)
+        return data.decode() if len(data) < _SMALL else ""
+    except (OSError, ValueError):
+        return ""
+    finally:
+        os.close(descriptor)
+
+
+def _between(text: str, before: str, after: str) -> str:
+    return text.partition(before)[2].partition(after)[0]
 
 
 def environment() -> dict[str, str]:
@@ -290,28 +323,20 @@ def socket_path() -> str:
     folder = f"/tmp/agentbus-{os.getuid()}-{name}"
     # Other users can write there: this path must belong to this user.
     if os.path.lexists(folder):
+        from agentbus.core.settings_check import own_directory
+
         own_directory(folder)
     return f"{folder}/redis.sock"
-
-
-def own_directory(path: str) -> None:
-    """Raise `ConfigError` unless a path is a directory of this user's that others cannot enter."""
-    import stat
-
-    from agentbus.core.errors import ConfigError
-
-    found = os.lstat(path)
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
-        raise ConfigError(
-            f"{path} is not a directory of this user's", hint="remove it, or set XDG_STATE_HOME"
-        )
-    if stat.S_IMODE(found.st_mode) != 0o700:
-        os.chmod(path, 0o700)
 
 
 def log_path() -> str:
     """Return the path of the operations log."""
     return os.environ.get("AGENTBUS_LOG") or os.path.join(state_directory(), "agentbus.log")
+
+
+def held_token(flag: str) -> str | None:
+    """Return the token of the hold of `flag` in which `agentbus hold` started this process."""
+    return os.environ.get("AGENTBUS_TOKEN") if os.environ.get("AGENTBUS_FLAG") == flag else None
 
 
 def server_program() -> str | None:
@@ -339,18 +364,14 @@ def user_config_path() -> str:
     return os.path.join(base, "agentbus", "config.yaml")
 
 
-def _config_files(chosen: object, root: str | None) -> list[tuple[str, bool]]:
+def _config_files(chosen: object, root: str | None, common: str | None) -> list[tuple[str, bool]]:
     """Return the config files that apply, nearest first, and whether each was found nearby."""
     explicit = os.environ.get("AGENTBUS_CONFIG") or None if chosen is None else chosen
     if explicit is not None:
         if not os.path.isfile(str(explicit)):
-            from agentbus.core.errors import ConfigError
+            from agentbus.core.settings_check import missing_file
 
-            raise ConfigError(
-                f"the config file {explicit!a} is not there",
-                hint="correct AGENTBUS_CONFIG",
-                shell_hint="correct --config or AGENTBUS_CONFIG",
-            )
+            raise missing_file(str(explicit))
         return [(str(explicit), False)]
     paths: list[tuple[str, bool]] = []
     try:
@@ -362,10 +383,7 @@ def _config_files(chosen: object, root: str | None) -> list[tuple[str, bool]]:
         if root is None or here == root:
             break
         here = os.path.dirname(here)
+    if common is not None and not f"{common}/".startswith(f"{root}/"):
+        paths.append((f"{names.repository_place(common)}/.agentbus.yaml", True))
     paths.append((user_config_path(), False))
     return [(path, nearby) for path, nearby in paths if os.path.lexists(path)]
-
-
-def _project_from(text: str) -> str:
-    kept = "".join(c if c.isascii() and (c.isalnum() or c in "_.-") else "-" for c in text)
-    return kept.strip("-")[:128]

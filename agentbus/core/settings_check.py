@@ -3,6 +3,9 @@
 # mypy: disable-error-code="func-returns-value"
 from __future__ import annotations
 
+import os
+import stat
+
 from agentbus.core import names
 from agentbus.core.errors import ConfigError, InvalidName, UsageError
 from agentbus.core.validate import Located, Problems
@@ -24,6 +27,26 @@ def checked(setting: str, value: object, source: str, line: int = 0) -> object:
     if problems:
         raise problems.error(InvalidName if setting in ("agent", "project") else ConfigError)
     return found
+
+
+def own_directory(path: str) -> None:
+    """Raise `ConfigError` unless a path is a directory of this user's that others cannot enter."""
+    found = os.lstat(path)
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+        raise ConfigError(
+            f"{path} is not a directory of this user's", hint="remove it, or set XDG_STATE_HOME"
+        )
+    if stat.S_IMODE(found.st_mode) != 0o700:
+        os.chmod(path, 0o700)
+
+
+def missing_file(path: str) -> ConfigError:
+    """Return the error for a config file that was chosen, and is not there."""
+    return ConfigError(
+        f"the config file {path!a} is not there",
+        hint="correct AGENTBUS_CONFIG",
+        shell_hint="correct --config or AGENTBUS_CONFIG",
+    )
 
 
 def _project(given: Located) -> str | None:

@@ -93,6 +93,14 @@ def since(text: str, now: float) -> str:
     return following(parts) if "-" in text else f"{parts[0]}-0"
 
 
+def preceding(parts: tuple[int, int]) -> str:
+    """Return the id right before the one with these parts."""
+    milliseconds, sequence = parts
+    if sequence:
+        return f"{milliseconds}-{sequence - 1}"
+    return f"{milliseconds - 1}-{_MAX_PART}" if milliseconds else "0-0"
+
+
 def following(parts: tuple[int, int]) -> str:
     """Return the id right after the one with these parts."""
     milliseconds, sequence = parts

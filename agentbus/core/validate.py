@@ -241,6 +241,14 @@ def nearest(value: object, known: Iterable[str], add: str = "") -> str:
     return f"{add}; known: {_listed(words)}" if add else f"known: {_listed(words)}"
 
 
+def closest(value: str, known: Iterable[str]) -> str:
+    """Return the three other known words most like this one, even if they are not much like it."""
+    from difflib import get_close_matches
+
+    others = [word for word in known if word != value]
+    return _listed(get_close_matches(value, others, n=3, cutoff=0.0))
+
+
 def _listed(words: Iterable[str]) -> str:
     quoted = [shown(word) for word in words]
     return ", ".join(quoted[:_LISTED]) + (", ..." if len(quoted) > _LISTED else "")

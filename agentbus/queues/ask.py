@@ -14,6 +14,7 @@ from agentbus.core.record import Record
 from agentbus.core.stream import position, text
 from agentbus.queues import publish
 from agentbus.queues.notify import PRIVATE
+from agentbus.queues.task import Task
 from agentbus.store.steps import Command, Pause, Wait
 
 if TYPE_CHECKING:
@@ -125,7 +126,7 @@ def ask(
     until = scope.monotonic() + timeout if timeout else None
     inbox.enter(asker)
     try:
-        task = publish.Task(payload, **{**envelope, "reply_to": f"{PRIVATE}{inbox.caller}"})
+        task = Task(payload, **{**envelope, "reply_to": f"{PRIVATE}{inbox.caller}"})
         task_id = yield from publish.publish(
             scope,
             name,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import traceback
 from typing import Any
 
+from agentbus.core.clock import rfc3339
 from agentbus.core.envelope import WORK_ITEM
 
 _TRACEBACK_KEPT = 8_000
@@ -52,8 +53,45 @@ class Taken:
 
     @property
     def asked_first(self) -> bool:
-        """Whether the server must admit it: it has an ordering key or a work item."""
-        return self.ordered or self.claims
+        """Whether the server must admit it: it has an ordering key, a work item, or one attempt."""
+        return self.ordered or self.claims or self.only_once
+
+    @property
+    def only_once(self) -> bool:
+        """Whether it may run once: its attempt is counted before it starts, unlike other first ones.
+
+        So one that a dead worker held and had not begun is not taken for one that killed it.
+        """
+        return self.meta.get("attempts") == 1
+
+    def limit(self, attempts: int) -> int:
+        """Return how often it may run: its own number, else the worker's."""
+        own = self.meta.get("attempts")
+        return own if type(own) is int and own > 0 else attempts
+
+    @property
+    def expires_at(self) -> float | None:
+        """The unix time at which it expires, by the clock of its publication; None for never."""
+        seconds = self.meta.get("expires")
+        if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
+            return None
+        first, created = self.meta.get("id"), self.meta.get("created_at")
+        if isinstance(first, str):
+            # It was delayed or routed: its entry was written later.
+            if isinstance(created, (int, float)):
+                return float(created + seconds)
+            if first[:1].isdigit():
+                return int(first.partition("-")[0]) / 1000 + float(seconds)
+        return int(self.entry_id.partition(b"-")[0]) / 1000 + float(seconds)
+
+    def expired(self, now: float) -> str | None:
+        """Return why it must not run at a unix time; None if it may."""
+        at = self.expires_at
+        if at is None or now < at:
+            return None
+        return (
+            f"the task expired at {rfc3339(at, milliseconds=True)}, before attempt {self.attempt}"
+        )
 
     @property
     def claims(self) -> bool:

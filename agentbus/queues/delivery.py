@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from agentbus.queues.claimed import Taken
     from agentbus.queues.consumer import Consumption
-    from agentbus.queues.publish import Task
+    from agentbus.queues.task import Task
     from agentbus.store.steps import Op
 
 
@@ -68,9 +68,24 @@ class AnyDelivery:
         return int(self._taken.entry_id.partition(b"-")[0]) / 1000
 
     @property
+    def attempts(self) -> int | None:
+        """The task's own maximum number of runs; None where the worker's counts."""
+        return self._taken.limit(0) or None
+
+    @property
+    def expires_at(self) -> float | None:
+        """The unix time from which the task is not run any more; None if it does not expire."""
+        return self._taken.expires_at
+
+    @property
+    def expired(self) -> str | None:
+        """Why the task must not run any more, if it has expired; else None."""
+        return self._taken.expired(self._consumer.scope.now())
+
+    @property
     def task(self) -> Task:
         """The whole envelope, ready to be published again."""
-        from agentbus.queues.publish import Task
+        from agentbus.queues.task import Task
 
         known: dict[str, Any] = {name: self._taken.meta.get(name) for name in Task.__match_args__}
         known.update(payload=self.payload, priority=self.priority, created_at=self.created_at)
@@ -115,7 +130,7 @@ class Delivery(AnyDelivery, Blocking):
 
     `ack`, `retry` and `bury` have no effect on a task that another consumer has reclaimed. The fields of
     the envelope are attributes: `correlation_id`, `reply_to`, `headers` and so on, as in `Task`; None if
-    not set.
+    not set. `expires_at` is the unix time from which no attempt begins any more.
     """
 
     __slots__ = ()

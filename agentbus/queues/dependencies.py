@@ -70,7 +70,7 @@ def publish(
     group = names.name("group", "default" if after_group is None else after_group)
     others = _others(after)
     wait, due = ("", "") if delay is None and at is None else publishing._due(delay, at)
-    priority, (words, key, ordering) = publishing.kept(scope, item, priority)
+    priority, (words, key, ordering) = publishing.kept(scope, item, priority, delay, at)
     keys, once = scope.keys, scope.once()
     seen = [keys.seen(queue, key)] if key is not None else []
     while True:
@@ -100,7 +100,7 @@ def publish(
             break
     scope.settled(once, step)
     if reply[0] == b"full":
-        raise publishing._full(queue, bound, int(reply[1]))
+        raise publishing.full(queue, bound, reply)
     if reply[0] in (b"buried", b"absent"):
         raise _refusal(others[int(reply[1]) - 1], reply)
     return text(reply[1])

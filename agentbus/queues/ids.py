@@ -30,6 +30,8 @@ PRIORITIES = tuple(priority.value for priority in Priority)
 BOUND = 10_000
 DEDUP_WINDOW = 300
 RESULT_KEPT = 86_400
+# Among these, by when they were first used, the names nearest to an unknown one are searched.
+_NAMED = 9_999
 # The group of routers, which move tasks and process none.
 ROUTER = "router"
 
@@ -72,12 +74,17 @@ def groups_of(scope: Scope, queue: str) -> Generator[Step, Any, dict[str, list[d
     }
 
 
-def missing(queue: str) -> NotFound:
-    """Return the error for a queue that does not exist."""
+def missing(scope: Scope, queue: str) -> Op[NotFound]:
+    """Return the error for a queue that does not exist, with the nearest of those that do."""
+    from agentbus.core.validate import closest
+
+    (listed,) = yield Batch([("ZRANGE", scope.keys.queues, 0, _NAMED)])
+    near = closest(queue, map(text, listed)) if isinstance(listed, list) else ""
+    advice = f"the nearest there: {near}; " if near else ""
     return NotFound(
         f"there is no queue {queue!r}",
-        hint="bus.queues() returns their names",
-        shell_hint="see 'agentbus list --queues'",
+        hint=f"{advice}bus.queues() returns their names",
+        shell_hint=f"{advice}see 'agentbus list --queues'",
     )
 
 

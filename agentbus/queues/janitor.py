@@ -60,7 +60,7 @@ def tidy(
         names.name("queue", queue)
         there = yield from groups_of(scope, queue)
         if not there:
-            raise missing(queue)
+            raise (yield from missing(scope, queue))
         found = [queue]
     else:
         found = sorted({*(yield from queues(scope)), *(yield from _registered(scope))})

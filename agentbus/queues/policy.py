@@ -69,7 +69,7 @@ class Policy(Record):
         """Return a payload, or a `Task`, with the dedup key that it holds, unless it was given one."""
         if self.key_field is None:
             return item
-        from agentbus.queues.publish import Task
+        from agentbus.queues.task import Task
 
         task = item if isinstance(item, Task) else Task(item)
         return task if task.key is not None else task.__replace__(key=self.key_of(task.payload))

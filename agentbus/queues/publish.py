@@ -6,17 +6,17 @@ import time
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from agentbus.core import context, envelope, names
-from agentbus.core.errors import InvalidPayload, QueueFull, UsageError
+from agentbus.core import context, envelope
+from agentbus.core.errors import QueueFull, UsageError
 from agentbus.core.keys import Keys
-from agentbus.core.record import Record
 from agentbus.core.stream import text
 from agentbus.queues import tracing
 from agentbus.queues.ids import BOUND, DEDUP_WINDOW, PRIORITIES, suffix
+from agentbus.queues.task import LONGEST, Task, check, check_due
 from agentbus.store.steps import Emit, Script
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from typing import TypedDict, Unpack
 
     from agentbus.store.scope import Scope
@@ -29,37 +29,11 @@ if TYPE_CHECKING:
         priority: str
         window: float
         trim: bool
+        common: Task | None
 
 
 # Tasks in one request: more gains nothing, and a script must not block the server.
 BATCH = 500
-_FAR = 400 * 86_400.0
-
-
-class Task(Record):
-    """A payload in its envelope. Empty fields are not stored.
-
-    `key` is for dedup; tasks with the same `ordering_key` run in order; `reply_to` is the queue, and
-    `webhook` the URL, that gets the outcome. `traceparent` is W3C Trace Context's; `headers` are the user's
-    own, text to text; `created_at` is in unix seconds. `trail` lists the agents that it passed, as recorded
-    by routers.
-    """
-
-    payload: Any
-    key: str | None = None
-    priority: str | None = None
-    topic: str | None = None
-    correlation_id: str | None = None
-    causation_id: str | None = None
-    reply_to: str | None = None
-    webhook: str | None = None
-    headers: Mapping[str, str] | None = None
-    ordering_key: str | None = None
-    traceparent: str | None = None
-    source: str | None = None
-    tenant: str | None = None
-    created_at: float | None = None
-    trail: Sequence[Any] | None = None
 
 
 class _StreamKeys:
@@ -114,7 +88,9 @@ def publish(
             _known(priority)
         place, once = _place(scope.keys.project, queue, priority), scope.once()
         data = envelope.encode(item, scope.max_body)
-        step = Script("push", place.plain(once.key), (once.token, bound, queue, data), writes=True)
+        step = Script(
+            "push", place.plain(once.key), (once.token, bound, queue, b"", data), writes=True
+        )
         reply = yield step
         scope.settled(once, step)
         if reply is not None:
@@ -137,7 +113,10 @@ def publish(
 def publish_many(
     scope: Scope, queue: str, items: Iterable[object], **how: Unpack[BatchOptions]
 ) -> Op[list[str]]:
-    """Append any number of payloads or `Task`s, a batch at a time, and return their ids."""
+    """Append any number of payloads or `Task`s, a batch at a time, and return their ids.
+
+    `common` is the envelope of the payloads, and of the `Task`s what they leave empty.
+    """
     ids: list[str] = []
     for step in _batches(scope, queue, items, **how):
         ids += yield from step
@@ -187,24 +166,31 @@ def _batches(
     priority: str = "normal",
     window: float = DEDUP_WINDOW,
     trim: bool = False,
+    common: Task | None = None,
 ) -> Iterator[Op[list[str]]]:
     _known(priority)
     # With `trim`, a batch must not be longer than the bound.
     most = min(BATCH, max(bound, 1)) if trim else BATCH
-    ahead = _Ahead(_grouped(scope, queue, items, priority, most))
+    ahead = _Ahead(_grouped(scope, items, priority, most, common))
+    meta = b"" if common is None else _meta(scope, common)
     while batch := ahead.take():
-        yield _send(scope, queue, batch[1], batch[0], bound, window, trim, ahead)
+        yield _send(scope, queue, batch[1], batch[0], bound, window, trim, ahead, meta)
 
 
 def _grouped(
-    scope: Scope, queue: str, items: Iterable[object], default: str, most: int
+    scope: Scope, items: Iterable[object], default: str, most: int, common: Task | None
 ) -> Iterator[tuple[str, list[Any]]]:
     batch: list[Any] = []
     encode, limit = envelope.encode, scope.max_body
     now, kind = default, False
-    inherits = context.current.get() is not None
+    # What a key makes different for each task, or a handler's task adds, is in no common envelope.
+    inherits = context.current.get() is not None or (
+        common is not None and (common.key or common.ordering_key) is not None
+    )
     for item in items:
         rich = inherits or isinstance(item, Task)
+        if rich and common is not None:
+            item = common.filling(item)
         priority = default
         if isinstance(item, Task) and item.priority:
             priority = item.priority
@@ -231,10 +217,11 @@ def _send(
     window: float,
     trim: bool,
     ahead: _Ahead | None,
+    meta: bytes = b"",
 ) -> Op[list[str]]:
     place, once = _place(scope.keys.project, queue, priority), scope.once()
     if not isinstance(tasks[0], tuple):
-        plain = (once.token, bound, queue, *tasks)
+        plain = (once.token, bound, queue, meta, *tasks)
         step = Script("push", place.plain(once.key), plain, writes=True)
         if ahead is not None:
             step.meanwhile = ahead.prepare
@@ -245,7 +232,8 @@ def _send(
             start, end = int(sequence), place.suffix
             return [f"{milliseconds}-{number}{end}" for number in range(start, start + len(tasks))]
         # There may be room after finished tasks, or the oldest, are trimmed.
-        tasks = [([b"payload", data], None, None) for data in tasks]
+        rest = [b"meta", meta] if meta else []
+        tasks = [([b"payload", data, *rest], None, None) for data in tasks]
         once = scope.once()
     keys = [
         *(place.stream, place.queues, place.stats, once.key),
@@ -265,7 +253,7 @@ def _send(
     reply = yield step
     scope.settled(once, step)
     if reply[0] == b"full":
-        raise _full(queue, bound, int(reply[1]))
+        raise full(queue, bound, reply)
     ids = [text(found) for found in reply[1:]]
     return [found if "@" in found else found + place.suffix for found in ids]
 
@@ -281,7 +269,7 @@ def _schedule(
     window: float,
 ) -> Op[str]:
     wait, due = _due(delay, at)
-    priority, (words, key, ordering) = kept(scope, item, priority)
+    priority, (words, key, ordering) = kept(scope, item, priority, delay, at)
     keys, once = scope.keys, scope.once()
     seen = [keys.seen(queue, key)] if key is not None else []
     step = Script(
@@ -300,12 +288,14 @@ def _schedule(
     reply = yield step
     scope.settled(once, step)
     if reply[0] == b"full":
-        raise _full(queue, bound, int(reply[1]))
+        raise full(queue, bound, reply)
     found = text(reply[1])
     return found if "@" in found else found + suffix(queue, priority)
 
 
-def kept(scope: Scope, item: object, priority: str) -> tuple[str, Any]:
+def kept(
+    scope: Scope, item: object, priority: str, delay: float | None, at: float | None
+) -> tuple[str, Any]:
     """Return the priority and the `_words` of a task that is kept until it is ready."""
     task = item if isinstance(item, Task) else Task(item)
     priority = task.priority or priority
@@ -313,7 +303,9 @@ def kept(scope: Scope, item: object, priority: str) -> tuple[str, Any]:
     if task.created_at is None:
         # The entry's id will show when it was ready, not when it was published.
         task = task.__replace__(created_at=round(scope.now(), 3))
-    return priority, _words(scope, task)
+    words = _words(scope, task)
+    check_due(task, at - scope.now() if at is not None else delay or 0.0)
+    return priority, words
 
 
 def _words(scope: Scope, item: object) -> Any:
@@ -323,8 +315,16 @@ def _words(scope: Scope, item: object) -> Any:
         if origin is None:
             return envelope.encode(item, scope.max_body)
         item = Task(item)
-    _check(item)
     words: list[bytes | str] = [b"payload", envelope.encode(item.payload, scope.max_body)]
+    if meta := _meta(scope, item):
+        words += [b"meta", meta]
+    return words, item.key, item.ordering_key
+
+
+def _meta(scope: Scope, item: Task) -> bytes:
+    """Return the encoded envelope of a task without its payload; empty if there is nothing in it."""
+    check(item)
+    origin = context.current.get()
     meta = {name: value for name in envelope.META if (value := getattr(item, name, None))}
     if origin is not None:
         # A task that a handler publishes is linked to the handler's task.
@@ -334,9 +334,7 @@ def _words(scope: Scope, item: object) -> Any:
             meta.setdefault("trail", origin.trail)
         if origin.traceparent and context.is_traceparent(origin.traceparent):
             meta.setdefault("traceparent", context.child(origin.traceparent))
-    if meta:
-        words += [b"meta", envelope.encode(meta, scope.max_body)]
-    return words, item.key, item.ordering_key
+    return envelope.encode(meta, scope.max_body) if meta else b""
 
 
 def _known(priority: object) -> None:
@@ -346,50 +344,24 @@ def _known(priority: object) -> None:
         )
 
 
-def _check(task: Task) -> None:
-    for what in ("key", "reply_to", "ordering_key", "topic"):
-        value = getattr(task, what)
-        if value is not None:
-            names.name(what.replace("_", " "), value)
-    for what in ("correlation_id", "causation_id", "source", "tenant", "webhook"):
-        value = getattr(task, what)
-        if value is not None and not isinstance(value, str):
-            raise InvalidPayload(f"the {what} is a {type(value).__name__}", hint="give it as text")
-    if task.traceparent is not None and not context.is_traceparent(task.traceparent):
-        raise InvalidPayload(
-            f"{task.traceparent!a} is not a traceparent",
-            hint="write it as W3C Trace Context does: 00-<32 hex digits>-<16 hex digits>-01",
-        )
-    if task.webhook is not None:
-        from agentbus.queues import webhook_url
-
-        webhook_url.target(task.webhook)
-    if task.trail is not None and not isinstance(task.trail, (list, tuple)):
-        raise InvalidPayload(f"the trail is a {type(task.trail).__name__}", hint="give a list")
-    headers = task.headers
-    if headers is not None and not hasattr(headers, "items"):
-        raise InvalidPayload(f"the headers are a {type(headers).__name__}", hint="give a dict")
-    if headers is not None and not all(
-        isinstance(part, str) for pair in dict(headers).items() for part in pair
-    ):
-        raise InvalidPayload("a header is not text", hint="give text for its name and its value")
-
-
 def _due(delay: float | None, at: float | None) -> tuple[str, str]:
     if delay is not None and at is not None:
         raise UsageError("a task has a delay and a time", hint="give one of them")
     if delay is not None:
-        if not isinstance(delay, (int, float)) or not 0 <= delay <= _FAR:
+        if not isinstance(delay, (int, float)) or not 0 <= delay <= LONGEST:
             raise UsageError(f"the delay is {delay!r}", hint="give seconds, at most 400 days")
         return str(round(delay * 1000)), ""
     assert at is not None
-    if not isinstance(at, (int, float)) or not 0 <= at <= time.time() + _FAR:
+    if not isinstance(at, (int, float)) or not 0 <= at <= time.time() + LONGEST:
         raise UsageError(f"the time is {at!r}", hint="give unix seconds, at most 400 days ahead")
     return "", str(round(at * 1000))
 
 
-def _full(queue: str, bound: int, length: int) -> QueueFull:
+def full(queue: str, bound: int, reply: Sequence[Any]) -> QueueFull:
+    """Return the error of a script's reply: the number of unfinished tasks, and the group that blocks."""
+    group = text(reply[2])
     return QueueFull(
-        f"the queue {queue!r} holds {length} unfinished tasks; the limit is {bound}",
-        hint="start workers, wait, or raise its bound",
+        f"the queue {queue!r} holds {int(reply[1])} unfinished tasks; the limit is {bound}"
+        + (f"; the group {group!r} has not finished the oldest" if group else ""),
+        hint=f"start workers{f' of the group {group!r}' if group else ''}, wait, or raise its bound",
     )

@@ -10,7 +10,8 @@ from agentbus.core import names
 from agentbus.core.errors import AgentBusError
 from agentbus.store.driver import at_once, iterate, run
 from agentbus.store.operation import attempt
-from agentbus.store.scope import enter
+from agentbus.store.scope import ATTENDED, enter
+from agentbus.store.sessions import attending
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -77,28 +78,47 @@ class _AnyRunner:
             monotonic=self.scope.monotonic,
         )
 
+    def recorded(self, op: Op[T]) -> Op[T]:
+        """Have an operation record this session, if that is due."""
+        due = self.scope.monotonic() - self.scope.attended >= ATTENDED
+        return attending(self.scope, op) if due else op
+
     def _again(self, op: Op[T], elapsed: float) -> Op[T]:
         return self.attempt(op, elapsed=elapsed)
 
-    def record(self, verb: str | None, began: float, error: BaseException | None = None) -> None:
-        """Log the outcome of a verb, if the program has loaded `logging`."""
+    def record(
+        self,
+        verb: str | None,
+        began: float,
+        error: BaseException | None = None,
+        found: object = None,
+    ) -> None:
+        """Log the outcome of a verb and the ids that it published, if the program has loaded `logging`."""
         if verb is None or "logging" not in sys.modules:
             return
         global _loggers  # noqa: PLW0603 (an import for each publish costs more)
         if _loggers is None:
             from agentbus.core import loggers as _loggers
-        level = "info" if error is None else "warning"
-        if _loggers.heard(level):
-            _loggers.emit(
-                level,
-                {
-                    "verb": verb.strip("_"),
-                    "agent": self.scope.agent,
-                    "project": self.scope.keys.project,
-                    "duration_ms": round((time.monotonic() - began) * 1000, 3),
-                    "outcome": "ok" if error is None else type(error).__name__,
-                },
-            )
+        publishes = error is None and verb == "publish"
+        level = "debug" if publishes else "info" if error is None else "warning"
+        if not _loggers.heard(level):
+            return
+        fields: dict[str, object] = {
+            "verb": verb.strip("_"),
+            "agent": self.scope.agent,
+            "project": self.scope.keys.project,
+            "duration_ms": round((time.monotonic() - began) * 1000, 3),
+            "outcome": "ok" if error is None else type(error).__name__,
+        }
+        if not publishes:
+            _loggers.emit(level, fields)
+            return
+        from agentbus.queues import ids
+
+        tasks: Any = [found] if isinstance(found, str) else found
+        for task in tasks:
+            queue = names.unescape(ids.split(task)[1])
+            _loggers.emit(level, fields | {"queue": queue, "id": task}, f"{verb} {queue} {task}")
 
 
 class Runner(_AnyRunner):
@@ -124,7 +144,7 @@ class Runner(_AnyRunner):
         Once the server has answered, an outage may last `patience` seconds instead of the deadline.
         Raises `BackendUnavailable`, `OutcomeUnknown`.
         """
-        began = time.monotonic()
+        began, op = time.monotonic(), self.recorded(op)
         try:
             if patience is None and deadline is None:
                 found = at_once(self.link, op, self.settings.deadline, self._again)
@@ -133,12 +153,12 @@ class Runner(_AnyRunner):
         except AgentBusError as error:
             self.record(verb, began, error)
             raise
-        self.record(verb, began)
+        self.record(verb, began, found=found)
         return found
 
     def iterate(self, op: Op[Any], patience: float | None = None) -> Iterator[Any]:
         """Run an operation and yield what it emits."""
-        return iterate(self.link, self.attempt(op, patience))
+        return iterate(self.link, self.attempt(self.recorded(op), patience))
 
     def __enter__(self) -> Self:
         return self
@@ -210,18 +230,18 @@ class AsyncRunner(_AnyRunner):
         deadline: float | None = None,
     ) -> T:
         """Run an operation as `Runner.run` does."""
-        began = time.monotonic()
+        began, op = time.monotonic(), self.recorded(op)
         try:
             found = await self._drive.run(self.link, self.attempt(op, patience, deadline))
         except AgentBusError as error:
             self.record(verb, began, error)
             raise
-        self.record(verb, began)
+        self.record(verb, began, found=found)
         return found
 
     def iterate(self, op: Op[Any], patience: float | None = None) -> AsyncIterator[Any]:
         """Run an operation and yield what it emits."""
-        return self._drive.iterate(self.link, self.attempt(op, patience))
+        return self._drive.iterate(self.link, self.attempt(self.recorded(op), patience))
 
     async def aclose(self) -> None:
         """Close the connections; operations in progress fail."""

@@ -138,9 +138,8 @@ class Ending:
         `uncounted` is the number of earlier uncounted attempts, used if none was counted yet.
         """
         keys = self.streams[task.priority], self.attempts(task.priority)
-        number: int = yield self._script(
-            "begin", keys, task.entry_id, uncounted, self.scope.token()
-        )
+        words = (task.entry_id, uncounted, self.scope.token(), int(task.only_once))
+        number: int = yield self._script("begin", keys, *words)
         return number
 
     def finish(self, task: Taken, took: float, result: object = None) -> Op[bool]:
@@ -176,9 +175,9 @@ class Ending:
             *(self.attempts(task.priority), self.retries(task.priority), once.key),
         )
         milliseconds = round(after * 1000)
-        step = self._script(
-            "retry", keys, task.entry_id, milliseconds, task.attempt, ASIDE, once.token
-        )
+        # `begin` takes a number without a token for an attempt that may not have begun.
+        begun = f"{task.attempt} -" if task.attempt and task.only_once else task.attempt
+        step = self._script("retry", keys, task.entry_id, milliseconds, begun, ASIDE, once.token)
         due = yield step
         self.scope.settled(once, step)
         if due:
@@ -196,6 +195,28 @@ class Ending:
         except GroupMissing:
             self.missing = True
             return otherwise
+
+    def log(self, level: str, task: Taken, error: BaseException | str) -> None:
+        """Log that a run of a task failed, with the traceback, or that the task was buried."""
+        from agentbus.core import loggers
+
+        why, _ = error_text(error)
+        raised = error if isinstance(error, BaseException) else None
+        outcome = "buried" if raised is None else "failed"
+        name = self.id_of(task)
+        fields: dict[str, object] = {
+            "verb": "work",
+            "agent": self.scope.agent,
+            "project": self.scope.keys.project,
+            "queue": self.queue,
+            "group": self.group,
+            "id": name,
+            "attempt": task.attempt,
+            "outcome": outcome,
+            "error": why,
+        }
+        text = f"{name} {outcome} (group {self.group}, attempt {task.attempt}): {why}"
+        loggers.emit(level, fields, text, raised)
 
     def bury(self, task: Taken, error: BaseException | str) -> Op[bool]:
         """Move a task to the dead letters; return whether this consumer still held it.
@@ -223,6 +244,8 @@ class Ending:
             *(once.token, len(words), *words, *others.argv),
         )
         buried = yield from self._ended(task, step, once)
+        if buried:
+            self.log("error", task, why)
         if buried and task.claims:
             # The work is not done: a replay or another task may claim it.
             yield from self.claim(task, keep=False)

@@ -59,7 +59,7 @@ class AsyncPlainLink:
         """Open a connection."""
         target = await asyncio.to_thread(self._backend.find, within)
         try:
-            return await _open(target, within)
+            return await _open(target, within, self._backend.client)
         except LinkDown:
             if self._backend.revive is None:
                 raise
@@ -68,7 +68,7 @@ class AsyncPlainLink:
         except BackendUnavailable as failure:
             # Another process may be starting it: a caller with time left tries again.
             raise LinkDown(failure.message, sent=False) from None
-        return await _open(target, within)
+        return await _open(target, within, self._backend.client)
 
     async def aclose(self) -> None:
         """Close the connections; pending requests fail."""
@@ -209,7 +209,7 @@ class _AsyncConnection(asyncio.BufferedProtocol):
 
     def _greeted(self, replies: list[Any]) -> None:
         """Fail all pending requests if the server rejected the login."""
-        for reply in replies:
+        for reply in replies[:-1]:
             if isinstance(reply, ServerReply):
                 for request in self._waiting:
                     request.fail(reply)
@@ -249,11 +249,11 @@ class _Request:
             self.future.set_exception(error)
 
 
-async def _open(target: Target, within: float) -> _AsyncConnection:
+async def _open(target: Target, within: float, client: str) -> _AsyncConnection:
     loop = asyncio.get_running_loop()
 
     def protocol() -> _AsyncConnection:
-        return _AsyncConnection(target.greeting())
+        return _AsyncConnection(target.greeting(client))
 
     try:
         async with asyncio.timeout(within):

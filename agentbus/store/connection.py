@@ -42,6 +42,8 @@ class Backend:
 
     wraps = False
     advice: str | None = None
+    # The name of the connections in CLIENT LIST.
+    client = "agentbus"
 
     def __init__(
         self,
@@ -83,14 +85,18 @@ class Target:
         self.database = database
         self.tls = tls
 
-    def greeting(self) -> list[tuple[Arg, ...]]:
-        """Return the commands that open a connection; they are sent with the first request."""
+    def greeting(self, client: str) -> list[tuple[Arg, ...]]:
+        """Return the commands that open a connection; they are sent with the first request.
+
+        The last one names the connection; it may fail, because an account may lack it.
+        """
         commands: list[tuple[Arg, ...]] = []
         if self.password is not None:
             user = () if self.username is None else (self.username,)
             commands.append(("AUTH", *user, self.password))
         if self.database:
             commands.append(("SELECT", self.database))
+        commands.append(("CLIENT", "SETNAME", client))
         return commands
 
 
@@ -141,7 +147,7 @@ class PlainLink:
         until = time.monotonic() + within
         target = self._backend.find(within)
         try:
-            return _Connection(target, until)
+            return _Connection(target, until, self._backend.client)
         except LinkDown:
             if self._backend.revive is None:
                 raise
@@ -152,14 +158,14 @@ class PlainLink:
         except BackendUnavailable as failure:
             # Another process may be starting it: a caller with time left tries again.
             raise LinkDown(failure.message, sent=False) from None
-        return _Connection(target, until)
+        return _Connection(target, until, self._backend.client)
 
 
 class _Connection:
     """One socket, and the greeting to send on it first."""
 
-    def __init__(self, target: Target, until: float) -> None:
-        self._greeting = target.greeting()
+    def __init__(self, target: Target, until: float, client: str) -> None:
+        self._greeting = target.greeting(client)
         self._reader: Any = None
         self._place: Any = None
         self._pack = pack
@@ -209,10 +215,12 @@ class _Connection:
                 replies = self._receive(len(everything), until)
         except OSError as error:
             raise LinkDown(_why(error, "answer"), sent=sent) from None
-        for reply in replies[: len(greeting)]:
+        if not greeting:
+            return replies
+        for reply in replies[: len(greeting) - 1]:
             if isinstance(reply, ServerReply):
                 raise reply
-        return replies[len(greeting) :] if greeting else replies
+        return replies[len(greeting) :]
 
     def _quicken(self) -> None:
         # No shell verb makes this many exchanges: for few, loading the C library costs more than it saves.

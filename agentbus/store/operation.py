@@ -73,6 +73,9 @@ def attempt(
                 try:
                     reply = yield step
                 except (LinkDown, ServerReply) as failure:
+                    if step.optional:
+                        step = op.throw(failure)
+                        break
                     if isinstance(failure, LinkDown):
                         maybe_done = maybe_done or failure.sent
                     elif failure.code not in _PASSING and not (

@@ -9,13 +9,14 @@ from agentbus.core.keys import Keys
 from agentbus.core.names import MAX_BODY_BYTES
 from agentbus.core.settings import socket_path
 from agentbus.store.connection import Backend, Target
+from agentbus.store.steps import LinkDown, OptionalScript, ServerReply
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from agentbus.core.settings import Settings
-    from agentbus.store.steps import Step
+    from agentbus.store.steps import Op, Step
 
 CHANNEL_BOUND = 10_000
 _EMBEDDED_ADVICE = (
@@ -55,6 +56,10 @@ class Intervals:
 
 
 INTERVALS = Intervals()
+# The session that uses an agent's name is recorded at most this often, in seconds.
+ATTENDED = 60.0
+# The names of sessions, their cursors and records expire after this many seconds without activity.
+NAMES_KEPT = 7 * 86_400
 # Seconds to wait until workers confirm an order; longer than the time after which one counts as dead.
 CONFIRM = 5.0
 
@@ -70,6 +75,7 @@ class Scope:
         channel_bound: int = CHANNEL_BOUND,
         max_body: int = MAX_BODY_BYTES,
         webhooks: bool = False,
+        peers: str = "",
         intervals: Intervals = INTERVALS,
         now: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
@@ -79,6 +85,9 @@ class Scope:
         self.channel_bound = channel_bound
         self.max_body = max_body
         self.webhooks = webhooks
+        self.peers = peers
+        # When the use of the name was last recorded, by the monotonic clock.
+        self.attended = float("-inf")
         self.intervals = intervals
         self.now = now
         self.monotonic = monotonic
@@ -109,6 +118,25 @@ class Scope:
             self._begin()
         return f"{self._client}.{next(self._tokens)}"
 
+    def attend(self) -> Op[None]:
+        """Record the session of an agent that the project has seen: looking leaves nothing in a project.
+
+        No failure matters, because nothing but a warning of `doctor` depends on the record.
+        """
+        self.attended = self.monotonic()
+        keys, agent = self.keys, self.agent
+        try:
+            yield OptionalScript(
+                "attend",
+                (keys.sessions, keys.agents, keys.heard, keys.cursor(agent)),
+                (
+                    f"{agent}\n{os.uname().nodename}\n{os.getsid(0)}",
+                    *(round(ATTENDED * 1000), NAMES_KEPT * 1000, int(self.peers != ""), agent),
+                ),
+            )
+        except (LinkDown, ServerReply):
+            return
+
     def settled(self, once: Once, step: Step) -> None:
         """Free the slot of a write that was sent once and answered.
 
@@ -129,10 +157,24 @@ def enter(settings: Settings) -> tuple[Backend, Scope]:
         from agentbus.store.schemes import backend
 
         chosen = backend(settings.url, project)
+    chosen.client = f"agentbus:{_printable(settings.agent)}"
     if chosen.wraps and not project.startswith("{"):
         project = f"{{{project}}}"
     return chosen, Scope(
-        project, settings.agent, max_body=settings.max_body, webhooks=settings.webhooks
+        project,
+        settings.agent,
+        max_body=settings.max_body,
+        webhooks=settings.webhooks,
+        peers=settings.peers,
+    )
+
+
+def _printable(name: str) -> str:
+    # The name of a connection has neither spaces nor characters beyond ASCII.
+    if name.isascii() and " " not in name and "%" not in name:
+        return name
+    return "".join(
+        chr(byte) if 32 < byte < 127 and byte != 37 else f"%{byte:02X}" for byte in name.encode()
     )
 
 

@@ -36,6 +36,8 @@ class Step:
 
     __slots__ = ("meanwhile", "sendings", "within")
     writes = False
+    # Whether it is tried once only; its failure is thrown into the operation as it is.
+    optional = False
     # How long the server may block before it answers, in seconds.
     blocks = 0.0
 
@@ -96,6 +98,16 @@ class Script(Step):
     def label(self) -> str:
         """The script's name."""
         return self.script
+
+
+class OptionalScript(Script):
+    """A script on which nothing depends, such as the record of who waits: it is not retried.
+
+    An account that only reads is refused, and so is a replica.
+    """
+
+    __slots__ = ()
+    optional = True
 
 
 def floor() -> Script:

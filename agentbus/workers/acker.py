@@ -112,11 +112,15 @@ class Acker:
         with self._counting:
             self.failed += 1
         self.tally.note("failed")
-        if outcome.bury or task.attempt >= self._attempts:
+        if isinstance(error, BaseException):
+            self._consumer.log("warning", task, error)
+        after = self._backoff.after(task.attempt) if outcome.after is None else outcome.after
+        last = task.attempt >= task.limit(self._attempts)
+        # Its next attempt would find it expired, and this error would be lost.
+        if outcome.bury or last or task.expired(self._consumer.scope.now() + after):
             buried = self._ours(self._consumer.bury(task, error), otherwise=False)
             self.tally.note("dead" if buried else "stale")
             return
-        after = self._backoff.after(task.attempt) if outcome.after is None else outcome.after
         ours = self._ours(self._consumer.retry(task, after), otherwise=False)
         self.tally.note("retried" if ours else "stale")
 

@@ -121,6 +121,8 @@ class Inline(_Executor):
         if task.error is not None:
             return _malformed(task)
         delivery = wrap(task)
+        if "expires" in task.meta and (expired := delivery.expired):
+            return _expired(task, expired)
         current.set(delivery)
         began = time.monotonic()
         try:
@@ -152,6 +154,8 @@ class Coroutines(_Executor):
         if task.error is not None:
             return _malformed(task)
         delivery = wrap(task)
+        if "expires" in task.meta and (expired := delivery.expired):
+            return _expired(task, expired)
         current.set(delivery)
         began = time.monotonic()
         try:
@@ -171,11 +175,19 @@ class Batches(_Executor):
 
     def __call__(self, tasks: Sequence[Taken], wrap: Wrap) -> list[TaskOutcome | Taken]:
         """Run the handler for all tasks together; if it raises, each of them has failed."""
-        outcomes: list[TaskOutcome | Taken] = [
-            _malformed(task) for task in tasks if task.error is not None
-        ]
-        sound = [task for task in tasks if task.error is None]
-        deliveries = [wrap(task) for task in sound]
+        outcomes: list[TaskOutcome | Taken] = []
+        sound: list[Taken] = []
+        deliveries: list[AnyDelivery] = []
+        for task in tasks:
+            if task.error is not None:
+                outcomes.append(_malformed(task))
+                continue
+            delivery = wrap(task)
+            if "expires" in task.meta and (expired := delivery.expired):
+                outcomes.append(_expired(task, expired))
+                continue
+            sound.append(task)
+            deliveries.append(delivery)
         began, error = time.monotonic(), None
         if deliveries:
             try:
@@ -363,4 +375,12 @@ def _interrupt(error: BaseException) -> BaseException | None:
 def _malformed(task: Taken) -> TaskOutcome:
     outcome = TaskOutcome(task)
     outcome.failed(f"the entry is malformed: {task.error}")
+    return outcome
+
+
+def _expired(task: Taken, why: str) -> TaskOutcome:
+    outcome = TaskOutcome(task)
+    outcome.failed(why)
+    # This attempt was not made.
+    task.attempt -= 1
     return outcome

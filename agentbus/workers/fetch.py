@@ -120,8 +120,12 @@ def _admitted(fetcher: Fetcher, found: Iterable[Taken]) -> Op[list[Taken]]:
     """Return the tasks that may start; malformed ones are buried."""
     taken = []
     for task in found:
+        consumer = fetcher.consumer
         if task.error is not None:
-            yield from fetcher.consumer.bury(task, f"the entry is malformed: {task.error}")
+            yield from consumer.bury(task, f"the entry is malformed: {task.error}")
+        elif (expired := task.expired(consumer.scope.now())) is not None:
+            task.attempt = max(0, task.attempt - 1)
+            yield from consumer.bury(task, expired)
         elif (yield from fetcher.admitted(task)):
             taken.append(task)
     return taken

@@ -131,14 +131,15 @@ class Fetcher:
             return False
         if task.ordered and (yield from consumer.unless_missing(consumer.enter(task), -1)) != 1:
             return False
-        if not task.redelivered:
+        if not (task.redelivered or task.only_once):
             return True
         begin = consumer.begin(task, task.uncounted or 0)
         task.attempt = yield from consumer.unless_missing(begin, 0)
-        if task.attempt <= self._attempts:
+        limit = task.limit(self._attempts)
+        if task.attempt <= limit:
             return task.attempt > 0
-        task.attempt = self._attempts
-        why = f"it was not acknowledged in any of its {self._attempts} attempts"
+        task.attempt = limit
+        why = f"it was not acknowledged in any of its {limit} attempts"
         buried = yield from consumer.unless_missing(consumer.bury(task, why), False)
         self._tally.note("dead" if buried else "stale")
         return False

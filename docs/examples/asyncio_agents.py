@@ -43,8 +43,8 @@ async def cook(project: str, name: str, tokens: list[int]) -> None:
         dish = (await bus.recall(f"dish-for-{name}")).value
         for attempt in (1, 2):
             try:
-                # The hold is renewed while the block runs. It is satisfied where the block ends
-                # well and only released where it raises; either way the next cook comes in.
+                # The hold is renewed while the block runs. The flag is satisfied where the block ends
+                # well, and fails where it raises; either way the next cook comes in.
                 async with bus.hold("oven", ttl=5, wait=PATIENCE) as hold:
                     tokens.append(hold.token)
                     show(name, f"bakes the {dish} (token {hold.token})")

@@ -487,7 +487,8 @@ def test_a_parked_event_is_seen_tried_again_and_dropped(shop: Shell, ledger: Led
     shop.records("consume", "shopping", "--name", "audit", "--once")
 
     (one,) = shop.records("events", "parked", "list", "--name", "audit")
-    assert one.pop("parked_at").endswith("Z")
+    assert one["timestamp"].endswith("Z")
+    assert one.pop("parked_at") == one.pop("timestamp")
     number = one.pop("id")
     assert one == {
         "consumer": "audit",
@@ -516,7 +517,7 @@ def test_what_parked_does_not_take_is_a_usage_error(shop: Shell, words):
     refused = shop.run("events", "parked", *words)
 
     assert refused.returncode == 2
-    assert "agentbus events" in refused.stderr
+    assert any(f"agentbus {verb}" in refused.stderr for verb in ("events", "help events"))
 
 
 def test_status_tells_who_is_behind_and_where_somebody_is_needed(shop: Shell, ledger: Ledger):

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, initialize, invariant, multiple, precondition, rule
 
-from agentbus import FlagHeld, NotHolder, TimedOut
+from agentbus import FlagFailed, FlagHeld, NotHolder, TimedOut
 from tests.machines.base import Machine, refused
 
 FLAGS = ("build", "deploy")
@@ -16,6 +16,7 @@ flags = st.sampled_from(["build", "build", "build", "deploy"])
 agents = st.sampled_from(["ada", "ada", "bob", "bob", "cyd"])
 some_flags = st.lists(st.sampled_from(FLAGS), min_size=1, max_size=2, unique=True)
 ttls = st.sampled_from([None, 600.0])
+STATES = {"satisfy": "satisfied", "fail": "failed", "release": "released"}
 SPAN = 0.001
 
 
@@ -28,7 +29,7 @@ class Held(NamedTuple):
 
 
 class FlagMachine(Machine):
-    """Three agents announce, renew, satisfy, release and await two flags."""
+    """Three agents announce, renew, satisfy, fail, release and await two flags."""
 
     holds: Bundle[Any] = Bundle("holds")
 
@@ -36,6 +37,7 @@ class FlagMachine(Machine):
         super().__init__()
         self.held: dict[str, Held] = {}
         self.done: dict[str, tuple[str, str | None]] = {}
+        self.failed: dict[str, tuple[str, str | None]] = {}
         self.last_token = dict.fromkeys(FLAGS, 0)
 
     @initialize(target=holds, agent=agents, ttl=ttls)
@@ -68,6 +70,7 @@ class FlagMachine(Machine):
             self.expect_event(agent, "announced", flag=flag, token=str(token), **forced)
             self.held[flag] = Held(agent, token, ttl is not None)
             self.done.pop(flag, None)
+            self.failed.pop(flag, None)
         assert (hold.ttl is not None) == self.held[flag].ends
         return hold
 
@@ -86,18 +89,32 @@ class FlagMachine(Machine):
             with refused(NotHolder):
                 hold.renew(600)
 
-    @rule(agent=agents, flag=flags, force=st.booleans(), note=st.sampled_from([None, "42 tests"]))
-    def satisfy(self, agent: str, flag: str, force: bool, note: str | None) -> None:
+    @precondition(lambda self: self.held)
+    @rule(agent=agents, flag=flags)
+    def hold(self, agent: str, flag: str) -> None:
+        if flag in self.held:
+            with refused(FlagHeld):
+                self.bus(agent).announce(flag, renew=False)
+
+    @rule(
+        agent=agents,
+        flag=flags,
+        force=st.booleans(),
+        how=st.sampled_from(["satisfy", "satisfy", "fail"]),
+        note=st.sampled_from([None, "42 tests"]),
+    )
+    def end(self, agent: str, flag: str, force: bool, how: str, note: str | None) -> None:
         held = self.held.get(flag)
+        verb = getattr(self.bus(agent), how)
         if held and held.agent != agent and not force:
             with refused(NotHolder):
-                self.bus(agent).satisfy(flag, note=note)
+                verb(flag, note=note)
             return
-        state = self.bus(agent).satisfy(flag, force=force, note=note)
-        assert (state.flag, state.state, state.agent_id) == (flag, "satisfied", agent)
+        state = verb(flag, force=force, note=note)
+        assert (state.flag, state.state, state.agent_id) == (flag, STATES[how], agent)
         if not held:
             self._new_token(flag, state.token)
-        self._ended(agent, flag, "satisfied", state.token, note)
+        self._ended(agent, flag, STATES[how], state.token, note)
 
     @precondition(lambda self: self.held)
     @rule(agent=agents, flag=flags, force=st.booleans())
@@ -110,14 +127,13 @@ class FlagMachine(Machine):
         state = self.bus(agent).release(flag, force=force)
         self._ended(agent, flag, "released", state.token, None)
 
-    @rule(hold=holds, how=st.sampled_from(["satisfy", "release"]))
+    @rule(hold=holds, how=st.sampled_from(list(STATES)))
     def end_by_token(self, hold: Any, how: str) -> None:
         end = getattr(self.bus(hold.agent_id), how)
         held = self.held.get(hold.flag)
         if held and (held.agent, held.token) == (hold.agent_id, hold.token):
             end(hold.flag, token=hold.token)
-            said = "satisfied" if how == "satisfy" else "released"
-            self._ended(hold.agent_id, hold.flag, said, hold.token, None)
+            self._ended(hold.agent_id, hold.flag, STATES[how], hold.token, None)
         else:
             with refused(NotHolder):
                 end(hold.flag, token=hold.token)
@@ -128,8 +144,12 @@ class FlagMachine(Machine):
         assert held is None or held.token == token
         said = {} if note is None else {"note": note}
         self.expect_event(agent, how, flag=flag, token=str(token), **said)
-        if how == "satisfied":
-            self.done[flag] = agent, note
+        if how != "released":
+            here, there = self.done, self.failed
+            if how == "failed":
+                here, there = there, here
+            here[flag] = agent, note
+            there.pop(flag, None)
 
     @precondition(lambda self: any(held.ends for held in self.held.values()))
     @rule()
@@ -138,22 +158,28 @@ class FlagMachine(Machine):
             self.expire(self.keys.flag(flag))
             del self.held[flag]
 
-    @precondition(lambda self: self.done)
+    @precondition(lambda self: self.done or self.failed)
     @rule(flag=flags)
-    def a_completion_expires(self, flag: str) -> None:
+    def an_outcome_expires(self, flag: str) -> None:
         if self.done.pop(flag, None):
             self.expire(self.keys.done(flag))
+        if self.failed.pop(flag, None):
+            self.expire(self.keys.failed(flag))
 
     @rule(
         agent=agents,
         wanted=some_flags,
         until=st.sampled_from(["satisfied", "announced", "free"]),
         any_=st.booleans(),
+        ignore=st.booleans(),
     )
-    def await_(self, agent: str, wanted: list[str], until: str, any_: bool) -> None:
+    def await_(self, agent: str, wanted: list[str], until: str, any_: bool, ignore: bool) -> None:
         met = [flag for flag in wanted if self._is(flag, until)]
-        wait = {"until": until, "any": any_, "timeout": SPAN}
-        if len(met) == len(wanted) or (any_ and met):
+        wait = {"until": until, "any": any_, "timeout": SPAN, "ignore_failures": ignore}
+        if until == "satisfied" and not ignore and self._cannot_succeed(wanted, any_):
+            with refused(FlagFailed):
+                self.bus(agent).await_(*wanted, **wait)
+        elif len(met) == len(wanted) or (any_ and met):
             found = self.bus(agent).await_(*wanted, **wait)
             assert [(one.flag, one.state) for one in found] == [(flag, until) for flag in met]
             if until == "satisfied":
@@ -167,12 +193,20 @@ class FlagMachine(Machine):
             return flag in self.held
         return flag not in self.held and (state == "free" or flag in self.done)
 
-    @precondition(lambda self: self.done)
+    def _cannot_succeed(self, wanted: list[str], any_: bool) -> bool:
+        return (all if any_ else any)(flag in self.failed for flag in wanted)
+
+    @precondition(lambda self: self.done or self.failed)
     @rule(agent=agents, wanted=some_flags, any_=st.booleans())
     def consume(self, agent: str, wanted: list[str], any_: bool) -> None:
         met = [flag for flag in wanted if flag in self.done]
         wait = {"any": any_, "timeout": SPAN, "delete": True}
-        if len(met) == len(wanted) or (any_ and met):
+        if self._cannot_succeed(wanted, any_):
+            with refused(FlagFailed):
+                self.bus(agent).await_(*wanted, **wait)
+            for flag in wanted if any_ else [flag for flag in wanted if flag in self.failed][:1]:
+                del self.failed[flag]
+        elif len(met) == len(wanted) or (any_ and met):
             found = self.bus(agent).await_(*wanted, **wait)
             gone = [one.flag for one in found]
             assert gone == (met[:1] if any_ else met)
@@ -181,9 +215,9 @@ class FlagMachine(Machine):
             with refused(TimedOut):
                 self.bus(agent).await_(*wanted, **wait)
 
-    @precondition(lambda self: self.done)
+    @precondition(lambda self: self.done or self.failed)
     @rule(agent=agents, flag=flags)
-    def what_was_satisfied_before_is_not_fresh(self, agent: str, flag: str) -> None:
+    def an_outcome_from_before_is_not_fresh(self, agent: str, flag: str) -> None:
         with refused(TimedOut):
             self.bus(agent).await_(flag, fresh=True, timeout=SPAN)
 
@@ -197,6 +231,10 @@ class FlagMachine(Machine):
             **{
                 flag: ("satisfied", agent, self.last_token[flag], note, False)
                 for flag, (agent, note) in self.done.items()
+            },
+            **{
+                flag: ("failed", agent, self.last_token[flag], note, False)
+                for flag, (agent, note) in self.failed.items()
             },
             **{
                 flag: ("held", held.agent, held.token, None, held.ends)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import csv
 import io
 import json
+import sys
 
 import pytest
 
 from agentbus.commands import report
 from agentbus.commands._declare import parse
 from agentbus.commands._main import run
+from agentbus.pipeline import reports
 from agentbus.pipeline.reports import NAMES
 from tests.pipeline.archives import write_archive
 from tests.pipeline.talk import HOSTILE, gap, said, task
@@ -106,10 +108,22 @@ def test_a_page_is_written_whole(ask, archive, tmp_path):
 # -- refused before Spark starts -----------------------------------------------------------------------
 
 
+def test_a_page_without_the_library_that_writes_it_names_the_extra(archive, capfd, monkeypatch):
+    for name in ("page", "svg", "templates"):
+        monkeypatch.delitem(sys.modules, f"{reports.__name__}.{name}", raising=False)
+        monkeypatch.delattr(reports, name, raising=False)
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+
+    assert run(["report", "flags", str(archive), "--html", "page.html"]) == 2
+
+    said_so = capfd.readouterr().err
+    assert "needs the package jinja2" in said_so
+    assert "pip install 'agentbus-toolkit[pipeline]'" in said_so
+
+
 @pytest.mark.parametrize(
     ("words", "code", "said_so"),
     [
-        (["nonsense", "."], 2, "anomalies"),
         (["all"], 2, "path of an archive"),
         (["all", "no/such/archive"], 5, "no archive"),
         (["all", ".", "--csv", "--json"], 2, "exclude each other"),
@@ -125,6 +139,12 @@ def test_what_cannot_be_is_refused_at_once(capfd, archive, words, code, said_so)
     assert run(["report", *words]) == code
 
     assert said_so in capfd.readouterr().err
+
+
+def test_a_report_that_there_is_not_is_refused_with_those_that_there_are(capfd):
+    assert run(["report", "nonsense", "."]) == 2
+
+    assert "anomalies" in capfd.readouterr().err
 
 
 def test_every_report_is_named_in_the_help():

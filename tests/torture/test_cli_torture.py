@@ -49,8 +49,8 @@ main()
 """
 SHORT = ("talk", "--minutes", "0.05")
 KEYS = [
-    *("time", "mode", "control", "seed", "seconds", "faults", "wanted", "figures", "violations"),
-    *("verdict", "history", "again"),
+    *("timestamp", "mode", "control", "seed", "seconds", "faults", "wanted", "figures"),
+    *("violations", "verdict", "history", "again", "time"),
 ]
 
 
@@ -272,6 +272,26 @@ def test_a_mode_that_was_asked_for_says_which_extra_it_lacks(refused, lacking):
     assert "pip install 'agentbus-toolkit[pipeline]'" in said
 
 
+@pytest.mark.parametrize("words", [(), ("--project", "x", "--log-level", "off")], ids=str)
+def test_without_arguments_it_shows_its_help_and_does_nothing(monkeypatch, words):
+    monkeypatch.delattr(modes, "Run")
+
+    done = inprocess.run("torture", *words)
+
+    assert (done.code, done.out) == (2, b"")
+    assert done.err.startswith(inprocess.run("help", "torture").out)
+    assert done.err.endswith(b"hint: name some modes, or all: 'agentbus torture all'\n")
+
+
+def test_without_arguments_it_says_so_as_json(monkeypatch):
+    monkeypatch.delattr(modes, "Run")
+
+    done = inprocess.run("torture", "--json")
+
+    assert (done.code, done.out) == (2, b"")
+    assert json.loads(done.err)["error"] == "torture needs a mode"
+
+
 def test_of_all_modes_one_that_lacks_a_package_is_left_out(monkeypatch, lacking):
     begun: list[str] = []
 
@@ -342,7 +362,10 @@ def test_no_setting_of_the_user_reaches_a_client(monkeypatch, tmp_path):
     verdicts = list(run)
 
     assert [verdict.passed for verdict in verdicts] == [True]
-    assert set(found[0].sources.values()) == {"flag", "default"}
+    sources = dict(found[0].sources)
+    # The name of the repository here, which nobody has set; each client is given its own.
+    assert sources.pop("project").startswith("path ")
+    assert set(sources.values()) == {"flag", "default"}
     assert dict(os.environ) == before
     assert not run.place.exists()
 

@@ -3,58 +3,30 @@
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from agentbus.admin.health.findings import HealthFinding, above, span, things
+from agentbus.admin.stats import HEARD, live
 from agentbus.core.stream import position, text
 from agentbus.queues.ids import PRIORITIES
 from agentbus.queues.settle import ASIDE
-from agentbus.workers.registry import in_batches
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from agentbus.admin.health.requests import Requests
     from agentbus.admin.health.thresholds import Levels, Thresholds
     from agentbus.admin.health.worker_list import WorkerList
     from agentbus.admin.stats import Group, GroupConsumer, Survey
     from agentbus.core.keys import Keys
     from agentbus.queues.policy import Policy
-    from agentbus.store.steps import Arg, Op
+    from agentbus.store.steps import Arg
     from agentbus.workers.registry import Registered
 
 # A live worker prefetches this many tasks, and sends heartbeats for them.
 _PREFETCH = 500
-# Seconds since its last request within which an unregistered consumer counts as active.
-_HEARD = 60.0
 # The number of pending entries to read for idle tasks.
 _HELD = 100
-
-
-class Requests:
-    """Commands that are sent together, and their replies."""
-
-    def __init__(self) -> None:
-        self._commands: list[tuple[Arg, ...]] = []
-        self._replies: list[Any] = []
-
-    def put(self, *command: Arg) -> int:
-        """Add a command, and return the index of its reply."""
-        self._commands.append(command)
-        return len(self._commands) - 1
-
-    def run(self) -> Op[None]:
-        """Send all commands."""
-        self._replies = yield from in_batches(self._commands)
-
-    def number(self, at: int) -> int:
-        """Return an integer reply, 0 if it is missing."""
-        reply = self._replies[at]
-        return reply if isinstance(reply, int) else 0
-
-    def rows(self, at: int) -> list[Any]:
-        """Return a list reply, empty if it is missing."""
-        reply = self._replies[at]
-        return reply if isinstance(reply, list) else []
 
 
 class QueueCheck:
@@ -155,7 +127,8 @@ class QueueCheck:
             yield from self._starving(nobody)
         for group in self._groups:
             yield from self._lag(group)
-            yield from self._starving(group)
+            starving = [*self._starving(group)]
+            yield from starving or self._unattended(group)
             yield from self._held(group)
             yield from self._idle_tasks(group)
             yield from self._dead_workers(group)
@@ -168,7 +141,7 @@ class QueueCheck:
             length = self._survey.lengths[priority]
             subject = self.queue if priority == "normal" else f"{self.queue} ({priority})"
             if priority in self._first and self._is_full(priority):
-                yield from self._full(subject, length, bound)
+                yield from self._full(subject, length, bound, self._blocking(priority))
             yield from too_long(
                 *(subject, f"the queue {subject!r}", length, bound, levels),
                 "look for a program that appends without 'agentbus publish';"
@@ -190,7 +163,22 @@ class QueueCheck:
         needed = (text(value) for value in self._requests.rows(readers))
         return any(not _is_id(value) or position(value) <= oldest for value in needed)
 
-    def _full(self, subject: str, length: int, bound: int) -> Iterator[HealthFinding]:
+    def _blocking(self, priority: str) -> str | None:
+        """Return the group with the most unfinished tasks among those that need the oldest entry."""
+        oldest = position(self._survey.firsts[priority])
+        asked = iter(self._first[priority][1:])
+        found = []
+        for name, parts in self._survey.groups.items():
+            if priority in parts:
+                part = parts[priority]
+                # A request was made for each group of this priority, in this order.
+                needs = bool(self._requests.rows(next(asked))) or position(text(part[1])) < oldest
+                found.append((needs, int(part[2]) + int(part[5]), name))
+        return max(found)[2] if found else None
+
+    def _full(
+        self, subject: str, length: int, bound: int, blocking: str | None
+    ) -> Iterator[HealthFinding]:
         severity = self._thresholds.severity("full", "critical", self.queue)
         if severity is None:
             return
@@ -199,10 +187,11 @@ class QueueCheck:
             if self._policy.on_full == "refuse"
             else "each new task drops the oldest"
         )
+        whose = "" if blocking is None else f"; the group {blocking!r} has not finished the oldest"
         yield HealthFinding(
             *("full", subject, severity, length, bound),
-            f"the queue {subject!r} is full, its bound is {bound:,} unfinished tasks: {effect} now",
-            f"{self._more_workers(None)}, or raise its 'bound' in the config",
+            f"the queue {subject!r} is full, its bound is {bound:,} unfinished tasks: {effect} now{whose}",
+            f"{self._more_workers(blocking)}, or raise its 'bound' in the config",
         )
 
     def _lag(self, group: Group) -> Iterator[HealthFinding]:
@@ -229,6 +218,22 @@ class QueueCheck:
             self._more_workers(group.group or None),
         )
 
+    def _unattended(self, group: Group) -> Iterator[HealthFinding]:
+        """Yield a finding for a group with tasks and without a live consumer.
+
+        The check `dead_worker` reports the tasks that a dead worker holds.
+        """
+        listed = self._listed(group)
+        dead = {worker.worker for worker in listed}
+        left = group.lag - sum(one.pending for one in group.consumers if one.name in dead)
+        if self._workers.paused(self.queue) is None and not live(group, listed):
+            least = "" if group.exact else "at least "
+            yield from self._above(
+                *("no_worker", self._subject(group), left),
+                f"{self._of(group)} has {least}{things(left, 'task')} and no live worker",
+                self._start(group.group),
+            )
+
     def _oldest(self, group: Group) -> float:
         """Return the age in seconds of the oldest task that could run."""
         waits = [group.oldest or 0.0]
@@ -244,7 +249,7 @@ class QueueCheck:
         alive = self._alive(group)
         if alive:
             return not all(worker.paused is not None for worker in alive)
-        return any(consumer.idle < _HEARD for consumer in group.consumers)
+        return live(group, self._listed(group)) > 0
 
     # -- pending tasks --
 
@@ -260,7 +265,7 @@ class QueueCheck:
                 f"{consumer.name!r} holds {things(consumer.pending, 'task')} of"
                 f" {self._of(group)}{heard}",
                 f"see what it does: agentbus bus groups {self._quoted}"
-                if works or consumer.idle < _HEARD
+                if works or consumer.idle < HEARD
                 else self._reclaiming(group),
             )
 
@@ -322,6 +327,9 @@ class QueueCheck:
 
     def _alive(self, group: Group) -> list[Registered]:
         return self._workers.alive(self.queue, group.group or None)
+
+    def _listed(self, group: Group) -> list[Registered]:
+        return self._workers.of(self.queue, group.group or None)
 
     def _subject(self, group: Group) -> str:
         return f"{self.queue}/{group.group}" if group.group else self.queue

@@ -5,15 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from agentbus.admin import stats
-from agentbus.admin.health.queue_check import QueueCheck, Requests, too_long
+from agentbus.admin.health.queue_check import QueueCheck, too_long
+from agentbus.admin.health.requests import Requests
 from agentbus.admin.health.worker_list import WorkerList
-from agentbus.admin.project import MANY_KEYS
 from agentbus.core.errors import ConfigError
-from agentbus.core.names import unescape
-from agentbus.core.stream import text
 from agentbus.queues.ids import PRIORITIES, bound_of
 from agentbus.queues.policy import Policy
-from agentbus.store.scan import scan
 from agentbus.store.steps import Batch
 from agentbus.workers.metrics import BOUND as METRICS_BOUND
 
@@ -26,31 +23,25 @@ if TYPE_CHECKING:
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Op
 
-# Queues per survey script, which takes about 5 ms of the server's time.
-_PAGE = 50
-_SCANNED = 10_000
-
 
 def examine(
     scope: Scope, thresholds: Thresholds, policies: Policies, workers: WorkerList
 ) -> Op[tuple[list[HealthFinding], int, int]]:
     """Return the findings of all queues, the number of queues, and the number of consumers."""
-    names, letters = yield from _known(scope)
+    names, letters = yield from stats.known_queues(scope)
     requests, checks = Requests(), []
     seen: dict[str, set[str]] = {}
-    for at in range(0, len(names), _PAGE):
-        for survey in (yield from stats.surveyed(scope, names[at : at + _PAGE])):
-            where = policies.letters_of(survey.queue)
-            boxes = {*survey.groups, *letters.pop(where, ())}
-            # Several queues may share dead letters.
-            boxes -= seen.setdefault(where, set())
-            seen[where] |= boxes
-            check = QueueCheck(
-                scope.keys, survey, _policy(policies, survey.queue), thresholds, workers
-            )
-            check.ask_letters(requests, where, boxes)
-            check.ask()
-            checks.append(check)
+    for survey in (yield from stats.surveyed(scope, names)):
+        where = policies.letters_of(survey.queue)
+        boxes = {*survey.groups, *letters.pop(where, ())}
+        # Several queues may share dead letters.
+        boxes -= seen.setdefault(where, set())
+        seen[where] |= boxes
+        policy = _policy(policies, survey.queue)
+        check = QueueCheck(scope.keys, survey, policy, thresholds, workers)
+        check.ask_letters(requests, where, boxes)
+        check.ask()
+        checks.append(check)
     yield from requests.run()
     found = [one for check in checks for one in check.findings()]
     # Dead letters of deleted queues, or under a name that no policy sets any more.
@@ -66,30 +57,6 @@ def _policy(policies: Policies, queue: str) -> Policy:
     except ConfigError:
         # Another program's queue, with a name that is invalid here.
         return Policy(queue, bound=bound_of(queue), dead_letters=queue)
-
-
-def _known(scope: Scope) -> Op[tuple[list[str], dict[str, set[str]]]]:
-    """Return the queues, and the groups with dead letters by the name that these are stored under.
-
-    Includes queues of other programs, unless the server has too many keys.
-    """
-    keys = scope.keys
-    listed, size = yield Batch([("ZRANGE", keys.queues, 0, -1), ("DBSIZE",)])
-    queues = {text(name) for name in listed} if isinstance(listed, list) else set()
-    letters: dict[str, set[str]] = {}
-    if not isinstance(size, int) or size > MANY_KEYS:
-        return sorted(queues), letters
-    for key in (yield from scan(scope, None, of="stream", count=_SCANNED)):
-        kind, _, rest = key[len(keys.project) + 1 :].partition(":")
-        name, colon, last = rest.partition(":")
-        # Other programs' keys: not UTF-8, or with more parts.
-        if ":" in last or not stats.is_text(key):
-            continue
-        if kind == "q":
-            queues.add(unescape(name))
-        elif kind == "dlq" and colon:
-            letters.setdefault(unescape(name), set()).add(unescape(last))
-    return sorted(queues), letters
 
 
 def _strays(

@@ -56,13 +56,14 @@ class Levels(Record):
 _NEVER = float("inf")
 # Figures of each queue, of events, and of the server; then states without a figure.
 _QUEUES = {
-    # Seed 004: in multiples of the bound, tasks, seconds, tasks.
+    # Seed 004: in multiples of the bound, tasks, seconds, tasks; the last three in tasks.
     "stream_length": Levels(2, 5),
     "pending": Levels(50, 200),
     "idle": Levels(300, 900),
     "lag": Levels(100, 500),
     # In seconds, as long as a task that was taken may be idle.
     "starving": Levels(300, 900),
+    "no_worker": Levels(0, None),
     "dead_letters": Levels(0, None),
     "dead_worker": Levels(0, None),
 }

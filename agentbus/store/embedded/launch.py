@@ -13,7 +13,8 @@ import os
 import time
 
 from agentbus.core.errors import BackendUnavailable, ConfigError
-from agentbus.core.settings import home, own_directory, server_directory, socket_path
+from agentbus.core.settings import home, server_directory, socket_path
+from agentbus.core.settings_check import own_directory
 from agentbus.store.embedded import binary
 
 _TRIES = 3

@@ -1,7 +1,8 @@
 #!lua flags=allow-oom
 -- Advances an agent's cursors; they never move back.
 -- KEYS: heard, agents, cursors
--- ARGV: agent, id, ordinal of that id ('' if unknown), then for each cursor its field in `heard`
+-- ARGV: agent, id, ordinal of that id ('' if unknown), ms to keep the cursors ('': without end), then for each cursor
+--       its field in `heard`
 -- Returns: how many cursors moved
 --@include ids
 local moved = 0
@@ -9,10 +10,11 @@ for i = 3, #KEYS do
   local at = redis.call('GET', KEYS[i])
   if not at or newer(ARGV[2], at) then
     redis.call('SET', KEYS[i], ARGV[2])
+    if ARGV[4] ~= '' then redis.call('PEXPIRE', KEYS[i], ARGV[4]) end
     if ARGV[3] == '' then
-      redis.call('HDEL', KEYS[1], ARGV[i + 1])
+      redis.call('HDEL', KEYS[1], ARGV[i + 2])
     else
-      redis.call('HSET', KEYS[1], ARGV[i + 1], ARGV[2] .. ' ' .. ARGV[3])
+      redis.call('HSET', KEYS[1], ARGV[i + 2], ARGV[2] .. ' ' .. ARGV[3])
     end
     moved = moved + 1
   end

@@ -1,37 +1,43 @@
 #!lua
--- Takes a flag, or renews this agent's hold of it.
--- KEYS: flag, done, fence, channel, agents, topics, once slot
--- ARGV: agent, TTL in ms ('' for none), 1 to take it from another agent, bound, token, flag's name, message
--- Returns: {'taken' | 'renewed' | 'held', value, fencing token, remaining TTL in ms (-1: none), channel's last id}
+-- Takes a flag, or renews a hold of it.
+-- KEYS: flag, done, failed, fence, channel, agents, topics, once slot
+-- ARGV: agent, TTL in ms ('' for none), 1 to take it from its holder, bound, token, flag's name, message,
+--       what to renew: 'own' (this agent's hold), 'none', or a fencing token (the hold that has it)
+-- Returns: {'taken' | 'renewed' | 'held', value, fencing token, remaining TTL in ms (-1: none), channel's last id},
+--          or {'over', value or '', '0', '-1', ''} if the hold with that fencing token has ended
 --@include once
 --@include say
 --@include stream
 --@include hold
-local before = already(KEYS[7], ARGV[5])
+local before = already(KEYS[8], ARGV[5])
 if before then return before end
 local value = redis.call('GET', KEYS[1])
 local function outcome(what)
-  return { what, redis.call('GET', KEYS[1]), redis.call('GET', KEYS[3]) or '0',
-    tostring(redis.call('PTTL', KEYS[1])), stream(KEYS[4])['last-generated-id'] }
+  return { what, redis.call('GET', KEYS[1]), redis.call('GET', KEYS[4]) or '0',
+    tostring(redis.call('PTTL', KEYS[1])), stream(KEYS[5])['last-generated-id'] }
 end
-if value and holder(value) == ARGV[1] then
+local by_token = string.find(ARGV[8], '^%d+$')
+local renews = value and ARGV[8] == 'own' and holder(value) == ARGV[1]
+if by_token then renews = value and redis.call('GET', KEYS[4]) == ARGV[8] end
+if renews then
   if ARGV[2] ~= '' then
     -- A notice only when the TTL is new: awaiters must not take the expiry for another program's change.
     if redis.call('PTTL', KEYS[1]) == -1 then
-      say(KEYS[4], KEYS[5], KEYS[6], ARGV[4], ARGV[1], 'renewed ' .. ARGV[6], 'coordination',
+      say(KEYS[5], KEYS[6], KEYS[7], ARGV[4], ARGV[1], 'renewed ' .. ARGV[6], 'coordination',
         'event', 'renewed', 'flag', ARGV[6])
     end
     redis.call('PEXPIRE', KEYS[1], ARGV[2])
   end
   return outcome('renewed')
 end
+if by_token then return { 'over', value or '', '0', '-1', '' } end
 if value and ARGV[3] ~= '1' then return outcome('held') end
-local fence = tostring(redis.call('INCR', KEYS[3]))
+local fence = tostring(redis.call('INCR', KEYS[4]))
 if value then
-  say(KEYS[4], KEYS[5], KEYS[6], ARGV[4], ARGV[1], ARGV[7], 'coordination',
+  say(KEYS[5], KEYS[6], KEYS[7], ARGV[4], ARGV[1], ARGV[7], 'coordination',
     'event', 'announced', 'flag', ARGV[6], 'token', fence, 'forced_from', holder(value))
 else
-  say(KEYS[4], KEYS[5], KEYS[6], ARGV[4], ARGV[1], ARGV[7], 'coordination',
+  say(KEYS[5], KEYS[6], KEYS[7], ARGV[4], ARGV[1], ARGV[7], 'coordination',
     'event', 'announced', 'flag', ARGV[6], 'token', fence)
 end
 local mine = ARGV[1] .. ' @ ' .. now()
@@ -40,5 +46,5 @@ if ARGV[2] == '' then
 else
   redis.call('SET', KEYS[1], mine, 'PX', ARGV[2])
 end
-redis.call('DEL', KEYS[2])
-return keep(KEYS[7], ARGV[5], outcome('taken'))
+redis.call('DEL', KEYS[2], KEYS[3])
+return keep(KEYS[8], ARGV[5], outcome('taken'))

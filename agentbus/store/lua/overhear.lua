@@ -3,12 +3,14 @@
 -- KEYS: channel, heard, one cursor for each topic (or the one cursor of all topics)
 -- ARGV: start ('' = after the cursors, else the id to start from, inclusive), limit, most entries to
 --       examine, agent to leave out ('' for none), then for each cursor: its field in `heard`, its topic
---       ('' for all)
+--       ('' for all), the id to start after if the cursor does not exist ('': none is known)
 -- Returns: {'entries', entries, examined id ('' if there were none), 1 if there may be more, missed entries,
 --          ordinal of the entry before the first examined one (-1: unknown), channel's last id, how many entries
 --          were examined up to each of those returned, and in all},
---          {'bad', cursor key, value}, or {'ahead', cursor key, value, channel's last id}
+--          {'arrive'} if a cursor does not exist and no id was given for it, {'bad', cursor key, value},
+--          or {'ahead', cursor key, value, channel's last id}
 --@include ids
+--@include about
 --@include stream
 local start, limit, most, omit = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4]
 local info = stream(KEYS[1])
@@ -17,10 +19,12 @@ local trimmed = info['entries-added'] - info['length']
 
 local wanted, from, ordinal, missed = {}, nil, nil, '0'
 for i = 3, #KEYS do
-  local field, topic = ARGV[5 + 2 * (i - 3)], ARGV[6 + 2 * (i - 3)]
+  local field, topic = ARGV[5 + 3 * (i - 3)], ARGV[6 + 3 * (i - 3)]
   local at = '0-0'
   if start == '' then
-    at = redis.call('GET', KEYS[i]) or at
+    local kept = redis.call('GET', KEYS[i])
+    at = kept or ARGV[7 + 3 * (i - 3)]
+    if not kept and at == '' then return { 'arrive' } end
     if not string.find(at, '^%d+%-%d+$') and not string.find(at, '^%d+$') then
       return { 'bad', KEYS[i], at }
     end
@@ -58,12 +62,8 @@ elseif newer(last, from) then
   entries = redis.call('XRANGE', KEYS[1], '(' .. from, '+', 'COUNT', most)
 end
 for _, entry in ipairs(entries) do
-  local id, fields = entry[1], entry[2]
-  local topic, agent = '', ''
-  for i = 1, #fields, 2 do
-    if fields[i] == 'topic' then topic = fields[i + 1] end
-    if fields[i] == 'agent_id' then agent = fields[i + 1] end
-  end
+  local id = entry[1]
+  local topic, agent = about(entry[2])
   local after = all or (topic ~= '' and wanted[topic])
   if after and (omit == '' or agent ~= omit) and newer(id, after) then
     if #found == limit then

@@ -4,7 +4,8 @@
 -- ARGV: queue, bound, 'refuse' or 'trim', dedup window in seconds, task id's suffix, token, how many tasks, then for
 --       each how many words follow at the end, which of the seen keys is its own (0: none), its ordering key
 --       ('': none), its fields and values
--- Returns: {'tasks', id, …}, whole task ids for those seen before; or {'full', length}
+-- Returns: {'tasks', id, …}, whole task ids for those seen before; or {'full', length, the group that
+--          has not finished the oldest ('' if none)}
 --@include once
 --@include ids
 --@include least
@@ -19,10 +20,12 @@ for i = 8, #KEYS do
   seen[i - 7] = call('GET', KEYS[i])
   if seen[i - 7] then fresh = fresh - 1 end
 end
-if fresh > 0 and not room(stream, bound, fresh, KEYS[7]) then
+local fits, blocking = true, ''
+if fresh > 0 then fits, blocking = room(stream, bound, fresh, KEYS[7]) end
+if not fits then
   if ARGV[3] ~= 'trim' then
     refused(KEYS[6], KEYS[3], 100000, ARGV[1], fresh)
-    return { 'full', call('XLEN', stream) }
+    return { 'full', call('XLEN', stream), blocking }
   end
   call('HINCRBY', KEYS[3], 'dropped', call('XTRIM', stream, 'MAXLEN', '=', math.max(0, bound - fresh)))
 end

@@ -9,13 +9,13 @@ folder=$1
 export AGENTBUS_AGENT
 
 say "waits for good tests"
-# A failed test does not satisfy the flag: this sleeps through the first round.
+# The tester only releases the flag after a failed test: this sleeps through the first round.
 tested=$(agentbus await test --timeout 60 --json)
 program=$(agentbus recall artifact)
 say "hears that $(field note "$tested") is good, and deploys it"
 
-# `hold` renews the flag for as long as the command runs, satisfies it if that succeeds, only
-# releases it otherwise, and ends with the command's code; 4 if another deploys for 30 s or more.
+# `hold` renews the flag for as long as the command runs, satisfies it if that succeeds, fails it
+# otherwise, and ends with the command's code; 4 if another deploys for 30 s or more.
 code=0
 agentbus hold deploy --ttl 20 --wait 30 -- sh -eu -c '
   mkdir -p "$2"

@@ -38,7 +38,7 @@ for round in 1 2 3; do
   say "FAILED: $report"
   # The full report is a note; the channel gets a summary.
   printf '%s' "$report" | agentbus jot test-report - --tag tests >/dev/null
-  # Given up, not satisfied: the deployer, who awaits this flag, waits on.
+  # Released, not failed: the next round tests again, and the deployer keeps waiting.
   agentbus release test >/dev/null
   agentbus speak "failed: $version" --topic tests >/dev/null
 done

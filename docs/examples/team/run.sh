@@ -73,16 +73,16 @@ done
 
 title 'What became of it'
 for id in $ids; do
-  # A task keeps its id on its way. Buried: exit 5.
+  # A task keeps its id on its way. Buried: exit 8.
   code=0
   result=$(agentbus result "$id" --wait "$patience" 2>"$logs/why") || code=$?
   case $code in
     0) printf '%s\n' "$result" ;;
-    5) sed -n "s/.*' was buried: /buried: /p" "$logs/why" ;;
+    8) sed -n "s/.*' was buried: /buried: /p" "$logs/why" ;;
     *) cat "$logs/why" >&2; exit "$code" ;;
   esac
 done
-agentbus result "$song" --wait "$patience" >/dev/null 2>&1 || [ $? -eq 5 ]
+agentbus result "$song" --wait "$patience" >/dev/null 2>&1 || [ $? -eq 8 ]
 agentbus dlq list incoming --group router | sed 's/.* Bury: /buried: /'
 
 title 'The order in which the builder worked'

@@ -1,0 +1,148 @@
+"""The projects on a server: which there are, and whether one exists."""
+
+from __future__ import annotations
+
+from agentbus.admin.project import MANY_KEYS
+from agentbus.core import names
+from agentbus.core.errors import InvalidName, NotFound
+from agentbus.core.keys import Keys
+from agentbus.core.record import Record
+from agentbus.core.stream import id_time, text
+from agentbus.store.scan import scan
+from agentbus.store.steps import Batch, Command, ServerReply, floor
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+    from agentbus.store.scope import Scope
+    from agentbus.store.steps import Op
+
+# A server with more keys is not searched to the end, so that the answer comes in a second or two.
+_MOST, _SCANNED = 1_000_000, 10_000
+# Each project that this package has written to has one of these keys.
+_MARKS = (":agents", ":beat", ":ch:main", ":metrics", ":queues")
+_MARKS_IN_KEYS = tuple(mark.encode() for mark in _MARKS)
+# Matches these, and neither dedup keys, nor results, nor tokens, of which there may be many.
+_PATTERN = "*:[abcmq]*"
+_AT_ONCE = 100
+_YEAR_9999 = 253_000_000_000
+
+
+class Project(Record):
+    """A project on the server; what this user of the server may not read is None.
+
+    `queues` counts those that AgentBus has published to. `last_activity` is in unix seconds: when an agent
+    was seen, a message was spoken, a worker had its last heartbeat, or counts were reported.
+    """
+
+    project: str
+    agents: int | None
+    queues: int | None
+    last_activity: float | None
+
+
+class Projects(Record):
+    """The projects that were found on a server, most recently active first.
+
+    `left_out` is about how many keys were not examined since the server has too many. On a cluster
+    (`one_shard`), they are the projects on the shard of the bus's own project.
+    """
+
+    projects: Sequence[Project]
+    left_out: int
+    one_shard: bool
+
+
+def listed(scope: Scope, *, one_shard: bool = False, most: int = _MOST) -> Op[Projects]:
+    """Return the projects on the server, after about `most` of its keys were examined."""
+    yield floor()
+    size = yield Command("DBSIZE")
+    found: set[str] = set()
+    examined, cursor = 0, b"0"
+    while True:
+        cursor, page = yield Command("SCAN", cursor, "MATCH", _PATTERN, "COUNT", _SCANNED)
+        found.update(filter(None, map(_project_of, page)))
+        examined += _SCANNED
+        if int(cursor) == 0 or examined >= most:
+            break
+    projects: list[Project] = []
+    for at in range(0, len(found), _AT_ONCE):
+        projects += yield from _described(sorted(found)[at : at + _AT_ONCE])
+    projects.sort(key=lambda one: (-(one.last_activity or 0.0), one.project))
+    left_out = max(1, size - examined) if int(cursor) else 0
+    return Projects(tuple(projects), left_out, one_shard)
+
+
+def exists(scope: Scope) -> Op[bool]:
+    """Return whether the project has any key.
+
+    On a server with more than 100,000 keys, those that only other programs have written do not count.
+    """
+    yield floor()
+    marks = [f"{scope.keys.project}{mark}" for mark in _MARKS]
+    there, size = yield Batch([("EXISTS", *marks), ("DBSIZE",)])
+    if there or not isinstance(size, int) or size > MANY_KEYS:
+        return bool(there)
+    return any(map(scope.keys.kind, (yield from scan(scope, None))))
+
+
+def missing(project: str, found: Projects) -> NotFound:
+    """Return the error for a project that does not exist, which names the nearest of those that do."""
+    from agentbus.core.validate import closest
+
+    near = closest(project, [one.project for one in found.projects])
+    advice = f"the nearest there: {near}" if near else "the server has no project"
+    return NotFound(
+        f"there is no project {project!r}",
+        hint=f"{advice}; bus.projects() returns all",
+        shell_hint=f"{advice}; see 'agentbus projects', and 'agentbus whoami' for where the name is from",
+    )
+
+
+def _project_of(key: bytes) -> str | None:
+    if not key.endswith(_MARKS_IN_KEYS):
+        return None
+    mark = next(mark for mark in _MARKS_IN_KEYS if key.endswith(mark))
+    try:
+        return names.project(key.removesuffix(mark).decode("utf-8", "surrogateescape"))
+    except InvalidName:
+        return None
+
+
+def _described(found: Sequence[str]) -> Op[list[Project]]:
+    wanted: list[tuple[str | int, ...]] = []
+    for keys in map(Keys, found):
+        wanted += [
+            ("ZCARD", keys.agents),
+            ("ZCARD", keys.queues),
+            ("ZREVRANGE", keys.agents, 0, 0, "WITHSCORES"),
+            ("ZREVRANGE", keys.beats, 0, 0, "WITHSCORES"),
+            ("XREVRANGE", keys.channel, "+", "-", "COUNT", 1),
+            ("XREVRANGE", keys.metrics, "+", "-", "COUNT", 1),
+        ]
+    replies = yield Batch(wanted)
+    each = len(wanted) // len(found)
+    by_project = {name: replies[at * each : (at + 1) * each] for at, name in enumerate(found)}
+    # Other programs have keys of such names, too, but of other types.
+    return [_project(name, mine) for name, mine in by_project.items() if any(map(_is_ours, mine))]
+
+
+def _is_ours(reply: Any) -> bool:
+    return reply.code == "NOPERM" if isinstance(reply, ServerReply) else bool(reply)
+
+
+def _project(name: str, replies: Sequence[Any]) -> Project:
+    agents, queues, *newest = replies
+    seen, beat, spoken, counted = (one if isinstance(one, list) else [] for one in newest)
+    times = [id_time(text(entry[0])) for entry in (*spoken, *counted)]
+    times += [float(score) for score in seen[1:]]
+    times += [float(score) / 1000 for score in beat[1:]]
+    return Project(
+        name,
+        agents if isinstance(agents, int) else None,
+        queues if isinstance(queues, int) else None,
+        # Another program may have written any score, and any id.
+        max((one for one in times if 0 < one < _YEAR_9999), default=None),
+    )

@@ -1,0 +1,70 @@
+"""Records who waits for which flag, so that others can see it."""
+
+from __future__ import annotations
+
+from agentbus.core.record import Record
+from agentbus.core.stream import is_number, text
+from agentbus.store.steps import Batch, LinkDown, OptionalScript, ServerReply
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from agentbus.store.scope import Scope
+    from agentbus.store.steps import Op
+
+# Seconds between two renewals of a record, and ms after which it expires without them.
+_RENEWED = 10.0
+_KEPT_MS = 30_000
+
+
+class Waiter(Record):
+    """An agent that waits until a flag is in a state, `since` a unix time."""
+
+    flag: str
+    until: str
+    agent_id: str
+    since: float
+
+
+class Waiting:
+    """The record of one wait for flags. No failure matters: nothing depends on the record."""
+
+    def __init__(self, scope: Scope, flags: Sequence[str], until: str) -> None:
+        self._scope = scope
+        about = f"{until}\n{scope.agent}\n{round(scope.now() * 1000)}\n{scope.token()}"
+        self._records = [f"{flag}\n{about}" for flag in flags]
+        self._renewed = float("-inf")
+
+    def renew(self) -> Op[None]:
+        """Write the record if that is due."""
+        if self._scope.monotonic() - self._renewed >= _RENEWED:
+            self._renewed = self._scope.monotonic()
+            yield from self._write(_KEPT_MS)
+
+    def end(self) -> Op[None]:
+        """Delete the record if there is one."""
+        if self._renewed > float("-inf"):
+            yield from self._write(0)
+
+    def _write(self, kept: int) -> Op[None]:
+        try:
+            yield OptionalScript("waiting", (self._scope.keys.waiting,), (kept, *self._records))
+        except (LinkDown, ServerReply):
+            return
+
+
+def waiters(scope: Scope) -> Op[list[Waiter]]:
+    """Return who waits for which flag, by flag and time."""
+    time, records = yield Batch([("TIME",), ("ZRANGE", scope.keys.waiting, 0, -1, "WITHSCORES")])
+    if not isinstance(records, list):
+        return []
+    now = int(time[0]) * 1000
+    found = []
+    for record, until in zip(records[::2], records[1::2], strict=True):
+        parts = text(record).split("\n")
+        # Another program may have written anything.
+        if float(until) > now and len(parts) == 5 and is_number(parts[3]):
+            flag, state, agent, since, _ = parts
+            found.append(Waiter(flag, state, agent, int(since) / 1000))
+    return sorted(found, key=lambda one: (one.flag, one.since))

@@ -1,0 +1,59 @@
+"""Names an agent that was given no name: after its CI job, or else after its POSIX session."""
+
+from __future__ import annotations
+
+import os
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+# For each CI system: the variables that tell one of its jobs from all others, of which the first must be
+# set, and those that hold the job's name. The legs of a matrix of GitHub differ by their runners alone.
+_CI_SYSTEMS = (
+    (("GITHUB_RUN_ID", "GITHUB_RUN_ATTEMPT", "GITHUB_JOB", "RUNNER_NAME"), ("GITHUB_JOB",)),
+    (("CI_JOB_ID",), ("CI_JOB_NAME",)),
+    (("BUILDKITE_JOB_ID",), ("BUILDKITE_STEP_KEY", "BUILDKITE_LABEL")),
+    (("BUILD_TAG", "NODE_NAME", "EXECUTOR_NUMBER"), ("JOB_BASE_NAME", "JOB_NAME")),
+)
+_LONGEST_JOB = 24
+_LETTERS = "abcdefghijklmnopqrstuvwxyz"
+
+
+def default(environment: Mapping[str, str]) -> tuple[str, str, str]:
+    """Return a name, its source, and what the names of its peers begin with ('' if it has none).
+
+    In a CI job: `ci-<job>-<6 letters>`, the same in all its processes, from a variable. Else
+    `user@host~SID`, which a POSIX session has for itself: a terminal, a cron job, an ssh command. The peers
+    of a session are those of the same user and host.
+    """
+    for identity, names in _CI_SYSTEMS:
+        if environment.get(identity[0]):
+            return _of_job(environment, identity, names), identity[0], ""
+    user = environment.get("LOGNAME") or environment.get("USER")
+    if not user:
+        user = "root" if os.getuid() == 0 else _user_name(os.getuid())
+    peers = f"{user}@{os.uname().nodename}~"
+    return f"{peers}{os.getsid(0)}", "default", peers
+
+
+def _of_job(
+    environment: Mapping[str, str], identity: tuple[str, ...], names: tuple[str, ...]
+) -> str:
+    import hashlib
+
+    parts = [environment.get(variable, "") for variable in identity]
+    number = int.from_bytes(hashlib.sha256("\n".join(parts).encode()).digest()[:8], "big")
+    letters = "".join(_LETTERS[number // 26**place % 26] for place in range(6))
+    job = next(filter(None, map(environment.get, names)), "job")
+    kept = "".join(c if c.isascii() and (c.isalnum() or c in "_.-") else "-" for c in job)
+    return f"ci-{kept[:_LONGEST_JOB].strip('-') or 'job'}-{letters}"
+
+
+def _user_name(number: int) -> str:
+    import pwd
+
+    try:
+        return pwd.getpwuid(number).pw_name
+    except KeyError:
+        return f"uid-{number}"

@@ -1,0 +1,100 @@
+"""A task to be published: a payload in its envelope."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from agentbus.core import context, names
+from agentbus.core.errors import InvalidPayload, UsageError
+from agentbus.core.record import Record
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+MOST_ATTEMPTS = 1000
+# How far ahead a task may be due, or expire, in seconds.
+LONGEST = 400 * 86_400.0
+
+
+class Task(Record):
+    """A payload in its envelope. Empty fields are not stored.
+
+    `key` is for dedup; tasks with the same `ordering_key` run in order; `reply_to` is the queue, and
+    `webhook` the URL, that gets the outcome. `traceparent` is W3C Trace Context's; `headers` are the user's
+    own, text to text; `created_at` is in unix seconds. `trail` lists the agents that it passed, as recorded
+    by routers. `attempts` is the maximum number of its runs, in place of the worker's. `expires` seconds
+    after its publication it is not run any more, but buried.
+    """
+
+    payload: Any
+    key: str | None = None
+    priority: str | None = None
+    topic: str | None = None
+    correlation_id: str | None = None
+    causation_id: str | None = None
+    reply_to: str | None = None
+    webhook: str | None = None
+    headers: Mapping[str, str] | None = None
+    ordering_key: str | None = None
+    traceparent: str | None = None
+    source: str | None = None
+    tenant: str | None = None
+    created_at: float | None = None
+    trail: Sequence[Any] | None = None
+    attempts: int | None = None
+    expires: float | None = None
+
+    def filling(self, item: object) -> Task:
+        """Return a payload in this envelope, or a `Task` with what it leaves empty from this one."""
+        if not isinstance(item, Task):
+            return self.__replace__(payload=item)
+        own = {name: getattr(item, name) for name in Task.__match_args__}
+        own = {name: value for name, value in own.items() if value is not None}
+        return self.__replace__(**{**own, "payload": item.payload})
+
+
+def check(task: Task) -> None:
+    """Raise `InvalidPayload` or `UsageError` for a field that is not as it must be."""
+    for what in ("key", "reply_to", "ordering_key", "topic"):
+        value = getattr(task, what)
+        if value is not None:
+            names.name(what.replace("_", " "), value)
+    for what in ("correlation_id", "causation_id", "source", "tenant", "webhook"):
+        value = getattr(task, what)
+        if value is not None and not isinstance(value, str):
+            raise InvalidPayload(f"the {what} is a {type(value).__name__}", hint="give it as text")
+    if task.traceparent is not None and not context.is_traceparent(task.traceparent):
+        raise InvalidPayload(
+            f"{task.traceparent!a} is not a traceparent",
+            hint="write it as W3C Trace Context does: 00-<32 hex digits>-<16 hex digits>-01",
+        )
+    if task.webhook is not None:
+        from agentbus.queues import webhook_url
+
+        webhook_url.target(task.webhook)
+    if task.trail is not None and not isinstance(task.trail, (list, tuple)):
+        raise InvalidPayload(f"the trail is a {type(task.trail).__name__}", hint="give a list")
+    headers = task.headers
+    if headers is not None and not hasattr(headers, "items"):
+        raise InvalidPayload(f"the headers are a {type(headers).__name__}", hint="give a dict")
+    if headers is not None and not all(
+        isinstance(part, str) for pair in dict(headers).items() for part in pair
+    ):
+        raise InvalidPayload("a header is not text", hint="give text for its name and its value")
+    attempts, expires = task.attempts, task.expires
+    if attempts is not None and not (type(attempts) is int and 0 < attempts <= MOST_ATTEMPTS):
+        raise UsageError(
+            f"the attempts are {attempts!r}", hint=f"give a number from 1 to {MOST_ATTEMPTS}"
+        )
+    if expires is not None and not (type(expires) in (int, float) and 0 < expires <= LONGEST):
+        raise UsageError(
+            f"the time to expire is {expires!r}", hint="give seconds, above 0 and at most 400 days"
+        )
+
+
+def check_due(task: Task, seconds: float) -> None:
+    """Raise `UsageError` for a task that expires before it is due, in `seconds`."""
+    if task.expires is not None and task.expires <= seconds:
+        raise UsageError(
+            f"the task expires before it is due, in {seconds:g} s", hint="give it more time"
+        )

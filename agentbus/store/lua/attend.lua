@@ -1,0 +1,23 @@
+#!lua flags=allow-oom
+-- Records a session that uses an agent's name, and forgets names of sessions that were silent for long.
+-- KEYS: sessions, agents, heard, cursor
+-- ARGV: session (agent, host and number), shortest time between two records in ms, time to keep in ms,
+--       1 if the agent's name is that of the session, agent
+-- Returns: 1 if the record was written, 0 if the last one is recent or the project has not seen the agent
+if not redis.call('ZSCORE', KEYS[2], ARGV[5]) then return 0 end
+local time = redis.call('TIME')
+local at = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+local last = redis.call('ZSCORE', KEYS[1], ARGV[1])
+if last and at - tonumber(last) < tonumber(ARGV[2]) and tonumber(last) <= at then return 0 end
+redis.call('ZADD', KEYS[1], at, ARGV[1])
+redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', at - tonumber(ARGV[3]))
+redis.call('ZREMRANGEBYRANK', KEYS[1], 0, -10001)
+if ARGV[4] == '1' then redis.call('PEXPIRE', KEYS[4], ARGV[3]) end
+local silent = (at - tonumber(ARGV[3])) / 1000
+for _, agent in ipairs(redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', silent, 'LIMIT', 0, 100)) do
+  if string.find(agent, '@[^@]*~%d+$') then
+    redis.call('ZREM', KEYS[2], agent)
+    redis.call('HDEL', KEYS[3], (string.gsub(string.gsub(agent, '%%', '%%25'), ':', '%%3A')))
+  end
+end
+return 1

@@ -1,0 +1,30 @@
+#!lua flags=no-writes
+-- Counts the messages past a reader's cursors.
+-- KEYS: channel, one cursor for each topic (or the one cursor of all topics)
+-- ARGV: agent to leave out ('' for none), then for each cursor its topic ('' for all)
+-- Returns: {how many, id of the first ('' if none), channel's last id, how many entries it has ever had}
+--@include ids
+--@include about
+--@include stream
+local info = stream(KEYS[1])
+local after, from = {}, nil
+for i = 2, #KEYS do
+  local at = redis.call('GET', KEYS[i]) or '0-0'
+  after[ARGV[i]] = at
+  if not from or newer(from, at) then from = at end
+end
+local count, first = 0, ''
+repeat
+  local page = redis.call('XRANGE', KEYS[1], '(' .. from, '+', 'COUNT', 1000)
+  for _, entry in ipairs(page) do
+    local id = entry[1]
+    local topic, agent = about(entry[2])
+    local at = after[''] or (topic ~= '' and after[topic])
+    if at and newer(id, at) and (ARGV[1] == '' or agent ~= ARGV[1]) then
+      if count == 0 then first = id end
+      count = count + 1
+    end
+    from = id
+  end
+until #page < 1000
+return { count, first, info['last-generated-id'], info['entries-added'] }

@@ -1,0 +1,17 @@
+#!lua flags=allow-oom
+-- Records that an agent waits for flags, or that it no longer does; the record expires if it is not renewed.
+-- KEYS: waiting
+-- ARGV: ms to keep the record (0: delete it), then for each flag: flag, state, agent, unix ms, unique id; a line each
+-- Returns: how many records there are
+local time = redis.call('TIME')
+local at = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+for i = 2, #ARGV do
+  if ARGV[1] == '0' then
+    redis.call('ZREM', KEYS[1], ARGV[i])
+  else
+    redis.call('ZADD', KEYS[1], at + tonumber(ARGV[1]), ARGV[i])
+  end
+end
+redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', at)
+redis.call('ZREMRANGEBYRANK', KEYS[1], 0, -10001)
+return redis.call('ZCARD', KEYS[1])

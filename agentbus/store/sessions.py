@@ -1,0 +1,53 @@
+"""Records which POSIX session uses an agent's name, so that two sessions with one name are found."""
+
+from __future__ import annotations
+
+from agentbus.core.stream import is_number, text
+from agentbus.store.scope import ATTENDED
+from agentbus.store.steps import Batch
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import TypeVar
+
+    from agentbus.store.scope import Scope
+    from agentbus.store.steps import Op
+
+    T = TypeVar("T")
+
+
+def attending(scope: Scope, op: Op[T]) -> Op[T]:
+    """Run an operation, and record its session after its first answer if that is due."""
+    answered = False
+    try:
+        step = next(op)
+        while True:
+            try:
+                reply = yield step
+            except BaseException as failure:  # noqa: BLE001 (passed on to the operation)
+                step = op.throw(failure)
+                continue
+            if not answered:
+                answered = True
+                if scope.monotonic() - scope.attended >= ATTENDED:
+                    yield from scope.attend()
+            step = op.send(reply)
+    except StopIteration as end:
+        value: T = end.value
+        return value
+    finally:
+        op.close()
+
+
+def records(scope: Scope) -> Op[list[tuple[str, str, int, float]]]:
+    """Return each session: its agent, host, POSIX session id, and the unix time it was last seen."""
+    (reply,) = yield Batch([("ZRANGE", scope.keys.sessions, 0, -1, "WITHSCORES")])
+    if not isinstance(reply, list):
+        return []
+    found = []
+    for member, seen in zip(reply[::2], reply[1::2], strict=True):
+        parts = text(member).split("\n")
+        # Another program may have written anything.
+        if len(parts) == 3 and is_number(parts[2]):
+            found.append((parts[0], parts[1], int(parts[2]), float(seen) / 1000))
+    return found

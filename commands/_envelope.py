@@ -1,0 +1,82 @@
+"""Fills the envelope of the tasks that `publish` and `ask` send."""
+
+from __future__ import annotations
+
+import uuid
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from agentbus.commands._declare import Args, Param, seconds, whole
+from agentbus.core.context import is_traceparent
+from agentbus.core.settings import environment
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+def header(text: str) -> tuple[str, str]:
+    """Read `name=value`."""
+    name, equals, value = text.partition("=")
+    if not (name and equals):
+        raise ValueError(f"{text!r} is not a header: write it as name=value")
+    return name, value
+
+
+PARAMS = (
+    Param(
+        "--priority",
+        "The task's priority (normal, unless the queue's policy says otherwise).",
+        choices=("low", "normal", "high", "critical"),
+    ),
+    Param("--topic T", "What the task is about.", values="topic"),
+    Param("--source S", "Where it comes from."),
+    Param("--tenant T", "Whose it is."),
+    Param(
+        "--correlation-id ID",
+        "Id of the larger unit of work (that of the current task, else a new one).",
+    ),
+    Param("--traceparent T", "W3C trace context. [TRACEPARENT]"),
+    Param("--attempts N", "At most N runs, whatever the worker's --attempts are.", convert=whole),
+    Param("--expires S", "Do not run it after S seconds, but bury it.", convert=seconds),
+    Param("--header K=V", "A header. May be repeated.", convert=header, many=True),
+)
+
+
+def fields(args: Args, causation_id: str | None = None) -> dict[str, Any]:
+    """Return the fields of a `Task` by the options, and by the task that this program handles."""
+    around = environment()
+    cause = around.get("AGENTBUS_TASK_ID")
+    return {
+        "priority": args.priority,
+        "topic": args.topic,
+        "source": args.source,
+        "tenant": args.tenant,
+        "correlation_id": args.correlation_id
+        or around.get("AGENTBUS_CORRELATION_ID")
+        or cause
+        or str(uuid.uuid4()),
+        "causation_id": causation_id or cause,
+        "traceparent": args.traceparent or _trace(around),
+        "trail": _trail(around.get("AGENTBUS_TRAIL")),
+        "attempts": args.attempts,
+        "expires": args.expires,
+        "headers": dict(args.header) or None,
+    }
+
+
+def _trace(around: Mapping[str, str]) -> str | None:
+    """Return the trace of the environment; a malformed one is another program's mistake."""
+    found = (around.get("TRACEPARENT"), around.get("AGENTBUS_TRACEPARENT"))
+    return next(filter(is_traceparent, found), None)
+
+
+def _trail(text: str | None) -> Any:
+    """Return the agents that the current task passed; None if that is not JSON."""
+    if not text:
+        return None
+    try:
+        found = orjson.loads(text)
+    except ValueError:
+        return None
+    return found if isinstance(found, list) else None

@@ -1,0 +1,165 @@
+"""Runs a command in its own process group, for `hold`: in the foreground if stdin is a terminal."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import threading
+import time
+
+from agentbus.core.errors import AgentBusError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+_NOT_FOUND = 127
+_NOT_EXECUTABLE = 126
+# Seconds from the first signal to SIGKILL.
+_GRACE = 10.0
+# A zombie that no process reaps, and a process that the kernel cannot end, stay in their group.
+_LINGERS = 2.0
+_GLANCE = 0.02
+
+
+class CommandGroup:
+    """A command and the processes that it starts."""
+
+    def __init__(self) -> None:
+        # The first signal that was passed on.
+        self.signal: signal.Signals | None = None
+        self._id: int | None = None
+        self._early: list[int] = []
+        self._kill: threading.Timer | None = None
+
+    def run(self, command: Sequence[str], environment: Mapping[str, str]) -> int:
+        """Run the command to its end, and return its exit code, 128 + N after signal N.
+
+        Unless it succeeds, it returns when no process is left in the group. Raises `AgentBusError` if the
+        command cannot be run.
+        """
+        # If the parent process ignores it, the exit code cannot be read.
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        try:
+            process = subprocess.Popen(command, env=environment, process_group=0)
+        except FileNotFoundError:
+            raise _missing(command[0], "does not exist", _NOT_FOUND) from None
+        except (OSError, ValueError) as error:
+            raise _missing(command[0], f"cannot be run ({error})", _NOT_EXECUTABLE) from None
+        self._id = process.pid
+        for number in self._early:
+            self.send(number)
+        terminal = _Terminal()
+        terminal.lend(process.pid)
+        try:
+            code = _wait(process, terminal)
+            if self.signal is not None:
+                code = code or 128 + self.signal
+            if code:
+                self._end()
+        finally:
+            if self._kill is not None:
+                self._kill.cancel()
+            terminal.take_back()
+        return code
+
+    def send(self, number: int) -> None:
+        """Send a signal to the group, or as soon as it has started; after ten seconds, SIGKILL."""
+        self.signal = self.signal or signal.Signals(number)
+        if self._id is None:
+            self._early.append(number)
+            return
+        if self._kill is None:
+            self._kill = threading.Timer(_GRACE, _signal, (self._id, signal.SIGKILL))
+            self._kill.daemon = True
+            self._kill.start()
+        _signal(self._id, number)
+
+    def _end(self) -> None:
+        """Wait until the group is empty; whatever the command left behind is ended."""
+        assert self._id is not None
+        if self._kill is None and _signal(self._id, signal.SIGTERM):
+            _signal(self._id, signal.SIGCONT)
+        until = time.monotonic() + _GRACE
+        while _signal(self._id, 0):
+            if time.monotonic() > until + _LINGERS:
+                return
+            if time.monotonic() > until:
+                _signal(self._id, signal.SIGKILL)
+            # Nothing can be waited for: the processes that the command left behind are not our children.
+            time.sleep(_GLANCE)
+
+
+class _Terminal:
+    """The terminal on stdin, if this process is in its foreground."""
+
+    def __init__(self) -> None:
+        self._held = self._is_ours()
+        self._before: object = None
+
+    def lend(self, group: int) -> None:
+        """Put a process group into the foreground."""
+        if self._held:
+            # From the background, this process may change the foreground only if it ignores this.
+            self._before = signal.signal(signal.SIGTTOU, signal.SIG_IGN)
+            self._give(group)
+            # It may have tried to read before, and been stopped.
+            _signal(group, signal.SIGCONT)
+
+    def take_back(self) -> None:
+        """Put this process into the foreground again."""
+        if self._held:
+            self._give(os.getpgrp())
+            signal.signal(signal.SIGTTOU, self._before)  # type: ignore[arg-type]
+
+    def suspended(self, group: int) -> None:
+        """Stop this process, as the group was stopped from the terminal; then let both go on."""
+        if self._held:
+            self._give(os.getpgrp())
+            os.kill(os.getpid(), signal.SIGSTOP)
+            if self._is_ours():
+                self._give(group)
+            _signal(group, signal.SIGCONT)
+
+    def _is_ours(self) -> bool:
+        try:
+            return os.tcgetpgrp(0) == os.getpgrp()
+        except OSError:
+            # Stdin is not a terminal, or it is gone.
+            return False
+
+    def _give(self, group: int) -> None:
+        try:
+            os.tcsetpgrp(0, group)
+        except OSError:
+            # The terminal or the group is gone.
+            self._held = False
+
+
+def _wait(process: subprocess.Popen[bytes], terminal: _Terminal) -> int:
+    while True:
+        _, status = os.waitpid(process.pid, os.WUNTRACED)
+        if os.WIFSTOPPED(status):
+            terminal.suspended(process.pid)
+            continue
+        process.returncode = code = os.waitstatus_to_exitcode(status)
+        return code if code >= 0 else 128 - code
+
+
+def _signal(group: int, number: int) -> bool:
+    """Send a signal to a process group; return whether it has a process."""
+    try:
+        os.killpg(group, number)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        # macOS: the group has only a zombie.
+        return False
+    return True
+
+
+def _missing(command: str, why: str, code: int) -> AgentBusError:
+    error = AgentBusError(f"the command {command!r} {why}", hint="correct it")
+    error.exit_code = code
+    return error

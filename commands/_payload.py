@@ -1,0 +1,94 @@
+"""Reads typed payloads: exact JSON, or text, but nothing in between."""
+
+from __future__ import annotations
+
+from agentbus.commands._declare import Param
+from agentbus.core.errors import InvalidPayload
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, NoReturn
+
+TEXT = Param("--text", "Send the payload as text, even if it is JSON.")
+JSON = Param("--payload-json", "Send the payload as JSON, and refuse what is not.")
+
+# What may be a number that neither 64 bits nor a double hold exactly: a double keeps 15 digits.
+_SUSPECT = r"[0-9.]{16}|[0-9][eE]"
+# What nobody writes who does not mean a number.
+_NUMBER = r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]*)?"
+_CONSTANTS = ("NaN", "Infinity", "-Infinity")
+
+
+def read(text: str, *, as_text: bool = False, as_json: bool = False) -> Any:
+    """Return a payload's value: JSON if it is that exactly, else text unless it begins like JSON.
+
+    Raises `InvalidPayload` for `{bad`, `NaN`, `1e400` and a number of 23 digits, which others could take
+    for either.
+    """
+    if as_text:
+        return text
+    try:
+        return _exact(text)
+    except _Inexact as error:
+        what = f"the payload holds the number {error}, which would lose digits as JSON"
+        cure = "write the number in quotes"
+    except ValueError as error:
+        if not (as_json or _begins_like_json(text)):
+            return text
+        what = "is not JSON" if as_json else "begins like JSON, and is not JSON"
+        what, cure = f"the payload {what} ({error})", "correct it"
+    raise InvalidPayload(what, hint=cure if as_json else f"{cure}, or send it as text by --text")
+
+
+def json_or_text(text: str) -> Any:
+    """Return JSON if a text is JSON exactly, otherwise the text itself."""
+    try:
+        return _exact(text)
+    except ValueError:
+        return text
+
+
+class _Inexact(ValueError):
+    """Raised for a number that would lose digits."""
+
+
+def _exact(text: str) -> Any:
+    # Here and below: the help of all verbs imports this module, and needs none of it.
+    import re
+
+    import orjson
+
+    value = orjson.loads(text)
+    if re.search(_SUSPECT, text):
+        import json
+
+        json.loads(text, parse_int=_whole, parse_float=_decimal, parse_constant=_inexact)
+    return value
+
+
+def _whole(digits: str) -> None:
+    if len(digits) > 20 or not -(2**63) <= int(digits) < 2**64:
+        _inexact(digits)
+
+
+def _decimal(digits: str) -> None:
+    from decimal import Decimal, InvalidOperation
+
+    try:
+        exact = Decimal(digits) == Decimal(repr(float(digits)))
+    except InvalidOperation:
+        exact = False
+    if not exact:
+        _inexact(digits)
+
+
+def _inexact(digits: str) -> NoReturn:
+    raise _Inexact(digits if len(digits) <= 40 else f"{digits[:37]}...")
+
+
+def _begins_like_json(text: str) -> bool:
+    import re
+
+    found = text.strip(" \t\r\n\ufeff")
+    begun = found[:1] in ("{", "[", '"') or found in _CONSTANTS
+    return begun or re.fullmatch(_NUMBER, found) is not None

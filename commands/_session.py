@@ -1,0 +1,45 @@
+"""Warns an agent whose name is that of its POSIX session, and will end with it."""
+
+from __future__ import annotations
+
+import os
+import time
+
+from agentbus.core.settings import state_directory
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from agentbus.commands._declare import Call
+
+# A session's number is used again; what was said so long ago was said to another one.
+_KEPT = 7 * 86_400
+
+
+def warn(call: Call) -> None:
+    """Warn once in each session that has no terminal: there, each command may run in a new session."""
+    if not any(map(os.isatty, range(3))) and _is_first():
+        call.out.warn(
+            f"the name {call.settings.agent} ends with this session; set AGENTBUS_AGENT for a lasting one"
+        )
+
+
+def _is_first() -> bool:
+    folder = os.path.join(state_directory(), "told")
+    path = os.path.join(folder, str(os.getsid(0)))
+    try:
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        _prune(folder)
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+    except FileExistsError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def _prune(folder: str) -> None:
+    with os.scandir(folder) as found:
+        old = time.time() - _KEPT
+        for file in found:
+            if file.stat(follow_symlinks=False).st_mtime < old:
+                os.unlink(file.path)

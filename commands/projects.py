@@ -1,0 +1,58 @@
+"""projects: list the projects on the server."""
+
+from __future__ import annotations
+
+import time
+
+from agentbus.commands import _format, _values
+from agentbus.commands._declare import Call, Verb
+from agentbus.core.clock import rfc3339
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from agentbus.admin.projects import Project
+
+VERB = Verb(
+    "projects",
+    "List the projects on the server.",
+    text="Prints a line for each project, the most recently active first: how many agents and queues it"
+    " has, and the time since anything happened in it. What another user of the server may read"
+    " alone is shown as -. On a server with over a million keys projects may be missing, which"
+    " stderr reports. JSON: project, agents, queues, last_activity.",
+    examples=("agentbus projects", "agentbus projects --json"),
+)
+
+
+def run(call: Call) -> None:
+    """Print the projects, and report what was left out."""
+    found, now = call.bus.projects(), time.time()
+
+    def since(one: Project) -> str:
+        return "-" if one.last_activity is None else f"{_format.age(now - one.last_activity)} ago"
+
+    columns: dict[str, Callable[[Project], str]] = {
+        "PROJECT": lambda one: one.project,
+        "AGENTS": lambda one: _number(one.agents),
+        "QUEUES": lambda one: _number(one.queues),
+        "LAST ACTIVITY": since,
+    }
+    _format.show(call.out, found.projects, columns, _fields, left=1)
+    if found.left_out:
+        call.out.warn(
+            f"about {found.left_out} keys were not examined, since the server has too many:"
+            " projects may be missing here"
+        )
+    if found.one_shard:
+        call.out.warn(f"only the projects on the shard of {call.bus.project} are listed")
+
+
+def _number(found: int | None) -> str:
+    return "-" if found is None else str(found)
+
+
+def _fields(one: Project) -> dict[str, object]:
+    last = one.last_activity
+    at = None if last is None else rfc3339(last, milliseconds=True)
+    return _values.fields(one) | {"last_activity": at}

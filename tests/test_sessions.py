@@ -1,0 +1,285 @@
+"""Agents without a name: each POSIX session is one, and may end what its peers have begun."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given, strategies as st
+
+import agentbus
+from agentbus.core import agent_name, names
+from agentbus.store.scope import NAMES_KEPT
+from agentbus.store.sessions import records
+from agentbus.store.steps import Command, one_step
+from tests.servers import Shell, program
+
+GITHUB = {
+    "GITHUB_RUN_ID": "77",
+    "GITHUB_RUN_ATTEMPT": "1",
+    "GITHUB_JOB": "unit tests",
+    "RUNNER_NAME": "runner 3",
+}
+
+
+@pytest.fixture
+def shell(real_shell: Shell) -> Shell:
+    """A shell whose agent has no name."""
+    del real_shell.environment["AGENTBUS_AGENT"]
+    return real_shell
+
+
+@pytest.fixture
+def bus(real_url: str, project: str):
+    with agentbus.connect(real_url, project=project, agent="watcher") as opened:
+        yield opened
+
+
+def session(shell: Shell, *argv: str) -> subprocess.CompletedProcess[str]:
+    """Run a verb in a POSIX session of its own."""
+    return subprocess.run(
+        [program(), *argv],
+        env=shell.environment,
+        capture_output=True,
+        stdin=subprocess.DEVNULL,
+        text=True,
+        timeout=60,
+        check=False,
+        start_new_session=True,
+    )
+
+
+# -- names --
+
+
+def test_the_name_is_that_of_the_posix_session(shell):
+    found = json.loads(session(shell, "whoami", "--json").stdout)
+    mine = shell.records("whoami")[0]
+
+    user, _, place = found["agent"].partition("@")
+    assert place.startswith(f"{os.uname().nodename}~")
+    assert (mine["agent"], user) == (f"{user}@{os.uname().nodename}~{os.getsid(0)}", user)
+    assert found["agent"] != mine["agent"]
+    assert found["sources"]["agent"] == "default"
+
+
+def test_two_processes_of_one_session_are_one_agent(shell):
+    assert shell.records("whoami") == shell.records("whoami")
+
+
+@pytest.mark.parametrize(
+    ("variables", "begins", "source"),
+    [
+        (GITHUB, "ci-unit-tests-", "GITHUB_RUN_ID"),
+        ({"CI_JOB_ID": "9", "CI_JOB_NAME": "build"}, "ci-build-", "CI_JOB_ID"),
+        (
+            {"BUILDKITE_JOB_ID": "x", "BUILDKITE_LABEL": ":go: test"},
+            "ci-go--test-",
+            "BUILDKITE_JOB_ID",
+        ),
+        ({"BUILD_TAG": "t", "NODE_NAME": "n", "EXECUTOR_NUMBER": "0"}, "ci-job-", "BUILD_TAG"),
+    ],
+)
+def test_a_ci_job_has_a_name_of_its_own(shell, variables, begins, source):
+    (found,) = shell.records("whoami", env=variables)
+
+    assert found["agent"].startswith(begins)
+    assert len(found["agent"]) == len(begins) + 6
+    assert found["sources"]["agent"] == source
+
+
+@pytest.mark.parametrize("variable", list(GITHUB))
+def test_each_leg_and_attempt_of_a_ci_job_has_another_name(variable):
+    first, _, _ = agent_name.default(GITHUB)
+
+    assert agent_name.default({**GITHUB, variable: "other"})[0] != first
+    assert agent_name.default(dict(GITHUB))[0] == first
+
+
+@given(st.text(max_size=300))
+def test_whatever_a_ci_job_is_called_its_name_is_valid(job):
+    found, _, _ = agent_name.default({"CI_JOB_ID": "1", "CI_JOB_NAME": job})
+
+    assert names.name("agent", found) == found
+    assert len(found) <= 40
+
+
+def test_a_name_that_was_given_comes_first(shell):
+    assert shell.records("whoami", env={**GITHUB, "AGENTBUS_AGENT": "ada"})[0]["agent"] == "ada"
+
+
+# -- holds --
+
+
+def test_two_sessions_exclude_each_other(shell, bus):
+    assert session(shell, "announce", "deploy").returncode == 0
+
+    done = session(shell, "announce", "deploy")
+
+    assert (done.returncode, done.stdout) == (4, "")
+    assert session(shell, "hold", "deploy", "--", "true").returncode == 4
+
+
+@pytest.mark.parametrize(
+    ("verb", "state"), [("satisfy", "satisfied"), ("fail", "failed"), ("release", "free")]
+)
+def test_a_later_session_ends_what_an_earlier_one_announced(shell, bus, verb, state):
+    assert session(shell, "announce", "deploy").returncode == 0
+
+    assert session(shell, verb, "deploy").returncode == 0
+
+    assert {found.flag: found.state for found in bus.flags()}.get("deploy", "free") == state
+
+
+@pytest.mark.parametrize("verb", ["satisfy", "fail", "release"])
+@pytest.mark.parametrize("holder", ["ada", "{peer}x", "{user}@elsewhere~1", "{user}@{host}"])
+def test_a_session_ends_no_hold_of_a_named_agent_or_of_another_host(shell, bus, verb, holder):
+    mine = shell.records("whoami")[0]["agent"]
+    user, host = mine.partition("@")[0], os.uname().nodename
+    held = holder.format(peer=mine, user=user, host=host)
+    shell.ok("announce", "deploy", "--agent", held)
+
+    assert session(shell, verb, "deploy").returncode == 4
+
+
+def test_a_named_agent_ends_no_hold_of_a_session(shell, bus):
+    assert session(shell, "announce", "deploy").returncode == 0
+
+    assert shell.run("satisfy", "deploy", "--agent", "ada").returncode == 4
+
+
+# -- cursors --
+
+
+def test_each_session_hears_everything(shell, bus):
+    bus.speak("hello")
+
+    first, second = (session(shell, "overhear") for _ in range(2))
+
+    assert "hello" in first.stdout
+    assert first.stdout == second.stdout
+
+
+def test_others_are_not_hidden_from_a_session(shell):
+    assert session(shell, "speak", "hello").returncode == 0
+
+    assert "hello" in session(shell, "overhear", "--others").stdout
+
+
+def test_the_cursor_of_a_session_expires_and_that_of_a_named_agent_does_not(shell, bus):
+    bus.speak("hello")
+    shell.ok("overhear")
+    shell.ok("overhear", "--agent", "ada")
+    keys = bus.scope.keys
+    mine = shell.records("whoami")[0]["agent"]
+
+    left = [bus.runner.run(one_step(Command("TTL", keys.cursor(who)))) for who in (mine, "ada")]
+
+    assert NAMES_KEPT - 60 < left[0] <= NAMES_KEPT
+    assert left[1] == -1
+
+
+@pytest.mark.parametrize("verb", [("announce", "deploy"), ("overhear",)])
+def test_a_session_without_a_terminal_is_told_once_that_its_name_ends(shell, verb):
+    command = f"{program()} {' '.join(verb)}; {program()} {' '.join(verb)}"
+    done = subprocess.run(
+        ["sh", "-c", command],
+        env=shell.environment,
+        capture_output=True,
+        stdin=subprocess.DEVNULL,
+        text=True,
+        timeout=60,
+        check=True,
+        start_new_session=True,
+    )
+
+    assert done.stderr.count("ends with this session; set AGENTBUS_AGENT") == 1
+
+
+@pytest.mark.parametrize(
+    "verb",
+    [
+        ("announce", "deploy", "--ttl", "60"),
+        ("overhear", "--peek"),
+        ("overhear", "--last", "1"),
+        ("overhear", "--agent", "ada"),
+        ("speak", "hi"),
+    ],
+)
+def test_who_leaves_nothing_behind_is_told_nothing(shell, verb):
+    assert session(shell, *verb).stderr == ""
+
+
+# -- records --
+
+
+def test_a_verb_records_its_session_once_a_minute(shell, bus):
+    shell.ok("speak", "one", "--agent", "ada")
+    (first,) = [found for found in bus.runner.run(records(bus.scope)) if found[0] == "ada"]
+    shell.ok("speak", "two", "--agent", "ada")
+    (again,) = [found for found in bus.runner.run(records(bus.scope)) if found[0] == "ada"]
+
+    assert first[:3] == ("ada", os.uname().nodename, os.getsid(0))
+    assert again == first
+
+
+def test_a_bus_records_its_session(bus):
+    bus.speak("hi")
+
+    assert [found[0] for found in bus.runner.run(records(bus.scope))] == ["watcher"]
+
+
+def test_names_of_sessions_that_were_silent_for_a_week_are_forgotten(bus, real_url, project):
+    keys = bus.scope.keys
+    with agentbus.connect(real_url, project=project, agent="before") as before:
+        before.runner.run(one_step(Command("PING")))
+        for agent in ("you@laptop~41", "ada"):
+            before.runner.run(one_step(Command("ZADD", keys.agents, 1, agent)))
+            before.runner.run(one_step(Command("HSET", keys.heard, agent, "1-1 1")))
+
+    bus.speak("hi")
+
+    assert {found.agent_id for found in bus.agents()} == {"ada", "watcher"}
+    kept = bus.runner.run(one_step(Command("HKEYS", keys.heard)))
+    assert kept == [b"ada"]
+
+
+# -- doctor --
+
+
+def test_doctor_warns_where_two_live_sessions_of_a_host_use_one_name(shell, tmp_path):
+    holding = "import sys, subprocess; subprocess.run(sys.argv[1:], check=True); input()"
+    other = subprocess.Popen(
+        [sys.executable, "-c", holding, program(), "speak", "hi", "--agent", "ada"],
+        env=shell.environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+    )
+    try:
+        assert other.stdout is not None
+        assert other.stdout.readline()
+        shell.ok("speak", "hi", "--agent", "ada")
+
+        found = shared(shell)
+        assert f"{os.getsid(0)}" in found
+        assert f"{other.pid}" in found
+        assert "use the name ada" in found
+    finally:
+        other.communicate(b"\n", timeout=60)
+    assert shared(shell) is None
+
+
+def shared(shell: Shell) -> str | None:
+    told = (json.loads(line) for line in shell.run("doctor", "--json").stdout.splitlines())
+    return next((one["found"] for one in told if one["check"] == "names"), None)
+
+
+def test_a_name_in_the_config_file_is_a_given_one(shell):
+    (pathlib.Path(shell.home) / ".agentbus.yaml").write_text("agent: ada\n")
+
+    assert shell.records("whoami")[0]["agent"] == "ada"
