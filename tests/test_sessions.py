@@ -13,6 +13,7 @@ from hypothesis import given, strategies as st
 
 import agentbus
 from agentbus.core import agent_name, names
+from agentbus.core.clock import rfc3339
 from agentbus.store.scope import NAMES_KEPT
 from agentbus.store.sessions import records
 from agentbus.store.steps import Command, one_step
@@ -274,9 +275,49 @@ def test_doctor_warns_where_two_live_sessions_of_a_host_use_one_name(shell, tmp_
     assert shared(shell) is None
 
 
+@pytest.mark.parametrize(
+    "words",
+    [("announce", "deploy"), ("announce", "deploy", "--agent", "ada")],
+    ids=["session", "ada"],
+)
+def test_a_hold_without_a_ttl_whose_session_ended_is_reported(shell, words):
+    assert session(shell, *words).returncode == 0
+    shell.ok("announce", "mine")
+
+    told = [json.loads(line) for line in shell.run("health", "--json").stdout.splitlines()]
+    (found,) = [one for one in told if one.get("check") == "holder_gone"]
+
+    assert (found["subject"], found["severity"]) == ("deploy", "warning")
+    assert found["remedy"].startswith("agentbus release --force deploy;")
+    assert found["text"].startswith("the flag 'deploy' has no TTL, and its holder ")
+    # But for the age, which differs.
+    assert str(checked(shell, "flags")).partition("(")[0] == found["text"].partition("(")[0]
+
+
+def test_a_hold_with_a_ttl_is_left_to_end_by_itself(shell):
+    assert session(shell, "announce", "deploy", "--ttl", "60").returncode == 0
+
+    assert checked(shell, "flags") is None
+
+
+@pytest.mark.parametrize(("hours", "gone"), [(0.9, False), (1.1, True)])
+def test_a_holder_on_another_host_is_gone_after_an_hour_of_silence(bus, hours, gone):
+    keys, at = bus.scope.keys, bus.scope.now() - hours * 3600
+    bus.runner.run(one_step(Command("SET", keys.flag("deploy"), f"you@far~7 @ {rfc3339(at)}")))
+    bus.runner.run(one_step(Command("ZADD", keys.sessions, int(at * 1000), "you@far~7\nfar\n7")))
+
+    assert [one.subject for one in bus.health().findings if one.check == "holder_gone"] == (
+        ["deploy"] if gone else []
+    )
+
+
 def shared(shell: Shell) -> str | None:
+    return checked(shell, "names")
+
+
+def checked(shell: Shell, check: str) -> str | None:
     told = (json.loads(line) for line in shell.run("doctor", "--json").stdout.splitlines())
-    return next((one["found"] for one in told if one["check"] == "names"), None)
+    return next((one["found"] for one in told if one["check"] == check), None)
 
 
 def test_a_name_in_the_config_file_is_a_given_one(shell):

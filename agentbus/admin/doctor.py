@@ -6,6 +6,7 @@ import os
 import sys
 
 from agentbus.admin import server_health, stats
+from agentbus.admin.health import holds
 from agentbus.admin.health.thresholds import Thresholds
 from agentbus.core import installation
 from agentbus.core.record import Record
@@ -57,6 +58,7 @@ def diagnose(scope: Scope, settings: Settings, where: str) -> Op[list[Finding]]:
     findings.append(_found((yield from server_health.clock(scope, clock))))
     findings.append(_identity(settings))
     findings += yield from _shared_names(scope)
+    findings += yield from _left_holds(scope)
     findings += secrets(settings)
     findings += installed()
     findings += yield from _leftovers(scope)
@@ -104,7 +106,7 @@ def _shared_names(scope: Scope) -> Op[list[Finding]]:
     found: dict[tuple[str, str], set[int]] = {}
     now = scope.now()
     for agent, host, number, seen in (yield from sessions.records(scope)):
-        if _lives(host, number, now - seen):
+        if sessions.lives(host, number, now - seen, 2 * ATTENDED):
             found.setdefault((agent, host), set()).add(number)
     return [
         Finding(
@@ -119,17 +121,11 @@ def _shared_names(scope: Scope) -> Op[list[Finding]]:
     ]
 
 
-def _lives(host: str, number: int, silent: float) -> bool:
-    """Tell whether a POSIX session lives: by its first process here, by its last record elsewhere."""
-    if host != os.uname().nodename:
-        return silent < 2 * ATTENDED
-    try:
-        os.kill(number, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
+def _left_holds(scope: Scope) -> Op[list[Finding]]:
+    return [
+        Finding("flags", "warning", hold.found, hold.remedy)
+        for hold in (yield from holds.left(scope))
+    ]
 
 
 def secrets(settings: Settings) -> list[Finding]:

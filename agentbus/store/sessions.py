@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from agentbus.core.stream import is_number, text
 from agentbus.store.scope import ATTENDED
 from agentbus.store.steps import Batch
@@ -51,3 +53,19 @@ def records(scope: Scope) -> Op[list[tuple[str, str, int, float]]]:
         if len(parts) == 3 and is_number(parts[2]):
             found.append((parts[0], parts[1], int(parts[2]), float(seen) / 1000))
     return found
+
+
+def lives(host: str, number: int, silent: float, longest: float) -> bool:
+    """Tell whether a POSIX session lives: by its first process if it is of this host.
+
+    That of another host lives if it was silent for less than `longest` seconds.
+    """
+    if host != os.uname().nodename:
+        return silent < longest
+    try:
+        os.kill(number, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

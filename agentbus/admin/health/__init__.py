@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from agentbus.admin import server_health
-from agentbus.admin.health import events, queues, thresholds, worker_list
+from agentbus.admin.health import events, holds, queues, thresholds, worker_list
 from agentbus.admin.health.findings import Health, HealthFinding
 from agentbus.admin.health.thresholds import CRITICAL
 from agentbus.queues import policy
@@ -29,6 +29,7 @@ def examine(scope: Scope, settings: Settings) -> Op[Health]:
     of_queues, number, consumers = yield from queues.examine(scope, levels, policies, workers)
     of_events, streams = yield from events.examine(scope, levels)
     found += of_queues + of_events
+    found += yield from holds.examine(scope, levels)
     # A stable sort keeps the server first, which may be the cause of the other findings.
     found.sort(key=lambda one: one.severity != CRITICAL)
     return Health(tuple(found), number, consumers, workers.number, streams)

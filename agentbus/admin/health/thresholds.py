@@ -80,7 +80,7 @@ _SERVER = {
     "clock": Levels(1, 30),
     "replication": Levels(10, None),
 }
-_STATES = ("full", "quarantined", "eviction", "persistence", "role")
+_STATES = ("full", "holder_gone", "quarantined", "eviction", "persistence", "role")
 _OF_QUEUES = (*_QUEUES, "full")
 _SECONDS = frozenset(("idle", "starving", "silent", "clock", "replication"))
 _LEVELS = {**_QUEUES, **_EVENTS, **_SERVER}

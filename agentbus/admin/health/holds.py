@@ -1,0 +1,127 @@
+"""The health check of flags: holds without a TTL that nobody is left to end."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING
+
+from agentbus.admin.health.findings import HealthFinding, span
+from agentbus.admin.health.thresholds import WARNING
+from agentbus.coordination import flags
+from agentbus.core.record import Record
+from agentbus.core.stream import text
+from agentbus.store import sessions
+from agentbus.store.scan import scan
+from agentbus.store.steps import Batch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from agentbus.admin.health.thresholds import Thresholds
+    from agentbus.coordination.flags import FlagState
+    from agentbus.store.scope import Scope
+    from agentbus.store.steps import Op
+
+# Seconds of silence after which an agent is taken for gone if its session cannot be looked at from here.
+_SILENT = 3600.0
+_PAGE = 500
+
+
+class LeftHold(Record):
+    """A hold without a TTL whose holder is gone.
+
+    `silent` is the seconds since the holder was last seen, None if it never was.
+    """
+
+    flag: str
+    agent_id: str
+    silent: float | None
+
+    @property
+    def found(self) -> str:
+        """A sentence for people."""
+        seen = "never seen" if self.silent is None else f"last seen {span(self.silent)} ago"
+        return (
+            f"the flag {self.flag!r} has no TTL, and its holder {self.agent_id!r} is gone ({seen})"
+        )
+
+    @property
+    def remedy(self) -> str:
+        """What to do, for a shell."""
+        quoted = shlex.quote(self.flag)
+        return f"agentbus release --force {quoted}; next time use 'hold', or announce with --ttl"
+
+
+def examine(scope: Scope, thresholds: Thresholds) -> Op[list[HealthFinding]]:
+    """Return a finding for each hold that its holder left behind."""
+    severity = thresholds.severity("holder_gone", WARNING)
+    if severity is None:
+        return []
+    return [
+        HealthFinding("holder_gone", one.flag, severity, None, None, one.found, one.remedy)
+        for one in (yield from left(scope))
+    ]
+
+
+def left(scope: Scope) -> Op[list[LeftHold]]:
+    """Return the holds without a TTL whose holder is gone, ordered by flag.
+
+    A holder is gone if no session that uses its name lives. Sessions of this host are looked up among its
+    processes. One of another host, and an agent without a record of its sessions, counts as gone after an
+    hour in which it was not seen.
+    """
+    endless = yield from _endless(scope)
+    if not endless:
+        return []
+    names = sorted({str(hold.agent_id) for hold in endless})
+    scores = yield Batch([("ZSCORE", scope.keys.agents, name) for name in names])
+    seen = {
+        name: float(text(score))
+        for name, score in zip(names, scores, strict=True)
+        if score is not None
+    }
+    known: dict[str, list[tuple[str, int, float]]] = {}
+    for agent, host, number, at in (yield from sessions.records(scope)):
+        known.setdefault(agent, []).append((host, number, at))
+    return list(_left(endless, seen, known, scope.now()))
+
+
+def _endless(scope: Scope) -> Op[list[FlagState]]:
+    prefix = f"{scope.keys.project}:flag:"
+    keys = yield from scan(scope, "flag", count=10_000)
+    # Names that are not UTF-8 were not written by an agent.
+    held = sorted(key[len(prefix) :] for key in keys if _is_text(key))
+    found: list[FlagState] = []
+    for at in range(0, len(held), _PAGE):
+        _, states = yield from flags.look(scope, held[at : at + _PAGE])
+        found += (one for one in states if one.state == "held" and one.ttl is None)
+    return found
+
+
+def _left(
+    endless: list[FlagState],
+    seen: dict[str, float],
+    known: dict[str, list[tuple[str, int, float]]],
+    now: float,
+) -> Iterator[LeftHold]:
+    for hold in endless:
+        agent = str(hold.agent_id)
+        records = known.get(agent, [])
+        last = max((hold.timestamp or 0.0, seen.get(agent, 0.0), *(at for _, _, at in records)))
+        silent = max(0.0, now - last)
+        if records:
+            gone = not any(
+                sessions.lives(host, number, now - at, _SILENT) for host, number, at in records
+            )
+        else:
+            gone = silent >= _SILENT
+        if gone:
+            yield LeftHold(hold.flag, agent, silent if last else None)
+
+
+def _is_text(key: str) -> bool:
+    try:
+        key.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
