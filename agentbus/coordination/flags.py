@@ -10,7 +10,8 @@ from agentbus.coordination import announce as holds
 from agentbus.core.errors import UsageError
 from agentbus.core.record import Record
 from agentbus.core.stream import is_number, text
-from agentbus.store.steps import Command, Script
+from agentbus.store.scan import key_bytes, scan
+from agentbus.store.steps import Script
 from agentbus.store.verb import BusT_co, OnBus, verb
 
 TYPE_CHECKING = False
@@ -120,18 +121,17 @@ def renew(scope: Scope, hold: Hold[Any], ttl: float | None = None) -> Op[Hold[An
 
 def states(scope: Scope) -> Op[list[FlagState]]:
     """Return every flag that is held, satisfied or failed, ordered by name."""
-    found: set[str] = set()
-    for kind in ("flag", "done", "failed"):
-        prefix, cursor = f"{scope.keys.project}:{kind}:", b"0"
-        while True:
-            cursor, page = yield Command(
-                "SCAN", cursor, "MATCH", scope.keys.pattern(kind), "COUNT", 1000
-            )
-            found.update(text(key)[len(prefix) :] for key in page)
-            if int(cursor) == 0:
-                break
-    reply = yield from look(scope, sorted(found))
+    reply = yield from look(scope, (yield from named(scope, "flag", "done", "failed")))
     return [state for state in reply[1] if state.state != "free"]
+
+
+def named(scope: Scope, *kinds: str) -> Op[list[str]]:
+    """Return the names of the flags that have keys of these kinds, in order."""
+    found: set[str] = set()
+    for kind in kinds:
+        keys = yield from scan(scope, kind)
+        found.update(text(key_bytes(key))[len(f"{scope.keys.project}:{kind}:") :] for key in keys)
+    return sorted(found)
 
 
 def look(scope: Scope, flags: list[str]) -> Op[tuple[str, list[FlagState]]]:

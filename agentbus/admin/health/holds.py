@@ -11,7 +11,6 @@ from agentbus.coordination import flags
 from agentbus.core.record import Record
 from agentbus.core.stream import text
 from agentbus.store import sessions
-from agentbus.store.scan import scan
 from agentbus.store.steps import Batch
 
 if TYPE_CHECKING:
@@ -87,10 +86,7 @@ def left(scope: Scope) -> Op[list[LeftHold]]:
 
 
 def _endless(scope: Scope) -> Op[list[FlagState]]:
-    prefix = f"{scope.keys.project}:flag:"
-    keys = yield from scan(scope, "flag", count=10_000)
-    # Names that are not UTF-8 were not written by an agent.
-    held = sorted(key[len(prefix) :] for key in keys if _is_text(key))
+    held = yield from flags.named(scope, "flag")
     found: list[FlagState] = []
     for at in range(0, len(held), _PAGE):
         _, states = yield from flags.look(scope, held[at : at + _PAGE])
@@ -117,11 +113,3 @@ def _left(
             gone = silent >= _SILENT
         if gone:
             yield LeftHold(hold.flag, agent, silent if last else None)
-
-
-def _is_text(key: str) -> bool:
-    try:
-        key.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
