@@ -7,6 +7,11 @@ import os
 from agentbus.core.errors import InvalidPayload, UsageError
 
 
+def not_once(what: str, given: str | None, hint: str) -> UsageError:
+    """Return the error for what must be given once, and was given twice, or not at all."""
+    return UsageError(f"the {what} is {'missing' if given is None else 'given twice'}", hint=hint)
+
+
 def fetched(what: str, argument: str, limit: int, option: str | None) -> str:
     """Return the text on stdin (`-`) without its last newline, or the contents of a file (`@FILE`)."""
     if argument == "-":

@@ -168,6 +168,7 @@ class Call:
         assert self._link is not None
         if patience:
             return driver.run(self._link, self._attending(op, patience))
+        self._attend_beside()
         return driver.at_once(self._link, op, self.settings.deadline, self._attempt, _prepare)
 
     def each(self, op: Op[None], *, patience: float = 0.0) -> Iterator[Any]:
@@ -177,14 +178,23 @@ class Call:
         assert self._link is not None
         if patience:
             return iterate(self._link, self._attending(op, patience))
+        self._attend_beside()
         return iterate(self._link, self._attempt(op))
 
     def attend(self) -> None:
-        """Record the session that used the agent's name, after a verb that was quick."""
-        if self._link is not None and self._scope.attended < 0:
+        """Record the session that used the agent's name, unless that was done beside a request."""
+        if self._link is None or self._scope.attended >= 0:
+            return
+        if getattr(self._link, "beside", self) is not None:
             from agentbus.store import driver
 
             driver.run(self._link, self._scope.attend())
+
+    def _attend_beside(self) -> None:
+        from agentbus.store.connection import PlainLink
+
+        if isinstance(self._link, PlainLink):
+            self._link.beside = self._scope.attendance()
 
     def _attending(self, op: Op[T], patience: float) -> Op[T]:
         from agentbus.store.sessions import attending
@@ -216,13 +226,10 @@ def body(
 ) -> str:
     """Return a body given once: as an argument, `-` for stdin, `@FILE`, or literally by an option."""
     if (argument is None) == (literal is None):
-        from agentbus.core.errors import UsageError
+        from agentbus.commands._body import not_once
 
-        raise UsageError(
-            f"the {what} is {'missing' if argument is None else 'given twice'}",
-            hint="give it as an argument, as - for stdin, or as @FILE"
-            + (f", or by {option}" if option else ""),
-        )
+        ways = "give it as an argument, as - for stdin, or as @FILE"
+        raise not_once(what, argument, f"{ways}, or by {option}" if option else ways)
     if argument is None:
         return literal or ""
     if argument == "-" or argument[:1] == "@":
@@ -242,12 +249,9 @@ FLAG = (
 def one_flag(args: Args) -> str:
     """Return the one flag that was named, and set `args.flag` to it, for the log."""
     if (args.name is None) == (args.flag is None):
-        from agentbus.core.errors import UsageError
+        from agentbus.commands._body import not_once
 
-        raise UsageError(
-            f"the flag is {'missing' if args.name is None else 'given twice'}",
-            hint="name it once, as an argument or by --flag",
-        )
+        raise not_once("flag", args.name, "name it once, as an argument or by --flag")
     named = args.name if args.flag is None else args.flag
     args.flag = named
     return str(named)
@@ -308,10 +312,7 @@ GROUPS = {
     ),
     "Pipeline": ("archive", "replay", "report", "spark"),
     "Events": ("events", "outbox", "consume", "supervise", "quarantine"),
-    "Housekeeping": (
-        *("whoami", "doctor", "health", "projects", "acl", "clear", "server"),
-        "torture",
-    ),
+    "Housekeeping": ("whoami", "doctor", "health", "projects", "acl", "clear", "server", "torture"),
     "Help": ("help", "version", "completion"),
 }
 VERBS = tuple(name for group in GROUPS.values() for name in group)

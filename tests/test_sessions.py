@@ -14,9 +14,11 @@ from hypothesis import given, strategies as st
 import agentbus
 from agentbus.core import agent_name, names
 from agentbus.core.clock import rfc3339
+from agentbus.store import connection
 from agentbus.store.scope import NAMES_KEPT
 from agentbus.store.sessions import records
 from agentbus.store.steps import Command, one_step
+from tests import inprocess
 from tests.servers import Shell, program
 
 GITHUB = {
@@ -226,6 +228,24 @@ def test_a_verb_records_its_session_once_a_minute(shell, bus):
 
     assert first[:3] == ("ada", os.uname().nodename, os.getsid(0))
     assert again == first
+
+
+# The verb leaves its connection to the end of its process.
+@pytest.mark.filterwarnings(
+    "ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
+)
+def test_the_record_of_a_verb_is_written_beside_its_request(monkeypatch, bus, real_url, project):
+    bus.speak("so that the server knows the agent and the script")
+    exchange, made = connection._Connection.exchange, []
+    monkeypatch.setattr(
+        connection._Connection, "exchange", lambda *args: made.append(1) or exchange(*args)
+    )
+
+    done = inprocess.run(
+        "speak", "hi", "--url", real_url, "--project", project, "--agent", "watcher"
+    )
+
+    assert (done.code, len(made)) == (0, 1)
 
 
 def test_a_bus_records_its_session(bus):

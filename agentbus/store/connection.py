@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any
 
-    from agentbus.store.steps import Arg, Link
+    from agentbus.store.steps import Arg, Link, Script
 
 _NO_SIGPIPE = getattr(_socket, "MSG_NOSIGNAL", 0)
 _SMALL = 8192
@@ -105,6 +105,9 @@ class PlainLink:
 
     def __init__(self, backend: Backend) -> None:
         self.name = backend.name
+        # A script to send with the next request that does not block; its reply is only counted. It is
+        # removed once that is a number.
+        self.beside: Script | None = None
         self._backend = backend
         self._idle: list[_Connection] = []
         self._process = os.getpid()
@@ -121,8 +124,13 @@ class PlainLink:
             connection, fresh = self._dial(step.within), True
         if step.blocks:
             until += step.blocks + _GRACE
+        requests, beside = commands(step), None if step.blocks else self.beside
+        if beside is not None:
+            requests += commands(beside)
         try:
-            replies = connection.exchange(commands(step), until, step.meanwhile)
+            replies = connection.exchange(requests, until, step.meanwhile)
+            if beside is not None and type(replies.pop()) is int:
+                self.beside = None
             if forgotten(replies):
                 # The commands after the script were executed.
                 replies[:1] = connection.exchange(commands(step, whole=True)[:1], until)

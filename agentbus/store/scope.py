@@ -118,22 +118,29 @@ class Scope:
             self._begin()
         return f"{self._client}.{next(self._tokens)}"
 
+    def attendance(self) -> OptionalScript:
+        """Return the step that records the session of an agent.
+
+        Its reply is None if the project has not seen the agent: looking leaves nothing in a project.
+        """
+        keys, agent = self.keys, self.agent
+        return OptionalScript(
+            "attend",
+            (keys.sessions, keys.agents, keys.heard, keys.cursor(agent)),
+            (
+                f"{agent}\n{os.uname().nodename}\n{os.getsid(0)}",
+                *(round(ATTENDED * 1000), NAMES_KEPT * 1000, int(self.peers != ""), agent),
+            ),
+        )
+
     def attend(self) -> Op[None]:
-        """Record the session of an agent that the project has seen: looking leaves nothing in a project.
+        """Record the session.
 
         No failure matters, because nothing but a warning of `doctor` depends on the record.
         """
         self.attended = self.monotonic()
-        keys, agent = self.keys, self.agent
         try:
-            yield OptionalScript(
-                "attend",
-                (keys.sessions, keys.agents, keys.heard, keys.cursor(agent)),
-                (
-                    f"{agent}\n{os.uname().nodename}\n{os.getsid(0)}",
-                    *(round(ATTENDED * 1000), NAMES_KEPT * 1000, int(self.peers != ""), agent),
-                ),
-            )
+            yield self.attendance()
         except (LinkDown, ServerReply):
             return
 

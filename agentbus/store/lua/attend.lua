@@ -3,8 +3,8 @@
 -- KEYS: sessions, agents, heard, cursor
 -- ARGV: session (agent, host and number), shortest time between two records in ms, time to keep in ms,
 --       1 if the agent's name is that of the session, agent
--- Returns: 1 if the record was written, 0 if the last one is recent or the project has not seen the agent
-if not redis.call('ZSCORE', KEYS[2], ARGV[5]) then return 0 end
+-- Returns: 1 if the record was written, 0 if the last one is recent, nil if the project has not seen the agent
+if not redis.call('ZSCORE', KEYS[2], ARGV[5]) then return false end
 local time = redis.call('TIME')
 local at = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 local last = redis.call('ZSCORE', KEYS[1], ARGV[1])
