@@ -220,14 +220,12 @@ class _Connection:
             if self._fast is not None:
                 replies: list[Any] = self._fast(self, self._reader, len(everything), until)
             else:
-                replies = self._receive(len(everything), until)
+                replies = self._receive(len(everything), until, len(greeting))
         except OSError as error:
             raise LinkDown(_why(error, "answer"), sent=sent) from None
         if not greeting:
             return replies
-        for reply in replies[: len(greeting) - 1]:
-            if isinstance(reply, ServerReply):
-                raise reply
+        _refused(replies[: len(greeting) - 1])
         return replies[len(greeting) :]
 
     def _quicken(self) -> None:
@@ -246,8 +244,9 @@ class _Connection:
         self._socket.settimeout(max(0.001, seconds))
         self._allowed = seconds
 
-    def _receive(self, expected: int, until: float) -> list[Any]:
+    def _receive(self, expected: int, until: float, greeting: int) -> list[Any]:
         data = b""
+        replies: list[Any] = []
         while True:
             left = until - time.monotonic()
             if left <= 0:
@@ -255,14 +254,15 @@ class _Connection:
             self._limit(left)
             chunk = self._socket.recv(16384)
             if not chunk:
+                # A server that refuses the login closes after its answer to the first request.
+                _refused(replies[: max(0, greeting - 1)] + replies[greeting : greeting + 1])
                 raise LinkDown("the server closed the connection", sent=True)
             data += chunk
             if len(data) > _SMALL:
                 self._quicken()
                 self._reader.feed(data)
                 return list(self._fast(self, self._reader, expected, until))
-            replies: list[Any] = []
-            at = 0
+            replies, at = [], 0
             try:
                 while len(replies) < expected:
                     reply, at = parse(data, at)
@@ -275,6 +275,13 @@ class _Connection:
 
     def close(self) -> None:
         self._socket.close()
+
+
+def _refused(replies: list[Any]) -> None:
+    """Raise the first error among replies."""
+    for reply in replies:
+        if isinstance(reply, ServerReply):
+            raise reply
 
 
 def _open(target: Target, until: float) -> Any:
