@@ -6,6 +6,7 @@ test runs on both. A server that is missing is an error, never a skip.
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import gc
 import os
@@ -65,6 +66,27 @@ def pytest_collection() -> Generator[None, object, object]:
         finally:
             gc.enable()
             gc.freeze()
+
+
+# Async tests that each change runs on uvloop, too; the nightly tier runs all of them on it.
+_ON_UVLOOP = ("tests/test_async.py", "tests/test_backends.py")
+
+
+def pytest_asyncio_loop_factories(
+    item: pytest.Item,
+) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """Run async tests on asyncio's loop, and on uvloop, whose transports are of other classes."""
+    found: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {"asyncio": asyncio.new_event_loop}
+    nightly = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
+    if nightly or item.nodeid.startswith(_ON_UVLOOP):
+        found["uvloop"] = _uvloop
+    return found
+
+
+def _uvloop() -> asyncio.AbstractEventLoop:
+    import uvloop
+
+    return uvloop.new_event_loop()
 
 
 # Tests that mostly wait for deadlines and pauses: beside those of Spark, which mostly compute.

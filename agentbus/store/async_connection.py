@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from agentbus.core.errors import BackendUnavailable
 from agentbus.store.connection import Backend, Target
@@ -139,8 +139,8 @@ class _AsyncConnection(asyncio.BufferedProtocol):
         return bool(self._lost)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        # Not checked: uvloop's transports have the methods of these classes, and do not inherit from them.
+        self._transport = cast("asyncio.Transport", transport)
 
     def get_buffer(self, sizehint: int) -> bytearray:
         return self._place
@@ -244,8 +244,8 @@ class _Request:
             self.future.set_result(self.replies)
 
     def fail(self, error: Exception) -> None:
-        """Raise a failure in the caller, if it still waits."""
-        if not self.future.done():
+        """Raise a failure in the caller, if it still waits; nobody waits for a greeting."""
+        if not self.greets and not self.future.done():
             self.future.set_exception(error)
 
 
