@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from agentbus.pipeline.archives.location import place
-from agentbus.pipeline.archives.log import Log, file_path, new_batch
+from agentbus.pipeline.archives.log import Log, new_batch
 from agentbus.pipeline.archives.places import ArchiveTarget, Place
 from agentbus.pipeline.archives.versions import (
     APPEND,
@@ -21,6 +21,7 @@ from agentbus.pipeline.archives.versions import (
     Position,
     State,
     StreamSpan,
+    file_path,
 )
 from agentbus.pipeline.rows import schema
 

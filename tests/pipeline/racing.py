@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from agentbus.pipeline.archives.location import place
-from agentbus.pipeline.archives.log import Log, file_path, new_batch
+from agentbus.pipeline.archives.log import Log, new_batch
 from agentbus.pipeline.archives.versions import (
     APPEND,
     CommitConflict,
@@ -14,6 +14,7 @@ from agentbus.pipeline.archives.versions import (
     Position,
     State,
     StreamSpan,
+    file_path,
 )
 
 T = 1_763_640_000_000

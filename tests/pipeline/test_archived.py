@@ -10,9 +10,9 @@ import pytest
 
 from agentbus.errors import ConfigError, NotFound, UsageError
 from agentbus.pipeline.archives.location import place
-from agentbus.pipeline.archives.log import Log, file_path
+from agentbus.pipeline.archives.log import Log
 from agentbus.pipeline.archives.reader import IdRange, between, read
-from agentbus.pipeline.archives.versions import COMPACT
+from agentbus.pipeline.archives.versions import COMPACT, file_path
 from agentbus.pipeline.rows import schema
 from agentbus.pipeline.rows.typed_columns import typed
 from tests.pipeline.archives import row, table, write_archive

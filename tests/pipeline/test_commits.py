@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import shutil
@@ -16,7 +17,7 @@ from hypothesis import given, strategies as st
 from agentbus.errors import AgentBusError, ConfigError, NotFound, Refused, Unhealthy, UsageError
 from agentbus.pipeline.archives import log as commits, versions
 from agentbus.pipeline.archives.location import place
-from agentbus.pipeline.archives.log import Log, file_path, new_batch
+from agentbus.pipeline.archives.log import Log, new_batch
 from agentbus.pipeline.archives.versions import (
     APPEND,
     COMPACT,
@@ -24,7 +25,9 @@ from agentbus.pipeline.archives.versions import (
     File,
     Position,
     StreamSpan,
+    file_path,
 )
+from agentbus.pipeline.rows import schema
 from tests.pipeline.archives import row, write_archive
 from tests.pipeline.racing import DATE, T, add
 
@@ -42,9 +45,25 @@ spans = st.builds(StreamSpan, numbers, texts, texts)
 positions = st.dictionaries(
     texts, st.builds(Position, texts, numbers, numbers, numbers, numbers), max_size=3
 )
+paths = st.builds(
+    file_path,
+    st.sampled_from(schema.KINDS),
+    st.dates().map(str),
+    st.integers(0, 10**10 - 1),
+    st.from_regex(r"[0-9a-f]{8}", fullmatch=True),
+    st.from_regex(r"[A-Za-z0-9_.-]{1,9}", fullmatch=True).filter(str.isascii),
+)
+
+
+def data_file(path, *rest):
+    kind, date, _ = path.split("/")
+    return File(path, kind.removeprefix("kind="), date.removeprefix("date="), *rest)
+
+
 files = st.builds(
-    File,
-    *(texts, texts, texts, numbers, numbers),
+    data_file,
+    paths,
+    *(numbers, numbers),
     st.dictionaries(texts, spans, max_size=3),
     *(numbers, numbers),
     st.lists(texts, max_size=3).map(tuple),
@@ -61,7 +80,7 @@ def commit_of(version, files=(), removed=(), positions=None, at_ms=T):
     )  # fmt: skip
 
 
-@given(st.lists(files, max_size=3), st.lists(texts, max_size=3), positions)
+@given(st.lists(files, max_size=3), st.lists(paths, max_size=3), positions)
 def test_a_commit_is_read_as_it_was_written(held, removed, where):
     commit = commit_of(7, held, removed, where)
 
@@ -74,7 +93,9 @@ def histories(draw):
     alive, made = [], []
     for version in range(1, draw(st.integers(1, 12)) + 1):
         gone = draw(st.lists(st.sampled_from(alive), unique=True)) if alive else []
-        new = [f"{version}-{n}" for n in range(draw(st.integers(0, 3)))]
+        new = [
+            file_path("queue", DATE, version, "00000000", n) for n in range(draw(st.integers(0, 3)))
+        ]
         held = [File(p, "queue", DATE, 1, 1, {"s": StreamSpan(1, "1-0", "1-0")}, 1, 1) for p in new]
         alive = [path for path in alive if path not in gone] + new
         at = T + draw(st.integers(-3, 3)) * 40_000_000
@@ -208,6 +229,59 @@ def test_a_commit_that_a_bad_disk_made_unreadable_is_named(log, tmp_path, conten
 
     with pytest.raises(Unhealthy, match=name):
         Log(place(tmp_path / "archive")).open()
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "kind=channel/../../X",
+        "kind=queue/date=2025-11-20/../../../../0000000002-00000000-0.parquet",
+        "/etc/passwd",
+        "kind=queue/date=2025-11-20/0000000002-00000000-0.parquet\n",
+        "kind=queue/date=2025-11-20/0000000002-00000000-a/b.parquet",
+        "kind=channel/date=2025-11-20/0000000002-00000000-0.parquet",
+    ],
+)
+@pytest.mark.parametrize("where", ["files", "removed", "state"])
+def test_a_log_that_names_a_file_elsewhere_is_refused(log, tmp_path, path, where):
+    state = log.create("demo")
+    made = [data_file(file_path("queue", DATE, 2, "00000000", 0), 1, 1, {}, T, T)]
+    commit = dataclasses.replace(commit_of(2, made), archive=state.archive)
+    spoilt = json.loads(versions.as_json(commit))
+    if where == "removed":
+        spoilt["removed"] = [path]
+        # One that is removed may be of any kind.
+        path = path.replace("kind=channel/date", "kind=Channel/date")
+        spoilt["removed"] = [path]
+    else:
+        spoilt["files"][0]["path"] = path
+    name = f"{2:020d}.json"
+    if where == "state":
+        whole = json.loads(versions.as_json(versions.fold(state, [commit])))
+        spoilt, name = whole | {"files": spoilt["files"]}, f"{2:020d}.state.json"
+    (tmp_path / "archive/_log" / name).write_text(json.dumps(spoilt))
+
+    with pytest.raises(Unhealthy, match="which AgentBus would not write"):
+        Log(log.place).open()
+
+
+@pytest.mark.parametrize(
+    "link", ["_log", "_data", "_data/kind=queue", "kind=queue", f"_data/kind=queue/date={DATE}"]
+)
+def test_a_directory_that_leads_elsewhere_is_refused_and_nothing_there_is_deleted(
+    log, tmp_path, link
+):
+    state = add(log, log.create("demo"))
+    log.settle(state)
+    inside, outside = tmp_path / "archive" / link, tmp_path / "outside"
+    inside.rename(outside)
+    inside.symlink_to(outside)
+    stray = outside / "0000000001-aaaaaaaa-0.parquet"
+    stray.touch()
+
+    with pytest.raises(Unhealthy, match="is a symbolic link"):
+        Log(log.place).settle(Log(log.place).open(), grace=0)
+    assert stray.exists()
 
 
 def test_a_commit_that_is_missing_is_named(log, tmp_path):

@@ -16,7 +16,7 @@ from agentbus.core.clock import rfc3339
 from agentbus.core.errors import Refused, Unhealthy, UsageError
 from agentbus.core.stream import position
 from agentbus.pipeline.archives.location import place
-from agentbus.pipeline.archives.log import GRACE, Log, file_path, new_batch
+from agentbus.pipeline.archives.log import GRACE, Log, new_batch
 from agentbus.pipeline.archives.places import Place
 from agentbus.pipeline.archives.reader import check_schema, literal, read_files
 from agentbus.pipeline.archives.versions import (
@@ -25,6 +25,7 @@ from agentbus.pipeline.archives.versions import (
     File,
     State,
     StreamSpan,
+    file_path,
 )
 from agentbus.pipeline.rows import schema
 from agentbus.pipeline.rows.typed_columns import TYPED, typed

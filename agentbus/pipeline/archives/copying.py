@@ -19,9 +19,8 @@ import pyarrow.parquet as pq
 
 from agentbus.core.settings import Settings
 from agentbus.pipeline.archives.directory import told
-from agentbus.pipeline.archives.log import file_path
 from agentbus.pipeline.archives.places import ArchiveTarget
-from agentbus.pipeline.archives.versions import File, StreamSpan
+from agentbus.pipeline.archives.versions import File, StreamSpan, file_path
 from agentbus.pipeline.rows import schema
 from agentbus.pipeline.rows.decoding import gap
 from agentbus.pipeline.rows.streams import StreamGap

@@ -11,9 +11,11 @@ import shutil
 import time
 from collections.abc import Iterable, Iterator
 
-from agentbus.core.errors import AgentBusError, ConfigError, NotFound, UsageError
+from agentbus.core.errors import AgentBusError, ConfigError, NotFound, Unhealthy, UsageError
 from agentbus.pipeline.archives.places import ArchiveTarget, FileInfo, Place
+from agentbus.pipeline.rows import schema
 
+_KINDS = tuple(f"kind={kind}" for kind in schema.KINDS)
 _NOT_LINKABLE = (errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.EXDEV, errno.EACCES)
 
 
@@ -136,6 +138,15 @@ class Directory(Place):
             folders = [e.name for e in os.scandir(self.root) if e.name.startswith("kind=")]
             return {entry.name for folder in folders for entry in self._walk(folder)}
 
+    def check(self) -> None:
+        top = ("_log", "_data", *(f"_data/{kind}" for kind in _KINDS), *_KINDS)
+        for folder in map(self._path, top):
+            with told("list", folder), contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                _no_link(folder)
+                if folder.rpartition("/")[2] in _KINDS:
+                    for name in os.listdir(folder):
+                        _no_link(f"{folder}/{name}")
+
     def tidy(self, before: float) -> None:
         folder = self._path("_log")
         with told("list", folder):
@@ -209,6 +220,14 @@ def written_beside(path: str, data: bytes) -> Iterator[str]:
     finally:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
+
+
+def _no_link(path: str) -> None:
+    if os.path.islink(path):
+        raise Unhealthy(
+            f"{path} is a symbolic link, and the files of an archive lie in the archive",
+            hint="put the directory itself there, or give the path of the whole archive elsewhere",
+        )
 
 
 def _link(origin: str, path: str) -> None:

@@ -26,6 +26,7 @@ from agentbus.core.errors import (
 from agentbus.pipeline.archives.places import Place
 from agentbus.pipeline.archives.versions import (
     CREATE,
+    DATA,
     EMPTY,
     REMEMBERED_MS,
     Commit,
@@ -49,18 +50,12 @@ GRACE = 3600.0
 _SWEEP_EVERY = 600.0
 _COMMIT = re.compile(r"_log/(\d{20})\.json")
 _STATE = re.compile(r"_log/(\d{20})\.state\.json")
-_DATA = re.compile(r"kind=[a-z_]+/date=\d{4}-\d\d-\d\d/(\d{10})-([0-9a-f]{8})-[^/]+\.parquet")
 _SETTLED = "_log/.settled"
 
 
 def new_batch() -> str:
     """Return a unique name for an attempt at a commit."""
     return secrets.token_hex(4)
-
-
-def file_path(kind: str, date: str, version: int, batch: str, part: int | str) -> str:
-    """Return the path of a data file that is written for a version; `Place.data` says where."""
-    return f"kind={kind}/date={date}/{version:010d}-{batch}-{part}.parquet"
 
 
 class _MissingError(Exception):
@@ -73,12 +68,16 @@ class Log:
     def __init__(self, place: Place) -> None:
         self.place = place
         self._known: State | None = None
+        self._checked = False
         self._swept: float | None = None
 
     # -- reading --
 
     def open(self) -> State:
         """Return the newest state; `NotFound` without an archive, `UsageError` if other files are there."""
+        if not self._checked:
+            self.place.check()
+            self._checked = True
         state = self._newest()
         if state is not None:
             return state
@@ -335,7 +334,7 @@ class Log:
                     self.place.view(there, commit.removed)
             elif (seen := self.place.shown()) is not None:
                 # Files of other programs stay.
-                gone = [p for p in sorted(seen - set(state.files)) if _DATA.fullmatch(p)]
+                gone = [p for p in sorted(seen - set(state.files)) if DATA.fullmatch(p)]
                 self.place.view(sorted(set(state.files) - seen), gone)
             self.place.replace(_SETTLED, f"{state.version}\n".encode())
 
@@ -349,9 +348,9 @@ class Log:
         folders = [self.place.data(f"kind={kind}") for kind in schema.KINDS]
         for entry in (entry for folder in folders for entry in self.place.listing(folder)):
             path = entry.name.removeprefix("_data/")
-            found = _DATA.fullmatch(path)
+            found = DATA.fullmatch(path)
             # A file of a version that is not committed yet may belong to the next commit.
-            if not found or path in state.files or int(found[1]) > state.version:
+            if not found or path in state.files or int(found["version"]) > state.version:
                 continue
             # An attempt at a version that is taken can never win.
             if state.removed.get(path, 0) < before:

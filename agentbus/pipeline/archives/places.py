@@ -115,6 +115,10 @@ class Place(ABC):
     def shown(self) -> set[str] | None:
         """Return the paths that plain readers see, None if there is no view to keep."""
 
+    def check(self) -> None:
+        """Raise `Unhealthy` if names here may lead to files elsewhere."""
+        return
+
     @abstractmethod
     def tidy(self, before: float) -> None:
         """Delete what writers that were killed before this unix time left half written."""

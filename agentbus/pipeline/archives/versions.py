@@ -7,6 +7,7 @@ JSON in the archive's `_log`; docs/reference/archive.md describes every field.
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
@@ -24,6 +25,17 @@ _KEYS = {"from_ms": "from", "to_ms": "to"}
 CREATE, APPEND, COMPACT = "create", "append", "compact"
 # How long after a commit a state remembers which files it removed, in ms.
 REMEMBERED_MS = 86_400_000
+# The path of a data file: nothing else that a log names is written, read or deleted.
+DATA = re.compile(
+    r"kind=(?P<kind>[a-z_]+)/date=(?P<date>\d{4}-\d\d-\d\d)"
+    r"/(?P<version>\d{10})-[0-9a-f]{8}-[A-Za-z0-9_.-]+\.parquet",
+    re.ASCII,
+)
+
+
+def file_path(kind: str, date: str, version: int, batch: str, part: int | str) -> str:
+    """Return the path of a data file that is written for a version; `Place.data` says where."""
+    return f"kind={kind}/date={date}/{version:010d}-{batch}-{part}.parquet"
 
 
 class CommitConflict(Refused):
@@ -197,6 +209,8 @@ def from_json(kind: type[T], data: bytes, name: str) -> T:
             if kind is State:
                 found["files"] = {file["path"]: file for file in found["files"]}
             made: T = _read(kind, found)
+            if isinstance(made, (Commit, State)):
+                _check_paths(made, name)
             return made
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise Unhealthy(
@@ -207,6 +221,21 @@ def from_json(kind: type[T], data: bytes, name: str) -> T:
         f"{name} has the format {written}, and this version of AgentBus knows {FORMAT}",
         hint="pip install --upgrade agentbus-toolkit",
     )
+
+
+def _check_paths(read: Commit | State, name: str) -> None:
+    """Raise `Unhealthy` for a path other than those of data files: it may lead out of the archive."""
+    files = read.files.values() if isinstance(read, State) else read.files
+    named = {file.path: (file.kind, file.date) for file in files}
+    for path in (*named, *read.removed):
+        found = DATA.fullmatch(path)
+        if found is None or named.get(path, found.group("kind", "date")) != found.group(
+            "kind", "date"
+        ):
+            raise Unhealthy(
+                f"{name} names the data file {path[:200]!a}, which AgentBus would not write",
+                hint="somebody changed it: restore this file from a copy of the archive",
+            )
 
 
 def _read(kind: Any, found: Any) -> Any:
