@@ -25,7 +25,9 @@ def fetched(what: str, argument: str, limit: int, option: str | None) -> str:
             ) from None
     path = argument[1:]
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        # Opening a FIFO would wait for a writer; reading one that has a writer waits for what it writes.
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        os.set_blocking(descriptor, True)
     except (OSError, ValueError) as error:
         raise UsageError(
             f"the file {path!a} cannot be read"

@@ -10,7 +10,7 @@ import subprocess
 
 import pytest
 
-from tests.servers import Shell
+from tests.servers import Shell, program
 
 ID = r"\d+-\d+"
 TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"
@@ -89,6 +89,21 @@ def test_a_body_from_stdin_is_kept_but_for_its_last_newline(shell, stdin, body):
     shell.ok("speak", "-", stdin=stdin.encode())
 
     assert heard(shell) == [body]
+
+
+def test_a_fifo_that_nobody_writes_to_is_an_empty_body(shell):
+    os.mkfifo(shell.home / "fifo")
+
+    assert shell.run("speak", f"@{shell.home}/fifo").returncode == 2
+
+
+def test_a_pipe_is_read_until_its_writer_ends(shell):
+    done = subprocess.run(
+        ["bash", "-c", f"{program()} speak @<(read -t 0.2 <> <(:); echo later) --json"],
+        env=shell.environment, capture_output=True, text=True, timeout=60, check=True,
+    )  # fmt: skip
+
+    assert json.loads(done.stdout)["message"] == "later\n"
 
 
 def test_a_body_from_a_file_is_kept_with_its_last_newline(shell):
