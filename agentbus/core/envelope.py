@@ -1,7 +1,8 @@
 """The envelope of a task: its fields, and their encoding in a stream entry.
 
-An entry has the field `payload` (JSON) and, unless the rest of the envelope is empty, `meta` (JSON of that
-rest). An entry without `payload` was written by another program: its fields are the payload.
+An entry has the field `payload` (JSON), unless the rest of the envelope is empty `meta` (JSON of that rest),
+and `agent_id`, the agent that published it. An entry without `payload` was written by another program: its
+fields are the payload.
 """
 
 from __future__ import annotations
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
 
 # Dataclasses and subclasses of str could hide a NUL or a NaN from the checks below.
 _PLAIN = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_SUBCLASS
+# The field that names the agent that published a task.
+AGENT = b"agent_id"
 # The field in which a router records the agents that an entry of another program has passed.
 TRAIL = "agentbus_trail"
 # The field that identifies a piece of work in entries of other programs.
@@ -63,6 +66,11 @@ META = (
     "attempts",
     "expires",
 )
+
+
+def by(agent: str) -> tuple[bytes, str]:
+    """Return the field, with its value, that names the agent that publishes an entry."""
+    return AGENT, agent
 
 
 def encode(payload: object, limit: int) -> bytes:

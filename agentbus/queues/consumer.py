@@ -148,9 +148,10 @@ class Consumption(Ending):
     def decoded(self, entries: Sequence[Any], priority: str, attempt: int = 1) -> list[Taken]:
         """Decode entries as tasks; a malformed one carries its error."""
         found: list[Taken] = []
-        loads, append = orjson.loads, found.append
+        loads, append, agent = orjson.loads, found.append, envelope.AGENT
         for entry_id, flat in entries:
-            if flat and len(flat) == 2 and flat[0] == b"payload":
+            size = len(flat) if flat else 0
+            if (size == 2 or (size == 4 and flat[2] == agent)) and flat[0] == b"payload":
                 try:
                     append(Taken(entry_id, priority, loads(flat[1]), _NO_META, attempt))
                     continue

@@ -64,16 +64,16 @@ def notifications(
         head = orjson.dumps({"ok": error is None, **about})[:-1]
         tail = b',"result":' + (result or b"null") if error is None else _error(error)
         body = head + tail + b"}"
-        rest = _rest(scope, task_id, meta)
+        rest, by = _rest(scope, task_id, meta), envelope.by(scope.agent)
         if isinstance(reply_to, str) and reply_to.startswith(PRIVATE):
             caller = names.name("caller", reply_to.removeprefix(PRIVATE))
             found.add(scope, "", "task_id", task_id, "payload", body, caller=caller)
         elif reply_to is not None:
             reply_to = names.name("reply to", reply_to)
-            found.add(scope, reply_to, "payload", body, "meta", rest)
+            found.add(scope, reply_to, "payload", body, "meta", rest, *by)
         if webhook is not None:
             payload = b'{"url":' + orjson.dumps(webhook) + b',"body":' + body + b"}"
-            found.add(scope, WEBHOOKS, "payload", payload, "meta", rest)
+            found.add(scope, WEBHOOKS, "payload", payload, "meta", rest, *by)
     except (UsageError, TypeError, ValueError):
         # Another program's envelope: the task is settled without a notification.
         found = Notifications()

@@ -89,13 +89,16 @@ def publish(
         place, once = _place(scope.keys.project, queue, priority), scope.once()
         data = envelope.encode(item, scope.max_body)
         step = Script(
-            "push", place.plain(once.key), (once.token, bound, queue, b"", data), writes=True
+            "push",
+            place.plain(once.key),
+            (once.token, bound, queue, b"", scope.agent, data),
+            writes=True,
         )
         reply = yield step
         scope.settled(once, step)
         if reply is not None:
             return str(reply.decode() + place.suffix)
-        rich: list[Any] = [([b"payload", data], None, None)]
+        rich: list[Any] = [([b"payload", data, *envelope.by(scope.agent)], None, None)]
         (found,) = yield from _send(scope, queue, rich, priority, bound, window, trim, None)
         return found
     if delay is not None or at is not None:
@@ -221,7 +224,7 @@ def _send(
 ) -> Op[list[str]]:
     place, once = _place(scope.keys.project, queue, priority), scope.once()
     if not isinstance(tasks[0], tuple):
-        plain = (once.token, bound, queue, meta, *tasks)
+        plain = (once.token, bound, queue, meta, scope.agent, *tasks)
         step = Script("push", place.plain(once.key), plain, writes=True)
         if ahead is not None:
             step.meanwhile = ahead.prepare
@@ -232,7 +235,7 @@ def _send(
             start, end = int(sequence), place.suffix
             return [f"{milliseconds}-{number}{end}" for number in range(start, start + len(tasks))]
         # There may be room after finished tasks, or the oldest, are trimmed.
-        rest = [b"meta", meta] if meta else []
+        rest = [*([b"meta", meta] if meta else []), *envelope.by(scope.agent)]
         tasks = [([b"payload", data, *rest], None, None) for data in tasks]
         once = scope.once()
     keys = [
@@ -318,6 +321,7 @@ def _words(scope: Scope, item: object) -> Any:
     words: list[bytes | str] = [b"payload", envelope.encode(item.payload, scope.max_body)]
     if meta := _meta(scope, item):
         words += [b"meta", meta]
+    words += envelope.by(scope.agent)
     return words, item.key, item.ordering_key
 
 

@@ -45,6 +45,26 @@ def test_a_tasks_envelope_has_columns_and_is_kept_as_it_was_written():
     assert found["fields"] == {"meta": meta.decode()}
 
 
+def test_the_agent_of_a_task_is_who_published_it_else_its_source():
+    by, meta = (b"agent_id", b"ada"), (b"meta", b'{"source":"billing"}')
+
+    for words, agent in ((by, "ada"), ((*meta, *by), "ada"), (meta, "billing"), ((), None)):
+        found = row("q:mail", b"payload", b"1", *words)
+        assert found["agent"] == agent
+        assert "agent_id" not in found["fields"]
+
+
+def test_a_page_of_tasks_of_several_publishers_has_the_agent_of_each():
+    pages = [
+        [b"%d-0" % n, [b"payload", b"1", b"agent_id", who]] for n, who in enumerate([b"a", b"b"])
+    ]
+    pages += [[b"7-0", [b"payload", b"1", b"agent_id", b"\xff"]]]
+
+    for entries, agents in ((pages[:2], ["a", "b"]), (pages, ["a", "b", None])):
+        batch = decoding.batch([("q:mail", entries)])
+        assert batch.column("agent").to_pylist() == agents
+
+
 @pytest.mark.parametrize("meta", [b"[1]", b"{", b'{"topic":5}', b"\xff"])
 def test_an_envelope_that_is_none_is_kept_all_the_same(meta):
     found = row("q:mail", b"payload", b"1", b"meta", meta)

@@ -80,6 +80,20 @@ def test_bytes_that_are_no_text_are_put_back_as_bytes():
     assert words[-2:] == ["x", "y"]
 
 
+@pytest.mark.parametrize("fields", [{}, {"meta": '{"source":"billing"}'}, {"meta": "no json"}])
+def test_a_task_keeps_its_publisher(fields):
+    _, words = restore.task(ORIGIN, "1", fields, agent="ada", keep_replies=False)
+
+    assert dict(zip(words[::2], words[1::2], strict=True))[b"agent_id"] == "ada"
+
+
+def test_a_source_is_not_made_a_publisher():
+    fields = {"meta": '{"source":"billing"}'}
+    _, words = restore.task(ORIGIN, "1", fields, agent="billing", keep_replies=False)
+
+    assert b"agent_id" not in words
+
+
 def test_another_programs_field_is_put_back():
     _, words = task(trace="t", **{"raw:base64": base64.b64encode(b"\xfe").decode()})
 
@@ -160,7 +174,7 @@ def test_an_event_becomes_a_task_with_all_that_it_says():
 
 
 fields = st.dictionaries(
-    st.sampled_from([b"x", b"y", b"to", b"z:2"]), st.binary(max_size=6), max_size=4
+    st.sampled_from([b"x", b"y", b"to", b"z:2", b"agent_id"]), st.binary(max_size=6), max_size=4
 )
 metas = st.none() | st.sampled_from([b'{"topic":"t"}', b"{}", b"\xff", b"[]", b"{"])
 
@@ -171,7 +185,10 @@ def test_what_is_archived_and_replayed_is_the_same_entry_with_a_mark(payload, me
     entry += [word for pair in rest.items() for word in pair]
     row = batch([("q:mail", [(b"5-0", entry)])]).to_pylist()[0]
 
-    words = packed(restore.task(ORIGIN, row["payload"], dict(row["fields"]), keep_replies=False)[1])
+    found = dict(row["fields"])
+    words = packed(
+        restore.task(ORIGIN, row["payload"], found, agent=row["agent"], keep_replies=False)[1]
+    )
 
     named = dict(zip(words[::2], words[1::2], strict=True))
     assert named.pop(b"payload") == payload

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 
 import orjson
 
+from agentbus.core.envelope import AGENT
 from agentbus.queues.dead_letters import OWN
 
 # An entry's fields and values in turn.
@@ -23,17 +24,23 @@ _MOST_WORDS = 7_000
 
 
 def task(
-    origin: str, payload: str | None, fields: Mapping[str, str], *, keep_replies: bool
+    origin: str,
+    payload: str | None,
+    fields: Mapping[str, str],
+    *,
+    agent: str | None = None,
+    keep_replies: bool,
 ) -> tuple[str, Words]:
     """Return a task's ordering key ('' for none) and its entry.
 
-    Its payload, its other fields and its envelope are as they were, but for the id that a delayed task
-    has and, unless `keep_replies`, where results are sent. `replayed_from` in the envelope is the
+    Its payload, its publisher, its other fields and its envelope are as they were, but for the id that a
+    delayed task has and, unless `keep_replies`, where results are sent. `replayed_from` in the envelope is the
     origin. Another program's entry without a payload becomes a task whose payload is its fields, as
     which workers take it anyway.
     """
     if not fields and payload is not None:
-        return "", ["payload", payload, "meta", f'{{"{MARK}":{_json(origin)}}}']
+        mark = f'{{"{MARK}":{_json(origin)}}}'
+        return "", ["payload", payload, "meta", mark, *_by(agent)]
     rest = dict(fields)
     first: str | bytes | None = payload
     if first is None:
@@ -46,6 +53,7 @@ def task(
     found = _envelope(rest)
     if found is None:
         # What cannot be read stays so: the task is buried for it, as it was.
+        words += _by(agent)
         return "", [*words, *_others(rest, len(words)), MARK, origin]
     rest.pop("meta", None)
     if not keep_replies:
@@ -53,12 +61,18 @@ def task(
             found.pop(name, None)
     found[MARK] = origin
     ordering = found.get("ordering_key")
-    words += ["meta", orjson.dumps(found)]
+    # Of an entry without a publisher, the archive has the source in its place.
+    words += ["meta", orjson.dumps(found), *_by(None if agent == found.get("source") else agent)]
     return (ordering if isinstance(ordering, str) else ""), [*words, *_others(rest, len(words))]
 
 
 def letter(
-    origin: str, payload: str | None, fields: Mapping[str, str], *, keep_replies: bool
+    origin: str,
+    payload: str | None,
+    fields: Mapping[str, str],
+    *,
+    agent: str | None = None,
+    keep_replies: bool,
 ) -> tuple[str, Words]:
     """Return the task of a dead letter, as `task` does: without why it failed."""
     rest = dict(fields)
@@ -69,7 +83,7 @@ def letter(
             turn += 1
         rest.pop(name if turn == 2 else f"{name}:{turn - 1}", None)
         rest.pop(f"{name}{_BASE64}", None)
-    return task(origin, payload, rest, keep_replies=keep_replies)
+    return task(origin, payload, rest, agent=agent, keep_replies=keep_replies)
 
 
 def message(
@@ -127,6 +141,10 @@ def _envelope(rest: Mapping[str, str]) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
+def _by(agent: str | None) -> Words:
+    return [] if agent is None else [AGENT, agent]
+
+
 def _foreign(origin: str, rest: Mapping[str, str]) -> Words:
     rest = {name: value for name, value in rest.items() if name != MARK}
     if any(name.endswith(_BASE64) for name in rest):
@@ -148,7 +166,9 @@ def _each(rest: Mapping[str, str]) -> Iterator[tuple[str, str | bytes]]:
         if data is not None:
             name = name.removesuffix(_BASE64)
         head, colon, turn = name.rpartition(":")
-        repeated = colon and turn.isdigit() and (head in rest or head in ("payload", "meta"))
+        repeated = (
+            colon and turn.isdigit() and (head in rest or head in ("payload", "meta", "agent_id"))
+        )
         yield (head if repeated else name), (value if data is None else data)
 
 

@@ -246,9 +246,9 @@ class _Ground:
                 else:
                     order, words = "", restore.message_as_task(*said)
             elif source.kind == DEAD_LETTER:
-                order, words = restore.letter(origin, payload, rest, keep_replies=keep)
+                order, words = restore.letter(origin, payload, rest, agent=agent, keep_replies=keep)
             else:
-                order, words = restore.task(origin, payload, rest, keep_replies=keep)
+                order, words = restore.task(origin, payload, rest, agent=agent, keep_replies=keep)
             now.rows.append([entry_id, order, len(words), *words])
             now.size += sum(map(len, words)) if rest else len(words[1])
             before = entry_id

@@ -86,7 +86,7 @@ def build(rows: DataFrame, given: Given) -> Sequence[Table]:
             "By agent",
             by(counts, "agent"),
             Chart("stacked", "agent", ("messages", "events", "tasks")),
-            note="Tasks without a source have no agent.",
+            note="Tasks of other programs, and of versions before 0.2.0, may have no agent.",
         ),
         Table(
             "times",

@@ -65,7 +65,7 @@ def _first(
 def noisy(rows: DataFrame, given: Given) -> DataFrame:
     """Return the agents, topics and queues (`what`) with the most entries and the most bytes.
 
-    An agent's are its messages and the tasks of which it is the source. `entries_share` is of all
+    An agent's are its messages and the tasks that it published. `entries_share` is of all
     messages and tasks that name an agent, a topic, a queue.
     """
     counts = entered(rows, given)

@@ -14,6 +14,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from agentbus.core.envelope import AGENT
 from agentbus.pipeline.rows import streams
 from agentbus.pipeline.rows.schema import (
     ARROW,
@@ -119,11 +120,21 @@ def _ids(entries: Sequence[Entry]) -> tuple[pa.Array, pa.Array, pa.Array]:
 
 def _queue(entries: Sequence[Entry]) -> Columns:
     flats = [entry[1] for entry in entries]
+    return _plain_tasks(flats) or _task_rows(flats)
+
+
+def _plain_tasks(flats: Sequence[Sequence[bytes]]) -> Columns | None:
+    """Return rows of tasks that have a payload and perhaps a publisher, and nothing else; else None."""
     # Sets are filled by C code: a loop that looks at each entry would take a sixth of all the time.
-    plain = set(map(len, flats)) == {2} and {flat[0] for flat in flats} == {b"payload"}
-    if plain and (payloads := _texts([flat[1] for flat in flats])) is not None:
-        return {"payload": payloads, "fields": _map([0] * (len(flats) + 1), [], [])}
-    return _task_rows(flats)
+    widths = set(map(len, flats))
+    if widths not in ({2}, {4}):
+        return None
+    columns: Columns = {"fields": _map([0] * (len(flats) + 1), [], [])}
+    for at, field, column in ((0, b"payload", "payload"), (2, AGENT, "agent"))[: widths.pop() // 2]:
+        if {flat[at] for flat in flats} != {field}:
+            return None
+        columns[column] = _texts([flat[at + 1] for flat in flats])
+    return None if any(column is None for column in columns.values()) else columns
 
 
 def _task_rows(flats: Sequence[Sequence[bytes]], *, letters: bool = False) -> Columns:
@@ -143,6 +154,8 @@ def _task_rows(flats: Sequence[Sequence[bytes]], *, letters: bool = False) -> Co
             named = {}
         if b"meta" in named:
             row |= _of_meta(named[b"meta"])
+        if "payload" in row and (agent := rows.text(named, AGENT)) is not None:
+            row["agent"] = agent
         rows.add(row, named)
     columns = rows.columns()
     if not letters:

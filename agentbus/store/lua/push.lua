@@ -1,24 +1,24 @@
 #!lua
 -- Appends tasks with one envelope or none, without keys, all or none of them, if there is room.
 -- KEYS: stream, once slot, stats, queues
--- ARGV: token, bound, queue, their envelope ('': none), then the payloads
+-- ARGV: token, bound, queue, their envelope ('': none), the agent that publishes them, then the payloads
 -- Returns: the first id, which those of the others follow; or nothing if there is no room without trimming
 local call, token = redis.call, ARGV[1] .. ' '
 -- As lib/once.lua, for a plain id.
 local kept = call('GET', KEYS[2])
 if kept and string.sub(kept, 1, #token) == token then return string.sub(kept, #token + 1) end
-local stream, last, meta = KEYS[1], #ARGV, ARGV[4]
-local count = last - 4
+local stream, last, meta, agent = KEYS[1], #ARGV, ARGV[4], ARGV[5]
+local count = last - 5
 if call('XLEN', stream) + count > tonumber(ARGV[2]) then return false end
 local id, first = '*', nil
-for i = 5, last do
+for i = 6, last do
   local found
   if meta == '' then
-    found = call('XADD', stream, id, 'payload', ARGV[i])
+    found = call('XADD', stream, id, 'payload', ARGV[i], 'agent_id', agent)
   else
-    found = call('XADD', stream, id, 'payload', ARGV[i], 'meta', meta)
+    found = call('XADD', stream, id, 'payload', ARGV[i], 'meta', meta, 'agent_id', agent)
   end
-  if i == 5 then
+  if i == 6 then
     first = found
     id = string.match(first, '^%d+') .. '-*'
   end
