@@ -50,6 +50,15 @@ def counts(text: str | None) -> list[int]:
     return found if sound else []
 
 
+def written(payload: str | None) -> int:
+    """The bytes of a payload; of a text without JSON's quotes and escapes."""
+    try:
+        found = json.loads(payload or "0")
+    except ValueError:
+        found = None
+    return len((found if isinstance(found, str) else payload or "").encode())
+
+
 def ratio(part: float, of: float) -> float | None:
     return part / of if of else None
 
@@ -345,7 +354,7 @@ class Reckoning:
             for row in self.channel + [r for r in self.rows if r["kind"] == "queue"]:
                 if row[what]:
                     entries[row[what]] += 1
-                    size[row[what]] += len((row["payload"] or "").encode())
+                    size[row[what]] += written(row["payload"])
             found += [
                 {
                     "what": what,

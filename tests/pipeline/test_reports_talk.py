@@ -15,6 +15,7 @@ from agentbus.errors import AgentBusError, UsageError
 from agentbus.pipeline import reports
 from agentbus.pipeline.reports import activity, conversations, flags, running
 from agentbus.pipeline.reports.report import Given, Span, Table
+from tests.pipeline.reckoning import written
 from tests.pipeline.talk import START, frame, gap, history, row, said, task
 from tests.tiers import nightly
 
@@ -63,7 +64,7 @@ def expected_activity(rows: Rows, column: str) -> dict[Any, tuple[int, ...]]:
         key = key if column == "time" else one[column]
         which = 2 if one["kind"] == "queue" else 0 if one["event"] is None else 1
         counts[key][which] += 1
-        counts[key][3] += len(one["payload"].encode())
+        counts[key][3] += written(one["payload"])
     return {key: tuple(values) for key, values in counts.items()}
 
 
