@@ -58,7 +58,7 @@ def run(call: Call) -> None:
     from agentbus.pipeline import reports
 
     names = reports.chosen(args.name)
-    _check(call)
+    project = _check(call)
     if args.html:
         # Before Spark has worked for minutes: the extra may be missing what writes the page.
         with _spark.extra():
@@ -81,7 +81,8 @@ def run(call: Call) -> None:
         import pathlib
 
         title = f"{args.name} of {args.path}" if args.name != reports.ALL else str(args.path)
-        page.write(page.render(found, source=title), pathlib.Path(args.html))
+        text = page.render(found, source=title, project=project)
+        page.write(text, pathlib.Path(args.html))
         out.record({"html": args.html, "entries": found.summary.total}, args.html)
     elif args.csv:
         _csv(out, found)
@@ -90,12 +91,12 @@ def run(call: Call) -> None:
             for row in table.rows:
                 out.record({"report": table.report, "table": table.name, **_fields(row)}, "")
     else:
-        _text(out, found, _TOP_OF_ALL if args.name == reports.ALL else _TOP)
+        _text(out, found, project, _TOP_OF_ALL if args.name == reports.ALL else _TOP)
 
 
-def _check(call: Call) -> None:
-    """Refuse what does not go together before Spark is started, which takes seconds."""
-    args = call.args
+def _check(call: Call) -> str:
+    """Refuse what does not go together before Spark is started, which takes seconds; return the project."""
+    args, project = call.args, call.settings.project
     if args.path is None and not args.live:
         raise UsageError(
             "report needs the path of an archive",
@@ -107,11 +108,12 @@ def _check(call: Call) -> None:
         from agentbus.pipeline.archives.reader import between, check
 
         between(args.since, args.until)
-        check(args.path)
+        project = check(args.path).project
     if args.html and not os.path.isdir(os.path.dirname(os.path.abspath(args.html))):
         raise UsageError(
             f"there is no directory for {args.html!r}", hint="make it first, or name another file"
         )
+    return project
 
 
 def _live(call: Call, spark: Any, steps: _Steps) -> None:
@@ -163,9 +165,10 @@ def _csv(out: Out, found: Outcome) -> None:
         out.exactly(text.getvalue().encode())
 
 
-def _text(out: Out, found: Outcome, top: int) -> None:
+def _text(out: Out, found: Outcome, project: str, top: int) -> None:
     from agentbus.pipeline.reports import wording
 
+    out.record({}, f"project {project}")
     span = found.summary.span
     if span.first is not None and span.last is not None:
         first, last = (wording.moment(at.replace(microsecond=0)) for at in (span.first, span.last))

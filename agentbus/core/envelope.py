@@ -1,8 +1,8 @@
 """The envelope of a task: its fields, and their encoding in a stream entry.
 
-An entry has the field `payload` (JSON), unless the rest of the envelope is empty `meta` (JSON of that rest),
-and `agent_id`, the agent that published it. An entry without `payload` was written by another program: its
-fields are the payload.
+An entry has the fields `payload` (JSON), `agent_id` (the agent that published it) and, unless the rest of
+the envelope is empty, `meta` (JSON of that rest). An entry without `payload` was written by another
+program: its fields are the payload.
 """
 
 from __future__ import annotations

@@ -24,8 +24,8 @@ EVENTS = (
     "stale",
     "refused",
 )
-LENGTHS = {"minute": 60, "hour": 3600, "day": 86400}
-SLOTS = {"minute": 60, "hour": 300, "day": 900}
+LENGTHS = {"second": 1, "minute": 60, "hour": 3600, "day": 86400}
+SLOTS = {"second": 1, "minute": 60, "hour": 300, "day": 900}
 SILENT = 300
 
 
@@ -75,8 +75,11 @@ class Reckoning:
         self.rows = [{**row, "fields": dict(row["fields"] or ())} for row in rows]
         entries = [r["time"] for r in self.rows if r["kind"] != "gap" and r["time"]]
         length = max(entries) - min(entries)
+        self.ends = (min(entries), max(entries))
         self.bucket = (
-            "minute"
+            "second"
+            if length <= datetime.timedelta(minutes=3)
+            else "minute"
             if length <= datetime.timedelta(hours=3)
             else "hour"
             if length <= datetime.timedelta(days=14)
@@ -123,6 +126,8 @@ class Reckoning:
             {
                 "queue": queue,
                 "group": group,
+                "tasks": sums["processed"] + sums["dead"],
+                "runs": sums["processed"] + sums["failed"],
                 **{event: sums[event] for event in EVENTS},
                 "attempts": ratio(
                     sums["processed"] + sums["failed"], sums["processed"] + sums["dead"]
@@ -151,6 +156,13 @@ class Reckoning:
 
     def timings(self) -> list[dict]:
         sums, found = self._sums("queue", "group"), []
+        ran, waited = (
+            {
+                key: sum(one.buckets)
+                for key, one in self._histograms(field, "queue", "group").items()
+            }
+            for field in ("ran", "waited")
+        )
         for what, field, spent in (
             ("running", "ran", "busy_ms"),
             ("waiting", "waited", "waited_ms"),
@@ -162,7 +174,8 @@ class Reckoning:
                         "queue": key[0],
                         "group": key[1],
                         "what": what,
-                        "tasks": tasks,
+                        "tasks": waited.get(key, 0),
+                        "runs": ran.get(key, 0),
                         "mean_ms": sums[key][spent] / tasks,
                         "p50_ms": histogram.percentile(0.5) * 1000,
                         "p90_ms": histogram.percentile(0.9) * 1000,
@@ -217,6 +230,8 @@ class Reckoning:
                 slots[queue, group].add(at)
         for queue, group, at in done:
             slots[queue, group].add(at)
+        for moments in slots.values():
+            moments |= {start(at, self.slot) for at in self.ends}
         levels = {}
         for (queue, group), moments in slots.items():
             came = gone = 0
@@ -257,20 +272,23 @@ class Reckoning:
         found = []
         for (queue, group), lines in self._levels().items():
             before = max(0, *(gone - came for *_, came, gone in lines))
-            for time in sorted({start(line[0], self.length) for line in lines}):
-                those = [line for line in lines if start(line[0], self.length) == time]
-                lags = [came - gone + before for *_, came, gone in those]
-                found.append(
-                    {
-                        "queue": queue,
-                        "group": group,
-                        "time": time,
-                        "published": sum(line[1] for line in those),
-                        "settled": sum(line[2] for line in those),
-                        "lag": lags[-1],
-                        "highest": max(lags),
-                    }
-                )
+            lag, at, end = 0, start(lines[0][0], self.length), lines[-1][0]
+            while at <= end:
+                those = [line for line in lines if start(line[0], self.length) == at]
+                lags = [came - gone + before for *_, came, gone in those] or [lag]
+                lag = lags[-1]
+                row = {
+                    "queue": queue,
+                    "group": group,
+                    "time": at,
+                    "published": sum(line[1] for line in those),
+                    "settled": sum(line[2] for line in those),
+                    "lag": lag,
+                    "highest": max(lags),
+                }
+                if row["published"] or row["settled"] or row["highest"]:
+                    found.append(row)
+                at += datetime.timedelta(seconds=self.length)
         return found
 
     def workers(self, *, all: bool = False) -> list[dict]:

@@ -51,6 +51,7 @@ def test_text_shows_the_first_rows_of_each_table_and_says_what_was_lost(ask, arc
     code, out, err = ask("flags", archive)
 
     assert code == 0
+    assert out.startswith("project demo\n")
     assert "How long flags were held" in out
     assert any(line.split()[:4] == ["f", "1", "2", "s"] for line in out.splitlines())
     assert "3 entries were gone before they could be archived" in err
@@ -78,8 +79,13 @@ def test_csv_is_one_table_that_a_reader_reads(ask, archive):
 
     rows = list(csv.DictReader(io.StringIO(out)))
     assert code == 0
-    assert [(one["time"], one["messages"], one["tasks"]) for one in rows] == [
-        ("2025-11-20T07:00:00.000Z", "3", "1")
+    assert [(one["time"], one["messages"], one["events"], one["tasks"]) for one in rows] == [
+        ("2025-11-20T07:00:00.000Z", "1", "0", "0"),
+        ("2025-11-20T07:00:02.000Z", "1", "0", "0"),
+        ("2025-11-20T07:00:03.000Z", "1", "0", "0"),
+        ("2025-11-20T07:00:04.000Z", "0", "1", "0"),
+        ("2025-11-20T07:00:05.000Z", "0", "0", "1"),
+        ("2025-11-20T07:00:06.000Z", "0", "1", "0"),
     ]
 
 
@@ -101,7 +107,9 @@ def test_a_page_is_written_whole(ask, archive, tmp_path):
     code, out, _ = ask("flags", archive, "--html", tmp_path / "page.html")
 
     assert (code, out) == (0, f"{tmp_path}/page.html\n")
-    assert (tmp_path / "page.html").read_text().endswith("</html>\n")
+    page = (tmp_path / "page.html").read_text()
+    assert page.endswith("</html>\n")
+    assert "<h1>demo</h1>" in page
     assert [path.name for path in tmp_path.iterdir() if path.suffix == ".html"] == ["page.html"]
 
 

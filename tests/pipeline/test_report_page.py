@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import html
 import html.parser
+import itertools
 import os
 import re
 import xml.etree.ElementTree as ET
@@ -13,7 +15,7 @@ from typing import Any
 import pytest
 
 from agentbus.errors import AgentBusError
-from agentbus.pipeline.reports import page, svg, wording
+from agentbus.pipeline.reports import axes, page, svg, wording
 from agentbus.pipeline.reports.report import Chart, Span
 from agentbus.pipeline.reports.running import Filled, LostEntries, Outcome, Result, Summary
 from tests.pipeline.talk import HOSTILE, START
@@ -56,8 +58,24 @@ def read(text: str) -> Reader:
     return reader
 
 
-def filled(rows: list[dict[str, Any]], chart: Chart | None = None, name: str = "agents") -> Filled:
-    return Filled("activity", name, "By agent", tuple(rows[0]) if rows else (), rows, 0, chart)
+def filled(
+    rows: list[dict[str, Any]],
+    chart: Chart | None = None,
+    name: str = "agents",
+    span: Span = Span(),  # noqa: B008 (a value)
+) -> Filled:
+    columns = tuple(rows[0]) if rows else ()
+    return Filled("activity", name, "By agent", columns, rows, 0, chart, None, span)
+
+
+def at(seconds: float) -> datetime:
+    return START + timedelta(seconds=seconds)
+
+
+def texts(drawn: str, kind: str) -> list[tuple[float, float, str]]:
+    """Return the texts of a class in a chart: x, y, and what they say."""
+    found = re.findall(rf'<text class="{kind}" x="([^"]+)" y="([^"]+)">([^<]*)', drawn)
+    return [(float(x), float(y), html.unescape(text)) for x, y, text in found]
 
 
 def outcome(*tables: Filled, lost: int = 0, empty: str | None = None) -> Outcome:
@@ -165,6 +183,116 @@ def test_a_line_breaks_where_a_moment_is_missing():
     assert path[1].count("M") == 2
 
 
+def test_a_line_breaks_where_a_moment_is_missing_however_few_there_are():
+    """The distance between two moments says nothing of how long one lasts."""
+    rows = [{"time": at(600 * n), "n": 5} for n in range(6)]
+
+    drawn = svg.draw(filled(rows, Chart("line", "time", "n"), span=Span(at(0), at(3000))))
+
+    assert 'class="l0"' not in drawn
+    assert drawn.count("a3 3 0 1 0 6 0") == 6
+
+
+@pytest.mark.parametrize("kind", ["stacked", "line"])
+def test_the_axis_has_the_whole_span_and_no_more(kind):
+    rows = [{"time": at(3 + n), "n": 1 + n} for n in range(2)]
+
+    drawn = svg.draw(filled(rows, Chart(kind, "time", "n"), span=Span(at(0.4), at(15.9))))
+
+    below = texts(drawn, "a m")
+    assert [text for *_, text in below] == [
+        f"07:00:{n:02}" for n in (0, 2, 4, 6, 8, 10, 12, 14, 16)
+    ]
+    # Sixteen seconds, each as wide as the others.
+    assert [round((x - below[0][0]) / (below[-1][0] - below[0][0]) * 16) for x, *_ in below] == [
+        *range(0, 17, 2)
+    ]
+
+
+def test_the_only_moment_is_a_dot_or_a_bar_in_a_second_of_its_own():
+    rows = [{"time": START, "n": 4}]
+    span = Span(START, START)
+
+    line, bar = (
+        svg.draw(filled(rows, Chart(kind, "time", "n"), span=span)) for kind in ("line", "stacked")
+    )
+
+    for drawn in (line, bar):
+        assert [text for *_, text in texts(drawn, "a m")] == ["07:00:00", "07:00:01"]
+    assert "a3 3 0 1 0 6 0" in line
+    assert [text for *_, text in texts(bar, "v m")] == ["4"]
+
+
+@pytest.mark.parametrize(
+    ("most", "written"),
+    [
+        (0.9, ["0", "0.25 ms", "0.5 ms", "0.75 ms", "1 ms"]),
+        (2_100, ["0", "1 s", "2 s", "3 s"]),
+        (90_000, ["0", "25 s", "50 s", "75 s", "100 s"]),
+        (7_100_000, ["0", "50 min", "100 min", "150 min"]),
+    ],
+)
+def test_an_axis_is_written_in_one_unit(most, written):
+    assert [text for _, text in axes.ticks(0, most, "ms")] == written
+
+
+def test_figures_below_nought_have_their_place_on_the_axis():
+    assert [value for value, _ in axes.ticks(-6.2, 12.5, None)] == [-10, -5, 0, 5, 10, 15]
+
+
+def test_what_is_less_than_usual_is_drawn_below_nought():
+    rows = [{"time": at(0), "name": name, "score": n} for name, n in (("a", 8.0), ("b", -4.0))]
+
+    drawn = svg.draw(filled(rows, Chart("line", "time", "score", series="name", bucket="hour")))
+
+    heights = {text: y for _, y, text in texts(drawn, "a e")}
+    dots = [float(y) + 4 for y in re.findall(r'class="s\d" d="M[^ ]+ ([^a]+)a', drawn)]
+    assert dots == [heights["8"], heights["-4"]]
+
+
+@pytest.mark.parametrize("kind", ["bar", "stacked"])
+def test_each_bar_has_its_figure(kind):
+    rows = [{"agent": name, "a_ms": 500.0, "b_ms": 2500.0, "c_ms": 0.2} for name in ("x", "y")]
+    chart = Chart(kind, "agent", ("a_ms", "b_ms", "c_ms"), unit="ms")
+
+    written = [text for *_, text in texts(svg.draw(filled(rows, chart)), "v")]
+
+    assert written == 2 * (["0.5 s", "2.5 s", "0.0002 s"] if kind == "bar" else ["3 s"])
+
+
+def test_labels_of_neighbours_do_not_overlap():
+    span = Span(at(0), at(170 * 60))
+    for step, kind in ((1, "stacked"), (7, "stacked"), (100, "line"), (1, "heat"), (170, "heat")):
+        rows = [{"time": at(60 * n), "agent": "a", "n": 10**9 + n} for n in range(0, 171, step)]
+        chart = Chart(kind, "time", "n", series="agent")
+        drawn = svg.draw(filled(rows, chart, span=span if step < 170 else Span(at(0), at(0))))
+        for one in ("a m", "v m", "a e"):
+            found = sorted(texts(drawn, one))
+            for (x, y, text), (x2, y2, text2) in itertools.pairwise(found):
+                room = (axes.pixels(text) + axes.pixels(text2)) / 2
+                assert x2 - x >= room or abs(y2 - y) >= 11, (step, kind, text, text2)
+
+
+def test_names_fit_before_their_bars():
+    names = ["root@a-host-with-a-long-name.example.com~19663", "W" * 40, "\u65e5" * 40, "short"]
+    rows = [{"agent": name, "n": 1} for name in names]
+
+    drawn = svg.draw(filled(rows, Chart("bar", "agent", "n")))
+
+    labels = [text for *_, text in texts(drawn, "e")]
+    assert labels[-1] == "short"
+    assert all(label.endswith("…") for label in labels[:-1])
+    assert all(axes.pixels(label) <= 142 for label in labels)
+
+
+def test_the_project_is_the_title():
+    text = page.render(outcome(filled(agents("ada"))), source="/var/bus", project="shop-<ab12>")
+
+    assert "<h1>shop-&lt;ab12&gt;</h1>" in text
+    assert "<title>AgentBus: shop-&lt;ab12&gt;</title>" in text
+    assert "/var/bus" in text
+
+
 def test_figures_without_a_value_are_not_drawn_as_nought():
     rows = [{"time": START, "p50_ms": None}, {"time": START, "p50_ms": float("nan")}]
 
@@ -175,6 +303,7 @@ def test_figures_without_a_value_are_not_drawn_as_nought():
     ("column", "value", "text"),
     [
         ("took_ms", 0, "0 ms"),
+        ("took_ms", 0.0431, "0.043 ms"),
         ("took_ms", 1234.5, "1.2 s"),
         ("took_ms", 59_999, "1 min"),
         ("took_ms", 3_599_999, "1 h"),

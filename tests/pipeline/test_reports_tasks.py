@@ -240,7 +240,7 @@ def test_one_task_that_nobody_took_is_all_the_lag_there_is(framed):
             "settled": 0,
             "backlog_before": 0,
             "lag": 1,
-            "behind_ms": 60_000,
+            "behind_ms": 1_000,
             "highest": 1,
             "highest_at": START,
         }
@@ -249,6 +249,80 @@ def test_one_task_that_nobody_took_is_all_the_lag_there_is(framed):
     assert {name for name, rows in found.items() if rows} == {
         *("lag.groups", "lag.times", "tasks.throughput"),
     }
+
+
+def test_a_lag_that_does_not_change_is_listed_as_standing(framed):
+    def at(minutes):
+        return START + datetime.timedelta(minutes=minutes)
+
+    came = [row("queue", at(0), stream="q:mail", queue="mail")] * 3
+    rows = [*came, work(at(2), processed=1), work(at(5), processed=1), row("channel", at(8))]
+
+    found = said(framed(rows), "lag")
+
+    assert [(r["time"], r["lag"], r["highest"]) for r in found["lag.times"]] == [
+        (at(minute), *([3] * 2 if minute < 2 else [2] * 2 if minute < 5 else [1] * 2))
+        for minute in range(9)
+    ]
+    (group,) = found["lag.groups"]
+    assert (group["lag"], group["behind_ms"], group["highest_at"]) == (1, 9 * 60_000, at(0))
+
+
+def test_a_queue_with_nothing_to_do_is_not_listed_while_it_is_idle(framed):
+    later = START + datetime.timedelta(minutes=50)
+    rows = [row("queue", moment, stream="q:mail", queue="mail") for moment in (START, later)]
+    rows += [work(START, processed=1), work(later, processed=1)]
+
+    found = said(framed(rows), "lag")
+
+    assert [(r["time"], r["lag"]) for r in found["lag.times"]] == [(START, 0), (later, 0)]
+
+
+def test_a_backlog_from_before_stands_from_the_beginning(framed):
+    later = START + datetime.timedelta(minutes=5)
+    rows = [row("channel", START), work(later, processed=2), row("channel", later)]
+
+    found = said(framed(rows), "lag")
+
+    assert [r["lag"] for r in found["lag.times"]] == [2, 2, 2, 2, 2, 0]
+
+
+def test_data_of_a_few_seconds_are_cut_into_seconds(framed):
+    rows = [
+        row("queue", START + datetime.timedelta(seconds=n), stream="q:mail", queue="mail")
+        for n in (0, 0, 15)
+    ]
+
+    found = said(framed(rows), "tasks", "activity")
+
+    expected = [(START, 2), (START + datetime.timedelta(seconds=15), 1)]
+    assert [(r["time"], r["published"]) for r in found["tasks.throughput"]] == expected
+    assert [(r["time"], r["tasks"]) for r in found["activity.times"]] == expected
+
+
+def test_a_task_that_ran_four_times_is_one_task_and_four_runs(framed):
+    rows = [work(received=4, failed=4, retried=3, dead=1, waited="[1]", ran="[4]", busy_ms="8")]
+
+    found = said(framed(rows), "tasks")
+
+    (outcome,) = found["tasks.outcomes"]
+    assert (outcome["tasks"], outcome["runs"], outcome["attempts"]) == (1, 4, 4)
+    assert {r["what"]: (r["tasks"], r["runs"]) for r in found["tasks.timings"]} == {
+        "running": (1, 4),
+        "waiting": (1, 4),
+    }
+    assert [r["mean_ms"] for r in found["tasks.timings"] if r["what"] == "running"] == [2]
+
+
+def test_no_two_columns_of_a_table_have_one_name(framed):
+    from agentbus.pipeline.reports import NAMES, wording
+
+    frame, context = framed([]), Given()
+    for name in NAMES:
+        for table in load(name).build(frame, context):
+            headings = [wording.heading(column) for column in table.frame.columns]
+            assert len(set(headings)) == len(headings), (name, table.name, headings)
+    context.release()
 
 
 def test_numbers_that_nobody_counts_are_none_and_large_ones_are_exact(framed):
@@ -274,7 +348,7 @@ def test_numbers_that_nobody_counts_are_none_and_large_ones_are_exact(framed):
     ]
     assert (outcome["attempts"], outcome["busy_ms"]) == (1, pytest.approx(3e17))
     (timing,) = found["tasks.timings"]
-    assert (timing["tasks"], timing["p50_ms"]) == (3 * most, 0.5)
+    assert (timing["runs"], timing["p50_ms"]) == (3 * most, 0.5)
 
 
 def test_a_sum_beyond_64_bits_is_no_error(framed):

@@ -34,8 +34,8 @@ def task(
     """Return a task's ordering key ('' for none) and its entry.
 
     Its payload, its publisher, its other fields and its envelope are as they were, but for the id that a
-    delayed task has and, unless `keep_replies`, where results are sent. `replayed_from` in the envelope is the
-    origin. Another program's entry without a payload becomes a task whose payload is its fields, as
+    delayed task has and, unless `keep_replies`, where results are sent. `replayed_from` in the envelope is
+    the origin. Another program's entry without a payload becomes a task whose payload is its fields, as
     which workers take it anyway.
     """
     if not fields and payload is not None:

@@ -151,7 +151,7 @@ def build(rows: DataFrame, given: Given) -> Sequence[Table]:
             "hours",
             "Odd hours",
             odd(rows, given),
-            Chart("bar", "time", "score", series="name"),
+            Chart("line", "time", "score", series=("what", "name", "figure"), bucket="hour"),
             note="Each full hour against the same hour (UTC) of up to 28 earlier days, at least 3. A score"
             f" beyond {ODD} deviations from their median is odd.",
         ),

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import Window, functions as F  # noqa: N812
 
-from agentbus.pipeline.reports.report import Chart, Given, Report, Table, union
+from agentbus.pipeline.reports.report import LENGTHS, Chart, Given, Report, Table, union
 from agentbus.pipeline.reports.work import (
     GROUP,
     MOMENTS,
@@ -36,10 +36,11 @@ _SETTLED = ("processed", "dead", "lost_tasks")
 def levels(rows: DataFrame, given: Given) -> DataFrame:
     """Return by queue, group and slot: published, settled, lag at its end, and the backlog at the start.
 
-    Only slots in which tasks arrived or were done are included. A queue whose groups have no metrics has
-    the group null, of which nothing is settled. `backlog` is how many tasks must have waited before
-    the first row, since more were settled than had arrived: a lower bound.
+    Slots in which tasks arrived or were done are included, and the first and the last of the span. A queue
+    whose groups have no metrics has the group null, of which nothing is settled. `backlog` is how many
+    tasks must have waited before the first row, since more were settled than had arrived: a lower bound.
     """
+    seconds = seconds_of(given)
 
     def make() -> DataFrame:
         done = worked(rows, given).where("`group` is not null and slot is not null")
@@ -51,8 +52,23 @@ def levels(rows: DataFrame, given: Given) -> DataFrame:
         settled = settled.select(*GROUP, "slot", plus(*_SETTLED).alias("settled"))
         so_far = Window.partitionBy(*GROUP).orderBy("slot")
         whole = Window.partitionBy(*GROUP)
+        # A lag stands from the beginning, and to the end, also where nothing comes or is done then.
+        ends = [int(at.timestamp()) // seconds for at in (given.span.first, given.span.last) if at]
+        none = F.lit(None).cast("bigint")
+        each = F.array(
+            F.struct("slot", "published", "settled"),
+            *(
+                F.struct(
+                    F.lit(end).cast("bigint").alias("slot"),
+                    none.alias("published"),
+                    none.alias("settled"),
+                )
+                for end in ends
+            ),
+        )
         return (
             union((came, settled))
+            .select(*GROUP, F.inline(each))
             .groupBy(*GROUP, "slot")
             .agg(total("published").alias("published"), total("settled").alias("settled"))
             .withColumns(
@@ -105,8 +121,11 @@ def groups(rows: DataFrame, given: Given) -> DataFrame:
 
 
 def over_time(rows: DataFrame, given: Given) -> DataFrame:
-    """Return by queue, group and time: published, settled, the lag at the end and the highest."""
-    return (
+    """Return by queue, group and time: published, settled, the lag at the end and the highest.
+
+    A time is left out if nothing came, was done or waited then: a lag that stands is in each.
+    """
+    found = (
         levels(rows, given)
         .withColumn("at", start_of("slot", seconds_of(given)))
         .groupBy(*GROUP, given.moment("at"))
@@ -116,6 +135,26 @@ def over_time(rows: DataFrame, given: Given) -> DataFrame:
             F.max_by("lag", "slot").alias("lag"),
             F.max("lag").alias("highest"),
         )
+    )
+    step = F.expr(f"interval {LENGTHS[given.span.bucket]} seconds")
+    next_one = F.lead("time").over(Window.partitionBy(*GROUP).orderBy("time"))
+    stands = (F.col("lag") > 0) & (F.col("next") > F.col("time") + step)
+    moments = F.when(stands, F.sequence(F.col("time"), F.col("next") - step, step))
+    own, none = F.col("moment") == F.col("time"), F.lit(0).cast("bigint")
+    return (
+        found.withColumn("next", next_one)
+        .withColumn("moment", F.explode(F.coalesce(moments, F.array("time"))))
+        .select(
+            *GROUP,
+            F.col("moment").alias("time"),
+            *(
+                F.when(own, F.col(name)).otherwise(none).alias(name)
+                for name in ("published", "settled")
+            ),
+            "lag",
+            F.when(own, F.col("highest")).otherwise(F.col("lag")).alias("highest"),
+        )
+        .where("published <> 0 or settled <> 0 or highest is null or highest <> 0")
         .orderBy("time", "queue", "group")
     )
 
@@ -203,7 +242,8 @@ def build(rows: DataFrame, given: Given) -> Sequence[Table]:
             "times",
             f"Lag by {bucket}",
             over_time(rows, given),
-            Chart("line", "time", "highest", series="queue"),
+            Chart("line", "time", "highest", series=GROUP),
+            note="A lag that stands is shown at each time until it changes.",
             top=MOMENTS,
         ),
         Table(
@@ -217,7 +257,8 @@ def build(rows: DataFrame, given: Given) -> Sequence[Table]:
             "crashes",
             f"Crashes by {bucket}",
             history(rows, given),
-            Chart("stacked", "time", ("reclaimed", "lost", "stale", "vanished")),
+            Chart("stacked", "time", ("reclaimed", "lost", "stale")),
+            note="The chart shows tasks; 'vanished' counts workers.",
             top=MOMENTS,
         ),
     )

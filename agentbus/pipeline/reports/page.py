@@ -33,8 +33,13 @@ _WORDS = {
 }
 
 
-def render(outcome: Outcome, *, source: str, now: datetime | None = None) -> str:
-    """Return the page, of at most 300 kB. `source` says in a few words what was read."""
+def render(
+    outcome: Outcome, *, source: str, project: str | None = None, now: datetime | None = None
+) -> str:
+    """Return the page, of at most 300 kB. `source` says in a few words what was read.
+
+    The title is the `project`, or else the source.
+    """
     style, script = (
         Markup(resources.files(__package__).joinpath(name).read_text("utf-8"))  # noqa: S704
         for name in ("page.css", "page.js")
@@ -44,6 +49,7 @@ def render(outcome: Outcome, *, source: str, now: datetime | None = None) -> str
         page = template("page.html.jinja").render(
             outcome=outcome,
             source=source,
+            project=project,
             made=now or datetime.now(UTC),
             tiles=_tiles(outcome),
             style=style,

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 # How many rows of a table are shown and kept, if it does not say: the rest is counted.
 TOP = 100
 Kind = Literal["bar", "line", "heat", "stacked"]
-Bucket = Literal["minute", "hour", "day"]
+Bucket = Literal["second", "minute", "hour", "day"]
+# How many seconds a moment lasts.
+LENGTHS: dict[Bucket, int] = {"second": 1, "minute": 60, "hour": 3600, "day": 86_400}
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,15 +31,17 @@ class Chart:
     """How a table is drawn.
 
     `x` names the column of the categories or moments. `y` names the column of figures, or several:
-    each is a separate series. `series` names a column that splits the rows into series (of a heat
-    map: into its lines). Bars of categories are drawn in the order of the rows.
+    each is a separate series; all have one unit. `series` names a column, or several, that split the rows
+    into series (of a heat map: into its lines). Bars of categories are drawn in the order of the rows.
+    `bucket` is how long each moment lasts, if not as long as the span's buckets.
     """
 
     kind: Kind
     x: str
     y: str | Sequence[str]
-    series: str | None = None
+    series: str | Sequence[str] | None = None
     unit: str | None = None
+    bucket: Bucket | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +73,8 @@ class Span:
         if self.first is None or self.last is None:
             return "hour"
         length = self.last - self.first
+        if length <= timedelta(minutes=3):
+            return "second"
         if length <= timedelta(hours=3):
             return "minute"
         return "hour" if length <= timedelta(days=14) else "day"

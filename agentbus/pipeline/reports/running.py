@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _Built: TypeAlias = "list[tuple[Report, Future[Sequence[Table]]]]"
+_UNKNOWN = Span()
 # How many of the streams that lost entries are named.
 _LOSERS = 20
 
@@ -33,7 +34,7 @@ _LOSERS = 20
 class Filled:
     """A table whose rows were brought home: dicts of plain values, times in UTC.
 
-    `left_out` is how many further rows it has.
+    `left_out` is how many further rows it has, `span` what the rows span from which it was computed.
     """
 
     report: str
@@ -44,6 +45,7 @@ class Filled:
     left_out: int = 0
     chart: Chart | None = None
     note: str | None = None
+    span: Span = field(default_factory=Span)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +141,7 @@ def run(
                 if table in (None, one.name):
                     doing = f"{report.name}: {one.title.lower()}"
                     say(ReportStep(doing, done, _number(built, table)))
-                    filled.append(fill(report.name, one))
+                    filled.append(fill(report.name, one, given.span))
                     done += 1
             empty = None if any(got.rows for got in filled) else report.empty
             if filled:
@@ -158,7 +160,7 @@ def _number(built: _Built, name: str | None) -> int:
     return sum(name in (None, one.name) for _, tables in built for one in tables.result())
 
 
-def fill(report: str, table: Table) -> Filled:
+def fill(report: str, table: Table, span: Span = _UNKNOWN) -> Filled:
     """Compute a table; its first rows come home, and the others are counted."""
     with _told(f"report {report}, table {table.name}"):
         # One more row than is shown, to know whether there are others.
@@ -175,6 +177,7 @@ def fill(report: str, table: Table) -> Filled:
         left_out,
         table.chart,
         table.note,
+        span,
     )
 
 

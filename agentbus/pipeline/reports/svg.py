@@ -6,32 +6,29 @@ page may have; leather stacks nothing; plotly and altair bring megabytes of scri
 
 from __future__ import annotations
 
-import itertools
 import math
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from markupsafe import Markup
 
-from agentbus.pipeline.reports import wording
-from agentbus.pipeline.reports.report import Chart
+from agentbus.pipeline.reports import axes, wording
+from agentbus.pipeline.reports.report import LENGTHS, Chart
 from agentbus.pipeline.reports.running import Filled
 from agentbus.pipeline.reports.templates import template
 
 # In units that are shown as about a pixel each: charts over time are as wide as the page, others half.
 BROAD, NARROW = 1080, 500
-# How much of a chart one can take in.
-BARS, SERIES, LINES, CELLS = 15, 6, 20, 60
-_LABEL, _LETTERS = 150, 20
+# How much of a chart one can take in: names with bars, bars in all, series; of heat maps lines and columns.
+NAMES, BARS, SERIES, LINES, CELLS = 15, 45, 6, 20, 60
+_LABEL, _THICK, _LETTER = 150, 15, 7.2
 # Of so few bars or cells each says its figure when it is pointed at.
 _TITLED = 200
 _LEVELS = 5
-_STEPS = (
-    *(timedelta(minutes=n) for n in (1, 2, 5, 10, 15, 30)),
-    *(timedelta(hours=n) for n in (1, 2, 3, 6, 12)),
-    *(timedelta(days=n) for n in (1, 2, 7, 14, 28, 91, 365)),
-)
+# The widest bar of a moment.
+_WIDEST = 48.0
 # Where on the x axis -> how much.
 _Points = dict[Any, float]
 
@@ -46,8 +43,7 @@ def draw(table: Filled) -> str:
     series = _series(table, chart)
     if not any(value for points in series.values() for value in points.values()):
         return ""
-    moments = isinstance(table.rows[0][chart.x], datetime)
-    drawn = (_over_time if moments else _across)(table, chart, series)
+    drawn = (_over_time if _is_over_time(table, chart) else _across)(table, chart, series)
     return drawn + (_part("legend", map(_shown, series)) if len(series) > 1 else "")
 
 
@@ -56,15 +52,33 @@ def limits(table: Filled) -> str:
     chart = table.chart
     if chart is None or not table.rows:
         return ""
-    x = {row[chart.x] for row in table.rows}
-    if chart.kind == "heat" and chart.series:
-        lines = len({row[chart.series] for row in table.rows})
-        return f"The chart shows the first {LINES} of {lines}." if lines > LINES else ""
-    if chart.series and len(names := {row[chart.series] for row in table.rows}) > SERIES:
-        return f"The chart shows the {SERIES} greatest of {len(names)}."
-    if not isinstance(table.rows[0][chart.x], datetime) and len(x) > BARS:
-        return f"The chart shows the first {BARS} of {len(x) + table.left_out:,}."
-    return ""
+    names = {_series_of(row, chart) for row in table.rows}
+    if chart.kind == "heat":
+        found = f"The chart shows the first {LINES} of {len(names)}." if len(names) > LINES else ""
+    else:
+        found = (
+            f"The chart shows the {SERIES} greatest of {len(names)}." if len(names) > SERIES else ""
+        )
+    if _is_over_time(table, chart):
+        rest = f"The chart lacks {table.left_out:,} further rows." if table.left_out else ""
+        return " ".join(filter(None, (found, rest)))
+    x, most = {row[chart.x] for row in table.rows}, _most_names(len(_series(table, chart)))
+    if chart.kind != "heat" and not found and len(x) > most:
+        return f"The chart shows the first {most} of {len(x) + table.left_out:,}."
+    return found
+
+
+def _is_over_time(table: Filled, chart: Chart) -> bool:
+    return isinstance(table.rows[0][chart.x], datetime)
+
+
+def _series_of(row: Mapping[str, Any], chart: Chart) -> str | None:
+    """Return the name of the series of a row, None if the rows are not split."""
+    if not chart.series:
+        return None
+    if isinstance(chart.series, str):
+        return _shown(row[chart.series])
+    return " ".join(_shown(row[one]) for one in chart.series if row[one] is not None)
 
 
 def _series(table: Filled, chart: Chart) -> dict[str, _Points]:
@@ -74,16 +88,16 @@ def _series(table: Filled, chart: Chart) -> dict[str, _Points]:
     columns = [chart.y] if isinstance(chart.y, str) else list(chart.y)
     for row in table.rows:
         for column in columns:
-            names = [_shown(row[chart.series])] if chart.series else []
+            names = [name] if (name := _series_of(row, chart)) else []
             if len(columns) > 1 or not names:
                 names.append(wording.heading(column))
             points = found.setdefault(" ".join(names), {})
             at, value = row[chart.x], row[column]
             if value is not None and math.isfinite(value):
-                before = points.get(at, 0.0)
+                before = points.get(at, -math.inf if highest else 0.0)
                 points[at] = max(before, float(value)) if highest else before + max(0.0, value)
     # Of too many, those that have most to show.
-    size = {name: sum(points.values()) for name, points in found.items()}
+    size = {name: sum(map(abs, points.values())) for name, points in found.items()}
     most = set(sorted(size, key=lambda name: -size[name])[:SERIES])
     return {name: points for name, points in found.items() if name in most}
 
@@ -91,36 +105,48 @@ def _series(table: Filled, chart: Chart) -> dict[str, _Points]:
 # -- bars of categories: names are long, so they lie -------------------------------------------------
 
 
+def _most_names(series: int) -> int:
+    """Return how many names get bars, if each has so many."""
+    return max(5, min(NAMES, BARS // max(series, 1)))
+
+
 def _across(table: Filled, chart: Chart, series: Mapping[str, _Points]) -> str:
-    names = list(dict.fromkeys(row[chart.x] for row in table.rows))
+    names = list(dict.fromkeys(row[chart.x] for row in table.rows))[: _most_names(len(series))]
     values = [
         {at: points[name] for at, points in enumerate(series.values()) if name in points}
         for name in names
     ]
     # Where each name has one figure, bars side by side would only leave room for what is not there.
-    stacked = chart.kind == "stacked" or max(map(len, values[:BARS])) <= 1
-    thick, between = (16, 8) if stacked else (max(6, 24 // len(series)), 12)
-    tall = thick * (1 if stacked else len(series))
+    stacked = chart.kind == "stacked" or max(map(len, values)) <= 1
     most = max(sum(v.values()) if stacked else max(v.values(), default=0) for v in values)
+    written = axes.scale(most, chart.unit)
     # Room for the figure behind the longest bar.
-    scale = (NARROW - _LABEL - 80) / (most or 1)
-    out, y = [], 4
-    for name, bars in zip(names[:BARS], values[:BARS], strict=True):
+    figures = [written.figure(n) for v in values for n in (*v.values(), sum(v.values()))]
+    room = max(map(axes.pixels, figures), default=0) + 12
+    scale = (NARROW - _LABEL - room) / (most or 1)
+    titles = list(map(_shown, series))
+    out, y = [], 4.0
+    for name, bars in zip(names, values, strict=True):
+        tall = _THICK * (1 if stacked else max(1, len(bars)))
         out.append(_label(name, y + tall / 2 + 4))
         x = float(_LABEL)
-        for at, value in bars.items():
+        for place, (at, value) in enumerate(bars.items()):
             width = value * scale
-            top = y if stacked else y + at * thick
-            figure = wording.figure(chart.unit, value)
-            box = _box(x, top, max(width, 0.5), thick - (0 if stacked else 1))
-            out.append(_part("path", f"s{at}", box, f"{_shown(list(series)[at])}: {figure}"))
-            if not stacked and thick > 10:
-                out.append(_part("text", "v", _LABEL + width + 6, top + thick / 2 + 4, figure))
+            top = y if stacked else y + place * _THICK
+            figure = written.figure(value)
+            if value:
+                box = _box(x, top, max(width, 0.5), _THICK - (0 if stacked else 1))
+                title = f"{titles[at]}: {wording.figure(chart.unit, value)}"
+                out.append(_part("path", f"s{at}", box, title))
+            if not stacked:
+                out.append(_part("text", "v", x + width + 6, top + 11, figure))
+            elif len(bars) > 1 and axes.pixels(figure) + 6 < width < sum(bars.values()) * scale:
+                out.append(_part("text", f"i{at} m", x + width / 2, y + 11, figure))
             x += width if stacked else 0
         if stacked:
-            total = wording.figure(chart.unit, sum(bars.values()))
-            out.append(_part("text", "v", x + 6, y + tall / 2 + 4, total))
-        y += tall + between
+            total = written.figure(sum(bars.values()))
+            out.append(_part("text", "v", x + 6, y + 11, total))
+        y += tall + 9
     return _part("frame", "narrow", table.title, NARROW, y, out)
 
 
@@ -128,95 +154,101 @@ def _across(table: Filled, chart: Chart, series: Mapping[str, _Points]) -> str:
 
 
 def _over_time(table: Filled, chart: Chart, series: Mapping[str, _Points]) -> str:
-    left, right, top, high = 58, BROAD - 8, 8, 220
-    moments = sorted({row[chart.x] for row in table.rows})
-    bucket = _bucket(moments)
-    first, last = moments[0], moments[-1] + bucket
+    left, right, top, high = 64, BROAD - 30, 20, 220
+    length = chart.bucket or table.span.bucket
+    bucket = timedelta(seconds=LENGTHS[length])
+    moments = {at for points in series.values() for at in points}
+    first, last = axes.between(moments, table.span, length)
     wide = (right - left) / (last - first).total_seconds()
     stacked = chart.kind in ("stacked", "bar")
-    together = sum if stacked else max
-    most = max(together(points.get(at, 0.0) for points in series.values()) for at in moments)
-    ticks = _ticks(most, chart.unit)
-    scale = high / ticks[-1]
+    sums = _sums(series.values(), stacked=stacked)
+    ticks = axes.ticks(
+        min(low for low, _ in sums.values()), max(up for _, up in sums.values()), chart.unit
+    )
+    least, most = ticks[0][0], ticks[-1][0]
+    scale = high / (most - least)
     bottom = top + high
 
     def x(at: datetime) -> float:
         return float(left + (at - first).total_seconds() * wide)
 
+    def y(value: float) -> float:
+        return bottom - (value - least) * scale
+
     out = []
-    for tick in ticks:
-        y = bottom - tick * scale
-        out.append(_part("path", "g", f"M{left} {y:.1f}H{right}"))
-        out.append(_part("text", "a e", left - 6, y + 4, wording.figure(chart.unit, tick)))
-    for at, label in _dates(first, last):
-        out.append(_part("text", "a m", x(at), bottom + 16, label))
+    for tick, text in ticks:
+        out.append(_part("path", "g" if tick else "g z", f"M{left} {y(tick):.1f}H{right}"))
+        out.append(_part("text", "a e", left - 6, y(tick) + 4, text))
+    for at, label in axes.dates(first, last, right - left):
+        out.append(_part("path", "g", f"M{x(at):.1f} {bottom}v4"))
+        out.append(_part("text", "a m", x(at), bottom + 17, label))
+    half = bucket / 2
+    pitch = bucket.total_seconds() * wide
     if stacked:
-        width = max(0.8, bucket.total_seconds() * wide * 0.85)
-        base: dict[datetime, float] = {}
+        width = min(_WIDEST, max(0.8, pitch * 0.85))
+        base: dict[datetime, float] = defaultdict(float)
         boxes = []
         for number, (name, points) in enumerate(series.items()):
             for at, value in points.items():
                 if not value:
                     continue
-                base[at] = base.get(at, 0.0) + value
-                box = _box(x(at), bottom - base[at] * scale, width, value * scale)
+                base[at] += value
+                box = _box(x(at + half) - width / 2, y(base[at]), width, value * scale)
                 title = f"{wording.moment(at)} {name}: {wording.figure(chart.unit, value)}"
                 boxes.append((f"s{number}", box, title))
-        out += _boxes(boxes, titled=len(moments) * len(series) <= _TITLED)
+        out += _boxes(boxes, titled=len(boxes) <= _TITLED)
+        marks = [(x(at + half), y(up), up) for at, (_, up) in sums.items() if up > 0]
+        out += _figures(sorted(marks), axes.scale(max(most, -least), chart.unit))
     else:
-        widest = 1.5 * bucket.total_seconds() * wide
         for number, points in enumerate(series.values()):
-            line = [(x(at), bottom - value * scale) for at, value in sorted(points.items())]
-            out.append(_part("path", f"l{number}", _line(line, widest)))
-    return _part("frame", "broad", table.title, BROAD, bottom + 24, out)
+            line = [(x(at + half), y(value)) for at, value in sorted(points.items())]
+            path, dots = _line(line, 1.5 * pitch)
+            out += [_part("path", f"l{number}", path)] if path else []
+            out += [_part("path", f"s{number}", dots)] if dots else []
+    return _part("frame", "broad", table.title, BROAD, bottom + 26, out)
 
 
-def _line(points: Sequence[tuple[float, float]], widest: float) -> str:
-    """Return the path of a line that breaks where moments are missing; a point alone is a dot."""
-    path, before = "", -math.inf
-    for x, y in points:
-        path += f"M{x:.1f} {y:.1f}h0" if x - before > widest else f"L{x:.1f} {y:.1f}"
-        before = x
-    return path
-
-
-def _bucket(moments: Sequence[datetime]) -> timedelta:
-    """Return the shortest time between two moments: the width of a bar."""
-    gaps = [b - a for a, b in itertools.pairwise(moments)]
-    return min(gaps, default=timedelta(hours=1))
-
-
-def _dates(first: datetime, last: datetime) -> list[tuple[datetime, str]]:
-    """Return some eight moments to write below the chart."""
-    step = next((one for one in _STEPS if (last - first) / one <= 8), _STEPS[-1])
-    zero = datetime(2000, 1, 3, tzinfo=UTC)
-    at = zero + math.ceil((first - zero) / step) * step
-    found = []
-    while at < last:
-        midnight = not (at.hour or at.minute)
-        found.append((at, at.strftime("%b %-d" if midnight else "%H:%M")))
-        at += step
+def _sums(series: Any, *, stacked: bool) -> dict[datetime, tuple[float, float]]:
+    """Return at each moment how low and how high its figures reach; if they are stacked, together."""
+    found: dict[datetime, tuple[float, float]] = {}
+    for points in series:
+        for at, value in points.items():
+            low, up = found.get(at, (0.0, 0.0))
+            found[at] = min(low, value), up + value if stacked else max(up, value)
     return found
 
 
-def _ticks(most: float, unit: str | None) -> list[float]:
-    """Return round figures from 0 to at least the greatest."""
-    # Durations are round in seconds, minutes and hours.
-    factor = next((f for f in (3_600_000, 60_000, 1000) if most >= 2 * f), 1) if unit == "ms" else 1
-    most = most / factor or 1.0
-    power = 10.0 ** math.floor(math.log10(most / 4)) if most > 0 else 1.0
-    step = next(n * power for n in (1, 2, 2.5, 5, 10) if n * power * 4 >= most)
-    if unit is None:
-        step = max(1.0, math.ceil(step))
-    number = max(1, math.ceil(most / step))
-    return [at * step * factor for at in range(number + 1)]
+def _figures(marks: Sequence[tuple[float, float, float]], written: axes.Scale) -> list[Markup]:
+    """Write the figure of each bar above it, if there is room for all."""
+    out, end = [], -math.inf
+    for x, y, value in marks:
+        text = written.figure(value)
+        half = axes.pixels(text) / 2
+        if x - half < end + 3:
+            return []
+        out.append(_part("text", "v m", x, y - 4, text))
+        end = x + half
+    return out
+
+
+def _line(points: Sequence[tuple[float, float]], widest: float) -> tuple[str, str]:
+    """Return the path of a line that breaks where moments are missing, and of dots for single ones."""
+    path, dots = "", ""
+    for at, (x, y) in enumerate(points):
+        joins = at > 0 and x - points[at - 1][0] <= widest
+        goes_on = at + 1 < len(points) and points[at + 1][0] - x <= widest
+        if joins or goes_on:
+            path += f"{'L' if joins else 'M'}{x:.1f} {y:.1f}"
+        else:
+            dots += f"M{x - 3:.1f} {y:.1f}a3 3 0 1 0 6 0a3 3 0 1 0 -6 0"
+    return path, dots
 
 
 # -- heat maps -----------------------------------------------------------------------------------
 
 
 def _heat(table: Filled, chart: Chart) -> str:
-    assert chart.series is not None
+    assert isinstance(chart.series, str)
     assert isinstance(chart.y, str)
     lines = list(dict.fromkeys(row[chart.series] for row in table.rows))[:LINES]
     rows = [
@@ -224,56 +256,71 @@ def _heat(table: Filled, chart: Chart) -> str:
     ]
     if not rows:
         return ""
-    place, labels, number = _columns([row[chart.x] for row in rows])
-    sums: dict[tuple[int, int], float] = {}
+    over_time = _is_over_time(table, chart)
+    width = BROAD if over_time else NARROW
+    place, labels, number = (_moments if over_time else _names)(table, chart, rows)
+    sums: dict[tuple[int, int], float] = defaultdict(float)
     for row in rows:
         column = place(row[chart.x])
         if column is not None:
-            key = lines.index(row[chart.series]), column
-            sums[key] = sums.get(key, 0.0) + float(row[chart.y])
+            sums[lines.index(row[chart.series]), column] += float(row[chart.y])
     most = max(sums.values(), default=0) or 1
-    moments = isinstance(rows[0][chart.x], datetime)
-    width = BROAD if moments else NARROW
-    wide, high = min(44.0, (width - _LABEL - 8) / number), 20
-    boxes = []
+    wide, high = min(44.0, (width - _LABEL - 30) / number), 20
+    boxes, figures = [], []
     for (line, column), value in sums.items():
         if value <= 0:
             continue
         # By the root, so that what is rare can be seen beside what is frequent.
         level = min(_LEVELS, 1 + int(_LEVELS * math.sqrt(value / most)))
-        box = _box(_LABEL + column * wide, 4 + line * high, wide - 1, high - 1)
-        name = wording.cut(_shown(lines[line]), 40)
-        boxes.append((f"h{level}", box, f"{name}: {wording.figure(chart.unit, value)}"))
-    out = _boxes(boxes, titled=len(sums) <= 2 * _TITLED)
+        x, y = _LABEL + column * wide, 4 + line * high
+        name, figure = _shown(lines[line]), wording.figure(chart.unit, value)
+        boxes.append(
+            (f"h{level}", _box(x, y, wide - 1, high - 1), f"{wording.cut(name, 40)}: {figure}")
+        )
+        if axes.pixels(figure) <= wide - 4:
+            figures.append(_part("text", f"f{level} m", x + (wide - 1) / 2, y + 14, figure))
+    out = _boxes(boxes, titled=len(sums) <= 2 * _TITLED) + figures
     out += [_label(line, 4 + at * high + 14) for at, line in enumerate(lines)]
     bottom = 4 + len(lines) * high
-    tilted = any(len(label) * 6.5 > max(wide, 50 if moments else 0) for _, label in labels)
-    for column, label in labels:
-        x = _LABEL + (column + 0.5) * wide
+    found = labels(wide * number)
+    tilted = not over_time and any(axes.pixels(label) > wide - 6 for _, label in found)
+    for at, label in found:
+        x = _LABEL + at * wide
         if tilted:
-            out.append(_part("tilted", "a e", x, bottom + 12, wording.cut(label, 16)))
+            out.append(_part("tilted", "a e", x + 4, bottom + 12, axes.cut(label, 100)))
         else:
-            out.append(_part("text", "a m", x, bottom + 14, label))
-    kind, high = "broad" if moments else "narrow", bottom + (84 if tilted else 22)
-    return _part("frame", kind, table.title, width, high, out)
+            out.append(_part("text", "a m", x, bottom + 15, label))
+    return _part(
+        "frame",
+        "broad" if over_time else "narrow",
+        table.title,
+        width,
+        bottom + (100 if tilted else 22),
+        out,
+    )
 
 
-def _columns(found: Sequence[Any]) -> tuple[Any, list[tuple[float, str]], int]:
-    """Return where a value stands on a heat map's x axis, the labels there, and how many columns."""
-    if isinstance(found[0], datetime):
-        moments = sorted(set(found))
-        first, bucket = moments[0], _bucket(moments)
-        number = int((moments[-1] - first) / bucket) + 1
-        # Of too many, several share a column.
-        joined = math.ceil(number / CELLS)
-        bucket *= joined
-        labels = [
-            ((at - first) / bucket - 0.5, text) for at, text in _dates(first, moments[-1] + bucket)
-        ]
-        return (lambda at: int((at - first) / bucket)), labels, math.ceil(number / joined)
-    names = list(dict.fromkeys(found))[:LINES]
+def _moments(table: Filled, chart: Chart, rows: Sequence[Mapping[str, Any]]) -> Any:
+    """Return where a moment stands on the x axis, what gives the labels there, and how many columns."""
+    length = chart.bucket or table.span.bucket
+    first, last = axes.between((row[chart.x] for row in rows), table.span, length)
+    bucket = timedelta(seconds=LENGTHS[length])
+    number = round((last - first) / bucket)
+    # Of too many, several share a column.
+    joined = math.ceil(number / CELLS)
+    bucket *= joined
+
+    def labels(wide: float) -> list[tuple[float, str]]:
+        return [((at - first) / bucket, text) for at, text in axes.dates(first, last, wide)]
+
+    return (lambda at: int((at - first) / bucket)), labels, math.ceil(number / joined)
+
+
+def _names(_table: Filled, chart: Chart, rows: Sequence[Mapping[str, Any]]) -> Any:
+    names = list(dict.fromkeys(row[chart.x] for row in rows))[:LINES]
     where = {name: at for at, name in enumerate(names)}
-    return where.get, [(at, _shown(name)) for at, name in enumerate(names)], len(names)
+    labels = [(at + 0.5, _shown(name)) for at, name in enumerate(names)]
+    return where.get, (lambda _wide: labels), len(names)
 
 
 # -- pieces ---------------------------------------------------------------------------------------
@@ -307,5 +354,5 @@ def _boxes(found: Sequence[tuple[str, str, str]], *, titled: bool) -> list[Marku
 def _label(name: Any, y: float) -> Markup:
     """Write a name before its bar or line; a long one is cut, and shown whole when it is pointed at."""
     text = _shown(name)
-    cut = wording.cut(text, _LETTERS)
+    cut = axes.cut(text, _LABEL - 10, _LETTER)
     return _part("text", "e", _LABEL - 8, y, cut, text if cut != text else "")

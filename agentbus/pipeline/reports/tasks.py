@@ -9,9 +9,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql import Window, functions as F  # noqa: N812
 
-from agentbus.pipeline.reports.report import Chart, Given, Report, Table, of_kind, union
+from agentbus.pipeline.reports.report import (
+    LENGTHS,
+    Chart,
+    Given,
+    Report,
+    Table,
+    of_kind,
+    union,
+)
 from agentbus.pipeline.reports.work import (
     EVENTS,
     GROUP,
@@ -36,10 +44,11 @@ _CAUSES = 10
 
 
 def outcomes(rows: DataFrame, given: Given) -> DataFrame:
-    """Return by queue and group every event, the attempts a task, and the shares that fail.
+    """Return by queue and group tasks, runs, every event, the attempts a task, and the shares that fail.
 
-    `attempts` is runs for each task that was finished, well or not; `retried_share` is of runs,
-    `dead_share` of finished tasks. What publishers were refused has no group.
+    `tasks` were finished, well or not: processed or buried. A task may have several `runs`: `attempts` is
+    their ratio. `retried_share` is of runs, `dead_share` of tasks. What publishers were refused has no
+    group.
     """
     runs = plus("processed", "failed")
     finished = plus("processed", "dead")
@@ -49,6 +58,8 @@ def outcomes(rows: DataFrame, given: Given) -> DataFrame:
         .agg(*(total(event).alias(event) for event in EVENTS), F.sum("busy_ms").alias("busy_ms"))
         .select(
             *GROUP,
+            finished.alias("tasks"),
+            runs.alias("runs"),
             *(F.col(event).alias(_plain(event)) for event in EVENTS),
             share(runs, finished).alias("attempts"),
             share("retried", runs).alias("retried_share"),
@@ -60,7 +71,11 @@ def outcomes(rows: DataFrame, given: Given) -> DataFrame:
 
 
 def timings(rows: DataFrame, given: Given) -> DataFrame:
-    """Return by queue and group how long tasks ran and waited (`what`): mean and percentiles."""
+    """Return by queue and group how long tasks ran and waited (`what`): mean and percentiles.
+
+    `tasks` is how many were delivered, each counted once, and `runs` how often they ran. Each run takes its
+    time, and each task waits once.
+    """
     sums = (
         worked(rows, given)
         .groupBy(*GROUP)
@@ -74,21 +89,30 @@ def timings(rows: DataFrame, given: Given) -> DataFrame:
         .select(
             *GROUP,
             F.lit(what).alias("what"),
-            "tasks",
+            F.col("tasks").alias("number"),
             share(what, "tasks").alias("mean_ms"),
             *("p50_ms", "p90_ms", "p99_ms"),
         )
         for what, counted in (("running", "ran"), ("waiting", "waited"))
     )
-    return both.orderBy("what", F.desc("p99_ms"), "queue", "group")
+    # What waited was delivered for the first time; what ran may have run before.
+    group, none = Window.partitionBy(*GROUP), F.lit(0).cast("bigint")
+    counts = {
+        name: F.coalesce(F.max(F.when(F.col("what") == what, F.col("number"))).over(group), none)
+        for name, what in (("tasks", "waiting"), ("runs", "running"))
+    }
+    return (
+        both.withColumns(counts)
+        .select(*GROUP, "what", "tasks", "runs", "mean_ms", "p50_ms", "p90_ms", "p99_ms")
+        .orderBy("what", F.desc("p99_ms"), "queue", "group")
+    )
 
 
 def throughput(rows: DataFrame, given: Given) -> DataFrame:
-    """Return by queue and time (minute, hour or day, as the span is long) what came and what was done."""
+    """Return by queue and time (second to day, as the span is long) what came and what was done."""
     seconds = seconds_of(given)
     figures = ("received", "processed", "failed", "retried", "dead")
     done = worked(rows, given).select("queue", "slot", *figures, "busy_ms")
-    length = {"minute": 60, "hour": 3600, "day": 86400}[given.span.bucket]
     return (
         union((done, arrived(rows, given)))
         .withColumn("at", start_of("slot", seconds))
@@ -99,7 +123,7 @@ def throughput(rows: DataFrame, given: Given) -> DataFrame:
             *(total(figure).alias(figure) for figure in figures),
             F.sum(F.coalesce("busy_ms", F.lit(0.0))).alias("busy_ms"),
         )
-        .withColumn("processed_rate", F.col("processed") / F.lit(float(length)))
+        .withColumn("processed_rate", F.col("processed") / F.lit(float(LENGTHS[given.span.bucket])))
         .orderBy("time", "queue")
     )
 
@@ -110,8 +134,6 @@ def causes(rows: DataFrame, given: Given) -> DataFrame:
     `cause` is the exception's class, or what the error says up to a colon. `share` is of the group's
     dead letters. The ten most frequent causes of each group are included.
     """
-    from pyspark.sql import Window
-
     letters = of_kind(rows, schema.DEAD_LETTER).where(named("queue").isNotNull())
     latest = F.struct("time", "seq", "error")
     group = Window.partitionBy("queue", "group")
@@ -153,15 +175,16 @@ def build(rows: DataFrame, given: Given) -> Sequence[Table]:
             "outcomes",
             "What became of tasks",
             outcomes(rows, given),
-            Chart("stacked", "queue", ("processed", "retried", "dead")),
-            note="Attempts are runs for each task that was finished; retries a share of runs, dead letters"
-            " of finished tasks.",
+            Chart("stacked", "queue", ("processed", "dead")),
+            note="The chart shows tasks. Runs are counted apart: a task that is tried again runs several"
+            " times, and 'attempts' says how often. Retries are a share of runs, dead letters of tasks.",
         ),
         Table(
             "throughput",
             f"By {given.span.bucket}",
             throughput(rows, given),
             Chart("line", "time", "processed", series="queue"),
+            note="The chart shows tasks that were processed; received and failed are runs.",
             top=MOMENTS,
         ),
         Table(

@@ -61,7 +61,7 @@ def duration(ms: float) -> str:
     if ms < 0:
         return f"-{duration(-ms)}"
     if ms < 1000:
-        return f"{number(round(ms, 1))} ms"
+        return f"{number(round(ms, 1 if ms >= 1 else 3))} ms"
     if (seconds := round(ms / 1000, 1)) < 60:
         return f"{number(seconds)} s"
     for (span, name), (below, small) in itertools.pairwise(_SPANS):
@@ -87,9 +87,8 @@ def moment(at: datetime) -> str:
 
 
 def heading(column: str) -> str:
-    """Format a column's name, without the unit if the figures show it."""
-    ending = unit(column)
-    name = column.removesuffix(f"_{ending}") if ending in ("ms", "share", "rate") else column
+    """Format a column's name, without milliseconds, for which the figures have units of their own."""
+    name = column.removesuffix("_ms")
     return name.strip("_").replace("_", " ")
 
 

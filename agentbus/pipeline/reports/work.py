@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F  # noqa: N812
 
-from agentbus.pipeline.reports.report import Given, of_kind, union
+from agentbus.pipeline.reports.report import LENGTHS, Given, of_kind, union
 from agentbus.pipeline.rows import schema
 from agentbus.pipeline.rows.typed_columns import COUNTERS, STREAM_QUEUE
 from agentbus.workers.metrics import BOUNDS
@@ -27,7 +27,7 @@ GROUP = ("queue", "group")
 # The most rows of a table by time.
 MOMENTS = 20_000
 # How many seconds a slot has, by how finely the report cuts time.
-_SLOTS = {"minute": 60, "hour": 300, "day": 900}
+_SLOTS = {"second": 1, "minute": 60, "hour": 300, "day": 900}
 # The bound of the last bucket stands for all that took longer.
 _LAST = len(BOUNDS)
 _LONGEST_MS = BOUNDS[-1] * 1000
@@ -186,8 +186,8 @@ def arrived(rows: DataFrame, given: Given) -> DataFrame:
 
 
 def entry_seconds(given: Given) -> int:
-    """Return how many seconds a slot of `entered` has: a minute or an hour."""
-    return 60 if given.span.bucket == "minute" else HOUR
+    """Return how many seconds a slot of `entered` has: a second, a minute or an hour."""
+    return min(LENGTHS[given.span.bucket], HOUR)
 
 
 def entered(rows: DataFrame, given: Given) -> DataFrame:
