@@ -64,6 +64,14 @@ VERB = Verb(
         default="default",
         values="group",
     ),
+    Param(
+        "--from",
+        "Where a new group starts: at the first task (default), or with tail after the newest. A"
+        " group that exists continues.",
+        dest="start",
+        choices=("first", "tail"),
+        default="first",
+    ),
     Param("--concurrency N", "Run up to N tasks at once (1).", convert=at_least_one, default=1),
     Param(
         "--attempts N",
@@ -135,6 +143,7 @@ def run(call: Call) -> int:
         visibility=args.visibility,
         drain=args.drain,
         count=args.count,
+        start=args.start,
         prefetch=None if handling is None else args.concurrency,
     )
     if handling is not None:

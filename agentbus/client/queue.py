@@ -181,12 +181,14 @@ class Queue(OnBus[BusT_co]):
         count: int = 10,
         block: float | None = None,
         visibility: float | None = None,
+        start: str = "first",
     ) -> Patient[PerBus[list[Delivery], list[AsyncDelivery]]]:
         """Take tasks without a worker, and return their deliveries.
 
         The caller acknowledges, retries or buries each. Waits up to `block` seconds for the first one.
         A task that is not settled within `visibility` seconds (by default the policy's) is delivered again,
-        as the next attempt.
+        as the next attempt. A group that is new starts at the queue's oldest task, with `start="tail"`
+        after the newest; an existing one continues.
         """
         from agentbus.workers.fetch import fetch
 
@@ -197,6 +199,7 @@ class Queue(OnBus[BusT_co]):
             count=count,
             block=block,
             visibility=visibility,
+            start=start,
         )
         return Patient(op, block or 0.0)
 

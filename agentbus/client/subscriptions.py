@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         backoff: Backoff | None
         count: int | None
         prefetch: int | None
+        start: str
 
 else:
     AnyWorker = None

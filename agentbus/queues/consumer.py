@@ -33,18 +33,22 @@ class Consumption(Ending):
     # Whether a work item that another program names in several tasks is done only once.
     claiming = True
 
-    def prepare(self) -> Op[None]:
-        """Create the group where it is missing, at its last recorded position or at the oldest task."""
-        yield Script("prepare", *self._positions())
+    def prepare(self, *, tail: bool = False) -> Op[None]:
+        """Create the group where it is missing, at its last recorded position or at the oldest task.
+
+        With `tail`, a new group starts after the newest tasks.
+        """
+        keys, fields = self._positions()
+        yield Script("prepare", keys, (self.group, "tail" if tail else "", *fields), writes=tail)
 
     def bookmark(self) -> Op[None]:
         """Record the group's position, so that it can be created there again."""
-        yield Script("bookmark", *self._positions())
+        keys, fields = self._positions()
+        yield Script("bookmark", keys, (self.group, *fields))
 
     def _positions(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         keys = (self.scope.keys.positions(self.queue), *self.streams.values())
-        fields = (f"{names.escape(self.group)}:{priority}" for priority in PRIORITIES)
-        return keys, (self.group, *fields)
+        return keys, tuple(f"{names.escape(self.group)}:{priority}" for priority in PRIORITIES)
 
     def turn(
         self, done: Done, took: float, count: int, low: int = 0

@@ -16,7 +16,7 @@ from agentbus.queues.ids import PRIORITIES
 from agentbus.queues.runner import AsyncRunner
 from agentbus.store.steps import Pause
 from agentbus.workers import registry
-from agentbus.workers.fetcher import Fetcher
+from agentbus.workers.fetcher import FIRST, Fetcher, at_tail
 from agentbus.workers.metrics import Tally
 from agentbus.workers.reclaim import Reclaimer
 
@@ -60,8 +60,10 @@ def fetch(
     count: int,
     block: float | None,
     visibility: float | None = None,
+    start: str = FIRST,
 ) -> Op[list[AnyDelivery]]:
     """Take tasks for this process's consumer, waiting up to `block` seconds for the first one."""
+    tail = at_tail(start)
     scope, policy = runner.scope, runner.policy(queue)
     known = _here(runner)
     consumer = Consumption(
@@ -70,14 +72,14 @@ def fetch(
     # Never flushed: the scripts count what programs fetch, and the metrics leave it out.
     tally = Tally(scope, queue, group, known.name)
     seconds = policy.visibility if visibility is None else visibility
+    # A group that this process has used is not new, even if the server has lost it.
+    tail = tail and (queue, group) not in known.due_at
     due_at = known.due_at.get((queue, group), 0.0)
     reclaimer = Reclaimer(consumer, tally, seconds, own=True, due_at=due_at)
-    fetcher = Fetcher(consumer, reclaimer, tally, attempts=policy.attempts)
+    fetcher = Fetcher(consumer, reclaimer, tally, attempts=policy.attempts, tail=tail)
     awaiting = isinstance(runner, AsyncRunner)
-    try:
-        taken = yield from _fetched(fetcher, count, block or 0.0, awaiting)
-    finally:
-        known.due_at[queue, group] = reclaimer.due_at
+    taken = yield from _fetched(fetcher, count, block or 0.0, awaiting)
+    known.due_at[queue, group] = reclaimer.due_at
     kind = AsyncDelivery if awaiting else Delivery
     return [kind(consumer, partial(runner.run, verb="fetch"), task) for task in taken]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from agentbus.core.errors import UsageError
 from agentbus.queues.ids import PRIORITIES
 from agentbus.store.failures import GroupMissing
 from agentbus.store.steps import Batch, ServerReply
@@ -17,8 +18,17 @@ if TYPE_CHECKING:
     from agentbus.store.steps import Op
     from agentbus.workers.metrics import Tally
 
+# Where a new group starts: at the oldest task, or after the newest.
+FIRST, TAIL = "first", "tail"
 # Every tenth fetch begins at the low end, so that no priority starves.
 _LOW_TURN = 10
+
+
+def at_tail(start: str) -> bool:
+    """Return whether a new group starts after the newest tasks. Raises `UsageError`."""
+    if start not in (FIRST, TAIL):
+        raise UsageError(f"the start is {start!r}", hint=f"use {FIRST!r} or {TAIL!r}")
+    return start == TAIL
 
 
 class Fetcher:
@@ -28,20 +38,28 @@ class Fetcher:
     """
 
     def __init__(
-        self, consumer: Consumption, reclaimer: Reclaimer, tally: Tally, *, attempts: int
+        self,
+        consumer: Consumption,
+        reclaimer: Reclaimer,
+        tally: Tally,
+        *,
+        attempts: int,
+        tail: bool = False,
     ) -> None:
         self.consumer = consumer
         self.reclaimer = reclaimer
         self._tally = tally
         self._attempts = attempts
+        self._tail = tail
         self._turn = 0
         self._unsure = True
 
     def prepare(self) -> Op[None]:
-        """Create the group if it is missing."""
+        """Create the group if it is missing; a new one at the tail, if that was asked for."""
         if self._unsure or self.consumer.missing:
-            yield from self.consumer.prepare()
-            self._unsure = self.consumer.missing = False
+            yield from self.consumer.prepare(tail=self._tail)
+            # A group that is lost later must get what was published since.
+            self._unsure = self.consumer.missing = self._tail = False
 
     def new(
         self, count: int, done: dict[str, list[bytes]] | None = None, took: float = 0.0

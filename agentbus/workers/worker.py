@@ -27,7 +27,7 @@ from agentbus.queues.runner import LastingRunner
 from agentbus.workers.acker import Acker
 from agentbus.workers.concurrent import Concurrent, InFlight
 from agentbus.workers.executors import Batches, Finish, Pool, executor, is_async
-from agentbus.workers.fetcher import Fetcher
+from agentbus.workers.fetcher import FIRST, Fetcher, at_tail
 from agentbus.workers.heartbeat import Chore, Heartbeat
 from agentbus.workers.metrics import Tally
 from agentbus.workers.pause import Gate
@@ -67,6 +67,7 @@ class AnyWorker:
         backoff: Backoff | None = None,
         count: int | None = None,
         prefetch: int | None = None,
+        start: str = FIRST,
     ) -> None:
         policy = runner.policy(queue)
         attempts = policy.attempts if attempts is None else attempts
@@ -98,7 +99,9 @@ class AnyWorker:
             backoff=backoff or policy.backoff,
         )
         self._reclaimer = Reclaimer(self._consumer, self.tally, visibility)
-        self._fetcher = Fetcher(self._consumer, self._reclaimer, self.tally, attempts=attempts)
+        self._fetcher = Fetcher(
+            *(self._consumer, self._reclaimer, self.tally), attempts=attempts, tail=at_tail(start)
+        )
         self._gate = Gate(
             WorkerRegistration(scope, self.name, scope.agent, queue, group, concurrency),
             self._do,
@@ -243,7 +246,8 @@ class Worker(AnyWorker):
     `batch` the handler gets a list of deliveries. `attempts` is the maximum number of runs, `visibility`
     the seconds without a heartbeat after which other workers reclaim the tasks, `backoff` the delay before
     the next attempt; None selects the queue's policy. With `drain` it ends when the queue is empty, with
-    `count` after that many tasks. `prefetch` is the maximum number of tasks that it holds.
+    `count` after that many tasks. `prefetch` is the maximum number of tasks that it holds. A group that is
+    new starts at the queue's oldest task, with `start="tail"` after the newest; an existing one continues.
     """
 
     def __enter__(self) -> Worker:

@@ -1,26 +1,38 @@
 #!lua flags=allow-oom
--- Creates a group where it is missing, at its last recorded position, else at the oldest entry.
+-- Creates a group where it is missing: where it was, or a new one at the oldest or, with 'tail', after the newest entry.
 -- KEYS: positions, then the streams
--- ARGV: group, then for each stream its field among the positions
+-- ARGV: group, 'tail' or '', then for each stream its field among the positions
 -- Returns: how many groups were created
 --@include ids
-local made = 0
+local made, known, new = 0, {}, ARGV[2] == 'tail'
+local missing, last = {}, {}
 for i = 2, #KEYS do
-  local stream, last, there = KEYS[i], '0-0', false
+  local stream, there = KEYS[i], false
+  last[i] = '0-0'
   if redis.call('EXISTS', stream) == 1 then
     for _, group in ipairs(redis.call('XINFO', 'GROUPS', stream)) do
       for j = 1, #group, 2 do there = there or (group[j] == 'name' and group[j + 1] == ARGV[1]) end
     end
     local info = redis.call('XINFO', 'STREAM', stream)
     for j = 1, #info, 2 do
-      if info[j] == 'last-generated-id' then last = info[j + 1] end
+      if info[j] == 'last-generated-id' then last[i] = info[j + 1] end
     end
   end
-  if not there then
-    local known = redis.call('HGET', KEYS[1], ARGV[i])
+  missing[i] = not there
+  known[i] = redis.call('HGET', KEYS[1], ARGV[i + 1])
+  -- A group that is in any of the streams, or was, is not a new one.
+  new = new and not (there or known[i])
+end
+for i = 2, #KEYS do
+  if missing[i] then
+    local from = known[i]
     -- After a server went back in time, these ids are of other entries.
-    if not known or newer(known, last) then known = '0' end
-    redis.call('XGROUP', 'CREATE', stream, ARGV[1], known, 'MKSTREAM')
+    if not from or newer(from, last[i]) then from = '0' end
+    if new then
+      from = last[i]
+      redis.call('HSET', KEYS[1], ARGV[i + 1], from)
+    end
+    redis.call('XGROUP', 'CREATE', KEYS[i], ARGV[1], from, 'MKSTREAM')
     made = made + 1
   end
 end
