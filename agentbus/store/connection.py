@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any
 
+    from agentbus.store.async_driver import AsyncLink
     from agentbus.store.steps import Arg, Link, Script
 
 _NO_SIGPIPE = getattr(_socket, "MSG_NOSIGNAL", 0)
@@ -59,6 +60,10 @@ class Backend:
     def link(self) -> Link:
         """Return a blocking link, which connects on first use."""
         return PlainLink(self)
+
+    def async_link(self) -> AsyncLink | None:
+        """Return a link for event loops, which connects on first use; None for a plain connection."""
+        return None
 
 
 class Target:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agentbus.core.errors import ConfigError, UnknownBackend
+from agentbus.core.errors import ConfigError
 from agentbus.store.connection import Backend, Target
 from agentbus.store.url import Url, read
 
@@ -19,20 +19,17 @@ def backend(text: str, project: str) -> Backend:
     url = read(text)
     make = _SCHEMES.get(url.scheme)
     if make is None:
-        raise UnknownBackend(
-            f"there is no backend {url.scheme[:20]!a}",
-            hint=f"use one of {', '.join(f'{scheme}://' for scheme in _SCHEMES)}",
-        )
+        from agentbus.store.registered import registered
+
+        return registered(url, project, built_in=_SCHEMES)
     return make(url, project)
 
 
 def async_link(backend: Backend) -> AsyncLink:
     """Return an asynchronous link to a backend, which connects on first use."""
-    if isinstance(backend, _Memory):
-        _needs_fakeredis()
-        from agentbus.store.memory import AsyncMemoryLink
-
-        return AsyncMemoryLink(backend.server)
+    own = backend.async_link()
+    if own is not None:
+        return own
     from agentbus.store.async_connection import AsyncPlainLink
 
     return AsyncPlainLink(backend)
@@ -52,6 +49,12 @@ class _Memory(Backend):
         from agentbus.store.memory import MemoryLink
 
         return MemoryLink(self.server)
+
+    def async_link(self) -> AsyncLink:
+        _needs_fakeredis()
+        from agentbus.store.memory import AsyncMemoryLink
+
+        return AsyncMemoryLink(self.server)
 
 
 def _tcp(url: Url, _project: str) -> Backend:

@@ -1,0 +1,58 @@
+"""Backends that other packages register, each by an entry point named after its URL scheme."""
+
+from __future__ import annotations
+
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING
+
+from agentbus.core.errors import AgentBusError, ConfigError, UnknownBackend
+from agentbus.store.connection import Backend
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from agentbus.store.url import Url
+
+GROUP = "agentbus.backends"
+
+
+def registered(url: Url, project: str, *, built_in: Iterable[str]) -> Backend:
+    """Return the registered backend for a URL; the built-in schemes are for the hint of an unknown one."""
+    points = entry_points(group=GROUP)
+    # A package that is found twice on the path, such as one of a source tree, registers the same value.
+    values = {point.value: point for point in points if point.name.lower() == url.scheme}
+    if not values:
+        known = [*built_in, *sorted({point.name.lower() for point in points} - {*built_in})]
+        raise UnknownBackend(
+            f"there is no backend {url.scheme[:20]!a}",
+            hint=f"use one of {', '.join(f'{scheme}://' for scheme in known)}",
+        )
+    if len(values) > 1:
+        raise ConfigError(
+            f"two packages register {url.scheme}://: {' and '.join(sorted(values))}",
+            hint="uninstall one of them",
+        )
+    ((value, point),) = values.items()
+    try:
+        make = point.load()
+    except Exception as error:
+        raise ConfigError(
+            f"the backend {value} cannot be loaded ({type(error).__name__}: {error})",
+            hint="repair or uninstall the package that registers it",
+        ) from error
+    try:
+        found = make(url, project)
+    except AgentBusError:
+        raise
+    except Exception as error:
+        # Its text is not shown, because it may contain the password of the URL.
+        raise ConfigError(
+            f"the backend {value} cannot be used ({type(error).__name__})",
+            hint=f"check the URL {url.masked()}",
+        ) from error
+    if not isinstance(found, Backend):
+        raise ConfigError(
+            f"the backend {value} returned {found!r}, not a Backend",
+            hint="see agentbus.backends",
+        )
+    return found
