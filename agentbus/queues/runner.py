@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 
 _loggers: Any = None
+# Seconds for what is written before a connection is closed.
+_LAST_WORDS = 1.0
 
 
 class _AnyRunner:
@@ -42,6 +44,8 @@ class _AnyRunner:
             self.backend, self.scope = enter(settings)
         else:
             self.backend, self.scope = shared.backend, shared.scope
+        # Each returns an operation to run before the connection is closed.
+        self.at_close: list[Callable[[], Op[object]]] = []
         self._policies: Policies | None = None if shared is None else shared._policies
 
     @property
@@ -82,6 +86,9 @@ class _AnyRunner:
         """Have an operation record this session, if that is due."""
         due = self.scope.monotonic() - self.scope.attended >= ATTENDED
         return attending(self.scope, op) if due else op
+
+    def _shortly(self) -> float:
+        return min(_LAST_WORDS, self.settings.deadline)
 
     def _again(self, op: Op[T], elapsed: float) -> Op[T]:
         return self.attempt(op, elapsed=elapsed)
@@ -168,6 +175,12 @@ class Runner(_AnyRunner):
 
     def close(self) -> None:
         """Close the connection; the next operation opens a new one."""
+        for last in self.at_close:
+            try:
+                self.run(last(), deadline=self._shortly())
+            except AgentBusError:
+                # Nobody waits for a server that is gone.
+                continue
         self.link.close()
 
 
@@ -245,5 +258,12 @@ class AsyncRunner(_AnyRunner):
 
     async def aclose(self) -> None:
         """Close the connections; operations in progress fail."""
-        self.blocking.close()
-        await self.link.aclose()
+        try:
+            for last in self.at_close:
+                try:
+                    await self.run(last(), deadline=self._shortly())
+                except AgentBusError:
+                    continue
+        finally:
+            self.blocking.close()
+            await self.link.aclose()

@@ -63,16 +63,17 @@ def at_once(
                 if not (isinstance(failure, LinkDown) and failure.sent):
                     # It did not arrive, or was not executed.
                     step.sendings = 0
-                return run(link, again(_from(op, step), now() - began))
+                # Sent again: an error then recurs where it is handled.
+                return run(link, again(rest(op, step), now() - began))
             step = send(reply)
     except StopIteration as result:
         value: T = result.value
         return value
-    return run(link, again(_from(op, step), 0.0))
+    return run(link, again(rest(op, step), 0.0))
 
 
-def _from(op: Op[T], step: Step) -> Op[T]:
-    # Send the step again: an error then recurs where it is handled.
+def rest(op: Op[T], step: Step) -> Op[T]:
+    """Run an operation from one of its steps on."""
     try:
         while True:
             try:

@@ -14,7 +14,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError, ResponseEr
 
 from agentbus.core.errors import BackendUnavailable
 from agentbus.store.resp import commands, settle, source
-from agentbus.store.steps import LinkDown, Script, ServerReply, Step, Take, Wait
+from agentbus.store.steps import Both, LinkDown, Script, ServerReply, Step, Take, Wait
 from agentbus.store.tail import Tails
 
 if TYPE_CHECKING:
@@ -125,6 +125,8 @@ def _requests(step: Step) -> list[tuple[Arg, ...]]:
         return [("EVAL", body, len(step.keys), *step.keys, *step.argv)]
     if isinstance(step, Take) and step.first is not None:
         return [*_requests(step.first), tuple(commands(step)[-1])]
+    if isinstance(step, Both):
+        return [*_requests(step.first), *_requests(step.second)]
     return [tuple(args) for args in commands(step)]
 
 

@@ -7,7 +7,17 @@ from __future__ import annotations
 
 import os
 
-from agentbus.store.steps import Batch, Command, LinkDown, Script, ServerReply, Step, Take, Wait
+from agentbus.store.steps import (
+    Batch,
+    Both,
+    Command,
+    LinkDown,
+    Script,
+    ServerReply,
+    Step,
+    Take,
+    Wait,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -60,6 +70,8 @@ def commands(step: Step, *, whole: bool = False) -> list[Sequence[Arg]]:
         head = ("XREADGROUP", "GROUP", step.group, step.consumer, "COUNT", step.count, *wait)
         before = [] if step.first is None else commands(step.first, whole=whole)
         return [*before, (*head, "STREAMS", *step.streams, *(">" for _ in step.streams))]
+    if isinstance(step, Both):
+        return [*commands(step.first, whole=whole), *commands(step.second, whole=whole)]
     raise TypeError(f"{step!r} is not for a server")
 
 

@@ -167,6 +167,26 @@ class Take(Step):
         return self.seconds
 
 
+class Both(Step):
+    """A script, and another one after it in the same exchange.
+
+    The reply is a pair, of which the second may be an error.
+    """
+
+    __slots__ = ("first", "second")
+    writes = True
+
+    def __init__(self, first: Script, second: Script) -> None:
+        super().__init__()
+        self.first = first
+        self.second = second
+
+    @property
+    def label(self) -> str:
+        """The first script's name."""
+        return self.first.label
+
+
 class Pause(Step):
     """Waits for `seconds` without a request."""
 

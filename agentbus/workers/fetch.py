@@ -16,8 +16,8 @@ from agentbus.queues.ids import PRIORITIES
 from agentbus.queues.runner import AsyncRunner
 from agentbus.store.steps import Pause
 from agentbus.workers import registry
+from agentbus.workers.fetched import Fetched, FetchTally
 from agentbus.workers.fetcher import FIRST, Fetcher, at_tail
-from agentbus.workers.metrics import Tally
 from agentbus.workers.reclaim import Reclaimer
 
 if TYPE_CHECKING:
@@ -40,6 +40,13 @@ class _Consumer:
         # With one name for a bus and process, calls do not leave consumers behind.
         self.name = f"{socket.gethostname()}:{self.process}:{secrets.token_hex(4)}"
         self.due_at: dict[tuple[str, str], float] = {}
+        self.tallies: dict[tuple[str, str], FetchTally] = {}
+
+    def flush(self) -> Op[None]:
+        """Write the counts that were not written yet."""
+        if self.process == os.getpid():
+            for tally in list(self.tallies.values()):
+                yield from tally.flush()
 
 
 _consumers: weakref.WeakKeyDictionary[Any, _Consumer] = weakref.WeakKeyDictionary()
@@ -49,6 +56,7 @@ def _here(runner: Runner | AsyncRunner) -> _Consumer:
     known = _consumers.get(runner)
     if known is None or known.process != os.getpid():
         known = _consumers[runner] = _Consumer()
+        runner.at_close.append(known.flush)
     return known
 
 
@@ -69,8 +77,9 @@ def fetch(
     consumer = Consumption(
         scope, queue, group, known.name, kept=policy.results, letters_of=policy.dead_letters
     )
-    # Never flushed: the scripts count what programs fetch, and the metrics leave it out.
-    tally = Tally(scope, queue, group, known.name)
+    tally = known.tallies.get((queue, group)) or known.tallies.setdefault(
+        (queue, group), FetchTally(scope, queue, group, known.name)
+    )
     seconds = policy.visibility if visibility is None else visibility
     # A group that this process has used is not new, even if the server has lost it.
     tail = tail and (queue, group) not in known.due_at
@@ -78,10 +87,14 @@ def fetch(
     reclaimer = Reclaimer(consumer, tally, seconds, own=True, due_at=due_at)
     fetcher = Fetcher(consumer, reclaimer, tally, attempts=policy.attempts, tail=tail)
     awaiting = isinstance(runner, AsyncRunner)
-    taken = yield from _fetched(fetcher, count, block or 0.0, awaiting)
+    taken = yield from tally.aboard(_fetched(fetcher, count, block or 0.0, awaiting))
     known.due_at[queue, group] = reclaimer.due_at
     kind = AsyncDelivery if awaiting else Delivery
-    return [kind(consumer, partial(runner.run, verb="fetch"), task) for task in taken]
+    holder = Fetched(
+        scope, queue, group, known.name, kept=policy.results, letters_of=policy.dead_letters
+    )
+    holder.tally, holder.since = tally, scope.monotonic()
+    return [kind(holder, partial(runner.run, verb="fetch"), task) for task in taken]
 
 
 def _fetched(fetcher: Fetcher, count: int, block: float, awaiting: bool) -> Op[list[Taken]]:

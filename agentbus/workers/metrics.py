@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import math
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from agentbus.core.errors import OutcomeUnknown
+from agentbus.core.errors import AgentBusError, OutcomeUnknown
 from agentbus.core.record import Record
 from agentbus.core.stream import id_time, text
-from agentbus.store.steps import Script
+from agentbus.store.driver import rest
+from agentbus.store.steps import Both, LinkDown, Script, ServerReply
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from agentbus.store.scope import Once, Scope
-    from agentbus.store.steps import Arg, Op
+    from agentbus.store.steps import Arg, Op, Step
+
+T = TypeVar("T")
 
 # What a flush adds to the queue's counters. The scripts count all other events, since only they know
 # whether a task still belonged to this worker.
@@ -103,6 +106,19 @@ def bucket(seconds: float) -> int:
     return max(0, min(power - (fraction == 0.5), len(BOUNDS)))
 
 
+def _concluded(flush: Op[bool], step: Step, reply: Any) -> Op[None]:
+    """End a flush whose first step was answered with a reply, or with an error."""
+    try:
+        if not isinstance(reply, ServerReply):
+            yield from rest(flush, flush.send(reply))
+        elif reply.code == "NOSCRIPT":
+            yield from rest(flush, step)
+        else:
+            flush.throw(reply)
+    except (StopIteration, LinkDown, ServerReply, AgentBusError):
+        return
+
+
 class _Counts:
     """The counts since `began`, a unix time."""
 
@@ -163,6 +179,41 @@ class Tally:
         """Return the age of an entry in seconds, by the server's clock at the last flush."""
         published = int(entry_id.partition(b"-")[0]) / 1000
         return max(0.0, self._scope.now() + self._ahead - published)
+
+    def beside(self, op: Op[T]) -> Op[T]:
+        """Run an operation, and with its first script flush these counts, in the same exchange.
+
+        If the counts cannot be written, the operation is not affected, and they stay for the next flush.
+        """
+        flush = self.flush()
+        try:
+            step = next(op)
+            while not isinstance(step, Script):
+                try:
+                    reply = yield step
+                except BaseException as failure:  # noqa: BLE001 (passed on to the operation)
+                    step = op.throw(failure)
+                else:
+                    step = op.send(reply)
+            counts = next(flush, None)
+            if isinstance(counts, Script):
+                both = Both(step, counts)
+                try:
+                    reply, written = yield both
+                except BaseException as failure:  # noqa: BLE001 (passed on to the operation)
+                    # It may have been executed: the next flush resends it with its token.
+                    step.sendings = both.sendings
+                    step = op.throw(failure)
+                else:
+                    step.sendings = counts.sendings = both.sendings
+                    yield from _concluded(flush, counts, written)
+                    step = op.send(reply)
+        except StopIteration as result:
+            value: T = result.value
+            return value
+        finally:
+            flush.close()
+        return (yield from rest(op, step))
 
     def flush(self) -> Op[bool]:
         """Append an entry to the metrics stream and increment the counters; return whether it did.
