@@ -55,6 +55,7 @@ VERB = Verb(
     Param(
         "--webhook URL", "POST the result to this https URL, if webhooks are enabled in the worker."
     ),
+    Param("--notify", "Announce on the channel, topic tasks, that the task is done, or buried."),
     Param("--ordering-key K", "Deliver tasks with this key in the order of publication."),
     *_envelope.PARAMS,
     _payload.TEXT,
@@ -112,6 +113,7 @@ def _fields(args: Args) -> dict[str, Any]:
         "reply_to": args.reply_to,
         "webhook": args.webhook,
         "ordering_key": args.ordering_key,
+        "notify": args.notify or None,
         **_envelope.fields(args, args.causation_id),
     }
 

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
         trail: Sequence[Any] | None
         attempts: int | None
         expires: float | None
+        notify: bool | None
 
 
 # Dataclasses and subclasses of str could hide a NUL or a NaN from the checks below.
@@ -65,6 +66,7 @@ META = (
     "trail",
     "attempts",
     "expires",
+    "notify",
 )
 
 

@@ -46,10 +46,10 @@ class Taken:
 
     @property
     def asks(self) -> bool:
-        """Whether its outcome is sent or stored."""
+        """Whether its outcome is sent, spoken or stored."""
         # The id of a delayed task does not name its entry, so its outcome is stored under that id.
         meta = self.meta
-        return "reply_to" in meta or "webhook" in meta or "id" in meta
+        return "reply_to" in meta or "webhook" in meta or "id" in meta or "notify" in meta
 
     @property
     def asked_first(self) -> bool:

@@ -1,4 +1,4 @@
-"""Notifications about settled tasks: replies and webhooks."""
+"""Notifications about settled tasks: replies, webhooks, and notices on the channel."""
 
 from __future__ import annotations
 
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 # The queue of webhooks, which a separate worker sends.
 WEBHOOKS = "~webhooks"
+# The topic of notices.
+TOPIC = "tasks"
+_NEWLINE = "\n"
 # The prefix of a private stream in an envelope; the caller's name follows.
 PRIVATE = "~replies."
 # The room for the envelope around a result of the largest size.
@@ -41,6 +44,28 @@ class Notifications:
         self.keys.append(keys.queues if caller else keys.stats(queue))
         self.argv += (queue, len(words), *words)
 
+    def speak(self, scope: Scope, queue: str, group: str, task_id: str, error: str | None) -> None:
+        """Append a notice to the channel."""
+        keys, outcome = scope.keys, "done" if error is None else "buried"
+        said = f"task {task_id} of {queue} {outcome}"
+        fields: tuple[str, ...] = (
+            "event",
+            outcome,
+            "task",
+            task_id,
+            "queue",
+            queue,
+            "group",
+            group,
+        )
+        if error is not None:
+            said += f": {error.partition(_NEWLINE)[0]}"
+            fields += ("error", error)
+        words = (scope.agent, said, TOPIC, *fields)
+        self.keys += (keys.channel, keys.agents, keys.topics)
+        # No queue's name has a newline: the bound of the channel follows it.
+        self.argv += (f"{_NEWLINE}{scope.channel_bound}", len(words), *words)
+
 
 def notifications(
     scope: Scope,
@@ -55,7 +80,8 @@ def notifications(
     """Return the entries to append for a task that is done with a result, or buried with an error."""
     found = Notifications()
     reply_to, webhook = meta.get("reply_to"), meta.get("webhook")
-    if reply_to is None and webhook is None:
+    notify = meta.get("notify") is True
+    if reply_to is None and webhook is None and not notify:
         return found
     if webhook is not None and not scope.webhooks:
         found.counter, webhook = "webhooks_off", None
@@ -74,6 +100,8 @@ def notifications(
         if webhook is not None:
             payload = b'{"url":' + orjson.dumps(webhook) + b',"body":' + body + b"}"
             found.add(scope, WEBHOOKS, "payload", payload, "meta", rest, *by)
+        if notify:
+            found.speak(scope, queue, group, task_id, error)
     except (UsageError, TypeError, ValueError):
         # Another program's envelope: the task is settled without a notification.
         found = Notifications()

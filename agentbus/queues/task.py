@@ -23,7 +23,8 @@ class Task(Record):
     `webhook` the URL, that gets the outcome. `traceparent` is W3C Trace Context's; `headers` are the user's
     own, text to text; `created_at` is in unix seconds. `trail` lists the agents that it passed, as recorded
     by routers. `attempts` is the maximum number of its runs, in place of the worker's. `expires` seconds
-    after its publication it is not run any more, but buried.
+    after its publication it is not run any more, but buried. With `notify` the channel gets a message when
+    it is done or buried, on the topic `tasks`.
     """
 
     payload: Any
@@ -43,6 +44,7 @@ class Task(Record):
     trail: Sequence[Any] | None = None
     attempts: int | None = None
     expires: float | None = None
+    notify: bool | None = None
 
     def filling(self, item: object) -> Task:
         """Return a payload in this envelope, or a `Task` with what it leaves empty from this one."""
@@ -74,6 +76,8 @@ def check(task: Task) -> None:
         webhook_url.target(task.webhook)
     if task.trail is not None and not isinstance(task.trail, (list, tuple)):
         raise InvalidPayload(f"the trail is a {type(task.trail).__name__}", hint="give a list")
+    if task.notify not in (None, True, False):
+        raise InvalidPayload(f"notify is {task.notify!r}", hint="give True, or leave it out")
     headers = task.headers
     if headers is not None and not hasattr(headers, "items"):
         raise InvalidPayload(f"the headers are a {type(headers).__name__}", hint="give a dict")

@@ -6,6 +6,7 @@
 -- Returns: 1, 2 if it has dependents, or 0 if this consumer no longer holds it
 --@include once
 --@include owner
+--@include say
 --@include tell
 --@include settled
 local before = already(KEYS[7], ARGV[9])

@@ -6,6 +6,7 @@
 --       this one, the error, seconds to keep it (0: never), a counter to raise ('' for none), how many words follow,
 --       fields and values of the letter, then the words of each notification
 -- Returns: the letter's id, or '' if it no longer waits
+--@include say
 --@include tell
 --@include over
 local id, letter = string.match(ARGV[3], '\n%d%d([^\n]*)$'), ''

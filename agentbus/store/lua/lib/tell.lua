@@ -1,6 +1,7 @@
--- tell(stats, key, at): appends the notifications of a task: its reply, its webhook. From KEYS[key] on
--- three keys for each: stream, queues, stats of the queue there. From ARGV[at] on for each: queue ('' for a
--- caller's private stream), how many words follow, and its fields and values. One that cannot be appended
+-- tell(stats, key, at): appends the notifications of a task: its reply, its webhook, its notice. From KEYS[key] on
+-- three keys for each: stream, queues, stats of the queue there; channel, agents, topics of a notice. From ARGV[at]
+-- on for each: queue ('' for a caller's private stream, a newline and a bound for the channel), how many words
+-- follow, and its fields and values, after agent, message and topic of a notice. One that cannot be appended
 -- (because of another program's key) is counted, and does not prevent the acknowledgement.
 local function tell(stats, key, at)
   while KEYS[key] do
@@ -10,6 +11,9 @@ local function tell(stats, key, at)
     if queue == '' then
       sent = redis.pcall('XADD', KEYS[key], 'MAXLEN', '~', 10000, '*', unpack(words))
       if type(sent) == 'string' then redis.call('EXPIRE', KEYS[key], 3600) end
+    elseif string.sub(queue, 1, 1) == '\n' then
+      local said, id = pcall(say, KEYS[key], KEYS[key + 1], KEYS[key + 2], string.sub(queue, 2), unpack(words))
+      sent = said and id
     else
       sent = redis.pcall('XADD', KEYS[key], '*', unpack(words))
       if type(sent) == 'string' then
