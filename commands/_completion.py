@@ -35,6 +35,8 @@ _DEADLINE = 0.5
 _PATIENCE = 1.0
 _OFFERED = 200
 _ABOUT = 60
+# Keys that are examined for projects, which takes about 50 ms.
+_EXAMINED = 100_000
 
 # Readline breaks words at some characters, and replaces only what follows the last of them. The whole
 # line is handed over, so that `shop:orders` is one word here.
@@ -201,12 +203,20 @@ def _letters(bus: Bus, given: dict[str, Any]) -> Found:
     return [(letter.id, letter.error) for letter in found]
 
 
+def _projects(bus: Bus, _given: dict[str, Any]) -> Found:
+    from agentbus.admin import projects
+
+    found = bus.runner.run(projects.listed(bus.scope, most=_EXAMINED))
+    return [(one.project, None) for one in found.projects]
+
+
 _VALUES: dict[str, Callable[[Bus, dict[str, Any]], Found]] = {
     "agent": lambda bus, _: _named(one.agent_id for one in bus.agents()),
     "flag": lambda bus, _: [(one.flag, one.state) for one in bus.flags()],
     "group": lambda bus, given: _named(one.group for one in bus.queue(given["queue"]).groups()),
     "letter": _letters,
     "note": lambda bus, _: _named(note.key for note in bus.list_(latest=_OFFERED)),
+    "project": _projects,
     "queue": lambda bus, _: _named(bus.queues()),
     "tag": lambda bus, _: _named(t for note in bus.list_(latest=_OFFERED) for t in note.tags),
     "topic": lambda bus, _: _named(topic.topic for topic in bus.topics()),

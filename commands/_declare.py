@@ -281,7 +281,7 @@ def tags(text: str) -> list[str]:
 
 GLOBAL = (
     Param("--agent ID", "The agent's name. [AGENTBUS_AGENT]", values="agent"),
-    Param("--project, --project-prefix PREFIX", "Key prefix (project). [AGENTBUS_PROJECT]"),
+    Param("--project, --project-prefix PREFIX", "Key prefix. [AGENTBUS_PROJECT]", values="project"),
     Param(
         "--url, --redis-url URL", "URL of the server; default: the embedded server. [AGENTBUS_URL]"
     ),

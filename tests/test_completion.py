@@ -160,6 +160,17 @@ def test_the_options_before_and_after_the_verb_choose_the_project(shell, bus, re
     assert offered(shell, "await", "") == []
 
 
+def test_the_projects_on_the_server_are_completed(shell, bus, real_url):
+    bus.speak("hi")
+    with agentbus.connect(real_url, project=f"{bus.project}-two", agent="eve") as other:
+        other.speak("hi")
+    both = [bus.project, f"{bus.project}-two"]
+
+    assert sorted(offered(shell, "--project", bus.project)) == both
+    assert offered(shell, "bus", "list", "--project-prefix", f"{bus.project}-") == both[1:]
+    assert set(both) <= set(offered(shell, "speak", "--project", ""))
+
+
 @pytest.mark.parametrize("name", ["$(reboot)", "a b", "`id`", "x;y", "-f", "é\u202e", "a'b", 'a"b'])
 def test_a_name_that_a_shell_would_not_take_as_one_word_is_not_offered(shell, bus, name):
     bus.speak("hi", topic=name)
