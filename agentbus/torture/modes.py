@@ -37,6 +37,7 @@ _MODES = (
             "unfenced_lease": "SET NX with an expiry, ended by a DEL, and nothing that the resource can"
             " check",
             "check_then_set": "looks whether the flag is free, then takes it",
+            "any_end": "awaits the end of a hold, and does not ask whether the flag failed",
         },
         from_module("agentbus.torture.flags.workload"),
     ),

@@ -4,12 +4,13 @@ Both are measured between two processes on the same server, in turns: the waker 
 it sends, the sleeper the time after it returns, on the clock that all processes share. The server writes
 its append-only file to disk before it answers, as the embedded one does.
 
-    python -m tests.bench.wakeup [--rounds N]
+    python -m tests.bench.wakeup [--rounds N] [--crowds N]
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import multiprocessing
 import pathlib
 import socket
@@ -21,10 +22,13 @@ from multiprocessing.connection import Connection
 import hiredis
 
 import agentbus
+import agentbus.aio
+from agentbus.errors import FlagFailed
 from tests.bench._figures import Figure, Row, Spread, percentile, run, table
 from tests.servers import Server
 
-SIZES = {"quick": {"rounds": 40}, "page": {}}
+SIZES = {"quick": {"rounds": 40, "crowds": 2}, "page": {}}
+CROWD = 200
 
 
 class Raw:
@@ -121,11 +125,81 @@ def waking(given: argparse.Namespace) -> Iterator[Figure]:
     )
 
 
+def crowd(given: argparse.Namespace) -> Iterator[Figure]:
+    """200 coroutines await one flag: each gets `FlagFailed` when it fails, as soon as success wakes them.
+
+    The time is from before `fail`, or `satisfy`, to the moment at which each coroutine goes on.
+    """
+    with (
+        tempfile.TemporaryDirectory(prefix="ab-") as folder,
+        Server(pathlib.Path(folder)) as server,
+    ):
+        took = asyncio.run(_crowds(server.url, given.crowds))
+    worst = {what: percentile(values, 99) for what, values in took.items()}
+    table(
+        f"{CROWD} coroutines await a flag, {given.crowds} rounds",
+        ["", "p99 ms", "allowed"],
+        [["satisfied", f"{worst['satisfy']:.1f}", ""], ["failed", f"{worst['fail']:.1f}", "250"]],
+    )
+    yield Figure(
+        name="wakeup-crowd",
+        source="wakeup.crowd",
+        title=f"{CROWD} coroutines await a flag that fails, p99",
+        measured=f"{given.crowds:,} rounds in turns",
+        unit="ms",
+        better="less",
+        rows=(
+            Row("it is satisfied", Spread.at(99, took["satisfy"]), "baseline"),
+            Row(
+                "it fails",
+                Spread.at(99, took["fail"]),
+                ratio=worst["fail"] / worst["satisfy"],
+                against="it is satisfied",
+                wanted="≤ 250 ms",
+            ),
+        ),
+    )
+
+
+async def _crowds(url: str, rounds: int) -> dict[str, list[float]]:
+    took: dict[str, list[float]] = {"satisfy": [], "fail": []}
+    async with agentbus.aio.connect(url, project="bench", agent="crowd") as bus:
+        for turn in range(rounds + 1):
+            for what, end in (("satisfy", bus.satisfy), ("fail", bus.fail)):
+                flag = f"go-{turn}-{what}"
+                waiting = [asyncio.ensure_future(_woken(bus, flag)) for _ in range(CROWD)]
+                while len([one for one in await bus.waiters() if one.flag == flag]) < CROWD:
+                    await asyncio.sleep(0.01)
+                began = time.monotonic()
+                await end(flag)
+                found = await asyncio.gather(*waiting)
+                assert [how for how, _ in found] == [what] * CROWD
+                if turn:
+                    took[what] += [(at - began) * 1000 for _, at in found]
+    return took
+
+
+async def _woken(bus: agentbus.AsyncBus, flag: str) -> tuple[str, float]:
+    """Return how an await ended, and when."""
+    try:
+        await bus.await_(flag)
+    except FlagFailed:
+        return "fail", time.monotonic()
+    return "satisfy", time.monotonic()
+
+
+def measures(given: argparse.Namespace) -> Iterator[Figure]:
+    """Measure both."""
+    yield from waking(given)
+    yield from crowd(given)
+
+
 def main() -> None:
     """Measure in turns and print."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=1000)
-    run(waking, parser, SIZES)
+    parser.add_argument("--crowds", type=int, default=20)
+    run(measures, parser, SIZES)
 
 
 if __name__ == "__main__":

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from agentbus.torture.flags.checks import paired
 from agentbus.torture.flags.contender import Resource, unfinished
+from agentbus.torture.flags.evidence import paired
 from agentbus.torture.flags.plan import RacePart, choice, flag_of, planned
 from agentbus.torture.flags.workload import Rounds
 from agentbus.torture.history import INVOKE, OK, HistoryEntry, Scribe
@@ -65,10 +65,13 @@ def test_the_resource_takes_no_token_below_the_highest(tmp_path: pathlib.Path) -
 
 def test_the_same_seed_has_everybody_do_the_same() -> None:
     def all_of(seed: int) -> list[object]:
-        return [choice(seed, number, who, 0.1) for number in range(1, 50) for who in (ANN, BOB)]
+        return [
+            choice(seed, number, who, 0.1, 0.2) for number in range(1, 50) for who in (ANN, BOB)
+        ]
 
     assert all_of(1) == all_of(1) != all_of(2)
     assert any(isinstance(one, RacePart) and one.force for one in all_of(1))
+    assert any(isinstance(one, RacePart) and one.fails for one in all_of(1))
     assert flag_of(2) == flag_of(4) != flag_of(1) != flag_of(3)
 
 
@@ -117,6 +120,8 @@ def test_no_flag_is_held_by_two_and_no_awaiter_forgotten_whatever_dies(
     assert verdict.too_few == {}
     assert verdict.passed
     assert verdict.figures["rounds"] >= 10
+    assert verdict.figures["failures"] > 0
+    assert verdict.figures["await failures"] > 0
 
 
 def test_a_server_that_is_not_ours_suffers_nothing_and_keeps_nothing(
@@ -139,6 +144,7 @@ def test_a_server_that_is_not_ours_suffers_nothing_and_keeps_nothing(
         pytest.param("check_then_wait", "never_woken", marks=pytest.mark.slow),
         pytest.param("unfenced_lease", "false_holders", marks=pytest.mark.slow),
         ("check_then_set", "held_twice_in_time"),
+        pytest.param("any_end", "woken_falsely", marks=pytest.mark.slow),
     ],
 )
 def test_who_does_it_wrong_is_found_out(control: str, by: str, tmp_path: pathlib.Path) -> None:

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from agentbus.torture.flags import checks
-from agentbus.torture.flags.checks import CHECKS, Act, FlagEvidence
+from agentbus.torture.flags.checks import CHECKS
+from agentbus.torture.flags.evidence import Act, FlagEvidence
 from agentbus.torture.history import FAIL, OK, UNKNOWN
 from agentbus.torture.verdict import found_by
 
@@ -44,6 +45,16 @@ def satisfy(who: str, invoked: float, returned: float, token: int, phase: str = 
     return act(who, "satisfy", invoked, returned, phase, token=token)
 
 
+def fail(who: str, invoked: float, returned: float, token: int, phase: str = OK) -> Act:
+    return act(who, "fail", invoked, returned, phase, token=token)
+
+
+def told_of_failure(who: str, invoked: float, returned: float, **of: Any) -> Act:
+    """An awaiter that ended with `FlagFailed`."""
+    waited = await_(who, invoked, returned, FAIL, **of)
+    return waited._replace(told={"error": "FlagFailed"})
+
+
 def found(*acts: Act, **of: Any) -> set[str]:
     """Return the names of the checks that find something in these acts."""
     return set(found_by(FlagEvidence(acts, **of), CHECKS))
@@ -64,11 +75,19 @@ SOUND = (
     act(BOB, "satisfy", 8.5, 8.6, FAIL, token=2, told={"error": "NotHolder"}),
     satisfy(CEM, 9, 10, 3),
     await_(ANN, 11, 11.1),
+    announce(ANN, 12, 13, 4),
+    fail(ANN, 14, 15, 4),
+    told_of_failure(BOB, 12, 14.5),
+    told_of_failure(CEM, 16, 16.1),
+    # It is tried again, and works.
+    announce(BOB, 17, 18, 5),
+    satisfy(BOB, 19, 20, 5),
+    await_(CEM, 17.5, 20.1),
 )
 
 
 def test_a_sound_story_is_found_sound() -> None:
-    assert found(*SOUND, kept={"f": 3}) == set()
+    assert found(*SOUND, kept={"f": 5}) == set()
 
 
 @pytest.mark.parametrize(
@@ -176,6 +195,79 @@ def test_a_sound_story_is_found_sound() -> None:
             "never_woken",
             id="it waited for long, however short the flag was satisfied",
         ),
+        pytest.param(
+            [announce(ANN, 1, 2, 1), fail(ANN, 3, 4, 1), await_(BOB, 2.5, 4)],
+            "woken_falsely",
+            id="a failure is taken for a success",
+        ),
+        pytest.param(
+            [
+                announce(ANN, 1, 2, 1),
+                satisfy(ANN, 3, 4, 1),
+                announce(ANN, 4.5, math.inf),
+                fail(ANN, 5, 6, 2),
+                await_(BOB, 7, 8),
+            ],
+            "woken_falsely",
+            id="it has failed since",
+        ),
+        pytest.param(
+            [announce(ANN, 1, 2, 1), told_of_failure(BOB, 2, 3)],
+            "failed_falsely",
+            id="nobody had failed it",
+        ),
+        pytest.param(
+            [
+                announce(ANN, 1, 2, 1),
+                fail(ANN, 3, 4, 1),
+                announce(ANN, 5, 6, 2),
+                told_of_failure(BOB, 7, 8),
+            ],
+            "failed_falsely",
+            id="it was announced again before",
+        ),
+        pytest.param(
+            [announce(ANN, 1, 2, 1), fail(ANN, 3, 4, 1), told_of_failure(BOB, 5, 6, fresh=True)],
+            "failed_falsely",
+            id="a failure from before is not fresh",
+        ),
+        pytest.param(
+            [
+                announce(ANN, 1, 2, 1),
+                fail(ANN, 3, 4, 1),
+                told_of_failure(BOB, 3, 5, flags=["f", "g"], any=True),
+            ],
+            "failed_falsely",
+            id="the other flag may still be satisfied",
+        ),
+        pytest.param(
+            [
+                announce(ANN, 1, 2, 1),
+                fail(ANN, 3, 4, 1),
+                told_of_failure(BOB, 3, 5, until="announced"),
+            ],
+            "failed_falsely",
+            id="a failure does not matter until it is announced",
+        ),
+        pytest.param(
+            [announce(ANN, 1, 2, 1), await_(BOB, 2, 60, FAIL), fail(ANN, 3, 4, 1)],
+            "never_woken",
+            id="it waits on after a failure",
+        ),
+        pytest.param(
+            [
+                announce(ANN, 1, 2, 1),
+                fail(ANN, 3, 4, 1),
+                await_(BOB, 5, 60, FAIL, flags=["f", "g"]),
+            ],
+            "never_woken",
+            id="one failure of several is enough",
+        ),
+        pytest.param(
+            [announce(ANN, 1, 2, 1), announce(BOB, 3, 4, 2, force=True), fail(ANN, 5, 6, 1)],
+            "false_holders",
+            id="a stale hold is failed",
+        ),
     ],
 )
 def test_what_is_wrong_is_found(acts: Sequence[Act], name: str) -> None:
@@ -236,6 +328,26 @@ def test_what_is_wrong_is_found(acts: Sequence[Act], name: str) -> None:
             ],
             id="the other flag was not satisfied",
         ),
+        pytest.param(
+            [
+                announce(ANN, 1, 2, 1),
+                fail(ANN, 3, 4, 1),
+                await_(BOB, 2, 90, FAIL, flags=["f", "g"], any=True),
+            ],
+            id="the other flag may still be satisfied",
+        ),
+        pytest.param(
+            [
+                announce(ANN, 1, 2, 1),
+                act(ANN, "fail", 3, 4, UNKNOWN, token=1),
+                told_of_failure(BOB, 2, 5),
+            ],
+            id="it may have failed",
+        ),
+        pytest.param(
+            [announce(ANN, 1, 2, 1), fail(ANN, 3, 9, 1), announce(BOB, 3, 4, 2)],
+            id="failed before it was acknowledged",
+        ),
     ],
 )
 def test_what_may_be_is_not_found_wrong(acts: Sequence[Act]) -> None:
@@ -279,6 +391,15 @@ def test_an_acknowledged_satisfaction_must_be_there_in_the_end(kept: int | None)
     assert found(*acts, announce(BOB, 3.5), kept={"f": kept}) == set()
 
 
+@pytest.mark.parametrize("left", [None, 2])
+def test_an_acknowledged_failure_must_be_there_in_the_end(left: int | None) -> None:
+    acts = (announce(ANN, 1, 2, 1), fail(ANN, 3, 4, 1))
+
+    assert found(*acts, failures={"f": 1}, kept={"f": None}) == set()
+    assert found(*acts, failures={"f": left}, kept={"f": None}) == {"failed_lost"}
+    assert found(*acts, announce(BOB, 3.5), failures={"f": left}) == set()
+
+
 def test_any_flag_of_several_wakes_and_all_of_them_do() -> None:
     acts = (announce(ANN, 1, 2, 1), satisfy(ANN, 3, 4, 1))
 
@@ -291,4 +412,4 @@ def test_any_flag_of_several_wakes_and_all_of_them_do() -> None:
 def test_every_check_is_among_those_that_are_tried_here() -> None:
     wrong = {check.__name__ for check in CHECKS}
     assert wrong == {name for name in vars(checks) if name in wrong}
-    assert len(wrong) == 7
+    assert len(wrong) == 9

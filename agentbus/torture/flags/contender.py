@@ -18,9 +18,11 @@ from agentbus.core.errors import (
     OutcomeUnknown,
 )
 from agentbus.torture.assignment import Allowance, Assignment
-from agentbus.torture.flags.checks import (
+from agentbus.torture.flags.controls import CONTROLS, PlainLock
+from agentbus.torture.flags.evidence import (
     ANNOUNCE,
     AWAIT,
+    FAILING,
     READY,
     RELEASE,
     RENEW,
@@ -28,8 +30,16 @@ from agentbus.torture.flags.checks import (
     SATISFY,
     WRITE,
 )
-from agentbus.torture.flags.controls import CONTROLS, PlainLock
-from agentbus.torture.flags.plan import GENEROUS, LONG, AwaitPart, RacePart, again, choice, flag_of
+from agentbus.torture.flags.plan import (
+    GENEROUS,
+    LONG,
+    REUSED,
+    AwaitPart,
+    RacePart,
+    again,
+    choice,
+    flag_of,
+)
 from agentbus.torture.history import FAIL, INVOKE, OK, read_history
 
 _DEADLINE = 2.0
@@ -38,7 +48,7 @@ _BREATH = 0.1
 # The share of long sections.
 _USUALLY, _MOSTLY = 0.12, 0.6
 # How the successor of a dead process contends for the flag that it held, or may have held.
-_FINISH = RacePart(ttl=None, wait=5.0, force=False, kept=False, section=0.01, releases=False)
+_FINISH = RacePart(None, 5.0, force=False, kept=False, section=0.01, releases=False, fails=False)
 
 
 class Resource:
@@ -81,7 +91,8 @@ class Contender:
         """Do this contender's part in a round."""
         # Controls are caught by what happens to a holder.
         slow = _USUALLY if self._complete else _MOSTLY
-        part = choice(self._assignment.seed, number, self._assignment.name, slow)
+        fails = self._assignment.options["fails"]
+        part = choice(self._assignment.seed, number, self._assignment.name, slow, fails)
         if isinstance(part, AwaitPart):
             self.await_(part)
         elif not self.contend(flag_of(number), part):
@@ -93,7 +104,7 @@ class Contender:
         self._scribe.note(op, OK, **of)
 
     def contend(self, flag: str, race: RacePart) -> bool:
-        """Take a flag, work, and satisfy it, however often it is lost; False if it is held by another."""
+        """Take a flag, work, and end it, however often it is lost; False if it is held by another."""
         while True:
             try:
                 if self._once(flag, race):
@@ -138,6 +149,14 @@ class Contender:
                 with self._asking(RELEASE, **about):
                     self._bus.release(flag, token=hold.token)
                 return False
+            if race.fails:
+                with self._asking(FAILING, **about):
+                    if kept:
+                        _leave_failing(stack)
+                    else:
+                        self._bus.fail(flag, token=hold.token, note="on purpose")
+                # Only a flag that is announced again in later rounds may stay failed.
+                return flag == REUSED
             with self._asking(SATISFY, **about):
                 if kept:
                     stack.close()
@@ -167,6 +186,14 @@ class Contender:
 
     def _asking(self, op: str, **of: Any) -> contextlib.AbstractContextManager[dict[str, Any]]:
         return self._scribe.asking(op, n=time.monotonic_ns(), **of)
+
+
+def _leave_failing(stack: contextlib.ExitStack) -> None:
+    """Leave a `with bus.hold(…)` block as an error does."""
+    error = RuntimeError("on purpose")
+    stack.__exit__(RuntimeError, error, None)
+    if getattr(error, "__notes__", None):
+        raise OutcomeUnknown(f"the hold did not end: {error.__notes__[0]}")
 
 
 def unfinished(history: pathlib.Path) -> str | None:

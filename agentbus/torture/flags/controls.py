@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import abc
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import agentbus
-from agentbus.core.errors import FlagHeld, NotHolder, TimedOut
+from agentbus.core.errors import FlagFailed, FlagHeld, NotHolder, TimedOut
 from agentbus.core.keys import Keys
 from agentbus.torture.plain import library_errors, plain_client
 
@@ -26,7 +26,7 @@ class CheckThenWait:
         self._keys = Keys(bus.project)
         self._redis = plain_client(url, _ANSWERS_WITHIN, decode_responses=True)
         self.announce, self.hold = bus.announce, bus.hold
-        self.satisfy, self.release = bus.satisfy, bus.release
+        self.satisfy, self.release, self.fail = bus.satisfy, bus.release, bus.fail
 
     def await_(
         self, *wanted: str, until: str, any: bool, fresh: bool, timeout: float
@@ -55,6 +55,22 @@ class CheckThenWait:
         for _, entries in reply or ():
             for entry_id, fields in entries:
                 yield entry_id, fields["flag"] if fields.get("event") == "satisfied" else None
+
+
+class AnyEnd:
+    """A bus whose user waits until a hold is over, and does not ask how it ended."""
+
+    def __init__(self, bus: agentbus.Bus, url: str) -> None:
+        self._await = bus.await_
+        self.announce, self.hold = bus.announce, bus.hold
+        self.satisfy, self.release, self.fail = bus.satisfy, bus.release, bus.fail
+
+    def await_(self, *wanted: str, **options: Any) -> Sequence[Any]:
+        """Wait for flags to be satisfied or failed."""
+        try:
+            return self._await(*wanted, **options)
+        except FlagFailed as failure:
+            return [SimpleNamespace(flag=failure.flag)]
 
 
 class PlainLock(abc.ABC):
@@ -127,4 +143,5 @@ CONTROLS: dict[str, Callable[[agentbus.Bus, str], Any]] = {
     "check_then_wait": CheckThenWait,
     "unfenced_lease": UnfencedLease,
     "check_then_set": CheckThenSet,
+    "any_end": AnyEnd,
 }

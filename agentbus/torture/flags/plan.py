@@ -36,13 +36,16 @@ class FlagPlan(NamedTuple):
     bound: float = 30.0
     delay: float = 0.0
     share: float = 0.7
+    # The share of holders that fail their flag.
+    fails: float = 0.15
 
 
 # Only the faults that reveal their mistake happen to controls, and they give up sooner.
 _CONTROLS = {
-    "check_then_wait": FlagPlan(3, 8, {}, 1.0, patience=4.0, bound=2.0, delay=0.04),
-    "unfenced_lease": FlagPlan(8, 8, {"freeze": 4}, 0.3, share=1.0),
-    "check_then_set": FlagPlan(5, 8, {}, 1.0),
+    "check_then_wait": FlagPlan(3, 8, {}, 1.0, patience=4.0, bound=2.0, delay=0.04, fails=0.0),
+    "unfenced_lease": FlagPlan(8, 8, {"freeze": 4}, 0.3, share=1.0, fails=0.0),
+    "check_then_set": FlagPlan(5, 8, {}, 1.0, fails=0.0),
+    "any_end": FlagPlan(6, 8, {}, 1.0, patience=4.0, fails=0.7),
 }
 
 
@@ -63,7 +66,8 @@ class RacePart(NamedTuple):
     """How a contender takes a flag, and how long it works; times in seconds.
 
     `kept`: the library keeps the hold meanwhile, as in `with bus.hold(…)`. `releases`: the holder gives the
-    flag up first, and takes it once more.
+    flag up first, and takes it once more. `fails`: the holder fails the flag, and takes it once more to
+    satisfy it if no later round has this flag.
     """
 
     ttl: float | None
@@ -72,6 +76,7 @@ class RacePart(NamedTuple):
     kept: bool
     section: float
     releases: bool
+    fails: bool
 
 
 class AwaitPart(NamedTuple):
@@ -89,19 +94,26 @@ def flag_of(number: int) -> str:
     return REUSED if number % 2 == 0 else f"round-{number}"
 
 
-def choice(seed: int, number: int, who: str, slow: float) -> RacePart | AwaitPart:
-    """Return what a contender does in a round; `slow` is the share of long sections."""
+def choice(
+    seed: int, number: int, who: str, slow: float, fails: float = 0.0
+) -> RacePart | AwaitPart:
+    """Return what a contender does in a round.
+
+    `slow` is the share of long sections, `fails` that of holders that fail their flag.
+    """
     chance = random.Random(f"{seed}/{number}/{who}")  # noqa: S311 - a seed gives the same again
-    return _race(chance, slow) if chance.random() < 0.6 else _watch(chance, number)
+    return _race(chance, slow, fails) if chance.random() < 0.6 else _watch(chance, number)
 
 
 def again(race: RacePart) -> RacePart:
     """Return how to contend for a flag that was lost or given up: this time it is kept."""
     ttl = None if race.ttl is None else _SAFE_TTL
-    return RacePart(ttl, _WAIT, force=False, kept=False, section=_SHORT, releases=False)
+    return RacePart(
+        ttl, _WAIT, force=False, kept=False, section=_SHORT, releases=False, fails=False
+    )
 
 
-def _race(chance: random.Random, slow: float) -> RacePart:
+def _race(chance: random.Random, slow: float, fails: float) -> RacePart:
     kept = chance.random() < 0.15
     long = chance.random() < slow
     return RacePart(
@@ -111,6 +123,7 @@ def _race(chance: random.Random, slow: float) -> RacePart:
         kept=kept,
         section=chance.uniform(LONG, 0.8) if long else chance.uniform(0.01, 0.06),
         releases=chance.random() < 0.1,
+        fails=chance.random() < fails,
     )
 
 

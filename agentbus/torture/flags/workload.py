@@ -9,10 +9,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from agentbus.torture.flags import contender
-from agentbus.torture.flags.checks import (
+from agentbus.torture.flags.checks import CHECKS
+from agentbus.torture.flags.evidence import (
     ANNOUNCE,
     AWAIT,
-    CHECKS,
+    FAILING,
     READY,
     RELEASE,
     ROUND,
@@ -43,7 +44,7 @@ class Rounds(Workload):
         super().__init__(trial, server)
         self.plan = planned(trial)
         self._ready: set[str] = set()
-        self._satisfied: set[str] = set()
+        self._ended: dict[str, str] = {}
         self._parts: dict[int, set[str]] = collections.defaultdict(set)
         # The holders in a long section, which is not over yet when they are hurt.
         self._sections: dict[str, float] = {}
@@ -54,7 +55,8 @@ class Rounds(Workload):
         plan = self.plan
         for number in range(plan.contenders):
             kind = self.trial.control or ""
-            client = self.start(f"agent-{number:02}", contender, kind, patience=plan.patience)
+            options = {"patience": plan.patience, "fails": plan.fails}
+            client = self.start(f"agent-{number:02}", contender, kind, **options)
             client.proxies[0].delay = plan.delay
         self.step("contenders start", lambda: len(self._ready) == plan.contenders)
         self.allow(1)
@@ -62,12 +64,15 @@ class Rounds(Workload):
         self.step("contenders race", lambda: self.finished, nemesis)
         acts, self.problems["confused"] = paired(self.reader.entries)
         kept: dict[str, int | None] = {}
+        failures: dict[str, int | None] = {}
         # Controls keep flags in their own way.
         if self.trial.control is None:
             with self.connect() as bus:
-                tokens = {x.flag: x.token for x in bus.flags() if x.state == "satisfied"}
-            kept = {act.flag: tokens.get(act.flag) for act in acts if act.op == ANNOUNCE}
-        return FlagEvidence(acts, kept, self.plan.bound, bool(self.wanted.get(CLOCK)))
+                tokens = {(x.flag, x.state): x.token for x in bus.flags()}
+            flags = {act.flag for act in acts if act.op == ANNOUNCE}
+            kept = {flag: tokens.get((flag, "satisfied")) for flag in flags}
+            failures = {flag: tokens.get((flag, "failed")) for flag in flags}
+        return FlagEvidence(acts, kept, failures, self.plan.bound, bool(self.wanted.get(CLOCK)))
 
     def saw(self, entry: HistoryEntry) -> None:
         if entry.op == READY:
@@ -77,10 +82,10 @@ class Rounds(Workload):
             self._inside.discard(entry.who)
         elif entry.op == ANNOUNCE and entry.phase == OK and self._sections[entry.who] >= LONG:
             self._inside.add(entry.who)
-        elif entry.op in (SATISFY, RELEASE):
+        elif entry.op in (SATISFY, FAILING, RELEASE):
             self._inside.discard(entry.who)
-            if (entry.op, entry.phase) == (SATISFY, OK):
-                self._satisfied.add(entry.of["flag"])
+            if entry.op != RELEASE and entry.phase == OK:
+                self._ended[entry.of["flag"]] = entry.op
         elif entry.op == ROUND:
             self._parts[entry.of["k"]].add(entry.who)
 
@@ -90,10 +95,11 @@ class Rounds(Workload):
         if (
             not over
             and len(self._parts[number]) >= self.plan.contenders * _QUORUM
-            and flag_of(number) in self._satisfied
+            and flag_of(number) in self._ended
         ):
-            self._satisfied.discard(flag_of(number))
-            more = number < self.plan.rounds or not self.nemesis.finished
+            # An awaiter of any of several flags waits on while one has failed: not in the last round.
+            failed = self._ended.pop(flag_of(number)) == FAILING
+            more = failed or number < self.plan.rounds or not self.nemesis.finished
             self.allow(number + 1 if more else number, over=not more)
 
     # -- faults --
@@ -136,10 +142,14 @@ class Rounds(Workload):
             "holds": counts[ANNOUNCE, OK],
             "refused": reasons[ANNOUNCE, "FlagHeld"],
             "unknown": sum(n for (_, phase), n in counts.items() if phase == UNKNOWN),
-            "stale ends refused": reasons[SATISFY, "NotHolder"] + reasons[RELEASE, "NotHolder"],
+            "failures": counts[FAILING, OK],
+            "stale ends refused": sum(
+                reasons[op, "NotHolder"] for op in (SATISFY, FAILING, RELEASE)
+            ),
             "writes": counts[WRITE, OK],
             "stale writes refused": counts[WRITE, FAIL],
             "awaits": counts[AWAIT, OK],
+            "await failures": reasons[AWAIT, "FlagFailed"],
             "await timeouts": reasons[AWAIT, "TimedOut"],
         }
 
