@@ -15,6 +15,7 @@ import trustme
 import agentbus
 import agentbus.aio
 from agentbus.errors import BackendUnavailable, ConfigError, UnknownBackend
+from agentbus.store.async_connection import _AsyncConnection
 from tests.proxy import Impostor, Proxy
 from tests.servers import Server
 
@@ -292,6 +293,20 @@ def strict_front(own_server, authority) -> Iterator[Proxy]:
     authority.configure_trust(front.tls)
     with front:
         yield front
+
+
+async def test_replies_that_come_in_two_records_of_tls_are_both_read():
+    connection = _AsyncConnection([])
+    asked = asyncio.ensure_future(connection.request([("PING",), ("PING",)], 5.0))
+    await asyncio.sleep(0)
+
+    # As asyncio's transport does it: the second record goes into a slice of the buffer.
+    place = connection.get_buffer(-1)
+    place[:4] = b":1\r\n"
+    place[4:][:4] = b":2\r\n"
+    connection.buffer_updated(8)
+
+    assert await asked == [1, 2]
 
 
 async def test_a_client_may_show_a_certificate(strict_front, certificates, project):

@@ -126,6 +126,8 @@ class _AsyncConnection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._reader = reader()
         self._place = buffer()
+        # Over TLS, asyncio reads into slices of the buffer, and a slice of a bytearray is a copy.
+        self._view = memoryview(self._place)
         self._waiting: deque[_Request] = deque()
         self._outgoing: list[bytes] = []
         self._flushing = False
@@ -142,8 +144,8 @@ class _AsyncConnection(asyncio.BufferedProtocol):
         # Not checked: uvloop's transports have the methods of these classes, and do not inherit from them.
         self._transport = cast("asyncio.Transport", transport)
 
-    def get_buffer(self, sizehint: int) -> bytearray:
-        return self._place
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._view
 
     def buffer_updated(self, nbytes: int) -> None:
         self._reader.feed(self._place, 0, nbytes)  # type: ignore[arg-type]
