@@ -6,6 +6,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from agentbus import aio as aio
     from agentbus.admin.agents import Attendee as Attendee
+    from agentbus.admin.delete import Deleted as Deleted
     from agentbus.admin.entries import Entry as Entry
     from agentbus.admin.health.findings import Health as Health, HealthFinding as HealthFinding
     from agentbus.admin.metrics_reader import Metrics as Metrics
@@ -62,6 +63,7 @@ _HOMES = {
     # Statistics
     "Attendee": "admin.agents",
     "Consumer": "admin.stats:GroupConsumer",
+    "Deleted": "admin.delete",
     **dict.fromkeys(("Dismissal", "Order"), "admin.pause"),
     "Durations": "workers.metrics",
     "Entry": "admin.entries",

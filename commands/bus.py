@@ -1,4 +1,4 @@
-"""bus: show the streams, queues and groups of a project, read-only."""
+"""bus: show the streams, queues and groups of a project, and delete a queue or a group."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from agentbus.commands._bare import actions
 from agentbus.commands._declare import Call, Param, Verb, whole
 from agentbus.core.clock import rfc3339
 from agentbus.core.errors import NotFound, UsageError
+from agentbus.core.names import shell_word
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,36 +23,47 @@ if TYPE_CHECKING:
 
 VERB = Verb(
     "bus",
-    "Show streams, queues, groups and their statistics (read-only).",
+    "Show streams, queues, groups and their statistics; delete a queue or a group.",
     actions(
         {
             "list": "Print the streams: the channel, queues in use, dead letters, metrics.",
             "inspect QUEUE": "Print the tasks of a queue, and the state of each.",
             "groups QUEUE": "Print the groups of a queue, and their consumers.",
             "stats [QUEUE]": "Print backlog and rate of each group, or all figures of a queue.",
+            "delete QUEUE": "Delete a queue with its tasks and dead letters, or one group of it.",
         }
     ),
     Param("QUEUE", "The queue; 'stats' without one shows all.", values="queue"),
-    Param("--group G", "With inspect: show states for this group (default).", values="group"),
+    Param(
+        "--group G",
+        "With inspect: show states for this group (default). With delete: this group alone.",
+        values="group",
+    ),
     Param("--last N", "With inspect: the newest N tasks.", convert=whole),
     Param("--from ID|TIME|30m", "With inspect: start at this task or time.", dest="start"),
     Param("--limit N", "With inspect: at most N tasks (20).", convert=whole),
+    Param("--force", "With delete: also with a live worker or undone tasks (else exit 4)."),
     text="Exit 5 if there is no such queue or project. JSON: project, and for list key, kind, queue,"
     " group, priority, length, first_id, last_id, oldest, newest; for inspect task_id, timestamp,"
     " queue, group, priority, state, holder, idle, deliveries, attempts, payload, envelope, error;"
     " for groups queue, group, backlog, exact, by_priority, oldest, pending, oldest_pending,"
     " retrying, lag, dead, last_ids, consumers; for stats queue, group, backlog, exact, by_priority,"
     " oldest, pending, oldest_pending, retrying, lag, delayed, dependent, dead, consumers, rate,"
-    " attempts, running, waiting, counters, worked.",
+    " attempts, running, waiting, counters, worked; for delete queue, group, undone, dead, workers.",
     examples=(
         "agentbus bus stats",
         "agentbus bus groups mail",
         "agentbus bus inspect mail --last 5",
         "agentbus bus inspect mail --from 30m --group default --json",
         "agentbus bus list",
+        "agentbus bus delete mail --group oops",
     ),
     subject="queue",
-    goes_with=dict.fromkeys(("--group", "--last", "--from", "--limit"), ("inspect",)),
+    goes_with={
+        **dict.fromkeys(("--last", "--from", "--limit"), ("inspect",)),
+        "--group": ("inspect", "delete"),
+        "--force": ("delete",),
+    },
     excludes={"--last": ("--from",)},
 )
 
@@ -62,11 +74,11 @@ def run(call: Call) -> None:
     _together.check(VERB, args)
     if args.action == "list" and args.queue is not None:
         raise UsageError("list shows all streams", hint="leave the queue out")
-    if args.action in ("inspect", "groups") and args.queue is None:
+    if args.action not in ("list", "stats") and args.queue is None:
         raise UsageError(f"{args.action} needs a queue", hint="see 'agentbus bus list'")
-    action = {"list": _list, "inspect": _inspect, "groups": _groups, "stats": _stats}[args.action]
+    actions = {"list": _list, "inspect": _inspect, "groups": _groups, "stats": _stats}
     try:
-        action(call)
+        ({"delete": _delete} | actions)[args.action](call)
     except NotFound:
         # Without the project there is no queue, either.
         _views.must_exist(call)
@@ -228,3 +240,18 @@ def _line(one: Entry) -> str:
         text += f", delivered {one.deliveries} times"
     said = one.error or orjson.dumps(one.payload).decode()
     return f"{text}: {'malformed: ' if one.error else ''}{_format.cut(said, 200)}"
+
+
+def _delete(call: Call) -> None:
+    args, out = call.args, call.out
+    done = call.bus.queue(args.queue).delete(args.group, force=args.force)
+    lost = [_format.count(done.undone, "undone task")] if done.undone else []
+    lost += [_format.count(done.dead, "dead letter")] if done.dead else []
+    text = f"{done.queue}" + (f" {done.group}" if done.group else "") + ": deleted"
+    text += f", with {' and '.join(lost)}" if lost else ""
+    out.record(_views.named(call) | _values.fields(done), text)
+    for worker in done.workers:
+        out.warn(
+            f"the worker {worker} still runs and creates its group again;"
+            f" 'agentbus agent delete {shell_word(worker)}' stops it"
+        )

@@ -102,7 +102,10 @@ DOING = [
     ),
     ("events", "status"),
 ]
-AT_THE_END = [("dlq", "purge", "bad"), ("clear", "--force")]
+AT_THE_END = [
+    *(("dlq", "purge", "bad"), ("bus", "delete", "bad", "--group", "default", "--force")),
+    *(("bus", "delete", "mail", "--force"), ("clear", "--force")),
+]
 
 
 class Users(NamedTuple):

@@ -30,7 +30,7 @@ WRITES = frozenset(
         *("hdel", "hincrby", "hset", "hsetnx", "sadd", "srem"),
         *("zadd", "zincrby", "zrem", "zremrangebyrank", "zremrangebyscore"),
         *("xack", "xadd", "xclaim", "xgroup|create", "xgroup|delconsumer"),
-        *("xreadgroup", "xtrim"),
+        *("xgroup|destroy", "xreadgroup", "xtrim"),
     ]
 )
 # Commands that find a project's shard.

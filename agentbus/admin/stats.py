@@ -326,7 +326,8 @@ def _stats_of(
         waiting = _count(next(replies)), _count(next(replies))
         counters = _counters(next(replies))
         about = {name: (_count(next(replies)), _counters(next(replies))) for name in survey.groups}
-        if not (survey.exists or any(waiting) or counters):
+        # The counter of delayed tasks outlives a deleted queue.
+        if not (survey.exists or any(waiting) or counters.keys() - {"scheduled"}):
             continue
         rows: list[str | None] = [*sorted(about)]
         for row in rows or [None]:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import ClassVar, Unpack
 
+    from agentbus.admin.delete import Deleted
     from agentbus.admin.entries import Entry
     from agentbus.admin.pause import Order
     from agentbus.admin.stats import Group
@@ -317,6 +318,20 @@ class Queue(OnBus[BusT_co]):
         from agentbus.admin import entries
 
         return entries.inspect(self._scope, self.name, group, last=last, start=start, limit=limit)
+
+    @verb
+    def delete(self, group: str | None = None, *, force: bool = False) -> Op[Deleted]:
+        """Delete this queue with its tasks, dead letters and counters, or one group of it.
+
+        Refused while it has a live worker or undone tasks, or while tasks of other queues wait for these,
+        unless `force`: they are buried then. The check and the deletion are one atomic step. Results stay
+        as long as they are kept. Live workers create their group again, which gets every task that is still
+        there. Raises `Refused`, `NotFound`.
+        """
+        from agentbus.admin.delete import delete
+
+        letters_of = self._bus.runner.policies.letters_of
+        return delete(self._scope, self.name, group, force=force, letters_of=letters_of)
 
     @verb
     def pause(self, why: str | None = None, *, wait: float = CONFIRM) -> Patient[Order]:

@@ -83,7 +83,12 @@ class Script(Step):
     __slots__ = ("argv", "keys", "script", "writes")
 
     def __init__(
-        self, script: str, keys: Sequence[str], argv: Sequence[Arg] = (), *, writes: bool = False
+        self,
+        script: str,
+        keys: Sequence[str | bytes],
+        argv: Sequence[Arg] = (),
+        *,
+        writes: bool = False,
     ) -> None:
         # As in `Step.__init__`, which is not called, to save time in each publish.
         self.within = 5.0

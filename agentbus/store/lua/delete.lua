@@ -1,0 +1,94 @@
+#!lua flags=allow-oom
+-- Deletes a queue or one of its groups, unless live workers or unfinished tasks are there. Tasks elsewhere that wait
+-- for its unfinished ones are buried by a further step.
+-- KEYS: queues, once slot, paused, stats, awaited, recorded outcomes, beats, delayed, after, positions, the streams, the
+--       records of workers, dead letters and purged ones of each group, then all else to delete
+-- ARGV: token, 1 to delete in any case, queue, group ('' for the whole queue), milliseconds after which a silent worker
+--       is dead, the field of the queue's pause, the outcome to record for dependents, how many streams, how many
+--       workers, how many groups with dead letters, then the group's field among the positions for each stream,
+--       the workers
+-- Returns: {'deleted', unfinished tasks, dead letters, the server's time in ms, number of the last delayed task,
+--          live workers}, {'refused', unfinished tasks, dependents elsewhere, live workers}, or {'absent'}
+--@include once
+--@include ids
+local before = already(KEYS[2], ARGV[1])
+if before then return before end
+local call, group = redis.call, ARGV[4]
+local streams, workers, boxes = tonumber(ARGV[8]), tonumber(ARGV[9]), tonumber(ARGV[10])
+local time = call('TIME')
+local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+
+local live = {}
+for i = 1, workers do
+  local name = ARGV[10 + streams + i]
+  local seen = tonumber(call('ZSCORE', KEYS[7], name) or 0)
+  local works = call('HMGET', KEYS[10 + streams + i], 'queue', 'group')
+  if seen >= now - tonumber(ARGV[5]) and works[1] == ARGV[3] and (group == '' or works[2] == group) then
+    live[#live + 1] = name
+  end
+end
+
+-- The tasks that a group has not finished.
+local function left(stream, info)
+  local waiting = info['lag']
+  if type(waiting) ~= 'number' then
+    waiting = #call('XRANGE', stream, '(' .. info['last-delivered-id'], '+', 'COUNT', 1000)
+  end
+  return info['pending'] + math.min(waiting, call('XLEN', stream))
+end
+
+local undone, there = 0, false
+for i = 11, 10 + streams do
+  if call('EXISTS', KEYS[i]) == 1 then
+    local most, groups = 0, call('XINFO', 'GROUPS', KEYS[i])
+    for _, flat in ipairs(groups) do
+      local info = {}
+      for j = 1, #flat, 2 do info[flat[j]] = flat[j + 1] end
+      if group == '' or info['name'] == group then most, there = math.max(most, left(KEYS[i], info)), true end
+    end
+    if group == '' and #groups == 0 then most = call('XLEN', KEYS[i]) end
+    undone = undone + most
+  end
+end
+if group == '' then
+  undone = undone + call('ZCARD', KEYS[8]) + call('ZCARD', KEYS[9])
+else
+  for i = 11 + streams + workers, #KEYS do there = there or call('EXISTS', KEYS[i]) == 1 end
+  if not there then return { 'absent' } end
+end
+
+-- Each task that others wait for, and for which group.
+local heads, dependents = {}, 0
+for _, member in ipairs(call('ZRANGE', KEYS[5], 0, -1)) do
+  local _, of, rest = string.match(member, '^([^\n]*)\n([^\n]*)(.*)$')
+  if of and (group == '' or of == group) then
+    if rest == '' then
+      heads[#heads + 1] = member
+    elseif not call('ZSCORE', KEYS[9], string.sub(rest, 4)) then
+      dependents = dependents + 1
+    end
+  end
+end
+if ARGV[2] ~= '1' and (undone > 0 or dependents > 0 or #live > 0) then
+  return { 'refused', undone, dependents, live }
+end
+
+for _, head in ipairs(heads) do call('HSETNX', KEYS[6], head, ARGV[7]) end
+local dead, last = 0, 11 + streams + workers
+for i = last, last + 2 * boxes - 1, 2 do dead = dead + call('XLEN', KEYS[i]) - call('SCARD', KEYS[i + 1]) end
+local made = call('HGET', KEYS[4], 'scheduled')
+if group == '' then
+  for i = 8, 10 + streams do call('UNLINK', KEYS[i]) end
+  call('ZREM', KEYS[1], ARGV[3])
+  call('HDEL', KEYS[3], ARGV[6])
+  call('UNLINK', KEYS[4])
+  -- A delayed task's id is never given again: its result may still be kept.
+  if made then call('HSET', KEYS[4], 'scheduled', made) end
+else
+  for i = 1, streams do
+    if call('EXISTS', KEYS[10 + i]) == 1 then call('XGROUP', 'DESTROY', KEYS[10 + i], group) end
+    call('HDEL', KEYS[10], ARGV[10 + i])
+  end
+end
+for i = last, #KEYS do call('UNLINK', KEYS[i]) end
+return keep(KEYS[2], ARGV[1], { 'deleted', undone, dead, string.format('%d', now), made or '0', live })
