@@ -15,6 +15,7 @@ import trustme
 import agentbus
 import agentbus.aio
 from agentbus.errors import BackendUnavailable, ConfigError, UnknownBackend
+from agentbus.store import failures
 from agentbus.store.async_connection import _AsyncConnection
 from tests.proxy import Impostor, Proxy
 from tests.servers import Server
@@ -251,24 +252,39 @@ async def test_tls_with_a_users_password(own_server, authority, certificates, pr
 
 def test_a_certificate_of_an_unknown_authority_is_refused(own_server, authority, real_shell):
     with tls_front(own_server, authority) as front:
-        done = real_shell.run("speak", "hi", "--deadline", "1", "--url", front.url)
+        done = real_shell.run("speak", "hi", "--deadline", "600", "--url", front.url)
 
-    assert done.returncode in {1, 2}
-    assert "certificate" in done.stderr.lower()
+    assert done.returncode == 2
+    assert "the certificate of 127.0.0.1 was not accepted" in done.stderr
+    assert "ssl_ca_certs" in done.stderr
     assert own_server.ask("DBSIZE") == 0
 
 
 @pytest.mark.parametrize("options", ["", "&ssl_check_hostname=true"])
-def test_a_certificate_for_another_host_is_refused(
+async def test_a_certificate_for_another_host_is_refused(
     own_server, authority, certificates, project, options
 ):
     with tls_front(own_server, authority, "elsewhere.example") as front:
         url = f"{front.url}?ssl_ca_certs={certificates['ca.pem']}{options}"
-        with agentbus.connect(url, project=project, deadline=1) as bus:
-            with pytest.raises((BackendUnavailable, ConfigError), match="certificate"):
+        with agentbus.connect(url, project=project, deadline=9) as bus:
+            with pytest.raises(ConfigError, match="certificate"):
                 bus.speak("hi")
+        async with agentbus.aio.connect(url, project=project, deadline=9) as abus:
+            with pytest.raises(ConfigError, match="certificate"):
+                await abus.speak("hi")
 
     assert own_server.ask("DBSIZE") == 0
+
+
+async def test_a_server_without_tls_is_a_mistake_of_configuration(project):
+    with Impostor(b"-ERR Protocol error\r\n") as plain:
+        url = plain.url.replace("redis", "rediss")
+        with agentbus.connect(url, project=project, deadline=9) as bus:
+            with pytest.raises(ConfigError, match="does not speak TLS"):
+                await asyncio.to_thread(bus.speak, "hi")
+        async with agentbus.aio.connect(url, project=project, deadline=9) as abus:
+            with pytest.raises(ConfigError, match="does not speak TLS"):
+                await abus.speak("hi")
 
 
 @pytest.mark.parametrize(
@@ -328,6 +344,26 @@ def test_a_client_without_a_certificate_is_not_let_in(
             bus.recall("note")
 
     assert refusal.value.exit_code in {1, 2}
+
+
+@pytest.mark.parametrize(
+    ("reason", "said"),
+    [
+        # As servers with OpenSSL reject a client: in TLS 1.3 with the answer to its first request.
+        ("TLSV13_ALERT_CERTIFICATE_REQUIRED", "did not accept this client's certificate"),
+        ("TLSV1_ALERT_UNKNOWN_CA", "did not accept this client's certificate"),
+        ("WRONG_VERSION_NUMBER", "does not speak TLS"),
+        ("UNEXPECTED_EOF_WHILE_READING", None),
+    ],
+)
+def test_what_a_retry_cannot_mend_is_known_by_the_reason_of_a_tls_error(reason, said):
+    error = ssl.SSLError(1, "refused")
+    error.reason = reason
+
+    found = failures.mistake(error, "bus.example")
+
+    assert (None if found is None else found.exit_code) == (None if said is None else 2)
+    assert said is None or said in str(found)
 
 
 @pytest.mark.parametrize(

@@ -214,10 +214,58 @@ def test_doctor_fails_on_every_policy_but_one(policy):
     assert policy in found.found
 
 
-def test_doctor_without_a_server_is_exit_1(shell):
-    done = shell.run("doctor", "--url", "redis://127.0.0.1:1", "--deadline", "0.3")
+def test_doctor_of_a_dead_server_is_exit_6_and_names_the_remedy(shell):
+    done = shell.run("doctor", "--url", "redis://127.0.0.1:1", "--json")
 
-    assert (done.returncode, done.stdout) == (1, "")
+    (connection, *others) = map(json.loads, done.stdout.splitlines())
+    assert (done.returncode, done.stderr) == (6, "")
+    assert (connection["check"], connection["status"]) == ("connection", "failed")
+    assert connection["remedy"] == "start the server, or correct the URL (from flag)"
+    # What needs no server is checked all the same.
+    assert "identity" in {found["check"] for found in others}
+
+
+def test_doctor_gives_up_a_frozen_server_long_before_the_deadline(shell, own_server):
+    own_server.stop()
+
+    done = shell.run("doctor", "--url", own_server.url, "--deadline", "600")
+
+    assert done.returncode == 6
+    assert "does not answer (no answer in time)" in done.stdout
+
+
+def test_doctor_reports_an_embedded_server_that_cannot_start(tmp_path, project):
+    broken = Shell(tmp_path / "home", {"AGENTBUS_PROJECT": project})
+    broken.ok("speak", "hi")
+    broken.ok("server", "stop")
+    (found,) = broken.home.rglob("*.incr.aof")
+    found.write_bytes(b"spoilt" * 9)
+
+    done = broken.run("doctor", "--deadline", "1")
+
+    assert done.returncode == 6
+    assert "'agentbus server repair' repairs a damaged file" in done.stdout
+
+
+# -- what a retry cannot mend --
+
+
+@pytest.mark.parametrize("verb", [("speak", "hi"), ("doctor",)], ids=["speak", "doctor"])
+def test_a_database_that_the_server_lacks_is_exit_2(shell, own_server, verb):
+    done = shell.run(*verb, "--url", f"unix://{own_server.socket}?db=99")
+
+    assert done.returncode == 2
+    assert "DB index is out of range" in done.stderr
+    assert "a server has 16 by default" in done.stderr
+
+
+@pytest.mark.parametrize("verb", [("speak", "hi"), ("doctor",)], ids=["speak", "doctor"])
+def test_a_password_where_none_is_set_is_exit_2(shell, own_server, verb):
+    done = shell.run(*verb, "--url", f"unix://:correct-horse@{own_server.socket}")
+
+    assert done.returncode == 2
+    assert "the server has no password: leave it out of the URL" in done.stderr
+    assert "correct-horse" not in done.stderr
 
 
 def test_doctor_counts_dead_letters(shell, valkey, project):

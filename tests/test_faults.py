@@ -7,6 +7,7 @@ import contextlib
 import itertools
 import socket
 import subprocess
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,7 +18,7 @@ import agentbus
 import agentbus.aio
 from agentbus.errors import BackendUnavailable, OutcomeUnknown
 from agentbus.store.operation import attempt
-from agentbus.store.steps import Command, LinkDown, one_step
+from agentbus.store.steps import Command, LinkDown, Script, one_step
 from tests.proxy import Impostor, Proxy
 from tests.servers import Server, Shell, free_port
 
@@ -432,6 +433,47 @@ def test_the_time_of_a_failed_first_try_counts_toward_the_deadline():
 
     with pytest.raises(BackendUnavailable):
         op.throw(LinkDown("no answer", sent=True))
+
+
+def test_a_write_that_may_be_done_is_sent_once_more_after_the_deadline():
+    now = 100.0
+    step = Script("speak", ("key",), writes=True)
+    op = attempt(one_step(step), where="here", deadline=5.0, monotonic=lambda: now)
+    assert next(op) is step
+    now = 105.1
+
+    assert op.throw(LinkDown("no answer", sent=True)) is step
+
+    assert step.within == 2.0
+    with pytest.raises(StopIteration) as outcome:
+        op.send("as recorded")
+    assert outcome.value.value == "as recorded"
+
+
+def test_a_write_that_nobody_answers_is_sent_once_more_and_no_more():
+    now = 105.1
+    step = Script("speak", ("key",), writes=True)
+    op = attempt(one_step(step), where="here", deadline=5.0, elapsed=5.1, monotonic=lambda: now)
+    next(op)
+    op.throw(LinkDown("no answer", sent=True))
+
+    with pytest.raises(OutcomeUnknown):
+        op.throw(LinkDown("no answer", sent=True))
+
+
+def test_a_server_that_stalls_for_longer_than_the_deadline_is_asked_what_it_did(
+    connect_to, own_server, project
+):
+    with connect_to(own_server.url, deadline=1.0) as bus:
+        bus.speak("the server knows the script from here on")
+        own_server.stop()
+        thawing = threading.Timer(1.3, own_server.go_on)
+        thawing.start()
+
+        bus.speak("hi")
+        thawing.join()
+
+    assert said_on(own_server, project)[1:] == [b"hi"]
 
 
 class Leaping(Proxy):

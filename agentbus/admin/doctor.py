@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import os
 import sys
+from math import inf
 
 from agentbus.admin import server_health, stats
 from agentbus.admin.health import holds
 from agentbus.admin.health.thresholds import Thresholds
 from agentbus.core import installation
+from agentbus.core.errors import ConfigError
 from agentbus.core.record import Record
 from agentbus.store import sessions
+from agentbus.store.failures import refused
 from agentbus.store.scan import scan
-from agentbus.store.scope import ATTENDED
-from agentbus.store.steps import Batch, Command
+from agentbus.store.scope import ATTENDED, EMBEDDED_ADVICE
+from agentbus.store.steps import Batch, Command, LinkDown, ServerReply
 from agentbus.store.url import read
 
 TYPE_CHECKING = False
@@ -21,7 +24,7 @@ if TYPE_CHECKING:
     from agentbus.admin.server_health import ServerCheck
     from agentbus.core.settings import Settings
     from agentbus.store.scope import Scope
-    from agentbus.store.steps import Op
+    from agentbus.store.steps import Op, Step
 
 _FLOOR = (7, 0)
 _PINGS = 5
@@ -46,7 +49,9 @@ class Finding(Record):
 
 def diagnose(scope: Scope, settings: Settings, where: str) -> Op[list[Finding]]:
     """Check connection, version, persistence, eviction, memory, clock, identity and queues."""
-    findings = [(yield from _connection(scope, where))]
+    findings = [(yield from _connection(scope, settings, where))]
+    if findings[0].status == "failed":
+        return [*findings, _identity(settings), *secrets(settings), *installed()]
     info = yield from server_health.ask()
     if info.refusal is None:
         findings.append(_version(info.named))
@@ -69,17 +74,62 @@ def _found(check: ServerCheck) -> Finding:
     return Finding(check.check, _STATUS[check.severity], check.found, check.remedy)
 
 
-def _connection(scope: Scope, where: str) -> Op[Finding]:
+class _Ping(Command):
+    """A PING that is not retried; a server of another's gets a second for it, since it runs already."""
+
+    __slots__ = ("_within",)
+    optional = True
+    most = 1.0
+
+    @property
+    def within(self) -> float:
+        return min(self._within, self.most)
+
+    @within.setter
+    def within(self, seconds: float) -> None:
+        self._within = seconds
+
+
+class _FirstPing(_Ping):
+    """The PING that may have to start the embedded server."""
+
+    __slots__ = ()
+    most = inf
+
+
+def _connection(scope: Scope, settings: Settings, where: str) -> Op[Finding]:
     took = []
-    for _ in range(_PINGS):
+    for number in range(_PINGS):
         began = scope.monotonic()
-        yield Command("PING")
+        ping = _FirstPing("PING") if settings.url is None and number == 0 else _Ping("PING")
+        try:
+            yield ping
+        except (LinkDown, ServerReply) as failure:
+            return _unreachable(failure, ping, settings, where)
         took.append((scope.monotonic() - began) * 1000)
     median = sorted(took)[_PINGS // 2]
     found = f"{where} answers in {median:.2f} ms"
     if median > _SLOW_MS:
         return Finding("connection", "warning", found, "use a nearer server, or reduce its load")
     return Finding("connection", "ok", found)
+
+
+def _unreachable(
+    failure: LinkDown | ServerReply, ping: Step, settings: Settings, where: str
+) -> Finding:
+    """Return the finding about a server that does not serve. Raises `ConfigError`."""
+    if isinstance(failure, ServerReply):
+        error = refused(failure, ping, where)
+        if isinstance(error, ConfigError):
+            raise error
+        loading = failure.code == "LOADING"
+        remedy = "wait until it has loaded its data" if loading else "see the server's log"
+    elif settings.url is None:
+        remedy = EMBEDDED_ADVICE
+    else:
+        source = settings.sources.get("url", "default")
+        remedy = f"start the server, or correct the URL (from {source})"
+    return Finding("connection", "failed", f"{where} does not answer ({failure})", remedy)
 
 
 def _version(named: dict[str, str]) -> Finding:

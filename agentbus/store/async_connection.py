@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from agentbus.core.errors import BackendUnavailable
 from agentbus.store.connection import Backend, Target
+from agentbus.store.failures import down, mistake
 from agentbus.store.hiredis_reader import buffer, reader
 from agentbus.store.resp import commands, forgotten, moved, pack, settle
 from agentbus.store.steps import LinkDown, ServerReply, Step, Wait
@@ -121,7 +122,7 @@ class AsyncPlainLink:
 class _AsyncConnection(asyncio.BufferedProtocol):
     """A pipelined connection: it writes all requests of a loop's iteration at once."""
 
-    def __init__(self, greeting: list[tuple[Arg, ...]]) -> None:
+    def __init__(self, target: Target, client: str) -> None:
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._reader = reader()
@@ -133,7 +134,8 @@ class _AsyncConnection(asyncio.BufferedProtocol):
         self._flushing = False
         self._watchdog: asyncio.TimerHandle | None = None
         self._lost = ""
-        self._greeting = greeting
+        self._host = target.host
+        self._greeting: list[tuple[Arg, ...]] = target.greeting(client)
 
     @property
     def closed(self) -> bool:
@@ -165,7 +167,10 @@ class _AsyncConnection(asyncio.BufferedProtocol):
             self.close(str(error))
 
     def connection_lost(self, error: Exception | None) -> None:
-        self._fail(str(error) if error else "the server closed the connection")
+        self._fail(
+            str(error) if error else "the server closed the connection",
+            None if error is None else mistake(error, self._host),
+        )
 
     async def request(self, requests: Sequence[Sequence[Arg]], within: float) -> list[Any]:
         """Send commands and return their replies, in order."""
@@ -217,7 +222,7 @@ class _AsyncConnection(asyncio.BufferedProtocol):
                     request.fail(reply)
                 self.close(str(reply))
 
-    def _fail(self, why: str) -> None:
+    def _fail(self, why: str, failure: Exception | None = None) -> None:
         if self._lost:
             return
         self._lost = why or "the connection was lost"
@@ -225,7 +230,7 @@ class _AsyncConnection(asyncio.BufferedProtocol):
             self._watchdog.cancel()
         waiting, self._waiting = self._waiting, deque()
         for request in waiting:
-            request.fail(LinkDown(self._lost, sent=True))
+            request.fail(failure or LinkDown(self._lost, sent=True))
 
 
 class _Request:
@@ -255,7 +260,7 @@ async def _open(target: Target, within: float, client: str) -> _AsyncConnection:
     loop = asyncio.get_running_loop()
 
     def protocol() -> _AsyncConnection:
-        return _AsyncConnection(target.greeting(client))
+        return _AsyncConnection(target, client)
 
     try:
         async with asyncio.timeout(within):
@@ -268,5 +273,5 @@ async def _open(target: Target, within: float, client: str) -> _AsyncConnection:
     except TimeoutError:
         raise LinkDown("no connection in time", sent=False) from None
     except OSError as error:
-        raise LinkDown(error.strerror or str(error), sent=False) from None
+        raise down(error, "connection", target.host, sent=False) from None
     return connection

@@ -127,6 +127,9 @@ class PlainLink:
             connection, fresh = self._idle.pop(), False
         except IndexError:
             connection, fresh = self._dial(step.within), True
+            if self._backend.revive is not None:
+                # To start the server may have taken most of the time.
+                until = time.monotonic() + step.within
         if step.blocks:
             until += step.blocks + _GRACE
         requests, beside = commands(step), None if step.blocks else self.beside
@@ -178,6 +181,7 @@ class _Connection:
     """One socket, and the greeting to send on it first."""
 
     def __init__(self, target: Target, until: float, client: str) -> None:
+        self._host = target.host
         self._greeting = target.greeting(client)
         self._reader: Any = None
         self._place: Any = None
@@ -191,7 +195,7 @@ class _Connection:
         try:
             self._socket = _open(target, until)
         except OSError as error:
-            raise LinkDown(_why(error, "connection"), sent=False) from None
+            raise _down(error, "connection", target.host, sent=False) from None
 
     def exchange(
         self,
@@ -227,7 +231,7 @@ class _Connection:
             else:
                 replies = self._receive(len(everything), until, len(greeting))
         except OSError as error:
-            raise LinkDown(_why(error, "answer"), sent=sent) from None
+            raise _down(error, "answer", self._host, sent=sent) from None
         if not greeting:
             return replies
         _refused(replies[: len(greeting) - 1])
@@ -304,7 +308,7 @@ def _open(target: Target, until: float) -> Any:
     return sock
 
 
-def _why(*failed: Any) -> str:
-    from agentbus.store.failures import why
+def _down(error: OSError, lacking: str, host: str, *, sent: bool) -> Exception:
+    from agentbus.store.failures import down
 
-    return why(*failed)
+    return down(error, lacking, host, sent=sent)

@@ -135,9 +135,14 @@ class ClusterFinder:
 
 
 def _refuse_access(error: BaseException, name: str) -> None:
-    """Raise `ConfigError` if the server rejected the login: a retry cannot help."""
+    """Raise `ConfigError` if the server rejected the login, or its certificate was not accepted."""
     cause: BaseException | None = error
     while cause is not None:
+        if isinstance(cause, ssl.SSLCertVerificationError) or "CERTIFICATE_VERIFY_" in str(cause):
+            raise ConfigError(
+                f"a certificate of {name} was not accepted",
+                hint="name its authority with ssl_ca_certs=FILE, or correct the hosts in the URL",
+            ) from None
         if isinstance(cause, redis.AuthenticationError) or any(
             word in str(cause) for word in _ACCESS
         ):

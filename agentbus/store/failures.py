@@ -14,6 +14,23 @@ _ACCESS = frozenset(("NOAUTH", "WRONGPASS", "NOPERM"))
 # Inside scripts, a refusal by ACL has no separate code; its text differs before Redis 7.2.
 _ACCESS_IN_WORDS = ("unauthenticated", "ACL failure in script", "user executing the script can't")
 
+_NUMBER = "correct the database's number in the URL; a server has 16 by default, from 0"
+_NO_LOGIN = "the server has no password: leave it out of the URL, or set one on the server"
+# What a server says to a login that will never succeed, and the remedy.
+_LOGIN = {
+    "DB index is out of range": _NUMBER,
+    "invalid DB index": _NUMBER,
+    "SELECT is not allowed in cluster mode": "leave the database's number out of the URL",
+    "without any password configured": _NO_LOGIN,
+    "but no password is set": _NO_LOGIN,
+}
+# The reasons of TLS errors that are mistakes of configuration, beside those of a server's certificate.
+_NO_TLS = frozenset(("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST"))
+_OWN_CERTIFICATE = (
+    *("CERTIFICATE_REQUIRED", "ALERT_UNKNOWN_CA", "ALERT_BAD_CERTIFICATE", "HANDSHAKE_FAILURE"),
+    *("ALERT_CERTIFICATE_EXPIRED", "ALERT_CERTIFICATE_REVOKED"),
+)
+
 
 def given_up(
     failure: LinkDown | ServerReply,
@@ -41,6 +58,8 @@ def given_up(
 def refused(failure: ServerReply, step: Step, where: str) -> AgentBusError:
     """Return the error for a step that the server refused."""
     said = str(failure)
+    if hint := next((_LOGIN[words] for words in _LOGIN if words in said), None):
+        return ConfigError(f"{where} refused the login: {said[:120]}", hint=hint)
     if failure.code in _ACCESS or any(words in said for words in _ACCESS_IN_WORDS):
         return ConfigError(
             f"{where} refused '{step.label}': {said}",
@@ -81,3 +100,32 @@ def why(error: OSError, lacking: str) -> str:
     if isinstance(error, (TimeoutError, BlockingIOError)):
         return f"no {lacking} in time"
     return error.strerror or str(error) or type(error).__name__
+
+
+def down(error: OSError, lacking: str, host: str, *, sent: bool) -> LinkDown | ConfigError:
+    """Return the error for a failed connection: a retry cannot help if a certificate was not accepted."""
+    return mistake(error, host) or LinkDown(why(error, lacking), sent=sent)
+
+
+def mistake(error: BaseException, host: str) -> ConfigError | None:
+    """Return the error for a TLS handshake that can never succeed; None for other failures."""
+    said = getattr(error, "verify_message", None)
+    if said is not None:
+        return ConfigError(
+            f"the certificate of {host} was not accepted ({said})",
+            hint="name its authority with ?ssl_ca_certs=FILE, or correct the host in the URL",
+        )
+    reason = getattr(error, "reason", None)
+    if not isinstance(reason, str):
+        return None
+    if reason in _NO_TLS:
+        return ConfigError(
+            f"{host} does not speak TLS on this port ({reason})",
+            hint="use redis:// for a connection without TLS, or give the port for TLS",
+        )
+    if any(words in reason for words in _OWN_CERTIFICATE):
+        return ConfigError(
+            f"{host} did not accept this client's certificate, or lack of one ({reason})",
+            hint="give one with ?ssl_certfile=FILE&ssl_keyfile=FILE",
+        )
+    return None

@@ -25,6 +25,8 @@ _PASSING = frozenset(
 _UNSEEN = frozenset(("OOM", "MISCONF", "NOREPLICAS"))
 _FIRST_PAUSE = 0.02
 _LONGEST_PAUSE = 0.5
+# Seconds for the last try of a write that may have been executed.
+_LOOK_BACK = 2.0
 
 
 def attempt(
@@ -44,8 +46,9 @@ def attempt(
     `deadline` is in seconds and counts while the server does not answer. Once it has answered (`answered`:
     before this call), `patience` may extend it: seconds from the start, or a function that returns the
     seconds left. A verb that waits for an hour thus survives a restart. `elapsed` is the seconds that the
-    first step has taken already. `advice` is a hint for when the server does not answer. `meanwhile` is
-    called while the first answer is awaited.
+    first step has taken already. A write that may have been executed is sent once more after the deadline,
+    for up to 2 seconds: its answer says whether it was. `advice` is a hint for when the server does not
+    answer. `meanwhile` is called while the first answer is awaited.
     """
     began = monotonic() - elapsed
 
@@ -60,15 +63,12 @@ def attempt(
         step = next(op)
         step.meanwhile = step.meanwhile or meanwhile
         while True:
-            started = monotonic() - elapsed
-            elapsed = 0.0
-            pause = _FIRST_PAUSE
-            maybe_done = step.sendings > 0
+            started, elapsed = monotonic() - elapsed, 0.0
+            pause, maybe_done, looks_back = _FIRST_PAUSE, step.sendings > 0, False
             while True:
-                left = started + allowed(started) - monotonic()
+                left = _LOOK_BACK if looks_back else started + allowed(started) - monotonic()
                 # Leave time for a second try on a new connection: this one may be half-open.
-                step.within = max(left * 0.6, 0.2) if step.sendings == 0 else max(left, 0.2)
-                step.within = min(step.within, deadline)
+                step.within = min(max(left if step.sendings else left * 0.6, 0.2), deadline)
                 step.sendings += 1
                 try:
                     reply = yield step
@@ -86,6 +86,10 @@ def attempt(
                         break
                     left = started + allowed(started) - monotonic()
                     if left <= 0:
+                        if maybe_done and step.writes and not looks_back:
+                            # If it was executed, the same request returns its recorded outcome.
+                            looks_back = True
+                            continue
                         step = op.throw(
                             _given_up(failure, step, where, allowed(started), maybe_done, advice)
                         )

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from agentbus.store.steps import Op, Step
 
 CHANNEL_BOUND = 10_000
-_EMBEDDED_ADVICE = (
+EMBEDDED_ADVICE = (
     "see 'agentbus server status' and its log; 'agentbus server repair' repairs a damaged file"
 )
 _WITHOUT_END = 2**62
@@ -159,7 +159,7 @@ def enter(settings: Settings) -> tuple[Backend, Scope]:
     if settings.url is None:
         target = Target(path=socket_path())
         chosen = Backend("the embedded server", lambda _within: target, revive=_start)
-        chosen.advice = _EMBEDDED_ADVICE
+        chosen.advice = EMBEDDED_ADVICE
     else:
         from agentbus.store.schemes import backend
 

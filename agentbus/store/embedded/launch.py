@@ -18,7 +18,7 @@ from agentbus.core.settings_check import own_directory
 from agentbus.store.embedded import binary
 
 _TRIES = 3
-_GLANCE = 0.003
+_GLANCE, _LONGEST_GLANCE = 0.003, 0.05
 
 
 def ensure(within: float) -> None:
@@ -188,10 +188,13 @@ class Lock:
 
     def take(self, until: float) -> None:
         """Take the lock, waiting until a monotonic time."""
+        pause = _GLANCE
         while not self.try_take():
             if time.monotonic() >= until:
                 raise BackendUnavailable(
                     "another process is still starting the embedded server",
                     hint=f"see {log_path()}",
                 )
-            time.sleep(_GLANCE)
+            # Hundreds may wait, and must leave the starting server its share of the processors.
+            time.sleep(pause)
+            pause = min(pause * 1.5, _LONGEST_GLANCE)
