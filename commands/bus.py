@@ -7,6 +7,7 @@ import orjson
 from agentbus.commands import _format, _together, _values, _views
 from agentbus.commands._bare import actions
 from agentbus.commands._declare import Call, Param, Verb, whole
+from agentbus.commands._output import plain
 from agentbus.core.clock import rfc3339
 from agentbus.core.errors import NotFound, UsageError
 from agentbus.core.names import shell_word
@@ -67,6 +68,9 @@ VERB = Verb(
     excludes={"--last": ("--from",)},
 )
 
+# Queues or streams to show: more would take more than a second or two.
+_MOST = 5_000
+
 
 def run(call: Call) -> None:
     """Run the action."""
@@ -86,7 +90,10 @@ def run(call: Call) -> None:
 
 
 def _list(call: Call) -> None:
-    found = call.bus.streams()
+    found = call.bus.streams(limit=_MOST + 1)
+    if len(found) > _MOST:
+        last = found.pop()
+        call.out.warn(f"only {_MOST:,} streams are shown; those from {last.key} on are left out")
     used = {one.queue for one in found if one.kind == "queue" and one.length}
     shown = [
         one
@@ -138,7 +145,14 @@ _STREAMS: dict[str, Callable[[StreamInfo], str]] = {
 
 
 def _stats(call: Call) -> None:
-    found = call.bus.stats(call.args.queue)
+    found = call.bus.stats(call.args.queue, limit=_MOST + 1)
+    names = sorted({one.queue for one in found})
+    if len(names) > _MOST:
+        found = [one for one in found if one.queue != names[-1]]
+        call.out.warn(
+            f"only {_MOST:,} queues are shown; those from {plain(names[-1])} on are left out:"
+            " name one to see it"
+        )
     if call.args.queue is not None and not call.out.json:
         for one in found:
             _detail(call, one)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from agentbus.commands import _values
 from agentbus.commands._declare import Call, Param, Verb, tags, whole
+from agentbus.commands._output import plain
 from agentbus.coordination.flags import FlagState
 from agentbus.core.clock import rfc3339
 from agentbus.core.errors import UsageError
@@ -31,6 +32,9 @@ VERB = Verb(
         "agentbus list --agents --json",
     ),
 )
+
+# Flags to show: more would take more than a second or two.
+_MOST = 10_000
 
 
 def run(call: Call) -> None:
@@ -61,7 +65,11 @@ def run(call: Call) -> None:
 
 
 def _flags(call: Call) -> None:
-    states = {state.flag: state for state in call.bus.flags()}
+    found = call.bus.flags(limit=_MOST + 1)
+    if len(found) > _MOST:
+        last = found.pop().flag
+        call.out.warn(f"only {_MOST:,} flags are shown; those from {plain(last)} on are left out")
+    states = {state.flag: state for state in found}
     waiting: dict[str, list[Waiter]] = {}
     for one in call.bus.waiters():
         waiting.setdefault(one.flag, []).append(one)

@@ -36,6 +36,8 @@ _DEFAULTS = Thresholds({}, "default")
 _SERVER = ("memory", "replication", "clock")
 _STATUS = {None: "ok", "warning": "warning", "critical": "failed"}
 _STALE = 15 * 60.0
+# Queues that are searched for stale consumers.
+_QUEUES = 3_000
 
 
 class Finding(Record):
@@ -227,6 +229,7 @@ def _leftovers(scope: Scope) -> Op[list[Finding]]:
         many = f"{total} in {places} queues"
         found = Finding("dead letters", "warning", many, "see 'agentbus dlq list'")
     known, _ = yield from stats.known_queues(scope)
+    number, known = len(known), known[:_QUEUES]
     stale = sum(
         consumer.pending > 0 and consumer.idle > _STALE
         for survey in (yield from stats.surveyed(scope, known))
@@ -234,7 +237,8 @@ def _leftovers(scope: Scope) -> Op[list[Finding]]:
         for consumer in survey.group(name).consumers
     )
     if not stale:
-        return [found, Finding("consumers", "ok", "none is stale")]
+        some = f" in the first {_QUEUES:,} of {number:,} queues" if number > _QUEUES else ""
+        return [found, Finding("consumers", "ok", f"none is stale{some}")]
     many = f"{stale} hold entries and sent no heartbeat for 15 minutes"
     remedy = "start a worker of their group: it reclaims their entries"
     return [found, Finding("consumers", "warning", many, remedy)]

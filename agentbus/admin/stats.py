@@ -227,8 +227,11 @@ def left(scope: Scope, queue: str, group: str) -> Op[int]:
     return survey.group(group).lag + int(delayed)
 
 
-def streams(scope: Scope) -> Op[list[StreamInfo]]:
-    """Return the streams of the project: the channel, queues by priority, dead letters, metrics."""
+def streams(scope: Scope, limit: int | None = None) -> Op[list[StreamInfo]]:
+    """Return the streams of the project: the channel, queues by priority, dead letters, metrics.
+
+    At most the first `limit` in this order.
+    """
     keys = scope.keys
     known: list[Stream] = [(keys.channel, "channel", None, None, None)]
     for key, kind, queue, last in (yield from _named(scope)):
@@ -240,14 +243,16 @@ def streams(scope: Scope) -> Op[list[StreamInfo]]:
     order = {"channel": 0, "queue": 1, "dead letters": 2, "metrics": 3}
     rank = {priority: at for at, priority in enumerate(PRIORITIES)}
     known.sort(key=lambda one: (order[one[1]], one[2] or "", rank.get(one[4] or "", 9), one[0]))
-    found = []
+    found: list[StreamInfo] = []
     for at in range(0, len(known), _STREAMS):
+        if limit is not None and len(found) >= limit:
+            break
         page = known[at : at + _STREAMS]
         now, *ends = yield Script("ends", [one[0] for one in page])
         for one, (length, first, last_id) in zip(page, ends, strict=True):
             if length >= 0:
                 found.append(_info(one, now / 1000, length, text(first), text(last_id)))
-    return found
+    return found[:limit]
 
 
 def _info(one: Stream, now: float, length: int, first: str, last: str) -> StreamInfo:

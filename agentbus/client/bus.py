@@ -271,11 +271,11 @@ class Verbs(QueueVerbs, StatsVerbs, WorkerVerbs):
         return Patient(op, timeout or _FOR_EVER)
 
     @verb
-    def flags(self) -> Op[list[FlagState]]:
-        """Return every flag that is held, satisfied or failed, by name."""
+    def flags(self, *, limit: int | None = None) -> Op[list[FlagState]]:
+        """Return every flag that is held, satisfied or failed, by name; at most the first `limit`."""
         from agentbus.coordination import flags
 
-        return flags.states(self.scope)
+        return flags.states(self.scope, limit)
 
     @verb
     def waiters(self) -> Op[list[Waiter]]:

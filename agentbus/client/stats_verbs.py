@@ -28,14 +28,16 @@ class StatsVerbs:
         runner: Runner | AsyncRunner
 
     @verb
-    def stats(self, queue: str | None = None) -> Op[list[QueueStats]]:
+    def stats(self, queue: str | None = None, *, limit: int | None = None) -> Op[list[QueueStats]]:
         """Return the statistics of every queue, or of one: backlog, ages, pending tasks, rates by group.
 
-        Each queue is read atomically, all of them together are not. Raises `NotFound`.
+        With `limit` those of at most so many queues, the first by name. Each queue is read atomically, all
+        of them together are not. Raises `NotFound`.
         """
         from agentbus.admin import stats
 
-        return stats.stats(self.scope, queue, letters_of=self.runner.policies.letters_of)
+        letters_of = self.runner.policies.letters_of
+        return stats.stats(self.scope, queue, letters_of=letters_of, most=limit)
 
     @verb
     def metrics(self, *, since: str = "5m", queue: str | None = None) -> Op[list[Metrics]]:
@@ -62,11 +64,11 @@ class StatsVerbs:
         return Emits(op, float("inf") if follow else 0.0)
 
     @verb
-    def streams(self) -> Op[list[StreamInfo]]:
-        """Return the project's streams: the channel, queues, dead letters, metrics."""
+    def streams(self, *, limit: int | None = None) -> Op[list[StreamInfo]]:
+        """Return the project's streams: the channel, queues, dead letters, metrics; at most `limit`."""
         from agentbus.admin import stats
 
-        return stats.streams(self.scope)
+        return stats.streams(self.scope, limit)
 
     @verb
     def health(self) -> Op[Health]:

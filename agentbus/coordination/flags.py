@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from agentbus.store.steps import Op
     from agentbus.store.verb import Awaiting, PerBus
 
+# Flags that one script reads.
+_PAGE = 1_000
+
 
 class Hold(Record, OnBus[BusT_co]):
     """An agent's hold of a flag; `token` is a fencing token that only grows.
@@ -119,10 +122,19 @@ def renew(scope: Scope, hold: Hold[Any], ttl: float | None = None) -> Op[Hold[An
     )
 
 
-def states(scope: Scope) -> Op[list[FlagState]]:
-    """Return every flag that is held, satisfied or failed, ordered by name."""
-    reply = yield from look(scope, (yield from named(scope, "flag", "done", "failed")))
-    return [state for state in reply[1] if state.state != "free"]
+def states(scope: Scope, limit: int | None = None) -> Op[list[FlagState]]:
+    """Return every flag that is held, satisfied or failed, ordered by name; at most the first `limit`.
+
+    A page of flags is read in one atomic step.
+    """
+    known = yield from named(scope, "flag", "done", "failed")
+    states: list[FlagState] = []
+    for at in range(0, len(known), _PAGE):
+        _, page = yield from look(scope, known[at : at + _PAGE])
+        states += [state for state in page if state.state != "free"]
+        if limit is not None and len(states) >= limit:
+            break
+    return states[:limit]
 
 
 def named(scope: Scope, *kinds: str) -> Op[list[str]]:

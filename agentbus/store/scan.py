@@ -26,7 +26,7 @@ def queues(scope: Scope) -> Op[list[str]]:
 
 
 def scan(
-    scope: Scope, kind: str | None, *, of: str | None = None, count: int = 1000
+    scope: Scope, kind: str | None, *, of: str | None = None, count: int = 10_000
 ) -> Generator[Step, Any, set[str]]:
     """Return the keys with this project's prefix (of one kind, if given), by SCAN.
 
