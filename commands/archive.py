@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 from typing import TYPE_CHECKING, Any
 
 from agentbus.commands import _format, _signals, _spark, _together, _values
@@ -11,6 +10,7 @@ from agentbus.commands._bare import no_action, unknown_action
 from agentbus.commands._declare import Call, Param, Verb, seconds
 from agentbus.commands._format import age
 from agentbus.core.errors import UsageError
+from agentbus.core.signals import StopEvent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -108,7 +108,7 @@ def _archive(call: Call, path: str) -> None:
 
     args = call.args
     _may_begin(call, path)
-    stop = threading.Event()
+    stop = StopEvent()
     with (
         _spark.session(call, path) as spark,
         _stopping(stop) if args.continuous else contextlib.nullcontext(),
@@ -188,7 +188,7 @@ def _sentence(done: Round) -> str:
 
 
 @contextlib.contextmanager
-def _stopping(stop: threading.Event) -> Iterator[None]:
+def _stopping(stop: StopEvent) -> Iterator[None]:
     """Stop the archiver after the current round at the first signal, at once at the second."""
 
     def heard(_number: int, _frame: object) -> None:

@@ -34,6 +34,10 @@ else:
     AnyWorker = None
 
 
+# How often the main thread wakes up to handle signals, in seconds.
+_GLANCE = 0.5
+
+
 class _Subscribing(Generic[AnyWorker]):
     """Creates workers, and stores the registered handlers in the order of their registration."""
 
@@ -100,8 +104,10 @@ class Subscriptions(_Subscribing["Worker"]):
     def work(self, *, drain: bool = False) -> int:
         """Run the registered handlers, each in its own worker and thread, until interrupted.
 
-        With `drain` it ends when the queues are empty. Returns the number of tasks done. A worker that
-        fails stops the others, and its error is raised. Raises `UsageError` if no handler is registered.
+        With `drain` it ends when the queues are empty. Returns the number of tasks done. In the main
+        thread, SIGTERM and SIGINT end it after the running tasks, unless the program handles them; a second
+        one ends the process at once. A worker that fails stops the others, and its error is raised. Raises
+        `UsageError` if no handler is registered.
         """
         return _run(self._workers(drain))
 
@@ -120,8 +126,10 @@ class AsyncSubscriptions(_Subscribing["AsyncWorker"]):
     async def work(self, *, drain: bool = False) -> int:
         """Run the registered handlers concurrently, each in its own worker, until cancelled.
 
-        With `drain` it ends when the queues are empty. Returns the number of tasks done. A worker that
-        fails stops the others, and its error is raised. Raises `UsageError` if no handler is registered.
+        With `drain` it ends when the queues are empty. Returns the number of tasks done. In the main
+        thread, SIGTERM ends it after the running tasks, unless the program handles it; a second one ends
+        the process at once. `asyncio.run` cancels it at SIGINT, with the same effect. A worker that fails
+        stops the others, and its error is raised. Raises `UsageError` if no handler is registered.
         """
         return await _arun(self._workers(drain))
 
@@ -129,23 +137,38 @@ class AsyncSubscriptions(_Subscribing["AsyncWorker"]):
 def _run(workers: Sequence[Worker]) -> int:
     from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 
-    with ThreadPoolExecutor(len(workers)) as pool:
+    from agentbus.core.signals import stopped_by_signals
+
+    def stop() -> None:
+        for worker in workers:
+            worker.stop()
+
+    with stopped_by_signals(stop), ThreadPoolExecutor(len(workers)) as pool:
         running = [pool.submit(worker.run) for worker in workers]
         try:
-            wait(running, return_when=FIRST_EXCEPTION)
+            while True:
+                # A signal that is delivered to another thread does not wake this one, which handles it.
+                ended, going = wait(running, _GLANCE, FIRST_EXCEPTION)
+                if not going or any(one.exception() for one in ended):
+                    break
         finally:
-            for worker in workers:
-                worker.stop()
+            stop()
     return sum(one.result() for one in running)
 
 
 async def _arun(workers: Sequence[AsyncWorker]) -> int:
     import asyncio
 
-    running = [asyncio.ensure_future(worker.run()) for worker in workers]
-    try:
-        return sum(await asyncio.gather(*running))
-    finally:
+    from agentbus.core.signals import stopped_by_signals
+
+    def stop() -> None:
         for worker in workers:
             worker.stop()
-        await asyncio.wait(running)
+
+    with stopped_by_signals(stop):
+        running = [asyncio.ensure_future(worker.run()) for worker in workers]
+        try:
+            return sum(await asyncio.gather(*running))
+        finally:
+            stop()
+            await asyncio.wait(running)

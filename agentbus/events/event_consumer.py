@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import threading
 import time
 from collections import Counter
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from sqlalchemy import exc
 
 from agentbus.core.errors import AgentBusError, BackendUnavailable, OutcomeUnknown, StaleLease
 from agentbus.core.loggers import emit
+from agentbus.core.signals import StopEvent, stops_at_signals
 from agentbus.core.stream import position
 from agentbus.events import databases, kill_points, leases, parked_events
 from agentbus.events.declare import PARK
@@ -95,7 +95,7 @@ class Consumer:
         # The UUID of an event whose counted attempt has no outcome yet: the next one is the same attempt.
         self._cut_off: str | None = None
         self._renewed = 0.0
-        self._stopped = threading.Event()
+        self._stopped = StopEvent()
         self._checked = -math.inf
 
     @property
@@ -116,11 +116,12 @@ class Consumer:
             if not passed or self.failure is not None or self._stopped.is_set():
                 return total
 
+    @stops_at_signals
     def run(self, on_round: Callable[[int], None] | None = None) -> None:
         """Handle events until `stop` is called; retries failing handlers and unavailable servers.
 
-        `on_round` is called after each round that passed events, with their number.
-        Raises `EventsLost`, `ConfigError`.
+        `on_round` is called after each round that passed events, with their number. In the main thread,
+        SIGTERM and SIGINT stop it, unless the program handles them. Raises `EventsLost`, `ConfigError`.
         """
         pause = 0.1
         try:
@@ -147,7 +148,7 @@ class Consumer:
             self.close()
 
     def stop(self) -> None:
-        """Make `run` return after the current event; can be called repeatedly."""
+        """Make `run` return after the current event; idempotent, and safe in a signal handler."""
         self._stopped.set()
 
     def close(self) -> None:

@@ -9,8 +9,7 @@ import sqlalchemy as sa
 from agentbus.events.databases import POSTGRESQL
 
 if TYPE_CHECKING:
-    import threading
-
+    from agentbus.core.signals import StopEvent
     from agentbus.events.ledger import Ledger
 
 # The polling interval without notifications, in seconds.
@@ -20,7 +19,7 @@ _GLANCE = 0.1
 class OutboxNotifications:
     """Waits for new rows by LISTEN; polls without PostgreSQL or when a connection fails."""
 
-    def __init__(self, ledger: Ledger, stopped: threading.Event) -> None:
+    def __init__(self, ledger: Ledger, stopped: StopEvent) -> None:
         self._ledger = ledger
         self._stopped = stopped
         self._connection: sa.Connection | None = None

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 import time
 from collections import Counter
 from typing import TYPE_CHECKING
 
 from agentbus.core.errors import BackendUnavailable, OutcomeUnknown, StaleLease
 from agentbus.core.loggers import emit
+from agentbus.core.signals import StopEvent, stops_at_signals
 from agentbus.events import databases, kill_points, leases, outbox
 from agentbus.events.leases import LEASE_SECONDS, RENEW_SECONDS
 from agentbus.events.notify import OutboxNotifications
@@ -60,7 +60,7 @@ class Relay:
         self._counts: dict[str, Counter[str]] = {}
         self._telemetry = Telemetry(ledger, self._server, leases.RELAY, self.owner)
         self._renewed = 0.0
-        self._stopped = threading.Event()
+        self._stopped = StopEvent()
 
     def run_once(self) -> int:
         """Check what the server has, and publish what waits now; returns how many events.
@@ -69,8 +69,11 @@ class Relay:
         """
         return self._turn(reconcile=True)
 
+    @stops_at_signals
     def run(self, on_round: Callable[[int], None] | None = None) -> None:
         """Publish until `stop` is called; unavailable servers are waited for.
+
+        In the main thread, SIGTERM and SIGINT stop it, unless the program handles them.
 
         `on_round` is called after each round that published events, with their number.
         """
@@ -106,7 +109,7 @@ class Relay:
         return self._stopped.is_set()
 
     def stop(self) -> None:
-        """Make `run` return after the current round; can be called repeatedly."""
+        """Make `run` return after the current round; idempotent, and safe in a signal handler."""
         self._stopped.set()
 
     def close(self) -> None:

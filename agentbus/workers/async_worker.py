@@ -8,6 +8,7 @@ import threading
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from agentbus.core.signals import stopped_by_signals
 from agentbus.workers.worker import AnyWorker
 
 if TYPE_CHECKING:
@@ -45,9 +46,11 @@ class AsyncWorker(AnyWorker):
     async def run(self) -> int:
         """Run until stopped (with `drain`, until the queue is empty), and return the number of tasks done.
 
-        If cancelled, it stops as with `stop`, and ends after the running tasks.
+        If cancelled, it stops as with `stop`, and ends after the running tasks; so it does at SIGTERM in
+        the main thread, unless the program handles that.
         """
-        return await self._until_it_ends(self._work)
+        with stopped_by_signals(self.stop):
+            return await self._until_it_ends(self._work)
 
     async def run_once(self, *, wait: float = 0.0) -> int:
         """Run the redelivered tasks, then one batch of new ones, and return the number of tasks run."""

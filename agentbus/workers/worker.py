@@ -12,12 +12,12 @@ import math
 import os
 import secrets
 import socket
-import threading
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from agentbus.core import names
 from agentbus.core.errors import AgentBusError, UsageError
+from agentbus.core.signals import StopEvent, stops_at_signals
 from agentbus.queues import dependents
 from agentbus.queues.claimed import Taken
 from agentbus.queues.consumer import Consumption
@@ -85,7 +85,7 @@ class AnyWorker:
         self.group = names.name("group", group)
         self._runner = LastingRunner(runner)
         self._do = self._runner.run
-        self._stopping = threading.Event()
+        self._stopping = StopEvent()
         self._drain = drain
         self._consumer = Consumption(
             scope, queue, group, self.name, kept=policy.results, letters_of=policy.dead_letters
@@ -256,11 +256,13 @@ class Worker(AnyWorker):
     def __exit__(self, *_exc: object) -> None:
         self._close()
 
+    @stops_at_signals
     def run(self) -> int:
         """Run until stopped (with `drain`, until the queue is empty), and return the number of tasks done.
 
-        If the server becomes unavailable, it retries without limit; raises `BackendUnavailable` if it was
-        never reachable.
+        In the main thread, SIGTERM and SIGINT stop it as `stop` does, unless the program handles them; a
+        second one ends the process at once. If the server becomes unavailable, it retries without limit;
+        raises `BackendUnavailable` if it was never reachable.
         """
         return self._work()
 

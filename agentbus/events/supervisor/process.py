@@ -16,9 +16,9 @@ from agentbus.events.declare import chosen
 from agentbus.events.supervisor.child import STOP
 
 if TYPE_CHECKING:
-    import threading
     from collections.abc import Mapping
 
+    from agentbus.core.signals import StopEvent
     from agentbus.events.ledger import Ledger
     from agentbus.queues.runner import BlockingBus
 
@@ -172,7 +172,7 @@ class ProcessFactory:
         return WorkerProcess(f"consumer {consumer}", job)
 
     def declared(
-        self, only: str | None, within: float, stopped: threading.Event
+        self, only: str | None, within: float, stopped: StopEvent
     ) -> dict[str, str] | None:
         """Return the stream of each consumer by its name; None if `stopped` was set meanwhile.
 
@@ -208,7 +208,7 @@ class ProcessFactory:
         }
 
 
-def _listen_to_all(worker: WorkerProcess, until: float, stopped: threading.Event) -> None:
+def _listen_to_all(worker: WorkerProcess, until: float, stopped: StopEvent) -> None:
     """Listen until a process has listed its consumers or ended, or its time is up."""
     while not stopped.is_set() and time.monotonic() < until:
         # Its end of the pipe may stay open in a process that the module started.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import threading
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from agentbus.core.clock import rfc3339
 from agentbus.core.errors import AgentBusError, ConfigError
 from agentbus.core.loggers import emit
+from agentbus.core.signals import StopEvent, stops_at_signals
 from agentbus.events import leases
 from agentbus.events.leases import LEASE_SECONDS
 from agentbus.events.supervisor.crash_loop import BACKOFF, HEALTHY, CrashHistory, windows
@@ -102,9 +102,10 @@ class Supervisor:
         self._posts: dict[str, Supervised] = {}
         self._quarantine = QuarantineSync(bus)
         self._releases = ThreadPoolExecutor(1, thread_name_prefix="leases")
-        self._stopped = threading.Event()
+        self._stopped = StopEvent()
         self._on_happening: Callable[[Happening], None] | None = None
 
+    @stops_at_signals
     def run(self, on_happening: Callable[[Happening], None] | None = None) -> None:
         """Supervise until `stop` is called, once for each supervisor; every process has ended then.
 
@@ -122,7 +123,6 @@ class Supervisor:
             self._quarantine.start()
             while not self._stopped.is_set():
                 self._turn()
-                # Not a wait for `stop`, which a signal may call in this thread: it would deadlock.
                 time.sleep(_GLANCE)
             self._end()
         finally:

@@ -8,7 +8,6 @@ entries, one gets the version, and the other deletes its files.
 from __future__ import annotations
 
 import contextlib
-import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from agentbus.core.errors import AgentBusError, EpochMismatch
 from agentbus.core.settings import resolve
+from agentbus.core.signals import StopEvent
 from agentbus.core.stream import position as parts_of
 from agentbus.core.timespec import following
 from agentbus.pipeline.archives.copy_tasks import copied
@@ -39,6 +39,8 @@ from agentbus.pipeline.source.range_reader import PAGE, RangeReader
 from agentbus.queues import janitor
 
 if TYPE_CHECKING:
+    import threading
+
     from pyspark.sql import SparkSession
 
     from agentbus.core.settings import Settings
@@ -122,14 +124,14 @@ class Archiver:
         *,
         continuous: bool = False,
         interval: float = INTERVAL,
-        stop: threading.Event | None = None,
+        stop: StopEvent | threading.Event | None = None,
         on_round: Callable[[Round], None] | None = None,
     ) -> None:
         """Archive what there is now; if `continuous`, go on every `interval` seconds until `stop` is set.
 
         A continuous archiver survives temporary failures: a restart of the server, a full disk.
         """
-        stop = stop or threading.Event()
+        stop = stop or StopEvent()
         while not stop.is_set():
             try:
                 done = self.run_once()

@@ -1,0 +1,110 @@
+"""Stops long runs at SIGTERM and SIGINT, without locks that a signal handler could wait for."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import signal
+import threading
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from typing import Concatenate, ParamSpec, Protocol, TypeVar
+
+    class Stoppable(Protocol):
+        """What can be stopped, from a signal handler, too."""
+
+        def stop(self) -> None: ...
+
+    S = TypeVar("S", bound=Stoppable)
+    P = ParamSpec("P")
+    T = TypeVar("T")
+
+# What these signals do in a program that has not decided otherwise.
+_DEFAULTS = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+# Whether a signal has ended a run in this process: the caller may not have noticed.
+_ended = False
+
+
+class StopEvent:
+    """An event as in `threading`, that a signal handler may set while the same thread waits for it.
+
+    `threading.Event` has a lock: a handler that interrupts its owner within the lock would wait forever.
+    """
+
+    def __init__(self) -> None:
+        self._set = False
+        # `put` may interrupt `get` and another `put`.
+        self._bell: SimpleQueue[None] = SimpleQueue()
+
+    def set(self) -> None:
+        """Set the event, and wake all that wait for it."""
+        self._set = True
+        self._bell.put(None)
+
+    def is_set(self) -> bool:
+        """Return whether the event is set."""
+        return self._set
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until the event is set, at most `timeout` seconds, and return whether it is."""
+        if not self._set:
+            with contextlib.suppress(Empty):
+                self._bell.get(timeout=timeout)
+                # For the others that wait.
+                self._bell.put(None)
+        return self._set
+
+
+@contextlib.contextmanager
+def stopped_by_signals(stop: Callable[[], None]) -> Iterator[None]:
+    """Call `stop` at SIGTERM or SIGINT; a second one ends the process at once.
+
+    Only in the main thread, and only for signals that the program has neither ignored nor handled itself;
+    the old handlers are restored. If a signal has ended an earlier run already, this one is passed on to
+    the old handler after the end: a loop of runs must not swallow each.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    heard: list[int] = []
+
+    def act(number: int, _frame: object) -> None:
+        heard.append(number)
+        if len(heard) > 1:
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)
+        stop()
+
+    before = {one: old for one, old in _DEFAULTS.items() if signal.getsignal(one) is old}
+    for number in before:
+        signal.signal(number, act)
+    try:
+        yield
+    finally:
+        for number, old in before.items():
+            signal.signal(number, old)
+    if heard:
+        _pass_on(heard[0])
+
+
+def stops_at_signals(
+    run: Callable[Concatenate[S, P], T],
+) -> Callable[Concatenate[S, P], T]:
+    """Have SIGTERM and SIGINT stop the method's object while the method runs."""
+
+    @functools.wraps(run)
+    def running(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        with stopped_by_signals(self.stop):
+            return run(self, *args, **kwargs)
+
+    return running
+
+
+def _pass_on(number: int) -> None:
+    global _ended
+    again, _ended = _ended, True
+    if again:
+        signal.raise_signal(number)
