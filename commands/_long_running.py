@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import threading
 from typing import TYPE_CHECKING
 
@@ -41,7 +40,8 @@ def warned(call: Call) -> Iterator[None]:
     logger = logging.getLogger("agentbus")
     before = logger.level
     logger.addHandler(handler)
-    logger.setLevel(logging.INFO)
+    if before == logging.NOTSET or before > logging.INFO:
+        logger.setLevel(logging.INFO)
     try:
         yield
     finally:
@@ -128,7 +128,7 @@ def until_told(jobs: Sequence[tuple[Callable[[], object], Callable[[], None]]]) 
         told.append(number)
         if len(told) == _TWICE:
             to_stderr("agentbus: ended at once; what was not committed has not happened\n")
-            os._exit(128 + number)
+            _signals.leave(128 + number, "ended at once by a second signal")
         stop()
 
     # Not in the main thread: a signal handler that interrupts it inside a lock of an event would deadlock.

@@ -17,6 +17,18 @@ if TYPE_CHECKING:
     from agentbus.commands._declare import Verb
     from agentbus.core.settings import Settings
 
+# Verbs that wait, and the option or action with which they do ('': always).
+_WAITING = {
+    **dict.fromkeys(("ask", "await", "consume", "hold", "monitor"), ""),
+    **dict.fromkeys(("route", "supervise", "work"), ""),
+    "announce": "wait",
+    "archive": "continuous",
+    "health": "watch",
+    "metrics": "serve",
+    "outbox": "relay",
+    "overhear": "follow",
+    "result": "wait",
+}
 _GLOBAL_FLAGS = ("agent", "project", "url", "log_level", "config", "deadline")
 
 
@@ -77,7 +89,11 @@ def call(verb: Verb, values: dict[str, Any], module: Any) -> int:
     try:
         settings = _no_settings(flags) if verb.unconfigured else resolve(flags)
         made = Call(Args(values), settings)
-        code = int(module.run(made) or 0)
+        waits = verb.name in _WAITING and _waits(_WAITING[verb.name], values)
+        if waits or settings.log_level == "debug":
+            code = _run_logged(verb, module, made, began, waits=waits)
+        else:
+            code = int(module.run(made) or 0)
         made.attend()
         outcome = "ok" if code == 0 else f"exit {code}"
     except BaseException as error:  # noqa: BLE001 (told, logged, and turned into a code)
@@ -88,6 +104,36 @@ def call(verb: Verb, values: dict[str, Any], module: Any) -> int:
     if settings is not None:
         _log(verb, values, settings, began, code, outcome)
     return code
+
+
+def _waits(how: str, values: dict[str, Any]) -> bool:
+    return not how or bool(values.get(how)) or values.get("action") == how
+
+
+def _run_logged(verb: Verb, module: Any, made: Call, began: float, *, waits: bool) -> int:
+    """Call a verb, and log when it begins to wait, or what it asks the server."""
+    import contextlib
+
+    settings, values = made.settings, vars(made.args)
+    with contextlib.ExitStack() as stack:
+        if waits:
+            from agentbus.commands import _waiting
+
+            values["pid"] = os.getpid()
+            # Verbs put the two ways to name flags together when they run.
+            named = [*values.get("names", ()), *filter(None, [values.get("name")])]
+            flags = named + values["flag"] if isinstance(values.get("flag"), list) else named
+            _log(verb, values | ({"flag": flags} if flags else {}), settings, None, 0, "began")
+            stack.enter_context(
+                _waiting.noted(
+                    lambda code, outcome: _log(verb, values, settings, began, code, outcome)
+                )
+            )
+        if settings.log_level == "debug":
+            from agentbus.commands import _debug
+
+            stack.enter_context(_debug.debugged(verb.name, settings))
+        return int(module.run(made) or 0)
 
 
 def _no_settings(flags: dict[str, Any]) -> Settings:
@@ -114,21 +160,32 @@ def _as_json(flags: dict[str, Any]) -> bool:
 
 
 def _log(
-    verb: Verb, values: dict[str, Any], settings: Settings, began: float, code: int, outcome: str
+    verb: Verb,
+    values: dict[str, Any],
+    settings: Settings,
+    began: float | None,
+    code: int,
+    outcome: str,
 ) -> None:
+    """Log how a verb ended, or that it began to wait: then it has no duration and no exit code yet."""
     from agentbus.core.oplog import write
 
     key = values.get(verb.subject) if verb.subject else None
-    write(
-        "info" if code == 0 else "warning",
-        settings.log_level,
-        {
-            "verb": verb.name,
-            "agent": settings.agent,
-            "project": settings.project,
-            "key": ",".join(map(str, key)) if isinstance(key, list) else key,
-            "duration_ms": round((time.monotonic() - began) * 1000, 3),
-            "outcome": outcome,
-            "code": code,
-        },
-    )
+    fields: dict[str, object] = {
+        "verb": verb.name,
+        "agent": settings.agent,
+        "project": settings.project,
+        "key": ",".join(map(str, key)) if isinstance(key, list) else key,
+    }
+    if began is not None:
+        fields["duration_ms"] = round((time.monotonic() - began) * 1000, 3)
+    fields["outcome"] = outcome
+    if began is not None:
+        fields["code"] = code
+    elif "timeout" in values:
+        fields["timeout"] = values["timeout"]
+    # Of a verb that waits: its lines are found by the process.
+    if "pid" in values:
+        fields["pid"] = values["pid"]
+    fields |= values.get("noted", {})
+    write("info" if code == 0 else "warning", settings.log_level, fields)

@@ -157,7 +157,10 @@ def run(call: Call) -> int:
         _shown(call, worker, handling),
         _webhooks(call, lambda: args.drain and not signals),
     ):
-        done = worker.run()
+        try:
+            done = worker.run()
+        finally:
+            args.noted = {"done": worker.done, "failed": worker.failed}
     if handling is None:
         fields = {"queue": args.queue, "group": args.group, "done": done, "failed": worker.failed}
         text = f"{args.queue}: {done} done"
@@ -296,7 +299,7 @@ def _webhooks(call: Call, drain: Callable[[], bool]) -> contextlib.AbstractConte
 def _leave() -> None:
     # A Python function cannot be interrupted from outside; its task is not acknowledged.
     to_stderr("agentbus: the handler did not end in time; another worker will take its task\n")
-    os._exit(1)
+    _signals.leave(1, "the handler did not end in time")
 
 
 def _program(call: Call) -> Program:

@@ -8,6 +8,7 @@ import logging
 import os
 import pathlib
 import re
+import signal
 import socket
 import stat
 import subprocess
@@ -15,8 +16,10 @@ import subprocess
 import pytest
 
 import agentbus
+import agentbus.aio
 from agentbus.core import loggers, oplog
 from tests.servers import Shell, program
+from tests.test_races import until
 
 KEYS = {"time", "level", "verb", "agent", "project", "key", "duration_ms", "outcome", "code"}
 
@@ -34,7 +37,6 @@ def test_each_verb_leaves_one_line(real_shell, project):
     real_shell.ok("jot", "how", "make")
     real_shell.ok("announce", "building")
     real_shell.run("recall", "missing")
-    real_shell.ok("await", "a", "--flag", "b", "--any", "--until", "free")
     real_shell.ok("overhear", "--topic", "x", "--topic", "y")
     real_shell.ok("list", "--flags")
 
@@ -46,16 +48,106 @@ def test_each_verb_leaves_one_line(real_shell, project):
         ("jot", "how", "ok", 0),
         ("announce", "building", "ok", 0),
         ("recall", "missing", "NotFound", 5),
-        ("await", "a,b", "ok", 0),
         ("overhear", "x,y", "ok", 0),
         ("list", None, "ok", 0),
     ]
     assert {(line["agent"], line["project"]) for line in found} == {("ada", project)}
-    assert [line["level"] for line in found] == ["info"] * 3 + ["warning"] + ["info"] * 3
+    assert [line["level"] for line in found] == ["info"] * 3 + ["warning"] + ["info"] * 2
     for line in found:
         assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", str(line["time"]))
         assert isinstance(line["duration_ms"], float)
         assert line["duration_ms"] > 0
+
+
+# -- verbs that wait --
+
+
+def test_a_verb_that_waits_leaves_a_line_when_it_begins_and_one_when_it_ends(real_shell):
+    real_shell.run("await", "a", "--flag", "b", "--timeout", "0.01")
+    real_shell.ok("hold", "deploy", "--", "true")
+    real_shell.ok("announce", "taken", "--wait", "1")
+    real_shell.ok("overhear", "--follow", "--timeout", "0.01")
+
+    found = lines(real_shell)
+
+    assert [(line["verb"], line["key"], line["outcome"]) for line in found] == [
+        *(("await", "a,b", "began"), ("await", "a,b", "TimedOut")),
+        *(("hold", "deploy", "began"), ("hold", "deploy", "ok")),
+        *(("announce", "taken", "began"), ("announce", "taken", "ok")),
+        *(("overhear", "", "began"), ("overhear", "", "ok")),
+    ]
+    for begun, ended in zip(found[::2], found[1::2], strict=True):
+        assert begun["pid"] == ended["pid"]
+        assert set(begun) == KEYS - {"duration_ms", "code"} | ({"pid", "timeout"} & set(begun))
+        assert set(ended) == KEYS | {"pid"}
+    assert found[0]["timeout"] == 0.01
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_a_wait_that_a_signal_ends_leaves_a_line(real_shell, number):
+    waiting = real_shell.start("await", "never")
+    until(lambda: log_of(real_shell).exists() and lines(real_shell))
+    waiting.send_signal(number)
+    waiting.communicate(timeout=60)
+
+    begun, ended = lines(real_shell)
+
+    name = "interrupted" if number == signal.SIGINT else f"ended by {number.name}"
+    assert (begun["outcome"], ended["outcome"], ended["code"]) == ("began", name, 128 + number)
+    assert waiting.returncode == (130 if number == signal.SIGINT else -number)
+
+
+def test_the_line_of_a_worker_counts_what_it_did_and_what_failed(real_shell):
+    real_shell.ok("publish", "mail", "--lines", stdin="1\n2\n3\n")
+    program = ("--", "sh", "-c", 'read n; [ "$n" != 2 ] || exit 65; cat > /dev/null')
+    real_shell.ok("work", "mail", "--drain", *program)
+
+    *_, ended = (line for line in lines(real_shell) if line["verb"] == "work" and "code" in line)
+
+    assert (ended["done"], ended["failed"]) == (2, 1)
+
+
+# -- debug --
+
+
+def test_debug_logs_each_exchange_with_the_server(real_shell):
+    real_shell.ok("speak", "sesame-7351", "--log-level", "debug")
+    real_shell.run("await", "never", "--timeout", "0.1", "--log-level", "debug")
+
+    found = lines(real_shell)
+
+    (spoke,) = [line for line in found if line.get("step") == "speak"]
+    assert (spoke["verb"], spoke["outcome"], spoke["sending"]) == ("speak", "ok", 1)
+    assert isinstance(spoke["duration_ms"], float)
+    waited = [line for line in found if line.get("step") == "wait"]
+    assert waited
+    assert all("waits_s" in line for line in waited)
+    assert "sesame-7351" not in log_of(real_shell).read_text()
+
+
+def test_debug_logs_each_retry(real_shell):
+    url = "redis://127.0.0.1:1"
+    real_shell.run("speak", "hi", "--deadline", "0.3", "--log-level", "debug", "--url", url)
+
+    steps = [line for line in lines(real_shell) if line.get("step") == "speak"]
+
+    sendings = [line["sending"] for line in steps]
+    assert sendings == sorted(sendings)
+    assert sendings[-1] > 1
+    assert {line["outcome"] for line in steps} == {"Connection refused"}
+
+
+async def test_debug_of_the_library_goes_to_its_logger(real_url, project, caplog, monkeypatch):
+    monkeypatch.setenv("AGENTBUS_LOG_LEVEL", "debug")
+    caplog.set_level(logging.DEBUG, "agentbus")
+
+    with agentbus.connect(real_url, project=project) as bus:
+        bus.speak("hi")
+    async with agentbus.aio.connect(real_url, project=project) as abus:
+        await abus.jot("how", "make")
+
+    steps = {getattr(record, "step", None) for record in caplog.records}
+    assert {"speak", "jot"} <= steps
 
 
 def test_a_line_holds_no_payload_and_no_password(real_shell, valkey):
@@ -230,8 +322,9 @@ def test_the_level_says_what_is_kept(level, verbs, real_shell):
     real_shell.ok("whoami", "--log-level", level)
     real_shell.run("recall", "missing", env={"AGENTBUS_LOG_LEVEL": level})
 
-    found = [line["verb"] for line in lines(real_shell)] if log_of(real_shell).exists() else []
-    assert found == verbs
+    found = lines(real_shell) if log_of(real_shell).exists() else []
+    assert [line["verb"] for line in found if "step" not in line] == verbs
+    assert any("step" in line for line in found) == (level == "debug")
 
 
 def test_hostile_names_stay_on_one_line(real_shell):
@@ -328,7 +421,7 @@ def test_a_failing_handler_is_in_the_operations_log(real_shell):
     options = ("--attempts", "1", "--drain", "--handler", "handlers:send")
     real_shell.run("work", "mail", *options)
 
-    warned, buried, ended = [line for line in lines(real_shell) if line["verb"] == "work"]
+    _, warned, buried, ended = [line for line in lines(real_shell) if line["verb"] == "work"]
     assert (warned["level"], warned["id"], warned["attempt"]) == ("warning", task, 1)
     assert warned["error"] == "ValueError: no such mailbox"
     assert 'handlers.py", line 2, in send' in warned["traceback"]

@@ -45,6 +45,8 @@ class Backend:
     advice: str | None = None
     # The name of the connections in CLIENT LIST.
     client = "agentbus"
+    # Whether each exchange is logged.
+    debug = False
 
     def __init__(
         self,
@@ -59,7 +61,15 @@ class Backend:
 
     def link(self) -> Link:
         """Return a blocking link, which connects on first use."""
-        return PlainLink(self)
+        return self.logged(PlainLink(self))
+
+    def logged(self, link: Link) -> Link:
+        """Return a link that logs each exchange, if that is wanted."""
+        if not self.debug:
+            return link
+        from agentbus.store.logged import LoggedLink
+
+        return LoggedLink(link)
 
     def async_link(self) -> AsyncLink | None:
         """Return a link for event loops, which connects on first use; None for a plain connection."""

@@ -27,6 +27,15 @@ def backend(text: str, project: str) -> Backend:
 
 def async_link(backend: Backend) -> AsyncLink:
     """Return an asynchronous link to a backend, which connects on first use."""
+    link = _async_link(backend)
+    if not backend.debug:
+        return link
+    from agentbus.store.logged import LoggedAsyncLink
+
+    return LoggedAsyncLink(link)
+
+
+def _async_link(backend: Backend) -> AsyncLink:
     own = backend.async_link()
     if own is not None:
         return own
@@ -48,7 +57,7 @@ class _Memory(Backend):
         _needs_fakeredis()
         from agentbus.store.memory import MemoryLink
 
-        return MemoryLink(self.server)
+        return self.logged(MemoryLink(self.server))
 
     def async_link(self) -> AsyncLink:
         _needs_fakeredis()

@@ -165,6 +165,7 @@ def enter(settings: Settings) -> tuple[Backend, Scope]:
 
         chosen = backend(settings.url, project)
     chosen.client = f"agentbus:{_printable(settings.agent)}"
+    chosen.debug = settings.log_level == "debug"
     if chosen.wraps and not project.startswith("{"):
         project = f"{{{project}}}"
     return chosen, Scope(
