@@ -22,9 +22,9 @@ from agentbus.events.guarantee import Guarantee
 from agentbus.events.lease_renewer import LeaseRenewer
 from agentbus.events.leases import LEASE_SECONDS, RENEW_SECONDS
 from agentbus.events.redis import RedisClient
+from agentbus.events.reporter import Reporter
 from agentbus.events.schemas import REGISTERED
 from agentbus.events.stream_reader import StreamReader
-from agentbus.events.telemetry import Telemetry
 from agentbus.events.transaction import EventTransactions, HandlerError, error_text
 from agentbus.events.validate import EventValidator
 from agentbus.queues.retry import Backoff
@@ -88,7 +88,9 @@ class Consumer:
         self._beat = beat or (lambda: None)
         self._server = RedisClient(bus.runner)
         self._reader = StreamReader(ledger, self._server, registration.stream)
-        self._telemetry = Telemetry(ledger, self._server, registration.name, self.owner)
+        self._reporter = Reporter(
+            *(ledger, bus.runner, registration.stream, registration.name, self.counts)
+        )
         # Both are there while the lease is held.
         self._transactions: EventTransactions | None = None
         self._renewer: LeaseRenewer | None = None
@@ -129,7 +131,8 @@ class Consumer:
                 self._beat()
                 try:
                     passed = self._turn()
-                    self._tell()
+                    if self.holds:
+                        self._reporter.between()
                     if passed and on_round is not None:
                         on_round(passed)
                     if self.failure is not None:
@@ -153,7 +156,6 @@ class Consumer:
 
     def close(self) -> None:
         """Release the lease, and close the connection to the server."""
-        self._tell(at_last=True)
         transactions = self._transactions
         self._drop()
         if transactions is not None:
@@ -164,10 +166,6 @@ class Consumer:
             ):
                 leases.release(connection, self.ledger.tables, transactions.held)
         self._server.close()
-
-    def _tell(self, *, at_last: bool = False) -> None:
-        if self.holds:
-            self._telemetry.tell({self.registration.stream: self.counts}, at_last=at_last)
 
     # -- one turn --
 
@@ -350,9 +348,10 @@ class Consumer:
             self.checkpoint, self.failure = held.checkpoint, None
             self._transactions = EventTransactions(
                 *(mine, self.ledger, held, self._lease, self._at),
-                *(self._telemetry.ran, self._beat),
+                *(self._reporter.ran, self._beat),
             )
             self._renewer = LeaseRenewer(self.ledger, held, self._lease, self._renew)
+            self._reporter.start(self.owner)
         elif time.monotonic() - self._renewed >= self._renew:
             held = self._transactions.held
             with self.ledger.transaction() as connection:
@@ -363,6 +362,8 @@ class Consumer:
     def _drop(self) -> None:
         if self._renewer is not None:
             self._renewer.stop()
+        if self.holds:
+            self._reporter.stop()
         self._transactions = self._renewer = None
 
     def _wait_to_retry(self, failure: Failure) -> None:

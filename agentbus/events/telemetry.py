@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import Counter
 from typing import TYPE_CHECKING
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 # In seconds: the interval of counts if there are any, that of the lag, the pause after a failure, and the
 # deadline of the last write.
-_EVERY = 1.0
+EVERY = 1.0
 _LAG_EVERY = 10.0
 _REST = 10.0
 _PATIENCE = 0.5
@@ -29,22 +30,27 @@ class Telemetry:
     """The metrics of one relay or consumer: counts since the last write, handler durations, and the lag.
 
     A write without an answer is repeated, and its counts may then appear twice. After a failure they are
-    kept for the next write; it never stops the work.
+    kept for the next write; it never stops the work. `owner` is the process that reports.
     """
 
-    def __init__(self, ledger: Ledger, server: RedisClient, role: str, owner: str) -> None:
+    def __init__(self, ledger: Ledger, server: RedisClient, role: str, owner: str = "") -> None:
         self._ledger = ledger
         self._server = server
         self._role = role
         self._words = {"kind": "events", "version": str(VERSION), "role": role}
-        self._words |= {"worker": owner, "agent": server.scope.agent}
+        self._words["agent"] = server.scope.agent
+        self.owner = owner
+        # The handler's thread adds to it, and another may report.
+        self._lock = threading.Lock()
         self._ran = Histogram()
         self._told: dict[str, Counter[str]] = {}
         self._next = 0.0
         self._next_lag = 0.0
 
     def ran(self, seconds: float) -> None:
-        self._ran.add(1, seconds)
+        """Count a run of the handler; any thread may call it."""
+        with self._lock:
+            self._ran.add(1, seconds)
 
     def tell(self, counts: dict[str, Counter[str]], *, at_last: bool = False) -> None:
         """Write the counts by stream, if it is time."""
@@ -59,7 +65,7 @@ class Telemetry:
             emit("warning", {"verb": "metrics", "consumer": self._role, "error": str(error)})
             self._next = now + _REST
             return
-        self._next = now + _EVERY
+        self._next = now + EVERY
         if with_lag and counts:
             self._next_lag = now + _LAG_EVERY
 
@@ -67,11 +73,25 @@ class Telemetry:
         fresh = counts - self._told.get(stream, Counter())
         if not fresh and not with_lag:
             return
-        words = {**self._words, "stream": stream}
+        words = {**self._words, "worker": self.owner, "stream": stream}
         words |= {_NAMES.get(name, name): str(number) for name, number in fresh.items()}
-        if any(self._ran.buckets):
-            words["handler_ran"] = f"[{','.join(map(str, self._ran.trimmed()))}]"
-            words["handler_ms"] = f"{self._ran.total * 1000:.3f}"
+        with self._lock:
+            ran, self._ran = self._ran, Histogram()
+        try:
+            self._write(stream, words, ran, with_lag=with_lag, at_last=at_last)
+        except BaseException:
+            with self._lock:
+                ran.merge(self._ran.buckets, self._ran.total)
+                self._ran = ran
+            raise
+        self._told[stream] = Counter(counts)
+
+    def _write(
+        self, stream: str, words: dict[str, str], ran: Histogram, *, with_lag: bool, at_last: bool
+    ) -> None:
+        if any(ran.buckets):
+            words["handler_ran"] = f"[{','.join(map(str, ran.trimmed()))}]"
+            words["handler_ms"] = f"{ran.total * 1000:.3f}"
         if with_lag:
             events, age = status.lag(self._ledger, stream, self._role)
             words |= {"lag_events_count": str(events), "lag_ms": str(age)}
@@ -81,5 +101,3 @@ class Telemetry:
             Command("XADD", key, "MAXLEN", "~", BOUND, "*", *pairs),
             deadline=_PATIENCE if at_last else None,
         )
-        self._told[stream] = Counter(counts)
-        self._ran = Histogram()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 
 import pytest
 
@@ -51,6 +52,38 @@ def test_a_consumer_tells_what_it_did_and_how_far_behind_it_is(ledger, bus, rela
     assert float(one["handler_ms"]) > 0
 
 
+@pytest.mark.parametrize("batch", [False, True])
+def test_a_handler_that_runs_for_long_does_not_hide_the_lag(
+    ledger, bus, relay, told, valkey, project, monkeypatch, batch
+):
+    for name in ("reporter.EVERY", "telemetry.EVERY", "telemetry._LAG_EVERY"):
+        monkeypatch.setattr(f"agentbus.events.{name}", 0.01)
+    ended = threading.Event()
+
+    def handler(_events: object, _session: object) -> None:
+        assert ended.wait(60)
+
+    send(ledger, *"abc")
+    relay.run_once()
+    mine = Consumer(register(handler, STREAM, name="slow", batch=batch), ledger, bus)
+    thread = threading.Thread(target=mine.run)
+    thread.start()
+    try:
+        last = "0-0"
+        for _ in range(2):
+            # The first event is still in the handler.
+            reply = valkey.ask("XREAD", "BLOCK", 9000, "STREAMS", f"{project}:metrics", last)
+            last = reply[0][1][-1][0]
+        first, *_, again = told("slow")
+    finally:
+        mine.stop()
+        ended.set()
+        thread.join()
+
+    assert (first["lag_events_count"], again["lag_events_count"]) == ("3", "3")
+    assert int(again["lag_ms"]) > int(first["lag_ms"])
+
+
 def test_health_reads_what_a_consumer_tells(
     ledger, bus, relay, tmp_path, monkeypatch, valkey, project
 ):
@@ -91,8 +124,7 @@ def test_counts_are_told_once(ledger, bus, relay, told):
         send(ledger, name)
         relay.run_once()
         mine.run_once()
-        mine._tell(at_last=True)
-    mine.close()
+        mine.close()
 
     assert [one.get("handled") for one in told("welcome")] == ["1", "1"]
 
