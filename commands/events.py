@@ -263,7 +263,8 @@ def _forget(call: Call) -> None:
         forget_reader(call.bus, stream, name)
         dropped, done = 0, "will be forgotten when the stream's relay next checks"
     else:
-        dropped = forget_consumer(_events.ledger(call), stream, name, force=call.args.force)
+        ledger = _events.ledger(call)
+        dropped = forget_consumer(ledger, stream, name, force=call.args.force, bus=call.bus)
         done = "is forgotten"
     fields: dict[str, object] = {"stream": stream, "consumer": name, "dropped": dropped}
     more = f", and {count(dropped, 'parked event')} with it" if dropped else ""

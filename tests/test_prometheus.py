@@ -7,6 +7,7 @@ import json
 import pathlib
 import re
 import signal
+import time
 import urllib.request
 from collections.abc import Iterator
 from typing import Any
@@ -19,8 +20,9 @@ from prometheus_client.openmetrics import exposition as openmetrics, parser as o
 from prometheus_client.parser import text_string_to_metric_families
 
 import agentbus
-from agentbus.admin.prometheus import Collector, _Page, _StreamTotals, serve
+from agentbus.admin.prometheus import Collector, _Page, serve
 from agentbus.admin.prometheus_metrics import FAMILIES, sample_names
+from agentbus.admin.stream_totals import StreamTotals
 from agentbus.errors import ConfigError
 from tests.servers import Server, Shell, ask
 from tests.small_worker import Registry
@@ -245,15 +247,82 @@ def test_a_second_scrape_at_once_asks_the_server_nothing(bus: agentbus.Bus) -> N
     assert value(scraped(bus, collector), "agentbus_queues") == 2
 
 
-def test_a_lag_that_nobody_tells_any_longer_is_forgotten() -> None:
-    told = _StreamTotals()
-    words = {"kind": "events", "stream": "s", "role": "c", "lag_events_count": "1", "lag_ms": "5"}
-    told.take([("100000-0", words)])
+def lags(told: StreamTotals, now: float, **ends: float) -> dict[str, float]:
+    """Return the samples of the consumer `c` of the stream `s` about its lag, by name."""
+    page = _Page("p")
+    told.write(page, now, ends)
+    return {
+        family.name.removeprefix("agentbus_consumer_"): family.samples[0].value
+        for family in page.metrics()
+        if family.type == "gauge"
+    }
 
-    for now, known in ((130.0, True), (161.0, False)):
-        page = _Page("p")
-        told.write(page, now)
-        assert bool(page.metrics()) is known
+
+def reported(at: int, events: int, **more: str) -> tuple[str, dict[str, str]]:
+    """Return the report of a lag of five seconds."""
+    words = {"kind": "events", "stream": "s", "role": "c", "lag_events_count": str(events)}
+    return f"{at}000-0", words | {"lag_ms": "5000" if events else "0"} | more
+
+
+def test_a_lag_stands_for_longer_than_an_alert_waits_and_ends_where_nothing_is_left() -> None:
+    told = StreamTotals()
+    told.take([reported(1000, 0)])
+
+    assert lags(told, 1890) == {"lag_events": 0, "lag_seconds": 0, "silent_seconds": 0}
+    assert lags(told, 1901) == {}
+
+
+def test_the_lag_of_a_consumer_that_died_stands_for_a_day_and_grows() -> None:
+    told = StreamTotals()
+    told.take([reported(1000, 2)])
+
+    assert lags(told, 1010) == {"lag_events": 2, "lag_seconds": 5, "silent_seconds": 10}
+    assert lags(told, 1700) == {"lag_events": 2, "lag_seconds": 705, "silent_seconds": 700}
+    assert lags(told, 1000 + 86_401) == {}
+
+
+def test_a_consumer_that_has_nothing_left_is_silent_once_events_have_come() -> None:
+    told = StreamTotals()
+    told.take([reported(1000, 0)])
+
+    assert lags(told, 1400, s=999.0)["silent_seconds"] == 0
+    assert lags(told, 1400, s=1100.0)["silent_seconds"] == 400
+
+
+def test_a_consumer_that_was_forgotten_has_no_lag() -> None:
+    told = StreamTotals()
+    told.take([reported(1000, 2), ("1001000-0", reported(1001, 0)[1] | {"gone": "1"})])
+
+    assert lags(told, 1002) == {}
+
+
+def test_an_exporter_begins_with_the_last_lag_of_each_consumer(bus: agentbus.Bus) -> None:
+    at = round((time.time() - 600) * 1000)
+    words = {"kind": "events", "stream": "orders", "role": "welcome", "lag_events_count": 9}
+    pairs = [word for pair in (words | {"lag_ms": 4000}).items() for word in pair]
+    ask(bus, "XADD", bus.scope.keys.metrics, f"{at}-0", *pairs)
+
+    found = scraped(bus)
+
+    of = {"stream": "orders", "consumer": "welcome"}
+    assert value(found, "agentbus_consumer_lag_events", **of) == 9
+    assert (value(found, "agentbus_consumer_silent_seconds", **of) or 0) >= 599
+    assert value(found, "agentbus_consumer_events_total", **of, event="parked") == 0
+
+
+def test_the_first_quarantine_is_an_increase(bus: agentbus.Bus) -> None:
+    clock = Clock()
+    collector = Collector(bus, monotonic=clock)
+    assert value(scraped(bus, collector), "agentbus_consumers_quarantined") == 0
+
+    events_entry(bus, kind="quarantine", stream="orders", role="welcome", reason="crash_loop")
+
+    counted = []
+    for _ in range(3):
+        clock.now += 15
+        found = scraped(bus, collector)
+        counted.append(value(found, "agentbus_consumer_quarantines_total", consumer="welcome"))
+    assert counted == [0, 1, 1]
 
 
 @given(
@@ -269,9 +338,9 @@ def test_a_lag_that_nobody_tells_any_longer_is_forgotten() -> None:
 def test_whatever_lies_in_the_stream_the_exposition_can_be_read(
     entries: list[dict[str, str]],
 ) -> None:
-    told, page = _StreamTotals(), _Page("p")
+    told, page = StreamTotals(), _Page("p")
     told.take([(f"{at}-0", entry) for at, entry in enumerate(entries)])
-    told.write(page, 1.0)
+    told.write(page, 1.0, {})
 
     class Fixed:
         def collect(self) -> list[Any]:

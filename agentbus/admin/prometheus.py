@@ -11,12 +11,12 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from agentbus.admin import pause, stats
-from agentbus.admin.health.events import quarantined
-from agentbus.admin.metrics_reader import by_bucket, decimal
+from agentbus.admin.health import events
 from agentbus.admin.prometheus_metrics import FAMILIES
+from agentbus.admin.stream_totals import StreamTotals
 from agentbus.core.errors import AgentBusError, ConfigError
 from agentbus.core.loggers import emit
-from agentbus.core.stream import fields, id_time, is_number, text
+from agentbus.core.stream import fields, text
 from agentbus.core.version import __version__
 from agentbus.queues.ids import PRIORITIES
 from agentbus.store.steps import Batch, Command
@@ -52,14 +52,10 @@ if TYPE_CHECKING:
 
 # Seconds for which a page is cached, so that simultaneous scrapes cost the server one request.
 _FRESH = 1.0
-# Seconds after which a lag expires; relays and consumers report one every 10 seconds.
-_LAG_COUNTS = 60.0
 # The maximum number of queues, the first by name.
 _QUEUES = 1000
 # The maximum number of entries per scrape, in pages; the rest is left for the next one.
 _ENTRIES, _PAGE = 20_000, 1000
-# The maximum number of series of one kind: any program may write any name to the stream.
-_SERIES = 2000
 _FAMILY: dict[str, Any] = {
     "gauge": GaugeMetricFamily,
     "counter": CounterMetricFamily,
@@ -67,10 +63,6 @@ _FAMILY: dict[str, Any] = {
 }
 # Counters of milliseconds, and the names of their metrics in seconds.
 _TIMES = {"busy_ms": "busy_seconds_total", "waited_ms": "waited_seconds_total"}
-_RELAYS = ("published", "lost")
-_CONSUMERS = (
-    *("handled", "duplicates", "parked", "foreign", "handler_failed", "unknown_event_type"),
-)
 _STATES = ("working", "paused", "stopping", "dead")
 # The events of a queue and of a group that have a series before they first happen, so that the first
 # time is an increase to Prometheus.
@@ -93,7 +85,7 @@ class Collector:
         self._runner = bus.runner
         self._monotonic = monotonic
         self._lock = threading.Lock()
-        self._totals = _StreamTotals()
+        self._totals = StreamTotals()
         self._last: str | None = None
         # The queues and groups of the scrapes so far.
         self._known: set[tuple[str, ...]] | None = None
@@ -136,17 +128,22 @@ class Collector:
             scope, letters_of=letters_of, most=_QUEUES, speed=False, workers=workers
         )
         orders = yield from pause.orders(scope)
-        given_up = yield from quarantined(scope)
-        # The first scrape begins with the entries of the last minute.
-        last = self._last or f"{max(0, round(now - 60) * 1000)}-0"
-        entries, self._last = yield from _entries(scope, last)
+        given_up = yield from events.quarantined(scope)
+        if self._last is None:
+            # Counts begin with the last minute, lags with the last report of each relay and consumer.
+            _, reports = yield from events.reports(scope)
+            self._totals.begin(reports)
+            self._last = f"{max(0, round(now - 60) * 1000)}-0"
+        entries, self._last = yield from _entries(scope, self._last)
         self._totals.take(entries)
+        ends = yield from events.ends(scope, self._totals.streams)
         # Queues that only other programs fill are not in the list.
         queues = max(number if isinstance(number, int) else 0, len({one.queue for one in found}))
         page.add("agentbus_queues", queues)
         self._known = _queues(page, found, orders, self._known)
         _workers(page, workers)
-        self._totals.write(page, now)
+        self._totals.write(page, now, ends)
+        page.add("agentbus_consumers_quarantined", len(given_up))
         for name, record in given_up.items():
             labels = record.get("stream", ""), name, record.get("reason", "")
             page.add("agentbus_consumer_quarantined", 1, *labels)
@@ -273,72 +270,6 @@ def _workers(page: _Page, workers: Sequence[Registered]) -> None:
         for state, number in states.items():
             page.add("agentbus_workers", number, *group, state)
         page.add("agentbus_workers_running", running[group], *group)
-
-
-class _StreamTotals:
-    """Totals of the metrics stream since the exporter started."""
-
-    def __init__(self) -> None:
-        self._histograms: dict[tuple[str, Labels], Histogram] = {}
-        self._counts: dict[tuple[str, Labels], int] = {}
-        self._lags: dict[tuple[str, str], tuple[float, float, float]] = {}
-
-    def take(self, entries: Sequence[tuple[str, Mapping[str, str]]]) -> None:
-        """Add new entries; malformed fields are ignored."""
-        for entry_id, entry in entries:
-            if entry.get("kind", "work") == "events":
-                if entry.get("stream") and entry.get("role"):
-                    self._events(entry_id, entry)
-            elif entry.get("queue") and entry.get("group"):
-                labels = (entry["queue"], entry["group"])
-                self._add("agentbus_handler_duration_seconds", labels, entry, "ran", "busy_ms")
-                self._add("agentbus_task_wait_seconds", labels, entry, "waited", "waited_ms")
-
-    def _events(self, entry_id: str, entry: Mapping[str, str]) -> None:
-        stream, role = entry["stream"], entry["role"]
-        labels: Labels
-        relay = role == "relay"
-        name = "agentbus_outbox_events_total" if relay else "agentbus_consumer_events_total"
-        labels = (stream,) if relay else (stream, role)
-        for event in _RELAYS if relay else _CONSUMERS:
-            if is_number(entry.get(event, "")):
-                key = (name, (*labels, event))
-                if key in self._counts or len(self._counts) < _SERIES:
-                    self._counts[key] = self._counts.get(key, 0) + int(entry[event])
-        if not relay:
-            self._add(
-                "agentbus_consumer_handler_duration_seconds",
-                *(labels, entry, "handler_ran", "handler_ms"),
-            )
-        known = (stream, role) in self._lags or len(self._lags) < _SERIES
-        if known and is_number(entry.get("lag_events_count", "")):
-            events = int(entry["lag_events_count"])
-            seconds = decimal(entry.get("lag_ms")) / 1000
-            self._lags[stream, role] = id_time(entry_id), events, seconds
-
-    def _add(
-        self, name: str, labels: Labels, entry: Mapping[str, str], counts: str, spent: str
-    ) -> None:
-        buckets = by_bucket(entry.get(counts))
-        key = (name, labels)
-        if buckets and (key in self._histograms or len(self._histograms) < _SERIES):
-            total = decimal(entry.get(spent)) / 1000
-            self._histograms.setdefault(key, Histogram()).merge(buckets, total)
-
-    def write(self, page: _Page, now: float) -> None:
-        """Add the samples to a page, and drop expired lags."""
-        for (name, labels), histogram in self._histograms.items():
-            page.histogram(name, histogram, labels)
-        for (name, labels), number in self._counts.items():
-            page.add(name, number, *labels)
-        self._lags = {key: lag for key, lag in self._lags.items() if now - lag[0] <= _LAG_COUNTS}
-        for (stream, role), (_, events, seconds) in self._lags.items():
-            if role == "relay":
-                page.add("agentbus_outbox_waiting_events", events, stream)
-                page.add("agentbus_outbox_lag_seconds", seconds, stream)
-            else:
-                page.add("agentbus_consumer_lag_events", events, stream, role)
-                page.add("agentbus_consumer_lag_seconds", seconds, stream, role)
 
 
 class Exporter:

@@ -25,6 +25,7 @@ _TEXTS = {
         "scrape_duration_seconds": "Duration of the requests for this scrape.",
         "queues": "Number of queues; at most 1,000 of them have metrics.",
         "halted": "1 while all workers are halted, else 0.",
+        "consumers_quarantined": "Number of consumers in quarantine.",
     },
     ("gauge", "version"): {"build_info": "Always 1; the label is the exporter's version."},
     ("gauge", "queue"): {
@@ -61,6 +62,8 @@ _TEXTS = {
     ("gauge", "stream"): {
         "outbox_lag_seconds": "Age of the oldest event in the outbox not yet published; 0 if none.",
         "outbox_waiting_events": "Events not yet published; 100,000 means that or more.",
+        "outbox_silent_seconds": "Time since the last report of a relay that had events left; 0 if it"
+        " had none.",
     },
     ("counter", "stream event"): {
         "outbox_events_total": "Events that relays published or lost, since the exporter started.",
@@ -68,6 +71,11 @@ _TEXTS = {
     ("gauge", _CONSUMER): {
         "consumer_lag_seconds": "Age of the oldest event not yet processed; 0 if none.",
         "consumer_lag_events": "Events not yet processed; 100,000 means that or more.",
+        "consumer_silent_seconds": "Time since the last report of a consumer that has events left;"
+        " 0 if it has none.",
+    },
+    ("counter", _CONSUMER): {
+        "consumer_quarantines_total": "Quarantines of a consumer, since the exporter started.",
     },
     ("counter", f"{_CONSUMER} event"): {
         "consumer_events_total": "Events by outcome, since the exporter started.",

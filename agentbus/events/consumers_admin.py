@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
 
 from agentbus.core import names
-from agentbus.core.errors import NotFound, Refused, UsageError
+from agentbus.core.errors import AgentBusError, NotFound, Refused, UsageError
 from agentbus.core.stream import position
 from agentbus.core.timespec import stream_id
 from agentbus.events import databases, leases, outbox
@@ -17,6 +18,7 @@ from agentbus.events.leases import READER, RELAY
 from agentbus.events.redis import RedisClient
 from agentbus.events.stream_reader import StreamReader
 from agentbus.events.tables import entry_id
+from agentbus.events.telemetry import report_gone
 from agentbus.queues import janitor
 
 if TYPE_CHECKING:
@@ -56,12 +58,19 @@ def register_consumer(ledger: Ledger, stream: str, name: str, *, past: bool = Fa
     return True
 
 
-def forget_consumer(ledger: Ledger, stream: str, name: str, *, force: bool = False) -> int:
+def forget_consumer(
+    ledger: Ledger,
+    stream: str,
+    name: str,
+    *,
+    force: bool = False,
+    bus: BlockingBus | None = None,
+) -> int:
     """Delete a consumer that will not run again, so that no events are kept for it.
 
     With `force` its parked events are deleted; returns how many. The rows of events that it processed stay
-    until they are old. Raises `Refused` if it runs, or has parked events and `force` is not set;
-    `NotFound`, `BackendUnavailable`.
+    until they are old. On `bus`, monitoring forgets it at once, else a day after its last report. Raises
+    `Refused` if it runs, or has parked events and `force` is not set; `NotFound`, `BackendUnavailable`.
     """
     _checked(stream, name)
     made = ledger.tables
@@ -86,6 +95,10 @@ def forget_consumer(ledger: Ledger, stream: str, name: str, *, force: bool = Fal
         others = sa.select(lease.c.role).where(lease.c.role == name)
         if connection.execute(others).first() is None:
             connection.execute(sa.delete(tried).where(tried.c.consumer == name))
+    if bus is not None:
+        # It is forgotten, whether the server answers or not.
+        with contextlib.suppress(AgentBusError), RedisClient(bus.runner) as server:
+            report_gone(server, stream, name)
     return dropped
 
 

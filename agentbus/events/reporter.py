@@ -11,7 +11,6 @@ from agentbus.events.telemetry import EVERY, Telemetry
 
 if TYPE_CHECKING:
     from collections import Counter
-    from collections.abc import Callable
 
     from agentbus.events.ledger import Ledger
     from agentbus.queues.runner import Runner

@@ -8,10 +8,12 @@ import threading
 import pytest
 
 import agentbus
-from agentbus.events import Consumer, EventSchemas, Relay, register
+from agentbus.admin.health import events
+from agentbus.events import Consumer, EventSchemas, Relay, forget_consumer, register
 from agentbus.events.redis import RedisClient
 from agentbus.events.supervisor.quarantine import Quarantined, _write, release_consumer
 from tests.events.shop import STREAM, act, effects, send
+from tests.test_prometheus import scraped, value
 
 
 @pytest.fixture
@@ -116,6 +118,35 @@ def test_health_reads_what_a_supervisor_gave_up(bus):
     )
     release_consumer(bus, "welcome")
     assert bus.health().critical == 0
+
+
+def test_each_quarantine_is_counted_once(bus, told):
+    record = Quarantined("welcome", STREAM, "1970-01-01T00:00:00Z", "crash_loop", 5, "no")
+    with RedisClient(bus.runner) as server:
+        for _ in range(2):
+            _write(server, [record])
+            _write(server, [record])
+            release_consumer(bus, "welcome")
+
+    found = [(one["kind"], one["stream"], one["reason"]) for one in told("welcome")]
+
+    assert found == 2 * [("quarantine", STREAM, "crash_loop")]
+
+
+def test_a_consumer_that_was_forgotten_is_not_missed(ledger, bus, relay):
+    send(ledger, *"ab")
+    relay.run_once()
+    mine = Consumer(register(act, STREAM, name="welcome"), ledger, bus, at_once=1)
+    mine._turn()
+    mine.close()
+    before = scraped(bus)
+
+    forget_consumer(ledger, STREAM, "welcome", bus=bus)
+
+    gone = {"consumer": "welcome", "stream": STREAM}
+    assert value(before, "agentbus_consumer_lag_events", **gone) == 1
+    assert value(scraped(bus), "agentbus_consumer_lag_events", **gone) is None
+    assert bus.runner.run(events.reports(bus.runner.scope))[1] == []
 
 
 def test_counts_are_told_once(ledger, bus, relay, told):

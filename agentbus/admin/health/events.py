@@ -28,12 +28,13 @@ _LATELY = 300.0
 
 
 class RoleReport:
-    """The last report of a relay or a consumer, at the unix time `at`."""
+    """The last report of a relay or a consumer, at the unix time `at`; `gone` if it was forgotten."""
 
-    def __init__(self, stream: str, role: str, at: float) -> None:
+    def __init__(self, stream: str, role: str, at: float, *, gone: bool) -> None:
         self.stream = stream
         self.role = role
         self.at = at
+        self.gone = gone
         self.lag_ms: int | None = None
         self.lag_events: int | None = None
         self.unknown = 0
@@ -53,29 +54,34 @@ class RoleReport:
 
 def examine(scope: Scope, thresholds: Thresholds) -> Op[tuple[list[HealthFinding], int]]:
     """Return the findings for events, and the number of streams with reports."""
-    now, reports = yield from _reports(scope)
-    last = yield from _ends(scope, sorted({report.stream for report in reports}))
+    now, reported = yield from reports(scope)
+    last = yield from ends(scope, sorted({report.stream for report in reported}))
     found: list[HealthFinding] = []
-    for report in reports:
+    for report in reported:
         silent = list(_silence(report, now, last.get(report.stream, 0.0), thresholds))
         # The lag of an old report is out of date.
         found += silent or _lags(report, thresholds)
         found += _unknown(report, thresholds)
     found += yield from _quarantined(scope, thresholds)
-    return found, len({report.stream for report in reports})
+    return found, len({report.stream for report in reported})
 
 
-def _reports(scope: Scope) -> Op[tuple[float, Sequence[RoleReport]]]:
-    """Read backwards, so that the first entry of each is its newest."""
-    reports: dict[tuple[str, str], RoleReport] = {}
+def reports(scope: Scope) -> Op[tuple[float, Sequence[RoleReport]]]:
+    """Return the server's time, and what each relay and consumer reported within a day, by subject."""
+    # Read backwards: the first entry of each is its newest.
+    found: dict[tuple[str, str], RoleReport] = {}
     begin, stop, now = "+", "-", 0.0
     for _ in range(_MOST // _PAGE):
         time, following, *page = yield Script("voices", (scope.keys.metrics,), (begin, stop, _PAGE))
         now = now or time / 1000
-        for entry_id, stream, role, lag_ms, events, unknown in (map(text, row) for row in page):
+        for entry_id, stream, role, lag_ms, events, unknown, gone in (
+            map(text, row) for row in page
+        ):
             if not stream or not role:
                 continue
-            report = reports.setdefault((stream, role), RoleReport(stream, role, id_time(entry_id)))
+            if (report := found.get((stream, role))) is None:
+                report = RoleReport(stream, role, id_time(entry_id), gone=bool(gone))
+                found[stream, role] = report
             if report.lag_ms is None and is_number(lag_ms) and is_number(events):
                 report.lag_ms, report.lag_events = int(lag_ms), int(events)
             if is_number(unknown) and id_time(entry_id) >= now - _LATELY:
@@ -83,11 +89,11 @@ def _reports(scope: Scope) -> Op[tuple[float, Sequence[RoleReport]]]:
         begin, stop = text(following), str(max(0, round((now - _DAY) * 1000)))
         if not begin or id_time(begin[1:]) < now - _DAY:
             break
-    recent = [report for report in reports.values() if report.at >= now - _DAY]
+    recent = [one for one in found.values() if one.at >= now - _DAY and not one.gone]
     return now, sorted(recent, key=lambda report: report.subject)
 
 
-def _ends(scope: Scope, streams: Sequence[str]) -> Op[dict[str, float]]:
+def ends(scope: Scope, streams: Sequence[str]) -> Op[dict[str, float]]:
     """Return the time of the last event of each stream, which may have been trimmed since."""
     found: dict[str, float] = {}
     replies = yield from in_batches(

@@ -14,6 +14,7 @@ from agentbus.core.errors import AgentBusError, NotFound
 from agentbus.core.loggers import emit
 from agentbus.events.redis import RedisClient
 from agentbus.store.steps import Command, Script
+from agentbus.workers.metrics import BOUND
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -177,10 +178,11 @@ def _went_back(before: tuple[str, int] | None, now: tuple[str, int] | None) -> b
 
 
 def _write(server: RedisClient, records: Sequence[Quarantined]) -> None:
-    words: list[str | bytes] = [os.urandom(8).hex()]
+    words: list[str | bytes | int] = [os.urandom(8).hex(), BOUND]
     for one in records:
-        words += [one.consumer, orjson.dumps(one.fields())]
-    server.ask(Script("quarantine", (server.keys.quarantined,), words, writes=True))
+        words += [one.consumer, one.stream, one.reason, orjson.dumps(one.fields())]
+    keys = server.keys.quarantined, server.keys.metrics
+    server.ask(Script("quarantine", keys, words, writes=True))
 
 
 def _read(server: RedisClient) -> tuple[dict[str, Quarantined], tuple[str, int] | None]:

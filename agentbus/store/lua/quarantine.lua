@@ -1,11 +1,16 @@
 #!lua
--- Adds records of quarantined consumers; existing ones stay unchanged.
--- KEYS: quarantined
--- ARGV: a new name for the hash's lifetime, then for each record: consumer, record
+-- Adds records of quarantined consumers; existing ones stay unchanged. Each that is new is counted in the metrics.
+-- KEYS: quarantined, metrics
+-- ARGV: a new name for the hash's lifetime, the bound of the metrics, then for each record: consumer, stream,
+--       reason, record
 -- Returns: how many were added
 local added = 0
-for i = 2, #ARGV, 2 do
-  added = added + redis.call('HSETNX', KEYS[1], ARGV[i], ARGV[i + 1])
+for i = 3, #ARGV, 4 do
+  if redis.call('HSETNX', KEYS[1], ARGV[i], ARGV[i + 3]) == 1 then
+    added = added + 1
+    redis.call('XADD', KEYS[2], 'MAXLEN', '~', ARGV[2], '*', 'kind', 'quarantine', 'version', '1',
+      'stream', ARGV[i + 1], 'role', ARGV[i], 'reason', ARGV[i + 2])
+  end
 end
 -- The field without a name shows a supervisor that this hash was lost, or is an older one.
 local life, number = string.match(redis.call('HGET', KEYS[1], '') or '', '^(%S+) (%d+)$')
