@@ -81,6 +81,7 @@ _HOMES = {
                 "EventsLost",
                 "FlagFailed",
                 "FlagHeld",
+                "ForeignLedger",
                 "HandlerFailed",
                 "InvalidName",
             ),

@@ -185,6 +185,7 @@ def test_every_error_has_its_exit_code():
         **dict.fromkeys(["EventsLost", "EpochMismatch"], 1),
         **dict.fromkeys(["UsageError", "InvalidName", "InvalidPayload", "ConfigError"], 2),
         **dict.fromkeys(["UnknownBackend", "CommitInTransactionError", "HandlerFailed"], 2),
+        "ForeignLedger": 2,
         "TimedOut": 3,
         **dict.fromkeys(["Refused", "FlagHeld", "NotHolder", "NoteExists", "StaleDelivery"], 4),
         "ReplayTooOld": 4,

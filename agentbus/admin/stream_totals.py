@@ -146,7 +146,7 @@ class StreamTotals:
             self._histograms.setdefault(key, Histogram()).merge(buckets, total)
 
     def write(self, page: Samples, now: float, ends: Mapping[str, float]) -> None:
-        """Add the samples to a page, drop expired lags; `ends` are the times of the streams' last events."""
+        """Add the samples to a page, and drop expired lags; `ends` has the time of each last event."""
         for (name, labels), histogram in self._histograms.items():
             page.histogram(name, histogram, labels)
         for key, number in self._counts.items():

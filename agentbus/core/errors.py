@@ -155,6 +155,10 @@ class EpochMismatch(AgentBusError):
     """Raised when a cursor lies past the server's last entry: the server went back in time."""
 
 
+class ForeignLedger(EpochMismatch, ConfigError):
+    """Raised when a stream carries the events of another database than the one that was named."""
+
+
 class CommitInTransactionError(UsageError):
     """Raised when a handler tried to end its consumer's transaction."""
 

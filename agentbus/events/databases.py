@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import sqlalchemy as sa
@@ -17,6 +18,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 SQLITE, POSTGRESQL = "sqlite", "postgresql"
+_WRONG = (
+    *(r'FATAL: +(database|role) ".*" does not exist', "FATAL: +password authentication failed"),
+    *(
+        "FATAL: +no pg_hba.conf entry",
+        "^file is not a database",
+        "^attempt to write a readonly database",
+    ),
+)
 
 
 class _Expression(FunctionElement[int]):
@@ -116,6 +125,11 @@ def translated(engine: sa.Engine, doing: str) -> Iterator[None]:
                 f"{place} does not have the tables of a ledger ({said})",
                 hint="call Ledger.create() first",
             ) from error
+        if _misconfigured(error):
+            raise ConfigError(
+                f"{place} cannot be used ({said})",
+                hint="correct its URL, or the user's permissions",
+            ) from error
         if isinstance(error, (exc.OperationalError, exc.InterfaceError)) or (
             error.connection_invalidated
         ):
@@ -143,6 +157,14 @@ def missing(error: exc.DBAPIError) -> bool:
     return state in ("42P01", "42703", "3F000") or text.startswith(
         ("no such table", "no such column")
     )
+
+
+def _misconfigured(error: exc.DBAPIError) -> bool:
+    """Tell whether no retry can mend an error: a wrong name or password, no permission, another kind of file."""
+    if getattr(error.orig, "sqlstate", None) in ("28000", "28P01", "3D000", "42501"):
+        return True
+    # An error while PostgreSQL is connected to has no code; SQLite's have none, either.
+    return any(re.search(words, str(error.orig)) for words in _WRONG)
 
 
 def where(engine: sa.Engine) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from agentbus.core.errors import EpochMismatch
+from agentbus.core.errors import ForeignLedger
 from agentbus.queues.runner import Runner
 from agentbus.store.steps import Batch, Command, ServerReply, one_step
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 LEDGER = "ledger"
 
 
-def foreign(stream: str, ledger: Ledger) -> EpochMismatch:
+def foreign(stream: str, ledger: Ledger) -> ForeignLedger:
     """Return the error for events of another ledger: this one cannot know which of them were handled."""
-    return EpochMismatch(
+    return ForeignLedger(
         f"the events of the stream {stream!r} on the server come from another ledger than the one in"
         f" {ledger.place}",
         hint="use the database that they were sent from, or another project, or remove them with"

@@ -113,7 +113,7 @@ class RelayStream:
 
         A missing entry means that all later ones are missing, too: a server loses its tail, or everything.
         If the oldest one is missing, another program trimmed the stream: then all are published again, and
-        replace the rest. Raises `EpochMismatch` if the stream belongs to another ledger.
+        replace the rest. Raises `ForeignLedger` if the stream belongs to another ledger.
         """
         stream, made = self.held.stream, self._ledger.tables
         with self._ledger.engine.connect() as connection:

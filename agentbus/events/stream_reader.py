@@ -46,7 +46,7 @@ class StreamReader:
     def past(self, held: HeldLease, at: Position, count: int) -> list[tuple[str, list[bytes]]]:
         """Return the entries past a checkpoint; none while earlier ones have to be published again.
 
-        Raises `EventsLost` if some are lost, `EpochMismatch` if they belong to another ledger.
+        Raises `EventsLost` if some are lost, `ForeignLedger` if they belong to another ledger.
         """
         asked: list[tuple[str | bytes | int, ...]] = [
             ("XRANGE", self._key, "-", "+", "COUNT", 1),

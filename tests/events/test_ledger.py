@@ -248,3 +248,34 @@ def test_a_ledger_takes_a_stream_whose_events_are_gone(
 
 def test_a_ledger_is_the_same_one_for_all_who_open_it(ledger, engine):
     assert ledger.identity() == Ledger(engine).identity()
+
+
+@pytest.mark.parametrize("change", [{"database": "nowhere"}, {"username": "nobody"}])
+def test_a_database_or_user_that_is_not_there_is_an_error_of_the_configuration(
+    postgres, engines, change
+):
+    wrong = Ledger(engines(sa.make_url(postgres).set(**change)))
+
+    with pytest.raises(ConfigError, match="does not exist"):
+        wrong.check()
+
+
+def test_a_user_without_permission_is_an_error_of_the_configuration(postgres_database, engines):
+    Ledger(engine := engines(postgres_database)).create()
+    with engine.begin() as connection:
+        connection.exec_driver_sql(
+            "CREATE ROLE reader LOGIN; GRANT USAGE ON SCHEMA public TO reader"
+        )
+    try:
+        with pytest.raises(ConfigError, match="permission denied"):
+            Ledger(engines(sa.make_url(postgres_database).set(username="reader"))).identity()
+    finally:
+        with engine.begin() as connection:
+            connection.exec_driver_sql("DROP OWNED BY reader; DROP ROLE reader")
+
+
+def test_a_file_that_is_not_a_database_is_an_error_of_the_configuration(engines, tmp_path):
+    (tmp_path / "notes.txt").write_text("these are notes\n" * 100)
+
+    with pytest.raises(ConfigError, match="not a database"):
+        Ledger(engines(f"sqlite:///{tmp_path / 'notes.txt'}")).check()

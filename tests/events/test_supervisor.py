@@ -407,6 +407,27 @@ def test_a_crash_loop_is_ended_for_good_until_it_is_released(
     assert again.supervisor.status().starts == 1
 
 
+@on_sqlite
+def test_a_supervisor_with_the_wrong_database_ends_alone(ledger, bus, sent, engines, tmp_path):
+    sent()
+    other = Ledger(engines(f"sqlite:///{tmp_path / 'other.db'}"))
+    other.create()
+    alone = Supervisor(MODULE, other, bus, only="welcome", within=[Window(1, 60.0)])
+    told: list[Happening] = []
+
+    def tell(one: Happening) -> None:
+        told.append(one)
+        if one.event == "quarantined":
+            alone.stop()
+
+    with pytest.raises(ConfigError, match="another ledger") as raised:
+        alone.run(tell)
+
+    assert raised.value.exit_code == 2
+    assert [(one.event, one.exit) for one in told] == [("started", None), ("stopped", 2)]
+    assert quarantined(bus) == []
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @on_postgresql

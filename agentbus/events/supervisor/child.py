@@ -13,7 +13,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from agentbus.core.errors import AgentBusError, UsageError
+from agentbus.core.errors import AgentBusError, ConfigError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -61,9 +61,15 @@ def work(job: Mapping[str, Any]) -> int:
         said = (
             str(error) if isinstance(error, AgentBusError) else f"{type(error).__name__}: {error}"
         )
-        report.send(error=said.encode("utf-8", "backslashreplace").decode()[:_LONGEST])
-        return 1
+        # Another process may be configured correctly: it is no reason to give the consumer up.
+        own = isinstance(error, ConfigError)
+        report.send(error=_shown(said), own=own)
+        return error.exit_code if isinstance(error, ConfigError) else 1
     return 0
+
+
+def _shown(text: str) -> str:
+    return text.encode("utf-8", "backslashreplace").decode()[:_LONGEST]
 
 
 class ReportPipe:

@@ -39,7 +39,7 @@ class WorkerProcess:
     """A process that does a job; `label` is its name in the system's list of processes.
 
     `beat_at` is when it last wrote, by this process's monotonic clock; `ready` whether its consumer runs;
-    `error` why it ended, by its own report; `code` its exit code, as `ended` returns it; `warnings` what it
+    `error` why it ended, by its own report, and `own` whether its configuration is wrong; `code` its exit code, as `ended` returns it; `warnings` what it
     reported since they were last cleared.
     """
 
@@ -47,6 +47,7 @@ class WorkerProcess:
         self.ready = False
         self.silent = False
         self.error: str | None = None
+        self.own = False
         self.code: int | None = None
         self.consumers: dict[str, str] | None = None
         self.warnings: list[str] = []
@@ -103,6 +104,7 @@ class WorkerProcess:
     def _note(self, said: dict[str, Any]) -> None:
         self.ready = self.ready or "ready" in said
         self.error = said.get("error", self.error)
+        self.own = said.get("own", self.own)
         self.consumers = said.get("consumers", self.consumers)
         if "warning" in said:
             self.warnings.append(said["warning"])

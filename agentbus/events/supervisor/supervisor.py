@@ -104,13 +104,17 @@ class Supervisor:
         self._releases = ThreadPoolExecutor(1, thread_name_prefix="leases")
         self._stopped = StopEvent()
         self._on_happening: Callable[[Happening], None] | None = None
+        # The error of a process that cannot use its configuration.
+        self._wrong: str | None = None
 
     @stops_at_signals
     def run(self, on_happening: Callable[[Happening], None] | None = None) -> None:
         """Supervise until `stop` is called, once for each supervisor; every process has ended then.
 
         `on_happening` is called with each change of a process. Raises `UsageError` if the module cannot be
-        loaded at the start or does not declare the consumer; later that is a crash.
+        loaded at the start or does not declare the consumer; later that is a crash. Raises `ConfigError` if a
+        process cannot use its database or server, such as that of another project: other supervisors
+        may be configured correctly, so nothing is quarantined.
         """
         self._on_happening = on_happening
         try:
@@ -121,10 +125,12 @@ class Supervisor:
                 crashes = CrashHistory(self._within, healthy=self._healthy, backoff=self._backoff)
                 self._posts[name] = Supervised(name, stream, crashes)
             self._quarantine.start()
-            while not self._stopped.is_set():
+            while not self._stopped.is_set() and self._wrong is None:
                 self._turn()
                 time.sleep(_GLANCE)
             self._end()
+            if self._wrong is not None:
+                raise ConfigError(self._wrong)
         finally:
             for post in self._posts.values():
                 if post.worker is not None:
@@ -212,6 +218,10 @@ class Supervisor:
 
     def _after(self, post: Supervised, worker: WorkerProcess) -> None:
         """Count a crash, and quarantine the consumer or set the time of its next start."""
+        if worker.own and not worker.silent:
+            self._wrong = f"{post.name}: {worker.error}"
+            self._ended(post, worker, "stopped")
+            return
         full = post.crashes.add(time.monotonic(), worker.lived)
         reason = HEARTBEAT if worker.silent else CRASH_LOOP
         if worker.silent:
