@@ -8,7 +8,7 @@ import sys
 import threading
 from typing import TYPE_CHECKING
 
-from agentbus.commands._declare import Param, seconds
+from agentbus.commands._declare import Param, seconds, whole
 from agentbus.commands._format import age
 from agentbus.core.errors import BackendUnavailable, ConfigError, UsageError
 from agentbus.core.settings import events_path
@@ -17,19 +17,18 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from agentbus.commands._declare import Call
-    from agentbus.events import LeaseStanding, Ledger
+    from agentbus.events import Cleanup, LeaseStanding, Ledger
 
 _LONGEST_PAUSE = 5.0
 _SHORTEST_LEASE = 0.5
 
-MODULE = (
-    Param(
-        "MODULE",
-        "The module that declares them with @consumer; the current directory counts.",
-        required=True,
-    ),
-    Param("--name N", "Only the consumer of this name."),
+_DECLARES = (
+    "The module that declares them with @consumer, or a package; the current directory counts."
 )
+_NAME = Param("--name N", "Only the consumer of this name.")
+MODULE = (Param("MODULE", _DECLARES, required=True), _NAME)
+# For a verb that has other things to run, too.
+SOME_MODULE = (Param("MODULE", _DECLARES), _NAME)
 PARAMS = (
     Param(
         "--database URL",
@@ -54,6 +53,30 @@ LEASE = Param(
     convert=_lease,
     default=30.0,
 )
+
+
+CLEANUP = (
+    Param(
+        "--cleanup-retention S",
+        "Keep the rows of processed events, which identify duplicates, for S seconds (7d).",
+        convert=seconds,
+    ),
+    Param("--cleanup-interval S", "Seconds between two cleanups (5m).", convert=seconds),
+    Param("--cleanup-batch-size N", "Rows that a cleanup deletes at once (1000).", convert=whole),
+)
+
+
+def cleanup(call: Call) -> Cleanup:
+    """Return when rows of processed events are deleted, as the options say."""
+    from agentbus.events import Cleanup
+
+    args = call.args
+    given = {
+        "retention": args.cleanup_retention,
+        "interval": args.cleanup_interval,
+        "batch": args.cleanup_batch_size,
+    }
+    return Cleanup(**{name: value for name, value in given.items() if value is not None})
 
 
 def words(call: Call, wanted: str) -> list[str]:

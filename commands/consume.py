@@ -22,7 +22,8 @@ VERB = Verb(
     Param("--once", "Handle the events that are there, and end."),
     _events.LEASE,
     *_events.PARAMS,
-    text="Runs all declared consumers, each in its own thread, until interrupted: Ctrl-C and SIGTERM end it"
+    text="Of a package, all modules named events_pipeline_consumers are loaded, at any depth."
+    " Runs all declared consumers, each in its own thread, until interrupted: Ctrl-C and SIGTERM end it"
     " after the current event. With --once they run one after the other; exit 1 if a failing event"
     " blocks one. Any number of processes may run the same: of each consumer one is active, and the"
     " others wait to take over. Prints a line for each round that passed events, and failures on"

@@ -43,6 +43,7 @@ VERB = Verb(
     Param("--sql", "With init: print the SQL instead of running it."),
     Param("--once", "With relay: publish what waits now, and end."),
     _events.LEASE,
+    *_events.CLEANUP,
     *_events.PARAMS,
     text="'init --sql' prints the statements for an empty database, for your own migrations, without"
     " connecting. 'relay' prints the number of events after each round that published any: Ctrl-C and"
@@ -59,7 +60,11 @@ VERB = Verb(
         "agentbus outbox status",
     ),
     subject="action",
-    goes_with={"--once": ("relay",), "--sql": ("init",)},
+    goes_with={
+        "--once": ("relay",),
+        "--sql": ("init",),
+        **dict.fromkeys((name for each in _events.CLEANUP for name in each.names), ("relay",)),
+    },
 )
 
 
@@ -100,7 +105,7 @@ def _relay(call: Call) -> None:
             return
         from agentbus.events import Relay
 
-        relay = Relay(ledger, call.bus, lease=call.args.lease)
+        relay = Relay(ledger, call.bus, lease=call.args.lease, cleanup=_events.cleanup(call))
         if once:
             _long_running.until_told([(lambda: _once(call, relay), relay.stop)])
             return

@@ -5,40 +5,66 @@ from __future__ import annotations
 import dataclasses
 
 from agentbus.commands import _events
-from agentbus.commands._declare import Call, Param, Verb, seconds
+from agentbus.commands._declare import Call, Param, Verb, seconds, whole
+from agentbus.core.errors import UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from agentbus.events import Happening
+    from agentbus.events import Happening, SupervisedJob
+
+_ARCHIVER = "agentbus.pipeline.archives.supervised:run"
 
 VERB = Verb(
     "supervise",
     "Run each consumer of a module in its own process, and keep it running.",
-    *_events.MODULE,
+    *_events.SOME_MODULE,
+    Param("--relay", "Also run the relay, as 'outbox relay' does."),
+    Param(
+        "--archive PATH", "Also archive all streams to PATH, as 'archive PATH --continuous' does."
+    ),
     Param(
         "--heartbeat-timeout S",
         "Kill a process that sends no heartbeat for S seconds (30).",
         convert=seconds,
         default=30.0,
     ),
+    Param("--heartbeat-dir DIR", "Touch a file for each process with each of its heartbeats."),
     Param(
         "--grace S",
-        "Time to finish the current event when stopping (10).",
+        "Time to finish the current event when stopping (30).",
         convert=seconds,
-        default=10.0,
+        default=30.0,
     ),
+    _events.LEASE,
+    Param(
+        "--lease-renewal S",
+        "Renew a lease after S seconds (10, or a third of a shorter lease).",
+        convert=seconds,
+    ),
+    Param(
+        "--poll-interval S",
+        "Seconds between two looks for new streams, free leases and events to retry (1; archiver 5).",
+        convert=seconds,
+    ),
+    Param("--batch-size N", "Events that a consumer reads at once (100).", convert=whole),
+    *_events.CLEANUP,
     *_events.PARAMS,
-    text="A process that ends, or whose handler hangs, is restarted after a pause, and the event is tried"
+    text="Of a package, all modules named events_pipeline_consumers are loaded, at any depth."
+    " A process that ends, or whose handler hangs, is restarted after a pause, and the event is tried"
     " again. After 5 crashes within 60 s, or 10 within 30 minutes, the consumer is quarantined: see"
-    " 'agentbus quarantine'. A run of 60 s without a crash ends such a series. Several supervisors may"
+    " 'agentbus quarantine'. A run of 60 s without a crash ends such a series. The relay and the archiver"
+    " are supervised alike, as 'relay' and 'archiver'; with one of them, MODULE can be left out. A process"
+    " whose own configuration is wrong, such as the database of another project, ends this command with"
+    " exit 2, and nothing is quarantined. Several supervisors may"
     " run: of each consumer one process is active, the others wait to take over. Processes end with"
     " their supervisor. Ctrl-C and SIGTERM end them after the current event; a second signal at once."
     " Prints a line for each change of a process; the output of handlers goes to stderr. Needs the"
-    " extra events."
+    " extra events, and with --archive the extra pipeline."
     " JSON: consumer, stream, event (started, crashed, killed, quarantined, released, stopped), pid, exit,"
     " signal, crashes, reason, error.",
     examples=(
         "agentbus supervise shop.consumers",
+        "agentbus supervise shop.consumers --relay --archive /data/bus",
         "agentbus supervise shop.consumers --heartbeat-timeout 2m --json",
     ),
     subject="module",
@@ -50,6 +76,15 @@ def run(call: Call) -> None:
     from agentbus.commands import _long_running
 
     args = call.args
+    if args.module is None and not args.relay and args.archive is None:
+        raise UsageError(
+            "there is nothing to supervise", hint="name a module, or give --relay or --archive PATH"
+        )
+    if args.module is None and args.name is not None:
+        raise UsageError("--name is a consumer of a MODULE", hint="name the module")
+    if args.poll_interval == 0:
+        raise UsageError("--poll-interval is 0", hint="give a longer time, as in 1s")
+    jobs = [] if args.archive is None else [_archiver(call)]
     ledger = _events.ledger(call)
     from agentbus.events import Supervisor
 
@@ -58,8 +93,16 @@ def run(call: Call) -> None:
         ledger,
         call.bus,
         only=args.name,
+        relay=args.relay,
+        jobs=jobs,
         heartbeat_timeout=args.heartbeat_timeout,
+        heartbeat_dir=args.heartbeat_dir,
         grace=args.grace,
+        lease=args.lease,
+        lease_renewal=args.lease_renewal,
+        poll_interval=args.poll_interval,
+        batch_size=args.batch_size,
+        cleanup=_events.cleanup(call),
     )
 
     def tell(happening: Happening) -> None:
@@ -67,6 +110,26 @@ def run(call: Call) -> None:
 
     with _long_running.warned(call):
         _long_running.until_told([(lambda: supervisor.run(tell), supervisor.stop)])
+
+
+def _archiver(call: Call) -> SupervisedJob:
+    """Return the archiver's job, once its path is known to be no other project's."""
+    import contextlib
+
+    from agentbus.commands import _spark
+    from agentbus.core.errors import NotFound
+    from agentbus.events import SupervisedJob
+
+    args = call.args
+    with _spark.extra():
+        from agentbus.pipeline.archives.reader import check
+
+        with contextlib.suppress(NotFound):
+            check(args.archive, project=call.bus.runner.scope.keys.project)
+    options: dict[str, object] = {"path": args.archive}
+    if args.poll_interval is not None:
+        options["interval"] = args.poll_interval
+    return SupervisedJob("archiver", _ARCHIVER, options)
 
 
 def _text(one: Happening) -> str:

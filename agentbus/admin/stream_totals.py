@@ -85,9 +85,13 @@ class StreamTotals:
         """Add new entries; malformed fields are ignored."""
         for entry_id, entry in entries:
             kind = entry.get("kind", "work")
-            if kind in ("events", "quarantine"):
+            if kind == "quarantine":
+                # The relay and the jobs of a supervisor have no stream.
+                if entry.get("role"):
+                    self._count(_QUARANTINES, (entry.get("stream", ""), entry["role"]), 1)
+            elif kind == "events":
                 if entry.get("stream") and entry.get("role"):
-                    (self._events if kind == "events" else self._quarantine)(entry_id, entry)
+                    self._events(entry_id, entry)
             elif entry.get("queue") and entry.get("group"):
                 labels = (entry["queue"], entry["group"])
                 self._add("agentbus_handler_duration_seconds", labels, entry, "ran", "busy_ms")
@@ -116,9 +120,6 @@ class StreamTotals:
             events_left = int(entry["lag_events_count"])
             seconds = decimal(entry.get("lag_ms")) / 1000
             self._lags[stream, role] = _Lag(id_time(entry_id), events_left, seconds)
-
-    def _quarantine(self, _entry_id: str, entry: Mapping[str, str]) -> None:
-        self._count(_QUARANTINES, (entry["stream"], entry["role"]), 1)
 
     def _known(self, stream: str, role: str) -> None:
         """Start the counters of a relay or consumer at 0."""

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
         HandlerFailed as HandlerFailed,
         StaleLease as StaleLease,
     )
+    from agentbus.events.cleanup import Cleanup as Cleanup
     from agentbus.events.consumers_admin import (
         Skipped as Skipped,
         forget_consumer as forget_consumer,
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
         standing as standing,
     )
     from agentbus.events.supervisor.crash_loop import Window as Window
+    from agentbus.events.supervisor.options import SupervisedJob as SupervisedJob
     from agentbus.events.supervisor.quarantine import (
         Quarantined as Quarantined,
         quarantined as quarantined,
@@ -72,8 +74,10 @@ _NAMES = {
     "agentbus.core.errors": "CommitInTransactionError HandlerFailed StaleLease",
     "agentbus.events.supervisor.crash_loop": "Window",
     "agentbus.events.supervisor.quarantine": "Quarantined quarantined release_consumer",
+    "agentbus.events.supervisor.options": "SupervisedJob",
     "agentbus.events.supervisor.status": "Happening PostStatus SupervisorStatus",
     "agentbus.events.supervisor.supervisor": "Supervisor",
+    "cleanup": "Cleanup",
     "consumers_admin": "Skipped forget_consumer forget_reader register_consumer skip_events",
     "declare": "Context Registration consumer register registered registration",
     "event": "StreamEvent",

@@ -160,7 +160,7 @@ def missing(error: exc.DBAPIError) -> bool:
 
 
 def _misconfigured(error: exc.DBAPIError) -> bool:
-    """Tell whether no retry can mend an error: a wrong name or password, no permission, another kind of file."""
+    """Tell whether no retry can mend an error: a wrong name or password, no permission, no database."""
     if getattr(error.orig, "sqlstate", None) in ("28000", "28P01", "3D000", "42501"):
         return True
     # An error while PostgreSQL is connected to has no code; SQLite's have none, either.

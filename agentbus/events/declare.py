@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ from agentbus.events.leases import READER, RELAY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from types import ModuleType
     from typing import TypeVar
 
     Handler = TypeVar("Handler", bound=Callable[..., Any])
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
 
 ATTEMPTS = 4
 BLOCK, PARK = "block", "park"
+# The name of the modules of a package that are loaded, as in `shop/mail/internal/`.
+PLACES = "events_pipeline_consumers"
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,9 +169,17 @@ def registered() -> dict[str, Declaration]:
 
 
 def load(module: str) -> None:
-    """Import a module that declares consumers or schemas. Raises `UsageError`."""
+    """Import a module that declares consumers or schemas; of a package, also its `PLACES`.
+
+    Raises `UsageError`.
+    """
+    for found in _places(_imported(module)):
+        _imported(found)
+
+
+def _imported(module: str) -> ModuleType:
     try:
-        import_module(module)
+        return import_module(module)
     except (Exception, SystemExit) as error:
         raise UsageError(
             f"the module {module!r} cannot be loaded ({type(error).__name__}: {error})",
@@ -175,11 +187,25 @@ def load(module: str) -> None:
         ) from error
 
 
+def _places(package: ModuleType) -> list[str]:
+    """Return the modules of a package, at any depth, that declare consumers by their name."""
+    found = set()
+    for root in getattr(package, "__path__", ()):
+        for folder, inside, files in os.walk(root):
+            # Only what can be imported.
+            inside[:] = [each for each in inside if each.isidentifier() and each != "__pycache__"]
+            if f"{PLACES}.py" in files:
+                parts = [] if folder == root else os.path.relpath(folder, root).split(os.sep)
+                found.add(".".join((package.__name__, *parts, PLACES)))
+    return sorted(found)
+
+
 def chosen(found: Mapping[str, Value], module: str, only: str | None) -> dict[str, Value]:
     """Return the consumers of a module, all or `only` one. Raises `UsageError`."""
     if not found:
         raise UsageError(
-            f"the module {module!r} declares no consumer", hint="declare it with @consumer"
+            f"the module {module!r} declares no consumer",
+            hint=f"declare it with @consumer, in a package in modules named {PLACES}",
         )
     if only is None:
         return dict(found)

@@ -16,6 +16,7 @@ from agentbus.core.loggers import emit
 from agentbus.core.signals import StopEvent, stops_at_signals
 from agentbus.core.stream import position
 from agentbus.events import databases, kill_points, leases, parked_events
+from agentbus.events.cleanup import Cleaner, Cleanup
 from agentbus.events.declare import PARK
 from agentbus.events.event import StreamEvent, decode
 from agentbus.events.guarantee import Guarantee
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from agentbus.queues.runner import BlockingBus
 
 READ_AT_ONCE = 100
+POLL = 1.0
 _WAIT = 1.0
 _LONGEST_PAUSE = 5.0
 
@@ -56,8 +58,10 @@ class Consumer:
 
     `failure` is what blocks it now; `counts` has the numbers of events `handled`, `duplicates`, `parked`,
     and of attempts that `failed` or met an `unknown` type. `at_once` is how many events it reads, and
-    passes to a batch handler, at once. `at` is called at each kill point, for tests; `beat` by the loop of
-    `run` at least once a second, except while a handler runs or a server is unavailable.
+    passes to a batch handler, at once. The lease is renewed every `renew` seconds (10, or a third of it);
+    every `poll` seconds it looks for a free lease and for parked events to retry. By `cleanup` it deletes
+    old rows of processed events, as relays do. `at` is called at each kill point, for tests; `beat` by the
+    loop of `run` at least once a second, except while a handler runs or a server is unavailable.
     """
 
     def __init__(
@@ -68,6 +72,9 @@ class Consumer:
         *,
         schemas: EventSchemas = REGISTERED,
         lease: float = LEASE_SECONDS,
+        renew: float | None = None,
+        poll: float = POLL,
+        cleanup: Cleanup | None = None,
         backoff: Backoff | None = None,
         at_once: int = READ_AT_ONCE,
         at: Callable[[str], None] | None = None,
@@ -81,7 +88,9 @@ class Consumer:
         self.checkpoint = (0, 0)
         self._validator = EventValidator(registration, ledger, schemas)
         self._lease = lease
-        self._renew = min(RENEW_SECONDS, lease / 3)
+        self._renew = renew or min(RENEW_SECONDS, lease / 3)
+        self._poll = poll
+        self._cleaner = None if cleanup is None else Cleaner(ledger, cleanup)
         self._backoff = backoff or Backoff()
         self._at_once = at_once
         self._at = at or kill_points.hook()
@@ -140,7 +149,8 @@ class Consumer:
                     elif not passed and self.holds:
                         self._reader.wait(self.checkpoint, _WAIT)
                     elif not passed:
-                        self._stopped.wait(_WAIT)
+                        for _ in self._pauses(self._poll):
+                            continue
                     pause = 0.1
                 except (BackendUnavailable, OutcomeUnknown) as error:
                     self._warn(error)
@@ -177,6 +187,8 @@ class Consumer:
                 if transactions is None:
                     return 0
                 self._retry_parked(transactions)
+                if self._cleaner is not None:
+                    self._cleaner.clean(self.registration.stream)
                 return self._read(transactions)
             except StaleLease as error:
                 self._warn(error)
@@ -188,9 +200,9 @@ class Consumer:
                 raise
 
     def _retry_parked(self, transactions: EventTransactions) -> None:
-        """Each second, retry the parked events for which that was requested."""
+        """Retry the parked events for which that was requested, if it is time to look for them."""
         now, stream = time.monotonic(), self.registration.stream
-        if now < self._checked + _WAIT:
+        if now < self._checked + self._poll:
             return
         self._checked = now
         with self.ledger.engine.connect() as connection:

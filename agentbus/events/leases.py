@@ -114,12 +114,10 @@ def release(connection: sa.Connection, made: Tables, held: HeldLease) -> None:
     connection.execute(free.where(*mine(made, held)))
 
 
-def release_dead(
-    connection: sa.Connection, made: Tables, stream: str, role: str, owner: str
-) -> None:
-    """Release the lease of a process that has ended, if it held it."""
+def release_dead(connection: sa.Connection, made: Tables, owner: str) -> None:
+    """Release the leases of a process that has ended; each process is another owner."""
     free = sa.update(made.lease).values(owner="", expires_at_ms=0)
-    connection.execute(free.where(*made.role(stream, role), made.lease.c.owner == owner))
+    connection.execute(free.where(made.lease.c.owner == owner))
 
 
 def advance(made: Tables) -> sa.Update:

@@ -174,9 +174,15 @@ def purge(connection: sa.Connection, made: Tables, held: HeldLease, passed: Posi
 
 
 def purge_processed(
-    connection: sa.Connection, made: Tables, stream: str, passed: Position, seconds: float
+    connection: sa.Connection,
+    made: Tables,
+    stream: str,
+    passed: Position,
+    seconds: float,
+    *,
+    count: int = _PURGE_AT_ONCE,
 ) -> int:
-    """Delete up to 1,000 old rows of processed events; returns how many.
+    """Delete up to `count` old rows of processed events; returns how many.
 
     They are older than `seconds`, all consumers have passed them, and their events are no longer in the
     outbox, so that they cannot be published again.
@@ -192,7 +198,7 @@ def purge_processed(
             ~kept,
         )
         .order_by(done.c.at_ms)
-        .limit(_PURGE_AT_ONCE)
+        .limit(count)
     )
     gone = connection.execute(
         sa.delete(done)

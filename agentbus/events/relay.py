@@ -11,6 +11,7 @@ from agentbus.core.errors import BackendUnavailable, OutcomeUnknown, StaleLease
 from agentbus.core.loggers import emit
 from agentbus.core.signals import StopEvent, stops_at_signals
 from agentbus.events import databases, kill_points, leases, outbox
+from agentbus.events.cleanup import KEEP_PROCESSED, Cleaner, Cleanup
 from agentbus.events.leases import LEASE_SECONDS, RENEW_SECONDS
 from agentbus.events.notify import OutboxNotifications
 from agentbus.events.redis import RedisClient
@@ -24,18 +25,21 @@ if TYPE_CHECKING:
     from agentbus.queues.runner import BlockingBus
 
 BOUND = 100_000
-KEEP_PROCESSED = 7 * 86_400.0
-_POLL = 1.0
+POLL = 1.0
 _BATCHES_A_TURN = 20
 _LONGEST_PAUSE = 5.0
+# The longest time without a heartbeat, in seconds.
+_LONGEST_WAIT = 1.0
 
 
 class Relay:
     """Publishes the events of a ledger on a bus; of several relays, each stream has one at a time.
 
     A stream holds at most `bound` events that not all consumers have passed; the rest wait in the outbox.
-    The rows that identify duplicates are kept for at least `keep_processed` seconds. `at` is called at each
-    kill point, for tests.
+    The rows that identify duplicates are kept for at least `keep_processed` seconds, or as `cleanup` says.
+    Leases are renewed every `renew` seconds (10, or a third of `lease`); every `poll` seconds streams are
+    compared with the server. `at` is called at each kill point, for tests; `beat` by `run`, at least once a
+    second unless a server is unavailable.
     """
 
     def __init__(
@@ -45,15 +49,21 @@ class Relay:
         *,
         bound: int = BOUND,
         lease: float = LEASE_SECONDS,
+        renew: float | None = None,
+        poll: float = POLL,
         keep_processed: float = KEEP_PROCESSED,
+        cleanup: Cleanup | None = None,
         at: Callable[[str], None] | None = None,
+        beat: Callable[[], None] | None = None,
     ) -> None:
         self.ledger = ledger
         self.owner = bus.runner.scope.token()
         self._bound = bound
         self._lease = lease
-        self._renew = min(RENEW_SECONDS, lease / 3)
-        self._keep = keep_processed
+        self._renew = renew or min(RENEW_SECONDS, lease / 3)
+        self._poll = poll
+        self._cleaner = Cleaner(ledger, cleanup or Cleanup(keep_processed, 0.0))
+        self._beat = beat or (lambda: None)
         self._at = at or kill_points.hook()
         self._server = RedisClient(bus.runner)
         self._streams: dict[str, RelayStream] = {}
@@ -81,27 +91,35 @@ class Relay:
         pause, due = 0.1, 0.0
         try:
             while not self._stopped.is_set():
+                self._beat()
                 now = time.monotonic()
                 try:
                     done = self._turn(reconcile=now >= due)
                     self._tell()
                 except (BackendUnavailable, OutcomeUnknown) as error:
                     emit("warning", {"verb": "relay", "error": str(error)})
-                    self._stopped.wait(pause)
+                    self._wait(pause)
                     # Leases are kept: without them we would have to wait until they expire. Each stream
                     # compares itself with the server again before it adds anything.
                     pause, due = min(pause * 2, _LONGEST_PAUSE), 0.0
                     continue
                 pause = 0.1
                 if now >= due:
-                    due = now + _POLL
+                    due = now + self._poll
                 if done and on_round is not None:
                     on_round(done)
                 if not done:
-                    notifications.wait(max(0.0, due - time.monotonic()))
+                    notifications.wait(min(_LONGEST_WAIT, max(0.0, due - time.monotonic())))
         finally:
             notifications.close()
             self.close()
+
+    def _wait(self, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0 and not self._stopped.wait(
+            min(left, _LONGEST_WAIT)
+        ):
+            self._beat()
 
     @property
     def stopping(self) -> bool:
@@ -127,6 +145,7 @@ class Relay:
 
     def _tell(self, *, at_last: bool = False) -> None:
         held = {name: self._counts.get(name, Counter()) for name in self._streams}
+        self._telemetry.owner = self.owner
         self._telemetry.tell(held, at_last=at_last)
 
     def _turn(self, *, reconcile: bool) -> int:
@@ -148,7 +167,7 @@ class Relay:
             counts["lost"] += lost
             if lost:
                 emit("warning", {"verb": "relay", "stream": name, "lost": lost})
-            stream.tidy(self._keep)
+            stream.tidy(self._cleaner)
         total = 0
         for _ in range(_BATCHES_A_TURN):
             added = stream.publish()

@@ -14,8 +14,7 @@ from agentbus.store.steps import Command, Script
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    import sqlalchemy as sa
-
+    from agentbus.events.cleanup import Cleaner
     from agentbus.events.leases import HeldLease
     from agentbus.events.ledger import Ledger
     from agentbus.events.outbox import StreamMarks
@@ -130,7 +129,7 @@ class RelayStream:
         self._last = position(text(about["last-generated-id"])) if about else _START
         return lost
 
-    def tidy(self, keep_processed: float) -> None:
+    def tidy(self, cleaner: Cleaner) -> None:
         """Remove events that all consumers and readers have passed; nothing if there is no consumer."""
         made = self._ledger.tables
         with self._ledger.engine.connect() as connection:
@@ -150,16 +149,11 @@ class RelayStream:
             self._needs = needs
         if passed is None:
             return
-        self._purge(lambda one: outbox.purge(one, made, self.held, passed))
-        self._purge(
-            lambda one: outbox.purge_processed(one, made, self.held.stream, passed, keep_processed)
-        )
-
-    def _purge(self, delete: Callable[[sa.Connection], int]) -> None:
         for _ in range(_PURGES_A_TURN):
             with self._ledger.transaction() as connection:
-                if not delete(connection):
-                    return
+                if not outbox.purge(connection, made, self.held, passed):
+                    break
+        cleaner.clean(self.held.stream)
 
     def _look(self, found: StreamMarks) -> tuple[dict[str, Any], bool, bool]:
         """Return the server's data on the stream, and whether it has the first and the last row."""

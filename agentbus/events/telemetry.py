@@ -28,8 +28,8 @@ _NAMES = {"failed": "handler_failed", "unknown": "unknown_event_type"}
 
 def report_gone(server: RedisClient, stream: str, role: str) -> None:
     """Report for a consumer that was forgotten: monitoring no longer expects it."""
-    words = {"kind": "events", "version": VERSION, "role": role, "stream": stream, "gone": 1}
-    words |= {"lag_events_count": 0, "lag_ms": 0}
+    words = {"kind": "events", "version": str(VERSION), "role": role, "stream": stream, "gone": "1"}
+    words |= {"lag_events_count": "0", "lag_ms": "0"}
     pairs = [word for pair in words.items() for word in pair]
     server.ask(Command("XADD", server.keys.metrics, "MAXLEN", "~", BOUND, "*", *pairs))
 

@@ -59,6 +59,28 @@ def shell(real_shell: Shell, database: str) -> Shell:
 
 
 @pytest.fixture
+def components(shop: Shell) -> Shell:
+    """A shell with a package whose components declare consumers, and one that breaks if it is imported."""
+    for component in ("orders", "mail"):
+        folder = shop.home / "components" / component / "internal"
+        folder.mkdir(parents=True)
+        text = MODULE.replace('name="', f'name="{component}.')
+        (folder / "events_pipeline_consumers.py").write_text(text)
+        (folder / "migrations.py").write_text("raise ValueError('not to be imported')")
+    (shop.home / "components" / "mail" / "__init__.py").write_text("")
+    return shop
+
+
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+def test_consumers_are_found_in_the_components_of_a_package(components):
+    found = components.records("consume", "components", "--once")
+
+    assert [one["consumer"] for one in found] == [
+        *("mail.welcome", "mail.audit", "orders.welcome", "orders.audit")
+    ]
+
+
+@pytest.fixture
 def shop(shell: Shell, ledger: Ledger) -> Shell:
     """A shell whose database has the tables already."""
     return shell

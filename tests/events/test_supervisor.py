@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pathlib
 import queue
@@ -18,9 +19,11 @@ from sqlalchemy.orm import Session
 import agentbus
 from agentbus.errors import ConfigError, NotFound, UsageError
 from agentbus.events import (
+    Cleanup,
     Happening,
     Ledger,
     Relay,
+    SupervisedJob,
     Supervisor,
     Window,
     quarantined,
@@ -28,6 +31,10 @@ from agentbus.events import (
     send_event,
 )
 from agentbus.events.supervisor.crash_loop import BACKOFF
+from agentbus.events.supervisor.options import ProcessOptions
+from agentbus.events.supervisor.process import ProcessFactory
+from agentbus.events.supervisor.report_pipe import ReportPipe
+from agentbus.events.supervisor.roles import role
 from agentbus.retry import Backoff
 from tests.events import watched
 from tests.events.shop import CRASH_AFTER, STREAM, effects, rows
@@ -241,6 +248,117 @@ def test_of_two_supervisors_one_worker_acts_and_the_other_takes_over(watch, ledg
     assert effects(ledger) == ["e0", "e1"]
 
 
+# -- the relay and jobs beside the consumers ----------------------------------------------------
+
+
+@pytest.fixture
+def committed(ledger: Ledger) -> Callable[[str], None]:
+    """Return a function that sends an event, and publishes nothing."""
+
+    def _commit(name: str) -> None:
+        with Session(ledger.engine) as session:
+            send_event(session, STREAM, "Placed", {}, event_uuid=name)
+            session.commit()
+
+    return _commit
+
+
+@on_postgresql
+def test_a_supervised_relay_is_replaced_and_its_leases_are_released(
+    watch, ledger, committed, passed
+):
+    one = watch(only="welcome", relay=True, lease=3600.0)
+    relay = one.next("started", "relay")
+    committed("a")
+    passed(1)
+    os.kill(relay.pid, signal.SIGKILL)
+
+    crash = one.next("crashed", "relay")
+    committed("b")
+    passed(2)
+
+    assert (crash.stream, crash.signal) == ("", "SIGKILL")
+    assert effects(ledger) == ["a", "b"]
+    assert one.supervisor.status().restarts == 1
+
+
+@on_sqlite
+def test_a_job_runs_beside_the_consumers_and_ends_with_them(watch, bus, ledger, tmp_path):
+    mark, beats = tmp_path / "mark", tmp_path / "beats"
+    os.mkfifo(mark)
+    job = SupervisedJob("pulse", f"{MODULE}:pulse", {"mark": str(mark)})
+    one = watch(module=None, jobs=[job], heartbeat_dir=str(beats))
+
+    assert mark.read_text() == bus.project
+    until(lambda: os.path.exists(beats / "pulse"))
+    (stopped,) = [told for told in one.close() if told.event == "stopped"]
+
+    assert (stopped.consumer, stopped.exit) == ("pulse", 0)
+    assert os.listdir(beats) == []
+
+
+@on_sqlite
+def test_a_job_that_does_not_start_is_quarantined(watch, bus, ledger):
+    job = SupervisedJob("pulse", f"{MODULE}:nowhere")
+    one = watch(module=None, jobs=[job], within=[Window(2, 60.0)])
+
+    told = one.next("quarantined", "pulse")
+
+    assert "nowhere" in str(told.error)
+    one.close()
+    assert [(each.consumer, each.stream) for each in quarantined(bus)] == [("pulse", "")]
+
+
+def test_a_job_and_a_consumer_of_one_name_are_refused(sqlite_ledger, bus):
+    job = SupervisedJob("mails", f"{MODULE}:pulse")
+    with pytest.raises(UsageError, match="'mails'"):
+        Supervisor(MODULE, sqlite_ledger, bus, jobs=[job]).run()
+
+
+def test_a_process_has_the_timing_that_its_supervisor_was_given(sqlite_ledger, bus):
+    options = ProcessOptions(9.0, 2.0, 0.5, 7, Cleanup(60.0, 5.0, 3))
+    factory = ProcessFactory(MODULE, sqlite_ledger, bus, 30.0, options)
+    descriptor = os.open(os.devnull, os.O_WRONLY)
+    report = ReportPipe(descriptor, 1.0)
+
+    consumer, relay = (
+        role(json.loads(json.dumps(factory._job(name, "me"))), report)
+        for name in ("welcome", "relay")
+    )
+
+    for one in (consumer, relay):
+        assert (one.owner, one._lease, one._renew, one._poll) == ("me", 9.0, 2.0, 0.5)
+        assert one._cleaner._when == options.cleanup
+        one.close()
+    assert consumer._at_once == 7
+    os.close(descriptor)
+
+
+def test_a_lease_that_would_expire_before_it_is_renewed_is_refused(sqlite_ledger, bus):
+    with pytest.raises(ConfigError, match="renewed every 30 s"):
+        Supervisor(MODULE, sqlite_ledger, bus, lease=30.0, lease_renewal=30.0)
+
+
+def test_a_supervisor_of_nothing_is_a_usage_error(real_shell):
+    for words in ([], ["--name", "welcome"], [MODULE, "--poll-interval", "0"]):
+        assert real_shell.run("supervise", *words).returncode == 2
+
+
+@pytest.mark.slow
+@on_sqlite
+def test_the_verb_runs_the_relay_and_the_archiver(shell, committed, tmp_path):
+    committed("a")
+    process = shell.start("supervise", "--relay", "--archive", str(tmp_path / "archive"))
+    try:
+        until(lambda: (tmp_path / "archive" / "_log").is_dir() or None)
+        until(lambda: "1 rows" in shell.run("archive", "status", str(tmp_path / "archive")).stdout)
+    finally:
+        process.terminate()
+        said, _ = process.communicate(timeout=WITHIN)
+    assert process.returncode == 0
+    assert {line.partition(":")[0] for line in said.splitlines()} == {"relay", "archiver"}
+
+
 # -- the end of a supervisor --------------------------------------------------------------------
 
 
@@ -294,9 +412,7 @@ def test_no_worker_outlives_its_supervisor(started, sent, number):
 
 @on_sqlite
 def test_a_worker_dies_at_the_end_of_its_pipe_where_the_system_kills_nobody(ledger, bus):
-    from agentbus.events.supervisor.process import ProcessFactory
-
-    worker = ProcessFactory(MODULE, ledger, bus, 30.0, 30.0).worker("mails")
+    worker = ProcessFactory(MODULE, ledger, bus, 30.0, ProcessOptions()).worker("mails")
     poll = select.poll()
     poll.register(worker._report)
     while not worker.ready:

@@ -36,6 +36,15 @@ def mails(event, context) -> None:
     misbehave(event.payload, context)
 
 
+def pulse(settings, control, mark) -> None:
+    """Be a job beside the consumers: show its project, until it is stopped."""
+    with open(mark, "w") as file:
+        file.write(settings.project)
+    control.beat()
+    while not control.wait(60.0):
+        pass
+
+
 def misbehave(payload, context) -> None:
     """Do what an event wants done, once."""
     how, mark = payload.get("how"), payload.get("mark")

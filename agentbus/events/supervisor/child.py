@@ -1,24 +1,22 @@
-"""The supervised process itself: lists the consumers of a module, or runs one and sends heartbeats."""
+"""The supervised process itself: lists the consumers of a module, or runs its role and sends heartbeats."""
 
 from __future__ import annotations
 
-import contextlib
-import json
 import logging
 import os
 import select
 import signal
 import sys
 import threading
-import time
 from typing import TYPE_CHECKING, Any
 
-from agentbus.core.errors import AgentBusError, ConfigError, UsageError
+from agentbus.core.errors import AgentBusError, ConfigError
+from agentbus.events.supervisor.report_pipe import ReportPipe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from agentbus.events.event_consumer import Consumer
+    from agentbus.events.supervisor.roles import Role
 
 STOP = b"stop\n"
 # A line must fit into one atomic write to a pipe, even if JSON needs six bytes for each character.
@@ -31,17 +29,17 @@ def work(job: Mapping[str, Any]) -> int:
     """Do the job that a supervisor handed over, and return the exit code of this process."""
     control = _set_apart(0)
     stopping = threading.Event()
-    running: list[Consumer] = []
+    running: list[Role] = []
     # The supervisor's stdout has its own records: the handlers' output goes to stderr.
     os.dup2(2, 1)
-    report = ReportPipe(job["report"], job["timeout"] / _BEATS_A_TIMEOUT)
+    report = ReportPipe(job["report"], job["timeout"] / _BEATS_A_TIMEOUT, job["heartbeat"])
     _die_with(job["parent"])
     logging.getLogger("agentbus").addHandler(_WarningForwarder(report))
 
     def stop() -> None:
         stopping.set()
-        for consumer in running:
-            consumer.stop()
+        for each in running:
+            each.stop()
 
     _watch(control, stop)
     try:
@@ -51,17 +49,20 @@ def work(job: Mapping[str, Any]) -> int:
             load(job["module"])
             report.send(consumers={each.name: each.stream for each in registered().values()})
             return 0
-        consumer = _consumer(job, report)
-        running.append(consumer)
+        from agentbus.events.supervisor.roles import role
+
+        mine = role(job, report)
+        running.append(mine)
         if stopping.is_set():
-            consumer.stop()
-        report.send(ready=True)
-        consumer.run()
+            mine.stop()
+        if job["target"] is None:
+            report.send(ready=True)
+        mine.run()
     except Exception as error:  # noqa: BLE001 (every error is reported to the supervisor)
         said = (
             str(error) if isinstance(error, AgentBusError) else f"{type(error).__name__}: {error}"
         )
-        # Another process may be configured correctly: it is no reason to give the consumer up.
+        # Another process may be configured correctly: the consumer is not to blame.
         own = isinstance(error, ConfigError)
         report.send(error=_shown(said), own=own)
         return error.exit_code if isinstance(error, ConfigError) else 1
@@ -70,34 +71,6 @@ def work(job: Mapping[str, Any]) -> int:
 
 def _shown(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode()[:_LONGEST]
-
-
-class ReportPipe:
-    """The pipe to the supervisor: a line of JSON for each report, an empty one for a heartbeat.
-
-    What a full pipe cannot take is dropped: its unread lines show already that this process is alive.
-    """
-
-    def __init__(self, descriptor: int, every: float) -> None:
-        os.set_inheritable(descriptor, False)
-        os.set_blocking(descriptor, False)
-        self._descriptor = descriptor
-        self._every = every
-        self._last = float("-inf")
-
-    def beat(self) -> None:
-        """Send a heartbeat, unless the last one was less than `every` seconds ago."""
-        now = time.monotonic()
-        if now - self._last >= self._every:
-            self._last = now
-            self._write(b"\n")
-
-    def send(self, **fields: object) -> None:
-        self._write(json.dumps(fields).encode() + b"\n")
-
-    def _write(self, line: bytes) -> None:
-        with contextlib.suppress(OSError):
-            os.write(self._descriptor, line)
 
 
 class _WarningForwarder(logging.Handler):
@@ -110,49 +83,6 @@ class _WarningForwarder(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         error = getattr(record, "error", None) or record.getMessage()
         self._report.send(warning=str(error)[:_LONGEST])
-
-
-def _consumer(job: Mapping[str, Any], report: ReportPipe) -> Consumer:
-    """Return the consumer of a job, ready to run."""
-    from agentbus.client.bus import Bus
-    from agentbus.core.settings import Settings
-    from agentbus.events import kill_points
-    from agentbus.events.declare import load, registered
-    from agentbus.events.event_consumer import Consumer
-    from agentbus.events.opening import open_ledger
-
-    load(job["module"])
-    found = registered().get(job["consumer"])
-    if found is None:
-        raise UsageError(
-            f"the module {job['module']!r} no longer declares a consumer {job['consumer']!r}",
-            hint="put it back, or restart the supervisor",
-        )
-    # Waiting for a server must end before the heartbeat timeout.
-    patience = job["timeout"] / 3
-    settings = Settings(**{**job["bus"], "deadline": min(job["bus"]["deadline"], patience)})
-    ledger = open_ledger(
-        *(job["database"], job["prefix"], job["schema"]),
-        deadline=settings.deadline,
-        patience=patience,
-    )
-    kill_point = kill_points.hook()
-
-    def at(reached: str) -> None:
-        report.beat()
-        kill_point(reached)
-
-    made = Consumer(
-        found,
-        ledger,
-        Bus(settings),
-        at=at,
-        beat=report.beat,
-        lease=job["lease"],
-    )
-    # The supervisor releases the lease of this owner when the process has ended.
-    made.owner = job["owner"]
-    return made
 
 
 # -- the supervisor ---

@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING, Any
 from agentbus.core.errors import UsageError
 from agentbus.events.declare import chosen
 from agentbus.events.supervisor.child import STOP
+from agentbus.events.supervisor.options import RELAY, heartbeat_file
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from agentbus.core.signals import StopEvent
     from agentbus.events.ledger import Ledger
+    from agentbus.events.supervisor.options import ProcessOptions, SupervisedJob
     from agentbus.queues.runner import BlockingBus
 
 # A fresh interpreter: it inherits no open files, and its arguments hold no secret.
@@ -38,9 +40,9 @@ _SETTINGS = ("agent", "project", "url", "json", "log_level", "deadline", "max_bo
 class WorkerProcess:
     """A process that does a job; `label` is its name in the system's list of processes.
 
-    `beat_at` is when it last wrote, by this process's monotonic clock; `ready` whether its consumer runs;
-    `error` why it ended, by its own report, and `own` whether its configuration is wrong; `code` its exit code, as `ended` returns it; `warnings` what it
-    reported since they were last cleared.
+    `beat_at` is when it last wrote, by this process's monotonic clock; `ready` whether its role runs;
+    `error` why it ended, by its own report, and `own` whether its configuration is wrong; `code` its exit
+    code, as `ended` returns it; `warnings` what it reported since they were last cleared.
     """
 
     def __init__(self, label: str, job: Mapping[str, Any]) -> None:
@@ -52,6 +54,7 @@ class WorkerProcess:
         self.consumers: dict[str, str] | None = None
         self.warnings: list[str] = []
         self.owner = str(job.get("owner"))
+        self._heartbeat = job.get("heartbeat")
         self._rest = b""
         self._report, theirs = os.pipe()
         os.set_blocking(self._report, False)
@@ -154,24 +157,37 @@ class WorkerProcess:
         assert self._process.stdin is not None
         self._process.stdin.close()
         os.close(self._report)
+        if self._heartbeat is not None:
+            with contextlib.suppress(OSError):
+                os.unlink(self._heartbeat)
 
 
 class ProcessFactory:
-    """Starts processes for the consumers of a module, and one that lists these."""
+    """Starts processes for the consumers of a module, the relay and jobs, and one that lists consumers."""
 
     def __init__(
-        self, module: str, ledger: Ledger, bus: BlockingBus, silence: float, lease: float
+        self,
+        module: str | None,
+        ledger: Ledger,
+        bus: BlockingBus,
+        silence: float,
+        options: ProcessOptions,
     ) -> None:
         self.module = module
         self._ledger = ledger
         self._bus = bus
         self._silence = silence
-        self._lease = lease
+        self._options = options
 
-    def worker(self, consumer: str) -> WorkerProcess:
-        """Start the process of a consumer. Raises `OSError`."""
-        job = self._job(consumer, self._bus.runner.scope.token())
-        return WorkerProcess(f"consumer {consumer}", job)
+    def worker(self, name: str, supervised: SupervisedJob | None = None) -> WorkerProcess:
+        """Start the process of a consumer, the relay or a job. Raises `OSError`."""
+        job = self._job(name, self._bus.runner.scope.token())
+        if supervised is not None:
+            job |= {"target": supervised.target, "options": dict(supervised.options)}
+        if self._options.heartbeat_dir is not None:
+            job["heartbeat"] = heartbeat_file(self._options.heartbeat_dir, name)
+        label = name if supervised or name == RELAY else f"consumer {name}"
+        return WorkerProcess(label, job)
 
     def declared(
         self, only: str | None, within: float, stopped: StopEvent
@@ -180,6 +196,7 @@ class ProcessFactory:
 
         The module is loaded in its own process. Raises `UsageError`.
         """
+        assert self.module is not None
         worker = WorkerProcess(f"look {self.module}", self._job(None, None))
         try:
             _listen_to_all(worker, time.monotonic() + within, stopped)
@@ -200,13 +217,15 @@ class ProcessFactory:
         return {
             "module": self.module,
             "consumer": consumer,
+            "target": None,
+            "heartbeat": None,
             "owner": owner,
             "database": self._ledger.engine.url.render_as_string(hide_password=False),
             "prefix": self._ledger.prefix,
             "schema": self._ledger.tables.lease.schema,
             "bus": {**{name: getattr(settings, name) for name in _SETTINGS}, "sources": {}},
             "timeout": self._silence,
-            "lease": self._lease,
+            "process": self._options.fields(),
         }
 
 

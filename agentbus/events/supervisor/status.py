@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from agentbus.events.supervisor.crash_loop import CrashHistory
+    from agentbus.events.supervisor.options import SupervisedJob
     from agentbus.events.supervisor.process import WorkerProcess
 
 
 @dataclass(frozen=True, slots=True)
 class Happening:
-    """A change of a consumer's process.
+    """A change of a consumer's process; those of the relay and of jobs have no stream.
 
     `event` is `started`, `crashed` (it ended by itself), `killed` (no heartbeat for too long),
     `quarantined`, `released`, or `stopped` (on request). If the process ended, `exit` is its code, or
@@ -57,11 +58,12 @@ class SupervisorStatus:
 
 @dataclass(slots=True, eq=False)
 class Supervised:
-    """A consumer that is to run here: its process, or when the next one starts."""
+    """A consumer, relay or job that is to run here: its process, or when the next one starts."""
 
     name: str
     stream: str
     crashes: CrashHistory
+    job: SupervisedJob | None = None
     worker: WorkerProcess | None = None
     start_at: float = 0.0
     started: bool = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 from collections import Counter
@@ -10,12 +11,13 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from agentbus.core.clock import rfc3339
-from agentbus.core.errors import AgentBusError, ConfigError
+from agentbus.core.errors import AgentBusError, ConfigError, UsageError
 from agentbus.core.loggers import emit
 from agentbus.core.signals import StopEvent, stops_at_signals
 from agentbus.events import leases
 from agentbus.events.leases import LEASE_SECONDS
 from agentbus.events.supervisor.crash_loop import BACKOFF, HEALTHY, CrashHistory, windows
+from agentbus.events.supervisor.options import RELAY, ProcessOptions
 from agentbus.events.supervisor.process import ProcessFactory, WorkerProcess
 from agentbus.events.supervisor.quarantine import (
     CRASH_LOOP,
@@ -33,13 +35,15 @@ from agentbus.events.supervisor.status import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from agentbus.events.cleanup import Cleanup
     from agentbus.events.ledger import Ledger
     from agentbus.events.supervisor.crash_loop import CrashWindow
+    from agentbus.events.supervisor.options import SupervisedJob
     from agentbus.queues.retry import Backoff
     from agentbus.queues.runner import BlockingBus
 
 SILENCE = 30.0
-GRACE = 10.0
+GRACE = 30.0
 # The time for a process to load its module.
 START = 60.0
 # A process that waits for its server sends fewer heartbeats than this allows for.
@@ -50,6 +54,9 @@ _LEVELS = {"crashed": "warning", "killed": "warning", "quarantined": "error"}
 
 class Supervisor:
     """Runs each consumer that a module declares in its own process, and keeps it running.
+
+    With `relay` it also runs a relay, and each of `jobs`; then the module may be None. They are restarted
+    and quarantined as consumers are.
 
     A process that ends by itself has crashed; one without a heartbeat for `heartbeat_timeout` seconds is
     killed, which counts as a crash. Both are restarted after a pause (`backoff`), until one of the `within`
@@ -64,11 +71,13 @@ class Supervisor:
 
     def __init__(
         self,
-        module: str,
+        module: str | None,
         ledger: Ledger,
         bus: BlockingBus,
         *,
         only: str | None = None,
+        relay: bool = False,
+        jobs: Sequence[SupervisedJob] = (),
         heartbeat_timeout: float = SILENCE,
         start_timeout: float = START,
         grace: float = GRACE,
@@ -76,6 +85,11 @@ class Supervisor:
         within: Sequence[CrashWindow] | None = None,
         backoff: Backoff = BACKOFF,
         lease: float = LEASE_SECONDS,
+        lease_renewal: float | None = None,
+        poll_interval: float | None = None,
+        batch_size: int | None = None,
+        cleanup: Cleanup | None = None,
+        heartbeat_dir: str | None = None,
     ) -> None:
         if heartbeat_timeout < _LEAST_SILENCE:
             raise ConfigError(
@@ -91,8 +105,14 @@ class Supervisor:
         self.ledger = ledger
         self.counts: Counter[str] = Counter()
         self._bus = bus
-        self._processes = ProcessFactory(module, ledger, bus, heartbeat_timeout, lease)
+        options = ProcessOptions(
+            *(lease, lease_renewal, poll_interval, batch_size, cleanup, heartbeat_dir)
+        )
+        self._processes = ProcessFactory(module, ledger, bus, heartbeat_timeout, options)
         self._only = only
+        self._heartbeats = heartbeat_dir
+        self._beside: dict[str, SupervisedJob | None] = {RELAY: None} if relay else {}
+        self._beside |= {job.name: job for job in jobs}
         self._silence = heartbeat_timeout
         self._start_timeout = start_timeout
         self._grace = grace
@@ -112,18 +132,14 @@ class Supervisor:
         """Supervise until `stop` is called, once for each supervisor; every process has ended then.
 
         `on_happening` is called with each change of a process. Raises `UsageError` if the module cannot be
-        loaded at the start or does not declare the consumer; later that is a crash. Raises `ConfigError` if a
-        process cannot use its database or server, such as that of another project: other supervisors
-        may be configured correctly, so nothing is quarantined.
+        loaded at the start or does not declare the consumer; later that is a crash. Raises `ConfigError` if
+        a process cannot use its database or server, such as that of another project: other supervisors may
+        be configured correctly, so nothing is quarantined.
         """
         self._on_happening = on_happening
         try:
-            found = self._processes.declared(self._only, self._start_timeout, self._stopped)
-            if found is None:
+            if not self._find():
                 return
-            for name, stream in found.items():
-                crashes = CrashHistory(self._within, healthy=self._healthy, backoff=self._backoff)
-                self._posts[name] = Supervised(name, stream, crashes)
             self._quarantine.start()
             while not self._stopped.is_set() and self._wrong is None:
                 self._turn()
@@ -137,6 +153,32 @@ class Supervisor:
                     post.worker.end()
             self._quarantine.close(self._bus.runner.settings.deadline + 1)
             self._releases.shutdown(wait=True)
+
+    def _find(self) -> bool:
+        """Find out what is to run; False if `stop` was called meanwhile."""
+        if self._heartbeats is not None:
+            try:
+                os.makedirs(self._heartbeats, mode=0o700, exist_ok=True)
+            except OSError as error:
+                raise ConfigError(
+                    f"the directory {self._heartbeats!a} for heartbeats cannot be made ({error.strerror})",
+                    hint="name another one",
+                ) from error
+        found: dict[str, str] | None = {}
+        if self.module is not None:
+            found = self._processes.declared(self._only, self._start_timeout, self._stopped)
+        if found is None:
+            return False
+        if twice := sorted(found.keys() & self._beside.keys()):
+            raise UsageError(
+                f"a job and a consumer are named {twice[0]!r}",
+                hint="give the consumer another name",
+            )
+        for name in (*found, *self._beside):
+            crashes = CrashHistory(self._within, healthy=self._healthy, backoff=self._backoff)
+            post = Supervised(name, found.get(name, ""), crashes, self._beside.get(name))
+            self._posts[name] = post
+        return True
 
     def stop(self) -> None:
         """Make `run` end all processes after their current event, or kill them after `grace`."""
@@ -169,7 +211,7 @@ class Supervisor:
 
     def _start(self, post: Supervised) -> None:
         try:
-            worker = self._processes.worker(post.name)
+            worker = self._processes.worker(post.name, post.job)
         except OSError as error:
             # Out of memory or processes: not the consumer's fault, and it may pass.
             self._warn(post, f"no process could be started ({error.strerror})")
@@ -256,7 +298,7 @@ class Supervisor:
         """Release the lease of a dead process, so that the next one need not wait for it to expire."""
         try:
             with self.ledger.committing("a dead process's lease was released") as connection:
-                leases.release_dead(connection, self.ledger.tables, post.stream, post.name, owner)
+                leases.release_dead(connection, self.ledger.tables, owner)
         except AgentBusError as error:
             # It expires by itself.
             self._warn(post, str(error))

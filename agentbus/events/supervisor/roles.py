@@ -1,0 +1,148 @@
+"""What a supervised process runs: a consumer, the relay, or a job."""
+
+from __future__ import annotations
+
+import threading
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Protocol
+
+from agentbus.core.errors import UsageError
+from agentbus.core.settings import Settings
+from agentbus.events import kill_points
+from agentbus.events.supervisor.options import RELAY, options_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from agentbus.events.ledger import Ledger
+    from agentbus.events.supervisor.report_pipe import ReportPipe
+
+
+class Role(Protocol):
+    """What a process does until it is stopped."""
+
+    def run(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+
+class JobControl:
+    """A supervised job's connection to its supervisor; the job ends when `stopped` is set.
+
+    The first heartbeat says that the job has started, which may take longer than the heartbeat timeout.
+    """
+
+    def __init__(self, report: ReportPipe) -> None:
+        self.stopped = threading.Event()
+        self._report = report
+        self._started = False
+
+    def beat(self) -> None:
+        """Send a heartbeat; call it at least once a second."""
+        if not self._started:
+            self._started = True
+            self._report.send(ready=True)
+        self._report.beat()
+
+    def wait(self, seconds: float) -> bool:
+        """Wait, and send heartbeats meanwhile; returns whether the job is to end."""
+        while seconds > 0 and not self.stopped.wait(min(seconds, 1.0)):
+            self.beat()
+            seconds -= 1.0
+        return self.stopped.is_set()
+
+
+def role(job: Mapping[str, Any], report: ReportPipe) -> Role:
+    """Return what a job is about, ready to run."""
+    if job["target"] is not None:
+        return _Job(job, report)
+    return _relay(job, report) if job["consumer"] == RELAY else _consumer(job, report)
+
+
+class _Job:
+    """A function that runs beside the consumers."""
+
+    def __init__(self, job: Mapping[str, Any], report: ReportPipe) -> None:
+        module, _, name = job["target"].partition(":")
+        self._run = getattr(import_module(module), name)
+        self._options = job["options"]
+        self._settings = _settings(job)
+        self._control = JobControl(report)
+
+    def run(self) -> None:
+        self._run(self._settings, self._control, **self._options)
+
+    def stop(self) -> None:
+        self._control.stopped.set()
+
+
+def _settings(job: Mapping[str, Any]) -> Settings:
+    # Waiting for a server must end before the heartbeat timeout.
+    return Settings(**{**job["bus"], "deadline": min(job["bus"]["deadline"], job["timeout"] / 3)})
+
+
+def _ledger(job: Mapping[str, Any], settings: Settings) -> Ledger:
+    from agentbus.events.opening import open_ledger
+
+    return open_ledger(
+        *(job["database"], job["prefix"], job["schema"]),
+        deadline=settings.deadline,
+        patience=job["timeout"] / 3,
+    )
+
+
+def _beating(report: ReportPipe) -> Callable[[str], None]:
+    """Return what is called at each kill point: work that passes one is alive."""
+    kill_point = kill_points.hook()
+
+    def at(reached: str) -> None:
+        report.beat()
+        kill_point(reached)
+
+    return at
+
+
+def _consumer(job: Mapping[str, Any], report: ReportPipe) -> Role:
+    from agentbus.client.bus import Bus
+    from agentbus.events.declare import load, registered
+    from agentbus.events.event_consumer import POLL, READ_AT_ONCE, Consumer
+
+    load(job["module"])
+    found = registered().get(job["consumer"])
+    if found is None:
+        raise UsageError(
+            f"the module {job['module']!r} no longer declares a consumer {job['consumer']!r}",
+            hint="put it back, or restart the supervisor",
+        )
+    settings, given = _settings(job), options_of(job["process"])
+    made = Consumer(
+        *(found, _ledger(job, settings), Bus(settings)),
+        at=_beating(report),
+        beat=report.beat,
+        lease=given.lease,
+        renew=given.lease_renewal,
+        poll=given.poll_interval or POLL,
+        at_once=given.batch_size or READ_AT_ONCE,
+        cleanup=given.cleanup,
+    )
+    # The supervisor releases the lease of this owner when the process has ended.
+    made.owner = job["owner"]
+    return made
+
+
+def _relay(job: Mapping[str, Any], report: ReportPipe) -> Role:
+    from agentbus.client.bus import Bus
+    from agentbus.events.relay import POLL, Relay
+
+    settings, given = _settings(job), options_of(job["process"])
+    made = Relay(
+        *(_ledger(job, settings), Bus(settings)),
+        at=_beating(report),
+        beat=report.beat,
+        lease=given.lease,
+        renew=given.lease_renewal,
+        poll=given.poll_interval or POLL,
+        cleanup=given.cleanup,
+    )
+    made.owner = job["owner"]
+    return made
