@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from typing import Any
 
 import pytest
@@ -151,7 +152,8 @@ def test_acknowledging_by_another_program_ends_a_task_for_us(
 
 def write(bus: agentbus.Bus, project: str, item: str, **more: str) -> None:
     """Append a task as another program does, with the fields by which it names its work."""
-    fields = {"task": "build", "type": "build", "inbox_id": "7", "work_item_id": item, **more}
+    fields = {"task": "build", "type": "build", "inbox_id": uuid.uuid4().hex, "work_item_id": item}
+    fields |= more
     words = [word for pair in fields.items() for word in pair]
     ask(bus, "XADD", Keys(project).queue("agent.alice"), "*", *words)
 
@@ -172,6 +174,30 @@ def test_work_that_another_program_asked_for_twice_is_done_once(bus, project, op
     assert sorted(done) == ["w1", "w2"]
     (stats,) = bus.stats("agent.alice")
     assert (stats.lag, stats.dead) == (0, 0)
+
+
+@pytest.mark.parametrize("options", [{}, {"concurrency": 3}], ids=["serial", "threads"])
+def test_an_entry_that_another_program_wrote_twice_is_done_once(bus, project, options):
+    for inbox, item in (("in-1", "w1"), ("in-1", "w2"), ("in-2", ""), ("in-2", ""), ("w1", "")):
+        write(bus, project, item, inbox_id=inbox)
+    done: list[tuple[str, str]] = []
+
+    bus.subscribe(
+        "agent.alice",
+        lambda task: done.append((task.payload["inbox_id"], task.payload["work_item_id"])),
+        drain=True,
+        **options,
+    ).run()
+
+    assert [one[0] for one in sorted(done)] == ["in-1", "in-2", "w1"]
+
+
+def test_an_entry_that_was_buried_may_be_written_again(bus, project):
+    write(bus, project, "", inbox_id="in-1")
+    bus.subscribe("agent.alice", refuse, drain=True).run()
+    write(bus, project, "", inbox_id="in-1")
+
+    assert len(bus.queue("agent.alice").fetch(count=10)) == 1
 
 
 def test_who_takes_tasks_by_hand_gets_work_once(bus, project):

@@ -231,6 +231,19 @@ def test_a_work_item_is_routed_once(bus, project):
     assert len(taken(bus, "alice")) == 2
 
 
+def test_an_entry_is_routed_once_by_the_id_that_it_brings(bus, project):
+    for inbox in ("in-1", "in-1", "in-2"):
+        add(bus, project, "task", "build", "type", "build", "inbox_id", inbox)
+    add(bus, project, "task", "build", "type", "build", "inbox_id", "in-1", "work_item_id", "w1")
+    # Not of another program: it has a key where it is to be published once.
+    bus.queue("incoming").publish({"type": "build", "inbox_id": "in-1"})
+
+    router = route(bus)
+
+    assert (router.counts["moved"], router.counts["duplicates"]) == (3, 2)
+    assert len(taken(bus, "alice")) == 3
+
+
 def test_a_work_item_published_with_that_key_is_routed(bus):
     bus.queue("incoming").publish({"type": "build", "work_item_id": "w1"}, key="w1")
 

@@ -48,6 +48,8 @@ AGENT = b"agent_id"
 TRAIL = "agentbus_trail"
 # The field that identifies a piece of work in entries of other programs.
 WORK_ITEM = "work_item_id"
+# The field that identifies such an entry itself, and where a router keeps its value.
+INBOX, ROUTED_INBOX = "inbox_id", "routed_inbox_id"
 # The fields of the envelope beside the payload, by their names in `meta`.
 META = (
     "topic",
@@ -107,8 +109,7 @@ def decode(flat: list[bytes]) -> tuple[Any, dict[str, Any]]:
     if payload is None:
         # Another program's entry: it is malformed if its bytes are not text.
         found = {key.decode(): value.decode() for key, value in named.items()}
-        item = found.get(WORK_ITEM)
-        return found, {WORK_ITEM: item} if item else {}
+        return found, {name: found[name] for name in (WORK_ITEM, INBOX) if found.get(name)}
     rest = orjson.loads(named[b"meta"]) if b"meta" in named else {}
     if not isinstance(rest, dict):
         raise ValueError("the field 'meta' is not an object")  # noqa: TRY004 (malformed data)

@@ -163,6 +163,11 @@ class Keys:
         """`<P>:seen:<queue>:<key>`, string: the id of the task published with this dedup key."""
         return f"{self.project}:seen:{escape(queue)}:{escape(key)}"
 
+    def seen_inbox(self, queue: str, inbox_id: str) -> str:
+        """`<P>:seen:<queue>:inbox:<inbox id>`, string: the id of the raw task with this `inbox_id`."""
+        # No dedup key can be that: a colon in one is escaped.
+        return f"{self.project}:seen:{escape(queue)}:inbox:{escape(inbox_id)}"
+
     def result(self, task_id: str, group: str = "default") -> str:
         """`<P>:results:<task id>:<group>`, string: a task's result, as JSON; `!…` if it was buried."""
         return f"{self.project}:results:{task_id}:{escape(group)}"

@@ -6,7 +6,7 @@ import traceback
 from typing import Any
 
 from agentbus.core.clock import rfc3339
-from agentbus.core.envelope import WORK_ITEM
+from agentbus.core.envelope import INBOX, WORK_ITEM
 
 _TRACEBACK_KEPT = 8_000
 
@@ -95,8 +95,8 @@ class Taken:
 
     @property
     def claims(self) -> bool:
-        """Whether another program published it with the id of a work item."""
-        return WORK_ITEM in self.meta
+        """Whether another program published it with the id of a work item, or of the entry."""
+        return WORK_ITEM in self.meta or INBOX in self.meta
 
     @property
     def ordered(self) -> bool:

@@ -169,6 +169,8 @@ class Consumption(Ending):
             else:
                 if not self.claiming:
                     meta.pop(envelope.WORK_ITEM, None)
+                    if envelope.INBOX in meta:
+                        meta[envelope.ROUTED_INBOX] = meta.pop(envelope.INBOX)
                 append(Taken(entry_id, priority, payload, meta, attempt))
                 self.asks_first = self.asks_first or found[-1].asked_first
         return found

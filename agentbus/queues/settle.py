@@ -119,14 +119,18 @@ class Ending:
             self.due[task.priority] = 0.0
 
     def claim(self, task: Taken, *, keep: bool = True) -> Op[int]:
-        """Claim a work item for a task; 0 if another task claimed it within the dedup window.
+        """Claim the ids that a raw task brings; 0 if another task claimed one within the dedup window.
 
-        A redelivered task keeps its claim. With `keep` False, the claim is removed.
+        A redelivered task keeps its claims. With `keep` False, they are removed.
         """
-        item = str(task.meta[envelope.WORK_ITEM])
+        keys, meta, claims = self.scope.keys, task.meta, []
+        if envelope.WORK_ITEM in meta:
+            claims.append(keys.seen(self.queue, str(meta[envelope.WORK_ITEM])))
+        if envelope.INBOX in meta:
+            claims.append(keys.seen_inbox(self.queue, str(meta[envelope.INBOX])))
         mine: int = yield Script(
             "claim",
-            (self.scope.keys.seen(self.queue, item),),
+            claims,
             (self.id_of(task), DEDUP_WINDOW if keep else 0),
             writes=True,
         )

@@ -204,11 +204,13 @@ class TaskMover:
     ) -> Bury | None:
         """Add the arguments for a task, or return why it must not be moved."""
         payload, rules, agents = task.payload, call.rules, choice.agents
+        inbox = task.meta.pop(envelope.ROUTED_INBOX, None) if task.meta else None
         if not agents:
             return self._buried(task, choice.reason)
         named = payload if type(payload) is dict else {}
         if (
             not task.meta
+            and inbox is None
             and len(agents) == 1
             and not task.redelivered
             and self._plain(named, rules)
@@ -234,11 +236,14 @@ class TaskMover:
             priority = wanted
         source = trail[-1][0] if trail else task.meta.get("source") or named.get("source")
         source = source if rules.window and source in rules.agents else ""
-        seen = 0
+        keys, queue, seen, seen_inbox = call.scope.keys, self._task.queue, 0, 0
         if rules.dedup and isinstance(work, str) and work:
-            seen = call.key(call.scope.keys.seen(self._task.queue, work))
+            seen = call.key(keys.seen(queue, work))
+        if rules.dedup and inbox is not None:
+            seen_inbox = call.key(keys.seen_inbox(queue, inbox))
         call.tasks += (
-            *(task.entry_id, 0, self._task.id_of(task), max(0, task.attempt - 1), seen),
+            *(task.entry_id, 0, self._task.id_of(task), max(0, task.attempt - 1)),
+            *(seen, seen_inbox),
             task.meta["ordering_key"] if task.ordered else "",
             *(source, int(bool(source) and not trail), len(agents)),
         )

@@ -1,13 +1,19 @@
 #!lua flags=allow-oom
--- Claims a work item for a task, or releases it.
--- KEYS: the claim
--- ARGV: task id, seconds until others may claim it; 0 releases it
--- Returns: 1 if this task has it, 0 if another has
-local before = redis.call('GET', KEYS[1])
-if before and before ~= ARGV[1] then return 0 end
-if ARGV[2] == '0' then
-  redis.call('DEL', KEYS[1])
-else
-  redis.call('SET', KEYS[1], ARGV[1], 'EX', ARGV[2])
+-- Claims the ids that a task brings, or releases them.
+-- KEYS: the claims
+-- ARGV: task id, seconds until others may claim them; 0 releases them
+-- Returns: 1 if this task has all of them, 0 if another has one
+local mine = {}
+for _, key in ipairs(KEYS) do
+  local before = redis.call('GET', key)
+  if not before or before == ARGV[1] then mine[#mine + 1] = key end
 end
-return 1
+if ARGV[2] ~= '0' and #mine < #KEYS then return 0 end
+for _, key in ipairs(mine) do
+  if ARGV[2] == '0' then
+    redis.call('DEL', key)
+  else
+    redis.call('SET', key, ARGV[1], 'EX', ARGV[2])
+  end
+end
+return #mine == #KEYS and 1 or 0

@@ -6,7 +6,7 @@
 -- ARGV: group, consumer, the consumer that holds tasks put aside, pause in ms, loop window in ms, dedup window in s,
 --       the part of a task's id after the entry's id, how many places, for each of these its queue, its bound and its agent, then
 --       for each task: entry id, and the number of its place; or 0 if more follows: task id, attempts made,
---       number of its seen key (0: none), ordering key ('': none), who triggered it ('': unknown), 1 if the
+--       numbers of its two seen keys (0: none), ordering key ('': none), who triggered it ('': unknown), 1 if the
 --       graph of triggers is asked, how many candidates, and for each of these: place, envelope ('': new), trail ('':
 --       new), how many limits, and for each of these: number of its key, how many, in how many ms
 -- Returns: {when tasks put aside are tried again in ms or '', for each task the number of the candidate that got it,
@@ -161,10 +161,13 @@ end
 
 -- Reads the further words of a task; also returns the position of the next one.
 local function read(at)
-  local found = { task = ARGV[at], made = ARGV[at + 1], seen = tonumber(ARGV[at + 2]), key = ARGV[at + 3] }
-  found.from, found.asked, found.candidates = ARGV[at + 4], ARGV[at + 5] == '1', {}
-  local number = tonumber(ARGV[at + 6])
-  at = at + 7
+  local found = { task = ARGV[at], made = ARGV[at + 1], slots = {}, key = ARGV[at + 4] }
+  for i = at + 2, at + 3 do
+    if ARGV[i] ~= '0' then found.slots[#found.slots + 1] = KEYS[base + tonumber(ARGV[i])] end
+  end
+  found.from, found.asked, found.candidates = ARGV[at + 5], ARGV[at + 6] == '1', {}
+  local number = tonumber(ARGV[at + 7])
+  at = at + 8
   for n = 1, number do
     local one = { place = tonumber(ARGV[at]), envelope = ARGV[at + 1], trail = ARGV[at + 2], limits = {} }
     local many = tonumber(ARGV[at + 3])
@@ -189,15 +192,21 @@ while at <= #ARGV do
     if not more then
       code = plainly(id, spot)
     else
-      local slot = more.seen > 0 and KEYS[base + more.seen]
-      local before = slot and pcall('GET', slot)
-      if type(before) == 'table' then
-        code = -6
-      elseif before and before ~= more.task then
-        code, twice = -1, twice + 1
-      else
+      for _, slot in ipairs(more.slots) do
+        local before = pcall('GET', slot)
+        if type(before) == 'table' then
+          code = -6
+        elseif before and before ~= more.task and code == 0 then
+          code = -1
+        end
+      end
+      if code == -1 then
+        twice = twice + 1
+      elseif code == 0 then
         code, wait = move(id, more.task, more.key, more.from, more.asked, more.candidates)
-        if code > 0 and slot then pcall('SET', slot, more.task, 'EX', ARGV[6]) end
+        if code > 0 then
+          for _, slot in ipairs(more.slots) do pcall('SET', slot, more.task, 'EX', ARGV[6]) end
+        end
       end
     end
   end
