@@ -518,7 +518,7 @@ def test_what_is_asked_for_is_told(expression: str, shown: str) -> None:
         for family in FAMILIES
         if any(name.startswith(family.name) for name in metrics)
         for label in family.labels
-    } | {"le"}
+    } | {"le", "job", "instance"}
     words = set(re.findall(r"\{\{\s*(?:with )?(?:\$labels\.)?(\w+)\s*\}\}", shown))
     assert labels(expression) <= known
     assert words - {"end"} <= known
@@ -568,6 +568,25 @@ def test_every_rule_says_how_bad_it_is_and_what_to_do() -> None:
         assert rule["labels"]["severity"] in {"warning", "critical"}
         assert set(rule["annotations"]) == {"summary", "description"}
         assert re.fullmatch(r"\d+[smh]", rule.get("for", "0s"))
+
+
+def seconds(text: str) -> int:
+    return int(text[:-1]) * {"s": 1, "m": 60, "h": 3600}[text[-1]]
+
+
+def test_a_rule_waits_for_less_than_its_window() -> None:
+    """What happens once is in the window for no longer: a rule that waits as long never fires for it."""
+    rules = yaml.safe_load((ROOT / "docs/examples/prometheus/alerts.yml").read_text())
+
+    late = [
+        rule["alert"]
+        for group in rules["groups"]
+        for rule in group["rules"]
+        for window in re.findall(r"\[(\d+[smh])\]", rule["expr"])
+        if seconds(rule.get("for", "0s")) > seconds(window) / 2
+    ]
+
+    assert late == []
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
