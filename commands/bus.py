@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 VERB = Verb(
     "bus",
-    "Show streams, queues, groups and their statistics; delete a queue or a group.",
+    "Show streams, queues, groups and statistics; delete a queue or group.",
     actions(
         {
             "list": "Print the streams: the channel, queues in use, dead letters, metrics.",

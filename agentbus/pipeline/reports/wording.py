@@ -87,7 +87,7 @@ def moment(at: datetime) -> str:
 
 
 def heading(column: str) -> str:
-    """Format a column's name, without milliseconds, for which the figures have units of their own."""
+    """Format a column's name, without milliseconds: its figures show their units."""
     name = column.removesuffix("_ms")
     return name.strip("_").replace("_", " ")
 
