@@ -246,8 +246,8 @@ class Lossy:
 
 
 def test_a_flush_whose_answer_was_lost_is_counted_once(bus: agentbus.Bus, project: str) -> None:
-    # given a flush that reached the server, and an answer that did not come back
-    counted, link = tally(bus), Lossy(bus, 1, arrives=True)
+    # given a flush that reached the server twice, and no answer that came back
+    counted, link = tally(bus), Lossy(bus, 2, arrives=True)
     counted.note("received", 3)
     with pytest.raises(OutcomeUnknown):
         link.run(counted.flush())
@@ -279,7 +279,7 @@ def test_a_flush_that_never_arrived_is_told_with_the_next(bus: agentbus.Bus, pro
 def test_what_may_have_been_counted_too_long_ago_is_not_counted_again(
     bus: agentbus.Bus, project: str
 ) -> None:
-    counted, link = tally(bus), Lossy(bus, 1, arrives=True)
+    counted, link = tally(bus), Lossy(bus, 2, arrives=True)
     clock = [0.0]
     bus.scope.monotonic = lambda: clock[0]
     counted.note("received", 3)
