@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from agentbus.core.errors import BackendUnavailable, OutcomeUnknown, StaleLease
+from agentbus.core.errors import BackendUnavailable, ConfigError, OutcomeUnknown, StaleLease
 from agentbus.core.loggers import emit
 from agentbus.core.signals import StopEvent, stops_at_signals
 from agentbus.events import databases, kill_points, leases, outbox
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from agentbus.queues.runner import BlockingBus
 
 BOUND = 100_000
+_LEAST_BOUND = 2
 POLL = 1.0
 _BATCHES_A_TURN = 20
 _LONGEST_PAUSE = 5.0
@@ -56,6 +57,11 @@ class Relay:
         at: Callable[[str], None] | None = None,
         beat: Callable[[], None] | None = None,
     ) -> None:
+        if bound < _LEAST_BOUND:
+            raise ConfigError(
+                f"the bound of a stream is {bound}",
+                hint=f"give at least {_LEAST_BOUND}: the last event that all have passed stays there",
+            )
         self.ledger = ledger
         self.owner = bus.runner.scope.token()
         self._bound = bound

@@ -270,6 +270,15 @@ def test_what_others_trimmed_is_published_again_in_order(ledger, relay, valkey, 
     assert uuids(valkey, project) == ["a", "b", "c", "d"]
 
 
+def test_a_stream_has_room_for_more_than_the_event_that_all_have_passed(
+    sqlite_database, engines, bus
+):
+    ledger = Ledger(engines(sqlite_database))
+
+    with pytest.raises(ConfigError, match="bound"):
+        Relay(ledger, bus, bound=1)
+
+
 def test_a_stream_takes_so_many_events_and_the_rest_waits(ledger, bus, valkey, project):
     register(ledger, "slow")
     relay = Relay(ledger, bus, bound=2)
