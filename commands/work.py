@@ -11,13 +11,13 @@ import threading
 import time
 from importlib import import_module
 
-from agentbus.commands import _signals, _values
+from agentbus.commands import _signals, _together, _values
 from agentbus.commands._declare import Call, Param, Verb, seconds, whole
 from agentbus.commands._format import count
 from agentbus.commands._output import ReaderGone, to_stderr
 from agentbus.commands.pause import named
 from agentbus.core import names
-from agentbus.core.errors import AgentBusError, UsageError
+from agentbus.core.errors import AgentBusError, TimedOut, UsageError
 from agentbus.core.settings import environment
 
 TYPE_CHECKING = False
@@ -95,7 +95,12 @@ VERB = Verb(
         convert=seconds,
         default=_GRACE,
     ),
-    Param("--drain", "Stop when the queue is empty."),
+    Param(
+        "--drain",
+        "Stop when no task of the group is queued, waits for a retry or is held by a worker; exit 8"
+        " if one was buried meanwhile.",
+    ),
+    Param("--drain-timeout S", "With --drain: give up after S seconds.", convert=some_time),
     Param("--count N", "Stop after N tasks are done.", convert=at_least_one),
     text="The program reads the task's payload from stdin, as JSON, and its metadata from the environment:"
     " AGENTBUS_TASK_ID, AGENTBUS_QUEUE, AGENTBUS_ATTEMPT, AGENTBUS_PRIORITY, AGENTBUS_CORRELATION_ID"
@@ -111,12 +116,14 @@ VERB = Verb(
         "agentbus work mail --handler handlers:send",
     ),
     subject="queue",
+    goes_with={"--drain-timeout": ("--drain",)},
 )
 
 
 def run(call: Call) -> int:
     """Run the worker until a signal stops it, and return the exit code."""
     args = call.args
+    _together.check(VERB, args)
     names.name("queue", args.queue)
     names.name("group", args.group)
     if bool(args.command) == (args.handler is not None):
@@ -142,6 +149,7 @@ def run(call: Call) -> int:
         attempts=args.attempts,
         visibility=args.visibility,
         drain=args.drain,
+        drain_timeout=args.drain_timeout,
         count=args.count,
         start=args.start,
         prefetch=None if handling is None else args.concurrency,
@@ -153,7 +161,7 @@ def run(call: Call) -> int:
 
     with (
         _long_running.failures_logged(call),
-        _until_told(worker, program, args.grace) as signals,
+        _until_told(worker, program, args.grace, args.drain_timeout) as signals,
         _shown(call, worker, handling),
         _webhooks(call, lambda: args.drain and not signals),
     ):
@@ -168,7 +176,14 @@ def run(call: Call) -> int:
         call.out.record(fields, text)
     elif handling.reader_gone:
         raise ReaderGone
-    return _INTERRUPTED if signal.SIGINT in signals else 0
+    if signal.SIGINT in signals:
+        return _INTERRUPTED
+    from agentbus.workers.drain import buried_error
+
+    error = buried_error([(worker.queue, worker.group, worker.buried)])
+    if error is not None:
+        raise error
+    return 0
 
 
 class _Handling:
@@ -257,9 +272,20 @@ def _shown(call: Call, worker: Worker, handling: _Handling | None) -> Iterator[N
 
 
 @contextlib.contextmanager
-def _until_told(worker: Worker, program: Program | None, grace: float) -> Iterator[list[int]]:
-    """Stop the worker at a signal, after at most `grace` seconds; at a second signal, at once."""
+def _until_told(
+    worker: Worker, program: Program | None, grace: float, limit: float | None
+) -> Iterator[list[int]]:
+    """Stop the worker at a signal, after at most `grace` seconds; at a second signal, at once.
+
+    The worker stops itself `limit` seconds from now; what it runs then has the same grace.
+    """
     told: list[int] = []
+    timers: list[threading.Timer] = []
+
+    def later(seconds: float, act: Callable[..., None], *args: float) -> None:
+        timers.append(threading.Timer(seconds, act, args))
+        timers[-1].daemon = True
+        timers[-1].start()
 
     def stop(number: int, _frame: object) -> None:
         again = bool(told)
@@ -270,12 +296,18 @@ def _until_told(worker: Worker, program: Program | None, grace: float) -> Iterat
         elif again:
             _leave()
         else:
-            timer = threading.Timer(grace, _leave)
-            timer.daemon = True
-            timer.start()
+            later(grace, _leave)
 
+    if limit is not None and program is not None:
+        later(limit, program.stop, grace)
+    elif limit is not None:
+        later(limit + grace, _leave, TimedOut.exit_code)
     with _signals.heard(stop, *_signals.ENDING, signal.SIGHUP):
-        yield told
+        try:
+            yield told
+        finally:
+            for timer in timers:
+                timer.cancel()
 
 
 def _tell_of_pauses(call: Call) -> None:
@@ -296,10 +328,10 @@ def _webhooks(call: Call, drain: Callable[[], bool]) -> contextlib.AbstractConte
     return beside(call.bus, drain=drain)
 
 
-def _leave() -> None:
+def _leave(code: int = 1) -> None:
     # A Python function cannot be interrupted from outside; its task is not acknowledged.
     to_stderr("agentbus: the handler did not end in time; another worker will take its task\n")
-    _signals.leave(1, "the handler did not end in time")
+    _signals.leave(code, "the handler did not end in time")
 
 
 def _program(call: Call) -> Program:

@@ -323,7 +323,7 @@ def test_a_delayed_task_that_left_no_note_is_not_waited_for(
     bus: agentbus.Bus,
 ) -> None:
     queue = bus.queue("mail")
-    first = queue.publish("first", delay=0.001)
+    first = queue.publish("first", delay=0)
     drain(bus)
     queue.publish("behind")
     drain(bus)
@@ -588,7 +588,7 @@ def test_a_key_that_another_program_spoilt_keeps_nobody_from_acknowledging(
 ) -> None:
     queue, keys = bus.queue("mail"), Keys(bus.settings.project)
     queue.publish("plain")
-    queue.publish("noted", delay=0.001)
+    queue.publish("noted", delay=0)
     ask(bus, "SET", keys.awaited("mail"), "spoilt")
 
     assert sorted(drain(bus)) == ["noted", "plain"]

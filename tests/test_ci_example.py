@@ -47,7 +47,8 @@ def command_lines() -> list[list[str]]:
             if match:
                 lexer = shlex.shlex(match[1], posix=True, punctuation_chars=True)
                 lexer.whitespace_split = True
-                words = list(lexer)
+                # The runner's shell replaces variables before the command reads them.
+                words = ["2" if word == "$TEST_JOBS" else word for word in lexer]
                 ends = [i for i, word in enumerate(words) if re.fullmatch(r"[;|&()<>]+", word)]
                 found.append(words[1 : min(ends, default=len(words))])
     return found
@@ -164,6 +165,26 @@ def test_a_build_that_failed_ends_the_step_with_8_and_says_which_job_to_look_at(
     assert done.returncode == 8
     assert "::error::the build failed" in done.stdout
     assert "exit 2" in done.stderr
+
+
+def test_a_part_of_the_tests_that_is_buried_makes_the_step_red(step, tmp_path):
+    makes = '#!/bin/sh\n[ "$1" != test-docs ] || { echo "a dead link" >&2; exit 2; }\n'
+    (tmp_path / "bin/make").write_text(makes)
+    script = script_of("test", "agentbus work tests").replace("--attempts 2", "--attempts 1")
+
+    done = step(script, TEST_JOBS="2")
+
+    assert done.returncode == 8
+    assert done.stdout.count(" done\n") == 2
+    assert "::error::some tests failed" in done.stdout
+    assert "exit 2: a dead link" in done.stdout.partition("::error::")[2]
+
+
+def test_parts_of_the_tests_that_all_pass_make_it_green(step):
+    done = step(script_of("test", "agentbus work tests"), TEST_JOBS="2")
+
+    assert done.returncode == 0
+    assert done.stdout.count("@tests done\n") == 3
 
 
 def test_a_missing_note_means_the_default(step, tmp_path):

@@ -49,8 +49,11 @@ def fifo(tmp_path):
 
 def work(shell: Shell, script: str, *options: str) -> list[dict]:
     """Work the queue `mail` off with a shell script, and return how each run went."""
-    done = shell.ok("work", "mail", "--drain", "--json", *options, "--", "sh", "-c", script)
-    return [json.loads(line) for line in done.splitlines()]
+    done = shell.run("work", "mail", "--drain", "--json", *options, "--", "sh", "-c", script)
+    runs = [json.loads(line) for line in done.stdout.splitlines()]
+    buried = any(run["outcome"] == "buried" for run in runs)
+    assert done.returncode == (8 if buried else 0), done.stderr[-1000:]
+    return runs
 
 
 def started(shell: Shell, script: str, *options: str) -> subprocess.Popen[str]:
@@ -302,7 +305,8 @@ def test_the_real_error_of_a_python_function_is_in_its_dead_letter(shell):
     (shell.home / "handlers.py").write_text(HANDLERS)
     shell.ok("publish", "mail", "7")
 
-    shell.ok("work", "mail", "--drain", "--attempts", "1", "--handler", "handlers:fails")
+    done = shell.run("work", "mail", "--drain", "--attempts", "1", "--handler", "handlers:fails")
+    assert done.returncode == 8
 
     (letter,) = shell.records("dlq", "list", "mail")
     assert letter["error"] == "ValueError: no such address"

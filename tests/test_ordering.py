@@ -143,7 +143,7 @@ def test_a_delayed_task_takes_its_place_when_it_falls_due(bus: agentbus.Bus) -> 
     queue.publish(["a", 1], ordering_key="a")
     done: list[int] = []
 
-    bus.subscribe("mail", lambda delivery: done.append(delivery.payload[1]), drain=True).run()
+    bus.subscribe("mail", lambda delivery: done.append(delivery.payload[1]), count=2).run()
 
     assert done == [1, 2]
 
@@ -156,7 +156,10 @@ def test_a_key_that_was_trimmed_away_keeps_nobody_waiting(bus: agentbus.Bus) -> 
     ask(bus, "XTRIM", stream, "MAXLEN", 1)
     done: list[int] = []
 
-    bus.subscribe("mail", lambda delivery: done.append(delivery.payload[1]), drain=True).run()
+    def handler(delivery: agentbus.Delivery) -> None:
+        done.append(delivery.payload[1])
+
+    bus.subscribe("mail", handler, drain=True, visibility=0.1).run()
 
     assert done == [2]
 

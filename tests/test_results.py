@@ -176,7 +176,7 @@ def test_any_text_is_an_id_or_a_usage_error(said: str) -> None:
 
 def test_a_delayed_task_that_came_to_nothing_has_the_result_none(bus: agentbus.Bus) -> None:
     queue = bus.queue("mail")
-    task = queue.publish(1, delay=0.01)
+    task = queue.publish(1, delay=0)
 
     bus.subscribe("mail", lambda _: None, drain=True).run()
 
@@ -194,7 +194,7 @@ def test_a_delayed_task_has_no_result_before_it_is_due(bus: agentbus.Bus) -> Non
 
 
 def test_a_delayed_task_that_was_buried_says_so(bus: agentbus.Bus) -> None:
-    task = bus.queue("mail").publish(1, delay=0.01)
+    task = bus.queue("mail").publish(1, delay=0)
 
     bus.subscribe("mail", fail, drain=True).run()
 
@@ -219,7 +219,7 @@ def test_each_group_has_a_result_of_its_own(bus: agentbus.Bus) -> None:
 @pytest.mark.parametrize("outcome", ["done", None])
 def test_the_only_group_need_not_be_named(bus: agentbus.Bus, outcome: Any) -> None:
     queue = bus.queue("mail")
-    tasks = [queue.publish(1), queue.publish(2, delay=0.01)]
+    tasks = [queue.publish(1), queue.publish(2, delay=0)]
 
     bus.subscribe("mail", lambda _: outcome, group="ci", drain=True).run()
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         attempts: int | None
         visibility: float | None
         drain: bool
+        drain_timeout: float | None
         backoff: Backoff | None
         count: int | None
         prefetch: int | None
@@ -79,17 +80,21 @@ class _Subscribing(Generic[AnyWorker]):
 
         return decorate
 
-    def _workers(self, drain: bool) -> list[AnyWorker]:
+    def _workers(self, drain: bool, drain_timeout: float | None) -> list[AnyWorker]:
         if not self._registered:
             from agentbus.core.errors import UsageError
 
             raise UsageError(
                 "no handler is registered", hint="register one: @bus.subscribe('mail')"
             )
-        return [
-            self.subscribe(queue, handler, **({**options, "drain": True} if drain else options))
-            for queue, handler, options in self._registered
-        ]
+        ends: WorkerOptions = {"drain": True} if drain else {}
+        if drain_timeout is not None:
+            ends["drain_timeout"] = drain_timeout
+        found = []
+        for queue, handler, options in self._registered:
+            merged: WorkerOptions = {**options, **ends}
+            found.append(self.subscribe(queue, handler, **merged))
+        return found
 
 
 class Subscriptions(_Subscribing["Worker"]):
@@ -101,15 +106,17 @@ class Subscriptions(_Subscribing["Worker"]):
         bus: Any = self
         return Worker(bus.runner, queue, handler, **options)
 
-    def work(self, *, drain: bool = False) -> int:
+    def work(self, *, drain: bool = False, drain_timeout: float | None = None) -> int:
         """Run the registered handlers, each in its own worker and thread, until interrupted.
 
-        With `drain` it ends when the queues are empty. Returns the number of tasks done. In the main
-        thread, SIGTERM and SIGINT end it after the running tasks, unless the program handles them; a second
-        one ends the process at once. A worker that fails stops the others, and its error is raised. Raises
-        `UsageError` if no handler is registered.
+        With `drain` it ends when the groups of the handlers have nothing left, as described for `Worker`,
+        and raises `TaskBuried` if one of their tasks was buried meanwhile, `TimedOut` after `drain_timeout`
+        seconds. Returns the number of tasks done. In the main thread, SIGTERM and SIGINT end it
+        after the running tasks, unless the program handles them; a second one ends the process at once. A
+        worker that fails stops the others, and its error is raised. Raises `UsageError` if no handler is
+        registered.
         """
-        return _run(self._workers(drain))
+        return _run(self._workers(drain, drain_timeout))
 
 
 class AsyncSubscriptions(_Subscribing["AsyncWorker"]):
@@ -123,15 +130,17 @@ class AsyncSubscriptions(_Subscribing["AsyncWorker"]):
         bus: Any = self
         return AsyncWorker(bus.runner, queue, handler, **options)
 
-    async def work(self, *, drain: bool = False) -> int:
+    async def work(self, *, drain: bool = False, drain_timeout: float | None = None) -> int:
         """Run the registered handlers concurrently, each in its own worker, until cancelled.
 
-        With `drain` it ends when the queues are empty. Returns the number of tasks done. In the main
-        thread, SIGTERM ends it after the running tasks, unless the program handles it; a second one ends
-        the process at once. `asyncio.run` cancels it at SIGINT, with the same effect. A worker that fails
-        stops the others, and its error is raised. Raises `UsageError` if no handler is registered.
+        With `drain` it ends when the groups of the handlers have nothing left, as described for `Worker`,
+        and raises `TaskBuried` if one of their tasks was buried meanwhile, `TimedOut` after `drain_timeout`
+        seconds. Returns the number of tasks done. In the main thread, SIGTERM ends it after the
+        running tasks, unless the program handles it; a second one ends the process at once. `asyncio.run`
+        cancels it at SIGINT, with the same effect. A worker that fails stops the others, and its error is
+        raised. Raises `UsageError` if no handler is registered.
         """
-        return await _arun(self._workers(drain))
+        return await _arun(self._workers(drain, drain_timeout))
 
 
 def _run(workers: Sequence[Worker]) -> int:
@@ -153,7 +162,9 @@ def _run(workers: Sequence[Worker]) -> int:
                     break
         finally:
             stop()
-    return sum(one.result() for one in running)
+    done = sum(one.result() for one in running)
+    _none_buried(workers)
+    return done
 
 
 async def _arun(workers: Sequence[AsyncWorker]) -> int:
@@ -168,7 +179,17 @@ async def _arun(workers: Sequence[AsyncWorker]) -> int:
     with stopped_by_signals(stop):
         running = [asyncio.ensure_future(worker.run()) for worker in workers]
         try:
-            return sum(await asyncio.gather(*running))
+            done = sum(await asyncio.gather(*running))
         finally:
             stop()
             await asyncio.wait(running)
+    _none_buried(workers)
+    return done
+
+
+def _none_buried(workers: Sequence[Worker] | Sequence[AsyncWorker]) -> None:
+    from agentbus.workers.drain import buried_error
+
+    error = buried_error((one.queue, one.group, one.buried) for one in workers)
+    if error is not None:
+        raise error

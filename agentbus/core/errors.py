@@ -184,6 +184,6 @@ EXIT_CODES = {
     5: "not found: no such note, flag, queue, project, letter, result",
     6: "unhealthy (health, doctor), not compatible (events check), or broken (torture)",
     7: "the outcome is unknown: it was sent, no answer came, and it may have happened",
-    8: "the awaited flag or task failed (await, result --wait, ask)",
+    8: "the awaited flag or task failed (await, result --wait, ask), or tasks were buried (work --drain)",
     130: "interrupted",
 }

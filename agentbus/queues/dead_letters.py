@@ -168,6 +168,19 @@ class DeadLetters:
             if hidden >= before:
                 return
 
+    def newest(self) -> Op[str]:
+        """Return the id of the newest dead letter, `0-0` if there is none."""
+        found = yield Command("XREVRANGE", self._letters, "+", "-", "COUNT", 1)
+        return text(found[0][0]) if found else "0-0"
+
+    def number_after(self, letter_id: str) -> Op[int]:
+        """Return how many dead letters came after the one with this id; purged ones do not count."""
+        found, at = 0, f"({letter_id}"
+        while at:
+            page, at = yield from self._page(at, "+")
+            found += len(page)
+        return found
+
     def _missing(self, letter_id: str) -> NotFound:
         return NotFound(
             f"there is no dead letter {letter_id!r} of {self._queue!r} for the group {self._group!r}",

@@ -44,10 +44,10 @@ class AsyncWorker(AnyWorker):
         await _in_thread(self._close)
 
     async def run(self) -> int:
-        """Run until stopped (with `drain`, until the queue is empty), and return the number of tasks done.
+        """Run until stopped (with `drain`, until nothing is left), and return the number of tasks done.
 
         If cancelled, it stops as with `stop`, and ends after the running tasks; so it does at SIGTERM in
-        the main thread, unless the program handles that.
+        the main thread, unless the program handles that. Raises `TimedOut` after the `drain_timeout`.
         """
         with stopped_by_signals(self.stop):
             return await self._until_it_ends(self._work)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from agentbus.core.errors import UsageError
 from agentbus.queues.ids import PRIORITIES
 from agentbus.store.failures import GroupMissing
-from agentbus.store.steps import Batch, ServerReply
+from agentbus.store.steps import Script
 from agentbus.workers.reclaim import Reclaimer
 
 if TYPE_CHECKING:
@@ -163,18 +163,18 @@ class Fetcher:
         return False
 
     def expected(self) -> Op[bool]:
-        """Return whether delayed tasks or retries are left."""
+        """Return whether the group has tasks to run, held by any consumer, or due for a retry.
+
+        Those that are not due yet, or wait for others, do not count.
+        """
         consumer = self.consumer
         keys = consumer.scope.keys
-        replies = yield Batch(
-            [
-                ("ZCARD", keys.delayed(consumer.queue)),
-                *(("ZCARD", consumer.retries(priority)) for priority in PRIORITIES),
-                ("ZCARD", keys.after(consumer.queue)),
-                ("EXISTS", keys.settled),
-            ]
+        done: int = yield Script(
+            "drained",
+            (
+                *(keys.settled, keys.after(consumer.queue), keys.delayed(consumer.queue)),
+                *consumer.streams.values(),
+            ),
+            (consumer.group,),
         )
-        counts = [0 if isinstance(reply, ServerReply) else int(reply) for reply in replies]
-        *soon, dependent, notes = counts
-        # A dependent task may never become due, unless settled tasks are still to be processed.
-        return any(soon) or bool(dependent and notes)
+        return not done

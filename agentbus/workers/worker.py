@@ -26,6 +26,7 @@ from agentbus.queues.janitor import Janitor
 from agentbus.queues.runner import LastingRunner
 from agentbus.workers.acker import Acker
 from agentbus.workers.concurrent import Concurrent, InFlight
+from agentbus.workers.drain import Drain
 from agentbus.workers.executors import Batches, Finish, Pool, executor, is_async
 from agentbus.workers.fetcher import FIRST, Fetcher, at_tail
 from agentbus.workers.heartbeat import Chore, Heartbeat
@@ -64,6 +65,7 @@ class AnyWorker:
         attempts: int | None = None,
         visibility: float | None = None,
         drain: bool = False,
+        drain_timeout: float | None = None,
         backoff: Backoff | None = None,
         count: int | None = None,
         prefetch: int | None = None,
@@ -79,6 +81,8 @@ class AnyWorker:
         _check(concurrency=concurrency, attempts=attempts, count=count, prefetch=prefetch)
         if not (math.isfinite(visibility) and visibility > 0):
             raise UsageError(f"the visibility is {visibility!r}", hint="give seconds, above 0")
+        if drain_timeout is not None and not drain:
+            raise UsageError("a drain timeout needs drain", hint="give drain=True, or leave it out")
         scope = runner.scope
         self.name = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
         self.queue = names.name("queue", queue)
@@ -86,7 +90,7 @@ class AnyWorker:
         self._runner = LastingRunner(runner)
         self._do = self._runner.run
         self._stopping = StopEvent()
-        self._drain = drain
+        self._drain = Drain(runner, queue, group, drain_timeout, self.stop) if drain else None
         self._consumer = Consumption(
             scope, queue, group, self.name, kept=policy.results, letters_of=policy.dead_letters
         )
@@ -147,6 +151,11 @@ class AnyWorker:
         """The number of failed runs of the handler; their tasks are retried or buried."""
         return self._acker.failed
 
+    @property
+    def buried(self) -> int:
+        """The number of tasks of the group that were buried during a drain; 0 without `drain`."""
+        return 0 if self._drain is None else self._drain.buried
+
     def stop(self) -> None:
         """Stop after the running tasks are finished and acknowledged.
 
@@ -170,20 +179,20 @@ class AnyWorker:
         self._do(self._fetcher.prepare())
         heartbeat.start()
         try:
+            if self._drain is not None:
+                self._drain.start(self._do)
+                # What is due now belongs to the drain.
+                self._do(self._consumer.promote())
+            waits = self._drain is None
             while not self._loop.over:
-                # Checked before the turn, since a task may become due during it; held tasks first, since
-                # one that fails is held until its retry is scheduled.
-                expected = (
-                    not self._drain or bool(self._held()) or self._do(self._fetcher.expected())
-                )
-                waits = expected or self._gate.held
-                self._gate.refused = False
-                wait = self._runner.scope.intervals.fetch if waits else 0.0
+                # Before it waits, a drain checks whether anything is left.
+                wait = self._runner.scope.intervals.fetch if waits or self._held() else 0.0
                 handled = self._loop.turn(wait) if self._open(wait) else 0
-                # A paused worker does not know whether tasks are left.
-                over = not (handled or expected or self._reclaimer.unsettled)
-                if over and not self._gate.refused:
-                    break
+                if self._drain is not None:
+                    waits = not handled
+                    if waits and not self._unfinished():
+                        self._drain.ended = True
+                        break
         except BaseException:
             # A request may have been interrupted before its reply.
             self._consumer.doubtful = True
@@ -191,7 +200,19 @@ class AnyWorker:
         finally:
             self.stop()
             self._end(heartbeat)
+            if self._drain is not None:
+                self._drain.close()
+        if self._drain is not None:
+            self._drain.finish(self._do)
         return self.done
+
+    def _unfinished(self) -> bool:
+        """Return whether tasks are left, of which other workers of the group may hold some."""
+        return (
+            bool(self._held())
+            or self._reclaimer.unsettled
+            or bool(self._do(self._fetcher.expected()))
+        )
 
     def _end(self, heartbeat: Heartbeat) -> None:
         # If the server is unavailable, unsettled tasks are redelivered; an earlier error is more important.
@@ -245,9 +266,13 @@ class Worker(AnyWorker):
     `concurrency` tasks run at once: in threads, or in an event loop if the handler is asynchronous. With
     `batch` the handler gets a list of deliveries. `attempts` is the maximum number of runs, `visibility`
     the seconds without a heartbeat after which other workers reclaim the tasks, `backoff` the delay before
-    the next attempt; None selects the queue's policy. With `drain` it ends when the queue is empty, with
-    `count` after that many tasks. `prefetch` is the maximum number of tasks that it holds. A group that is
-    new starts at the queue's oldest task, with `start="tail"` after the newest; an existing one continues.
+    the next attempt; None selects the queue's policy. With `drain` it ends when the group has no task
+    queued, waiting for a retry, or held by any worker (those of a dead one until their visibility ends);
+    tasks that are not due yet, or wait for others, are left. `buried` is then the number of tasks of the
+    group that were buried meanwhile. After `drain_timeout` seconds, a drain that has not ended is stopped.
+    With `count` it ends after that many tasks. `prefetch` is the maximum number of tasks that it holds.
+    A group that is new starts at the queue's oldest task, with `start="tail"` after the newest; an existing
+    one continues.
     """
 
     def __enter__(self) -> Worker:
@@ -258,11 +283,11 @@ class Worker(AnyWorker):
 
     @stops_at_signals
     def run(self) -> int:
-        """Run until stopped (with `drain`, until the queue is empty), and return the number of tasks done.
+        """Run until stopped (with `drain`, until nothing is left), and return the number of tasks done.
 
         In the main thread, SIGTERM and SIGINT stop it as `stop` does, unless the program handles them; a
         second one ends the process at once. If the server becomes unavailable, it retries without limit;
-        raises `BackendUnavailable` if it was never reachable.
+        raises `BackendUnavailable` if it was never reachable, and `TimedOut` after the `drain_timeout`.
         """
         return self._work()
 

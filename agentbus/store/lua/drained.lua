@@ -1,0 +1,27 @@
+#!lua flags=no-writes
+-- Reports whether a group has finished all tasks of a queue but those that are not due yet or wait for others.
+-- KEYS: recorded outcomes, dependents, delayed, then the streams
+-- ARGV: group
+-- Returns: 1, or 0 if a task is undelivered, held, waits for a retry, or gets ready now
+--@include ids
+local time = redis.call('TIME')
+local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+if redis.call('ZCOUNT', KEYS[3], '-inf', now) > 0 then return 0 end
+-- A dependent may never get ready, unless an outcome is still to be processed.
+if redis.call('EXISTS', KEYS[1]) == 1 and redis.call('ZCARD', KEYS[2]) > 0 then return 0 end
+for i = 4, #KEYS do
+  if redis.call('EXISTS', KEYS[i]) == 1 then
+    local reached = nil
+    for _, flat in ipairs(redis.call('XINFO', 'GROUPS', KEYS[i])) do
+      local info = {}
+      for j = 1, #flat, 2 do info[flat[j]] = flat[j + 1] end
+      if info['name'] == ARGV[1] then
+        if info['pending'] > 0 then return 0 end
+        reached = info['last-delivered-id']
+      end
+    end
+    local last = redis.call('XREVRANGE', KEYS[i], '+', '-', 'COUNT', 1)[1]
+    if last and (not reached or newer(last[1], reached)) then return 0 end
+  end
+end
+return 1
