@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agentbus.commands import _format, _together, _values
+from agentbus.commands import _format, _together, _values, _views
 from agentbus.commands._bare import actions
 from agentbus.commands._declare import Call, Param, Verb, seconds
 from agentbus.commands._format import count
@@ -97,7 +97,10 @@ def _order_to(call: Call, subject: dict[str, str]) -> None:
 
 
 def _list(call: Call) -> None:
-    for one in call.bus.who(all=call.args.all):
+    found = call.bus.who(all=call.args.all)
+    if not found:
+        _views.must_exist(call)
+    for one in found:
         _show_agent(call.out, one)
 
 

@@ -6,7 +6,7 @@ from itertools import islice
 
 import orjson
 
-from agentbus.commands import _format, _together, _values
+from agentbus.commands import _format, _together, _values, _views
 from agentbus.commands._bare import actions
 from agentbus.commands._declare import Call, Param, Verb, whole
 from agentbus.core import names
@@ -41,9 +41,9 @@ VERB = Verb(
     Param("--match TEXT", "Only those whose error contains TEXT."),
     Param("--to QUEUE", "With replay: publish to this queue instead.", values="queue"),
     text="For the next page of 'list', use --after with the last id. A letter is replayed once: it shows"
-    " the id of the new task, and is skipped when all are replayed. Exit 5 if a named letter does not"
-    " exist. JSON: id, queue, group, task_id, priority, attempts, timestamp, error, replayed,"
-    " payload; and for show original_id, traceback, envelope; for replay id, queue, task_id; for"
+    " the id of the new task, and is skipped when all are replayed. Exit 5 if a named letter, or"
+    " for 'list' the queue, does not exist. JSON: id, queue, group, task_id, priority, attempts,"
+    " timestamp, error, replayed, payload; and for show original_id, traceback, envelope; for replay id, queue, task_id; for"
     " purge queue, group, purged.",
     examples=(
         "agentbus dlq list mail",
@@ -74,7 +74,10 @@ def run(call: Call) -> None:
     if args.action == "purge":
         _purge(call, queue)
         return
-    for one in _found(call, queue):
+    found = _found(call, queue)
+    if args.action == "list" and not args.ids:
+        found = _existing(call, queue, found)
+    for one in found:
         if args.action == "replay":
             task_id = queue.replay(one.id, group=args.group, to=args.to)
             fields = {"id": one.id, "queue": args.to or one.queue, "task_id": task_id}
@@ -105,6 +108,20 @@ def _found(call: Call, queue: Queue) -> Iterator[Letter]:
     if args.replayed:
         found = (one for one in found if one.replayed is not None)
     yield from islice(found, args.limit if args.action == "list" else None)
+
+
+def _existing(call: Call, queue: Queue, found: Iterator[Letter]) -> Iterator[Letter]:
+    """Yield letters; raise `NotFound` if there is none because the queue does not exist."""
+    first = next(found, None)
+    if first is not None:
+        yield first
+        yield from found
+        return
+    _views.must_exist(call)
+    queues = call.bus.queues()
+    # The name may be one under which several queues have their letters.
+    if all(call.args.queue not in (one, call.bus.policy(one).dead_letters) for one in queues):
+        queue.groups()
 
 
 def _purge(call: Call, queue: Queue) -> None:

@@ -224,7 +224,9 @@ def test_a_view_names_its_project(view, alone, made):
     assert re.search(r'^project +shop\b|"project": "shop"', text, re.MULTILINE)
 
 
-@pytest.mark.parametrize("view", ONE_SHOT, ids=" ".join)
+@pytest.mark.parametrize(
+    "view", [*ONE_SHOT, ["dlq", "list", "mail"], ["agent", "list"]], ids=" ".join
+)
 def test_a_view_of_a_project_that_is_not_there_is_exit_5_and_names_the_nearest(view, alone, made):
     text = alone.run(*view, "--project", "shpo")
     json_ = alone.run(*view, "--project", "shpo", "--json")
@@ -244,7 +246,11 @@ def test_a_view_on_an_empty_server_says_that_there_is_no_project(alone):
     assert "hint: the server has no project; see 'agentbus projects'" in done.stderr
 
 
-@pytest.mark.parametrize("view", [view for view in ONE_SHOT if "mail" in view], ids=" ".join)
+@pytest.mark.parametrize(
+    "view",
+    [*(view for view in ONE_SHOT if "mail" in view), ["dlq", "list", "mail"]],
+    ids=" ".join,
+)
 def test_a_view_of_a_queue_that_is_not_there_is_exit_5_and_names_the_nearest(view, alone, made):
     made.queue("post").publish(1)
 
