@@ -7,7 +7,6 @@ if TYPE_CHECKING:
     from agentbus import aio as aio
     from agentbus.admin.agents import Attendee as Attendee
     from agentbus.admin.delete import Deleted as Deleted
-    from agentbus.admin.entries import Entry as Entry
     from agentbus.admin.health.findings import Health as Health, HealthFinding as HealthFinding
     from agentbus.admin.metrics_reader import Metrics as Metrics
     from agentbus.admin.pause import Dismissal as Dismissal, Order as Order
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
     from agentbus.queues.ids import Priority as Priority
     from agentbus.queues.policy import Policy as Policy
     from agentbus.queues.retry import Backoff as Backoff, Bury as Bury, Retry as Retry
+    from agentbus.queues.state import Entry as Entry
     from agentbus.queues.task import Task as Task
     from agentbus.workers.async_worker import AsyncWorker as AsyncWorker
     from agentbus.workers.metrics import Durations as Durations
@@ -66,7 +66,7 @@ _HOMES = {
     "Deleted": "admin.delete",
     **dict.fromkeys(("Dismissal", "Order"), "admin.pause"),
     "Durations": "workers.metrics",
-    "Entry": "admin.entries",
+    "Entry": "queues.state",
     **dict.fromkeys(("Group", "QueueStats", "StreamInfo"), "admin.stats"),
     **dict.fromkeys(("Health", "HealthFinding"), "admin.health.findings"),
     "Metrics": "admin.metrics_reader",
@@ -87,7 +87,8 @@ _HOMES = {
             ),
             *("InvalidPayload", "NoteExists", "NotFound", "NotHolder", "OutcomeUnknown"),
             *("QueueFull", "Refused", "ReplayTooOld", "StaleDelivery", "StaleLease"),
-            *("TaskBuried", "TaskFailed", "TimedOut", "Unhealthy", "UnknownBackend", "UsageError"),
+            *("TaskBuried", "TaskCancelled", "TaskFailed", "TimedOut", "Unhealthy"),
+            *("UnknownBackend", "UsageError"),
         ),
         "core.errors",
     ),

@@ -308,7 +308,7 @@ GROUPS = {
     "Flags": ("announce", "await", "satisfy", "fail", "release", "hold"),
     "Work": (
         *("publish", "work", "result", "route", "ask", "dlq", "pause", "halt", "resume", "agent"),
-        *("bus", "metrics", "rerun", "tidy"),
+        *("bus", "metrics", "rerun", "tidy", "task"),
     ),
     "Pipeline": ("archive", "replay", "report", "spark"),
     "Events": ("events", "outbox", "consume", "supervise", "quarantine"),

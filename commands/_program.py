@@ -31,6 +31,7 @@ _LAST_WORDS = 5.0
 # How often a run checks whether its worker is stopping, in seconds.
 _GLANCE = 0.5
 _PIECE = 65536
+_CANCELLED = "the task was cancelled"
 _FIELDS = ("queue", "group", "attempt", "priority")
 # A program that handles a task does not need the secret that signs webhooks, and is part of the task's
 # trace, not of that in which its worker was started.
@@ -110,10 +111,10 @@ class Program:
         with _ProgramRun(
             process, orjson.dumps(delivery.payload) + b"\n", self._limit, self.pass_on
         ) as run:
-            ended = self._watch(run)
+            ended = self._watch(run, delivery)
         return self._judge(delivery, process.returncode, run, ended)
 
-    def _watch(self, run: _ProgramRun) -> str | None:
+    def _watch(self, run: _ProgramRun, delivery: Delivery) -> str | None:
         """Wait for a run to end; return why it was killed, or None."""
         over = None if self._timeout is None else time.monotonic() + self._timeout
         why: str | None = None
@@ -125,11 +126,14 @@ class Program:
                 if now >= kill_at:
                     run.signal(signal.SIGKILL)
                 wait = max(0.001, min(wait, kill_at - now))
-            elif (over is not None and now >= over) or (
-                self._until is not None and now >= self._until
+            elif (
+                (over is not None and now >= over)
+                or (self._until is not None and now >= self._until)
+                or delivery.cancelled
             ):
                 late = over is not None and now >= over
                 why = f"took longer than {self._timeout:g} s" if late else "its worker stops"
+                why = _CANCELLED if delivery.cancelled else why
                 kill_at, wait = now + _LAST_WORDS, 0.0
                 run.signal(signal.SIGTERM)
             elif over is not None:

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from typing import TypeVar
 
-    from agentbus.admin.entries import Entry
     from agentbus.admin.stats import Group, QueueStats, StreamInfo
+    from agentbus.queues.state import Entry
 
     T = TypeVar("T")
 
@@ -46,7 +46,8 @@ VERB = Verb(
     Param("--force", "With delete: also with a live worker or undone tasks (else exit 4)."),
     text="Exit 5 if there is no such queue or project. JSON: project, and for list key, kind, queue,"
     " group, priority, length, first_id, last_id, oldest, newest; for inspect task_id, timestamp,"
-    " queue, group, priority, state, holder, idle, deliveries, attempts, payload, envelope, error;"
+    " queue, group, priority, state, holder, idle, deliveries, attempts, payload, envelope, error,"
+    " due;"
     " for groups queue, group, backlog, exact, by_priority, oldest, pending, oldest_pending,"
     " retrying, lag, dead, last_ids, consumers; for stats queue, group, backlog, exact, by_priority,"
     " oldest, pending, oldest_pending, retrying, lag, delayed, dependent, dead, consumers, rate,"
@@ -241,11 +242,14 @@ def _inspect(call: Call) -> None:
     for one in found:
         fields = _views.named(call) | {"task_id": one.id, **_values.fields(one)}
         fields["timestamp"] = rfc3339(one.published, milliseconds=True)
+        fields["due"] = None if one.due is None else rfc3339(one.due, milliseconds=True)
         out.record(_values.with_old(fields, id="task_id", published="timestamp"), _line(one))
 
 
 def _line(one: Entry) -> str:
     text = f"{one.id} {one.state}"
+    if one.due is not None:
+        text += f" until {rfc3339(one.due)}"
     if one.holder is not None and one.idle is not None:
         text += f" by {one.holder} for {_format.age(one.idle)}"
     if one.attempts is not None:

@@ -43,8 +43,8 @@ VERB = Verb(
     text="For the next page of 'list', use --after with the last id. A letter is replayed once: it shows"
     " the id of the new task, and is skipped when all are replayed. Exit 5 if a named letter, or"
     " for 'list' the queue, does not exist. JSON: id, queue, group, task_id, priority, attempts,"
-    " timestamp, error, replayed, payload; and for show original_id, traceback, envelope; for replay id, queue, task_id; for"
-    " purge queue, group, purged.",
+    " timestamp, error, replayed, payload; and for show original_id, traceback, envelope; for replay"
+    " id, queue, task_id; for purge queue, group, purged.",
     examples=(
         "agentbus dlq list mail",
         "agentbus dlq show mail 1763622000123-0",

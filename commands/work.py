@@ -108,7 +108,7 @@ VERB = Verb(
     " once. Any other exit: the task is retried with growing delays, and buried after the last"
     " attempt, with the end of stderr. Ctrl-C and SIGTERM: finish the running tasks, then stop; a"
     " second time: stop now. Prints a line for each run. JSON: task_id, attempt, outcome (done,"
-    " failed, buried, stale), error, took_ms.",
+    " failed, buried, cancelled, stale), error, took_ms.",
     examples=(
         "agentbus work mail -- ./send-mail.sh",
         "agentbus work thumbnails --concurrency 4 --timeout 60 -- python resize.py",
@@ -215,6 +215,9 @@ class _Handling:
                     self._backoff.after(delivery.attempt) if error.after is None else error.after
                 )
                 last = time.time() + error.after >= delivery.expires_at
+            if delivery.cancelled:
+                self._told(delivery, "cancelled", began, str(error))
+                raise
             buried = isinstance(error, ProgramRefused) or last
             self._told(delivery, "buried" if buried else "failed", began, str(error))
             if isinstance(error, ProgramStopped) and not buried:

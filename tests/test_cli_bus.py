@@ -159,8 +159,8 @@ def test_inspect_prints_each_entry_with_what_became_of_it(shell, filled, project
 
     assert named == f"project {project}"
     assert lines[0] == f"{filled[0]} done: 0"
-    assert lines[1] == f"{filled[1]} retrying, attempts 1: 1"
-    assert lines[2] == f"{filled[2]} done: 2"
+    assert re.fullmatch(rf"{filled[1]} retrying until \S+Z, attempts 1: 1", lines[1])
+    assert lines[2] == f"{filled[2]} buried: 2"
     assert lines[3].startswith(f"{filled[3]} pending by ")
     assert lines[4] == f"{filled[4]} waiting: 4"
     for words, shown in (

@@ -24,6 +24,7 @@ IN_THE_LIBRARY = {
     "publish": ["queue", "policy"],
     "ask": ["ask", "answer"],
     "result": ["result"],
+    "task": ["task", "cancel"],
     "metrics": ["metrics", "samples"],
     "dlq": ["queue"],
     "work": ["subscribe"],
@@ -193,5 +194,5 @@ def test_every_error_has_its_exit_code():
         **dict.fromkeys(["NotFound"], 5),
         "Unhealthy": 6,
         "OutcomeUnknown": 7,
-        **dict.fromkeys(["FlagFailed", "TaskFailed", "TaskBuried"], 8),
+        **dict.fromkeys(["FlagFailed", "TaskFailed", "TaskBuried", "TaskCancelled"], 8),
     }

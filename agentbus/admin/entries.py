@@ -1,61 +1,38 @@
-"""`Queue.inspect`: decoded stream entries with their state in a group."""
+"""`Queue.inspect`: the tasks of a queue with their state in a group."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from agentbus.admin.metrics_reader import server_time
-from agentbus.core import envelope, names
+from agentbus.core import names
 from agentbus.core.errors import UsageError
-from agentbus.core.record import Record
-from agentbus.core.stream import id_time, is_number, position, text
+from agentbus.core.stream import id_time, position, text
 from agentbus.core.timespec import since, stream_id
-from agentbus.queues.ids import PRIORITIES, missing, split, task_id
-from agentbus.queues.settle import ASIDE
+from agentbus.queues import state
+from agentbus.queues.ids import PRIORITIES, missing, split
+from agentbus.queues.policy import DEFAULTS
+from agentbus.queues.state import Entry
 from agentbus.store.steps import Batch
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
+    from agentbus.queues.policy import Policies
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Op
 
 _MOST = 10_000
 
 
-class Entry(Record):
-    """An entry of a queue, with its state in a group; times are in seconds.
-
-    `state` is `waiting` (not delivered), `pending` (held by `holder`, without a heartbeat for `idle`
-    seconds), `retrying` (waiting for its next attempt), or `done`. `deliveries` counts the deliveries of a
-    pending entry, `attempts` the counted runs. `error` says why a malformed entry cannot be decoded.
-    """
-
-    id: str
-    queue: str
-    group: str
-    priority: str
-    published: float
-    state: str
-    holder: str | None
-    idle: float | None
-    deliveries: int | None
-    attempts: int | None
-    payload: Any
-    envelope: Mapping[str, Any]
-    error: str | None
-
-
 def inspect(
     scope: Scope,
     queue: str,
     group: str = "default",
-    *,
     last: int | None = None,
     start: str | None = None,
     limit: int = 20,
+    policies: Policies = DEFAULTS,
 ) -> Op[list[Entry]]:
-    """Return entries of a queue in the order of their ids. Raises `NotFound`, `UsageError`.
+    """Return tasks of a queue, oldest first, also those not ready. Raises `NotFound`, `UsageError`.
 
     Returns the oldest `limit`; with `start`, from that id or time on; with `last`, that many of the newest.
     """
@@ -83,76 +60,23 @@ def inspect(
         for entry in page
     )
     chosen = found[:count] if last is None else found[max(0, len(found) - count) :]
-    if not chosen:
+    kept = yield from state.kept(scope, queue, group, _MOST)
+    if first != "-":
+        kept = [one for one in kept if one.published >= id_time(first)]
+    if not chosen and not kept:
         (there,) = yield Batch([("EXISTS", *keys.values())])
         if not there:
             raise (yield from missing(scope, queue))
     entries: list[Entry] = []
+    letters_of = policies.letters_of(queue)
     for priority in PRIORITIES:
         mine = [entry for _, of, entry in chosen if of == priority]
         if mine:
-            entries += yield from _states(scope, queue, group, priority, mine)
-    return sorted(entries, key=lambda one: (position(one.id.partition("@")[0]), one.priority))
-
-
-def _states(
-    scope: Scope, queue: str, group: str, priority: str, found: list[Any]
-) -> Op[list[Entry]]:
-    """Return entries of one stream with their state in the group."""
-    key = scope.keys.queue(queue, priority)
-    ids = [text(entry[0]) for entry in found]
-    held, attempts, about = yield Batch(
-        [
-            ("XPENDING", key, group, ids[0], ids[-1], len(ids)),
-            ("HMGET", scope.keys.attempts(queue, group, priority), *ids),
-            ("XINFO", "GROUPS", key),
-        ]
-    )
-    # Without the group, every entry is waiting.
-    pending: dict[str, Any] = {}
-    if isinstance(held, list):
-        pending = {text(one[0]): one for one in held}
-    counted = attempts if isinstance(attempts, list) else [None] * len(ids)
-    delivered = "0-0"
-    for flat in about if isinstance(about, list) else ():
-        named = {text(flat[i]): flat[i + 1] for i in range(0, len(flat), 2)}
-        if text(named["name"]) == group:
-            delivered = text(named["last-delivered-id"])
-    entries = []
-    for entry_id, (_, flat), attempt in zip(ids, found, counted, strict=True):
-        payload, meta, error = _decoded(flat)
-        one = pending.get(entry_id, (b"", b"", None, None))
-        if entry_id in pending:
-            state = "retrying" if text(one[1]) == ASIDE else "pending"
-        else:
-            state = "done" if position(entry_id) <= position(delivered) else "waiting"
-        number = text(attempt or b"").partition(" ")[0]
-        entries.append(
-            Entry(
-                task_id(entry_id, queue, priority),
-                queue,
-                group,
-                priority,
-                id_time(entry_id),
-                state,
-                text(one[1]) if state == "pending" else None,
-                one[2] / 1000 if state == "pending" else None,
-                one[3],
-                int(number) if is_number(number) else None,
-                payload,
-                meta,
-                error,
-            )
-        )
-    return entries
-
-
-def _decoded(flat: Any) -> tuple[Any, dict[str, Any], str | None]:
-    try:
-        payload, meta = envelope.decode(flat or [])
-    except (ValueError, UnicodeDecodeError) as error:
-        return None, {}, str(error)
-    return payload, meta, None
+            entries += yield from state.entries(scope, queue, group, priority, mine, letters_of)
+    entries.sort(key=lambda one: (position(one.id.partition("@")[0]), one.priority))
+    # Tasks that are not ready have no place in a stream yet: they are ordered by their publication.
+    entries = sorted([*entries, *kept], key=lambda one: one.published)
+    return entries[:count] if last is None else entries[max(0, len(entries) - count) :]
 
 
 def _from(start: str, now: float) -> str:

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from typing import ClassVar, Unpack
 
     from agentbus.admin.delete import Deleted
-    from agentbus.admin.entries import Entry
     from agentbus.admin.pause import Order
     from agentbus.admin.stats import Group
     from agentbus.core.envelope import Envelope
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from agentbus.queues.delivery import AsyncDelivery, Delivery
     from agentbus.queues.publish import BatchOptions
     from agentbus.queues.rerun import Replayed
+    from agentbus.queues.state import Entry
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Op
     from agentbus.store.verb import PerBus
@@ -310,14 +310,16 @@ class Queue(OnBus[BusT_co]):
         start: str | None = None,
         limit: int = 20,
     ) -> Op[list[Entry]]:
-        """Return decoded stream entries, each with its state in a group.
+        """Return tasks of this queue, oldest first, each with its state in a group.
 
-        Returns the oldest `limit` entries; with `start` (a task id, an RFC 3339 time, or `30m` ago) those
-        from there on; with `last` the newest ones. Raises `NotFound`, `UsageError`.
+        Tasks that are delayed, or wait for others, are among them. Returns the oldest `limit`; with `start`
+        (a task id, an RFC 3339 time, or `30m` ago) those from there on; with `last` the newest ones. Raises
+        `NotFound`, `UsageError`.
         """
         from agentbus.admin import entries
 
-        return entries.inspect(self._scope, self.name, group, last=last, start=start, limit=limit)
+        policies = self._bus.runner.policies
+        return entries.inspect(self._scope, self.name, group, last, start, limit, policies)
 
     @verb
     def delete(self, group: str | None = None, *, force: bool = False) -> Op[Deleted]:

@@ -1,4 +1,4 @@
-"""The queue verbs of a bus: `queue`, `policy`, `ask`, `answer`, `result`, `tidy`."""
+"""The queue verbs of a bus: `queue`, `policy`, `ask`, `answer`, `result`, `task`, `cancel`, `tidy`."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ if TYPE_CHECKING:
     from agentbus.core.envelope import Envelope
     from agentbus.core.settings import Settings
     from agentbus.queues.ask import Answer
+    from agentbus.queues.cancel import Cancelled
     from agentbus.queues.janitor import Tidied
     from agentbus.queues.policy import Policy
     from agentbus.queues.runner import AsyncRunner, Runner
+    from agentbus.queues.task_state import TaskState
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Op
 
@@ -98,6 +100,30 @@ class QueueVerbs:
 
         op = results.result(self.scope, task_id, wait, group, self.runner.policies)
         return Patient(op, wait or 0.0)
+
+    @verb
+    def task(self, task_id: str, *, group: str | None = None) -> Op[TaskState]:
+        """Return the state of a task: its attempts, errors and workers, and the tasks that it depends on.
+
+        `group` selects the consumer group: by default `default`, or the only group that there is. Raises
+        `NotFound` for a task that is unknown, or ended and is no longer recorded.
+        """
+        from agentbus.queues import task_state
+
+        return task_state.task(self.scope, task_id, group, self.runner.policies)
+
+    @verb
+    def cancel(self, task_id: str) -> Op[Cancelled]:
+        """Cancel a task: no attempt begins any more, and the tasks that wait for it are buried.
+
+        A worker that holds it is asked to stop it: it ends a program, interrupts a coroutine, and sets
+        `Delivery.cancelled` for a function; a run that ends successfully all the same is done. A second
+        call changes nothing. `result` and `ask` raise `TaskCancelled`. Raises `NotFound`, and `Refused` for
+        a task that has ended.
+        """
+        from agentbus.queues import cancel
+
+        return cancel.cancel(self.scope, task_id, self.runner.policies)
 
     @verb
     def tidy(self, queue: str | None = None, *, dry_run: bool = False) -> Op[list[Tidied]]:

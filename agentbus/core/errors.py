@@ -115,6 +115,10 @@ class TaskBuried(NotFound):
     exit_code = 8
 
 
+class TaskCancelled(TaskFailed, TaskBuried):
+    """Raised when a task has no result and never will: it was cancelled."""
+
+
 class FlagFailed(AgentBusError):
     """Raised when an awaited flag failed.
 

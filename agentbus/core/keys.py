@@ -151,6 +151,14 @@ class Keys:
         """`<P>:attempts:<queue>:<group>:<priority>`, hash: entry id → attempts started."""
         return f"{self.project}:attempts:{escape(queue)}:{escape(group)}:{priority}"
 
+    def cancelled(self, queue: str) -> str:
+        """`<P>:attempts:<queue>:cancelled`, hash: task → by whom and when; with a group → its holder."""
+        return f"{self.project}:attempts:{escape(queue)}:cancelled"
+
+    def runs(self, task_id: str, group: str) -> str:
+        """`<P>:attempts:<task id>:<group>:runs`, hash: number → run of a task that failed once, as JSON."""
+        return f"{self.project}:attempts:{escape(task_id)}:{escape(group)}:runs"
+
     def order(self, queue: str, priority: str) -> str:
         """`<P>:order:<queue>:<priority>`, zset: ordering key and entry id, of equal scores."""
         return f"{self.project}:order:{escape(queue)}:{priority}"

@@ -14,6 +14,7 @@ from agentbus.core.record import Record
 from agentbus.core.stream import position, text
 from agentbus.queues import publish
 from agentbus.queues.notify import PRIVATE
+from agentbus.queues.results import cancelled
 from agentbus.queues.task import Task
 from agentbus.store.steps import Command, Pause, Wait
 
@@ -146,6 +147,8 @@ def ask(
         inbox.leave(asker)
     yield from inbox.tidy()
     answer = orjson.loads(found)
+    if answer.get("cancelled"):
+        raise cancelled(task_id, answer["error"])
     if not answer["ok"]:
         raise TaskFailed(
             f"the task {task_id!r} failed: {answer['error']}",

@@ -35,6 +35,11 @@ class Taken:
         self.uncounted = None if attempt else 1
 
     @property
+    def place(self) -> tuple[str, bytes]:
+        """Its stream and its entry there, which identify it within its queue."""
+        return self.priority, self.entry_id
+
+    @property
     def redelivered(self) -> bool:
         """Whether it was delivered before; then its attempts are counted."""
         return self.uncounted is not None

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from agentbus.store.scope import Once
-    from agentbus.store.steps import Op
+    from agentbus.store.steps import Arg, Op
 
     # Ids of tasks by priority.
     Done = Mapping[str, Sequence[bytes]]
@@ -89,9 +89,9 @@ class Consumption(Ending):
         """
         once = self.scope.once()
         first = self._turn(once, done, took, 0, 0, holds)
-        step = Take(list(self.streams.values()), self.group, self.consumer, count, 0.0, first)
+        step = self._take(count, 0.0, first)
         step.meanwhile = meanwhile
-        (stale, _, missing, awaited), reply = yield step
+        (stale, _, missing, awaited), reply, marked = yield step
         self.scope.settled(once, step)
         if isinstance(reply, ServerReply):
             self.missing = True
@@ -101,6 +101,8 @@ class Consumption(Ending):
         self.doubtful = self.doubtful or step.sendings > 1
         if awaited:
             yield from passed_on(self.scope)
+        if marked:
+            taken = yield from self._without_cancelled(taken)
         return stale, taken
 
     def _turn(
@@ -122,9 +124,24 @@ class Consumption(Ending):
             argv += done.get(priority, ())
         keys = (
             *(self.stats, once.key if once else self.stats),
-            *(self.awaited, self.scope.keys.settled, *self.streams.values()),
+            *(self.awaited, self.scope.keys.settled, self.cancelled, *self.streams.values()),
         )
         return Script("turn", keys, argv, writes=True)
+
+    def _take(self, count: int, seconds: float, first: Script | None = None) -> Take:
+        streams = list(self.streams.values())
+        return Take(streams, self.group, self.consumer, count, seconds, self.cancelled, first)
+
+    def _without_cancelled(self, taken: list[Taken]) -> Op[list[Taken]]:
+        """Acknowledge the tasks that were cancelled before they were taken, and return the others."""
+        gone: set[tuple[str, bytes]] = set()
+        for priority, stream in self.streams.items():
+            ids = [task.entry_id for task in taken if task.priority == priority]
+            if ids:
+                words: tuple[Arg, ...] = (self.group, suffix(self.queue, priority), *ids)
+                found = yield Script("skip", (stream, self.cancelled), words, writes=True)
+                gone.update((priority, entry_id) for entry_id in found)
+        return [task for task in taken if (task.priority, task.entry_id) not in gone]
 
     def _of_streams(self, reply: Sequence[Any]) -> list[Taken]:
         priorities = {stream.encode(): priority for priority, stream in self.streams.items()}
@@ -136,11 +153,11 @@ class Consumption(Ending):
 
     def take(self, count: int, seconds: float) -> Op[list[Taken]]:
         """Take new tasks, at most `count` of each priority, waiting at most `seconds` for the first."""
-        step = Take(list(self.streams.values()), self.group, self.consumer, count, seconds)
-        reply = yield step
-        taken = self._of_streams(reply)
+        step = self._take(count, seconds)
+        reply, marked = yield step
+        taken = self._of_streams(reply or ())
         self.doubtful = self.doubtful or step.sendings > 1
-        return taken
+        return (yield from self._without_cancelled(taken)) if marked else taken
 
     def own(self, priority: str, known: Sequence[bytes], count: int = 1000) -> Op[list[Taken]]:
         """Return the tasks of a stream that this consumer holds, without the `known` ones."""
@@ -224,7 +241,10 @@ class Consumption(Ending):
         self.doubtful = self.doubtful or step.sendings > 1
         if reply[2]:
             yield from passed_on(self.scope)
-        return text(reply[0]), self.decoded(reply[1], priority, 0), int(reply[2])
+        tasks = self.decoded(reply[1], priority, 0)
+        for task, holder in zip(tasks, reply[3], strict=True):
+            self.lost_by[task.place] = text(holder)
+        return text(reply[0]), tasks, int(reply[2])
 
     def heartbeat(self, priority: str, ids: Sequence[bytes]) -> Op[list[bytes]]:
         """Send a heartbeat for tasks, ids ascending; returns those that this consumer has lost."""

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 # Letters read or purged at once: each may have a traceback and a large payload.
 _PAGE = 200
+# Letters among which the burial of an old task is searched for.
+_LOOKED_AT = 2_000
 # How much of a stream one step rewrites to remove letters from its middle.
 _REWRITTEN, _REWRITTEN_BYTES = 1000, 4 * 1024 * 1024
 
@@ -172,6 +174,16 @@ class DeadLetters:
         """Return the id of the newest dead letter, `0-0` if there is none."""
         found = yield Command("XREVRANGE", self._letters, "+", "-", "COUNT", 1)
         return text(found[0][0]) if found else "0-0"
+
+    def originals(self, start: str) -> Op[set[str]]:
+        """Return the entries of tasks that were buried from the id `start` on, by at most 2,000 letters."""
+        found: set[str] = set()
+        at, seen = start, 0
+        while at and seen < _LOOKED_AT:
+            page, at = yield from self._page(at, "+")
+            seen += _PAGE
+            found.update(one.original_id for one in page if one.original_id)
+        return found
 
     def number_after(self, letter_id: str) -> Op[int]:
         """Return how many dead letters came after the one with this id; purged ones do not count."""

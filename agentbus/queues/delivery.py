@@ -83,6 +83,11 @@ class AnyDelivery:
         return self._taken.expired(self._consumer.scope.now())
 
     @property
+    def cancelled(self) -> bool:
+        """Whether this worker was asked to stop the task; always false for a program that fetches."""
+        return self._taken.place in self._consumer.stopping
+
+    @property
     def task(self) -> Task:
         """The whole envelope, ready to be published again."""
         from agentbus.queues.task import Task
@@ -130,7 +135,8 @@ class Delivery(AnyDelivery, Blocking):
 
     `ack`, `retry` and `bury` have no effect on a task that another consumer has reclaimed. The fields of
     the envelope are attributes: `correlation_id`, `reply_to`, `headers` and so on, as in `Task`; None if
-    not set. `expires_at` is the unix time from which no attempt begins any more.
+    not set. `expires_at` is the unix time from which no attempt begins any more. Once the task is
+    `cancelled`, a long handler should end: with an error it counts as cancelled, else as done.
     """
 
     __slots__ = ()

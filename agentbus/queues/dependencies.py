@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from agentbus.core import names
 from agentbus.core.errors import NotFound, Refused, UsageError
 from agentbus.core.stream import position, text
-from agentbus.queues import publish as publishing
+from agentbus.queues import attempts, publish as publishing
 from agentbus.queues.dependents import DONE, follow, groups
 from agentbus.queues.ids import BOUND, DEDUP_WINDOW, PRIORITIES, RESULT_KEPT, suffix
 from agentbus.queues.results import Address
@@ -36,6 +36,7 @@ class _Dependency(Address):
         return (
             *(keys.queue(queue, self.priority), keys.result(self.id, group)),
             *(keys.delayed(queue), keys.stats(queue), keys.awaited(queue), keys.after(queue)),
+            keys.cancelled(queue),
         )
 
     def delays(self, scope: Scope) -> tuple[str, str]:
@@ -133,10 +134,11 @@ def _ended(
 ) -> Generator[Step, Any, str | None]:
     """Return a task's outcome for a group; None if it is unfinished, or unknown."""
     other = _Dependency(task_id)
-    reply = yield Script(
-        "fate", other.keys(scope, group)[:4], (other.entry, task_id, other.number, group)
-    )
+    keys = other.keys(scope, group)
+    reply = yield Script("fate", (*keys[:4], keys[6]), (other.entry, task_id, other.number, group))
     fate = text(reply[0])
+    if fate == "cancelled":
+        return f"!{attempts.cancelled_by(text(reply[1]))}"
     if fate == "kept":
         kept = text(reply[1])
         return f"!{kept.partition(' ')[2]}" if kept.startswith("!") else DONE
@@ -201,6 +203,15 @@ def _find(scope: Scope, other: _Dependency, group: str) -> Generator[Step, Any, 
     return kept is not None
 
 
+def entry_of(
+    scope: Scope, task_id: str, group: str
+) -> Generator[Step, Any, tuple[str, str] | None]:
+    """Return the entry that a delayed task got when it fell due, and its priority, if it is unfinished."""
+    other = _Dependency(task_id)
+    yield from _find(scope, other, group)
+    return (other.entry, other.priority) if other.entry else None
+
+
 def _oldest_open(stream: str, group: str) -> Generator[Step, Any, str]:
     """Return the first entry that the group may not have done; '' without a stream."""
     groups, pending = yield Batch([("XINFO", "GROUPS", stream), ("XPENDING", stream, group)])
@@ -222,6 +233,11 @@ def _id_in(flat: Sequence[bytes] | None) -> bytes | None:
 
 def _refusal(other: _Dependency, reply: Sequence[Any]) -> NotFound | Refused:
     task_id = other.id
+    if reply[0] == b"buried" and attempts.is_cancelled(why := text(reply[2])):
+        return Refused(
+            f"the task cannot wait for {task_id!r}: {why}",
+            hint="publish that one again, and wait for the new task",
+        )
     if reply[0] == b"buried":
         return Refused(
             f"the task cannot wait for {task_id!r}, which was buried: {text(reply[2])}",

@@ -11,6 +11,7 @@ from agentbus.core.clock import rfc3339
 from agentbus.core.errors import AgentBusError
 from agentbus.core.names import unescape
 from agentbus.core.stream import text
+from agentbus.queues.attempts import is_cancelled
 from agentbus.queues.ids import PRIORITIES, groups_of
 from agentbus.queues.notify import notifications
 from agentbus.store.steps import Batch, Command, Script, ServerReply
@@ -106,7 +107,10 @@ def _free(scope: Scope, fields: Sequence[str]) -> Op[None]:
 def _bury(scope: Scope, field: str, verdict: str) -> Op[None]:
     """Bury the dependents of a buried task, for a group or for all."""
     task_id = field.partition("\n")[0]
-    why = f"it waited for {task_id}, which was buried: {verdict[1:]}"[:_LONGEST_REASON]
+    what = f"was buried: {verdict[1:]}"
+    if is_cancelled(verdict[1:]):
+        what = verdict[1:].removeprefix("it ")
+    why = f"it waited for {task_id}, which {what}"[:_LONGEST_REASON]
     # In a chain, each task names the one before it and the first failure.
     onwards = verdict if verdict.startswith("~") else f"~{why}"
     span = _span(field)

@@ -11,11 +11,11 @@ from agentbus.core.stream import position, text
 from agentbus.core.timespec import stream_id
 from agentbus.queues import dependencies, dependents
 from agentbus.queues.dead_letters import DeadLetters
-from agentbus.queues.ids import PRIORITIES, groups_of, missing
+from agentbus.queues.ids import PRIORITIES, groups_of, missing, split
 from agentbus.queues.policy import DEFAULTS
 from agentbus.queues.settle import ASIDE
 from agentbus.store.scan import queues
-from agentbus.store.steps import Command, Script
+from agentbus.store.steps import Batch, Command, Script
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -196,6 +196,8 @@ class _Tidying:
                         "zset": scope.keys.retries(queue, group, priority),
                     }
                     forgotten += yield from self._forget(stream, records, group)
+        if self._leftovers:
+            forgotten += yield from self._cancelled(queue)
         for name, group in sorted(boxes - self._boxes):
             forgotten += yield from self._letters(name, group)
         self._boxes |= boxes
@@ -204,6 +206,30 @@ class _Tidying:
             if not streams:
                 yield _unregister(scope, queue)
         return Tidied(queue, trimmed, consumers, forgotten)
+
+    def _cancelled(self, queue: str) -> Number:
+        """Delete the marks of cancelled tasks whose entries were trimmed."""
+        keys, cursor, total = self._scope.keys, "0", 0
+        while True:
+            onwards, flat = yield Command(
+                "HSCAN", keys.cancelled(queue), cursor, "COUNT", _LOOKED_AT
+            )
+            marks = [text(field) for field in flat[::2]]
+            if marks:
+                ids = [split(mark.partition("\n")[0]) for mark in marks]
+                entries = yield Batch(
+                    [
+                        ("XRANGE", keys.queue(queue, priority), entry, entry)
+                        for entry, _, priority in ids
+                    ]
+                )
+                gone = [mark for mark, found in zip(marks, entries, strict=True) if found == []]
+                total += len(gone)
+                if gone and not self._dry_run:
+                    yield Command("HDEL", keys.cancelled(queue), *gone)
+            cursor = text(onwards)
+            if cursor == "0":
+                return total
 
     def _trim(self, queue: str, priority: str) -> Number:
         keys = self._scope.keys.queue(queue, priority), self._scope.keys.readers(queue, priority)

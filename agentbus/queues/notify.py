@@ -76,8 +76,9 @@ def notifications(
     *,
     result: bytes = b"",
     error: str | None = None,
+    cancelled: bool = False,
 ) -> Notifications:
-    """Return the entries to append for a task that is done with a result, or buried with an error."""
+    """Return the entries to append for a task that is done with a result, or not done, with an error."""
     found = Notifications()
     reply_to, webhook = meta.get("reply_to"), meta.get("webhook")
     notify = meta.get("notify") is True
@@ -89,7 +90,7 @@ def notifications(
         about = {"task_id": task_id, "queue": queue, "group": group}
         head = orjson.dumps({"ok": error is None, **about})[:-1]
         tail = b',"result":' + (result or b"null") if error is None else _error(error)
-        body = head + tail + b"}"
+        body = head + tail + (b',"cancelled":true}' if cancelled else b"}")
         rest, by = _rest(scope, task_id, meta), envelope.by(scope.agent)
         if isinstance(reply_to, str) and reply_to.startswith(PRIVATE):
             caller = names.name("caller", reply_to.removeprefix(PRIVATE))

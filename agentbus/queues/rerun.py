@@ -69,13 +69,13 @@ def replay_from(
         keys = (
             *(scope.keys.queue(queue, priority), scope.keys.retries(queue, group, priority)),
             *(scope.keys.attempts(queue, group, priority), scope.keys.stats(queue)),
-            scope.keys.bell(queue),
+            *(scope.keys.bell(queue), scope.keys.cancelled(queue)),
         )
         at, due = first, "0"
         while left and at and position(at.lstrip("(")) <= last:
             argv = (
                 *(group, at, f"{last[0]}-{last[1]}", _SLICE, min(left, _SLICE), ASIDE, due),
-                "1" if dry_run else "0",
+                *("1" if dry_run else "0", task_id("", queue, priority)),
             )
             at, number, oldest, newest, busy, due = yield Script(
                 "redeliver", keys, argv, writes=not dry_run

@@ -7,8 +7,16 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from agentbus.core import names
-from agentbus.core.errors import InvalidName, NotFound, TaskBuried, TimedOut, UsageError
+from agentbus.core.errors import (
+    InvalidName,
+    NotFound,
+    TaskBuried,
+    TaskCancelled,
+    TimedOut,
+    UsageError,
+)
 from agentbus.core.stream import id_time, text
+from agentbus.queues import attempts
 from agentbus.queues.ids import PRIORITIES, ROUTER, split, task_id as shown
 from agentbus.queues.policy import DEFAULTS
 from agentbus.store.steps import Command, Pause, Script
@@ -57,7 +65,7 @@ def result(
     """Return a task's result, None if its handler returned nothing; wait at most `wait` seconds.
 
     `group` is needed only if the queue has several groups, and none is `default`. Raises `TaskBuried`,
-    `NotFound`, `TimedOut`, and `UsageError` for an invalid id.
+    `TaskCancelled`, `NotFound`, `TimedOut`, and `UsageError` for an invalid id.
     """
     task = Address(task_id)
     if group is not None:
@@ -70,6 +78,8 @@ def result(
         fate = "kept"
         if kept is None:
             fate, kept, group = yield from _fate(scope, task, group)
+        if fate == "cancelled":
+            raise cancelled(task.id, attempts.cancelled_by(text(kept)))
         if fate == "kept":
             lie_at = policies.letters_of(task.queue)
             return (yield from _read(scope, task, kept, group or "default", lie_at))
@@ -101,7 +111,7 @@ def _fate(scope: Scope, task: Address, group: str | None) -> Op[tuple[str, Any, 
             (
                 keys.queue(task.queue, task.priority),
                 keys.result(task.id, group or "default"),
-                *(keys.delayed(task.queue), keys.stats(task.queue)),
+                *(keys.delayed(task.queue), keys.stats(task.queue), keys.cancelled(task.queue)),
             ),
             (task.entry, task.id, task.number, group or ""),
         )
@@ -124,13 +134,16 @@ def _fate(scope: Scope, task: Address, group: str | None) -> Op[tuple[str, Any, 
             kept = yield Command("GET", keys.result(task.id, ROUTER))
             if kept is not None:
                 return "kept", kept, ROUTER
-        return fate, reply[1] if fate == "kept" else None, group
+        return fate, reply[1] if fate in ("kept", "cancelled") else None, group
 
 
 def _read(scope: Scope, task: Address, kept: bytes, group: str, letters_of: str) -> Op[Any]:
-    if not kept.startswith(b"!"):
+    buried = attempts.burial(kept)
+    if buried is None:
         return orjson.loads(kept)
-    letter, _, error = text(kept[1:]).partition(" ")
+    letter, error = buried
+    if not letter:
+        raise cancelled(task.id, error)
     letter, _, elsewhere = letter.partition("@")
     queue = names.unescape(elsewhere.replace("%20", " ")) or task.queue
     if elsewhere and letters_of == task.queue:
@@ -146,6 +159,11 @@ def _read(scope: Scope, task: Address, kept: bytes, group: str, letters_of: str)
         hint=f"see bus.queue({queue!r}).letter({letter!r}, group={group!r})",
         shell_hint=f"see 'agentbus dlq show {names.shell_word(queue)} {letter}{whose}'",
     )
+
+
+def cancelled(task_id: str, why: str) -> TaskCancelled:
+    """Return the error about a cancelled task."""
+    return TaskCancelled(f"the task {task_id!r} has no result: {why}", hint="publish it again")
 
 
 def _kept(seconds: float) -> str:

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, TypeVar
 from agentbus.core import envelope, names
 from agentbus.core.clock import rfc3339
 from agentbus.core.stream import text
+from agentbus.queues import attempts
+from agentbus.queues.attempts import RUNS_KEPT
 from agentbus.queues.claimed import Taken, error_text
 from agentbus.queues.dependents import passed_on, queue_of
 from agentbus.queues.ids import DEDUP_WINDOW, PRIORITIES, RESULT_KEPT, suffix, task_id
 from agentbus.queues.notify import notifications
 from agentbus.store.failures import GroupMissing
-from agentbus.store.steps import Script
+from agentbus.store.steps import Command, Script
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -65,6 +67,10 @@ class Ending:
         self.streams = {priority: keys.queue(queue, priority) for priority in PRIORITIES}
         self.stats = keys.stats(queue)
         self.awaited = keys.awaited(queue)
+        self.cancelled = keys.cancelled(queue)
+        # By their places, the tasks that this consumer must stop, and the former holders of reclaimed ones.
+        self.stopping: set[tuple[str, bytes]] = set()
+        self.lost_by: dict[tuple[str, bytes], str] = {}
         # The part of the tasks' ids after the entry's id, for each stream.
         self.suffixes = "\n".join(suffix(queue, priority) for priority in PRIORITIES)
         self.kept = math.ceil(kept)
@@ -139,12 +145,22 @@ class Ending:
     def begin(self, task: Taken, uncounted: int = 1) -> Op[int]:
         """Count an attempt before it starts; 0 if this consumer no longer holds the task.
 
-        `uncounted` is the number of earlier uncounted attempts, used if none was counted yet.
+        `uncounted` is the number of earlier uncounted attempts, used if none was counted yet. A cancelled
+        task is settled as that, and the number is 0, too.
         """
-        keys = self.streams[task.priority], self.attempts(task.priority)
-        words = (task.entry_id, uncounted, self.scope.token(), int(task.only_once))
-        number: int = yield self._script("begin", keys, *words)
-        return number
+        keys = (
+            *(self.streams[task.priority], self.attempts(task.priority)),
+            *(self.cancelled, self.scope.keys.runs(self.id_of(task), self.group)),
+        )
+        holder = self.lost_by.pop(task.place, None)
+        number: int = yield self._script(
+            *("begin", keys, task.entry_id, uncounted, self.scope.token(), int(task.only_once)),
+            *(self._mark(task), RUNS_KEPT, attempts.who(self.consumer, self.scope.agent)),
+            "" if holder is None else attempts.who(holder, None),
+        )
+        if number < 0:
+            yield from self.drop(task)
+        return max(0, number)
 
     def finish(self, task: Taken, took: float, result: object = None) -> Op[bool]:
         """Acknowledge a task, with its result if any; return whether this consumer still held it.
@@ -163,27 +179,58 @@ class Ending:
         keys = (
             *(self.streams[task.priority], self.stats, self.attempts(task.priority)),
             *(self.scope.keys.result(name, self.group), *self._noting(name)),
-            *(once.key, *others.keys),
+            *(once.key, self.scope.keys.runs(name, self.group), *others.keys),
         )
+        # A first run that succeeds is not recorded: that would cost every task a request.
+        record = self._run(task, "done") if task.redelivered else b""
         step = self._script(
             *("finish", keys, task.entry_id, round(took * 1000), data if self.kept else b""),
-            *(self.kept, others.counter, name, once.token, *others.argv),
+            *(self.kept, others.counter, name, once.token, RUNS_KEPT, record, *others.argv),
         )
         return (yield from self._ended(task, step, once))
 
-    def retry(self, task: Taken, after: float) -> Op[bool]:
-        """Put a task aside for `after` seconds; return whether this consumer still held it."""
+    def retry(
+        self,
+        task: Taken,
+        after: float,
+        *,
+        error: BaseException | str | None = None,
+        took: float = 0.0,
+        ran: bool = True,
+    ) -> Op[bool]:
+        """Put a task aside for `after` seconds; return whether this consumer still held it.
+
+        If it `ran`, for `took` seconds, that is recorded with the error. A task that was cancelled
+        meanwhile is settled as that.
+        """
         once = self.scope.once()
         keys = (
             *(self.streams[task.priority], self.stats),
             *(self.attempts(task.priority), self.retries(task.priority), once.key),
+            *(self.cancelled, self.scope.keys.runs(self.id_of(task), self.group)),
         )
         milliseconds = round(after * 1000)
         # `begin` takes a number without a token for an attempt that may not have begun.
         begun = f"{task.attempt} -" if task.attempt and task.only_once else task.attempt
-        step = self._script("retry", keys, task.entry_id, milliseconds, begun, ASIDE, once.token)
+        outcome = "retried" if error is None else "failed"
+        record = self._run(task, outcome, error, after=after) if ran and task.attempt else b""
+        step = self._script(
+            *(
+                "retry",
+                keys,
+                task.entry_id,
+                milliseconds,
+                begun,
+                ASIDE,
+                once.token,
+                self._mark(task),
+            ),
+            *(RUNS_KEPT + math.ceil(after), record, round(took * 1000)),
+        )
         due = yield step
         self.scope.settled(once, step)
+        if due == b"cancelled":
+            return (yield from self.drop(task, error, took=took, ran=ran))
         if due:
             self.aside_until(task.priority, self.scope.now() + after)
         return bool(due)
@@ -222,7 +269,40 @@ class Ending:
         text = f"{name} {outcome} (group {self.group}, attempt {task.attempt}): {why}"
         loggers.emit(level, fields, text, raised)
 
-    def bury(self, task: Taken, error: BaseException | str) -> Op[bool]:
+    def drop(
+        self,
+        task: Taken,
+        error: BaseException | str | None = None,
+        *,
+        took: float = 0.0,
+        ran: bool = False,
+    ) -> Op[bool]:
+        """Settle a cancelled task; return whether this consumer still held it.
+
+        Its reply and its webhook are appended in the same atomic step.
+        """
+        by = yield Command("HGET", self.cancelled, self._mark(task))
+        why = attempts.cancelled_by(text(by or b""))
+        name = self.id_of(task)
+        others = notifications(
+            *(self.scope, self.queue, self.group, name, task.meta), error=why, cancelled=True
+        )
+        once = self.scope.once()
+        keys = (
+            *(self.streams[task.priority], self.stats, self.attempts(task.priority)),
+            *(self.retries(task.priority), self.scope.keys.result(name, self.group)),
+            *(*self._noting(name), once.key, self.cancelled),
+            *(self.scope.keys.runs(name, self.group), *others.keys),
+        )
+        record = self._run(task, "cancelled", error) if ran and task.attempt else b""
+        step = self._script(
+            *("drop", keys, task.entry_id, why, max(self.kept, RESULT_KEPT), others.counter, name),
+            *(once.token, self._mark(task), RUNS_KEPT, record, round(took * 1000), *others.argv),
+        )
+        self.stopping.discard(task.place)
+        return (yield from self._ended(task, step, once))
+
+    def bury(self, task: Taken, error: BaseException | str, *, took: float = 0.0) -> Op[bool]:
         """Move a task to the dead letters; return whether this consumer still held it.
 
         Its reply and its webhook are appended in the same atomic step.
@@ -241,11 +321,12 @@ class Ending:
             *(self.streams[task.priority], self.letters, self.stats),
             *(self.attempts(task.priority), self.retries(task.priority)),
             *(self.scope.keys.result(name, self.group), *self._noting(name)),
-            *(once.key, *others.keys),
+            *(once.key, self.scope.keys.runs(name, self.group), *others.keys),
         )
         step = self._script(
-            *("bury", keys, task.entry_id, why, self._kept(name), others.counter, name),
-            *(once.token, len(words), *words, *others.argv),
+            *("bury", keys, task.entry_id, why, self._kept(name), others.counter, name, once.token),
+            *(RUNS_KEPT, self._run(task, "buried", why), round(took * 1000)),
+            *(len(words), *words, *others.argv),
         )
         buried = yield from self._ended(task, step, once)
         if buried:
@@ -264,6 +345,24 @@ class Ending:
         if ended and task.ordered:
             yield from self.wake(task)
         return bool(ended)
+
+    def _mark(self, task: Taken) -> str:
+        """Return the task's field among the cancelled ones of its queue."""
+        return task_id(text(task.entry_id), self.queue, task.priority)
+
+    def _run(
+        self,
+        task: Taken,
+        outcome: str,
+        error: BaseException | str | None = None,
+        *,
+        after: float | None = None,
+    ) -> bytes:
+        """Return the record of a run that has ended."""
+        why = None if error is None else error_text(error)[0]
+        return attempts.record(
+            *(task.attempt, self.consumer, self.scope.agent, outcome, why), after=after
+        )
 
     def _kept(self, name: str) -> str:
         """Return how many seconds a burial is recorded, and for a routed task the queue of its letter."""

@@ -124,7 +124,7 @@ def _requests(step: Step) -> list[tuple[Arg, ...]]:
         body = source(step.script).partition(b"\n")[2]
         return [("EVAL", body, len(step.keys), *step.keys, *step.argv)]
     if isinstance(step, Take) and step.first is not None:
-        return [*_requests(step.first), tuple(commands(step)[-1])]
+        return [*_requests(step.first), *(tuple(args) for args in commands(step)[-2:])]
     if isinstance(step, Both):
         return [*_requests(step.first), *_requests(step.second)]
     return [tuple(args) for args in commands(step)]

@@ -69,7 +69,8 @@ def commands(step: Step, *, whole: bool = False) -> list[Sequence[Arg]]:
             wait = ("BLOCK", max(1, round(step.seconds * 1000)))
         head = ("XREADGROUP", "GROUP", step.group, step.consumer, "COUNT", step.count, *wait)
         before = [] if step.first is None else commands(step.first, whole=whole)
-        return [*before, (*head, "STREAMS", *step.streams, *(">" for _ in step.streams))]
+        read = (*head, "STREAMS", *step.streams, *(">" for _ in step.streams))
+        return [*before, read, ("EXISTS", step.watched)]
     if isinstance(step, Both):
         return [*commands(step.first, whole=whole), *commands(step.second, whole=whole)]
     raise TypeError(f"{step!r} is not for a server")
@@ -91,8 +92,6 @@ def settle(step: Step, replies: list[Any]) -> Any:
         return replies
     if isinstance(step, Wait):
         return reply[0][1] if reply else []
-    if isinstance(step, Take):
-        return reply or []
     return reply
 
 

@@ -141,12 +141,13 @@ class Wait(Step):
 class Take(Step):
     """Reads new entries of streams for a consumer, waiting at most `seconds` (0: not at all).
 
-    A script `first` runs before, in the same exchange; the reply is then a pair, of which the second may be
-    an error. The entries read become pending. Resent after a lost answer, the step reads other entries;
-    those of the lost answer stay pending, so the caller must check its pending entries if `sendings` > 1.
+    A script `first` runs before, in the same exchange; its reply then comes first, and the second part of
+    the reply may be an error. The last part is whether the key `watched` exists after the read. The entries
+    read become pending. Resent after a lost answer, the step reads other entries; those of the lost answer
+    stay pending, so the caller must check its pending entries if `sendings` > 1.
     """
 
-    __slots__ = ("consumer", "count", "first", "group", "seconds", "streams")
+    __slots__ = ("consumer", "count", "first", "group", "seconds", "streams", "watched")
     writes = True
 
     def __init__(
@@ -156,9 +157,11 @@ class Take(Step):
         consumer: str,
         count: int,
         seconds: float,
+        watched: str,
         first: Script | None = None,
     ) -> None:
         super().__init__()
+        self.watched = watched
         self.streams = streams
         self.group = group
         self.consumer = consumer

@@ -71,6 +71,9 @@ def _published(look: Consumption) -> Op[list[Published]]:
         payload, meta = envelope.decode([word.encode() for word in flat])
         found.append(Published(text(task_id), payload, priority, float(score) / 1000, meta))
     for task_id, body in zip(dependent[::2], dependent[1::2], strict=True):
+        if task_id.endswith(b"\n"):
+            # What the task waits for.
+            continue
         priority, _, at, _, _, *flat = orjson.loads(body)
         payload, meta = envelope.decode([word.encode() for word in flat])
         due_at = float(at) / 1000 if at else None

@@ -114,21 +114,27 @@ class Acker:
         self.tally.note("failed")
         if isinstance(error, BaseException):
             self._consumer.log("warning", task, error)
+        took = outcome.took
+        if task.place in self._consumer.stopping:
+            drop = self._consumer.drop(task, error, took=took, ran=True)
+            self.tally.note("cancelled" if self._ours(drop, otherwise=False) else "stale")
+            return
         after = self._backoff.after(task.attempt) if outcome.after is None else outcome.after
         last = task.attempt >= task.limit(self._attempts)
         # Its next attempt would find it expired, and this error would be lost.
         if outcome.bury or last or task.expired(self._consumer.scope.now() + after):
-            buried = self._ours(self._consumer.bury(task, error), otherwise=False)
+            buried = self._ours(self._consumer.bury(task, error, took=took), otherwise=False)
             self.tally.note("dead" if buried else "stale")
             return
-        ours = self._ours(self._consumer.retry(task, after), otherwise=False)
+        retry = self._consumer.retry(task, after, error=error, took=took)
+        ours = self._ours(retry, otherwise=False)
         self.tally.note("retried" if ours else "stale")
 
     def release(self, task: Taken) -> None:
         """Return a task that has not started to its queue, due at once for any worker."""
         # The attempt of a redelivered task was counted before its start.
         task.attempt = max(0, task.attempt - 1) if task.redelivered else 0
-        self._ours(self._consumer.retry(task, 0.0), otherwise=False)
+        self._ours(self._consumer.retry(task, 0.0, ran=False), otherwise=False)
 
     def give_back(self, tasks: list[Taken]) -> None:
         """Return tasks that have not started to their queue, without counting an attempt."""

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from agentbus.workers.acker import Acker
-    from agentbus.workers.executors import Pool, TaskOutcome
+    from agentbus.workers.executors import TaskOutcome
+    from agentbus.workers.pool import Pool
 
     _Ended = tuple[TaskOutcome | Taken, float]
 _SHORT_WAIT = 0.1
@@ -72,6 +73,11 @@ class InFlight:
             self._held[_name(task)] = task
         assert self.pool is not None
         self.pool.submit(tasks, wrap)
+
+    def cancel(self, task: Taken) -> None:
+        """Interrupt the handler of a cancelled task; thread-safe."""
+        if self.pool is not None:
+            self.pool.cancel(task)
 
     def is_settled(self, task: Taken) -> bool:
         return _name(task) not in self._held

@@ -1,7 +1,7 @@
-"""Executors: run synchronous and asynchronous handlers serially, concurrently, or in batches.
+"""Executors: run synchronous and asynchronous handlers serially, or in batches.
 
-A serial executor returns the outcome of each task: the task itself if it is done without a result, else a
-`TaskOutcome`. A pool reports each task when it ends, so that a slow one does not delay the others.
+An executor returns the outcome of each task: the task itself if it is done without a result, else a
+`TaskOutcome`.
 """
 
 from __future__ import annotations
@@ -10,9 +10,7 @@ import asyncio
 import contextlib
 import functools
 import inspect
-import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from agentbus.core.context import current
@@ -20,7 +18,7 @@ from agentbus.queues import tracing
 from agentbus.queues.retry import Bury, Retry
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine, Sequence
+    from collections.abc import Awaitable, Callable, Container, Coroutine, Sequence
 
     from agentbus.queues.claimed import Taken
     from agentbus.queues.delivery import AnyDelivery
@@ -63,11 +61,17 @@ class _Executor:
     """Base of the serial executors; `finish` runs an awaitable and returns its result."""
 
     def __init__(
-        self, handler: Handler, finish: Finish, stopping: Callable[[], bool] = bool
+        self,
+        handler: Handler,
+        finish: Finish,
+        stopping: Callable[[], bool] = bool,
+        cancelled: Container[tuple[str, bytes]] = (),
     ) -> None:
         self._handler = handler
         self._finish = finish
         self._stopping = stopping
+        # The places of the tasks that must not start, or must stop.
+        self._cancelled = cancelled
         self._traced = False
         # An interrupt or exit that ended a handler, which is not a failure of its task.
         self.interrupted: BaseException | None = None
@@ -79,6 +83,9 @@ class _Executor:
     def close(self) -> None:
         """Close the executor's own event loop, if it has one."""
         self._finish.close()
+
+    def cancel(self, task: Taken) -> None:
+        """Interrupt the handler of a cancelled task, if that is possible; thread-safe."""
 
     @property
     def _over(self) -> bool:
@@ -120,6 +127,8 @@ class Inline(_Executor):
     def one(self, task: Taken, wrap: Wrap) -> TaskOutcome | Taken:
         if task.error is not None:
             return _malformed(task)
+        if self._cancelled and task.place in self._cancelled:
+            return TaskOutcome(task, begun=False)
         delivery = wrap(task)
         if "expires" in task.meta and (expired := delivery.expired):
             return _expired(task, expired)
@@ -138,6 +147,25 @@ class Inline(_Executor):
 class Coroutines(_Executor):
     """Runs an asynchronous handler for each task, one after the other, in an event loop."""
 
+    def __init__(self, *parts: Any) -> None:
+        super().__init__(*parts)
+        # The coroutine in which each task runs.
+        self._now: dict[int, asyncio.Task[Any] | None] = {}
+
+    def cancel(self, task: Taken) -> None:
+        """Cancel the coroutine of a task, in its event loop; thread-safe."""
+        here = self._now.get(id(task))
+        if here is not None:
+            # The loop may have been closed; then no handler runs.
+            with contextlib.suppress(RuntimeError):
+                here.get_loop().call_soon_threadsafe(self._cancel_now, task)
+
+    def _cancel_now(self, task: Taken) -> None:
+        # Meanwhile it may have ended, and the next one may run in the same coroutine.
+        here = self._now.get(id(task))
+        if here is not None:
+            here.cancel()
+
     def __call__(self, tasks: Sequence[Taken], wrap: Wrap) -> list[TaskOutcome | Taken]:
         self.look()
 
@@ -153,11 +181,15 @@ class Coroutines(_Executor):
     async def one(self, task: Taken, wrap: Wrap) -> TaskOutcome | Taken:
         if task.error is not None:
             return _malformed(task)
+        if self._cancelled and task.place in self._cancelled:
+            return TaskOutcome(task, begun=False)
         delivery = wrap(task)
         if "expires" in task.meta and (expired := delivery.expired):
             return _expired(task, expired)
         current.set(delivery)
         began = time.monotonic()
+        here = asyncio.current_task()
+        self._now[id(task)] = here
         try:
             if self._traced:
                 result = await tracing.ahandle(self._handler, delivery)
@@ -165,6 +197,11 @@ class Coroutines(_Executor):
                 result = await self._handler(delivery)
         except BaseException as error:  # noqa: BLE001 (it is kept)
             return self._failed(task, delivery, began, error)
+        finally:
+            self._now.pop(id(task), None)
+            if here is not None and self._cancelled and task.place in self._cancelled:
+                # The next task may run in this coroutine.
+                here.uncancel()
         if result is None and not delivery.settled:
             return task
         return _ended(TaskOutcome(task, result), delivery, began)
@@ -181,6 +218,9 @@ class Batches(_Executor):
         for task in tasks:
             if task.error is not None:
                 outcomes.append(_malformed(task))
+                continue
+            if task.place in self._cancelled:
+                outcomes.append(TaskOutcome(task, begun=False))
                 continue
             delivery = wrap(task)
             if "expires" in task.meta and (expired := delivery.expired):
@@ -202,95 +242,6 @@ class Batches(_Executor):
                 outcome.failed(error)
             outcomes.append(outcome)
         return outcomes
-
-
-class Pool:
-    """Runs a handler for several tasks at once, and reports each when it ends."""
-
-    def __init__(
-        self,
-        executor: Inline | Coroutines,
-        concurrency: int,
-        stopping: Callable[[], bool],
-        report: Callable[[TaskOutcome | Taken, float], None],
-        loop: asyncio.AbstractEventLoop | None,
-    ) -> None:
-        self._executor = executor
-        self._stopping = stopping
-        self._report = report
-        self._threads: ThreadPoolExecutor | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._running: set[asyncio.Task[None]] = set()
-        self._thread: threading.Thread | None = None
-        if isinstance(executor, Inline):
-            self._threads = ThreadPoolExecutor(concurrency, thread_name_prefix="agentbus-handler")
-            return
-        self._free = asyncio.Semaphore(concurrency)
-        self._loop = loop
-        if loop is None:
-            self._loop = asyncio.new_event_loop()
-            self._thread = threading.Thread(
-                target=self._loop.run_forever, name="agentbus-handlers", daemon=True
-            )
-            self._thread.start()
-
-    def submit(self, tasks: Sequence[Taken], wrap: Wrap) -> None:
-        """Submit tasks; those not started when the worker stops are reported as not begun."""
-        self._executor.look()
-        if self._threads is not None:
-            for task in tasks:
-                self._threads.submit(self._in_thread, task, wrap)
-        elif self._loop is not None:
-            try:
-                self._loop.call_soon_threadsafe(self._start, list(tasks), wrap)
-            except RuntimeError:
-                # The caller has closed its loop.
-                for task in tasks:
-                    self._report(TaskOutcome(task, begun=False), 0.0)
-                raise
-
-    def _in_thread(self, task: Taken, wrap: Wrap) -> None:
-        assert isinstance(self._executor, Inline)
-        began = time.monotonic()
-        outcome = (
-            TaskOutcome(task, begun=False) if self._stopping() else self._executor.one(task, wrap)
-        )
-        self._report(outcome, time.monotonic() - began)
-
-    def _start(self, tasks: Sequence[Taken], wrap: Wrap) -> None:
-        assert self._loop is not None
-        for task in tasks:
-            # The loop keeps only weak references to its tasks.
-            started = self._loop.create_task(self._guarded(task, wrap))
-            self._running.add(started)
-            started.add_done_callback(self._running.discard)
-
-    async def _guarded(self, task: Taken, wrap: Wrap) -> None:
-        assert isinstance(self._executor, Coroutines)
-        began = time.monotonic()
-        outcome: TaskOutcome | Taken = TaskOutcome(task, begun=False)
-        # Even if cancelled: a task that is not reported would be held forever.
-        with contextlib.suppress(asyncio.CancelledError):
-            async with self._free:
-                began = time.monotonic()
-                if not self._stopping():
-                    outcome = await self._executor.one(task, wrap)
-        self._report(outcome, time.monotonic() - began)
-        if self._thread is None and self._executor.interrupted is not None:
-            # An interrupt in the caller's loop is raised there.
-            raise self._executor.interrupted
-
-    def close(self) -> None:
-        """Stop the threads or the pool's own event loop; no handler may be running."""
-        if self._threads is not None:
-            self._threads.shutdown()
-        if self._thread is not None and self._loop is not None:
-            asyncio.run_coroutine_threadsafe(self._loop.shutdown_asyncgens(), self._loop).result()
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join()
-            self._loop.close()
-            self._thread = None
-        self._executor.close()
 
 
 class Finish:
@@ -344,11 +295,12 @@ def executor(
     *,
     loop: asyncio.AbstractEventLoop | None = None,
     stopping: Callable[[], bool] = lambda: False,
+    cancelled: Container[tuple[str, bytes]] = (),
 ) -> Inline | Coroutines:
     """Return the serial executor for this kind of handler."""
     if is_async(handler):
-        return Coroutines(handler, Finish(loop, keep=True), stopping)
-    return Inline(handler, Finish(loop, keep=False), stopping)
+        return Coroutines(handler, Finish(loop, keep=True), stopping, cancelled)
+    return Inline(handler, Finish(loop, keep=False), stopping, cancelled)
 
 
 def _awaited(awaitable: Awaitable[Any]) -> Coroutine[Any, Any, Any]:

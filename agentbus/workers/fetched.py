@@ -54,13 +54,24 @@ class Fetched(Consumption):
         self._count(took, "processed" if ours else "stale")
         return ours
 
-    def retry(self, task: Taken, after: float) -> Op[bool]:
-        ours = yield from self.tally.aboard(super().retry(task, after))
+    def retry(
+        self,
+        task: Taken,
+        after: float,
+        *,
+        error: BaseException | str | None = None,
+        took: float = 0.0,
+        ran: bool = True,
+    ) -> Op[bool]:
+        took = self.scope.monotonic() - self.since
+        op = super().retry(task, after, error=error, took=took, ran=ran)
+        ours = yield from self.tally.aboard(op)
         self._failed("retried" if ours else "stale")
         return ours
 
-    def bury(self, task: Taken, error: BaseException | str) -> Op[bool]:
-        ours = yield from self.tally.aboard(super().bury(task, error))
+    def bury(self, task: Taken, error: BaseException | str, *, took: float = 0.0) -> Op[bool]:
+        took = self.scope.monotonic() - self.since
+        ours = yield from self.tally.aboard(super().bury(task, error, took=took))
         self._failed("dead" if ours else "stale")
         return ours
 

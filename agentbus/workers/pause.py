@@ -18,7 +18,7 @@ class Gate:
 
     The execution loop calls `enter` before it fetches and `leave` after; the heartbeat thread calls `beat`
     every second and when the bell stream gets an entry. `run` runs an operation, `figures` returns the
-    numbers of done, failed and running tasks, `stop` stops the worker.
+    numbers of done, failed and running tasks, `stop` stops the worker, `cancel` stops some of its tasks.
     """
 
     def __init__(
@@ -29,6 +29,7 @@ class Gate:
         stop: Callable[[], None],
         stopping: Callable[[], bool],
         figures: Callable[[], tuple[int, int, int]] = lambda: (0, 0, 0),
+        cancel: Callable[[frozenset[str]], None] = lambda _tasks: None,
     ) -> None:
         self.registration = registration
         self.reason: str | None = None
@@ -38,6 +39,7 @@ class Gate:
         self._stop = stop
         self.stopping = stopping
         self._figures = figures
+        self._cancel = cancel
         self._beating = threading.Lock()
         # Whether the worker is paused.
         self.held = False
@@ -65,6 +67,8 @@ class Gate:
             self.reason = orders.reason
             freed = self.held and not orders.paused
             self.held = orders.paused
+        if orders.cancelled:
+            self._cancel(orders.cancelled)
         if orders.stop and not self.stopping():
             self._stop()
             self.wake()

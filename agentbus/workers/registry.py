@@ -37,11 +37,12 @@ _AT_ONCE = 500
 
 
 class WorkerOrders(Record):
-    """The orders for a worker: whether it is paused, why, and whether it must stop."""
+    """The orders for a worker: whether it is paused, why, whether it must stop, and its cancelled tasks."""
 
     paused: bool = False
     reason: str | None = None
     stop: bool = False
+    cancelled: frozenset[str] = frozenset()
 
 
 class Registered(Record):
@@ -102,7 +103,7 @@ class WorkerRegistration:
         # Measured from before the request, so that it never ends later than on the server.
         began = self.scope.monotonic()
         keys, number = self.scope.keys, next(self._numbers)
-        order, stop, silent = yield Script(
+        order, stop, silent, cancelled = yield Script(
             "beat",
             (keys.beats, keys.beat(self.worker), keys.paused),
             (
@@ -116,7 +117,12 @@ class WorkerRegistration:
         self._until = began + self.scope.intervals.alive
         for worker in silent:
             yield from withdraw(self.scope, text(worker), silent=KEPT)
-        return WorkerOrders(bool(order), reason(order), bool(stop))
+        return WorkerOrders(
+            bool(order),
+            reason(order),
+            bool(stop),
+            frozenset(filter(None, text(cancelled).split("\n"))),
+        )
 
     def withdraw_op(self) -> Op[None]:
         yield from withdraw(self.scope, self.worker)

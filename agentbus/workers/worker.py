@@ -18,20 +18,23 @@ from typing import TYPE_CHECKING, Any
 from agentbus.core import names
 from agentbus.core.errors import AgentBusError, UsageError
 from agentbus.core.signals import StopEvent, stops_at_signals
+from agentbus.core.stream import text
 from agentbus.queues import dependents
 from agentbus.queues.claimed import Taken
 from agentbus.queues.consumer import Consumption
 from agentbus.queues.delivery import AnyDelivery, AsyncDelivery, Delivery
+from agentbus.queues.ids import task_id
 from agentbus.queues.janitor import Janitor
 from agentbus.queues.runner import LastingRunner
 from agentbus.workers.acker import Acker
 from agentbus.workers.concurrent import Concurrent, InFlight
 from agentbus.workers.drain import Drain
-from agentbus.workers.executors import Batches, Finish, Pool, executor, is_async
+from agentbus.workers.executors import Batches, Finish, executor, is_async
 from agentbus.workers.fetcher import FIRST, Fetcher, at_tail
 from agentbus.workers.heartbeat import Chore, Heartbeat
 from agentbus.workers.metrics import Tally
 from agentbus.workers.pause import Gate
+from agentbus.workers.pool import Pool
 from agentbus.workers.reclaim import Reclaimer
 from agentbus.workers.registry import WorkerRegistration
 from agentbus.workers.serial import Serial
@@ -112,6 +115,7 @@ class AnyWorker:
             stop=self.stop,
             stopping=self._stopping.is_set,
             figures=lambda: (self.done, self.failed, len(self._held())),
+            cancel=self._cancel,
         )
         wrap: Callable[[Taken], AnyDelivery] = partial(Delivery, self._consumer, self._do)
         if is_async(handler) and not batch:
@@ -120,12 +124,16 @@ class AnyWorker:
         most = concurrency if attempts == 1 else prefetch or _MOST
         parts = (self._do, self._fetcher, self._acker, self._gate, wrap)
         limits = {"concurrency": concurrency, "most": most, "limit": count}
-        alone = executor(handler, loop=loop, stopping=self._halted)
+        cancelled = self._consumer.stopping
+        alone = executor(handler, loop=loop, stopping=self._halted, cancelled=cancelled)
+        self._interrupt = alone.cancel
         self._loop: Serial | Concurrent
         if batch:
-            self._loop = Serial(Batches(handler, Finish(loop, keep=True)), *parts, **limits)
+            several = Batches(handler, Finish(loop, keep=True), cancelled=cancelled)
+            self._loop = Serial(several, *parts, **limits)
         elif concurrency > 1:
             in_flight = InFlight(concurrency, most, self._acker)
+            self._interrupt = in_flight.cancel
             in_flight.pool = Pool(alone, concurrency, self._halted, in_flight.report, loop)
             self._loop = Concurrent(in_flight, *parts, **limits)
         else:
@@ -255,6 +263,15 @@ class AnyWorker:
     def _halted(self) -> bool:
         """Return whether no task may start."""
         return self._stopping.is_set() or self._gate.held
+
+    def _cancel(self, tasks: frozenset[str]) -> None:
+        """Stop cancelled tasks: those not started are dropped, and a coroutine is interrupted."""
+        consumer = self._consumer
+        for task in self._held():
+            place = task_id(text(task.entry_id), self.queue, task.priority)
+            if place in tasks and task.place not in consumer.stopping:
+                consumer.stopping.add(task.place)
+                self._interrupt(task)
 
     def _held(self) -> list[Taken]:
         return [*self._loop.held, *self._reclaimer.held]

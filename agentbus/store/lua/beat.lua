@@ -3,7 +3,8 @@
 -- KEYS: beats, the worker's record, paused
 -- ARGV: worker, number of this beat, state, seconds for which a silent worker stays registered, how many fields name its
 --       orders, those fields, then fields and values of its record
--- Returns: {order in force as JSON or '', 1 if it must stop, at its first beat the workers that were silent that long}
+-- Returns: {order in force as JSON or '', 1 if it must stop, at its first beat the workers that were silent that long,
+--          the places of its cancelled tasks, a line each}
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 local number, fields = tonumber(ARGV[2]), 5 + tonumber(ARGV[5])
@@ -11,7 +12,7 @@ local order = ''
 for _, found in ipairs(redis.call('HMGET', KEYS[3], unpack(ARGV, 6, fields))) do
   if found and order == '' then order = found end
 end
-local had = redis.call('HMGET', KEYS[2], 'number', 'state', 'stop')
+local had = redis.call('HMGET', KEYS[2], 'number', 'state', 'stop', 'cancelled')
 local last = tonumber(had[1] or 0)
 -- A late beat must not overwrite a newer one.
 if number >= last then
@@ -28,4 +29,4 @@ local silent = {}
 if number == 1 then
   silent = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now - tonumber(ARGV[4]) * 1000, 'LIMIT', 0, 100)
 end
-return { order, had[3] and 1 or 0, silent }
+return { order, had[3] and 1 or 0, silent, had[4] or '' }

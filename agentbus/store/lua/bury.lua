@@ -1,16 +1,18 @@
 #!lua flags=allow-oom
 -- Moves a task to the dead letters: appends it there, acknowledges it here, and appends its notifications.
--- KEYS: stream, dead letters, stats, attempts, retries, result, awaited, recorded outcomes, once slot, then three
---       for each notification
+-- KEYS: stream, dead letters, stats, attempts, retries, result, awaited, recorded outcomes, once slot, runs,
+--       then three for each notification
 -- ARGV: group, consumer, id, what to keep in the result's place, seconds to keep it (0: never) with '@' and the
---       letter's queue if it is not that of the id, a counter to raise ('' for none), the task's id, token, how many words
---       follow, fields and values of the letter, then the words of each notification
+--       letter's queue if it is not that of the id, a counter to raise ('' for none), the task's id, token, seconds to keep
+--       the record of its runs, the record of this one, its milliseconds, how many words follow, fields and values of
+--       the letter, then the words of each notification
 -- Returns: 1, 2 if it has dependents, or 0 if this consumer no longer holds it
 --@include once
 --@include owner
 --@include say
 --@include tell
 --@include settled
+--@include runs
 local before = already(KEYS[9], ARGV[8])
 if before then return before end
 if not owns(KEYS[1], ARGV[1], ARGV[2], ARGV[3]) then
@@ -25,8 +27,8 @@ if #letter > 7000 then
   for i = 1, #letter, 2 do named[letter[i]] = letter[i + 1] end
   letter = { 'payload', cjson.encode(named) }
 end
-local words = tonumber(ARGV[9])
-for i = 10, 9 + words do letter[#letter + 1] = ARGV[i] end
+local words = tonumber(ARGV[12])
+for i = 13, 12 + words do letter[#letter + 1] = ARGV[i] end
 local id = redis.call('XADD', KEYS[2], '*', unpack(letter))
 redis.call('XACK', KEYS[1], ARGV[1], ARGV[3])
 redis.call('HDEL', KEYS[4], ARGV[3])
@@ -36,5 +38,6 @@ redis.call('HINCRBY', KEYS[3], 'dead', 1)
 local seconds, where = string.match(ARGV[5], '^(%d+)(.*)$')
 if seconds ~= '0' then redis.call('SET', KEYS[6], '!' .. id .. where .. ' ' .. ARGV[4], 'EX', seconds) end
 if ARGV[6] ~= '' then redis.call('HINCRBY', KEYS[3], ARGV[6], 1) end
-tell(KEYS[3], 10, 10 + words)
+ran(KEYS[10], ARGV[9], ARGV[10], ARGV[11])
+tell(KEYS[3], 11, 13 + words)
 return keep(KEYS[9], ARGV[8], settled(KEYS[7], KEYS[8], ARGV[7], ARGV[1], '!' .. ARGV[4]) and 2 or 1)

@@ -2,7 +2,7 @@
 -- Keeps a task until its dependencies are done; if they are, it is ready at once.
 -- KEYS: after, its bodies, queues, stats, once slot, stream, order, metrics, readers, recorded outcomes, delayed,
 --       bodies of delayed tasks, bell, then for each dependency its stream, result, delayed, stats,
---       awaited, after; and last seen (only with a dedup key)
+--       awaited, after, cancelled; and last seen (only with a dedup key)
 -- ARGV: queue, bound, dedup window in seconds, task id's suffix, token, delay in ms ('' for none), due at in ms ('' for
 --       no time), priority, ordering key or '', name of its dead letters, seconds that its outcome is recorded, how many
 --       dependencies, then for each of these its id, its entry ('' if unknown), its number if it was delayed,
@@ -21,7 +21,7 @@
 local before = already(KEYS[5], ARGV[5])
 if before then return before end
 local call, number = redis.call, tonumber(ARGV[12])
-local seen = KEYS[14 + 6 * number]
+local seen = KEYS[14 + 7 * number]
 if seen then
   local first = call('GET', seen)
   if first then return { 'seen', first } end
@@ -31,16 +31,18 @@ local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 
 -- '+' if it is done, '' if it is not, else the reply.
 local function look(n)
-  local key, at = 8 + 6 * n, 8 + 5 * n
+  local key, at = 7 + 7 * n, 8 + 5 * n
   local id, entry, group = ARGV[at], ARGV[at + 1], ARGV[at + 3]
   -- Until its dependents are released, its outcome may be recorded only here.
   local note = call('HGET', KEYS[10], id .. '\n' .. group) or call('HGET', KEYS[10], id .. '\n')
   if note then return note == '+' and '+' or { 'buried', n, string.sub(note, 2) } end
   if call('ZSCORE', KEYS[key + 5], id) then return '' end
-  local found = fate(KEYS[key], KEYS[key + 1], KEYS[key + 2], KEYS[key + 3], entry, id, ARGV[at + 2], group)
+  local found = fate(KEYS[key], KEYS[key + 1], KEYS[key + 2], KEYS[key + 3], KEYS[key + 6], entry, id, ARGV[at + 2], group)
   if found[1] == 'kept' then
     local why = string.match(found[2], '^!%S* ?(.*)$')
     return why and { 'buried', n, why } or '+'
+  elseif found[1] == 'cancelled' then
+    return { 'buried', n, 'it was cancelled by ' .. (string.match(found[2], '^(.*) @ ') or found[2]) }
   elseif found[1] == 'done' then
     -- A burial is recorded for some time; later the outcome is unknown.
     local since = now - tonumber(string.match(entry, '^%d+'))
@@ -75,11 +77,14 @@ if #open == 0 then
 else
   call('HSET', KEYS[2], id, cjson.encode(task))
   call('ZADD', KEYS[1], #open, id)
+  local waits = {}
+  for _, n in ipairs(open) do waits[#waits + 1] = ARGV[8 + 5 * n] .. '\n' .. ARGV[11 + 5 * n] end
+  call('HSET', KEYS[2], id .. '\n', cjson.encode(waits))
   -- Prefixed with the number's length, so that dependents are ordered by their numbers.
   local last = string.format('\n%02d', #string.match(id, '%d+')) .. id
   for _, n in ipairs(open) do
     local mark = ARGV[8 + 5 * n] .. '\n' .. ARGV[11 + 5 * n]
-    call('ZADD', KEYS[12 + 6 * n], 0, mark, 0, mark .. last)
+    call('ZADD', KEYS[11 + 7 * n], 0, mark, 0, mark .. last)
   end
 end
 if seen then call('SET', seen, id, 'EX', ARGV[3]) end

@@ -6,7 +6,7 @@
 --@include ids
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
-if redis.call('ZCOUNT', KEYS[3], '-inf', now) > 0 then return 0 end
+if #redis.call('ZRANGEBYSCORE', KEYS[3], '-inf', now, 'LIMIT', 0, 1) > 0 then return 0 end
 -- A dependent may never get ready, unless an outcome is still to be processed.
 if redis.call('EXISTS', KEYS[1]) == 1 and redis.call('ZCARD', KEYS[2]) > 0 then return 0 end
 for i = 4, #KEYS do

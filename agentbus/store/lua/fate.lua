@@ -1,11 +1,11 @@
 #!lua flags=no-writes
 -- Returns the state of a task for a group.
--- KEYS: stream, result, delayed, stats
+-- KEYS: stream, result, delayed, stats, cancelled
 -- ARGV: entry's id ('' if the task was delayed), the task's id, its number if it was delayed, group ('' for
 --       'default', or the only one there is)
--- Returns: {'kept', the stored result}, {'done'}, {'waiting'}, {'absent'}, {'group', the only
+-- Returns: {'kept', the stored result}, {'done'}, {'waiting'}, {'absent'}, {'cancelled', by whom and when}, {'group', the only
 --          one there is}, or {'groups', their names}
 --@include ids
 --@include stream
 --@include fate
-return fate(KEYS[1], KEYS[2], KEYS[3], KEYS[4], ARGV[1], ARGV[2], ARGV[3], ARGV[4])
+return fate(KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], ARGV[1], ARGV[2], ARGV[3], ARGV[4])

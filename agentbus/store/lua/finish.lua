@@ -1,14 +1,17 @@
 #!lua flags=allow-oom
 -- Acknowledges one task with its result, and appends its notifications.
--- KEYS: stream, stats, attempts, result, awaited, recorded outcomes, once slot, then three for each notification
+-- KEYS: stream, stats, attempts, result, awaited, recorded outcomes, once slot, runs, then three for each
+--       notification
 -- ARGV: group, consumer, id, the handler's milliseconds, result ('' to keep none), seconds to keep it,
---       a counter to raise ('' for none), the task's id, token, then the words of each notification
+--       a counter to raise ('' for none), the task's id, token, seconds to keep the record of its runs, the record of
+--       this one ('' for none), then the words of each notification
 -- Returns: 1, 2 if it has dependents, or 0 if this consumer no longer holds it
 --@include once
 --@include owner
 --@include say
 --@include tell
 --@include settled
+--@include runs
 local before = already(KEYS[7], ARGV[9])
 if before then return before end
 if not owns(KEYS[1], ARGV[1], ARGV[2], ARGV[3]) then
@@ -21,5 +24,6 @@ redis.call('HDEL', KEYS[3], ARGV[3])
 redis.call('HINCRBY', KEYS[2], 'processed', 1)
 redis.call('HINCRBY', KEYS[2], 'busy_ms', ARGV[4])
 if ARGV[7] ~= '' then redis.call('HINCRBY', KEYS[2], ARGV[7], 1) end
-tell(KEYS[2], 8, 10)
+ran(KEYS[8], ARGV[10], ARGV[11], ARGV[4])
+tell(KEYS[2], 9, 12)
 return keep(KEYS[7], ARGV[9], settled(KEYS[5], KEYS[6], ARGV[8], ARGV[1], '+') and 2 or 1)

@@ -25,7 +25,7 @@ for i = 2 + number, #ARGV do
       ready(id, task, { KEYS[at], KEYS[at + 1], KEYS[5], KEYS[6], KEYS[7] }, now)
     end
     redis.call('ZREM', KEYS[3], id)
-    redis.call('HDEL', KEYS[4], id)
+    redis.call('HDEL', KEYS[4], id, id .. '\n')
     freed = freed + 1
   end
 end

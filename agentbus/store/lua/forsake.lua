@@ -12,7 +12,7 @@
 local id, letter = string.match(ARGV[3], '\n%d%d([^\n]*)$'), ''
 if redis.call('ZREM', KEYS[2], ARGV[3]) == 1 and redis.call('ZREM', KEYS[3], id) == 1 then
   local task = cjson.decode(redis.call('HGET', KEYS[4], id) or '[]')
-  redis.call('HDEL', KEYS[4], id)
+  redis.call('HDEL', KEYS[4], id, id .. '\n')
   local words, count = { 'id', id }, tonumber(ARGV[8])
   for i = 6, #task do words[#words + 1] = task[i] end
   for i = 9, 8 + count do words[#words + 1] = ARGV[i] end

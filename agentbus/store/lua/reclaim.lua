@@ -4,10 +4,10 @@
 -- ARGV: group, consumer, idle time in ms, id to continue from, how many to examine, the consumer that holds tasks
 --       put aside, another one that is left alone (a worker that was frozen may still run its own tasks), the
 --       part of a task's id after the entry's id, then fields and values of a tombstone
--- Returns: {id to continue from ('' at the end), entries, how many were lost}
+-- Returns: {id to continue from ('' at the end), entries, how many were lost, the consumer that held each}
 --@include settled
 local page = redis.call('XPENDING', KEYS[1], ARGV[1], 'IDLE', ARGV[3], ARGV[4], '+', ARGV[5])
-local taken, lost, last = {}, 0, ''
+local taken, holders, lost, last = {}, {}, 0, ''
 for _, pending in ipairs(page) do
   last = pending[1]
   if pending[2] ~= ARGV[6] and pending[2] ~= ARGV[7] then
@@ -16,6 +16,7 @@ for _, pending in ipairs(page) do
       -- Recorded, since this answer may be lost, and its first attempt was not counted.
       redis.call('HSETNX', KEYS[4], last, 1)
       taken[#taken + 1] = entry
+      holders[#holders + 1] = pending[2]
     else
       lost = lost + 1
       redis.call('XACK', KEYS[1], ARGV[1], last)
@@ -27,4 +28,4 @@ for _, pending in ipairs(page) do
 end
 if lost > 0 then redis.call('HINCRBY', KEYS[3], 'lost', lost) end
 if #taken > 0 then redis.call('HINCRBY', KEYS[3], 'reclaimed', #taken) end
-return { #page < tonumber(ARGV[5]) and '' or '(' .. last, taken, lost }
+return { #page < tonumber(ARGV[5]) and '' or '(' .. last, taken, lost, holders }

@@ -1,8 +1,9 @@
 #!lua
 -- Delivers acknowledged tasks to their group again, in order; pending ones are left alone.
--- KEYS: stream, retries, attempts, stats, bell
+-- KEYS: stream, retries, attempts, stats, bell, cancelled
 -- ARGV: group, id to continue from, last id, how many to examine, how many to deliver, the consumer that
---       holds tasks put aside, when the one before is due in ms, 1 only to count
+--       holds tasks put aside, when the one before is due in ms, 1 only to count, the part of a task's id after the entry's
+--       id; cancelled ones are left out
 -- Returns: {id to continue from ('' at the end), how many, the first one's id or '', the last one's or '', how many
 --          are pending, when the last one is due in ms}
 --@include page
@@ -20,7 +21,7 @@ local chosen, busy, most = {}, 0, tonumber(ARGV[5])
 for _, id in ipairs(ids) do
   if held[id] then
     busy = busy + 1
-  elseif #chosen < most then
+  elseif not redis.call('HGET', KEYS[6], id .. ARGV[9]) and #chosen < most then
     chosen[#chosen + 1] = id
   end
 end

@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- Acknowledges finished tasks that this consumer still holds, and takes new ones.
--- KEYS: stats, once slot (not used without a token), awaited, recorded outcomes, then the streams, in the order
---       in which they are read
+-- KEYS: stats, once slot (not used without a token), awaited, recorded outcomes, cancelled, then the streams, in the
+--       order in which they are read
 -- ARGV: group, consumer, token ('' if nothing is acknowledged), how many to take at most, how many of these from the
 --       last non-empty stream, the handlers' milliseconds, the part of a task's id after the entry's id for each
 --       stream, as lines, then for each stream how many ids are its own, then for each how many of its entries the
@@ -10,15 +10,18 @@
 --          group is missing from a stream, 1 if finished tasks have dependents}
 --@include held
 local call, group, consumer, left = redis.call, ARGV[1], ARGV[2], tonumber(ARGV[4])
-local streams = #KEYS - 4
+local streams = #KEYS - 5
 local stale, taken, missing = {}, {}, 0
 -- Most queues have no dependencies: then this is the only check.
 local awaited = ARGV[3] ~= '' and call('EXISTS', KEYS[3]) == 1
--- Records the outcome of those ids, all done, that have dependents.
-local function pass_on(i, ids)
+local function suffix(i)
   local suffixes = {}
   for line in string.gmatch(ARGV[7], '[^\n]+') do suffixes[#suffixes + 1] = line end
-  local tail = suffixes[i] .. '\n' .. group
+  return suffixes[i]
+end
+-- Records the outcome of those ids, all done, that have dependents.
+local function pass_on(i, ids)
+  local tail = suffix(i) .. '\n' .. group
   for at = 1, #ids, 1000 do
     local fields = {}
     for n = at, math.min(at + 999, #ids) do fields[#fields + 1] = ids[n] .. tail end
@@ -38,7 +41,7 @@ if ARGV[3] ~= '' then
     for i = 1, streams do
       local number = tonumber(ARGV[7 + i])
       if number > 0 then
-        local stream, to = KEYS[i + 4], from + number - 1
+        local stream, to = KEYS[i + 5], from + number - 1
         local mine, ids, pending = 0, {}, redis.pcall('XPENDING', stream, group)
         -- Only a consumer's own reads add to what is pending for it. If it knows of all reads, and as
         -- many are pending as it knows of, it holds them all: this needs no look at each.
@@ -77,17 +80,32 @@ if ARGV[3] ~= '' then
     call('SET', KEYS[2], token .. cjson.encode(stale), 'EX', 300)
   end
 end
+local cancelled = left > 0 and call('EXISTS', KEYS[5]) == 1
+-- Acknowledges those of the entries that were cancelled, and returns the others.
+local function sound(i, entries)
+  local tail, found = suffix(i), {}
+  for _, entry in ipairs(entries) do
+    if call('HGET', KEYS[5], entry[1] .. tail) then
+      call('XACK', KEYS[i + 5], group, entry[1])
+    else
+      found[#found + 1] = entry
+    end
+  end
+  return found
+end
 local function take(i, most)
-  if most <= 0 or call('EXISTS', KEYS[i + 4]) == 0 then return 0 end
-  local reply = redis.pcall('XREADGROUP', 'GROUP', group, consumer, 'COUNT', most, 'STREAMS', KEYS[i + 4], '>')
+  if most <= 0 or call('EXISTS', KEYS[i + 5]) == 0 then return 0 end
+  local reply = redis.pcall('XREADGROUP', 'GROUP', group, consumer, 'COUNT', most, 'STREAMS', KEYS[i + 5], '>')
   if not reply then return 0 end
   if reply.err then
     missing = 1
     return 0
   end
-  taken[#taken + 1] = { i, reply[1][2] }
-  left = left - #reply[1][2]
-  return #reply[1][2]
+  local entries = reply[1][2]
+  if cancelled then entries = sound(i, entries) end
+  taken[#taken + 1] = { i, entries }
+  left = left - #entries
+  return #entries
 end
 local low = math.min(tonumber(ARGV[5]), left)
 for i = streams, 1, -1 do

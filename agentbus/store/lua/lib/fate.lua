@@ -1,8 +1,12 @@
--- fate(key, result, delayed, stats, entry, id, number, group): the state of a task for a group, as
+-- fate(key, result, delayed, stats, cancelled, entry, id, number, group): the state of a task for a group, as
 -- returned by fate.lua; `key` is its stream.
-local function fate(key, result, delayed, stats, entry, id, number, group)
+local function fate(key, result, delayed, stats, cancelled, entry, id, number, group)
   local kept = redis.call('GET', result)
   if kept then return { 'kept', kept } end
+  local by = redis.call('HGET', cancelled, id)
+  if by and not redis.call('HGET', cancelled, id .. '\n' .. (group == '' and 'default' or group)) then
+    return { 'cancelled', by }
+  end
   local last = stream(key)['last-generated-id']
   if entry == '' then
     if redis.call('ZSCORE', delayed, id) then return { 'waiting' } end

@@ -1,0 +1,120 @@
+"""The record of a task's attempts: who ran it, when, for how long, and with what outcome.
+
+The scripts that settle a task write it. A first attempt that succeeds is not recorded, since that would
+cost every task: the task's state shows it. Of a task that failed once, the newest 20 attempts are recorded.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from agentbus.core.record import Record
+from agentbus.core.stream import is_number, text
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+# Seconds for which the record of a task's attempts is kept after the last one.
+RUNS_KEPT = 86_400
+_LONGEST_ERROR = 500
+_CANCELLED = "it was cancelled"
+
+
+class Attempt(Record):
+    """One attempt at a task; times are unix times, `waited` and `took` in seconds.
+
+    `outcome` is `running`, `done`, `failed` (to be tried again), `retried` (as its handler asked),
+    `buried`, `cancelled`, or `lost` (its worker died, or lost it to another one). `waited` is the time from
+    when it was due until it began. None means unknown.
+    """
+
+    attempt: int
+    worker: str | None
+    agent_id: str | None
+    began: float | None
+    waited: float | None
+    took: float | None
+    outcome: str
+    error: str | None
+
+
+def who(worker: str, agent: str | None) -> bytes:
+    """Return the part of a record that names the worker."""
+    return orjson.dumps({"worker": worker, "agent_id": agent})[1:-1]
+
+
+def record(
+    attempt: int, worker: str, agent: str, outcome: str, error: str | None, *, after: float | None
+) -> bytes:
+    """Return the record of an attempt, without its end, to which the script adds the times.
+
+    The next attempt is due `after` seconds.
+    """
+    found: dict[str, Any] = {"attempt": attempt, "worker": worker, "agent_id": agent}
+    found["outcome"] = outcome
+    if error is not None:
+        found["error"] = error[:_LONGEST_ERROR]
+    if after is not None:
+        found["after_ms"] = round(after * 1000)
+    return orjson.dumps(found)[:-1]
+
+
+def newest(flat: Sequence[bytes]) -> list[bytes]:
+    """Return the recorded runs in their order, from the fields of the record."""
+    pairs = ((text(flat[i]), flat[i + 1]) for i in range(0, len(flat), 2))
+    return [run for _, run in sorted((int(field), run) for field, run in pairs if is_number(field))]
+
+
+def decoded(stored: Sequence[bytes], due: float | None) -> tuple[Attempt, ...]:
+    """Return the attempts of a record; the first one recorded was due at `due`."""
+    found: list[Attempt] = []
+    for one in stored:
+        try:
+            fields = orjson.loads(one)
+            began, ended = fields.get("began"), fields.get("ended")
+            outcome = fields.get("outcome", "running")
+            number = fields["attempt"]
+        except (ValueError, KeyError, AttributeError):
+            # Another program's.
+            continue
+        # Without the attempts before it, its due time is unknown.
+        known = due is not None and (found or number == 1)
+        found.append(
+            Attempt(
+                number,
+                fields.get("worker"),
+                fields.get("agent_id"),
+                None if began is None else began / 1000,
+                max(0.0, began / 1000 - due) if known and began is not None and due else None,
+                None if began is None or ended is None else (ended - began) / 1000,
+                outcome,
+                fields.get("error"),
+            )
+        )
+        after = fields.get("after_ms")
+        due = None if ended is None or after is None else (ended + after) / 1000
+    return tuple(found)
+
+
+def cancelled_by(mark: str) -> str:
+    """Return the error of a task that was cancelled, from the record of who did it and when."""
+    agent = mark.rpartition(" @ ")[0]
+    return f"{_CANCELLED} by {agent}" if agent else _CANCELLED
+
+
+def is_cancelled(error: str) -> bool:
+    """Return whether this is the error of a cancelled task."""
+    return error.startswith(_CANCELLED)
+
+
+def burial(kept: bytes) -> tuple[str, str] | None:
+    """Return the letter ('' if it was cancelled) and the error of a task from what is kept as its result.
+
+    None if it is a result.
+    """
+    if not kept.startswith(b"!"):
+        return None
+    letter, _, error = text(kept[1:]).partition(" ")
+    return letter, error

@@ -1,0 +1,249 @@
+"""Cancels tasks: no attempt begins any more, and a worker that runs one is asked to stop it."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import orjson
+
+from agentbus.core import envelope
+from agentbus.core.clock import rfc3339
+from agentbus.core.errors import Refused
+from agentbus.core.record import Record
+from agentbus.core.stream import position, text
+from agentbus.queues import attempts, task_state
+from agentbus.queues.dependencies import entry_of
+from agentbus.queues.dependents import groups as working, passed_on
+from agentbus.queues.ids import RESULT_KEPT, ROUTER, task_id
+from agentbus.queues.notify import Notifications, notifications
+from agentbus.queues.policy import DEFAULTS
+from agentbus.queues.results import Address
+from agentbus.queues.settle import ASIDE
+from agentbus.store.steps import Batch, Command, Script
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from agentbus.queues.policy import Policies
+    from agentbus.store.scope import Scope
+    from agentbus.store.steps import Arg, Op
+
+_HELD = "held "
+
+
+class Cancelled(Record):
+    """A cancelled task. `state` is `cancelled`, or `stopping` while the `workers` that hold it may run it.
+
+    A worker that holds it stops it within about a second, unless it ends before or cannot be interrupted.
+    """
+
+    id: str
+    queue: str
+    state: str
+    workers: tuple[str, ...]
+
+
+def cancel(scope: Scope, given: str, policies: Policies = DEFAULTS) -> Op[Cancelled]:
+    """Cancel a task for all groups that have not finished it; idempotent.
+
+    A task that no worker holds is removed in one atomic step, and those that wait for it are buried. A
+    worker that holds it is asked to stop it. Raises `NotFound`, `Refused` for a finished task, and
+    `UsageError` for an invalid id.
+    """
+    task = Address(given)
+    kept = max(math.ceil(policies.results_of(task.queue)), RESULT_KEPT)
+    by = f"{scope.agent} @ {rfc3339(scope.now())}"
+    if task.number and (yield from _not_ready(scope, task, attempts.cancelled_by(by), kept)):
+        return Cancelled(given, task.queue, "cancelled", ())
+    while True:
+        place = yield from _place(scope, task)
+        found = None
+        if place is not None:
+            found = yield Command("XRANGE", place.stream, place.entry, place.entry)
+        if place is None or not found:
+            return (yield from _ended(scope, task, policies))
+        states = yield from _states(scope, task.queue, place)
+        holders = {was.removeprefix(_HELD) for was in states.values() if was.startswith(_HELD)}
+        workers = tuple(sorted(holders - {ASIDE}))
+        ended = Cancelled(given, task.queue, "stopping" if workers else "cancelled", workers)
+        meta = _meta(found[0][1])
+        if set(states.values()) == {"done"}:
+            return (yield from _ended(scope, task, policies))
+        if not (yield Command("HGET", scope.keys.cancelled(task.queue), place.mark)):
+            if (yield _script(scope, task, place, meta, states, by, kept)) == b"again":
+                continue
+            yield from passed_on(scope)
+            if not workers:
+                yield from _wake(scope, task.queue, place, states, meta)
+        return ended
+
+
+class _Spot(NamedTuple):
+    """The entry of a task: its id, its priority, its stream, and its name among the cancelled ones."""
+
+    entry: str
+    priority: str
+    stream: str
+    mark: str
+
+
+def _place(scope: Scope, task: Address) -> Op[_Spot | None]:
+    """Return where a task is, or was; None for a delayed task that got an entry, and has ended."""
+    entry, priority = task.entry, task.priority
+    if task.number:
+        found = None
+        for group in (yield from task_state.groups_at(scope, task.queue, priority)) or ("default",):
+            found = found or (yield from entry_of(scope, task.id, group))
+        if found is None:
+            return None
+        entry, priority = found
+    stream = scope.keys.queue(task.queue, priority)
+    return _Spot(entry, priority, stream, task_id(entry, task.queue, priority))
+
+
+def _states(scope: Scope, queue: str, place: _Spot) -> Op[dict[str, str]]:
+    """Return the state of an entry by group; under '', if there is no group yet."""
+    groups = yield from task_state.groups_at(scope, queue, place.priority)
+    if not groups:
+        return {"": "waiting"}
+    held = yield Batch(
+        [("XPENDING", place.stream, one, place.entry, place.entry, 1) for one in groups]
+    )
+    found = {}
+    for (group, reached), pending in zip(groups.items(), held, strict=True):
+        if isinstance(pending, list) and pending:
+            found[group] = _HELD + text(pending[0][1])
+        else:
+            waits = position(place.entry) > position(reached)
+            found[group] = "waiting" if waits else "done"
+    return found
+
+
+def _script(
+    scope: Scope,
+    task: Address,
+    place: _Spot,
+    meta: Mapping[str, Any],
+    states: Mapping[str, str],
+    by: str,
+    kept: int,
+) -> Script:
+    keys, queue, why = scope.keys, task.queue, attempts.cancelled_by(by)
+    name = str(meta.get("id") or task.id)
+    groups: list[str] = []
+    words: list[Arg] = []
+    told = Notifications()
+    for existing, was in states.items():
+        group = existing or "default"
+        holder = was.removeprefix(_HELD) if was.startswith(_HELD) else ASIDE
+        groups += (
+            *(
+                keys.attempts(queue, group, place.priority),
+                keys.retries(queue, group, place.priority),
+            ),
+            *(
+                keys.result(name, group),
+                keys.stats(queue) if holder == ASIDE else keys.beat(holder),
+            ),
+        )
+        words += (group, was, 1 if existing else 0)
+        if was != "done" and holder == ASIDE:
+            one = notifications(scope, queue, group, name, meta, error=why, cancelled=True)
+            told.keys += one.keys
+            told.argv += one.argv
+            told.counter = one.counter or told.counter
+    ordering, key = meta.get("ordering_key"), meta.get("key")
+    member = _member(ordering, place.entry) if isinstance(ordering, str) else ""
+    return Script(
+        "cancel",
+        (
+            *(place.stream, keys.cancelled(queue), keys.settled, keys.awaited(queue)),
+            *(keys.stats(queue), keys.order(queue, place.priority)),
+            keys.seen(queue, key) if isinstance(key, str) else keys.stats(queue),
+            *(keys.bell(queue), *groups, *told.keys),
+        ),
+        (
+            *(place.entry, place.mark, name, by, why, kept, member, ASIDE, told.counter),
+            *(len(states), *words, *told.argv),
+        ),
+        writes=True,
+    )
+
+
+def _wake(
+    scope: Scope, queue: str, place: _Spot, states: Mapping[str, str], meta: Mapping[str, Any]
+) -> Op[None]:
+    """Let the next task with its ordering key start."""
+    keys = scope.keys
+    if isinstance(meta.get("ordering_key"), str):
+        for group in filter(None, states):
+            yield Script(
+                "wake",
+                (
+                    *(place.stream, keys.order(queue, place.priority)),
+                    *(keys.retries(queue, group, place.priority), keys.bell(queue)),
+                ),
+                (place.entry, meta["ordering_key"]),
+                writes=True,
+            )
+
+
+def _not_ready(scope: Scope, task: Address, why: str, kept: int) -> Op[bool]:
+    """Cancel a task that is delayed or waits for others; return whether it was."""
+    keys, queue, name = scope.keys, task.queue, task.id
+    delayed, dependent = yield Batch(
+        [("HGET", keys.bodies(queue), name), ("HGET", keys.after_bodies(queue), name)]
+    )
+    if delayed is None and dependent is None:
+        return False
+    flat = orjson.loads(delayed)[2:] if delayed is not None else orjson.loads(dependent)[5:]
+    meta = _meta([str(word).encode() for word in flat])
+    groups = sorted((yield from working(scope, queue)) - {ROUTER}) or ["default"]
+    group = groups[0] if len(groups) == 1 else "default"
+    others = notifications(scope, queue, group, name, meta, error=why, cancelled=True)
+    key = meta.get("key")
+    step = Script(
+        "revoke",
+        (
+            *(keys.delayed(queue), keys.bodies(queue), keys.after(queue), keys.after_bodies(queue)),
+            *(keys.settled, keys.awaited(queue), keys.stats(queue)),
+            keys.seen(queue, key) if isinstance(key, str) else keys.stats(queue),
+            *(keys.result(name, one) for one in groups),
+            *others.keys,
+        ),
+        (name, why, kept, others.counter, len(groups), *others.argv),
+        writes=True,
+    )
+    revoked = yield step
+    yield from passed_on(scope)
+    # If an answer was lost, the first copy may have removed it.
+    return bool(revoked) or step.sendings > 1
+
+
+def _ended(scope: Scope, task: Address, policies: Policies) -> Op[Cancelled]:
+    """Return that a task was cancelled before. Raises `Refused` if it has ended otherwise, `NotFound`."""
+    groups = yield from task_state.groups_at(scope, task.queue, task.priority)
+    for group in sorted(groups) or ["default"]:
+        found = yield from task_state.task(scope, task.id, group, policies)
+        if found.state == "cancelled":
+            return Cancelled(task.id, task.queue, "cancelled", ())
+    raise Refused(
+        f"the task {task.id!r} is {found.state}, and cannot be cancelled any more",
+        hint=f"see bus.task({task.id!r})",
+        shell_hint=f"see 'agentbus task show {task.id}'",
+    )
+
+
+def _meta(flat: Any) -> dict[str, Any]:
+    """Return the envelope of a task; empty if it is malformed."""
+    try:
+        return envelope.decode(flat or [])[1]
+    except (ValueError, UnicodeDecodeError):
+        return {}
+
+
+def _member(ordering_key: str, entry_id: str) -> str:
+    """Return the member of the order of its key, as `place` in `lib/order.lua` does."""
+    milliseconds, sequence = position(entry_id)
+    return f"{ordering_key}\n{milliseconds:020d}-{sequence:020d}"

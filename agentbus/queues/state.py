@@ -1,0 +1,190 @@
+"""The state of tasks in a group, from what the server has of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from agentbus.core import envelope
+from agentbus.core.record import Record
+from agentbus.core.stream import id_time, is_number, position, text
+from agentbus.queues import attempts
+from agentbus.queues.attempts import RUNS_KEPT
+from agentbus.queues.dead_letters import DeadLetters
+from agentbus.queues.ids import task_id
+from agentbus.queues.settle import ASIDE
+from agentbus.store.steps import Batch, Command, Script
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from agentbus.store.scope import Scope
+    from agentbus.store.steps import Op
+
+
+class Entry(Record):
+    """A task of a queue, with its state in a group; times are in seconds.
+
+    `state` is `delayed` (until `due`), `dependent` (waits for others), `waiting` (not delivered), `pending`
+    (held by `holder`, without a heartbeat for `idle` seconds), `retrying` (until `due`), `done`, `buried`
+    or `cancelled`. `deliveries` counts the deliveries of a pending task, `attempts` the counted runs.
+    `error` says why a malformed entry cannot be decoded.
+    """
+
+    id: str
+    queue: str
+    group: str
+    priority: str
+    published: float
+    state: str
+    holder: str | None
+    idle: float | None
+    deliveries: int | None
+    attempts: int | None
+    payload: Any
+    envelope: Mapping[str, Any]
+    error: str | None
+    due: float | None = None
+
+
+def entries(
+    scope: Scope, queue: str, group: str, priority: str, found: Sequence[Any], letters_of: str
+) -> Op[list[Entry]]:
+    """Return entries of one stream, ids ascending, with their state in the group."""
+    keys = scope.keys
+    key, ids = keys.queue(queue, priority), [text(entry[0]) for entry in found]
+    decoded = [_decoded(flat) for _, flat in found]
+    places = [task_id(one, queue, priority) for one in ids]
+    names_of = [
+        str(meta.get("id") or place) for place, (_, meta, _) in zip(places, decoded, strict=True)
+    ]
+    kept = yield Script("outcome", [keys.result(name, group) for name in names_of])
+    held, counted, due, about, marks, *runs = yield Batch(
+        [
+            ("XPENDING", key, group, ids[0], ids[-1], len(ids)),
+            ("HMGET", keys.attempts(queue, group, priority), *ids),
+            ("ZMSCORE", keys.retries(queue, group, priority), *ids),
+            ("XINFO", "GROUPS", key),
+            ("HMGET", keys.cancelled(queue), *places, *(f"{place}\n{group}" for place in places)),
+            *(("HGET", keys.runs(name, group), "outcome") for name in names_of),
+        ]
+    )
+    # Without the group, every entry is waiting.
+    pending = {text(one[0]): one for one in as_list(held)}
+    delivered = "0-0"
+    for flat in as_list(about):
+        named = {text(flat[i]): flat[i + 1] for i in range(0, len(flat), 2)}
+        if text(named["name"]) == group:
+            delivered = text(named["last-delivered-id"])
+    number, at = len(ids), range(len(ids))
+    counted, due, marks = (as_list(one) or [None] * 2 * number for one in (counted, due, marks))
+    states = []
+    for i in at:
+        # A worker that was asked to stop it may have finished it.
+        cancelled = marks[i] is not None and marks[number + i] is None
+        if ids[i] in pending:
+            state = "retrying" if text(pending[ids[i]][1]) == ASIDE else "pending"
+        elif position(ids[i]) > position(delivered):
+            state = "cancelled" if cancelled else "waiting"
+        else:
+            state = settled(kept[i], runs[i]) or ("cancelled" if cancelled else "done")
+        states.append(state)
+    yield from _old_burials(
+        scope, DeadLetters(scope, queue, group, letters_of=letters_of), ids, states
+    )
+    result = []
+    for i in at:
+        payload, meta, error = decoded[i]
+        one = pending.get(ids[i], (b"", b"", None, None))
+        begun = text(counted[i] or b"").partition(" ")[0]
+        result.append(
+            Entry(
+                *(places[i], queue, group, priority, id_time(ids[i]), states[i]),
+                text(one[1]) if states[i] == "pending" else None,
+                one[2] / 1000 if states[i] == "pending" else None,
+                one[3],
+                int(begun) if is_number(begun) else None,
+                *(payload, meta, error),
+                _due(due[i]) if states[i] == "retrying" else None,
+            )
+        )
+    return result
+
+
+def kept(scope: Scope, queue: str, group: str, most: int) -> Op[list[Entry]]:
+    """Return the tasks of a queue that are delayed or wait for others, by their publication."""
+    keys = scope.keys
+    delayed, dependent = yield Batch(
+        [
+            ("ZRANGE", keys.delayed(queue), 0, most - 1, "WITHSCORES"),
+            ("ZRANGE", keys.after(queue), 0, most - 1),
+        ]
+    )
+    due = {
+        text(delayed[i]): float(delayed[i + 1]) / 1000 for i in range(0, len(as_list(delayed)), 2)
+    }
+    waiting = [text(one) for one in as_list(dependent)]
+    found = []
+    for ids, key in (([*due], keys.bodies(queue)), (waiting, keys.after_bodies(queue))):
+        if not ids:
+            continue
+        bodies = yield Command("HMGET", key, *ids)
+        for one, body in zip(ids, bodies, strict=True):
+            if body is not None:
+                found.append(unready(one, queue, group, body, due.get(one)))
+    return sorted(found, key=lambda one: one.published)
+
+
+def unready(name: str, queue: str, group: str, body: bytes, due: float | None) -> Entry:
+    """Return the entry of a task that is delayed until `due`, or else waits for others."""
+    found = orjson.loads(body)
+    state = "dependent" if due is None else "delayed"
+    flat = found[5:] if due is None else found[2:]
+    if due is None and found[2]:
+        due = float(found[2]) / 1000
+    payload, meta, error = _decoded([str(word).encode() for word in flat])
+    created = meta.get("created_at")
+    published = float(created) if isinstance(created, (int, float)) else 0.0
+    return Entry(
+        *(name, queue, group, str(found[0]), published, state, None, None, None, None),
+        *(payload, meta, error, due),
+    )
+
+
+def settled(kept: bytes, run: Any) -> str | None:
+    """Return `buried` or `cancelled` of an acknowledged task, by its result or its last run; else None."""
+    ended = attempts.burial(kept)
+    if ended is not None:
+        return "buried" if ended[0] else "cancelled"
+    return run.decode() if run in (b"buried", b"cancelled") else None
+
+
+def _old_burials(
+    scope: Scope, letters: DeadLetters, ids: Sequence[str], states: list[str]
+) -> Op[None]:
+    """Find the burials that are no longer recorded but by their dead letters."""
+    horizon = scope.now() - RUNS_KEPT
+    old = {one: i for i, one in enumerate(ids) if states[i] == "done" and id_time(one) < horizon}
+    if not old:
+        return
+    found = yield from letters.originals(min(old, key=position))
+    for one in found & old.keys():
+        states[old[one]] = "buried"
+
+
+def _decoded(flat: Any) -> tuple[Any, dict[str, Any], str | None]:
+    try:
+        payload, meta = envelope.decode(flat or [])
+    except (ValueError, UnicodeDecodeError) as error:
+        return None, {}, str(error)
+    return payload, meta, None
+
+
+def _due(score: Any) -> float | None:
+    return None if score is None else float(score) / 1000
+
+
+def as_list(reply: Any) -> list[Any]:
+    """Return a reply that is a list; none where the stream, or its group, is missing."""
+    return reply if isinstance(reply, list) else []

@@ -1,0 +1,248 @@
+"""The state of one task: its attempts, and the tasks that it depends on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from agentbus.core import names
+from agentbus.core.errors import NotFound, UsageError
+from agentbus.core.record import Record
+from agentbus.core.stream import id_time, text
+from agentbus.queues import attempts
+from agentbus.queues.attempts import Attempt
+from agentbus.queues.dead_letters import DeadLetters
+from agentbus.queues.dependencies import entry_of
+from agentbus.queues.ids import ROUTER, groups_of
+from agentbus.queues.policy import DEFAULTS
+from agentbus.queues.results import Address
+from agentbus.queues.state import Entry, as_list, entries, settled, unready
+from agentbus.store.steps import Batch, Command, Script
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from agentbus.queues.policy import Policies
+    from agentbus.store.scope import Scope
+    from agentbus.store.steps import Op
+
+# Dependents that are shown.
+_SHOWN = 1000
+
+
+class TaskState(Record):
+    """A task's state in a group; times are unix times.
+
+    `state` is as in `Entry`, or `routed` (a router moved it to another queue). `attempts` is the number of
+    runs that have begun, `runs` has those of a task that failed once, oldest first, at most 20. `worker`
+    holds the task, without a heartbeat for `idle` seconds. `error` is why it was buried or cancelled, or
+    its last failure; `letter` is its dead letter, `replayed` the task that a replay of it published.
+    `waits_for` are the unfinished tasks that it waits for, `awaited_by` those that wait for it.
+    """
+
+    id: str
+    queue: str
+    group: str
+    priority: str
+    state: str
+    published: float | None
+    due: float | None
+    worker: str | None
+    idle: float | None
+    attempts: int
+    runs: tuple[Attempt, ...]
+    error: str | None
+    letter: str | None
+    replayed: str | None
+    waits_for: tuple[str, ...]
+    awaited_by: tuple[str, ...]
+    payload: Any
+    envelope: Mapping[str, Any]
+
+
+def task(
+    scope: Scope, given: str, group: str | None = None, policies: Policies = DEFAULTS
+) -> Op[TaskState]:
+    """Return the state of a task.
+
+    `group` is needed only if the queue has several groups, and none is `default`. Raises `NotFound`, and
+    `UsageError` for an invalid id.
+    """
+    address = Address(given)
+    queue, keys = address.queue, scope.keys
+    group = yield from _group(scope, address, group)
+    entry, waits_for = yield from _found(scope, address, group, policies)
+    (outcome,) = yield Script("outcome", (keys.result(address.id, group),))
+    record, awaited = yield Batch(
+        [
+            ("HGETALL", keys.runs(address.id, group)),
+            (
+                *("ZRANGEBYLEX", keys.awaited(queue), f"[{address.id}\n", f"({address.id}\x0b"),
+                *("LIMIT", 0, _SHOWN),
+            ),
+        ]
+    )
+    stored = attempts.newest(as_list(record))
+    if entry is None:
+        entry = _ended(address, group, outcome, stored)
+    if group == ROUTER and entry.state == "done":
+        # A router only moves tasks. The queue that it chose records their outcome under their ids.
+        (outcome,) = yield Script("outcome", (keys.result(address.id, "default"),))
+        moved = settled(outcome, None) or ("done" if outcome else "routed")
+        entry = entry.__replace__(state=moved)
+    letter, error = attempts.burial(outcome) or ("", None)
+    # The letter of a routed task lies in another queue.
+    letter, _, elsewhere = letter.partition("@")
+    replayed = None
+    if letter and not elsewhere and group != ROUTER:
+        letters_of = policies.letters_of(queue)
+        replayed = yield Command("HGET", keys.replayed(letters_of, group), letter)
+        if entry.payload is None:
+            entry = yield from _as_buried(scope, entry, letter, letters_of)
+    created = entry.envelope.get("created_at")
+    published = float(created) if isinstance(created, (int, float)) else entry.published
+    runs = attempts.decoded(stored, entry.published)
+    # A first attempt is not counted.
+    began = 1 if entry.state in ("done", "pending") else 0
+    dependents = dict.fromkeys(
+        text(member).rpartition("\n")[2][2:]
+        for member in as_list(awaited)
+        if member.count(b"\n") > 1
+    )
+    return TaskState(
+        id=address.id,
+        queue=queue,
+        group=group,
+        priority=entry.priority,
+        state=entry.state,
+        published=published or None,
+        due=entry.due,
+        worker=entry.holder,
+        idle=entry.idle,
+        attempts=max(began, entry.attempts or 0, *(run.attempt for run in runs), 0),
+        runs=runs,
+        error=runs[-1].error if error is None and runs else error,
+        letter=letter or None,
+        replayed=None if replayed is None else text(replayed),
+        waits_for=waits_for,
+        awaited_by=tuple(dependents),
+        payload=entry.payload,
+        envelope=entry.envelope,
+    )
+
+
+def _found(
+    scope: Scope, address: Address, group: str, policies: Policies
+) -> Op[tuple[Entry | None, tuple[str, ...]]]:
+    """Return a task from where it is, None if it is gone; and what it waits for."""
+    queue, where = address.queue, (address.entry, address.priority)
+    if address.number:
+        entry, waits_for = yield from _not_ready(scope, address, group)
+        if entry is not None:
+            return entry, waits_for
+        # It got an entry when it fell due.
+        where = (yield from entry_of(scope, address.id, group)) or ("", "")
+    if where[0]:
+        stream = scope.keys.queue(queue, where[1])
+        flat = yield Command("XRANGE", stream, where[0], where[0])
+        if flat:
+            letters_of = policies.letters_of(queue)
+            (entry,) = yield from entries(scope, queue, group, where[1], flat, letters_of)
+            return entry, ()
+    return None, ()
+
+
+def _ended(address: Address, group: str, outcome: bytes, stored: list[bytes]) -> Entry:
+    """Return a task that is gone, from its outcome. Raises `NotFound` if that is no longer recorded."""
+    ended = attempts.decoded(stored[-1:], None)
+    state = settled(outcome, ended[-1].outcome.encode() if ended else None)
+    if not (state or outcome):
+        raise NotFound(
+            f"there is no task {address.id!r}, or it has ended and its outcome is no longer recorded",
+            hint=f"no task in {address.queue!r} has this id",
+        )
+    published = id_time(address.entry or "0-0")
+    return Entry(
+        *(address.id, address.queue, group, address.priority, published, state or "done"),
+        *(None, None, None, None),
+        payload=None,
+        envelope={},
+        error=None,
+    )
+
+
+def _as_buried(scope: Scope, entry: Entry, letter: str, letters_of: str) -> Op[Entry]:
+    """Return a task that is no longer in a stream with the payload that its dead letter keeps."""
+    box = DeadLetters(scope, entry.queue, entry.group, letters_of=letters_of)
+    try:
+        found = yield from box.letter(letter)
+    except NotFound:
+        # It was purged.
+        return entry
+    fields = found.fields or {}
+    try:
+        meta = orjson.loads(fields.get("meta", "{}"))
+    except ValueError:
+        meta = {}
+    return entry.__replace__(
+        payload=found.payload,
+        envelope=meta if isinstance(meta, dict) else {},
+        priority=fields.get("priority", entry.priority),
+    )
+
+
+def groups_at(scope: Scope, queue: str, priority: str) -> Op[dict[str, str]]:
+    """Return the groups of a stream, without routers, and the last id delivered to each."""
+    found = yield from groups_of(scope, queue)
+    return {text(one[b"name"]): text(one[b"last-delivered-id"]) for one in found.get(priority, ())}
+
+
+def _group(scope: Scope, address: Address, group: str | None) -> Op[str]:
+    if group is not None:
+        return names.name("group", group)
+    found = yield from groups_at(scope, address.queue, address.priority)
+    several = sorted(found.keys() - {ROUTER})
+    if "default" in several or not several:
+        # A router buries a task that matches no rule.
+        return "default" if several or ROUTER not in found else ROUTER
+    if len(several) > 1:
+        raise UsageError(
+            f"the task {address.id!r} has several groups ({', '.join(map(repr, several))})",
+            hint="name the group",
+        )
+    return several[0]
+
+
+def _not_ready(
+    scope: Scope, address: Address, group: str
+) -> Op[tuple[Entry | None, tuple[str, ...]]]:
+    """Return a task that is delayed or waits for others, and what it waits for."""
+    keys, queue, name = scope.keys, address.queue, address.id
+    due, delayed, dependent, waits = yield Batch(
+        [
+            ("ZSCORE", keys.delayed(queue), name),
+            ("HGET", keys.bodies(queue), name),
+            ("HGET", keys.after_bodies(queue), name),
+            ("HGET", keys.after_bodies(queue), f"{name}\n"),
+        ]
+    )
+    if due is not None and delayed is not None:
+        return unready(name, queue, group, delayed, float(due) / 1000), ()
+    if dependent is None:
+        return None, ()
+    marks = [str(one) for one in (orjson.loads(waits) if waits else ())]
+    last = f"\n{len(address.number):02d}{name}"
+    if not marks:
+        return unready(name, queue, group, dependent, None), ()
+    there = yield Batch(
+        [
+            ("ZSCORE", keys.awaited(Address(mark.partition("\n")[0]).queue), mark + last)
+            for mark in marks
+        ]
+    )
+    open_ = (mark for mark, score in zip(marks, there, strict=True) if isinstance(score, bytes))
+    return (
+        unready(name, queue, group, dependent, None),
+        tuple(mark.partition("\n")[0] for mark in open_),
+    )

@@ -1,0 +1,31 @@
+-- latest(key): the number of runs recorded of a task, and the record of the newest one, if it has not ended. A corrupted
+-- record does not prevent an acknowledgement.
+local function latest(key)
+  local number = redis.pcall('HGET', key, 'n')
+  number = type(number) == 'string' and tonumber(number) or 0
+  local record = redis.pcall('HGET', key, number)
+  if type(record) ~= 'string' or string.find(record, '"outcome"', 1, true) then return number, nil end
+  return number, record
+end
+-- record(key, number, run, outcome, seconds): stores a run; the newest 20 are kept.
+local function record(key, number, run, outcome, seconds)
+  redis.pcall('HSET', key, 'n', number, 'outcome', outcome, number, run)
+  redis.pcall('HDEL', key, number - 20)
+  redis.pcall('EXPIRE', key, seconds)
+end
+-- ran(key, seconds, head, took): records a run that ended now, in place of what its beginning left. `head` is its JSON
+-- without its end ('' for none), `took` how many ms it took.
+local function ran(key, seconds, head, took)
+  if head == '' then return end
+  local time = redis.call('TIME')
+  local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+  local began, number, open = now - tonumber(took), latest(key)
+  local attempt = string.match(head, '^{"attempt":%d+,')
+  if open and string.sub(open, 1, #attempt) == attempt then
+    began = tonumber(string.match(open, '"began":(%d+)')) or began
+  else
+    number = number + 1
+  end
+  local run = head .. string.format(',"began":%d,"ended":%d}', began, now)
+  record(key, number, run, string.match(head, '"outcome":"(%l+)"'), seconds)
+end

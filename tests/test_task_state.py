@@ -1,0 +1,192 @@
+"""What a task's state is, from its publication to its end, and the record of its attempts."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+import agentbus
+from agentbus.errors import NotFound, Refused, UsageError
+from agentbus.retry import Backoff
+from agentbus.routing import Router, parse
+from tests.conftest import Connect
+from tests.servers import ask
+
+SOON = Backoff(first=0.001)
+
+
+def fails(_: agentbus.Delivery) -> None:
+    raise ValueError("no such address")
+
+
+def test_a_task_has_one_state_wherever_it_is_shown(bus: agentbus.Bus) -> None:
+    queue = bus.queue("mail")
+    done, buried, retrying, pending, waiting = queue.publish_many(range(5))
+    delayed = queue.publish("later", delay=3600)
+    dependent = queue.publish("after", after=waiting)
+    held = queue.fetch(count=4)
+    held[0].ack()
+    held[1].bury("no such address")
+    held[2].retry(600)
+    expected = {
+        done: "done",
+        buried: "buried",
+        retrying: "retrying",
+        pending: "pending",
+        waiting: "waiting",
+        delayed: "delayed",
+        dependent: "dependent",
+    }
+
+    assert {one.id: one.state for one in queue.inspect()} == expected
+    assert {one: bus.task(one).state for one in expected} == expected
+
+
+def test_what_is_not_ready_is_among_the_newest_tasks(bus: agentbus.Bus) -> None:
+    queue = bus.queue("mail")
+    first = queue.publish(1)
+    later = queue.publish(2, delay=3600)
+
+    assert [one.id for one in queue.inspect(last=2)] == [first, later]
+    assert [one.id for one in queue.inspect(limit=1)] == [first]
+    assert queue.inspect(last=1)[0].due == pytest.approx(time.time() + 3600, abs=60)
+
+
+def test_each_attempt_is_recorded_with_its_worker_and_its_error(bus: agentbus.Bus) -> None:
+    task = bus.queue("mail").publish(1)
+    worker = bus.subscribe("mail", fails, attempts=3, backoff=SOON, drain=True)
+    worker.run()
+
+    shown = bus.task(task)
+
+    assert (shown.state, shown.attempts) == ("buried", 3)
+    assert [(run.attempt, run.outcome, run.error) for run in shown.runs] == [
+        (1, "failed", "ValueError: no such address"),
+        (2, "failed", "ValueError: no such address"),
+        (3, "buried", "ValueError: no such address"),
+    ]
+    assert {(run.worker, run.agent_id) for run in shown.runs} == {(worker.name, bus.agent)}
+    assert all(run.began and run.waited is not None and run.took is not None for run in shown.runs)
+    assert shown.error == "ValueError: no such address"
+    assert shown.letter == bus.queue("mail").dead_letters()[0].id
+
+
+def test_an_attempt_that_succeeds_after_others_is_recorded(bus: agentbus.Bus) -> None:
+    task = bus.queue("mail").publish(1)
+
+    def handler(delivery: agentbus.Delivery) -> str:
+        if delivery.attempt == 1:
+            raise ValueError("not yet")
+        assert [run.outcome for run in bus.task(task).runs] == ["failed", "running"]
+        return "done"
+
+    bus.subscribe("mail", handler, count=1, backoff=SOON).run()
+
+    shown = bus.task(task)
+    assert [run.outcome for run in shown.runs] == ["failed", "done"]
+    assert (shown.state, shown.attempts) == ("done", 2)
+
+
+def test_the_lost_attempt_of_a_dead_worker_names_it(bus: agentbus.Bus, connect: Connect) -> None:
+    task = bus.queue("mail").publish(1)
+    connect("bob").queue("mail").fetch()
+    holder = bus.task(task).worker
+
+    bus.subscribe("mail", lambda _: None, drain=True, visibility=0.05).run()
+
+    lost, done = bus.task(task).runs
+    assert (lost.attempt, lost.outcome, lost.worker) == (1, "lost", holder)
+    assert (done.attempt, done.outcome) == (2, "done")
+
+
+def test_a_first_attempt_that_succeeds_leaves_no_record(bus: agentbus.Bus) -> None:
+    task = bus.queue("mail").publish(1)
+
+    bus.subscribe("mail", lambda _: "result", drain=True).run()
+
+    assert ask(bus, "KEYS", f"{bus.project}:attempts:*") == []
+    shown = bus.task(task)
+    assert (shown.state, shown.attempts, shown.runs) == ("done", 1, ())
+
+
+def test_the_record_of_attempts_is_bounded_and_expires(bus: agentbus.Bus) -> None:
+    task = bus.queue("mail").publish(1)
+    bus.subscribe("mail", fails, attempts=25, backoff=Backoff(first=0.0), drain=True).run()
+
+    shown = bus.task(task)
+
+    assert [run.attempt for run in shown.runs] == list(range(6, 26))
+    (key,) = ask(bus, "KEYS", f"{bus.project}:attempts:*:runs")
+    assert 0 < ask(bus, "TTL", key) <= 86_400
+
+
+def test_a_task_shows_what_it_waits_for_and_what_waits_for_it(bus: agentbus.Bus) -> None:
+    first, second = (bus.queue(name).publish(1) for name in ("a", "b:%"))
+    last = bus.queue("mail").publish(2, after=[first, second])
+
+    assert bus.task(first).awaited_by == (last,)
+    assert set(bus.task(last).waits_for) == {first, second}
+
+    bus.subscribe("a", lambda _: None, drain=True).run()
+
+    assert bus.task(last).waits_for == (second,)
+
+
+def test_a_delayed_task_is_found_once_it_is_due(bus: agentbus.Bus) -> None:
+    queue = bus.queue("mail")
+    task = queue.publish(7, delay=0)
+    (held,) = queue.fetch()
+
+    shown = bus.task(task)
+
+    assert (shown.state, shown.payload) == ("pending", 7)
+    held.ack()
+    assert bus.task(task).state == "done"
+
+
+def test_a_routed_task_is_not_called_done_before_it_is(bus: agentbus.Bus) -> None:
+    task = bus.queue("incoming").publish({"task": "x"})
+    Router(bus, parse("agents: [ada]\ndefault: ada\n", "team.yaml"), drain=True).run()
+
+    assert bus.task(task).state == "routed"
+    with pytest.raises(Refused, match="is routed"):
+        bus.cancel(task)
+
+    bus.subscribe("agent.ada", lambda _: "ok", drain=True).run()
+    assert bus.task(task).state == "done"
+
+
+@pytest.mark.parametrize("task", ["1-1@mail", "d9@mail", "99999999999999-1@mail"])
+def test_an_unknown_task_is_not_found(bus: agentbus.Bus, task: str) -> None:
+    bus.queue("mail").publish(1)
+
+    with pytest.raises(NotFound, match="there is no task"):
+        bus.task(task)
+
+
+def test_where_several_groups_could_be_meant_one_must_be_named(bus: agentbus.Bus) -> None:
+    task = bus.queue("mail").publish(1)
+    for group in ("a", "b"):
+        bus.subscribe("mail", lambda _: None, group=group, drain=True).run()
+
+    with pytest.raises(UsageError, match="several groups"):
+        bus.task(task)
+    assert bus.task(task, group="a").state == "done"
+
+
+def test_a_burial_is_known_by_its_letter_when_its_records_are_gone(
+    bus: agentbus.Bus, monkeypatch: Any
+) -> None:
+    queue = bus.queue("mail")
+    tasks = queue.publish_many([1, 2])
+    one, other = queue.fetch()
+    one.ack()
+    other.bury("no such address")
+    for kind in ("results", "attempts"):
+        for key in ask(bus, "KEYS", f"{bus.project}:{kind}:*"):
+            ask(bus, "DEL", key)
+    monkeypatch.setattr("agentbus.queues.state.RUNS_KEPT", -60.0)
+
+    assert [bus.task(task).state for task in tasks] == ["done", "buried"]
