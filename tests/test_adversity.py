@@ -87,6 +87,24 @@ def lossy(own_server) -> Iterator[Proxy]:
         yield proxy
 
 
+def test_the_count_of_a_task_that_its_first_holder_has_done_goes_with_it(near_bus, project):
+    # given a task that another consumer reclaimed from a frozen one, and this one again from the other
+    frozen, other = (Consumption(near_bus.scope, "mail", "default", name) for name in "ab")
+    near_bus._run("work", frozen.prepare())
+    near_bus.queue("mail").publish("hi")
+    _, (task,) = near_bus._run("work", frozen.turn({}, 0.0, 1))
+    for consumer in (other, frozen):
+        _, (again,), _ = near_bus._run("work", consumer.reclaim("normal", 0.0, "-", 1))
+    # and that it has done as its first attempt, which is not counted
+    near_bus._run("work", frozen.turn({"normal": [task.entry_id]}, 0.0, 0))
+
+    # when it would begin what it reclaimed
+    number = near_bus._run("work", frozen.begin(again))
+
+    assert number == 0
+    assert ask(near_bus, "EXISTS", Keys(project).attempts("mail", "default", "normal")) == 0
+
+
 @pytest.fixture
 def far_bus(lossy, project) -> Iterator[agentbus.Bus]:
     """A bus behind that proxy, with all the time in the world."""
