@@ -86,7 +86,9 @@ def _show(call: Call) -> None:
         "awaited by": ", ".join(found.awaited_by) or None,
         "payload": orjson.dumps(found.payload).decode(),
     }
-    rows |= {key.replace("_", " "): value for key, value in found.envelope.items() if key != "id"}
+    # It has its id above, and when it was made.
+    named = {key: value for key, value in found.envelope.items() if key not in ("id", "created_at")}
+    rows |= {key.replace("_", " "): value for key, value in named.items()}
     _format.pairs(call.out, rows)
     for one in found.runs:
         call.out.record({}, f"    {_line(one)}")
@@ -107,6 +109,8 @@ def _fields(found: TaskState) -> dict[str, Any]:
     del fields["published"]
     fields["timestamp"] = _time(found.published)
     fields["due"] = _time(found.due)
+    if isinstance(found.envelope.get("created_at"), (int, float)):
+        fields["envelope"] = {**found.envelope, "created_at": _time(found.published)}
     fields["runs"] = [
         {
             "attempt": one.attempt,
