@@ -30,10 +30,12 @@ from tests.servers import CACHE, Server, Shell, program, scrubbed
 os.environ["XDG_CACHE_HOME"] = str(CACHE)
 CACHE.mkdir(exist_ok=True)
 
-# Where the run was started in the background, a shell may have had it ignore interrupts, and all that
-# it starts would ignore them, too.
+# Where the run was started in the background, a shell or nohup may have had it ignore interrupts or
+# hang-ups, and all that it starts would ignore them, too.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @pytest.hookimpl(optionalhook=True)

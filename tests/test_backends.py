@@ -17,6 +17,7 @@ import agentbus.aio
 from agentbus.errors import BackendUnavailable, ConfigError, UnknownBackend
 from agentbus.store import failures
 from agentbus.store.async_connection import _AsyncConnection
+from agentbus.store.connection import Target
 from tests.proxy import Impostor, Proxy
 from tests.servers import Server
 
@@ -312,15 +313,15 @@ def strict_front(own_server, authority) -> Iterator[Proxy]:
 
 
 async def test_replies_that_come_in_two_records_of_tls_are_both_read():
-    connection = _AsyncConnection([])
+    connection = _AsyncConnection(Target(), "test")
     asked = asyncio.ensure_future(connection.request([("PING",), ("PING",)], 5.0))
     await asyncio.sleep(0)
 
     # As asyncio's transport does it: the second record goes into a slice of the buffer.
     place = connection.get_buffer(-1)
-    place[:4] = b":1\r\n"
-    place[4:][:4] = b":2\r\n"
-    connection.buffer_updated(8)
+    place[:9] = b"+OK\r\n:1\r\n"
+    place[9:][:4] = b":2\r\n"
+    connection.buffer_updated(13)
 
     assert await asked == [1, 2]
 

@@ -164,7 +164,8 @@ async def test_an_asynchronous_bus_announces_the_end(abus: agentbus.AsyncBus) ->
 
 def test_the_shell_publishes_with_a_notice_and_hears_it(real_shell: Shell) -> None:
     task_id = real_shell.ok("publish", "mail", "x", "--notify").strip()
-    real_shell.ok("work", "mail", "--drain", "--attempts", "1", "--", "false")
+    drained = real_shell.run("work", "mail", "--drain", "--attempts", "1", "--", "false")
+    assert drained.returncode == 8
 
     (said,) = real_shell.records("overhear", "--topic", "tasks")
     assert (said["event"], said["task"], said["queue"]) == ("buried", task_id, "mail")

@@ -174,6 +174,7 @@ class Fetcher:
             (
                 *(keys.settled, keys.after(consumer.queue), keys.delayed(consumer.queue)),
                 *consumer.streams.values(),
+                *map(consumer.retries, consumer.streams),
             ),
             (consumer.group,),
         )

@@ -69,6 +69,7 @@ def test_without_a_file_of_classes_java_gets_no_options_for_it():
     assert classes.options(java.find()) == []
 
 
+@pytest.mark.slow
 def test_spark_starts_and_says_nothing_if_java_cannot_use_the_file(cache, tmp_path):
     file = classes.path(java.find())
     file.write_bytes(b"no archive of classes")

@@ -268,6 +268,7 @@ def test_a_lag_that_does_not_change_is_listed_as_standing(framed):
     assert (group["lag"], group["behind_ms"], group["highest_at"]) == (1, 9 * 60_000, at(0))
 
 
+@pytest.mark.slow
 def test_a_queue_with_nothing_to_do_is_not_listed_while_it_is_idle(framed):
     later = START + datetime.timedelta(minutes=50)
     rows = [row("queue", moment, stream="q:mail", queue="mail") for moment in (START, later)]
@@ -314,6 +315,7 @@ def test_a_task_that_ran_four_times_is_one_task_and_four_runs(framed):
     assert [r["mean_ms"] for r in found["tasks.timings"] if r["what"] == "running"] == [2]
 
 
+@pytest.mark.slow
 def test_no_two_columns_of_a_table_have_one_name(framed):
     from agentbus.pipeline.reports import NAMES, wording
 
@@ -351,6 +353,7 @@ def test_numbers_that_nobody_counts_are_none_and_large_ones_are_exact(framed):
     assert (timing["runs"], timing["p50_ms"]) == (3 * most, 0.5)
 
 
+@pytest.mark.slow
 def test_a_sum_beyond_64_bits_is_no_error(framed):
     rows = [row("gap", stream="q:mail", lost=2**63 - 1), row("gap", stream="q:mail", lost=1)]
 
@@ -394,6 +397,7 @@ def test_a_worker_that_held_a_task_and_fell_silent_has_vanished(framed):
     ]
 
 
+@pytest.mark.slow
 def test_what_was_done_before_it_came_had_waited_before(framed):
     rows = [
         work(processed=5),
@@ -421,6 +425,7 @@ def test_an_hour_that_fell_silent_is_odd_and_the_last_one_is_not_judged(framed):
     assert (odd["expected"], odd["score"]) == (40, pytest.approx(-39 / math.sqrt(40)))
 
 
+@pytest.mark.slow
 def test_two_earlier_days_are_too_few_to_judge(framed):
     rows = [
         row("queue", START + datetime.timedelta(days=day, hours=9), stream="q:a", queue="a")

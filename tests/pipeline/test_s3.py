@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
 
+
+@pytest.mark.slow
 def test_parquet_written_to_s3_is_read_back(spark, s3):
     spark.range(100).write.parquet(f"{s3.url}/numbers")
 

@@ -18,8 +18,8 @@ FOUND = {
 @pytest.mark.parametrize(
     "control",
     [
-        # These must die at the right moment, which takes many kills.
-        pytest.param(name, marks=pytest.mark.slow if "checkpoint" in name else ())
+        # Two must die at the right moment, which takes many kills.
+        pytest.param(name, marks=() if name == "ids_as_text" else pytest.mark.slow)
         for name in FOUND
     ],
 )

@@ -99,6 +99,7 @@ def test_what_sqlite_cannot_do_wrong_is_done_once_on_postgresql(order):
     assert list(found.violations) == ["lost"]
 
 
+@pytest.mark.slow
 def test_a_server_and_a_database_of_others_are_left_as_they_were(order, tmp_path):
     wanted = {nemesis.KILL: 1, nemesis.CUT: 1, nemesis.WIPE: 1, DATABASE: 1}
     plan = EventsPlan(40, wanted, 0.1, producers=1, relays=1, each=1, reads=("shelf",), lease=1.0)

@@ -36,6 +36,7 @@ def test_nothing_that_is_said_is_lost_or_doubled_whatever_dies(tmp_path: pathlib
     assert verdict.figures["messages"] > 1000
 
 
+@pytest.mark.slow
 def test_a_server_of_others_suffers_nothing_and_keeps_nothing(
     tmp_path: pathlib.Path, own_server: Server
 ) -> None:

@@ -1,6 +1,6 @@
 #!lua flags=no-writes
 -- Reports whether a group has finished all tasks of a queue but those that are not due yet or wait for others.
--- KEYS: recorded outcomes, dependents, delayed, then the streams
+-- KEYS: recorded outcomes, dependents, delayed, then the streams, then their retries
 -- ARGV: group
 -- Returns: 1, or 0 if a task is undelivered, held, waits for a retry, or gets ready now
 --@include ids
@@ -9,7 +9,10 @@ local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 if #redis.call('ZRANGEBYSCORE', KEYS[3], '-inf', now, 'LIMIT', 0, 1) > 0 then return 0 end
 -- A dependent may never get ready, unless an outcome is still to be processed.
 if redis.call('EXISTS', KEYS[1]) == 1 and redis.call('ZCARD', KEYS[2]) > 0 then return 0 end
-for i = 4, #KEYS do
+local streams = (#KEYS - 3) / 2
+for i = 4, 3 + streams do
+  -- A trimmed task that waits for a retry is not pending, and buried once the retry is due.
+  if redis.call('ZCARD', KEYS[i + streams]) > 0 then return 0 end
   if redis.call('EXISTS', KEYS[i]) == 1 then
     local reached = nil
     for _, flat in ipairs(redis.call('XINFO', 'GROUPS', KEYS[i])) do
