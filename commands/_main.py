@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import time
 
-from agentbus.commands._declare import Args, Call, parse
-from agentbus.core.settings import resolve
+# What is imported stays: to look through it for garbage takes a quick verb a twentieth of its time.
+gc.set_threshold(20_000, 10, 10)
+
+from agentbus.commands._declare import Args, Call, parse  # noqa: E402
+from agentbus.core.settings import resolve  # noqa: E402
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -91,7 +95,12 @@ def call(verb: Verb, values: dict[str, Any], module: Any) -> int:
         made = Call(Args(values), settings)
         waits = verb.name in _WAITING and _waits(_WAITING[verb.name], values)
         if waits or settings.log_level == "debug":
-            code = _run_logged(verb, module, made, began, waits=waits)
+            from agentbus.commands import _waiting
+
+            def log(values: dict[str, Any], since: float | None, code: int, outcome: str) -> None:
+                _log(verb, values, made.settings, since, code, outcome)
+
+            code = _waiting.run(verb, module, made, began, log, waits=waits)
         else:
             code = int(module.run(made) or 0)
         made.attend()
@@ -108,32 +117,6 @@ def call(verb: Verb, values: dict[str, Any], module: Any) -> int:
 
 def _waits(how: str, values: dict[str, Any]) -> bool:
     return not how or bool(values.get(how)) or values.get("action") == how
-
-
-def _run_logged(verb: Verb, module: Any, made: Call, began: float, *, waits: bool) -> int:
-    """Call a verb, and log when it begins to wait, or what it asks the server."""
-    import contextlib
-
-    settings, values = made.settings, vars(made.args)
-    with contextlib.ExitStack() as stack:
-        if waits:
-            from agentbus.commands import _waiting
-
-            values["pid"] = os.getpid()
-            # Verbs put the two ways to name flags together when they run.
-            named = [*values.get("names", ()), *filter(None, [values.get("name")])]
-            flags = named + values["flag"] if isinstance(values.get("flag"), list) else named
-            _log(verb, values | ({"flag": flags} if flags else {}), settings, None, 0, "began")
-            stack.enter_context(
-                _waiting.noted(
-                    lambda code, outcome: _log(verb, values, settings, began, code, outcome)
-                )
-            )
-        if settings.log_level == "debug":
-            from agentbus.commands import _debug
-
-            stack.enter_context(_debug.debugged(verb.name, settings))
-        return int(module.run(made) or 0)
 
 
 def _no_settings(flags: dict[str, Any]) -> Settings:

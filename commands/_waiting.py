@@ -1,8 +1,9 @@
-"""Has a signal that ends a waiting verb logged."""
+"""Runs a verb that waits, or logs each exchange, with the lines that the operations log needs for it."""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 
 from agentbus.commands import _signals
@@ -10,6 +11,9 @@ from agentbus.commands import _signals
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from typing import Any
+
+    from agentbus.commands._declare import Call, Verb
 
 
 @contextlib.contextmanager
@@ -32,3 +36,29 @@ def noted(last: Callable[[int, str], None]) -> Iterator[None]:
     hearing = _signals.heard(act, *numbers) if numbers else contextlib.nullcontext()
     with hearing, _signals.leaving(last):
         yield
+
+
+def run(
+    verb: Verb,
+    module: Any,
+    call: Call,
+    began: float,
+    log: Callable[[dict[str, Any], float | None, int, str], None],
+    *,
+    waits: bool,
+) -> int:
+    """Call a verb, and log when it begins to wait, or what it asks the server; return its exit code."""
+    settings, values = call.settings, vars(call.args)
+    with contextlib.ExitStack() as stack:
+        if waits:
+            values["pid"] = os.getpid()
+            # Verbs put the two ways to name flags together when they run.
+            named = [*values.get("names", ()), *filter(None, [values.get("name")])]
+            flags = named + values["flag"] if isinstance(values.get("flag"), list) else named
+            log(values | ({"flag": flags} if flags else {}), None, 0, "began")
+            stack.enter_context(noted(lambda code, outcome: log(values, began, code, outcome)))
+        if settings.log_level == "debug":
+            from agentbus.commands import _debug
+
+            stack.enter_context(_debug.debugged(verb.name, settings))
+        return int(module.run(call) or 0)
