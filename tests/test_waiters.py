@@ -8,6 +8,7 @@ import pytest
 
 import agentbus
 from agentbus import FlagFailed, TimedOut
+from agentbus.coordination.waiters import Waiting
 from agentbus.store.steps import Command, one_step
 from tests.pausing import Blocked, awaiting
 from tests.servers import Shell
@@ -36,6 +37,30 @@ def test_an_agent_that_awaits_flags_is_seen_until_it_is_done(bus, bob):
     bus.satisfy("mac")
     waiting.finish()
     assert who(bus) == []
+
+
+def test_what_is_asked_after_a_wait_gets_its_own_answer(bus, bob):
+    bus.jot("key", "value")
+    for flag in ("linux", "mac"):
+        waiting = awaiting(bob, flag)
+        bus.satisfy(flag)
+        waiting.finish()
+
+        assert bob.recall("key").value == "value"
+        assert {state.flag for state in bob.flags()} >= {flag}
+
+
+def test_a_wait_ends_though_its_connection_was_closed_meanwhile(real_url, project):
+    with agentbus.connect(real_url, project=project, agent="bob") as bob:
+        bob.satisfy("linux")
+        waiting = Waiting(bob.scope, ["linux"], "satisfied")
+        bob.runner.run(waiting.renew())
+        (idle,) = bob.runner.link._idle
+        idle.close()
+
+        bob.runner.run(waiting.end())
+
+        assert bob.await_("linux")
 
 
 def test_an_agent_that_waits_for_a_hold_to_end_is_seen(bus, bob):

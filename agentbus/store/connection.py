@@ -140,6 +140,10 @@ class PlainLink:
             if self._backend.revive is not None:
                 # To start the server may have taken most of the time.
                 until = time.monotonic() + step.within
+        if step.posted and not fresh:
+            connection.post(commands(step))
+            self._idle.append(connection)
+            return None
         if step.blocks:
             until += step.blocks + _GRACE
         requests, beside = commands(step), None if step.blocks else self.beside
@@ -198,6 +202,8 @@ class _Connection:
         self._pack = pack
         self._fast: Any = None
         self._exchanges = 0
+        # How many replies are still to come that nobody waits for.
+        self._unread = 0
         # The current timeout of the socket: setting one is a system call.
         self._allowed = -1.0
         # TLS sockets accept no flags, and OpenSSL never raises SIGPIPE.
@@ -218,6 +224,7 @@ class _Connection:
         self._exchanges += 1
         if self._exchanges >= _LASTS and self._fast is None:
             self._quicken()
+        unread, self._unread = self._unread, 0
         everything = [*greeting, *requests] if greeting else requests
         pack = self._pack
         data = pack(everything[0]) if len(everything) == 1 else b"".join(map(pack, everything))
@@ -237,15 +244,33 @@ class _Connection:
                 # The answer has arrived by now: `meanwhile` does not count as waiting.
                 until += time.monotonic() - began
             if self._fast is not None:
-                replies: list[Any] = self._fast(self, self._reader, len(everything), until)
+                expected = len(everything) + unread
+                replies: list[Any] = self._fast(self, self._reader, expected, until)
             else:
-                replies = self._receive(len(everything), until, len(greeting))
+                replies = self._receive(len(everything) + unread, until, len(greeting))
         except OSError as error:
             raise _down(error, "answer", self._host, sent=sent) from None
+        if unread:
+            return replies[unread:]
         if not greeting:
             return replies
         _refused(replies[: len(greeting) - 1])
         return replies[len(greeting) :]
+
+    def post(self, requests: Sequence[Sequence[Arg]]) -> None:
+        """Send commands; the next exchange discards their replies. Raises `LinkDown`."""
+        data = b"".join(map(self._pack, requests))
+        try:
+            self._limit(_GRACE)
+            done = self._socket.send(data, self._flags)
+        except OSError as error:
+            self.close()
+            raise _down(error, "connection", self._host, sent=False) from None
+        if done < len(data):
+            # Half a command would spoil the next one.
+            self.close()
+            raise LinkDown("the server does not read", sent=True)
+        self._unread += len(requests)
 
     def _quicken(self) -> None:
         # No shell verb makes this many exchanges: for few, loading the C library costs more than it saves.

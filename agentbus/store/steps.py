@@ -38,6 +38,8 @@ class Step:
     writes = False
     # Whether it is tried once only; its failure is thrown into the operation as it is.
     optional = False
+    # Whether a link may send it without waiting for the reply, which is then None.
+    posted = False
     # How long the server may block before it answers, in seconds.
     blocks = 0.0
 
@@ -113,6 +115,13 @@ class OptionalScript(Script):
 
     __slots__ = ()
     optional = True
+
+
+class PostedScript(OptionalScript):
+    """An optional script whose reply need not be waited for."""
+
+    __slots__ = ()
+    posted = True
 
 
 def floor() -> Script:
