@@ -106,7 +106,8 @@ def test_an_interrupt_from_the_terminal_reaches_the_command(shell, bus):
         tty.type(b"\x03")
 
         assert tty.ends() == 4
-    assert outcome(bus, "deploy") == ("failed", "exit 4")
+    # The command may be ready before the terminal is its own: then hold passes the interrupt on.
+    assert outcome(bus, "deploy") in [("failed", "exit 4"), ("failed", "SIGINT")]
 
 
 def test_on_a_terminal_the_command_reads_what_is_typed(shell, bus):
