@@ -9,6 +9,7 @@ import socket
 import subprocess
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -17,8 +18,9 @@ import redis
 import agentbus
 import agentbus.aio
 from agentbus.errors import BackendUnavailable, OutcomeUnknown
+from agentbus.store.connection import Backend, PlainLink, Target
 from agentbus.store.operation import attempt
-from agentbus.store.steps import Command, LinkDown, Script, one_step
+from agentbus.store.steps import Batch, Command, LinkDown, Script, one_step
 from tests.proxy import Impostor, Proxy
 from tests.servers import Server, Shell, free_port
 
@@ -189,6 +191,32 @@ def test_a_server_that_is_loading_has_done_nothing(call, words):
 
     assert done.returncode == 1
     assert "LOADING" in done.stderr
+
+
+def test_a_server_that_closes_within_a_batch_is_a_lost_connection(tmp_path):
+    path = str(tmp_path / "socket")
+    with socket.socket(socket.AF_UNIX) as listening, ThreadPoolExecutor(1) as pool:
+        listening.bind(path)
+        listening.listen()
+        serving = pool.submit(
+            answered, listening, b"+OK\r\n+PONG\r\n", b"-ERR the first of two\r\n"
+        )
+        link = PlainLink(Backend("here", lambda _: Target(path=path)))
+        assert link.execute(Command("PING")) == b"PONG"
+
+        with pytest.raises(LinkDown, match="closed"):
+            link.execute(Batch([("GET", "a"), ("GET", "b")]))
+
+        serving.result()
+
+
+def answered(listening: socket.socket, *answers: bytes) -> None:
+    """Answer each request of a connection, then close it."""
+    connection, _ = listening.accept()
+    with connection:
+        for answer in answers:
+            connection.recv(4096)
+            connection.sendall(answer)
 
 
 @pytest.mark.parametrize("words", READS.values(), ids=READS)

@@ -298,8 +298,9 @@ class _Connection:
             self._limit(left)
             chunk = self._socket.recv(16384)
             if not chunk:
-                # A server that refuses the login closes after its answer to the first request.
-                _refused(replies[: max(0, greeting - 1)] + replies[greeting : greeting + 1])
+                if greeting:
+                    # A server that refuses the login closes after its answer to the first request.
+                    _refused(replies[: greeting - 1] + replies[greeting : greeting + 1])
                 raise LinkDown("the server closed the connection", sent=True)
             data += chunk
             if len(data) > _SMALL:
