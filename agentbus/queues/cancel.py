@@ -154,7 +154,7 @@ def _script(
             told.argv += one.argv
             told.counter = one.counter or told.counter
     ordering, key = meta.get("ordering_key"), meta.get("key")
-    member = _member(ordering, place.entry) if isinstance(ordering, str) else ""
+    in_order = ordering if isinstance(ordering, str) else ""
     return Script(
         "cancel",
         (
@@ -164,7 +164,7 @@ def _script(
             *(keys.bell(queue), *groups, *told.keys),
         ),
         (
-            *(place.entry, place.mark, name, by, why, kept, member, ASIDE, told.counter),
+            *(place.entry, place.mark, name, by, why, kept, in_order, ASIDE, told.counter),
             *(len(states), *words, *told.argv),
         ),
         writes=True,
@@ -241,9 +241,3 @@ def _meta(flat: Any) -> dict[str, Any]:
         return envelope.decode(flat or [])[1]
     except (ValueError, UnicodeDecodeError):
         return {}
-
-
-def _member(ordering_key: str, entry_id: str) -> str:
-    """Return the member of the order of its key, as `place` in `lib/order.lua` does."""
-    milliseconds, sequence = position(entry_id)
-    return f"{ordering_key}\n{milliseconds:020d}-{sequence:020d}"

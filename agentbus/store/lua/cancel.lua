@@ -3,16 +3,17 @@
 -- No group starts it from now on, and the workers that hold it are asked to stop.
 -- KEYS: stream, cancelled, recorded outcomes, awaited, stats, order, dedup key, bell, then for each group its attempts,
 --       retries, result, and the record of the worker that holds the task (else stats); then three for each notification
--- ARGV: entry's id, its place among the cancelled, the task's id, who cancels it and when, what to keep in the result's
---       place, seconds to keep it, the member of order to remove ('' for none), the consumer that holds tasks put aside,
+-- ARGV: entry's id, its name among the cancelled, the task's id, who cancels it and when, what to keep in the result's
+--       place, seconds to keep it, its ordering key ('' for none), the consumer that holds tasks put aside,
 --       a counter to raise ('' for none), how many groups, then for each its name and its state (the consumer that holds
 --       the task, 'waiting', or 'done'), 1 if the group is in the stream; then the words of each notification
 -- Returns: 'cancelled', 'before' if it was cancelled before, or 'again' if a state has changed
 --@include ids
+--@include order
 --@include tell
 --@include settled
-local id, place, count = ARGV[1], ARGV[2], tonumber(ARGV[10])
-if redis.call('HGET', KEYS[2], place) then return 'before' end
+local id, mark, count = ARGV[1], ARGV[2], tonumber(ARGV[10])
+if redis.call('HGET', KEYS[2], mark) then return 'before' end
 local groups, number = {}, 0
 if redis.call('EXISTS', KEYS[1]) == 1 then
   for _, flat in ipairs(redis.call('XINFO', 'GROUPS', KEYS[1])) do
@@ -33,22 +34,22 @@ for i = 1, count do
   if state(ARGV[at]) ~= ARGV[at + 1] then return 'again' end
 end
 if number ~= 0 or #redis.call('XRANGE', KEYS[1], id, id) == 0 then return 'again' end
-redis.call('HSET', KEYS[2], place, ARGV[4])
+redis.call('HSET', KEYS[2], mark, ARGV[4])
 local awaited, asked = false, false
 for i = 1, count do
   local group, was, key = ARGV[8 + 3 * i], ARGV[9 + 3 * i], 5 + 4 * i
   local consumer = string.match(was, '^held (.*)$')
   if consumer and consumer ~= ARGV[8] then
     -- Until it is settled, this worker may still finish it.
-    redis.call('HSET', KEYS[2], place .. '\n' .. group, consumer)
+    redis.call('HSET', KEYS[2], mark .. '\n' .. group, consumer)
     if redis.call('TYPE', KEYS[key + 3])['ok'] == 'hash' and redis.call('HGET', KEYS[key + 3], 'number') then
       local before = redis.call('HGET', KEYS[key + 3], 'cancelled') or ''
       -- Only the newest: a worker that has missed so many heartbeats is dead.
-      redis.call('HSET', KEYS[key + 3], 'cancelled', string.sub(place .. '\n' .. before, 1, 20000))
+      redis.call('HSET', KEYS[key + 3], 'cancelled', string.sub(mark .. '\n' .. before, 1, 20000))
     end
     asked = true
   elseif was == 'done' then
-    redis.call('HSET', KEYS[2], place .. '\n' .. group, '')
+    redis.call('HSET', KEYS[2], mark .. '\n' .. group, '')
   else
     if consumer then
       redis.call('XACK', KEYS[1], group, id)
@@ -60,7 +61,7 @@ for i = 1, count do
     awaited = settled(KEYS[4], KEYS[3], ARGV[3], group, '!' .. ARGV[5]) or awaited
   end
 end
-if not asked and ARGV[7] ~= '' then redis.call('ZREM', KEYS[6], ARGV[7]) end
+if not asked and ARGV[7] ~= '' then redis.call('ZREM', KEYS[6], place(ARGV[7], id)) end
 -- A later publish with its key is a new task.
 local seen = redis.pcall('GET', KEYS[7])
 if seen == ARGV[3] then redis.call('DEL', KEYS[7]) end
