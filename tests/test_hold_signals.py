@@ -120,7 +120,7 @@ def test_on_a_terminal_the_command_reads_what_is_typed(shell, bus):
 
 
 class Terminal:
-    """A verb in a session of its own, with a terminal."""
+    """A verb in a new session, with a terminal."""
 
     def __init__(self, shell: Shell, *argv: str) -> None:
         self._shell = shell

@@ -111,7 +111,7 @@ def test_no_help_promises_an_old_name():
     old = {
         (verb.split()[0], name): new for verb, names in renamed().items() for name, new in names.items()
     }  # fmt: skip
-    # An id of its own: of a message, a letter, an entry. How a rule was found. Task ids, not times.
+    # Ids of messages, letters and entries. How a rule was found. Task ids, not times.
     kept = {("dlq", "id"), ("bus", "id"), ("metrics", "id"), ("route", "by"), ("events", "id")}
 
     assert [

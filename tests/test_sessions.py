@@ -43,7 +43,7 @@ def bus(real_url: str, project: str):
 
 
 def session(shell: Shell, *argv: str) -> subprocess.CompletedProcess[str]:
-    """Run a verb in a POSIX session of its own."""
+    """Run a verb in a new POSIX session."""
     return subprocess.run(
         [program(), *argv],
         env=shell.environment,
