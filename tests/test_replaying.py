@@ -272,7 +272,7 @@ def test_replayed_tasks_are_taken_apart_from_those_that_failed(bus: agentbus.Bus
     # when a consumer takes what is due
     batches = []
     for _ in range(3):
-        tasks, _, _ = bus._run("again", consumption.again("normal", 10, firsts=100))
+        tasks, *_ = bus._run("again", consumption.again("normal", 10, firsts=100))
         batches.append([(task.payload, task.attempt) for task in tasks])
 
     # then each batch is of one kind, and nothing is noted of the replayed ones

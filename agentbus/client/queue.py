@@ -188,7 +188,8 @@ class Queue(OnBus[BusT_co]):
 
         The caller acknowledges, retries or buries each. Waits up to `block` seconds for the first one.
         A task that is not settled within `visibility` seconds (by default the policy's) is delivered again,
-        as the next attempt. A group that is new starts at the queue's oldest task, with `start="tail"`
+        as the next attempt. What was delivered before comes alone, even if `count` is more: a task beside
+        it may end the process. A group that is new starts at the queue's oldest task, with `start="tail"`
         after the newest; an existing one continues.
         """
         from agentbus.workers.fetch import fetch

@@ -40,7 +40,7 @@ class Attempt(Record):
     error: str | None
 
 
-def who(worker: str, agent: str | None) -> bytes:
+def who(worker: str, agent: str) -> bytes:
     """Return the part of a record that names the worker."""
     return orjson.dumps({"worker": worker, "agent_id": agent})[1:-1]
 

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 # Shared by all tasks without one, and never modified.
 _NO_META: dict[str, Any] = {}
+# The kind of a task that a dead worker may have begun, in the reply of `again`.
+_SUSPECT = 2
 
 
 class Consumption(Ending):
@@ -193,12 +195,13 @@ class Consumption(Ending):
         return found
 
     def again(
-        self, priority: str, count: int, *, firsts: int = 0
-    ) -> Op[tuple[list[Taken], float | None, int]]:
-        """Take tasks whose retry is due.
+        self, priority: str, count: int, *, firsts: int = 0, suspects: bool = True
+    ) -> Op[tuple[list[Taken], float | None, int, bool]]:
+        """Take tasks that were put aside and are due.
 
-        Also returns in how many seconds the next one is due, by the server's clock, and how many had been
-        trimmed.
+        Also returns in how many seconds the next one is due, by the server's clock, how many had been
+        trimmed, and whether the task is a suspect: a dead worker may have begun it, and it must run alone.
+        With `suspects`, these come first, those with the fewest attempts before the others.
 
         With `firsts`, at most that many tasks without an attempt so far (rerun, or given back unstarted)
         come as attempt 1, ids ascending: they run as first deliveries do, uncounted and in batches. All
@@ -210,27 +213,30 @@ class Consumption(Ending):
             *(self.stats, self.attempts(priority), self.awaited, self.scope.keys.settled),
         )
         ids = suffix(self.queue, priority)
-        step = self._script("again", keys, count, firsts, ids, *self.tombstone)
+        step = self._script("again", keys, count, firsts, int(suspects), ids, *self.tombstone)
         reply = yield step
         self.doubtful = self.doubtful or step.sendings > 1
         if reply[2]:
             yield from passed_on(self.scope)
         due = float(reply[1]) / 1000 if reply[1] else None
-        tasks = self.decoded(reply[0], priority, int(reply[3]))
-        if reply[3]:
+        firsts_only = reply[3] == 1
+        tasks = self.decoded(reply[0], priority, int(firsts_only))
+        if firsts_only:
             tasks.sort(key=lambda task: position(text(task.entry_id)))
-        return tasks, due, int(reply[2])
+        return tasks, due, int(reply[2]), reply[3] == _SUSPECT
 
     def reclaim(
         self, priority: str, idle: float, start: str, count: int, *, own: bool = False
-    ) -> Op[tuple[str, list[Taken], int]]:
-        """Reclaim tasks without a heartbeat for `idle` seconds; this consumer's own only with `own`.
+    ) -> Op[tuple[str, int, int]]:
+        """Put aside tasks without a heartbeat for `idle` seconds; this consumer's own only with `own`.
 
-        Returns the id to continue from ('' at the end), the tasks, and how many had been trimmed.
+        They are due at once, as suspects, for any worker. Returns the id to continue from ('' at the end),
+        how many were put aside, and how many had been trimmed.
         """
         keys = (
             *(self.streams[priority], self.letters, self.stats, self.attempts(priority)),
-            *(self.awaited, self.scope.keys.settled),
+            *(self.awaited, self.scope.keys.settled, self.retries(priority)),
+            self.scope.keys.bell(self.queue),
         )
         spared = ASIDE if own else self.consumer
         step = self._script(
@@ -238,13 +244,11 @@ class Consumption(Ending):
             *(suffix(self.queue, priority), *self.tombstone),
         )
         reply = yield step
-        self.doubtful = self.doubtful or step.sendings > 1
         if reply[2]:
             yield from passed_on(self.scope)
-        tasks = self.decoded(reply[1], priority, 0)
-        for task, holder in zip(tasks, reply[3], strict=True):
-            self.lost_by[task.place] = text(holder)
-        return text(reply[0]), tasks, int(reply[2])
+        if reply[1]:
+            self.due[priority] = 0.0
+        return text(reply[0]), int(reply[1]), int(reply[2])
 
     def heartbeat(self, priority: str, ids: Sequence[bytes]) -> Op[list[bytes]]:
         """Send a heartbeat for tasks, ids ascending; returns those that this consumer has lost."""

@@ -68,9 +68,8 @@ class Ending:
         self.stats = keys.stats(queue)
         self.awaited = keys.awaited(queue)
         self.cancelled = keys.cancelled(queue)
-        # By their places, the tasks that this consumer must stop, and the former holders of reclaimed ones.
+        # The places of the tasks that this consumer must not start, or must stop.
         self.stopping: set[tuple[str, bytes]] = set()
-        self.lost_by: dict[tuple[str, bytes], str] = {}
         # The part of the tasks' ids after the entry's id, for each stream.
         self.suffixes = "\n".join(suffix(queue, priority) for priority in PRIORITIES)
         self.kept = math.ceil(kept)
@@ -152,11 +151,9 @@ class Ending:
             *(self.streams[task.priority], self.attempts(task.priority)),
             *(self.cancelled, self.scope.keys.runs(self.id_of(task), self.group)),
         )
-        holder = self.lost_by.pop(task.place, None)
         number: int = yield self._script(
             *("begin", keys, task.entry_id, uncounted, self.scope.token(), int(task.only_once)),
             *(self._mark(task), RUNS_KEPT, attempts.who(self.consumer, self.scope.agent)),
-            "" if holder is None else attempts.who(holder, None),
         )
         if number < 0:
             yield from self.drop(task)

@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from agentbus.store.steps import Op
 
 
+# The scores of tasks put aside that are due at once, in `retries`, are not above this.
+_AT_ONCE = 1000
+
+
 class Entry(Record):
     """A task of a queue, with its state in a group; times are in seconds.
 
@@ -106,7 +110,7 @@ def entries(
                 one[3],
                 int(begun) if is_number(begun) else None,
                 *(payload, meta, error),
-                _due(due[i]) if states[i] == "retrying" else None,
+                due_at(due[i]) if states[i] == "retrying" else None,
             )
         )
     return result
@@ -181,8 +185,9 @@ def _decoded(flat: Any) -> tuple[Any, dict[str, Any], str | None]:
     return payload, meta, None
 
 
-def _due(score: Any) -> float | None:
-    return None if score is None else float(score) / 1000
+def due_at(score: Any) -> float | None:
+    """Return when a task that was put aside is due; None for at once, which has a score below any time."""
+    return None if score is None or float(score) <= _AT_ONCE else float(score) / 1000
 
 
 def as_list(reply: Any) -> list[Any]:

@@ -11,6 +11,7 @@ from agentbus.core.record import Record
 from agentbus.core.stream import position, text
 from agentbus.queues.consumer import Consumption
 from agentbus.queues.ids import PRIORITIES
+from agentbus.queues.state import due_at
 from agentbus.store.steps import Batch, ServerReply
 from agentbus.testing.memory import blocking
 
@@ -103,7 +104,7 @@ def _in_stream(look: Consumption, priority: str) -> Op[list[Published]]:
             look.id_of(task),
             task.payload if task.error is None else {"malformed": task.error},
             priority,
-            float(due[task.entry_id]) / 1000 if task.entry_id in due else None,
+            due_at(due.get(task.entry_id)),
             {name: value for name, value in task.meta.items() if name != "id"},
         )
         for task in look.decoded(waiting, priority)

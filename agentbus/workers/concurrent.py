@@ -5,10 +5,8 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from agentbus.core.errors import AgentBusError
 from agentbus.queues.claimed import Taken
 from agentbus.workers.serial import Loop
 
@@ -144,7 +142,8 @@ class Concurrent(Loop):
         super().__init__(*parts, **limits)
         self._in_flight = in_flight
         self._look_every = self._consumer.scope.intervals.look
-        self._suspects: threading.Thread | None = None
+        # A task that a dead worker may have begun: at most one runs.
+        self._suspect: Taken | None = None
         in_flight.start()
 
     @property
@@ -157,18 +156,24 @@ class Concurrent(Loop):
         if in_flight.failure is not None:
             raise in_flight.failure
         handled = 0
-        room = self._free_room()
-        for task in self._retries(room, room):
-            self._submit(task)
-            handled += 1
         if self._consumer.doubtful:
             self._run(self._reclaimer.recover(self._known))
-        if self._reclaimer.due and not (self._suspects and self._suspects.is_alive()):
-            self._suspects = threading.Thread(target=self._one_by_one, daemon=True)
-            self._suspects.start()
-            if self._limit is not None:
-                # Two threads would take more tasks than the limit.
-                self._suspects.join()
+        while (strays := self._reclaimer.strays) and self._free_room() > 0:
+            self._submit(strays[0])
+            del strays[0]
+            handled += 1
+        self._run(self._reclaimer.reclaim())
+        room = self._free_room()
+        free = self._suspect is None or in_flight.is_settled(self._suspect)
+        if free and self._suspect is not None:
+            self._suspect = None
+            self._fetcher.look_again()
+        tasks, alone = self._retries(room, room, suspects=free)
+        if alone:
+            (self._suspect,) = tasks
+        for task in tasks:
+            self._submit(task)
+            handled += 1
         room = self._free_room()
         if room <= 0:
             in_flight.until(lambda: self._free_room() > 0, self._look_every)
@@ -189,17 +194,13 @@ class Concurrent(Loop):
 
     def settle(self) -> int:
         """Wait until all tasks are settled."""
-        if self._suspects is not None:
-            self._suspects.join()
         self._in_flight.until(lambda: not self._in_flight.held, None)
         if self._in_flight.failure is not None:
             raise self._in_flight.failure
         return 0
 
     def let_go(self) -> None:
-        """Wait for reclaimed tasks; the pool returns those that have not started."""
-        if self._suspects is not None:
-            self._suspects.join()
+        """Do nothing: the pool returns the tasks that have not started."""
 
     def close(self) -> None:
         self._in_flight.close()
@@ -210,25 +211,6 @@ class Concurrent(Loop):
     def _submit(self, task: Taken) -> None:
         if self._admitted(task):
             self._in_flight.submit([task], self._wrap)
-
-    def _one_by_one(self) -> None:
-        """Run reclaimed tasks one at a time, alongside first deliveries."""
-        in_flight = self._in_flight
-        try:
-            for task in self._reclaimer.each(self._run):
-                if self._limit is not None:
-                    # The running tasks may reach the limit.
-                    in_flight.until(self._free, None)
-                if self._halted:
-                    self._acker.give_back([task])
-                    continue
-                self._submit(task)
-                in_flight.until(partial(in_flight.is_settled, task), None)
-        except AgentBusError as failure:
-            in_flight.failure = failure
-
-    def _free(self) -> bool:
-        return self._halted or self._free_room() > 0
 
     def _known(self, priority: str) -> list[bytes]:
         return [task.entry_id for task in self.held if task.priority == priority]

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from agentbus.queues.consumer import Consumption
 from agentbus.queues.delivery import AsyncDelivery, Delivery
-from agentbus.queues.ids import PRIORITIES
 from agentbus.queues.runner import AsyncRunner
 from agentbus.store.steps import Pause
 from agentbus.workers import registry
@@ -152,16 +151,16 @@ def _due(fetcher: Fetcher, count: int) -> Op[list[Taken]]:
     yield from fetcher.prepare()
     yield from consumer.promote()
     fetcher.look_again()
+    yield from reclaimer.reclaim()
     taken: list[Taken] = []
-    while len(taken) < count and (found := (yield from fetcher.retries(count - len(taken)))):
+    while not taken:
+        # What was delivered before is handed out alone: to hand it out is to begin its attempt, and a task
+        # beside it may kill the process.
+        found, _ = yield from fetcher.retries(1, count)
+        if not found:
+            break
         taken += yield from _admitted(fetcher, found)
-    if len(taken) < count and reclaimer.begin():
-        for priority in PRIORITIES:
-            start = "-"
-            while start and len(taken) < count:
-                start, found = yield from reclaimer.page(priority, start, count - len(taken))
-                taken += yield from _admitted(fetcher, found)
-    if len(taken) < count:
+    if len(taken) < count and not any(task.redelivered for task in taken):
         # Tasks that wait for their ordering key must not hide those behind them.
         while True:
             _, found = yield from fetcher.new(count - len(taken))

@@ -109,17 +109,25 @@ class Fetcher:
             self._tally.waited(len(taken), age)
         return taken
 
-    def retries(self, count: int, firsts: int = 0) -> Op[list[Taken]]:
-        """Take retries that are due, at most `firsts` of them without a counted attempt."""
+    def retries(
+        self, count: int, firsts: int = 0, *, suspects: bool = True
+    ) -> Op[tuple[list[Taken], bool]]:
+        """Take tasks put aside that are due, at most `firsts` of them without a counted attempt.
+
+        Also returns whether it is one suspect, which must run alone; with `suspects` False none is taken.
+        """
         found: list[Taken] = []
         scope, due = self.consumer.scope, self.consumer.due
+        alone = False
         # Another worker may schedule a retry in the meantime.
         now, longest = scope.now(), scope.intervals.look
         for priority in PRIORITIES:
             if count > len(found) and due[priority] <= now:
+                # A suspect is not held beside others.
+                wanted = suspects and not found
                 try:
-                    tasks, next_due, lost = yield from self.consumer.again(
-                        priority, count - len(found), firsts=firsts
+                    tasks, next_due, lost, alone = yield from self.consumer.again(
+                        priority, count - len(found), firsts=firsts, suspects=wanted
                     )
                 except GroupMissing:
                     self.consumer.missing = True
@@ -127,9 +135,11 @@ class Fetcher:
                 if lost:
                     self._tally.note("lost", lost)
                 left = longest if next_due is None else next_due
-                due[priority] = now + min(max(left, 0.0), longest)
+                due[priority] = 0.0 if found else now + min(max(left, 0.0), longest)
                 found += tasks
-        return found
+                if alone:
+                    break
+        return found, alone
 
     def look_again(self) -> None:
         """Look for due retries with the next fetch."""

@@ -1,4 +1,4 @@
-"""Reclaims tasks of dead consumers, and recovers those of lost replies."""
+"""Reclaims the tasks of dead consumers, and recovers those of lost replies."""
 
 from __future__ import annotations
 
@@ -9,14 +9,12 @@ from typing import TYPE_CHECKING
 from agentbus.queues.ids import PRIORITIES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from agentbus.queues.claimed import Taken
     from agentbus.queues.consumer import Consumption
     from agentbus.store.steps import Op
     from agentbus.workers.metrics import Tally
-
-    Page = tuple[str, list[Taken]]
 
 _EVERY = 30.0
 _PAGE = 100
@@ -25,7 +23,7 @@ _LATE = 300.0
 
 
 class Reclaimer:
-    """Reclaims tasks for one consumer.
+    """Reclaims tasks for the workers of a group, and keeps those of one consumer's lost replies.
 
     A task is reclaimed after `visibility` seconds without a heartbeat. `own` also reclaims the consumer's
     own idle tasks, for one that sends no heartbeats. `due_at` is the next time to reclaim, by
@@ -48,21 +46,10 @@ class Reclaimer:
         self.due_at = due_at
         # Until this time (`time.monotonic`) the server may assign tasks that this consumer does not know.
         self._doubtful_until = 0.0
-        # Reclaimed and not started; and pending for this consumer from a lost reply.
-        self._page: list[Taken] = []
+        # Pending for this consumer from a lost reply, and not started.
         self.strays: list[Taken] = []
-        # Two threads may reclaim; held until the tasks are in `_page`.
-        self._reclaiming = threading.Lock()
-
-    @property
-    def held(self) -> list[Taken]:
-        """The reclaimed and recovered tasks that have not started."""
-        return [*self._page, *self.strays]
-
-    @property
-    def due(self) -> bool:
-        """Whether it is time to reclaim."""
-        return bool(self.strays) or time.monotonic() >= self.due_at
+        # Two threads may look for the tasks of lost replies.
+        self._recovering = threading.Lock()
 
     @property
     def unsettled(self) -> bool:
@@ -87,10 +74,9 @@ class Reclaimer:
             return
         self.certain()
         consumer.doubtful = False
-        with self._reclaiming:
-            held = self.held
+        with self._recovering:
             for priority in PRIORITIES:
-                ids = [task.entry_id for task in held if task.priority == priority]
+                ids = [task.entry_id for task in self.strays if task.priority == priority]
                 own = consumer.own(priority, [*known(priority), *ids])
                 tasks = yield from consumer.unless_missing(own, [])
                 for task in tasks:
@@ -98,39 +84,19 @@ class Reclaimer:
                     task.uncounted = 0
                 self.strays += tasks
 
-    def begin(self) -> bool:
-        """Return whether it is time to reclaim; if so, set the next time."""
+    def reclaim(self) -> Op[None]:
+        """If it is time, put aside the tasks of dead consumers, due at once for any worker of the group."""
         now = time.monotonic()
         if now < self.due_at:
-            return False
-        self.due_at = now + min(_EVERY, self.visibility / 2)
-        return True
-
-    def page(self, priority: str, start: str, count: int = _PAGE) -> Op[Page]:
-        """Reclaim idle tasks of one stream, and return where to continue ('' at its end) and the tasks."""
-        with self._reclaiming:
-            start, tasks, lost = yield from self._consumer.unless_missing(
-                self._consumer.reclaim(priority, self.visibility, start, count, own=self._own),
-                ("", [], 0),
-            )
-            self._page = list(tasks)
-        if tasks:
-            self._tally.note("reclaimed", len(tasks))
-        if lost:
-            self._tally.note("lost", lost)
-        return start, tasks
-
-    def each(self, run: Callable[[Op[Page]], Page]) -> Iterator[Taken]:
-        """Yield recovered tasks one by one, then, if it is time, those of dead consumers."""
-        while self.strays:
-            yield self.strays[0]
-            del self.strays[0]
-        if not self.begin():
             return
+        self.due_at = now + min(_EVERY, self.visibility / 2)
+        consumer = self._consumer
         for priority in PRIORITIES:
             start = "-"
             while start:
-                start, tasks = run(self.page(priority, start))
-                for task in tasks:
-                    yield task
-                    self._page.remove(task)
+                page = consumer.reclaim(priority, self.visibility, start, _PAGE, own=self._own)
+                start, number, lost = yield from consumer.unless_missing(page, ("", 0, 0))
+                if number:
+                    self._tally.note("reclaimed", number)
+                if lost:
+                    self._tally.note("lost", lost)

@@ -99,8 +99,21 @@ class Loop:
         self._acker.give_back(found)
         return []
 
-    def _retries(self, room: int, firsts: int) -> list[Taken]:
-        return self._allowed(lambda: self._run(self._fetcher.retries(room, firsts))) or []
+    def _retries(
+        self, room: int, firsts: int, *, suspects: bool = True
+    ) -> tuple[list[Taken], bool]:
+        """Take tasks put aside, and return whether it is one suspect, which must run alone."""
+        alone = False
+
+        def take() -> list[Taken]:
+            nonlocal alone
+            retries: list[Taken]
+            op = self._fetcher.retries(room, firsts, suspects=suspects)
+            retries, alone = self._run(op)
+            return retries
+
+        found = self._allowed(take) or []
+        return found, alone and bool(found)
 
     def _wait(self, room: int, seconds: float) -> list[Taken]:
         found = self._allowed(lambda: self._run(self._fetcher.wait(room, seconds)))
@@ -296,7 +309,23 @@ class Serial(Loop):
 
     def _again(self) -> int:
         handled = 0
-        tasks = self._retries(self._room(_AHEAD), self._room(self._size))
+        if self._consumer.doubtful:
+            self._run(self._reclaimer.recover(self._known))
+        while strays := self._reclaimer.strays:
+            handled += self._alone(strays[0])
+            del strays[0]
+        self._run(self._reclaimer.reclaim())
+        while True:
+            # Between slow tasks, other workers may run the retries.
+            tasks, alone = self._retries(
+                self._room(min(_AHEAD, self._size)), self._room(self._size)
+            )
+            if not alone:
+                break
+            # If it kills this process, nothing else should wait for the visibility.
+            self._acker.give_back(self._next)
+            self._next, self.held = [], tasks
+            handled += self._alone(tasks[0])
         self.held = [*tasks, *self._next]
         # Replayed tasks, and those returned before they started, run as new ones do.
         firsts = [task for task in tasks if not (task.redelivered or task.asked_first)]
@@ -311,11 +340,6 @@ class Serial(Loop):
             if task.redelivered or task.asked_first:
                 handled += self._alone(task)
         self.held = self._next
-        if self._consumer.doubtful:
-            self._run(self._reclaimer.recover(self._known))
-        if self._reclaimer.due:
-            for task in self._reclaimer.each(self._run):
-                handled += self._alone(task)
         return handled
 
     def _alone(self, task: Taken) -> int:

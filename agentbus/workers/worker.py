@@ -1,8 +1,8 @@
 """A worker: fetches tasks of a queue, runs a handler for each, and settles them.
 
 First deliveries are fetched and acknowledged in batches. Each attempt of a redelivered task is counted
-before it starts, and reclaimed tasks run one by one: a task that kills its worker is buried after its last
-attempt, and no other task is.
+before it starts, and a worker holds one task at most that a dead one may have begun: a task that kills its
+workers is buried after its last attempt, no other task is, and none waits for it.
 """
 
 from __future__ import annotations
@@ -274,7 +274,7 @@ class AnyWorker:
                 self._interrupt(task)
 
     def _held(self) -> list[Taken]:
-        return [*self._loop.held, *self._reclaimer.held]
+        return [*self._loop.held, *self._reclaimer.strays]
 
 
 class Worker(AnyWorker):

@@ -167,7 +167,7 @@ class QueueMachine(Machine):
         aside = [(task, one) for task, one in self.model.pending_of(group) if one.holder == ASIDE]
         if aside:
             task, pending = aside[which % len(aside)]
-            pending.due = pending.due or self.model.tick()
+            pending.due, pending.suspect = pending.due or self.model.tick(), 0
             retries = self.keys.retries(QUEUE, group, task.priority)
             self.ask("ZADD", retries, "XX", pending.due, task.entry_id)
         if count:

@@ -24,11 +24,15 @@ class Task:
 
 @dataclass(eq=False, slots=True)
 class Pending:
-    """A task that a group was given: who holds it, or since when it could be tried again."""
+    """A task that a group was given: who holds it, or since when it could be tried again.
+
+    A suspect, which a dead consumer may have begun, has its number of attempts.
+    """
 
     holder: str
     idle: bool = False
     due: int = 0
+    suspect: int = 0
 
 
 @dataclass(eq=False, slots=True)
@@ -62,7 +66,8 @@ class Model:
         self.delayed: list[Task] = []
         self.seen: dict[str | None, str] = {}
         self.groups: dict[str, Group] = {}
-        self._ticks = 0
+        # Above the scores of suspects.
+        self._ticks = 1000
 
     def tick(self) -> int:
         """Return a moment in the past that is later than those before it."""
@@ -130,20 +135,23 @@ class Model:
         if paused:
             return []
         self._promote()
-        taken: list[tuple[Task, int]] = []
-        for priority in PRIORITIES:
-            due = [
-                task
-                for task, one in self.pending_of(name)
-                if one.due and one.holder == ASIDE and task.priority == priority
-            ]
-            due.sort(key=lambda task: group.pending[task].due)
-            for task in due:
-                if len(taken) < count:
-                    self._begin(name, holder, task, group.attempts.get(task, 0), taken)
         for task, one in self.pending_of(name):
-            if one.idle and len(taken) < count:
-                self._begin(name, holder, task, group.attempts.get(task, 1), taken)
+            if one.idle:
+                group.pending[task] = Pending(ASIDE, suspect=group.attempts.setdefault(task, 1))
+        taken: list[tuple[Task, int]] = []
+        while not taken and (aside := self._aside(name)):
+            if group.attempts[aside[0]]:
+                # What was delivered before comes alone.
+                self._begin(name, holder, aside[0], group.attempts[aside[0]], taken)
+                if taken:
+                    return taken
+                continue
+            for task in aside[:count]:
+                if group.attempts[task]:
+                    break
+                del group.attempts[task]
+                group.pending[task] = Pending(holder)
+                taken.append((task, 1))
         for priority in PRIORITIES:
             new = self.waiting(name, priority)[: count - len(taken)]
             for task in new:
@@ -151,6 +159,20 @@ class Model:
                 group.pending[task] = Pending(holder)
                 taken.append((task, 1))
         return taken
+
+    def _aside(self, name: str) -> list[Task]:
+        """Return what a group may be given again, of the highest priority of which there is something."""
+        for priority in PRIORITIES:
+            aside = [
+                (task, one)
+                for task, one in self.pending_of(name)
+                if one.holder == ASIDE and task.priority == priority and (one.due or one.suspect)
+            ]
+            # Suspects first, those with the fewest attempts before the others.
+            aside.sort(key=lambda found: (not found[1].suspect, found[1].suspect, found[1].due))
+            if aside:
+                return [task for task, _ in aside]
+        return []
 
     def _promote(self) -> None:
         for task in sorted((task for task in self.delayed if task.due), key=lambda task: task.due):

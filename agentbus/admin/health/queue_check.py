@@ -10,6 +10,7 @@ from agentbus.admin.stats import HEARD, live
 from agentbus.core.stream import position, text
 from agentbus.queues.ids import PRIORITIES
 from agentbus.queues.settle import ASIDE
+from agentbus.queues.state import due_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -240,8 +241,9 @@ class QueueCheck:
         due = [] if self._workers.alive(self.queue, None) else [self._delayed]
         for at in (*due, *self._retries.get(group.group, ())):
             rows = self._requests.rows(at)
-            if len(rows) == 2:
-                waits.append(self._survey.now - float(rows[1]) / 1000)
+            since = due_at(rows[1]) if len(rows) == 2 else None
+            if since is not None:
+                waits.append(self._survey.now - since)
         return max(waits)
 
     def _attended(self, group: Group) -> bool:

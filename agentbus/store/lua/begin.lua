@@ -3,8 +3,8 @@
 -- KEYS: stream, attempts, cancelled, runs
 -- ARGV: group, consumer, id, uncounted attempts, token of this attempt, 1 if each of its attempts is counted
 --       before it starts: a number without a token is then of a worker that died before that; the task's place among
---       the cancelled, seconds to keep the record of its runs, the record of this run and that of a lost one before
---       it ('' if none was lost), as JSON without its beginning and its end
+--       the cancelled, seconds to keep the record of its runs, the record of this run as JSON without its beginning
+--       and its end
 -- Returns: the number of this attempt, 0 if this consumer no longer holds the task, or -1 if it was cancelled
 --@include owner
 --@include runs
@@ -17,7 +17,8 @@ if redis.call('HGET', KEYS[3], ARGV[7]) then return -1 end
 -- A request resent after a lost answer counts no further attempt.
 local number, token = string.match(redis.call('HGET', KEYS[2], ARGV[3]) or ARGV[4], '^(%d+) ?(.*)$')
 if token == ARGV[5] then return tonumber(number) end
-if ARGV[6] == '1' and token == '' then number = 0 end
+local holder = string.match(token, '^%?(.*)$')
+if ARGV[6] == '1' and (token == '' or holder) then number = 0 end
 redis.call('HSET', KEYS[2], ARGV[3], string.format('%d %s', number + 1, ARGV[5]))
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
@@ -29,9 +30,10 @@ if before == number + 1 then
   runs = runs - 1
 elseif before then
   record(KEYS[4], runs, string.sub(open, 1, -2) .. lost, 'lost', ARGV[8])
-elseif ARGV[10] ~= '' and tonumber(number) > 0 then
+elseif holder and tonumber(number) > 0 then
   runs = runs + 1
-  record(KEYS[4], runs, string.format('{"attempt":%d,%s', number, ARGV[10]) .. lost, 'lost', ARGV[8])
+  local worker = cjson.encode(holder)
+  record(KEYS[4], runs, string.format('{"attempt":%d,"worker":%s,"agent_id":null', number, worker) .. lost, 'lost', ARGV[8])
 end
 local run = string.format('{"attempt":%d,%s,"began":%d}', number + 1, ARGV[9], now)
 record(KEYS[4], runs + 1, run, 'running', ARGV[8])

@@ -10,7 +10,9 @@ local given = 0
 for i = 5, #ARGV do
   if owns(KEYS[1], ARGV[1], ARGV[2], ARGV[i]) then
     redis.call('HSETNX', KEYS[2], ARGV[i], ARGV[4])
-    redis.call('ZADD', KEYS[3], now, ARGV[i])
+    -- One that a dead worker may have begun still runs alone.
+    local suspected = string.match(redis.call('HGET', KEYS[2], ARGV[i]), '^(%d+) [^-]')
+    redis.call('ZADD', KEYS[3], suspected and math.min(suspected, 999) or now, ARGV[i])
     redis.call('XCLAIM', KEYS[1], ARGV[1], ARGV[3], 0, ARGV[i], 'JUSTID')
     given = given + 1
   end

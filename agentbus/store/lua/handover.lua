@@ -4,6 +4,7 @@
 -- ARGV: worker, group, the silence required in ms, the consumer that holds tasks put aside, limit,
 --       then fields and values of a tombstone
 -- Returns: {how many were put aside, how many were lost, 1 if it holds more}, or {} if it lives
+--@include suspect
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 local seen = redis.call('ZSCORE', KEYS[1], ARGV[1])
@@ -15,9 +16,7 @@ if held.err then return { 0, 0, 0 } end
 local moved, lost = 0, 0
 for _, entry in ipairs(held) do
   local id = entry[1]
-  if #redis.call('XRANGE', KEYS[2], id, id) == 1 then
-    redis.call('XCLAIM', KEYS[2], ARGV[2], ARGV[4], 0, id, 'JUSTID')
-    redis.call('ZADD', KEYS[3], now, id)
+  if suspect(KEYS[2], ARGV[2], ARGV[4], KEYS[6], KEYS[3], id, ARGV[1]) then
     moved = moved + 1
   else
     redis.call('XACK', KEYS[2], ARGV[2], id)

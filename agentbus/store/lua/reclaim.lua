@@ -1,22 +1,19 @@
 #!lua flags=allow-oom
--- Reclaims tasks whose holder sent no heartbeat; those put aside for a retry are left alone.
--- KEYS: stream, dead letters, stats, attempts, awaited, recorded outcomes
+-- Puts aside tasks whose holder sent no heartbeat, due at once for any worker.
+-- KEYS: stream, dead letters, stats, attempts, awaited, recorded outcomes, retries, bell
 -- ARGV: group, consumer, idle time in ms, id to continue from, how many to examine, the consumer that holds tasks
 --       put aside, another one that is left alone (a worker that was frozen may still run its own tasks), the
 --       part of a task's id after the entry's id, then fields and values of a tombstone
--- Returns: {id to continue from ('' at the end), entries, how many were lost, the consumer that held each}
+-- Returns: {id to continue from ('' at the end), how many were put aside, how many were lost}
 --@include settled
+--@include suspect
 local page = redis.call('XPENDING', KEYS[1], ARGV[1], 'IDLE', ARGV[3], ARGV[4], '+', ARGV[5])
-local taken, holders, lost, last = {}, {}, 0, ''
+local taken, lost, last = 0, 0, ''
 for _, pending in ipairs(page) do
   last = pending[1]
   if pending[2] ~= ARGV[6] and pending[2] ~= ARGV[7] then
-    local entry = redis.call('XCLAIM', KEYS[1], ARGV[1], ARGV[2], ARGV[3], last)[1]
-    if entry then
-      -- Recorded, since this answer may be lost, and its first attempt was not counted.
-      redis.call('HSETNX', KEYS[4], last, 1)
-      taken[#taken + 1] = entry
-      holders[#holders + 1] = pending[2]
+    if suspect(KEYS[1], ARGV[1], ARGV[6], KEYS[4], KEYS[7], last, pending[2]) then
+      taken = taken + 1
     else
       lost = lost + 1
       redis.call('XACK', KEYS[1], ARGV[1], last)
@@ -27,5 +24,8 @@ for _, pending in ipairs(page) do
   end
 end
 if lost > 0 then redis.call('HINCRBY', KEYS[3], 'lost', lost) end
-if #taken > 0 then redis.call('HINCRBY', KEYS[3], 'reclaimed', #taken) end
-return { #page < tonumber(ARGV[5]) and '' or '(' .. last, taken, lost, holders }
+if taken > 0 then
+  redis.call('HINCRBY', KEYS[3], 'reclaimed', taken)
+  redis.call('XADD', KEYS[8], 'MAXLEN', 1, '*', 'due', '0')
+end
+return { #page < tonumber(ARGV[5]) and '' or '(' .. last, taken, lost }

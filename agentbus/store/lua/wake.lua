@@ -12,7 +12,9 @@ if not wanted then redis.call('ZREM', KEYS[2], mine) end
 local next = redis.call('ZRANGEBYLEX', KEYS[2], '(' .. mine, '(' .. ARGV[2] .. '\n~', 'LIMIT', 0, 1)[1]
 if not next then return 0 end
 local id = entry(ARGV[2], next)
-if not redis.call('ZSCORE', KEYS[3], id) then return 0 end
-redis.call('ZADD', KEYS[3], 0, id)
+local due = redis.call('ZSCORE', KEYS[3], id)
+if not due then return 0 end
+-- Below are those that a dead worker may have begun, which are due.
+if tonumber(due) > 1000 then redis.call('ZADD', KEYS[3], 1000, id) end
 redis.call('XADD', KEYS[4], 'MAXLEN', 1, '*', 'due', '0')
 return 1
