@@ -324,7 +324,8 @@ def test_what_was_taken_ahead_of_a_slow_task_runs_once_whoever_runs_it(real_url,
 
     def heir(delivery: Delivery) -> None:
         runs(delivery)
-        if delivery.attempt > 1:
+        # Of the 500 tasks that the other one has taken ahead, most are done now.
+        if runs.number >= number - 400:
             overtaken.set()
 
     began = threading.Event()

@@ -17,7 +17,7 @@ from agentbus.queues.retry import Bury
 from agentbus.queues.settle import ASIDE
 from agentbus.routing import guard
 from agentbus.store.steps import Batch, Script, ServerReply, one_step
-from agentbus.workers.executors import TaskOutcome
+from agentbus.workers.batch import TaskOutcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from agentbus.routing.rules import Choice, Rules
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Op
+    from agentbus.workers.batch import TaskBatch
 
 # Milliseconds after which a task is tried again if its agents' queues are full.
 _PAUSE = 1_000
@@ -123,17 +124,14 @@ class TaskMover:
         self._limited = False
         self._turns: Counter[tuple[str, ...]] = Counter()
 
-    def __call__(
-        self, tasks: Sequence[Taken], wrap: Callable[[Taken], AnyDelivery]
-    ) -> list[TaskOutcome | Taken]:
-        """Move tasks, and return the outcome of each; no delivery is created."""
+    def __call__(self, batch: TaskBatch, wrap: Callable[[Taken], AnyDelivery]) -> None:
+        """Move tasks; no delivery is created."""
         del wrap
-        found: list[TaskOutcome | Taken] = []
+        tasks = batch.whole()
         for priority in PRIORITIES:
             some = [task for task in tasks if task.priority == priority]
             if some:
-                found += self._moved(some, priority)
-        return found
+                batch.outcomes.extend(self._moved(some, priority))
 
     def close(self) -> None:
         """Do nothing."""

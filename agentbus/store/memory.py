@@ -53,14 +53,14 @@ class MemoryLink:
 
     def execute(self, step: Step) -> Any:
         """Exchange one step with the server."""
-        if step.meanwhile is not None:
-            step.meanwhile()
         try:
             connection = self._idle.pop()
         except IndexError:
             connection = FakeRedisConnection(server=self._server, **_OPTIONS)
         replies = [_ask(connection, args) for args in _requests(step)]
         self._idle.append(connection)
+        if step.meanwhile is not None:
+            step.meanwhile()
         return settle(step, replies)
 
     def close(self) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from agentbus.core.errors import InvalidPayload
 from agentbus.queues.claimed import Taken
-from agentbus.workers.executors import TaskOutcome
+from agentbus.workers.batch import TaskOutcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -8,13 +8,13 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from agentbus.queues.claimed import Taken
-from agentbus.workers.serial import Loop
+from agentbus.workers.loop import Loop
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from agentbus.workers.acker import Acker
-    from agentbus.workers.executors import TaskOutcome
+    from agentbus.workers.batch import TaskOutcome
     from agentbus.workers.pool import Pool
 
     _Ended = tuple[TaskOutcome | Taken, float]
@@ -66,11 +66,26 @@ class InFlight:
         ahead = int(self._rate * _AHEAD)
         return min(self._concurrency + ahead, self._most) - len(self._held)
 
-    def submit(self, tasks: list[Taken], wrap: Callable[[Taken], Any]) -> None:
+    def excess(self) -> list[Taken]:
+        """Take away the tasks that wait although those that run became slow."""
+        assert self.pool is not None
+        self._measure(0)
+        ahead = int(self._rate * _AHEAD)
+        waiting = len(self.pool.waiting)
+        if waiting <= 2 * ahead:
+            return []
+        tasks = self.pool.take_back(waiting - ahead)
+        with self._change:
+            for task in tasks:
+                self._held.pop(_name(task), None)
+            self._change.notify_all()
+        return tasks
+
+    def submit(self, tasks: list[Taken]) -> None:
         for task in tasks:
             self._held[_name(task)] = task
         assert self.pool is not None
-        self.pool.submit(tasks, wrap)
+        self.pool.submit(tasks)
 
     def cancel(self, task: Taken) -> None:
         """Interrupt the handler of a cancelled task; thread-safe."""
@@ -156,12 +171,7 @@ class Concurrent(Loop):
         if in_flight.failure is not None:
             raise in_flight.failure
         handled = 0
-        if self._consumer.doubtful:
-            self._run(self._reclaimer.recover(self._known))
-        while (strays := self._reclaimer.strays) and self._free_room() > 0:
-            self._submit(strays[0])
-            del strays[0]
-            handled += 1
+        self._recover()
         self._run(self._reclaimer.reclaim())
         room = self._free_room()
         free = self._suspect is None or in_flight.is_settled(self._suspect)
@@ -189,7 +199,7 @@ class Concurrent(Loop):
                 if task.asked_first:
                     self._submit(task)
             batch = [task for task in batch if not task.asked_first]
-        in_flight.submit(batch, self._wrap)
+        in_flight.submit(batch)
         return handled + len(in_flight.held)
 
     def settle(self) -> int:
@@ -202,6 +212,9 @@ class Concurrent(Loop):
     def let_go(self) -> None:
         """Do nothing: the pool returns the tasks that have not started."""
 
+    def relieve(self) -> None:
+        self._acker.give_back(self._in_flight.excess())
+
     def close(self) -> None:
         self._in_flight.close()
 
@@ -210,7 +223,4 @@ class Concurrent(Loop):
 
     def _submit(self, task: Taken) -> None:
         if self._admitted(task):
-            self._in_flight.submit([task], self._wrap)
-
-    def _known(self, priority: str) -> list[bytes]:
-        return [task.entry_id for task in self.held if task.priority == priority]
+            self._in_flight.submit([task])

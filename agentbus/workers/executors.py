@@ -15,46 +15,17 @@ from typing import TYPE_CHECKING, Any
 
 from agentbus.core.context import current
 from agentbus.queues import tracing
-from agentbus.queues.retry import Bury, Retry
+from agentbus.workers.batch import TaskOutcome
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Container, Coroutine, Sequence
+    from collections.abc import Awaitable, Callable, Container, Coroutine
 
     from agentbus.queues.claimed import Taken
     from agentbus.queues.delivery import AnyDelivery
+    from agentbus.workers.batch import TaskBatch
 
     Wrap = Callable[[Taken], AnyDelivery]
     Handler = Callable[[Any], Any]
-
-
-class TaskOutcome:
-    """The outcome of one run: a result, an error, settled by the handler, or not started."""
-
-    __slots__ = ("acked", "after", "begun", "bury", "error", "result", "settled", "task", "took")
-
-    def __init__(self, task: Taken, result: object = None, *, begun: bool = True) -> None:
-        self.task = task
-        self.result = result
-        self.error: BaseException | str | None = None
-        self.after: float | None = None
-        self.bury = False
-        self.settled = False
-        self.acked = False
-        self.begun = begun
-        # Seconds.
-        self.took = 0.0
-
-    @property
-    def plain(self) -> bool:
-        """Whether the task is done, without a result."""
-        return self.error is None and self.result is None and not self.settled and self.begun
-
-    def failed(self, error: BaseException | str) -> None:
-        """Store an error, and the retry or burial that it asks for."""
-        self.error = error
-        if isinstance(error, Retry):
-            self.after = error.after
-        self.bury = isinstance(error, (Bury, str))
 
 
 class _Executor:
@@ -110,21 +81,27 @@ class _Executor:
 class Inline(_Executor):
     """Runs a synchronous handler for each task, one after the other."""
 
-    def __call__(self, tasks: Sequence[Taken], wrap: Wrap) -> list[TaskOutcome | Taken]:
-        """Run the handler for each task, until stopped, and return the outcome of each."""
-        outcomes: list[TaskOutcome | Taken] = []
+    def __call__(self, batch: TaskBatch, wrap: Wrap) -> None:
+        """Run the handler for each task, until stopped."""
         self.look()
-        add, stopping, one = outcomes.append, self._stopping, self.one
+        left, take, add = batch.left, batch.left.popleft, batch.outcomes.append
+        stopping, one, clock = self._stopping, self.one, time.monotonic
         try:
-            for task in tasks:
-                if stopping() or self.interrupted is not None:
+            while left and not (stopping() or self.interrupted is not None):
+                now = clock()
+                if now >= batch.look_at:
+                    batch.look(now)
+                    continue
+                try:
+                    task = take()
+                except IndexError:
+                    # The heartbeat has taken the last ones.
                     break
-                add(one(task, wrap))
+                add(one(task, wrap, now))
         finally:
             current.set(None)
-        return outcomes
 
-    def one(self, task: Taken, wrap: Wrap) -> TaskOutcome | Taken:
+    def one(self, task: Taken, wrap: Wrap, began: float) -> TaskOutcome | Taken:
         if task.error is not None:
             return _malformed(task)
         if self._cancelled and task.place in self._cancelled:
@@ -133,7 +110,6 @@ class Inline(_Executor):
         if "expires" in task.meta and (expired := delivery.expired):
             return _expired(task, expired)
         current.set(delivery)
-        began = time.monotonic()
         try:
             run = self._run
             result = tracing.handle(run, delivery) if self._traced else run(delivery)
@@ -166,19 +142,31 @@ class Coroutines(_Executor):
         if here is not None:
             here.cancel()
 
-    def __call__(self, tasks: Sequence[Taken], wrap: Wrap) -> list[TaskOutcome | Taken]:
+    def __call__(self, batch: TaskBatch, wrap: Wrap) -> None:
         self.look()
+        self._finish(self._each(batch, wrap), self._interrupt)
 
-        async def all_of_them() -> list[TaskOutcome | Taken]:
-            return [await self.one(task, wrap) for task in tasks if not self._over]
-
-        found: list[TaskOutcome | Taken] = self._finish(all_of_them(), self._interrupt)
-        return found
+    async def _each(self, batch: TaskBatch, wrap: Wrap) -> None:
+        while batch.left and not self._over:
+            now = time.monotonic()
+            if now >= batch.look_at:
+                # A look sends requests, for which the caller's loop must not wait.
+                if self._finish.shared is None:
+                    batch.look(now)
+                else:
+                    await asyncio.to_thread(batch.look, now)
+                continue
+            try:
+                task = batch.left.popleft()
+            except IndexError:
+                # The heartbeat has taken the last ones.
+                break
+            batch.outcomes.append(await self.one(task, wrap, now))
 
     def _interrupt(self, error: BaseException) -> None:
         self.interrupted = error
 
-    async def one(self, task: Taken, wrap: Wrap) -> TaskOutcome | Taken:
+    async def one(self, task: Taken, wrap: Wrap, began: float) -> TaskOutcome | Taken:
         if task.error is not None:
             return _malformed(task)
         if self._cancelled and task.place in self._cancelled:
@@ -187,7 +175,6 @@ class Coroutines(_Executor):
         if "expires" in task.meta and (expired := delivery.expired):
             return _expired(task, expired)
         current.set(delivery)
-        began = time.monotonic()
         here = asyncio.current_task()
         self._now[id(task)] = here
         try:
@@ -210,12 +197,12 @@ class Coroutines(_Executor):
 class Batches(_Executor):
     """Runs a handler once for a list of tasks."""
 
-    def __call__(self, tasks: Sequence[Taken], wrap: Wrap) -> list[TaskOutcome | Taken]:
+    def __call__(self, batch: TaskBatch, wrap: Wrap) -> None:
         """Run the handler for all tasks together; if it raises, each of them has failed."""
-        outcomes: list[TaskOutcome | Taken] = []
+        outcomes = batch.outcomes
         sound: list[Taken] = []
         deliveries: list[AnyDelivery] = []
-        for task in tasks:
+        for task in batch.whole():
             if task.error is not None:
                 outcomes.append(_malformed(task))
                 continue
@@ -241,14 +228,13 @@ class Batches(_Executor):
             if error is not None:
                 outcome.failed(error)
             outcomes.append(outcome)
-        return outcomes
 
 
 class Finish:
     """Runs an awaitable from a synchronous thread, in its own event loop or in a running one."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop | None, *, keep: bool) -> None:
-        self._shared = loop
+        self.shared = loop
         self._keep = keep
         self._own: asyncio.AbstractEventLoop | None = None
 
@@ -256,8 +242,8 @@ class Finish:
         self, awaitable: Awaitable[Any], interrupted: Callable[[BaseException], None] | None = None
     ) -> Any:
         """Return the awaitable's result; an interrupt cancels it and is passed to `interrupted`."""
-        if self._shared is not None:
-            return asyncio.run_coroutine_threadsafe(_awaited(awaitable), self._shared).result()
+        if self.shared is not None:
+            return asyncio.run_coroutine_threadsafe(_awaited(awaitable), self.shared).result()
         if not self._keep:
             # Several threads may come here at once.
             return asyncio.run(_awaited(awaitable))

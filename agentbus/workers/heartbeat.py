@@ -9,15 +9,14 @@ from typing import TYPE_CHECKING, NamedTuple
 from agentbus.core.errors import AgentBusError
 from agentbus.core.stream import text
 from agentbus.store.steps import Command, Wait, one_step
-from agentbus.workers.acker import order
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
 
-    from agentbus.queues.claimed import Taken
     from agentbus.queues.consumer import Consumption
     from agentbus.queues.runner import LastingRunner
     from agentbus.store.steps import Op
+    from agentbus.workers.renewal import Renewal
 
 
 class Chore(NamedTuple):
@@ -30,30 +29,29 @@ class Chore(NamedTuple):
 class Heartbeat:
     """Renews a worker's tasks and its registration while handlers run.
 
-    `held` returns the tasks to renew, three times within `visibility` seconds; `beat` renews the
-    registration; `rung` is called when the queue's bell stream gets an entry: due times may have changed.
+    `relieve` is called from time to time; `beat` renews the registration; `rung` is called when the queue's
+    bell stream gets an entry: due times may have changed.
     """
 
     def __init__(
         self,
         consumer: Consumption,
         runner: LastingRunner,
-        held: Callable[[], Iterable[Taken]],
+        renewal: Renewal,
         chores: Sequence[Chore],
         *,
-        visibility: float,
+        relieve: Callable[[], None],
         rung: Callable[[], None],
         beat: Callable[[], object],
     ) -> None:
         self._consumer = consumer
         self._runner = runner
-        self._held = held
+        self._renewal = renewal
+        self._relieve = relieve
         self._chores = chores
         self._rung = rung
         self._beat = beat
         self._intervals = consumer.scope.intervals
-        self._renew_every = visibility / 3
-        self._next_renewal = time.monotonic() + self._renew_every
         self._next_beat = 0.0
         self._next = dict.fromkeys(chores, 0.0)
         self._over = threading.Event()
@@ -104,18 +102,18 @@ class Heartbeat:
             ordered, self._ordered = self._ordered, False
             try:
                 _, due = self._runner.run(self._consumer.promote())
+                self._relieve()
                 self._work(ordered=ordered)
                 if due is not None:
                     wait = min(wait, due)
             except AgentBusError:
                 self._over.wait(self._intervals.look)
-            self._wake.wait(max(0.001, min(wait, self._next_renewal - time.monotonic())))
+            self._wake.wait(max(0.001, min(wait, self._renewal.due_in)))
 
     def _work(self, *, at_once: bool = False, ordered: bool = False) -> None:
         now = time.monotonic()
-        if now >= self._next_renewal:
-            self._next_renewal = now + self._renew_every
-            self._renew()
+        if self._renewal.due_in <= 0:
+            self._renewal.renew()
         if at_once or ordered or now >= self._next_beat:
             # The reply contains the orders.
             self._next_beat = now + self._intervals.beat
@@ -128,10 +126,3 @@ class Heartbeat:
                 except AgentBusError:
                     # It runs again soon; maintenance must not end a worker.
                     continue
-
-    def _renew(self) -> None:
-        held: dict[str, list[bytes]] = {}
-        for task in self._held():
-            held.setdefault(task.priority, []).append(task.entry_id)
-        for priority, ids in held.items():
-            self._runner.run(self._consumer.heartbeat(priority, sorted(ids, key=order)))

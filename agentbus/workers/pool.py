@@ -4,108 +4,165 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import queue
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
 from typing import TYPE_CHECKING
 
-from agentbus.workers.executors import Coroutines, Inline, TaskOutcome
+from agentbus.core.errors import AgentBusError
+from agentbus.workers.batch import TaskOutcome
+from agentbus.workers.executors import Coroutines, Inline
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from agentbus.queues.claimed import Taken
     from agentbus.workers.executors import Wrap
+    from agentbus.workers.renewal import Renewal
 
 
 class Pool:
-    """Runs a handler for several tasks at once, and reports each when it ends."""
+    """Runs a handler for several tasks at once, and reports each when it ends.
+
+    `waiting` holds the tasks that have not started.
+    """
 
     def __init__(
         self,
         executor: Inline | Coroutines,
         concurrency: int,
+        wrap: Wrap,
         stopping: Callable[[], bool],
         report: Callable[[TaskOutcome | Taken, float], None],
+        renewal: Renewal,
         loop: asyncio.AbstractEventLoop | None,
     ) -> None:
         self._executor = executor
+        self._concurrency = concurrency
+        self._wrap = wrap
         self._stopping = stopping
         self._report = report
-        self._threads: ThreadPoolExecutor | None = None
+        self._renewal = renewal
+        self.waiting: deque[Taken] = deque()
+        # One entry for each task that was submitted; None ends a thread.
+        self._calls: queue.SimpleQueue[bool | None] = queue.SimpleQueue()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._running: set[asyncio.Task[None]] = set()
-        self._thread: threading.Thread | None = None
         if isinstance(executor, Inline):
-            self._threads = ThreadPoolExecutor(concurrency, thread_name_prefix="agentbus-handler")
-            return
-        self._free = asyncio.Semaphore(concurrency)
-        self._loop = loop
-        if loop is None:
-            self._loop = asyncio.new_event_loop()
-            self._thread = threading.Thread(
-                target=self._loop.run_forever, name="agentbus-handlers", daemon=True
-            )
-            self._thread.start()
+            self._threads = [
+                threading.Thread(target=self._work, args=(executor,), name="agentbus-handler")
+                for _ in range(concurrency)
+            ]
+        else:
+            self._threads = []
+            self._loop = loop
+            if loop is None:
+                self._loop = asyncio.new_event_loop()
+                self._threads.append(
+                    threading.Thread(target=self._loop.run_forever, name="agentbus-handlers")
+                )
+        for thread in self._threads:
+            thread.daemon = True
+            thread.start()
 
     def cancel(self, task: Taken) -> None:
         """Interrupt the handler of a cancelled task, if that is possible; thread-safe."""
         self._executor.cancel(task)
 
-    def submit(self, tasks: Sequence[Taken], wrap: Wrap) -> None:
+    def submit(self, tasks: Sequence[Taken]) -> None:
         """Submit tasks; those not started when the worker stops are reported as not begun."""
         self._executor.look()
-        if self._threads is not None:
-            for task in tasks:
-                self._threads.submit(self._in_thread, task, wrap)
-        elif self._loop is not None:
+        self.waiting.extend(tasks)
+        if self._loop is None:
+            for _ in tasks:
+                self._calls.put(True)
+            return
+        try:
+            self._loop.call_soon_threadsafe(self._fill)
+        except RuntimeError:
+            # The caller has closed its loop.
+            for task in self.take_back(len(self.waiting)):
+                self._report(TaskOutcome(task, begun=False), 0.0)
+            raise
+
+    def take_back(self, number: int) -> list[Taken]:
+        """Take away the newest tasks that have not started; thread-safe."""
+        found: list[Taken] = []
+        with contextlib.suppress(IndexError):
+            # Meanwhile the others may start.
+            while len(found) < number:
+                found.append(self.waiting.pop())
+        return found[::-1]
+
+    def _work(self, executor: Inline) -> None:
+        clock, take, overdue = time.monotonic, self.waiting.popleft, self._renewal.overdue
+        while self._calls.get():
             try:
-                self._loop.call_soon_threadsafe(self._start, list(tasks), wrap)
-            except RuntimeError:
-                # The caller has closed its loop.
-                for task in tasks:
-                    self._report(TaskOutcome(task, begun=False), 0.0)
-                raise
+                task = take()
+            except IndexError:
+                # It was taken back.
+                continue
+            began = clock()
+            if self._stopping() or (overdue(began) and not self._caught_up(began)):
+                self._report(TaskOutcome(task, begun=False), 0.0)
+                continue
+            outcome = executor.one(task, self._wrap, began)
+            self._report(outcome, clock() - began)
 
-    def _in_thread(self, task: Taken, wrap: Wrap) -> None:
-        assert isinstance(self._executor, Inline)
-        began = time.monotonic()
-        outcome = (
-            TaskOutcome(task, begun=False) if self._stopping() else self._executor.one(task, wrap)
-        )
-        self._report(outcome, time.monotonic() - began)
+    def _caught_up(self, now: float) -> bool:
+        """Renew the tasks after the process was frozen; return whether that succeeded."""
+        try:
+            self._renewal.catch_up(now)
+        except AgentBusError:
+            # The execution loop raises the same error from its own requests.
+            return False
+        return True
 
-    def _start(self, tasks: Sequence[Taken], wrap: Wrap) -> None:
+    def _fill(self) -> None:
+        """Start as many tasks as may run."""
         assert self._loop is not None
-        for task in tasks:
+        while self.waiting and len(self._running) < self._concurrency:
+            try:
+                task = self.waiting.popleft()
+            except IndexError:
+                return
             # The loop keeps only weak references to its tasks.
-            started = self._loop.create_task(self._guarded(task, wrap))
+            started = self._loop.create_task(self._guarded(task))
             self._running.add(started)
-            started.add_done_callback(self._running.discard)
+            started.add_done_callback(self._ended)
 
-    async def _guarded(self, task: Taken, wrap: Wrap) -> None:
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._running.discard(task)
+        self._fill()
+
+    async def _guarded(self, task: Taken) -> None:
         assert isinstance(self._executor, Coroutines)
         began = time.monotonic()
         outcome: TaskOutcome | Taken = TaskOutcome(task, begun=False)
         # Even if cancelled: a task that is not reported would be held forever.
         with contextlib.suppress(asyncio.CancelledError):
-            async with self._free:
-                began = time.monotonic()
-                if not self._stopping():
-                    outcome = await self._executor.one(task, wrap)
+            sure = not self._renewal.overdue(began)
+            if not self._stopping() and (sure or await asyncio.to_thread(self._caught_up, began)):
+                outcome = await self._executor.one(task, self._wrap, began)
         self._report(outcome, time.monotonic() - began)
-        if self._thread is None and self._executor.interrupted is not None:
+        if not self._threads and self._executor.interrupted is not None:
             # An interrupt in the caller's loop is raised there.
             raise self._executor.interrupted
 
     def close(self) -> None:
         """Stop the threads or the pool's own event loop; no handler may be running."""
-        if self._threads is not None:
-            self._threads.shutdown()
-        if self._thread is not None and self._loop is not None:
+        threads, self._threads = self._threads, []
+        if threads and self._loop is not None:
             asyncio.run_coroutine_threadsafe(self._loop.shutdown_asyncgens(), self._loop).result()
+            asyncio.run_coroutine_threadsafe(
+                self._loop.shutdown_default_executor(), self._loop
+            ).result()
             self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join()
+        for _ in threads:
+            self._calls.put(None)
+        for thread in threads:
+            thread.join()
+        if threads and self._loop is not None:
             self._loop.close()
-            self._thread = None
         self._executor.close()

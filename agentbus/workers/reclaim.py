@@ -75,14 +75,23 @@ class Reclaimer:
         self.certain()
         consumer.doubtful = False
         with self._recovering:
-            for priority in PRIORITIES:
-                ids = [task.entry_id for task in self.strays if task.priority == priority]
-                own = consumer.own(priority, [*known(priority), *ids])
-                tasks = yield from consumer.unless_missing(own, [])
-                for task in tasks:
-                    # It never ran: this is its first attempt, unless one was counted.
-                    task.uncounted = 0
-                self.strays += tasks
+            self.strays += yield from self.unknown(
+                lambda priority: [
+                    *known(priority),
+                    *(task.entry_id for task in self.strays if task.priority == priority),
+                ]
+            )
+
+    def unknown(self, known: Callable[[str], list[bytes]]) -> Op[list[Taken]]:
+        """Return the tasks that this consumer holds beside the `known` ones; they have not started."""
+        found: list[Taken] = []
+        for priority in PRIORITIES:
+            own = self._consumer.own(priority, known(priority))
+            found += yield from self._consumer.unless_missing(own, [])
+        for task in found:
+            # It never ran: this is its first attempt, unless one was counted.
+            task.uncounted = 0
+        return found
 
     def reclaim(self) -> Op[None]:
         """If it is time, put aside the tasks of dead consumers, due at once for any worker of the group."""

@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-import math
+import threading
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from agentbus.queues.claimed import Taken
-from agentbus.workers.executors import TaskOutcome
+from agentbus.workers.batch import TaskBatch, TaskOutcome
+from agentbus.workers.loop import Loop
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from agentbus.workers.loop import Wrap
 
-    from agentbus.queues.delivery import AnyDelivery
-    from agentbus.store.steps import Op
-    from agentbus.workers.acker import Acker
-    from agentbus.workers.fetcher import Fetcher
-    from agentbus.workers.pause import Gate
-
-    Wrap = Callable[[Taken], AnyDelivery]
-
-# The target duration of a batch in seconds: a longer one withholds tasks from other workers.
-_BRISK, _SLOW = 0.05, 0.2
-# With at least this many tasks, the next batch is fetched while one runs.
+# The target duration of a batch in seconds: a longer one withholds tasks from other workers. What is done
+# is acknowledged as often.
+_TARGET = 0.2
+# After twice that, the tasks that have not started are given back.
+_OVERDUE = 2 * _TARGET
+# The next batch is fetched while one runs, if that has at least this many tasks, and is this fast.
 _AHEAD = 16
+_BRISK = 0.05
 
 
 class Executor(Protocol):
@@ -32,136 +29,17 @@ class Executor(Protocol):
     # An interrupt or exit that ended a handler, which is not a failure of its task.
     interrupted: BaseException | None
 
-    def __call__(self, tasks: Sequence[Taken], wrap: Wrap) -> list[TaskOutcome | Taken]:
-        """Run tasks until stopped, and return the outcome of each that was started."""
+    def __call__(self, batch: TaskBatch, wrap: Wrap) -> None:
+        """Run tasks until stopped, and add the outcome of each that was started."""
 
     def close(self) -> None:
         """Release its resources."""
 
 
-class Loop:
-    """Base of a worker's execution loops: its limits, and fetches that respect a pause.
-
-    `concurrency` tasks run at once, the loop holds up to `most`, and ends after `limit` done tasks.
-    """
-
-    def __init__(
-        self,
-        run: Callable[[Op[Any]], Any],
-        fetcher: Fetcher,
-        acker: Acker,
-        gate: Gate,
-        wrap: Wrap,
-        *,
-        concurrency: int,
-        most: int,
-        limit: int | None,
-    ) -> None:
-        self._run = run
-        self._consumer = fetcher.consumer
-        self._fetcher = fetcher
-        self._reclaimer = fetcher.reclaimer
-        self._acker = acker
-        self._tally = acker.tally
-        self._gate = gate
-        self._wrap = wrap
-        self._concurrency = concurrency
-        self._most = most
-        self._limit = limit
-
-    @property
-    def over(self) -> bool:
-        """Whether the loop must end."""
-        return self._gate.stopping() or self._left == 0
-
-    @property
-    def _halted(self) -> bool:
-        """Whether no task may start now."""
-        return self.over or self._gate.held
-
-    @property
-    def _left(self) -> float:
-        """How many tasks are left up to the limit."""
-        return math.inf if self._limit is None else max(0, self._limit - self._acker.done)
-
-    def _allowed(self, take: Callable[[], list[Taken]]) -> list[Taken] | None:
-        """Take tasks, or return None if paused; if a pause began meanwhile, return the tasks."""
-        if not self._gate.enter():
-            return None
-        found: list[Taken] = []
-        free = False
-        try:
-            found = take()
-        finally:
-            free = self._gate.leave()
-        if free:
-            return found
-        self._acker.give_back(found)
-        return []
-
-    def _retries(
-        self, room: int, firsts: int, *, suspects: bool = True
-    ) -> tuple[list[Taken], bool]:
-        """Take tasks put aside, and return whether it is one suspect, which must run alone."""
-        alone = False
-
-        def take() -> list[Taken]:
-            nonlocal alone
-            retries: list[Taken]
-            op = self._fetcher.retries(room, firsts, suspects=suspects)
-            retries, alone = self._run(op)
-            return retries
-
-        found = self._allowed(take) or []
-        return found, alone and bool(found)
-
-    def _wait(self, room: int, seconds: float) -> list[Taken]:
-        found = self._allowed(lambda: self._run(self._fetcher.wait(room, seconds)))
-        return self._within(found or [], room)
-
-    def _take(
-        self, count: int, done: dict[str, list[bytes]] | None = None, took: float = 0.0
-    ) -> list[Taken]:
-        """Acknowledge done tasks, and unless paused, take new ones in the same step."""
-
-        def take(count: int = count) -> list[Taken]:
-            return self._counted(done, self._run(self._fetcher.new(count, done, took)))
-
-        found = self._allowed(take) if count else None
-        if found is None:
-            return take(0) if done else []
-        return found
-
-    def _counted(
-        self, done: dict[str, list[bytes]] | None, answer: tuple[int, list[Taken]]
-    ) -> list[Taken]:
-        """Count the tasks acknowledged with a fetch, and return the fetched ones."""
-        stale, taken = answer
-        if done:
-            self._acker.count(sum(map(len, done.values())), stale)
-        return taken
-
-    def _admitted(self, task: Taken) -> bool:
-        admitted: bool = self._run(self._fetcher.admitted(task))
-        return admitted
-
-    def _room(self, most: int, settling: int = 0) -> int:
-        """Return how many tasks may be taken, at most `most`, while `settling` are not counted yet."""
-        return int(max(0, min(most, self._left - settling)))
-
-    def _within(self, taken: list[Taken], room: int) -> list[Taken]:
-        """Return excess tasks: a blocking fetch applies its count to each priority."""
-        if self._limit is None and self._most > self._concurrency:
-            return taken
-        for task in taken[room:]:
-            self._acker.release(task)
-        return taken[:room]
-
-
 class _RanBatch(NamedTuple):
-    """A batch that ran: its outcomes, its duration in seconds, and the tasks not started."""
+    """A batch that ran, its seconds since the last acknowledgement, and the tasks not started."""
 
-    outcomes: list[TaskOutcome | Taken]
+    batch: TaskBatch
     took: float
     rest: list[Taken]
 
@@ -173,35 +51,54 @@ class Serial(Loop):
         super().__init__(*parts, **limits)
         self.executor = executor
         self._size = min(self._concurrency, self._most)
+        # Seconds for one task.
+        self._mean = 0.0
+        self._look_every = min(_TARGET, self._reclaimer.visibility / 4)
         self._brisk = False
-        # The tasks that run, and those taken but not started.
-        self.held: list[Taken] = []
+        # The batch that runs, of which the heartbeat may settle a part; and one that has run.
+        self._running: TaskBatch | None = None
+        self._ran: TaskBatch | None = None
+        # When the task that runs alone began.
+        self._alone_since: float | None = None
+        self._settling = threading.Lock()
+        # While the next tasks are fetched: how many of them the heartbeat has returned.
+        self._ahead: int | None = None
+        # Taken, and to be run alone; the first may run now.
+        self._single: list[Taken] = []
+        # Taken, and not started.
         self._next: list[Taken] = []
         # Done, to be acknowledged with the next fetch.
         self._done: dict[str, list[bytes]] = {}
         self._took = 0.0
+
+    @property
+    def held(self) -> list[Taken]:
+        """The tasks that are not settled."""
+        found = [*self._single, *self._next]
+        for batch in (self._running, self._ran):
+            if batch is not None:
+                found += batch.held
+        return found
 
     def turn(self, wait: float) -> int:
         """Run redelivered tasks, then one batch, and return the number of tasks."""
         handled = self._again()
         if self.over:
             return handled
-        batch, self._next = self._next, []
         if self._limit is not None:
             # Redelivered tasks may have used up the limit.
-            batch = self._within(batch, self._room(len(batch)))
-        if not batch:
-            batch = self._take(self._room(self._size))
-        if not batch and wait and not handled:
-            batch = self._wait(self._room(self._size), wait)
-        return handled + (self._batch(batch) if batch else 0)
+            self._next = self._within(self._next, self._room(len(self._next)))
+        if not self._next:
+            self._next = self._take(self._room(self._size))
+        if not self._next and wait and not handled:
+            self._next = self._wait(self._room(self._size), wait)
+        return handled + (self._batch() if self._next else 0)
 
     def settle(self) -> int:
         """Run the tasks taken so far, and return their number."""
         handled = 0
         while self._next and not self.over:
-            batch, self._next = self._next, []
-            handled += self._batch(batch, more=False)
+            handled += self._batch(more=False)
         self.let_go()
         return handled
 
@@ -209,92 +106,167 @@ class Serial(Loop):
         """Acknowledge the done tasks, and return those not started."""
         self._flush()
         self._acker.give_back(self._next)
-        self._next, self.held = [], []
+        self._next = []
 
     def close(self) -> None:
         self.executor.close()
 
-    def _batch(self, batch: list[Taken], *, more: bool = True) -> int:
-        """Run a batch, acknowledge it, and take the next one in the same step."""
-        self.held = batch
-        handled = len(batch)
+    def relieve(self) -> None:
+        """Return the tasks that wait behind a slow one, and acknowledge those done before it."""
+        slow_since = time.monotonic() - _OVERDUE
+        with self._settling:
+            batch, alone_since = self._running, self._alone_since
+            if batch is not None and batch.began < slow_since:
+                self._acknowledge(batch, [*batch.whole(), *self._waiting(0)])
+                if self._ahead is not None:
+                    # The reply with the next tasks will not be read before this batch ends.
+                    ahead = self._run(self._reclaimer.unknown(self._known))
+                    self._acker.give_back(ahead)
+                    self._ahead += len(ahead)
+            elif alone_since is not None and alone_since < slow_since:
+                self._acker.give_back(self._waiting(1))
+
+    def _waiting(self, running: int) -> list[Taken]:
+        """Take away the tasks that wait while others run, of which so many run alone."""
+        waiting = [*self._single[running:], *self._next]
+        del self._single[running:]
+        self._next = []
+        return waiting
+
+    def _batch(self, *, more: bool = True) -> int:
+        """Run the tasks taken, acknowledge them, and take the next ones in the same step."""
+        handled = len(self._next)
         if self._consumer.asks_first:
-            batch = self._without_single(batch)
-        if more and self._brisk and len(batch) >= _AHEAD and self._limit is None:
-            self._overlapped(batch)
+            single = [task for task in self._next if task.asked_first]
+            self._next = [task for task in self._next if not task.asked_first]
+            self._each_alone(single)
+        if more and self._brisk and len(self._next) >= _AHEAD and self._limit is None:
+            self._overlapped()
             return handled
         # Acknowledge the previous batch before this one runs.
         self._flush()
-        outcomes, took, rest = self._timed(batch)
-        done = self._acker.plain(outcomes)
+        tasks, self._next = self._next, []
+        batch, took, rest = self._timed(tasks)
+        done = self._concluded(batch)
         more = more and self.executor.interrupted is None
         room = self._room(self._size, sum(map(len, done.values()))) if more else 0
         if done or room:
             self._next = self._take(room, done, took)
         self._acker.give_back(rest)
-        self.held = self._next
+        self._ran = None
         self._pass_on_interrupt()
         return handled
 
-    def _overlapped(self, batch: list[Taken]) -> None:
+    def _overlapped(self) -> None:
         """Run a batch while the server acknowledges the previous one and fetches the next."""
+        tasks, self._next = self._next, []
         results: list[_RanBatch] = []
 
         def meanwhile() -> None:
             self._gate.sent()
             if not results:
-                results.append(self._timed(batch))
+                results.append(self._timed(tasks))
 
         def ahead() -> list[Taken]:
-            fetch = self._fetcher.ahead(self._size, self._done, self._took, batch, meanwhile)
-            return self._counted(self._done, self._run(fetch))
+            fetch = self._fetcher.ahead(self._size, self._done, self._took, tasks, meanwhile)
+            self._ahead = 0
+            try:
+                taken = self._counted(self._done, self._run(fetch))
+            finally:
+                with self._settling:
+                    gone, self._ahead = self._ahead, None
+            return self._acker.still_ours(taken) if gone else taken
 
         try:
             following = self._allowed(ahead) or []
         except BaseException:
             # Interrupted while it waited for the reply: the batch has still run.
             for ran in results:
-                for priority, ids in self._acker.plain(ran.outcomes).items():
+                for priority, ids in self._concluded(ran.batch).items():
                     self._done[priority] = [*self._done.get(priority, ()), *ids]
             raise
         if not results:
             # The worker is paused: nothing was fetched, and nothing ran.
-            self._next = batch
+            self._next = tasks
             self.let_go()
             return
-        ((outcomes, took, rest),) = results
-        self._done, self._took = self._acker.plain(outcomes), took
+        self._next = following
+        ((batch, took, rest),) = results
+        self._done, self._took = self._concluded(batch), took
         self._acker.give_back(rest)
+        self._ran = None
         if self.executor.interrupted is not None:
-            self._next = following
             self.let_go()
             self._pass_on_interrupt()
-        if following and took > self._reclaimer.visibility / 3:
-            # They got no heartbeat before the reply arrived.
-            following = self._acker.still_ours(following)
         if not following and self._done:
-            following = self._take(self._room(self._size), self._done, took)
+            self._next = self._take(self._room(self._size), self._done, took)
             self._done = {}
-        self._next = self.held = following
+        elif len(following) > 2 * self._size:
+            # They were asked for before tasks became slow.
+            self._acker.give_back(following[self._size :])
+            self._next = following[: self._size]
 
-    def _timed(self, batch: list[Taken]) -> _RanBatch:
-        """Run a batch without a server request; the caller must then call `_pass_on_interrupt`."""
-        began = time.monotonic()
-        outcomes = self.executor(batch, self._wrap)
-        took = time.monotonic() - began
-        if outcomes:
-            self._tally.ran(len(outcomes), took / len(outcomes))
-        self._brisk = took < _BRISK and len(batch) >= self._size // 2
-        if self._brisk and len(batch) >= self._size:
-            self._size = min(self._most, self._size * 2)
-        elif took > _SLOW:
-            self._size = max(1, self._size // 2)
-        rest = []
-        if len(outcomes) < len(batch):
-            # The worker was stopped.
-            begun = {id(one if isinstance(one, Taken) else one.task) for one in outcomes}
-            rest = [task for task in batch if id(task) not in begun]
-        return _RanBatch(outcomes, took, rest)
+    def _timed(self, tasks: list[Taken]) -> _RanBatch:
+        """Run a batch; the caller must then conclude it, and call `_pass_on_interrupt`."""
+        batch = self._running = TaskBatch(tasks, self._look, self._look_every)
+        try:
+            self._renewal.catch_up(batch.began)
+            self.executor(batch, self._wrap)
+        finally:
+            with self._settling:
+                self._running, self._ran = None, batch
+        now = time.monotonic()
+        ran = len(batch.outcomes)
+        if ran:
+            mean = (now - batch.began) / ran
+            self._tally.ran(ran, mean)
+            self._resize(len(tasks), mean, now - batch.began)
+        # Some are left if the worker was stopped.
+        return _RanBatch(batch, now - batch.counted, batch.whole())
+
+    def _resize(self, number: int, mean: float, took: float) -> None:
+        """Choose the size of the next batch, after one of `number` tasks."""
+        self._brisk = took < _BRISK and number >= self._size // 2
+        # A task that became slow counts at once.
+        self._mean = max(mean, (self._mean + mean) / 2)
+        grown = self._size * 2 if number >= self._size else self._size
+        self._size = max(1, min(self._most, grown, int(_TARGET / max(self._mean, 1e-9))))
+
+    def _look(self, now: float) -> None:
+        """Look at the batch that runs, between two of its tasks."""
+        batch = self._running
+        assert batch is not None
+        self._renewal.catch_up(now)
+        with self._settling:
+            slow = now - batch.began > _OVERDUE
+            self._acknowledge(batch, batch.whole() if slow else [])
+        batch.look_at = time.monotonic() + self._look_every
+
+    def _acknowledge(self, batch: TaskBatch, rest: list[Taken]) -> None:
+        """Settle what is done of the batch that runs, and return tasks that have not started."""
+        done, now = self._concluded(batch), time.monotonic()
+        if done:
+            self._acker.ack(done, now - batch.counted)
+            batch.done = {}
+        batch.counted = now
+        self._acker.give_back(rest)
+        gone = {id(task) for task in rest}
+        for one in batch.outcomes[: batch.settled]:
+            gone.add(id(one if isinstance(one, Taken) else one.task))
+        batch.held = [task for task in batch.held if id(task) not in gone]
+
+    def _concluded(self, batch: TaskBatch) -> dict[str, list[bytes]]:
+        """Settle what has run and needs more than an ack, and return the ids to acknowledge."""
+        ids = self._acker.plain(batch.unsettled())
+        if not batch.done:
+            batch.done = ids
+            return ids
+        for priority, some in ids.items():
+            batch.done.setdefault(priority, []).extend(some)
+        return batch.done
+
+    def _known(self, priority: str) -> list[bytes]:
+        return [*super()._known(priority), *self._done.get(priority, ())]
 
     def _flush(self) -> None:
         if self._done:
@@ -310,10 +282,9 @@ class Serial(Loop):
     def _again(self) -> int:
         handled = 0
         if self._consumer.doubtful:
-            self._run(self._reclaimer.recover(self._known))
-        while strays := self._reclaimer.strays:
-            handled += self._alone(strays[0])
-            del strays[0]
+            # What is done is not among the held tasks.
+            self._flush()
+        self._recover()
         self._run(self._reclaimer.reclaim())
         while True:
             # Between slow tasks, other workers may run the retries.
@@ -323,23 +294,33 @@ class Serial(Loop):
             if not alone:
                 break
             # If it kills this process, nothing else should wait for the visibility.
-            self._acker.give_back(self._next)
-            self._next, self.held = [], tasks
-            handled += self._alone(tasks[0])
-        self.held = [*tasks, *self._next]
+            waiting, self._next = self._next, []
+            self._single = tasks
+            self._acker.give_back(waiting)
+            handled += self._each_alone(tasks)
         # Replayed tasks, and those returned before they started, run as new ones do.
         firsts = [task for task in tasks if not (task.redelivered or task.asked_first)]
+        others = [task for task in tasks if task.redelivered or task.asked_first]
         if firsts:
+            self._single = others
             self._flush()
-            outcomes, took, rest = self._timed(firsts)
-            self._take(0, self._acker.plain(outcomes), took)
+            batch, took, rest = self._timed(firsts)
+            self._take(0, self._concluded(batch), took)
             self._acker.give_back(rest)
+            self._ran = None
             self._pass_on_interrupt()
-            handled += len(firsts)
-        for task in tasks:
-            if task.redelivered or task.asked_first:
-                handled += self._alone(task)
-        self.held = self._next
+        return handled + len(firsts) + self._each_alone(others)
+
+    def _each_alone(self, tasks: list[Taken]) -> int:
+        """Run tasks one by one, and return their number."""
+        self._single = tasks
+        handled = 0
+        try:
+            while tasks:
+                handled += self._alone(tasks[0])
+                del tasks[0]
+        finally:
+            self._single = []
         return handled
 
     def _alone(self, task: Taken) -> int:
@@ -349,24 +330,18 @@ class Serial(Loop):
         # Done tasks get no heartbeat, and this one may take long.
         self._flush()
         if self._admitted(task):
-            began = time.monotonic()
-            outcomes = self.executor([task], self._wrap)
-            for outcome in outcomes:
+            began = self._alone_since = time.monotonic()
+            batch = TaskBatch([task], self._look, float("inf"))
+            try:
+                self.executor(batch, self._wrap)
+            finally:
+                with self._settling:
+                    self._alone_since = None
+            for outcome in batch.outcomes:
                 self._tally.ran(1, time.monotonic() - began)
                 self._acker.settle(TaskOutcome(task) if isinstance(outcome, Taken) else outcome)
-            if not outcomes:
+            if not batch.outcomes:
                 # The worker was stopped after the attempt was counted.
                 self._acker.release(task)
             self._pass_on_interrupt()
         return 1
-
-    def _without_single(self, batch: list[Taken]) -> list[Taken]:
-        """Run the tasks that the server must admit first, one by one, and return the others."""
-        for task in batch:
-            if task.asked_first:
-                self._alone(task)
-        self.held = rest = [task for task in batch if not task.asked_first]
-        return rest
-
-    def _known(self, priority: str) -> list[bytes]:
-        return [task.entry_id for task in self.held if task.priority == priority]

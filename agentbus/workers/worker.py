@@ -37,6 +37,7 @@ from agentbus.workers.pause import Gate
 from agentbus.workers.pool import Pool
 from agentbus.workers.reclaim import Reclaimer
 from agentbus.workers.registry import WorkerRegistration
+from agentbus.workers.renewal import Renewal
 from agentbus.workers.serial import Serial
 
 if TYPE_CHECKING:
@@ -109,6 +110,7 @@ class AnyWorker:
         self._fetcher = Fetcher(
             *(self._consumer, self._reclaimer, self.tally), attempts=attempts, tail=at_tail(start)
         )
+        self._renewal = Renewal(self._consumer, self._do, self._held, visibility)
         self._gate = Gate(
             WorkerRegistration(scope, self.name, scope.agent, queue, group, concurrency),
             self._do,
@@ -122,7 +124,7 @@ class AnyWorker:
             wrap = partial(AsyncDelivery, self._consumer, arun or self._runner.arun)
         # With a single attempt, fetched tasks that still wait would be buried if this worker died.
         most = concurrency if attempts == 1 else prefetch or _MOST
-        parts = (self._do, self._fetcher, self._acker, self._gate, wrap)
+        parts = (self._do, self._fetcher, self._acker, self._gate, wrap, self._renewal)
         limits = {"concurrency": concurrency, "most": most, "limit": count}
         cancelled = self._consumer.stopping
         alone = executor(handler, loop=loop, stopping=self._halted, cancelled=cancelled)
@@ -134,7 +136,9 @@ class AnyWorker:
         elif concurrency > 1:
             in_flight = InFlight(concurrency, most, self._acker)
             self._interrupt = in_flight.cancel
-            in_flight.pool = Pool(alone, concurrency, self._halted, in_flight.report, loop)
+            in_flight.pool = Pool(
+                alone, concurrency, wrap, self._halted, in_flight.report, self._renewal, loop
+            )
             self._loop = Concurrent(in_flight, *parts, **limits)
         else:
             self._loop = Serial(alone, *parts, **limits)
@@ -177,9 +181,9 @@ class AnyWorker:
         heartbeat = Heartbeat(
             self._consumer,
             self._runner,
-            self._held,
+            self._renewal,
             self.chores,
-            visibility=self._reclaimer.visibility,
+            relieve=self._loop.relieve,
             # Due times may have changed.
             rung=self._fetcher.look_again,
             beat=self._gate.beat,

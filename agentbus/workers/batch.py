@@ -1,0 +1,93 @@
+"""Tasks that run, and the outcome of each."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from typing import TYPE_CHECKING
+
+from agentbus.queues.retry import Bury, Retry
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from agentbus.queues.claimed import Taken
+
+
+class TaskOutcome:
+    """The outcome of one run: a result, an error, settled by the handler, or not started."""
+
+    __slots__ = ("acked", "after", "begun", "bury", "error", "result", "settled", "task", "took")
+
+    def __init__(self, task: Taken, result: object = None, *, begun: bool = True) -> None:
+        self.task = task
+        self.result = result
+        self.error: BaseException | str | None = None
+        self.after: float | None = None
+        self.bury = False
+        self.settled = False
+        self.acked = False
+        self.begun = begun
+        # Seconds.
+        self.took = 0.0
+
+    @property
+    def plain(self) -> bool:
+        """Whether the task is done, without a result."""
+        return self.error is None and self.result is None and not self.settled and self.begun
+
+    def failed(self, error: BaseException | str) -> None:
+        """Store an error, and the retry or burial that it asks for."""
+        self.error = error
+        if isinstance(error, Retry):
+            self.after = error.after
+        self.bury = isinstance(error, (Bury, str))
+
+
+class TaskBatch:
+    """Tasks that run in their order: each is taken from `left`, and its outcome added to `outcomes`.
+
+    Another thread may empty `left` meanwhile. Between two tasks the executor calls `look` once the time
+    (`time.monotonic`) is `look_at`.
+    """
+
+    __slots__ = (
+        "began",
+        "counted",
+        "done",
+        "held",
+        "left",
+        "look",
+        "look_at",
+        "outcomes",
+        "settled",
+    )
+
+    def __init__(self, tasks: Sequence[Taken], look: Callable[[float], None], every: float) -> None:
+        # Those that are not settled yet.
+        self.held = list(tasks)
+        self.left = deque(tasks)
+        self.outcomes: list[TaskOutcome | Taken] = []
+        # How many of the outcomes were settled, or are among the done tasks to acknowledge.
+        self.settled = 0
+        self.done: dict[str, list[bytes]] = {}
+        self.began = self.counted = time.monotonic()
+        self.look_at = self.began + every
+        self.look = look
+
+    def whole(self) -> list[Taken]:
+        """Take all tasks that have not started."""
+        tasks = []
+        while self.left:
+            try:
+                tasks.append(self.left.popleft())
+            except IndexError:
+                # The executor has taken the last one.
+                break
+        return tasks
+
+    def unsettled(self) -> list[TaskOutcome | Taken]:
+        """Return the outcomes since the last call."""
+        found = self.outcomes[self.settled :]
+        self.settled += len(found)
+        return found

@@ -1,0 +1,165 @@
+"""The base of a worker's execution loops: its limits, and fetches that respect a pause."""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import TYPE_CHECKING, Any
+
+from agentbus.queues.claimed import Taken
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from agentbus.queues.delivery import AnyDelivery
+    from agentbus.store.steps import Op
+    from agentbus.workers.acker import Acker
+    from agentbus.workers.fetcher import Fetcher
+    from agentbus.workers.pause import Gate
+    from agentbus.workers.renewal import Renewal
+
+    Wrap = Callable[[Taken], AnyDelivery]
+
+
+class Loop:
+    """Base of a worker's execution loops: its limits, and fetches that respect a pause.
+
+    `concurrency` tasks run at once, the loop holds up to `most`, and ends after `limit` done tasks.
+    """
+
+    def __init__(
+        self,
+        run: Callable[[Op[Any]], Any],
+        fetcher: Fetcher,
+        acker: Acker,
+        gate: Gate,
+        wrap: Wrap,
+        renewal: Renewal,
+        *,
+        concurrency: int,
+        most: int,
+        limit: int | None,
+    ) -> None:
+        self._run = run
+        self._consumer = fetcher.consumer
+        self._fetcher = fetcher
+        self._reclaimer = fetcher.reclaimer
+        self._acker = acker
+        self._tally = acker.tally
+        self._gate = gate
+        self._wrap = wrap
+        self._renewal = renewal
+        self._concurrency = concurrency
+        self._most = most
+        self._limit = limit
+
+    def relieve(self) -> None:
+        """Return tasks that wait behind slow ones to their queue; called by the heartbeat."""
+
+    @property
+    def over(self) -> bool:
+        """Whether the loop must end."""
+        return self._gate.stopping() or self._left == 0
+
+    @property
+    def _halted(self) -> bool:
+        """Whether no task may start now."""
+        return self.over or self._gate.held
+
+    @property
+    def _left(self) -> float:
+        """How many tasks are left up to the limit."""
+        return math.inf if self._limit is None else max(0, self._limit - self._acker.done)
+
+    def _allowed(self, take: Callable[[], list[Taken]]) -> list[Taken] | None:
+        """Take tasks, or return None if paused; if a pause began meanwhile, return the tasks."""
+        if not self._gate.enter():
+            return None
+        found: list[Taken] = []
+        free = False
+        asked = time.monotonic()
+        try:
+            found = take()
+        finally:
+            free = self._gate.leave()
+        if found and self._renewal.overdue(time.monotonic(), asked):
+            # The process was frozen before the reply arrived: no heartbeat included them.
+            found = self._acker.still_ours(found)
+        if free:
+            return found
+        self._acker.give_back(found)
+        return []
+
+    @property
+    def held(self) -> list[Taken]:
+        """The tasks that are not settled."""
+        raise NotImplementedError
+
+    def _recover(self) -> None:
+        """Return the tasks of lost replies to the queue: they have not started."""
+        if self._consumer.doubtful:
+            self._run(self._reclaimer.recover(self._known))
+        if self._reclaimer.strays:
+            self._acker.give_back(self._reclaimer.strays)
+            self._reclaimer.strays = []
+
+    def _known(self, priority: str) -> list[bytes]:
+        return [task.entry_id for task in self.held if task.priority == priority]
+
+    def _retries(
+        self, room: int, firsts: int, *, suspects: bool = True
+    ) -> tuple[list[Taken], bool]:
+        """Take tasks put aside, and return whether it is one suspect, which must run alone."""
+        alone = False
+
+        def take() -> list[Taken]:
+            nonlocal alone
+            retries: list[Taken]
+            op = self._fetcher.retries(room, firsts, suspects=suspects)
+            retries, alone = self._run(op)
+            return retries
+
+        found = self._allowed(take) or []
+        return found, alone and bool(found)
+
+    def _wait(self, room: int, seconds: float) -> list[Taken]:
+        found = self._allowed(lambda: self._run(self._fetcher.wait(room, seconds)))
+        return self._within(found or [], room)
+
+    def _take(
+        self, count: int, done: dict[str, list[bytes]] | None = None, took: float = 0.0
+    ) -> list[Taken]:
+        """Acknowledge done tasks, and unless paused, take new ones in the same step."""
+
+        def take(count: int = count) -> list[Taken]:
+            return self._counted(done, self._run(self._fetcher.new(count, done, took)))
+
+        found = self._allowed(take) if count else None
+        if found is None:
+            return take(0) if done else []
+        return found
+
+    def _counted(
+        self, done: dict[str, list[bytes]] | None, answer: tuple[int, list[Taken]]
+    ) -> list[Taken]:
+        """Count the tasks acknowledged with a fetch, and return the fetched ones."""
+        stale, taken = answer
+        if done:
+            self._acker.count(sum(map(len, done.values())), stale)
+        return taken
+
+    def _admitted(self, task: Taken) -> bool:
+        admitted: bool = self._run(self._fetcher.admitted(task))
+        return admitted
+
+    def _room(self, most: int, settling: int = 0) -> int:
+        """Return how many tasks may be taken, at most `most`, while `settling` are not counted yet."""
+        return int(max(0, min(most, self._left - settling)))
+
+    def _within(self, taken: list[Taken], room: int) -> list[Taken]:
+        """Return excess tasks: a blocking fetch applies its count to each priority."""
+        if self._limit is None and self._most > self._concurrency:
+            return taken
+        for task in taken[room:]:
+            self._acker.release(task)
+        return taken[:room]
