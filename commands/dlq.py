@@ -11,6 +11,7 @@ from agentbus.commands._bare import actions
 from agentbus.commands._declare import Call, Param, Verb, whole
 from agentbus.core import names
 from agentbus.core.errors import NotFound, UsageError
+from agentbus.queues.ids import writable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -69,8 +70,8 @@ def run(call: Call) -> None:
     _together.check(VERB, args)
     if args.after is not None and args.ids:
         raise UsageError("--after cannot be combined with ids", hint="leave it out")
-    if args.to is not None:
-        names.name("queue", args.to)
+    if args.to is not None and names.name("queue", args.to) != args.queue:
+        writable(args.to)
     if args.action == "purge":
         _purge(call, queue)
         return

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from agentbus.commands._program import Program
     from agentbus.commands._progress import Countdown
     from agentbus.queues.delivery import Delivery
+    from agentbus.workers.webhooks import Sent
     from agentbus.workers.worker import Worker
 
 _NOT_FOUND = 127
@@ -163,7 +164,7 @@ def run(call: Call) -> int:
         _long_running.failures_logged(call),
         _until_told(worker, program, args.grace, args.drain_timeout) as signals,
         _shown(call, worker, handling),
-        _webhooks(call, lambda: args.drain and not signals),
+        _webhooks(call, lambda: args.drain and not signals) as sent,
     ):
         try:
             done = worker.run()
@@ -173,6 +174,9 @@ def run(call: Call) -> int:
         fields = {"queue": args.queue, "group": args.group, "done": done, "failed": worker.failed}
         text = f"{args.queue}: {done} done"
         text += f", {count(worker.failed, 'run')} failed" if worker.failed else ""
+        if sent is not None:
+            fields["webhooks"] = sent.count
+            text += f", {count(sent.count, 'webhook')} sent" if sent.count else ""
         call.out.record(fields, text)
     elif handling.reader_gone:
         raise ReaderGone
@@ -322,12 +326,19 @@ def _tell_of_pauses(call: Call) -> None:
             call.out.warn(f"{named(order.kind, order.name)} is paused{by}{why}; it waits")
 
 
-def _webhooks(call: Call, drain: Callable[[], bool]) -> contextlib.AbstractContextManager[None]:
-    """Send webhooks meanwhile, if they are enabled."""
+def _webhooks(
+    call: Call, drain: Callable[[], bool]
+) -> contextlib.AbstractContextManager[Sent | None]:
+    """Send webhooks meanwhile, if they are enabled and this worker does not take them itself."""
     if not call.settings.webhooks:
         return contextlib.nullcontext()
-    from agentbus.workers.webhooks import beside
+    from agentbus.queues.notify import WEBHOOKS
+    from agentbus.workers.webhooks import beside, handler
 
+    if call.args.queue == WEBHOOKS:
+        # A second worker would take its tasks. Without a secret, nothing is taken.
+        handler(call.settings)
+        return contextlib.nullcontext()
     return beside(call.bus, drain=drain)
 
 

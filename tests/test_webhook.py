@@ -404,12 +404,27 @@ def test_a_sender_may_be_started_from_the_shell(
     environment = {name: value for name, value in os.environ.items() if name[:8] == "AGENTBUS"}
     environment |= {"SSL_CERT_FILE": os.environ["SSL_CERT_FILE"], "PYTHONPATH": str(ROOT)}
 
-    real_shell.ok(
+    said = real_shell.ok(
         *("work", WEBHOOKS, "--drain", "--handler", "agentbus.workers.webhooks:deliver"),
         env=environment,
     )
 
     assert receiver.got.qsize() == 1
+    assert said == "~webhooks: 1 done\n"
+
+
+def test_work_counts_the_webhooks_that_it_sent_beside(
+    switched_on: None, receiver: Receiver, real_shell: Shell, real_url: str, project: str
+) -> None:
+    with agentbus.connect(real_url, project=project, agent="ada") as bus:
+        bus.queue("sums").publish_many([1, 2], webhook=receiver.url)
+    environment = {name: value for name, value in os.environ.items() if name[:8] == "AGENTBUS"}
+    environment |= {"SSL_CERT_FILE": os.environ["SSL_CERT_FILE"], "PYTHONPATH": str(ROOT)}
+
+    argv = ("work", "sums", "--drain", "--handler", "builtins:repr")
+    (done,) = real_shell.records(*argv, env=environment)
+
+    assert (done["done"], done["webhooks"]) == (2, 2)
 
 
 # -- where to --
@@ -578,7 +593,8 @@ def test_any_text_is_a_target_or_a_usage_error(url: str) -> None:
     "payload", [None, 5, {}, {"url": "https://example.org/"}, {"url": 5, "body": 1}]
 )
 def test_what_is_no_webhook_is_buried(on: agentbus.Bus, payload: Any) -> None:
-    on.queue(WEBHOOKS).publish(payload)
+    stream = Keys(on.project).queue(WEBHOOKS)
+    ask(on, "XADD", stream, "*", "payload", json.dumps(payload))
 
     assert sent(on) == 0
     assert on.queue(WEBHOOKS).dead_letters()[0].attempts == 1

@@ -13,7 +13,7 @@ from agentbus.core.errors import TaskFailed, TimedOut, UsageError
 from agentbus.core.record import Record
 from agentbus.core.stream import position, text
 from agentbus.queues import publish
-from agentbus.queues.notify import PRIVATE
+from agentbus.queues.ids import PRIVATE
 from agentbus.queues.results import cancelled
 from agentbus.queues.task import Task
 from agentbus.store.steps import Command, Pause, Wait

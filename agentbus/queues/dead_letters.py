@@ -9,7 +9,7 @@ from agentbus.core.errors import NotFound, UsageError
 from agentbus.core.record import Record
 from agentbus.core.stream import fields, text
 from agentbus.core.timespec import stream_id
-from agentbus.queues.ids import task_id
+from agentbus.queues.ids import task_id, writable
 from agentbus.store.steps import Command, Emit, Script
 
 if TYPE_CHECKING:
@@ -246,6 +246,9 @@ class DeadLetters:
     def _replaying(self, one: Letter, to: str | None) -> Script:
         keys = self._scope.keys
         target = one.queue if to is None else names.name("queue", to)
+        if not target == one.queue == self._queue:
+            # Only a queue's own letters may go back into one of the bus itself.
+            writable(target)
         priority = (one.fields or {}).get("priority", "normal")
         return Script(
             "replay",

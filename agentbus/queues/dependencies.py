@@ -10,7 +10,7 @@ from agentbus.core.errors import NotFound, Refused, UsageError
 from agentbus.core.stream import position, text
 from agentbus.queues import attempts, publish as publishing
 from agentbus.queues.dependents import DONE, follow, groups
-from agentbus.queues.ids import BOUND, DEDUP_WINDOW, PRIORITIES, RESULT_KEPT, suffix
+from agentbus.queues.ids import BOUND, DEDUP_WINDOW, PRIORITIES, RESULT_KEPT, suffix, writable
 from agentbus.queues.results import Address
 from agentbus.store.steps import Batch, Command, Script, ServerReply
 
@@ -68,6 +68,7 @@ def publish(
     Check and write are one atomic step. Raises `NotFound` for an unknown task, `Refused` for a buried one,
     `QueueFull`, and `UsageError` for an invalid id.
     """
+    writable(queue)
     group = names.name("group", "default" if after_group is None else after_group)
     others = _others(after)
     wait, due = ("", "") if delay is None and at is None else publishing._due(delay, at)

@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from agentbus.core import envelope, names
-from agentbus.core.errors import NotFound, UsageError
+from agentbus.core.errors import InvalidName, NotFound, UsageError
 from agentbus.core.stream import text
 from agentbus.store.steps import Batch, Command, ServerReply
 
@@ -34,6 +34,10 @@ RESULT_KEPT = 86_400
 _NAMED = 9_999
 # The group of routers, which move tasks and process none.
 ROUTER = "router"
+# The first letter of the names of queues that the bus itself fills.
+OF_THE_BUS = "~"
+# The prefix of a private stream in an envelope; the caller's name follows.
+PRIVATE = "~replies."
 
 
 def bound_of(queue: str) -> int:
@@ -41,6 +45,15 @@ def bound_of(queue: str) -> int:
     if queue == "incoming":
         return 1_000
     return 100 if queue.startswith("agent.") else BOUND
+
+
+def writable(queue: str) -> None:
+    """Raise `InvalidName` for a queue of the bus itself, such as `~webhooks`, which signs its tasks."""
+    if queue.startswith(OF_THE_BUS):
+        raise InvalidName(
+            f"the queue {queue!a} belongs to the bus itself",
+            hint=f"use another: only the bus adds tasks to queues that begin with {OF_THE_BUS!r}",
+        )
 
 
 def peek(scope: Scope, queue: str, limit: int = 10) -> Op[list[tuple[str, Any]]]:

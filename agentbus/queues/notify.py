@@ -8,6 +8,7 @@ import orjson
 
 from agentbus.core import envelope, names
 from agentbus.core.errors import UsageError
+from agentbus.queues.ids import PRIVATE, writable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,8 +21,6 @@ WEBHOOKS = "~webhooks"
 # The topic of notices.
 TOPIC = "tasks"
 _NEWLINE = "\n"
-# The prefix of a private stream in an envelope; the caller's name follows.
-PRIVATE = "~replies."
 # The room for the envelope around a result of the largest size.
 _ROOM = 64 * 1024
 _PASSED_ON = ("correlation_id", "traceparent", "tenant")
@@ -97,6 +96,7 @@ def notifications(
             found.add(scope, "", "task_id", task_id, "payload", body, caller=caller)
         elif reply_to is not None:
             reply_to = names.name("reply to", reply_to)
+            writable(reply_to)
             found.add(scope, reply_to, "payload", body, "meta", rest, *by)
         if webhook is not None:
             payload = b'{"url":' + orjson.dumps(webhook) + b',"body":' + body + b"}"

@@ -11,7 +11,7 @@ from agentbus.core.errors import QueueFull, UsageError
 from agentbus.core.keys import Keys
 from agentbus.core.stream import text
 from agentbus.queues import tracing
-from agentbus.queues.ids import BOUND, DEDUP_WINDOW, PRIORITIES, suffix
+from agentbus.queues.ids import BOUND, DEDUP_WINDOW, PRIORITIES, suffix, writable
 from agentbus.queues.task import LONGEST, Task, check, check_due
 from agentbus.store.steps import Emit, Script
 
@@ -42,6 +42,7 @@ class _StreamKeys:
     __slots__ = ("metrics", "order", "queues", "readers", "stats", "stream", "suffix")
 
     def __init__(self, project: str, queue: str, priority: str) -> None:
+        writable(queue)
         keys = Keys(project)
         self.stream = keys.queue(queue, priority)
         self.queues = keys.queues
@@ -171,6 +172,7 @@ def _batches(
     trim: bool = False,
     common: Task | None = None,
 ) -> Iterator[Op[list[str]]]:
+    writable(queue)
     _known(priority)
     # With `trim`, a batch must not be longer than the bound.
     most = min(BATCH, max(bound, 1)) if trim else BATCH
@@ -271,6 +273,7 @@ def _schedule(
     at: float | None,
     window: float,
 ) -> Op[str]:
+    writable(queue)
     wait, due = _due(delay, at)
     priority, (words, key, ordering) = kept(scope, item, priority, delay, at)
     keys, once = scope.keys, scope.once()

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from agentbus.core import context, names
 from agentbus.core.errors import InvalidPayload, UsageError
 from agentbus.core.record import Record
+from agentbus.queues.ids import PRIVATE, writable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -61,6 +62,8 @@ def check(task: Task) -> None:
         value = getattr(task, what)
         if value is not None:
             names.name(what.replace("_", " "), value)
+    if task.reply_to is not None and not task.reply_to.startswith(PRIVATE):
+        writable(task.reply_to)
     for what in ("correlation_id", "causation_id", "source", "tenant", "webhook"):
         value = getattr(task, what)
         if value is not None and not isinstance(value, str):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from agentbus.core import config_file, names, yaml_reader
 from agentbus.core.errors import UsageError
 from agentbus.core.validate import Located, Problems, shown
+from agentbus.queues.ids import OF_THE_BUS
 from agentbus.routing import reach, targets
 from agentbus.routing.glob import Glob
 from agentbus.routing.rules import TEXT_FIELD, Agent, Condition, Limit, RouteTarget, Rule, Rules
@@ -73,7 +74,7 @@ def _rules_of(given: dict[str, Located], root: Located, path: str, digest: str) 
     """Return the rules; a part with a mistake, which is among the problems, is left out."""
     problems, nothing = root.problems, Located(None, root.problems)
     team = given["team"].name("team") if "team" in given else None
-    incoming = (given["incoming"].name("incoming") if "incoming" in given else None) or "incoming"
+    incoming = _incoming(given["incoming"]) if "incoming" in given else "incoming"
     limits = given.get("limits", nothing).fields(("agent", "type"))
     for_agents = targets.limit(limits["agent"]) if "agent" in limits else None
     roster = targets.team(given.get("agents"), root)
@@ -96,6 +97,13 @@ def _rules_of(given: dict[str, Located], root: Located, path: str, digest: str) 
         warnings=[f"{problems.at(line)}{what}" for line, what in sorted(warnings)],
         digest=digest,
     )
+
+
+def _incoming(given: Located) -> str:
+    queue = given.name("incoming")
+    if queue is not None and queue.startswith(OF_THE_BUS):
+        given.add(f"the queue {shown(queue)} belongs to the bus itself", "name another queue")
+    return queue or "incoming"
 
 
 def _agents(

@@ -105,27 +105,38 @@ def sender(bus: BlockingBus, **options: Any) -> Worker:
     return Worker(bus.runner, WEBHOOKS, handler(bus.runner.settings), **kept)
 
 
+class Sent:
+    """The number of webhooks that `beside` has sent."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+
 @contextlib.contextmanager
-def beside(bus: BlockingBus, *, drain: Callable[[], bool] = bool) -> Iterator[None]:
+def beside(bus: BlockingBus, *, drain: Callable[[], bool] = bool) -> Iterator[Sent]:
     """Send webhooks in a thread during the `with` block, if they are on.
 
     At the end of the block it sends the waiting webhooks as long as `drain` returns true, without retries.
+    Then the number of those that were sent is in the yielded object's `count`.
     """
+    sent = Sent()
     if not bus.runner.settings.webhooks:
-        yield
+        yield sent
         return
     worker = sender(bus)
     thread = threading.Thread(target=worker.run, name="agentbus-webhooks", daemon=True)
     thread.start()
     try:
-        yield
+        yield sent
     finally:
         worker.stop()
         thread.join()
+        sent.count += worker.done
     if drain():
         with sender(bus) as last:
             while drain() and last.run_once():
                 pass
+        sent.count += last.done
         leaving = Consumption(bus.runner.scope, WEBHOOKS, last.group, last.name).leave()
         bus.runner.run(leaving, verb="webhook")
 

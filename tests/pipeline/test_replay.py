@@ -46,6 +46,37 @@ def test_tasks_go_back_to_the_queues_and_priorities_that_they_came_from(bench):
     assert len(bench.entries("mail")) == 9
 
 
+def test_an_archive_adds_nothing_to_a_queue_of_the_bus_itself(bench):
+    own = [
+        row("q:~webhooks", f"{DAY}-0", queue="~webhooks", payload='{"url":"https://a/","body":1}'),
+        # What an entry says of its queue goes before the stream's name.
+        row("q:mail", f"{DAY}-0", queue="~webhooks", payload='{"url":"https://a/","body":2}'),
+        row("q:~webhooks:high", f"{DAY}-0", payload='{"url":"https://a/","body":3}'),
+    ]
+    mail = queue_rows("q:mail", range(1, 3))
+    bench.hold([*own, *mail])
+
+    done = bench.run()
+
+    assert (done.rows, done.published) == (2, 2)
+    assert bench.origins("mail") == marks(*mail)
+    assert bench.entries("~webhooks") == bench.entries("~webhooks", "high") == []
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        selection.Wanted(queue="~webhooks"),
+        selection.Wanted(streams=("q:~webhooks",)),
+        selection.Wanted(streams=("q:mail", "q:~webhooks:high")),
+        selection.Wanted(streams=("dlq:~webhooks:default",)),
+    ],
+)
+def test_a_replay_to_a_queue_of_the_bus_itself_is_refused(wanted):
+    with pytest.raises(errors.InvalidName, match="belongs to the bus itself"):
+        selection.check(wanted)
+
+
 def test_all_kinds_of_entries_are_put_into_one_queue(bench):
     raw = base64.b64encode(b"\xff\xfe").decode()
     told = {"error": "boom", "group": "default", "meta": '{"reply_to":"r","topic":"t"}'}

@@ -17,7 +17,7 @@ from agentbus.pipeline.rows.schema import CHANNEL, DEAD_LETTER, EVENT, QUEUE
 from agentbus.pipeline.rows.typed_columns import STREAM_QUEUE
 from agentbus.pipeline.spark.errors import sentence
 from agentbus.queues.dead_letters import OWN
-from agentbus.queues.ids import PRIORITIES
+from agentbus.queues.ids import OF_THE_BUS, PRIORITIES, writable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -73,7 +73,7 @@ class Wanted:
 def check(wanted: Wanted) -> None:
     """Raise `UsageError` if the selection cannot be replayed."""
     if wanted.queue is not None:
-        names.name("queue", wanted.queue)
+        writable(names.name("queue", wanted.queue))
         if wanted.channel:
             raise UsageError("a queue and the channel were given", hint="replay to one of them")
     for stream in wanted.streams:
@@ -89,6 +89,8 @@ def check(wanted: Wanted) -> None:
                 f"{stream[:80]!a} is not a stream that can be replayed",
                 hint="give it as in the archive: q:mail, q:mail:high, dlq:mail:default, ch:main",
             )
+        if wanted.queue is None:
+            writable(streams.queue(stream) or "")
         if wanted.channel and kind != CHANNEL:
             raise UsageError(
                 f"{stream[:80]!a} holds tasks, and the channel takes messages",
@@ -143,6 +145,9 @@ def choose(frame: DataFrame, wanted: Wanted) -> DataFrame:
     # By its name, where an entry does not say.
     queue = F.coalesce(F.col("queue"), F.expr(STREAM_QUEUE))
     target = F.lit(None).cast("string") if wanted.channel else queue
+    if wanted.queue is None and not wanted.channel:
+        # What the bus itself added was sent, and what an archive says was added must not be.
+        found = found.filter(~F.coalesce(queue.startswith(OF_THE_BUS), F.lit(False)))
     return found.withColumns(
         {
             "target": target if wanted.queue is None else F.lit(wanted.queue),
