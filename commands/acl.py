@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from agentbus.commands import _values
+from agentbus.commands import _together, _values
 from agentbus.commands._declare import Call, Param, Verb
 
 VERB = Verb(
@@ -12,17 +12,24 @@ VERB = Verb(
     "Print the ACL rule that confines a user of the server to this project.",
     Param("--user NAME", "The user's name (default: the project's)."),
     Param("--read-only", "Grant read access only."),
+    Param(
+        "--role ROLE",
+        "publisher: talk, publish and read results, but take and settle no tasks; worker: all, as without.",
+        choices=("publisher", "worker"),
+    ),
     Param("--file", "Print a line for an ACL file instead of a command."),
     Param("--password-stdin", "Read a password from stdin; only its digest is printed."),
     text="Prints a command for redis-cli, to be run by an administrator. The user can run every verb in"
     " this project, and nothing in another. No password is printed; without --password-stdin the"
     " user's passwords stay as they are, and a new user has none. No server is contacted. JSON:"
-    " user, project, read_only, rule (its words, in order).",
+    " user, project, read_only, role, rule (its words, in order).",
     examples=(
         "agentbus acl --project shop | redis-cli -h bus.example.org",
         "openssl rand -hex 32 | tee shop.password | agentbus acl --password-stdin",
         "agentbus acl --user watcher --read-only --file >> users.acl",
+        "agentbus acl --user ci --role publisher | redis-cli -h bus.example.org",
     ),
+    excludes={"--role": ("--read-only",)},
 )
 
 
@@ -30,16 +37,18 @@ def run(call: Call) -> None:
     """Print the rule."""
     from agentbus.admin.acl import rule
 
-    # No connection is opened: the URL says whether the server is a cluster.
     args, bus = call.args, call.bus
+    _together.check(VERB, args)
+    # No connection is opened: the URL says whether the server is a cluster.
     found = rule(
         bus.project,
         user=args.user,
         read_only=args.read_only,
+        role=args.role,
         cluster=bus.backend.wraps,
         password=_password() if args.password_stdin else None,
     )
-    fields = _values.fields(found, "user", "project", "read_only") | {"rule": found.words}
+    fields = _values.fields(found, "user", "project", "read_only", "role") | {"rule": found.words}
     call.out.record(fields, found.line() if args.file else found.command())
     if not args.password_stdin:
         call.out.warn(

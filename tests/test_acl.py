@@ -26,7 +26,7 @@ from agentbus.commands._declare import VERBS
 from agentbus.core import settings
 from agentbus.core.keys import Keys
 from agentbus.core.names import KEY_KINDS
-from agentbus.errors import InvalidName, InvalidPayload
+from agentbus.errors import InvalidName, InvalidPayload, QueueFull, UsageError
 from tests import inprocess
 from tests.servers import Server, Shell, free_port
 from tests.source_tree import files, module_name, scripts, tree
@@ -102,6 +102,17 @@ DOING = [
     ),
     ("events", "status"),
 ]
+PUBLISHING = [
+    *(line for line in DOING[: DOING.index(("pause", "mail", "--wait", "0"))]),
+    ("publish", "mail", '"e"', "--reply-to", "answers", "--notify", "--header", "a=b"),
+    *(("list",), ("overhear", "--others"), ("recall", "how")),
+]
+SETTLING = [
+    *(("work", "mail", "--drain", "--", "cat"), ("dlq", "replay", "bad"), ("dlq", "purge", "bad")),
+    *(("rerun", "mail", "--from", "1h"), ("pause", "mail"), ("halt", "--wait", "0")),
+    *(("route", "rules.yaml", "--drain"), ("clear", "--force")),
+    *(("bus", "delete", "mail", "--force"), ("agent", "pause", "ada", "--wait", "0")),
+]
 AT_THE_END = [
     *(("dlq", "purge", "bad"), ("bus", "delete", "bad", "--group", "default", "--force")),
     *(("bus", "delete", "mail", "--force"), ("clear", "--force")),
@@ -164,6 +175,8 @@ def users(place, binary) -> Iterator[Users]:
         made = Users(server, "shop", shell)
         made.add("--user", "member")
         made.add("--user", "reader", "--read-only")
+        made.add("--user", "publisher", "--role", "publisher")
+        made.add("--user", "worker", "--role", "worker")
         yield made
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -226,6 +239,116 @@ def test_a_reader_looks_and_changes_nothing(users):
     assert everything(users) == before
 
 
+def test_a_publisher_talks_publishes_and_looks(users):
+    users.server.ask("ACL", "LOG", "RESET")
+
+    assert done(users, PUBLISHING, user="publisher") == {}
+    task = users.run("publish", "mail", '"f"').out.decode().strip()
+    after = ("publish", "mail", '"g"', "--after", task)
+    assert done(users, [after, (*after, "--delay", "1")], user="publisher") == {}
+    assert users.run("ask", "mail", '"q"', "--timeout", "0.01", user="publisher").code == 3
+    assert done(users, [("work", "mail", "--drain", "--", "cat")], user="worker") == {}
+    assert done(users, [("result", task), ("task", "show", task)], user="publisher") == {}
+    assert done(users, [("publish", "bad", '"e"')], user="publisher") == {}
+    burying = ("work", "bad", "--drain", "--attempts", "1", "--", "false")
+    assert done(users, [burying], user="worker") == {}
+    assert done(users, LOOKING, user="publisher") == {}
+
+    assert users.denied() <= ASKED_IN_VAIN
+
+
+def test_a_publisher_makes_room_for_its_tasks(users):
+    with agentbus.connect(users.url("publisher"), project="shop", agent="ada") as bus:
+        queue = bus.queue("small", bound=1)
+        queue.publish(1)
+        with pytest.raises(QueueFull):
+            queue.publish(2)
+        with agentbus.connect(users.url("worker"), project="shop", agent="bob") as other:
+            assert other.subscribe("small", lambda _: None, drain=True).run() == 1
+        queue.publish(2)
+
+
+def test_a_publisher_settles_nothing_and_stops_nobody(users):
+    assert done(users, [("publish", "mail", '"h"'), ("publish", "bad", '"h"')]) == {}
+    task = users.run("publish", "mail", '"r"').out.decode().strip()
+    before = everything(users)
+
+    for argv in [*SETTLING, ("task", "cancel", task)]:
+        refused = users.run(*argv, user="publisher")
+        assert refused.code == 2, argv
+        assert "ACL rules" in refused.err.decode(), argv
+
+    assert everything(users) == before
+
+
+def attempted(*argv: str) -> list[tuple[Any, ...]]:
+    """Return a command on one key: as it is, and in scripts that are given the key, or know it."""
+    (key,) = [word for word in argv if word.startswith("shop:")]
+    given = ", ".join("KEYS[1]" if word == key else json.dumps(word) for word in argv)
+    known = ", ".join(map(json.dumps, argv))
+    return [
+        argv,
+        ("EVAL", f"return redis.call({given})", "1", key),
+        ("EVAL", f"return redis.call({known})", "0"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        *(("XADD", f"shop:q:~webhooks{end}", "*", "payload", "1") for end in ("", ":high")),
+        ("HSET", "shop:delayed:~webhooks:bodies", "d1@~webhooks", '["normal", "", "payload", "1"]'),
+        *(("ZADD", "shop:delayed:~webhooks", "1", "d1@~webhooks"), ("DEL", "shop:q:~webhooks")),
+        ("HSET", "shop:after:~webhooks:bodies", "d1@~webhooks", "[]"),
+        *(
+            ("HSET", "shop:after", "1-1@mail\ndefault", "+"),
+            ("XACK", "shop:q:mail", "default", "1-1"),
+        ),
+        *(("XCLAIM", "shop:q:mail", "default", "me", "0", "1-1"), ("DEL", "shop:q:mail")),
+        *(("XGROUP", "DESTROY", "shop:q:mail", "default"), ("SET", "shop:q:mail", "x")),
+        *(("XGROUP", "CREATE", "shop:q:mail", "default", "$"), ("UNLINK", "shop:delayed:mail")),
+        *(
+            ("SET", "shop:results:1-1@mail:default", "1"),
+            ("XADD", "shop:replies:ab", "*", "a", "b"),
+        ),
+        *(("XADD", "shop:dlq:~webhooks:default", "*", "a", "b"), ("DEL", "shop:dlq:mail:default")),
+        *(
+            ("HSET", "shop:attempts:mail:cancelled", "1-1@mail", "x"),
+            ("HSET", "shop:paused", "all", "x"),
+        ),
+        *(("HSET", "shop:beat:w", "stop", "1"), ("HSET", "shop:readers:mail", "me", "0-1")),
+        *(("ZREM", "shop:order:mail:normal", "k"), ("ZREM", "shop:delayed:mail", "d1@mail")),
+        *(("HSET", "shop:positions:mail", "default", "9-9"), ("XADD", "shop:ev:a", "*", "a", "b")),
+    ],
+    ids=" ".join,
+)
+def test_what_only_workers_write_is_refused_to_a_publisher(users, argv):
+    with redis.Redis.from_url(users.url("publisher"), driver_info=None, protocol=2) as client:
+        assert [one for one in attempted(*argv) if not refused(client, one)] == []
+
+
+def test_a_publisher_writes_by_itself_what_publishing_takes(users):
+    with redis.Redis.from_url(users.url("publisher"), driver_info=None, protocol=2) as client:
+        for argv in (
+            ("XADD", "shop:q:mail", "*", "payload", "1"),
+            ("XTRIM", "shop:replies:ab", "MINID", "0"),
+        ):
+            assert [one for one in attempted(*argv) if refused(client, one)] == []
+
+
+def test_a_worker_does_what_a_user_without_a_role_does():
+    worker = acl.rule("shop", role="worker")
+
+    assert worker.words == acl.rule("shop").words
+    assert (worker.role, acl.rule("shop").role) == ("worker", None)
+
+
+@pytest.mark.parametrize("options", [{"role": "admin"}, {"role": "publisher", "read_only": True}])
+def test_a_role_that_cannot_be_is_refused(options):
+    with pytest.raises(UsageError):
+        acl.rule("shop", **options)
+
+
 def everything(users: Users) -> dict[bytes, bytes]:
     with redis.Redis(unix_socket_path=users.server.socket, driver_info=None) as client:
         return {key: client.dump(key) for key in client.scan_iter(count=1000)}
@@ -256,7 +379,8 @@ def refused(client: redis.Redis, argv: Sequence[Any]) -> bool:
     except redis.exceptions.ResponseError as error:
         # How the versions say that a script met a key that is not the user's.
         told = str(error)
-        return "permissions" in told or "ACL failure in script" in told or "can't access" in told
+        words = ("permissions", "ACL failure in script", "can't access", "can't run")
+        return any(each in told for each in words)
     return False
 
 
@@ -483,5 +607,6 @@ def test_json_has_the_words_of_the_rule(users):
         "user": "shop",
         "project": "shop",
         "read_only": True,
+        "role": None,
         "rule": list(acl.rule("shop", read_only=True).words),
     }

@@ -155,6 +155,7 @@ def test_every_method_that_builds_a_key_says_which():
         "kind",
         "pattern",
         "patterns",
+        "open_pattern",
         "stream",
     }
 

@@ -6,7 +6,9 @@ that this package sends: one test collects them from the source, another runs ev
 
 from __future__ import annotations
 
-from agentbus.core.errors import InvalidName, InvalidPayload
+from collections.abc import Iterable, Iterator
+
+from agentbus.core.errors import InvalidName, InvalidPayload, UsageError
 from agentbus.core.keys import Keys
 from agentbus.core.names import MAX_NAME_BYTES, project as checked_project
 from agentbus.core.record import Record
@@ -33,6 +35,27 @@ WRITES = frozenset(
         *("xgroup|destroy", "xreadgroup", "xtrim"),
     ]
 )
+# What a publisher writes: anything of these kinds, and in queues what it adds.
+TALK = frozenset(
+    [
+        *("ch", "last", "heard", "once", "agents", "topics", "jot", "jots", "jots_by_tag"),
+        *("flag", "done", "failed", "fence"),
+    ]
+)
+_OF_GROUPS = frozenset(command for command in WRITES if command.startswith("xgroup")) | {
+    *("xack", "xclaim", "xreadgroup")
+}
+# XTRIM makes room: of what every group has finished, and of answers that nobody waits for.
+_ADDED = {
+    "q": ("xadd", "xtrim"),
+    "order": ("zadd",),
+    "delayed": ("hset", "xadd", "zadd"),
+    "after": ("hset", "zadd"),
+    "seen": ("set",),
+    "stats": ("hincrby", "hset"),
+}
+_NOTED = {"queues": ("zadd",), "metrics": ("xadd",), "replies": ("xtrim",)}
+ROLES = ("publisher", "worker")
 # Commands that find a project's shard.
 CLUSTER = frozenset(["cluster|slots", "command"])
 
@@ -50,6 +73,7 @@ class AccessRule(Record):
     project: str
     read_only: bool
     words: tuple[str, ...]
+    role: str | None = None
 
     def command(self) -> str:
         """Return the command that creates or changes the user on a running server."""
@@ -65,22 +89,31 @@ def rule(
     *,
     user: str | None = None,
     read_only: bool = False,
+    role: str | None = None,
     cluster: bool = False,
     password: str | None = None,
 ) -> AccessRule:
     """Return the rule for a user with full access to one project and none to others.
 
     `user` is by default the project's name. With `read_only` the user can read and wait, and cannot write.
+    With the `role` "publisher" the user talks, takes flags, publishes and reads results, but cannot take or
+    settle tasks, nor add to the queues of the bus itself; "worker" is the same as None: all.
     With `cluster` the keys have the hash tag of a cluster, and the user may look up the shard. Without
     `password` the user's passwords stay as they are; a new user has none and cannot log in. Raises
     `InvalidName`, and `InvalidPayload` for a password of less than 16 characters, which could be guessed
     from its digest.
     """
+    if role not in (None, *ROLES) or (role and read_only):
+        raise UsageError(
+            f"a user cannot have the role {role!r}" + (" and read only" if read_only else ""),
+            hint=f"give one of {', '.join(ROLES)}, or read_only",
+        )
     prefix = checked_project(project)
     bare = prefix.strip("{}")
     if cluster:
         prefix = f"{{{bare}}}"
-    allowed = READS | (frozenset() if read_only else WRITES) | (CLUSTER if cluster else frozenset())
+    writes = WRITES if role != "publisher" and not read_only else frozenset()
+    allowed = READS | writes | (CLUSTER if cluster else frozenset())
     words = (
         "on",
         *(() if password is None else ("resetpass", f"#{_digest(password)}")),
@@ -89,8 +122,24 @@ def rule(
         *(f"~{pattern}" for pattern in Keys(prefix).patterns()),
         "-@all",
         *(f"+{command}" for command in sorted(allowed)),
+        *(_publishing(Keys(prefix)) if role == "publisher" else ()),
     )
-    return AccessRule(_user(bare if user is None else user), prefix, read_only, words)
+    return AccessRule(_user(bare if user is None else user), prefix, read_only, words, role)
+
+
+def _publishing(keys: Keys) -> Iterator[str]:
+    """Yield the words that allow a publisher to write: a selector for each group of keys."""
+    yield from _selector(keys.patterns(TALK), WRITES - _OF_GROUPS)
+    for kind, commands in _ADDED.items():
+        yield from _selector([keys.open_pattern(kind)], commands)
+    for kind, commands in _NOTED.items():
+        yield from _selector(keys.patterns([kind]), commands)
+
+
+def _selector(patterns: Iterable[str], commands: Iterable[str]) -> list[str]:
+    """Return the words of a selector, which Redis takes as one argument or as several."""
+    words = [*(f"~{one}" for one in patterns), *(f"+{one}" for one in sorted(commands))]
+    return [f"({words[0]}", *words[1:-1], f"{words[-1]})"]
 
 
 def _user(name: str) -> str:

@@ -8,6 +8,10 @@ from __future__ import annotations
 
 from agentbus.core.names import KEY_KINDS, escape
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
 
 class Keys:
     """Builds the keys of one project from names that were checked before."""
@@ -274,10 +278,14 @@ class Keys:
         """Return a SCAN pattern for the project's keys; only the last `*` is a wildcard."""
         return _literal(f"{self.project}:{kind}:" if kind else f"{self.project}:") + "*"
 
-    def patterns(self) -> list[str]:
+    def patterns(self, kinds: Iterable[str] = KEY_KINDS) -> list[str]:
         """Return patterns that match this project's keys, and no key of a longer-named project."""
-        heads = (_literal(f"{self.project}:{kind}") for kind in sorted(KEY_KINDS))
+        heads = (_literal(f"{self.project}:{kind}") for kind in sorted(kinds))
         return [pattern for head in heads for pattern in (head, f"{head}:*")]
+
+    def open_pattern(self, kind: str) -> str:
+        """Return a pattern for the keys of one kind that belong to queues, but for the bus's own (`~…`)."""
+        return _literal(f"{self.project}:{kind}:") + "[^~]*"
 
 
 def _literal(text: str) -> str:

