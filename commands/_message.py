@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from agentbus.core.clock import rfc3339
+from agentbus.core.names import word
 from agentbus.core.stream import id_time, is_number
 
 TYPE_CHECKING = False
@@ -51,11 +52,15 @@ def show(out: Out, entry_id: str, named: dict[str, str], project: str | None = N
         if event is not None:
             fields["event"] = event
         for key, value in named.items():
-            if key not in _OWN:
+            if key not in _OWN and key not in fields:
                 number = key in _NUMBERS and is_number(value)
                 fields[key] = int(value) if number else value
         out.record(fields, "")
         return
-    about = f" [{topic}]" if topic else ""
-    body = said.removesuffix("\n")
-    out.record({}, f"{rfc3339(at)} {named.get('agent_id', '')}{about} {body}")
+    out.record({}, f"{rfc3339(at)} {line(named.get('agent_id', ''), topic, said, notice=event)}")
+
+
+def line(agent: str, topic: str | None, said: str, *, notice: str | None) -> str:
+    """Return a message as text; a notice of the bus is marked before the name, where no text can stand."""
+    about = f" [{word(topic)}]" if topic else ""
+    return f"{'* ' if notice is not None else ''}{word(agent)}{about} {said.removesuffix(chr(10))}"

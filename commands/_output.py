@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from agentbus.core.oplog import JOINER, quoted
+from agentbus.core.oplog import quoted
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -85,12 +85,12 @@ def to_stderr(text: str) -> None:
 
 
 def plain(text: str) -> str:
-    """Return text on one line, with control characters escaped."""
-    if text.isprintable():
+    """Return text on one line, with control characters and all that cannot be seen escaped."""
+    if text.isascii() and text.isprintable():
         return text
-    return "".join(
-        c if c.isprintable() or c == JOINER else repr(c)[1:-1] if c != "\t" else " " for c in text
-    )
+    from agentbus.core.escape import escaped
+
+    return escaped(text)
 
 
 def to_json(value: object) -> str:

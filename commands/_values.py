@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from agentbus.core.clock import rfc3339
+from agentbus.core.names import word
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -43,17 +44,16 @@ def note(out: Out, found: Note, *, value: bool) -> None:
         shown["value"] = found.value
     shown |= {"agent_id": found.author, "timestamp": at, "tags": list(found.tags)}
     shown = with_old(shown, author="agent_id")
-    tags = f" [{','.join(found.tags)}]" if found.tags else ""
-    text = f"{found.key}{tags} {found.author} {at}"
-    out.record(shown, f"{found.key}{tags} {found.value}" if value else text)
+    head = word(found.key) + (f" [{','.join(map(word, found.tags))}]" if found.tags else "")
+    out.record(shown, f"{head} {found.value}" if value else f"{head} {word(found.author)} {at}")
 
 
 def flag(out: Out, state: FlagState, waiting: Sequence[Waiter] = ()) -> None:
     """Print a flag's state, and who waits for it."""
     at = None if state.timestamp is None else rfc3339(state.timestamp)
-    text = f"{state.flag} {state.state}"
+    text = f"{word(state.flag)} {state.state}"
     if state.agent_id is not None:
-        text += f" by {state.agent_id}"
+        text += f" by {word(state.agent_id)}"
     if at is not None:
         text += f" {'since' if state.state == 'held' else 'at'} {at}"
     if state.ttl is not None:
@@ -67,7 +67,7 @@ def flag(out: Out, state: FlagState, waiting: Sequence[Waiter] = ()) -> None:
             for one in waiting
         ]
         text += "".join(
-            f"; {one.agent_id} waits until {one.until} since {rfc3339(one.since)}"
+            f"; {word(one.agent_id)} waits until {one.until} since {rfc3339(one.since)}"
             for one in waiting
         )
     out.record(shown, text)
@@ -86,7 +86,7 @@ def completion(out: Out, met: Completion) -> None:
     if met.note is not None:
         shown["note"] = met.note
     shown = with_old(shown, by="agent_id", at="timestamp")
-    text = f"{met.flag} {met.state}" + (f" by {met.by}" if met.by else "")
+    text = f"{word(met.flag)} {met.state}" + (f" by {word(met.by)}" if met.by else "")
     text += (f" at {at}" if at else "") + (f": {met.note}" if met.note else "")
     out.record(shown, text)
 

@@ -10,6 +10,7 @@ from agentbus.commands._output import plain
 from agentbus.commands.pause import named, show_confirmed, show_resumed
 from agentbus.core.clock import rfc3339
 from agentbus.core.errors import NotFound, TimedOut, UsageError
+from agentbus.core.names import word
 from agentbus.store.scope import CONFIRM
 
 TYPE_CHECKING = False
@@ -91,7 +92,7 @@ def _order_to(call: Call, subject: dict[str, str]) -> None:
         out.record({"name": name, **_values.fields(found)}, text)
         if found.unconfirmed:
             raise TimedOut(
-                f"{' and '.join(found.unconfirmed)} still ran after {wait:g} s",
+                f"{' and '.join(map(word, found.unconfirmed))} still ran after {wait:g} s",
                 hint="they stop when their running tasks are finished",
             )
 
@@ -141,10 +142,10 @@ def _show_agent(out: Out, one: Attendee) -> None:
             at = None if one.seen is None else rfc3339(one.seen)
             out.record({"agent_id": one.agent_id, "last_seen": at} | talk, "")
         return
-    known = [plain(one.agent_id), one.state or "no worker"]
+    known = [word(one.agent_id), one.state or "no worker"]
     known += [] if one.age is None else [f"seen {_format.age(one.age)} ago"]
     known += [f"{one.unheard} unheard"] if one.unheard else []
-    known += [f"holds {' '.join(map(plain, flags))}"] if flags else []
+    known += [f"holds {' '.join(map(word, flags))}"] if flags else []
     out.record({}, ", ".join(known))
     for worker in one.workers:
         out.record({}, f"    {_line(worker)}", red="" if worker.alive else " dead, ")
@@ -156,6 +157,6 @@ def _line(one: Registered) -> str:
     figures = f"{one.running} running, {one.done} done, {one.failed} failed"
     figures += "" if one.lag is None else f", {one.lag} to do"
     span = f"since {_format.age(one.age + one.seen - one.started)}" if one.started else "since -"
-    text = f"{plain(one.queue)} {plain(one.group)} {state}, {figures}, {span}"
+    text = f"{word(one.queue)} {word(one.group)} {state}, {figures}, {span}"
     text += "" if one.alive else f", silent {_format.age(one.age)}"
-    return f"{text}: {plain(one.worker)}" + (f", paused {plain(one.paused)}" if one.paused else "")
+    return f"{text}: {word(one.worker)}" + (f", paused {plain(one.paused)}" if one.paused else "")

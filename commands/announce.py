@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from agentbus.commands._declare import FLAG, Call, Param, Verb, one_flag, seconds, whole
 from agentbus.coordination import announce
+from agentbus.core.names import word
 from agentbus.core.settings import held_token
 
 VERB = Verb(
@@ -56,4 +57,6 @@ def run(call: Call) -> None:
         from agentbus.commands import _session
 
         _session.warn(call)
-    call.out.record(fields, f"{flag} {state} by {agent} since {at}{until} (token {token})")
+    call.out.record(
+        fields, f"{word(flag)} {state} by {word(agent)} since {at}{until} (token {token})"
+    )

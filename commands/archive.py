@@ -10,6 +10,7 @@ from agentbus.commands._bare import no_action, unknown_action
 from agentbus.commands._declare import Call, Param, Verb, seconds
 from agentbus.commands._format import age
 from agentbus.core.errors import UsageError
+from agentbus.core.names import word
 from agentbus.core.signals import StopEvent
 
 if TYPE_CHECKING:
@@ -163,7 +164,7 @@ def _n(value: int | None) -> str:
 
 
 _VERIFIED: dict[str, Callable[[Verified], str]] = {
-    "STREAM": lambda one: one.stream,
+    "STREAM": lambda one: word(one.stream),
     "ROWS": lambda one: _n(one.rows),
     "LOST": lambda one: _n(one.lost),
     "ADDED": lambda one: _n(one.added),
@@ -172,7 +173,7 @@ _VERIFIED: dict[str, Callable[[Verified], str]] = {
     "": lambda one: "ok" if one.ok else "WRONG",
 }
 _STATUS: dict[str, Callable[[StreamStatus], str]] = {
-    "STREAM": lambda one: one.stream,
+    "STREAM": lambda one: word(one.stream),
     "ROWS": lambda one: _n(one.rows),
     "LOST": lambda one: _n(one.lost),
     "LAG": lambda one: _n(one.lag),

@@ -7,10 +7,9 @@ import orjson
 from agentbus.commands import _format, _together, _values, _views
 from agentbus.commands._bare import actions
 from agentbus.commands._declare import Call, Param, Verb, whole
-from agentbus.commands._output import plain
 from agentbus.core.clock import rfc3339
 from agentbus.core.errors import NotFound, UsageError
-from agentbus.core.names import shell_word
+from agentbus.core.names import shell_word, word
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -94,7 +93,9 @@ def _list(call: Call) -> None:
     found = call.bus.streams(limit=_MOST + 1)
     if len(found) > _MOST:
         last = found.pop()
-        call.out.warn(f"only {_MOST:,} streams are shown; those from {last.key} on are left out")
+        call.out.warn(
+            f"only {_MOST:,} streams are shown; those from {word(last.key)} on are left out"
+        )
     used = {one.queue for one in found if one.kind == "queue" and one.length}
     shown = [
         one
@@ -129,9 +130,9 @@ def _table(
 
 def _what(one: StreamInfo) -> str:
     if one.kind == "queue":
-        return f"{one.queue}" + ("" if one.priority == "normal" else f" ({one.priority})")
+        return word(one.queue or "") + ("" if one.priority == "normal" else f" ({one.priority})")
     if one.kind == "dead letters":
-        return f"{one.queue} (dead letters of {one.group})"
+        return f"{word(one.queue or '')} (dead letters of {word(one.group or '')})"
     return one.kind
 
 
@@ -151,7 +152,7 @@ def _stats(call: Call) -> None:
     if len(names) > _MOST:
         found = [one for one in found if one.queue != names[-1]]
         call.out.warn(
-            f"only {_MOST:,} queues are shown; those from {plain(names[-1])} on are left out:"
+            f"only {_MOST:,} queues are shown; those from {word(names[-1])} on are left out:"
             " name one to see it"
         )
     if call.args.queue is not None and not call.out.json:
@@ -166,8 +167,8 @@ def _backlog(one: QueueStats | Group) -> str:
 
 
 _STATS: dict[str, Callable[[QueueStats], str]] = {
-    "QUEUE": lambda one: one.queue,
-    "GROUP": lambda one: one.group or "-",
+    "QUEUE": lambda one: word(one.queue),
+    "GROUP": lambda one: word(one.group) if one.group else "-",
     "BACKLOG": _backlog,
     "OLDEST": lambda one: _format.age(one.oldest),
     "HELD": lambda one: str(one.pending),
@@ -191,8 +192,8 @@ def _detail(call: Call, one: QueueStats) -> None:
     )
     rows = {
         "project": call.bus.project,
-        "queue": one.queue,
-        "group": one.group or "none yet",
+        "queue": word(one.queue),
+        "group": word(one.group) if one.group else "none yet",
         "backlog": _backlog(one) + (f" ({by_priority}){oldest}" if one.backlog else ""),
         "held": f"{one.pending}{held}",
         "workers": f"{one.consumers} live",
@@ -216,9 +217,9 @@ def _counts(counters: Mapping[str, int]) -> str:
 
 def _groups(call: Call) -> None:
     out, found = call.out, call.bus.queue(call.args.queue).groups()
-    _views.head(call, "" if found else f"no groups of {call.args.queue}")
+    _views.head(call, "" if found else f"no groups of {word(call.args.queue)}")
     for one in found:
-        text = f"{one.group}: {_backlog(one)} waiting, {one.pending} held, {one.retrying} retrying"
+        text = f"{word(one.group)}: {_backlog(one)} waiting, {one.pending} held, {one.retrying} retrying"
         text += f", {one.dead} dead"
         text += "" if one.oldest is None else f"; oldest {_format.age(one.oldest)}"
         last = ", ".join(
@@ -229,7 +230,7 @@ def _groups(call: Call) -> None:
         if not out.json:
             for consumer in one.consumers:
                 about = f"{consumer.pending} held, silent for {_format.age(consumer.idle)}"
-                out.record({}, f"    {consumer.name}: {about}")
+                out.record({}, f"    {word(consumer.name)}: {about}")
 
 
 def _inspect(call: Call) -> None:
@@ -238,7 +239,7 @@ def _inspect(call: Call) -> None:
     limit = 20 if args.limit is None else args.limit
     queue = call.bus.queue(args.queue)
     found = queue.inspect(group, last=args.last, start=args.start, limit=limit)
-    _views.head(call, "" if found else f"no tasks of {args.queue}")
+    _views.head(call, "" if found else f"no tasks of {word(args.queue)}")
     for one in found:
         fields = _views.named(call) | {"task_id": one.id, **_values.fields(one)}
         fields["timestamp"] = rfc3339(one.published, milliseconds=True)
@@ -251,7 +252,7 @@ def _line(one: Entry) -> str:
     if one.due is not None:
         text += f" until {rfc3339(one.due)}"
     if one.holder is not None and one.idle is not None:
-        text += f" by {one.holder} for {_format.age(one.idle)}"
+        text += f" by {word(one.holder)} for {_format.age(one.idle)}"
     if one.attempts is not None:
         text += f", attempts {one.attempts}"
     elif one.deliveries is not None and one.deliveries > 1:
@@ -265,11 +266,11 @@ def _delete(call: Call) -> None:
     done = call.bus.queue(args.queue).delete(args.group, force=args.force)
     lost = [_format.count(done.undone, "undone task")] if done.undone else []
     lost += [_format.count(done.dead, "dead letter")] if done.dead else []
-    text = f"{done.queue}" + (f" {done.group}" if done.group else "") + ": deleted"
+    text = word(done.queue) + (f" {word(done.group)}" if done.group else "") + ": deleted"
     text += f", with {' and '.join(lost)}" if lost else ""
     out.record(_views.named(call) | _values.fields(done), text)
     for worker in done.workers:
         out.warn(
-            f"the worker {worker} still runs and creates its group again;"
+            f"the worker {word(worker)} still runs and creates its group again;"
             f" 'agentbus agent delete {shell_word(worker)}' stops it"
         )

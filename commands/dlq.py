@@ -11,6 +11,7 @@ from agentbus.commands._bare import actions
 from agentbus.commands._declare import Call, Param, Verb, whole
 from agentbus.core import names
 from agentbus.core.errors import NotFound, UsageError
+from agentbus.core.names import word
 from agentbus.queues.ids import writable
 
 TYPE_CHECKING = False
@@ -130,7 +131,7 @@ def _purge(call: Call, queue: Queue) -> None:
     ids = list(dict.fromkeys(args.ids))
     gone = queue.purge(*ids, group=args.group, match=args.match)
     fields = {"queue": args.queue, "group": args.group, "purged": gone}
-    call.out.record(fields, f"{args.queue}: {gone} purged")
+    call.out.record(fields, f"{word(args.queue)}: {gone} purged")
     if args.match is None and gone < len(ids):
         raise NotFound(
             f"{len(ids) - gone} of the named dead letters do not exist",
@@ -161,7 +162,7 @@ def _show(out: Out, one: Letter) -> None:
     rows: dict[str, object] = {
         "letter": one.id,
         "task": one.task_id or one.original_id,
-        "queue": f"{one.queue}, group {one.group}",
+        "queue": f"{word(one.queue)}, group {word(one.group)}",
         "attempts": one.attempts,
         "failed": one.failed_at,
         "replayed": one.replayed,

@@ -11,7 +11,7 @@ from agentbus.commands._events import words
 from agentbus.commands._format import age, count
 from agentbus.core.clock import rfc3339
 from agentbus.core.errors import InvalidPayload, UsageError
-from agentbus.core.names import MAX_BODY_BYTES
+from agentbus.core.names import MAX_BODY_BYTES, word
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -144,9 +144,9 @@ def _object(what: str, text: str) -> dict[str, Any]:
 
 
 _STATUS: dict[str, Callable[[LeaseStanding], str]] = {
-    "STREAM": lambda lease: lease.stream,
-    "ROLE": lambda lease: lease.role,
-    "OWNER": lambda lease: lease.owner if (lease.expires or 0) > 0 else "-",
+    "STREAM": lambda lease: word(lease.stream),
+    "ROLE": lambda lease: word(lease.role),
+    "OWNER": lambda lease: word(lease.owner) if (lease.expires or 0) > 0 else "-",
     "CHECKPOINT": lambda lease: lease.checkpoint,
     "LAG": lambda lease: str(lease.lag),
     "BEHIND": lambda lease: age(lease.lag_ms / 1000),

@@ -6,6 +6,7 @@ from agentbus.commands import _values
 from agentbus.commands._declare import Call, Param, Verb, body, tags
 from agentbus.coordination import notes
 from agentbus.core.errors import UsageError
+from agentbus.core.names import word
 
 VERB = Verb(
     "jot",
@@ -51,4 +52,4 @@ def run(call: Call) -> None:
     if call.out.json:
         _values.note(call.out, noted, value=True)
     else:
-        call.out.record({}, noted.key)
+        call.out.record({}, word(noted.key))

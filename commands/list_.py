@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from agentbus.commands import _values
 from agentbus.commands._declare import Call, Param, Verb, tags, whole
-from agentbus.commands._output import plain
 from agentbus.coordination.flags import FlagState
 from agentbus.core.clock import rfc3339
 from agentbus.core.errors import UsageError
+from agentbus.core.names import word
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -50,15 +50,15 @@ def run(call: Call) -> None:
             at = rfc3339(seen.last_seen)
             behind = "" if seen.unheard is None else f", {seen.unheard} unheard"
             out.record(
-                _values.fields(seen) | {"last_seen": at}, f"{seen.agent_id} seen {at}{behind}"
+                _values.fields(seen) | {"last_seen": at}, f"{word(seen.agent_id)} seen {at}{behind}"
             )
     elif args.topics:
         for topic in bus.topics():
             at = rfc3339(topic.last_spoken)
-            out.record({"topic": topic.topic, "last_spoken": at}, f"{topic.topic} {at}")
+            out.record({"topic": topic.topic, "last_spoken": at}, f"{word(topic.topic)} {at}")
     elif args.queues:
         for queue in bus.queues():
-            out.record({"queue": queue}, queue)
+            out.record({"queue": queue}, word(queue))
     else:
         for note in bus.list_(tag=args.tag and tags(args.tag), latest=args.latest):
             _values.note(out, note, value=False)
@@ -68,7 +68,7 @@ def _flags(call: Call) -> None:
     found = call.bus.flags(limit=_MOST + 1)
     if len(found) > _MOST:
         last = found.pop().flag
-        call.out.warn(f"only {_MOST:,} flags are shown; those from {plain(last)} on are left out")
+        call.out.warn(f"only {_MOST:,} flags are shown; those from {word(last)} on are left out")
     states = {state.flag: state for state in found}
     waiting: dict[str, list[Waiter]] = {}
     for one in call.bus.waiters():

@@ -6,6 +6,7 @@ from agentbus.commands import _format, _together, _values, _views
 from agentbus.commands._declare import Call, Param, Verb, whole
 from agentbus.core.clock import rfc3339
 from agentbus.core.errors import NotFound
+from agentbus.core.names import word
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -61,8 +62,8 @@ def _critical(one: Metrics, name: str) -> str:
 
 
 _COLUMNS: dict[str, Callable[[Metrics], str]] = {
-    "QUEUE": lambda one: one.queue,
-    "GROUP": lambda one: one.group or "-",
+    "QUEUE": lambda one: word(one.queue),
+    "GROUP": lambda one: word(one.group) if one.group else "-",
     "DONE": lambda one: str(one.counts.get("processed", 0)),
     "FAILED": lambda one: str(one.counts.get("failed", 0)),
     "RETRIED": lambda one: str(one.counts.get("retried", 0)),

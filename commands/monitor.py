@@ -10,6 +10,7 @@ from agentbus.commands import _message, _views
 from agentbus.commands._declare import Call, Param, Verb, seconds
 from agentbus.commands._output import plain
 from agentbus.core.clock import rfc3339
+from agentbus.core.names import word
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -103,14 +104,15 @@ def _view(bus: Bus, messages: deque[Message]) -> RenderableType:
         return Panel(shown, title=title, title_align="left")
 
     spoken = [
-        f"{rfc3339(m.timestamp)[11:19]} {m.agent_id}{f' [{m.topic}]' if m.topic else ''} {m.text}"
+        f"{rfc3339(m.timestamp)[11:19]} {_message.line(m.agent_id, m.topic, m.text, notice=m.event)}"
         for m in messages
     ]
     flags = [
-        f"{f.flag} {f.state}" + (f" by {f.agent_id}" if f.agent_id else "") for f in bus.flags()
+        f"{word(f.flag)} {f.state}" + (f" by {word(f.agent_id)}" if f.agent_id else "")
+        for f in bus.flags()
     ]
     flags += [
-        f"{w.agent_id} waits for {w.flag} until {w.until} since {rfc3339(w.since)[11:19]}"
+        f"{word(w.agent_id)} waits for {word(w.flag)} until {w.until} since {rfc3339(w.since)[11:19]}"
         for w in bus.waiters()
     ]
     layout = Layout()
@@ -119,7 +121,7 @@ def _view(bus: Bus, messages: deque[Message]) -> RenderableType:
     )
     layout["low"].split_row(
         Layout(panel("flags", flags)),
-        Layout(panel("notes", [note.key for note in bus.list_(latest=_SHOWN)])),
-        Layout(panel("queues", bus.queues())),
+        Layout(panel("notes", [word(note.key) for note in bus.list_(latest=_SHOWN)])),
+        Layout(panel("queues", [*map(word, bus.queues())])),
     )
     return layout

@@ -6,6 +6,7 @@ from agentbus.commands import _events, _format, _together
 from agentbus.commands._bare import actions
 from agentbus.commands._declare import Call, Param, Verb
 from agentbus.commands._format import age, count
+from agentbus.core.names import word
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -14,15 +15,15 @@ if TYPE_CHECKING:
     from agentbus.events import LeaseStanding, Ledger, Relay, Standing
 
 _STREAMS: dict[str, Callable[[Standing], str]] = {
-    "STREAM": lambda one: one.stream,
+    "STREAM": lambda one: word(one.stream),
     "WAITING": lambda one: str(one.waiting),
     "PUBLISHED": lambda one: str(one.published),
     "OLDEST": lambda one: age(one.oldest),
 }
 _LEASES: dict[str, Callable[[LeaseStanding], str]] = {
-    "STREAM": lambda lease: lease.stream,
-    "ROLE": lambda lease: lease.role,
-    "OWNER": lambda lease: lease.owner or "-",
+    "STREAM": lambda lease: word(lease.stream),
+    "ROLE": lambda lease: word(lease.role),
+    "OWNER": lambda lease: word(lease.owner) if lease.owner else "-",
     "TOKEN": lambda lease: str(lease.token),
     "EXPIRES": lambda lease: _expires(lease.expires),
     "CHECKPOINT": lambda lease: lease.checkpoint,

@@ -79,7 +79,7 @@ def run(call: Call) -> None:
     printed = 0
     for entry_id, named in call.each(op, patience=patience):
         _message.show(call.out, entry_id, named)
-        printed += named.get("event") not in ("gap", "skipped")
+        printed += named.get("event") not in overhear.REPORTS
     if printed == limit and not (args.peek or args.since or args.last is not None):
         remaining = call.run(overhear.unheard(scope, topics, others=args.others))
         if remaining:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from agentbus.commands import _values
 from agentbus.commands._declare import Call, Param, Verb, seconds
 from agentbus.core.errors import TimedOut
+from agentbus.core.names import word
 from agentbus.store.scope import CONFIRM
 
 TYPE_CHECKING = False
@@ -52,7 +53,7 @@ def run(call: Call) -> None:
 def show(out: Out, order: Order) -> None:
     """Print an order."""
     text = f"{named(order.kind, order.name)} {_paused(order.kind)}"
-    text += f" by {order.by}" if order.by else ""
+    text += f" by {word(order.by)}" if order.by else ""
     text += f" since {order.at}" if order.at else ""
     fields = {
         "kind": order.kind,
@@ -72,7 +73,7 @@ def show_confirmed(out: Out, order: Order, wait: float) -> None:
     show(out, order)
     if order.unconfirmed:
         raise TimedOut(
-            f"{' and '.join(order.unconfirmed)} did not confirm within {wait:g} s",
+            f"{' and '.join(map(word, order.unconfirmed))} did not confirm within {wait:g} s",
             hint="the order remains in force; they follow it as soon as they can",
         )
 
@@ -85,7 +86,7 @@ def show_resumed(out: Out, kind: str, name: str | None, *, had: bool) -> None:
 
 def named(kind: str, name: str | None) -> str:
     """Return the subject of an order in words."""
-    return kind if name is None else f"{kind} {name}"
+    return kind if name is None else f"{kind} {word(name)}"
 
 
 def _paused(kind: str) -> str:

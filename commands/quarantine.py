@@ -6,6 +6,7 @@ from agentbus.commands import _format, _values
 from agentbus.commands._bare import actions
 from agentbus.commands._declare import Call, Param, Verb
 from agentbus.core.errors import UsageError
+from agentbus.core.names import word
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -14,8 +15,8 @@ if TYPE_CHECKING:
     from agentbus.events import Quarantined
 
 _COLUMNS: dict[str, Callable[[Quarantined], str]] = {
-    "CONSUMER": lambda one: one.consumer,
-    "STREAM": lambda one: one.stream,
+    "CONSUMER": lambda one: word(one.consumer),
+    "STREAM": lambda one: word(one.stream),
     "ERROR": lambda one: one.error or "-",
     "REASON": lambda one: one.reason,
     "CRASHES": lambda one: str(one.crashes),
@@ -63,7 +64,7 @@ def run(call: Call) -> None:
     from agentbus.events import release_consumer
 
     for name in release_consumer(call.bus, args.name):
-        call.out.record({"consumer": name}, f"{name} released")
+        call.out.record({"consumer": name}, f"{word(name)} released")
 
 
 def _list(call: Call) -> None:

@@ -6,6 +6,7 @@ import contextlib
 
 from agentbus.commands import _spark, _values
 from agentbus.commands._declare import Call, Param, Verb, seconds, whole
+from agentbus.core.names import word
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -62,8 +63,8 @@ VERB = Verb(
     subject="path",
 )
 _COLUMNS: dict[str, Callable[[Source], str]] = {
-    "STREAM": lambda one: one.stream,
-    "TO": lambda one: "the channel" if one.target is None else one.target,
+    "STREAM": lambda one: word(one.stream),
+    "TO": lambda one: "the channel" if one.target is None else word(one.target),
     "PRIORITY": lambda one: one.priority,
     "ROWS": lambda one: str(one.rows),
     "FIRST": lambda one: one.first,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from agentbus.commands import _values
 from agentbus.commands._declare import Call, Param, Verb, whole
 from agentbus.core.errors import UsageError
+from agentbus.core.names import word
 
 VERB = Verb(
     "rerun",
@@ -43,8 +44,8 @@ def run(call: Call) -> None:
         limit=args.limit,
     )
     verb = "would be" if done.dry_run else "is" if done.tasks == 1 else "are"
-    text = f"{done.queue}: {done.tasks} {verb} delivered again"
-    text += f" to {done.group}"
+    text = f"{word(done.queue)}: {done.tasks} {verb} delivered again"
+    text += f" to {word(done.group)}"
     text += f", {done.first} to {done.last}" if done.first else ""
     are = "is" if done.pending == 1 else "are"
     text += f"; {done.pending} {are} pending and left alone" if done.pending else ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from agentbus.commands._declare import FLAG, Call, Param, Verb, one_flag
 from agentbus.coordination import announce
+from agentbus.core.names import word
 
 VERB = Verb(
     "satisfy",
@@ -40,5 +41,5 @@ def end(call: Call, how: str) -> None:
         "token": token,
         "note": args.note,
     }
-    text = f"{flag} {how} by {agent} at {at}"
+    text = f"{word(flag)} {how} by {word(agent)} at {at}"
     call.out.record(fields, text + (f": {args.note}" if args.note else ""))

@@ -8,6 +8,7 @@ from agentbus.commands import _format, _together, _values
 from agentbus.commands._bare import actions
 from agentbus.commands._declare import Call, Param, Verb
 from agentbus.core.clock import rfc3339
+from agentbus.core.names import word
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ def _cancel(call: Call) -> None:
     fields = {"task_id": done.id, "queue": done.queue, "state": done.state, "workers": done.workers}
     text = f"{done.id} cancelled"
     if done.workers:
-        text = f"{done.id} stopping; asked {', '.join(done.workers)}"
+        text = f"{done.id} stopping; asked {', '.join(map(word, done.workers))}"
     call.out.record(fields, text)
 
 
@@ -73,11 +74,11 @@ def _show(call: Call) -> None:
     held = "" if found.idle is None else f", heartbeat {_format.age(found.idle)} ago"
     rows: dict[str, object] = {
         "task": found.id,
-        "queue": f"{found.queue}, group {found.group}, priority {found.priority}",
+        "queue": f"{word(found.queue)}, group {word(found.group)}, priority {found.priority}",
         "state": found.state,
         "published": _time(found.published),
         "due": _time(found.due),
-        "worker": None if found.worker is None else f"{found.worker}{held}",
+        "worker": None if found.worker is None else f"{word(found.worker)}{held}",
         "attempts": found.attempts,
         "error": found.error,
         "letter": found.letter,
@@ -97,7 +98,7 @@ def _show(call: Call) -> None:
 def _line(one: Attempt) -> str:
     text = f"attempt {one.attempt} {one.outcome}"
     text += f" at {_time(one.began)}" if one.began is not None else ""
-    text += f" by {one.worker}" if one.worker is not None else ""
+    text += f" by {word(one.worker)}" if one.worker is not None else ""
     text += f", waited {_format.age(one.waited)}" if one.waited is not None else ""
     text += f", ran {_format.age(one.took)}" if one.took is not None else ""
     return text + (f": {one.error}" if one.error else "")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from agentbus.commands import _values
 from agentbus.commands._declare import Call, Param, Verb
 from agentbus.commands._format import count
+from agentbus.core.names import word
 
 VERB = Verb(
     "tidy",
@@ -24,6 +25,6 @@ def run(call: Call) -> None:
     args = call.args
     would = "would be " if args.dry_run else ""
     for done in call.bus.tidy(args.queue, dry_run=args.dry_run):
-        text = f"{done.queue}: {would}trimmed by {done.trimmed}"
+        text = f"{word(done.queue)}: {would}trimmed by {done.trimmed}"
         text += f", {count(done.consumers, 'dead consumer')}, {count(done.leftovers, 'leftover')}"
         call.out.record(_values.fields(done) | {"dry_run": args.dry_run}, text)

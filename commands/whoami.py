@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from agentbus.commands import _values
 from agentbus.commands._declare import Call, Verb
+from agentbus.core.names import word
 
 VERB = Verb(
     "whoami",
@@ -32,7 +33,7 @@ def run(call: Call) -> None:
         call.out.record(_values.with_old(fields, agent="agent_id"), "")
         return
     own = "default: this POSIX session" if found.peers else f"from {sources['agent']}"
-    call.out.record({}, f"agent   {found.agent} ({own})")
+    call.out.record({}, f"agent   {word(found.agent)} ({own})")
     call.out.record({}, f"project {found.project} (from {sources['project']})")
     origin = "default: the embedded server" if embedded else f"from {sources['url']}"
     call.out.record({}, f"url     {url} ({origin})")

@@ -18,6 +18,7 @@ from agentbus.commands._output import ReaderGone, to_stderr
 from agentbus.commands.pause import named
 from agentbus.core import names
 from agentbus.core.errors import AgentBusError, TimedOut, UsageError
+from agentbus.core.names import word
 from agentbus.core.settings import environment
 
 TYPE_CHECKING = False
@@ -172,7 +173,7 @@ def run(call: Call) -> int:
             args.noted = {"done": worker.done, "failed": worker.failed}
     if handling is None:
         fields = {"queue": args.queue, "group": args.group, "done": done, "failed": worker.failed}
-        text = f"{args.queue}: {done} done"
+        text = f"{word(args.queue)}: {done} done"
         text += f", {count(worker.failed, 'run')} failed" if worker.failed else ""
         if sent is not None:
             fields["webhooks"] = sent.count
@@ -269,7 +270,7 @@ def _shown(call: Call, worker: Worker, handling: _Handling | None) -> Iterator[N
         return int(queue.remaining(args.group))
 
     def text(left: int) -> str:
-        return f"{args.queue}: {worker.done} done, {left} left"
+        return f"{word(args.queue)}: {worker.done} done, {left} left"
 
     with _progress.Countdown(left, text) as progress:
         if handling is not None:
@@ -321,7 +322,7 @@ def _tell_of_pauses(call: Call) -> None:
     """Warn that this worker is paused: otherwise it looks as if the queue were empty."""
     for order in call.bus.paused():
         if (order.kind, order.name) in (("queue", call.args.queue), ("agent", call.bus.agent)):
-            by = f" by {order.by}" if order.by else ""
+            by = f" by {word(order.by)}" if order.by else ""
             why = f": {order.why}" if order.why else ""
             call.out.warn(f"{named(order.kind, order.name)} is paused{by}{why}; it waits")
 

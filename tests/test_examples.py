@@ -393,7 +393,7 @@ def test_the_demo_shows_the_channel_beside_the_roles(start):
     stdout, _ = start().communicate(timeout=_ENDS_WITHIN)
 
     channel = re.findall(r"^channel   \|     (.*)$", stdout, re.MULTILINE)
-    assert channel[0] == "builder [coordination] announced build"
+    assert channel[0] == "* builder [coordination] announced build"
     assert "tester [tests] failed: version 1" in channel
     assert channel[-1] == "deployer [deploy] deployed: version 2"
     assert re.search(r"^tester    \| FAILED: .* should be 42, and is 20$", stdout, re.MULTILINE)

@@ -142,7 +142,7 @@ def test_an_agent_may_have_an_at_sign_in_its_name(connect, bus):
     odd.announce("building")
 
     assert odd.announce("building").renewed
-    with pytest.raises(FlagHeld, match="held by ci @ night since"):
+    with pytest.raises(FlagHeld, match='held by "ci @ night" since'):
         bus.announce("building")
 
 

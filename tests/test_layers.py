@@ -44,7 +44,7 @@ HOT = {
 }
 TOO_SLOW_TO_LOAD = [
     *("click", "redis", "typing", "dataclasses", "re"),
-    *("json", "logging", "socket", "yaml", "asyncio"),
+    *("json", "logging", "socket", "yaml", "asyncio", "agentbus.core.escape"),
 ]
 
 

@@ -156,7 +156,7 @@ def span(what: str, seconds: float) -> float:
 def whose(value: str) -> str:
     """Describe the holder of a flag with this value."""
     at = since(value)
-    return f"held by {holder(value)}" + (f" since {at}" if at else "")
+    return f"held by {names.word(holder(value))}" + (f" since {at}" if at else "")
 
 
 def look_keys(scope: Scope, flags: list[str]) -> list[str]:
@@ -226,14 +226,14 @@ def _not_held(agent: str, name: str, value: str, token: int | None) -> AgentBusE
 
     if value:
         return NotHolder(
-            f"the flag {name!r} is not {agent}'s: {whose(value)}",
+            f"the flag {name!r} is not {names.word(agent)}'s: {whose(value)}",
             hint="leave it to its holder, or give force=True",
             shell_hint="leave it to its holder, or give --force",
         )
     if token is not None:
         return over(name, token, "")
     return NotHolder(
-        f"{agent} does not hold {name!r}",
+        f"{names.word(agent)} does not hold {name!r}",
         hint="bus.flags() returns who holds what",
         shell_hint="see 'agentbus list --flags'",
     )

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from agentbus.store.steps import Op
 
 BEGINNINGS = ("first", "newest", "joined")
+# What a reader reports itself.
+REPORTS = ("gap", "skipped")
 _EXAMINED_AT_ONCE = 1000
 # A follower looks again at least this often, in case the server has dropped its blocked read.
 _RECHECK = 30.0
@@ -105,7 +107,7 @@ def skipped(
 
     many = "1 message was" if number == 1 else f"{number} messages were"
     about = {} if topic is None else {"topic": topic}
-    said = f"{many} skipped" + ("" if topic is None else f" on {topic}")
+    said = f"{many} skipped" + ("" if topic is None else f" on {names.word(topic)}")
     return make(
         preceding(position(oldest)),
         {**about, "agent_id": reader, "message": said, "event": "skipped", "skipped": str(number)},
@@ -150,6 +152,14 @@ def _mistake(message: str, *, hint: str, shell_hint: str | None = None) -> Usage
     from agentbus.core.errors import UsageError
 
     return UsageError(message, hint=hint, shell_hint=shell_hint)
+
+
+def _written(flat: Any) -> dict[str, str]:
+    """Return the fields of an entry; that one reports a gap or a skip is a claim, since only readers do."""
+    named = fields(flat or ())
+    if named.get("event") in REPORTS:
+        named["claimed_event"] = named.pop("event")
+    return named
 
 
 class _Ordinals:
@@ -252,7 +262,7 @@ class _Reader:
                 "XREVRANGE", self.scope.keys.channel, end, "-", "COUNT", _EXAMINED_AT_ONCE
             )
             for entry_id, flat in entries:
-                named = fields(flat or ())
+                named = _written(flat)
                 if self._matches(named) and len(found) < count:
                     found.append((text(entry_id), named))
             if len(entries) < _EXAMINED_AT_ONCE:
@@ -265,7 +275,7 @@ class _Reader:
         consumed, number = "", 0
         try:
             for entry_id, flat in entries:
-                yield Emit(self.make(text(entry_id), fields(flat or ())))
+                yield Emit(self.make(text(entry_id), _written(flat)))
                 consumed, number = text(entry_id), number + 1
                 if self.left is not None:
                     self.left -= 1
@@ -302,7 +312,7 @@ class _Reader:
 
     def _gap(self, missed: str, entry_id: str) -> object:
         reader = self.scope.agent
-        report = f"{missed} messages were trimmed before {reader} read them"
+        report = f"{missed} messages were trimmed before {names.word(reader)} read them"
         return self.make(
             entry_id, {"agent_id": reader, "message": report, "event": "gap", "missed": missed}
         )

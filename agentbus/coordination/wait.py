@@ -177,7 +177,9 @@ class _Watch:
                 value = self._seen.get(flag, _NOTHING).value
                 agent, at = split(value)
                 since = "" if at is None else f" since {rfc3339(at)}"
-                parts.append(f"{flag!r}" + (f" (held by {agent}{since})" if value else ""))
+                parts.append(
+                    f"{flag!r}" + (f" (held by {names.word(agent)}{since})" if value else "")
+                )
         return " and ".join(parts)
 
     def result(self) -> Op[list[Completion] | None]:
@@ -341,7 +343,7 @@ def _failed(failures: list[Completion]) -> FlagFailed:
     said = f"the flag {first.flag!r} failed"
     if len(failures) > 1:
         said = f"the flags {' and '.join(repr(one.flag) for one in failures)} failed"
-    by = f" (by {first.by})" if first.by else ""
+    by = f" (by {names.word(first.by)})" if first.by else ""
     return FlagFailed(
         said + by + (f": {first.note}" if first.note else ""),
         hint="mend the cause and announce it again, or keep waiting with ignore_failures=True",

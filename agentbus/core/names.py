@@ -60,6 +60,8 @@ KEY_KINDS = frozenset(
 _PROJECT_CHARACTERS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-")
 _PRIME = 0x9E3779B97F4A7BB9
 _PLAIN_TO_SHELLS = _PROJECT_CHARACTERS | frozenset("@%+:,/")
+# Names of these alone are shown without quotes.
+_PLAIN_IN_TEXT = _PROJECT_CHARACTERS | frozenset("@~:")
 
 
 def name(kind: str, value: object) -> str:
@@ -213,6 +215,15 @@ def shell_word(text: str) -> str:
     if text and _PLAIN_TO_SHELLS.issuperset(text):
         return text
     return "'" + text.replace("'", "'\\''") + "'"
+
+
+def word(text: str) -> str:
+    """Return a name as text shows it: in quotes, unless it has only ASCII letters, digits and `._@~:-`."""
+    if text and _PLAIN_IN_TEXT.issuperset(text):
+        return text
+    from agentbus.core.escape import in_quotes
+
+    return in_quotes(text)
 
 
 def _text(kind: str, value: object) -> str:

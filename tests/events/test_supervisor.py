@@ -672,7 +672,7 @@ def test_the_verb_lists_and_releases(real_shell, valkey, bus):
 
     head, first, second = real_shell.ok("quarantine", "list").splitlines()
     assert head.split() == ["CONSUMER", "STREAM", "ERROR", "REASON", "CRASHES", "SINCE"]
-    assert first.startswith("audit:%3A a/ü\\u202e* --all")
+    assert first.startswith('"audit:%3A a/ü\\u202e* --all"  s')
     assert " ".join(second.split()) == "welcome s exit 3 crash_loop 5 2026-01-02T03:04:05Z"
     assert real_shell.records("quarantine", "list")[1] == {
         "consumer": "welcome",
