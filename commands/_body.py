@@ -5,6 +5,10 @@ from __future__ import annotations
 import os
 
 from agentbus.core.errors import InvalidPayload, UsageError
+from agentbus.core.names import shell_word
+
+# The longest path and the longest part of one, in bytes, and how much of a text an error repeats.
+_LONGEST_PATH, _LONGEST_NAME, _SHOWN = 4096, 255, 60
 
 
 def not_once(what: str, given: str | None, hint: str) -> UsageError:
@@ -24,16 +28,18 @@ def fetched(what: str, argument: str, limit: int, option: str | None) -> str:
                 f"stdin cannot be read ({error.strerror})", hint=f"pipe the {what} into it"
             ) from None
     path = argument[1:]
+    if not _may_be_a_file(path):
+        raise _no_file(what, argument, option)
     try:
         # Opening a FIFO would wait for a writer; reading one that has a writer waits for what it writes.
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         os.set_blocking(descriptor, True)
-    except (OSError, ValueError) as error:
+    except (FileNotFoundError, NotADirectoryError):
+        raise _no_file(what, argument, option) from None
+    except OSError as error:
         raise UsageError(
-            f"the file {path!a} cannot be read"
-            f" ({getattr(error, 'strerror', None) or 'no such name'})",
-            hint=f"correct it; a {what} that starts with '@' is given "
-            + (f"by {option}" if option else "as a JSON text: '\"@…\"'"),
+            f"the file {path!a} cannot be read ({error.strerror})",
+            hint="correct its name, or its permissions",
         ) from None
     try:
         return _decoded(what, _read(descriptor, limit), ascii(path), limit)
@@ -41,6 +47,26 @@ def fetched(what: str, argument: str, limit: int, option: str | None) -> str:
         raise UsageError(f"{path!a} is a directory", hint="give a file") from None
     finally:
         os.close(descriptor)
+
+
+def _may_be_a_file(path: str) -> bool:
+    try:
+        name = os.fsencode(path)
+    except UnicodeEncodeError:
+        return False
+    fits = len(name) < _LONGEST_PATH and max(map(len, name.split(b"/"))) <= _LONGEST_NAME
+    return bool(name) and fits and not any(part in name for part in (b"\n", b"\r", b"\0"))
+
+
+def _no_file(what: str, argument: str, option: str | None) -> UsageError:
+    """Return the error for what begins with `@` and was meant as text, such as a mention of an agent."""
+    short = len(argument) <= _SHOWN
+    literally = f"{option} {shell_word(argument) if short else '@…'}"
+    return UsageError(
+        f"{argument[:_SHOWN]!a}{'' if short else '…'} names no file",
+        hint=f"correct the file's name; a {what} that begins with '@' is given "
+        + (f"by {literally}" if option else "as a JSON text: '\"@…\"'"),
+    )
 
 
 def _read(descriptor: int, limit: int) -> bytes:

@@ -142,6 +142,52 @@ def test_a_body_or_topic_that_will_not_do_is_a_usage_error(shell, args, stdin):
     assert heard(shell) == []
 
 
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("@reviewer", "--msg @reviewer"),
+        ("@reviewer, please look", "--msg '@reviewer, please look'"),
+        *(("@", "--msg @"), ("@a\nb", "--msg '@a"), ("@a/b/c d", "--msg '@a/b/c d'")),
+        *(("@" + "a" * 300, "--msg @…"), ("@x " + "é/" * 3000, "--msg @…")),
+    ],
+)
+def test_a_text_that_begins_with_an_at_sign_and_names_no_file_is_refused(shell, text, told):
+    done = shell.run("speak", text)
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "names no file" in done.stderr
+    assert told in done.stderr
+    assert len(done.stderr) < 300
+    assert heard(shell) == []
+
+
+@pytest.mark.parametrize(
+    ("argv", "told"),
+    [
+        (("jot", "how", "@ada knows"), "--value '@ada knows'"),
+        (("publish", "mail", "@ada knows"), "'\"@…\"'"),
+    ],
+)
+def test_what_is_no_text_to_speak_is_refused_so_too(shell, argv, told):
+    done = shell.run(*argv)
+
+    assert (done.returncode, told in done.stderr) == (2, True)
+
+
+def test_a_text_of_several_lines_names_no_file_though_there_is_one(shell):
+    (shell.home / "a\nb").write_text("secret")
+
+    assert shell.run("speak", "@a\nb").returncode == 2
+
+
+def test_a_file_may_have_spaces_in_its_name(shell):
+    (shell.home / "my report").write_text("hi")
+
+    shell.ok("speak", "@my report")
+
+    assert heard(shell) == ["hi"]
+
+
 # -- overhear --
 
 
