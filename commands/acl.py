@@ -17,12 +17,15 @@ VERB = Verb(
         "publisher: talk, publish and read results, but take and settle no tasks; worker: all, as without.",
         choices=("publisher", "worker"),
     ),
+    Param(
+        "--functions", "Grant no scripts, but the functions that 'agentbus server load' has loaded."
+    ),
     Param("--file", "Print a line for an ACL file instead of a command."),
     Param("--password-stdin", "Read a password from stdin; only its digest is printed."),
     text="Prints a command for redis-cli, to be run by an administrator. The user can run every verb in"
     " this project, and nothing in another. No password is printed; without --password-stdin the"
     " user's passwords stay as they are, and a new user has none. No server is contacted. JSON:"
-    " user, project, read_only, role, rule (its words, in order).",
+    " user, project, read_only, role, functions, rule (its words, in order).",
     examples=(
         "agentbus acl --project shop | redis-cli -h bus.example.org",
         "openssl rand -hex 32 | tee shop.password | agentbus acl --password-stdin",
@@ -45,10 +48,13 @@ def run(call: Call) -> None:
         user=args.user,
         read_only=args.read_only,
         role=args.role,
+        functions=args.functions,
         cluster=bus.backend.wraps,
         password=_password() if args.password_stdin else None,
     )
-    fields = _values.fields(found, "user", "project", "read_only", "role") | {"rule": found.words}
+    fields = _values.fields(found, "user", "project", "read_only", "role", "functions") | {
+        "rule": found.words
+    }
     call.out.record(fields, found.line() if args.file else found.command())
     if not args.password_stdin:
         call.out.warn(

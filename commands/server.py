@@ -8,7 +8,7 @@ from agentbus.commands._declare import Call, Verb
 
 VERB = Verb(
     "server",
-    "Control the embedded server.",
+    "Control the embedded server, and load functions into any.",
     actions(
         {
             "start": "Start it, if it does not run.",
@@ -16,10 +16,11 @@ VERB = Verb(
             "status": "Print its state; exit 5 if it does not run.",
             "run": "Keep it in the foreground, for a service manager.",
             "repair": "Repair a damaged append-only file, and keep a copy.",
+            "load": "Load the functions that users with 'acl --functions' call, into the URL's server.",
         }
     ),
     text="It starts when a verb needs it, and keeps running. JSON: running, directory, socket, log,"
-    " version, pid, uptime, memory, keys.",
+    " version, pid, uptime, memory, keys; for load library, functions, loaded.",
     examples=("agentbus server status", "agentbus server stop", "agentbus server repair"),
     subject="action",
 )
@@ -31,6 +32,9 @@ def run(call: Call) -> int:
     from agentbus.store.embedded import control
 
     action = call.args.action
+    if action == "load":
+        _load(call)
+        return 0
     if action == "run":
         control.run()
     if action == "repair":
@@ -55,3 +59,14 @@ def run(call: Call) -> int:
         )
     call.out.record(_values.fields(found), text)
     return 0 if found.running else _NOT_RUNNING
+
+
+def _load(call: Call) -> None:
+    """Load the functions, and print their library."""
+    from agentbus.store import functions, resp
+
+    loaded = call.bus.runner.run(functions.load(), verb="server")
+    number = len(resp.digests())
+    fields = {"library": functions.library(), "functions": number, "loaded": loaded}
+    did = "loaded" if loaded else "were there"
+    call.out.record(fields, f"{functions.library()}: {number} functions {did}")

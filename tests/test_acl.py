@@ -47,8 +47,8 @@ def confined(event, session):
     pass
 """
 RULES = "agents: [ada]\nrules: [{work_type: docs, to: ada}]\n"
-# Sent to the embedded server alone, and what every connection may send.
-OWNER = {"shutdown"}
+# Sent to the embedded server alone, or by an administrator; and what every connection may send.
+OWNER = {"shutdown", "function|list", "function|load"}
 ALWAYS = {"auth"}
 # APPEND is a way to write files there, and the other one prints what somebody else is to send.
 # MODULE is an argument of a verb there.
@@ -125,9 +125,12 @@ class Users(NamedTuple):
     server: Server
     project: str
     shell: Shell
+    member: str = "member"
 
-    def url(self, user: str = "member") -> str:
-        return f"unix://{user}:{PASSWORD}@{self.server.socket}"
+    def url(self, user: str | None = None) -> str:
+        user = user or self.member
+        options = "?functions=true" if user == "caller" else ""
+        return f"unix://{user}:{PASSWORD}@{self.server.socket}{options}"
 
     def add(self, *words: str) -> None:
         """Make a user by the very words that the verb prints."""
@@ -142,7 +145,7 @@ class Users(NamedTuple):
         ]
         return {e[b"object"].decode() for e in entries}
 
-    def run(self, *argv: str, user: str = "member") -> inprocess.Done:
+    def run(self, *argv: str, user: str | None = None) -> inprocess.Done:
         given = {**self.shell.environment, "AGENTBUS_URL": self.url(user)}
         with contextlib.chdir(self.shell.home), inprocess.environment(given, without=["AGENT_ID"]):
             return inprocess.run(*argv)
@@ -177,13 +180,14 @@ def users(place, binary) -> Iterator[Users]:
         made.add("--user", "reader", "--read-only")
         made.add("--user", "publisher", "--role", "publisher")
         made.add("--user", "worker", "--role", "worker")
+        made.add("--user", "caller", "--functions")
         yield made
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             gc.collect()
 
 
-def done(users: Users, lines: Sequence[Sequence[str]], user: str = "member") -> dict[str, Any]:
+def done(users: Users, lines: Sequence[Sequence[str]], user: str | None = None) -> dict[str, Any]:
     """Run command lines and return what went wrong with each that did not succeed."""
     failed = {}
     for argv in lines:
@@ -194,7 +198,10 @@ def done(users: Users, lines: Sequence[Sequence[str]], user: str = "member") -> 
     return failed
 
 
-def test_a_user_does_every_verb_in_its_project(users):
+@pytest.mark.parametrize("user", ["member", pytest.param("caller", marks=pytest.mark.slow)])
+def test_a_user_does_every_verb_in_its_project(users, user):
+    users = users._replace(member=user)
+    users.shell.ok("server", "load")
     users.server.ask("ACL", "LOG", "RESET")
 
     assert done(users, NO_BUS) == {}
@@ -516,7 +523,7 @@ def asked(server: Server) -> set[str]:
 def test_a_rule_allows_what_the_source_asks_for_and_nothing_else(valkey):
     wanted = asked(valkey) - OWNER - ALWAYS - ASKED_IN_VAIN
 
-    assert wanted == acl.READS | acl.WRITES
+    assert wanted == acl.READS | acl.WRITES | acl.FUNCTIONS
 
 
 def test_a_reader_is_given_no_command_that_writes(valkey):
@@ -608,5 +615,6 @@ def test_json_has_the_words_of_the_rule(users):
         "project": "shop",
         "read_only": True,
         "role": None,
+        "functions": False,
         "rule": list(acl.rule("shop", read_only=True).words),
     }

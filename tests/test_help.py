@@ -167,7 +167,7 @@ def test_an_action_with_actions_of_its_own_lists_them_when_called_bare():
         (["over"], "there is no verb 'over'; did you mean 'overhear'?"),
         (["inspect", "mail"], "there is no verb 'inspect'; did you mean 'bus inspect'?"),
         (["dlq", "lst", "mail"], "dlq has no action 'lst'; did you mean 'list'?"),
-        (["server", "begin"], "server has no action 'begin': use start, stop, status, run or repair"),
+        (["server", "begin"], "server has no action 'begin': use start, stop, status, run, repair or load"),
         (["archive", "comapct", "/x"], "archive has no action 'comapct'; did you mean 'compact'?"),
         (["events", "parked", "shw"], "events parked has no action 'shw'; did you mean 'show'?"),
         (["speak", "--topik", "x"], "there is no option '--topik'; did you mean '--topic'?"),

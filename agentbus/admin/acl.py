@@ -56,6 +56,9 @@ _ADDED = {
 }
 _NOTED = {"queues": ("zadd",), "metrics": ("xadd",), "replies": ("xtrim",)}
 ROLES = ("publisher", "worker")
+# What runs scripts, and what calls the functions that stand in for them.
+SCRIPTS = frozenset(["eval", "evalsha"])
+FUNCTIONS = frozenset(["fcall"])
 # Commands that find a project's shard.
 CLUSTER = frozenset(["cluster|slots", "command"])
 
@@ -74,6 +77,7 @@ class AccessRule(Record):
     read_only: bool
     words: tuple[str, ...]
     role: str | None = None
+    functions: bool = False
 
     def command(self) -> str:
         """Return the command that creates or changes the user on a running server."""
@@ -90,6 +94,7 @@ def rule(
     user: str | None = None,
     read_only: bool = False,
     role: str | None = None,
+    functions: bool = False,
     cluster: bool = False,
     password: str | None = None,
 ) -> AccessRule:
@@ -98,6 +103,7 @@ def rule(
     `user` is by default the project's name. With `read_only` the user can read and wait, and cannot write.
     With the `role` "publisher" the user talks, takes flags, publishes and reads results, but cannot take or
     settle tasks, nor add to the queues of the bus itself; "worker" is the same as None: all.
+    With `functions` the user runs no scripts, but calls what `agentbus server load` has loaded.
     With `cluster` the keys have the hash tag of a cluster, and the user may look up the shard. Without
     `password` the user's passwords stay as they are; a new user has none and cannot log in. Raises
     `InvalidName`, and `InvalidPayload` for a password of less than 16 characters, which could be guessed
@@ -114,6 +120,8 @@ def rule(
         prefix = f"{{{bare}}}"
     writes = WRITES if role != "publisher" and not read_only else frozenset()
     allowed = READS | writes | (CLUSTER if cluster else frozenset())
+    if functions:
+        allowed = allowed - SCRIPTS | FUNCTIONS
     words = (
         "on",
         *(() if password is None else ("resetpass", f"#{_digest(password)}")),
@@ -124,7 +132,9 @@ def rule(
         *(f"+{command}" for command in sorted(allowed)),
         *(_publishing(Keys(prefix)) if role == "publisher" else ()),
     )
-    return AccessRule(_user(bare if user is None else user), prefix, read_only, words, role)
+    return AccessRule(
+        _user(bare if user is None else user), prefix, read_only, words, role, functions
+    )
 
 
 def _publishing(keys: Keys) -> Iterator[str]:

@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from agentbus.core.errors import BackendUnavailable
-from agentbus.store.connection import Backend, Target
+from agentbus.store.connection import Backend, Target, encoder
 from agentbus.store.failures import down, mistake
 from agentbus.store.hiredis_reader import buffer, reader
-from agentbus.store.resp import commands, forgotten, moved, pack, settle
+from agentbus.store.resp import forgotten, moved, pack, settle
 from agentbus.store.steps import LinkDown, ServerReply, Step, Wait
 from agentbus.store.tail import Tails
 
@@ -27,6 +27,7 @@ class AsyncPlainLink:
     def __init__(self, backend: Backend) -> None:
         self.name = backend.name
         self._backend = backend
+        self._commands = encoder(backend)
         self._connection: _AsyncConnection | None = None
         self._dialing: asyncio.Task[_AsyncConnection] | None = None
         self._tails: Tails | None = None
@@ -49,9 +50,11 @@ class AsyncPlainLink:
         connection = self._connection
         if connection is None or connection.closed:
             connection = await self._shared(step.within)
-        replies = await connection.request(commands(step), step.within)
+        replies = await connection.request(self._commands(step), step.within)
         if forgotten(replies):
-            replies[:1] = await connection.request(commands(step, whole=True)[:1], step.within)
+            replies[:1] = await connection.request(
+                self._commands(step, whole=True)[:1], step.within
+            )
         if moved(replies):
             connection.close("another server is in charge")
         return settle(step, replies)
@@ -112,7 +115,7 @@ class AsyncPlainLink:
             while True:
                 step = await steps.get()
                 replies = await connection.request(
-                    commands(step), step.seconds + _GRACE + step.within
+                    self._commands(step), step.seconds + _GRACE + step.within
                 )
                 give(settle(step, replies))
         finally:

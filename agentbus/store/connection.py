@@ -47,6 +47,8 @@ class Backend:
     client = "agentbus"
     # Whether each exchange is logged.
     debug = False
+    # Whether the functions of the server are called in place of scripts.
+    functions = False
 
     def __init__(
         self,
@@ -115,6 +117,15 @@ class Target:
         return commands
 
 
+def encoder(backend: Backend) -> Callable[..., list[Sequence[Arg]]]:
+    """Return the function that makes a step's commands: those that run scripts, or that call functions."""
+    if not backend.functions:
+        return commands
+    from agentbus.store import functions
+
+    return functions.commands
+
+
 class PlainLink:
     """A pool of plain connections, one for each exchange, so that threads may share it."""
 
@@ -124,6 +135,7 @@ class PlainLink:
         # removed once that is a number.
         self.beside: Script | None = None
         self._backend = backend
+        self._commands = encoder(backend)
         self._idle: list[_Connection] = []
         self._process = os.getpid()
 
@@ -141,21 +153,21 @@ class PlainLink:
                 # To start the server may have taken most of the time.
                 until = time.monotonic() + step.within
         if step.posted and not fresh:
-            connection.post(commands(step))
+            connection.post(self._commands(step))
             self._idle.append(connection)
             return None
         if step.blocks:
             until += step.blocks + _GRACE
-        requests, beside = commands(step), None if step.blocks else self.beside
+        requests, beside = self._commands(step), None if step.blocks else self.beside
         if beside is not None:
-            requests += commands(beside)
+            requests += self._commands(beside)
         try:
             replies = connection.exchange(requests, until, step.meanwhile)
             if beside is not None and type(replies.pop()) is int:
                 self.beside = None
             if forgotten(replies):
                 # The commands after the script were executed.
-                replies[:1] = connection.exchange(commands(step, whole=True)[:1], until)
+                replies[:1] = connection.exchange(self._commands(step, whole=True)[:1], until)
         except BaseException as failure:
             connection.close()
             if isinstance(failure, LinkDown) and not fresh:

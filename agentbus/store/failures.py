@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from agentbus.core.errors import AgentBusError, BackendUnavailable, ConfigError, OutcomeUnknown
+from agentbus.store.functions import MISSING, library
 from agentbus.store.steps import LinkDown, ServerReply, Step
 
 
@@ -60,6 +61,17 @@ def refused(failure: ServerReply, step: Step, where: str) -> AgentBusError:
     said = str(failure)
     if hint := next((_LOGIN[words] for words in _LOGIN if words in said), None):
         return ConfigError(f"{where} refused the login: {said[:120]}", hint=hint)
+    if MISSING in said:
+        return ConfigError(
+            f"{where} does not have the functions {library()} of this version of AgentBus",
+            hint="an administrator of the server must load them",
+            shell_hint="an administrator loads them with 'agentbus server load'",
+        )
+    if failure.code in _ACCESS and "'evalsha'" in said:
+        return ConfigError(
+            f"{where} refused '{step.label}': this user may run no script",
+            hint="add functions=true to the URL's options, if the user may call functions",
+        )
     if failure.code in _ACCESS or any(words in said for words in _ACCESS_IN_WORDS):
         return ConfigError(
             f"{where} refused '{step.label}': {said}",

@@ -146,11 +146,16 @@ def parse(data: bytes, at: int) -> tuple[Any, int]:
 
 def digest(name: str) -> str:
     """Return the SHA1 that identifies a script, so that a shell verb need not read its text."""
+    return (_digests or digests())[name]
+
+
+def digests() -> dict[str, str]:
+    """Return the digest of each script."""
     if not _digests:
         # Written by scripts/link-scripts, and checked by a test.
         words = _read("digests.txt").decode().split()
         _digests.update(zip(words[::2], words[1::2], strict=True))
-    return _digests[name]
+    return _digests
 
 
 def source(name: str) -> bytes:

@@ -22,7 +22,25 @@ def backend(text: str, project: str) -> Backend:
         from agentbus.store.registered import registered
 
         return registered(url, project, built_in=_SCHEMES)
-    return make(url, project)
+    if not url.options or make is _memory:
+        return make(url, project)
+    rest, functions = _functions(url)
+    found = make(rest, project)
+    found.functions = functions
+    return found
+
+
+def _functions(url: Url) -> tuple[Url, bool]:
+    """Return a URL without the option `functions`, and whether functions are to be called."""
+    rest, wanted = [], False
+    for option, value in url.options:
+        if option != "functions":
+            rest.append((option, value))
+            continue
+        if value not in ("true", "false"):
+            raise ConfigError(f"{url.masked()} has functions={value!r}", hint="use true or false")
+        wanted = value == "true"
+    return url.__replace__(options=tuple(rest)), wanted
 
 
 def async_link(backend: Backend) -> AsyncLink:
@@ -149,7 +167,9 @@ def _only_options(url: Url, *known: str) -> None:
         if key not in known:
             raise ConfigError(
                 f"{url.masked()} has the unknown option {key!r}",
-                hint=f"known here: {', '.join(known)}" if known else "it takes none",
+                hint=f"known here: {', '.join((*known, 'functions'))}"
+                if known
+                else "it takes none",
             )
 
 

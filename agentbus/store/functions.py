@@ -1,0 +1,70 @@
+"""The Lua scripts as functions of the server, for users who may call functions and run no scripts.
+
+Those of one version are a library, whose name holds a digest, and so do theirs: versions stand beside each
+other. An administrator loads it once; the server keeps it with its data.
+"""
+
+from __future__ import annotations
+
+from agentbus.store import resp
+from agentbus.store.steps import Command
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from agentbus.store.steps import Arg, Op, Step
+
+MISSING = "Function not found"
+_DIGITS = 16
+_called: dict[Arg, str] = {}
+
+
+def library() -> str:
+    """Return the name of the library of this version's functions."""
+    # From the digests that are at hand: to compute one, a shell verb would load a module of hashes.
+    mixed = sum(place * int(digest, 16) for place, digest in enumerate(resp.digests().values(), 1))
+    return f"agentbus_{mixed % 16**_DIGITS:0{_DIGITS}x}"
+
+
+def function(script: str) -> str:
+    """Return the name of a script's function."""
+    return f"{library()}_{script}"
+
+
+def commands(step: Step, *, whole: bool = False) -> list[Sequence[Arg]]:
+    """Return a step's commands as `resp.commands` does, with calls of functions in place of scripts.
+
+    A function has no text to send, so `whole` changes nothing.
+    """
+    del whole
+    if not _called:
+        name = library()
+        _called.update({digest: f"{name}_{script}" for script, digest in resp.digests().items()})
+    return [
+        ("FCALL", _called[args[1]], *args[2:]) if args[0] == "EVALSHA" else args
+        for args in resp.commands(step)
+    ]
+
+
+def text() -> bytes:
+    """Return the library's text."""
+    parts = [f"#!lua name={library()}\n"]
+    for script in resp.digests():
+        head, _, body = resp.source(script).decode().partition("\n")
+        flags = ",".join(f"'{flag}'" for flag in head.partition("flags=")[2].split(",") if flag)
+        parts.append(
+            f"redis.register_function{{function_name='{function(script)}', flags={{{flags}}},"
+            f" callback=function(KEYS, ARGV)\n{body}\nend}}\n"
+        )
+    return "".join(parts).encode()
+
+
+def load() -> Op[bool]:
+    """Load the functions of this version, and return whether they were not there."""
+    name, wanted = library(), text()
+    found = yield Command("FUNCTION", "LIST", "LIBRARYNAME", name, "WITHCODE")
+    if any(wanted in one for one in found):
+        return False
+    yield Command("FUNCTION", "LOAD", "REPLACE", wanted)
+    return True
