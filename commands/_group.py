@@ -9,6 +9,7 @@ import threading
 import time
 
 from agentbus.core.errors import AgentBusError
+from agentbus.core.process_guard import ProcessGuard
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ class CommandGroup:
         self._id: int | None = None
         self._early: list[int] = []
         self._kill: threading.Timer | None = None
+        self._guard = ProcessGuard()
 
     def run(self, command: Sequence[str], environment: Mapping[str, str]) -> int:
         """Run the command to its end, and return its exit code, 128 + N after signal N.
@@ -42,7 +44,7 @@ class CommandGroup:
         # If the parent process ignores it, the exit code cannot be read.
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         try:
-            process = subprocess.Popen(command, env=environment, process_group=0)
+            process = self._guard.popen(command, env=environment, process_group=0)
         except FileNotFoundError:
             raise _missing(command[0], "does not exist", _NOT_FOUND) from None
         except (OSError, ValueError) as error:
@@ -59,6 +61,8 @@ class CommandGroup:
             if code:
                 self._end()
         finally:
+            self._guard.release(process.pid)
+            self._guard.close()
             if self._kill is not None:
                 self._kill.cancel()
             terminal.take_back()

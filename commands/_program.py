@@ -16,6 +16,7 @@ from agentbus.commands._payload import json_or_text
 from agentbus.core import envelope
 from agentbus.core.context import is_traceparent
 from agentbus.core.errors import InvalidPayload
+from agentbus.core.process_guard import ProcessGuard
 from agentbus.queues.retry import Bury, Retry
 
 if TYPE_CHECKING:
@@ -85,6 +86,7 @@ class Program:
         self._warn = warn
         self.pass_on: Callable[[bytes], None] = _to_stderr
         self._until: float | None = None
+        self._guard = ProcessGuard()
 
     @property
     def stopping(self) -> bool:
@@ -95,10 +97,14 @@ class Program:
         """Kill programs that still run after `grace` seconds."""
         self._until = time.monotonic() + grace
 
+    def close(self) -> None:
+        """Kill programs that still run, and stop guarding them."""
+        self._guard.close()
+
     def __call__(self, delivery: Delivery) -> Any:
         """Run the command for a task and return its output; raises `ProgramFailed`."""
         try:
-            process = subprocess.Popen(
+            process = self._guard.popen(
                 self._command,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -108,9 +114,8 @@ class Program:
             )
         except OSError as error:
             raise ProgramFailed(f"{self._command[0]!r} could not be started: {error}") from None
-        with _ProgramRun(
-            process, orjson.dumps(delivery.payload) + b"\n", self._limit, self.pass_on
-        ) as run:
+        data = orjson.dumps(delivery.payload) + b"\n"
+        with _ProgramRun(process, data, self._limit, self.pass_on, self._guard.release) as run:
             ended = self._watch(run, delivery)
         return self._judge(delivery, process.returncode, run, ended)
 
@@ -178,8 +183,10 @@ class _ProgramRun:
         data: bytes,
         limit: int,
         pass_on: Callable[[bytes], None],
+        release: Callable[[int], None],
     ) -> None:
         self._pass_on = pass_on
+        self._release = release
         self.stdout = bytearray()
         self.stderr = bytearray()
         self.overflowed = False
@@ -207,6 +214,7 @@ class _ProgramRun:
         # Kill what the program left behind in its process group. Until it is reaped, its number is not
         # reused.
         self.signal(signal.SIGKILL)
+        self._release(self._process.pid)
         self._process.wait()
         self._selector.close()
         if self._exit is not None:

@@ -162,6 +162,7 @@ def run(call: Call) -> int:
     from agentbus.commands import _long_running
 
     with (
+        contextlib.nullcontext() if program is None else contextlib.closing(program),
         _long_running.failures_logged(call),
         _until_told(worker, program, args.grace, args.drain_timeout) as signals,
         _shown(call, worker, handling),

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import os
 import pathlib
+import select
 import subprocess
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import IO, Any
 
 import redis
 
@@ -23,6 +24,7 @@ __all__ = [
     "all_exit",
     "ask",
     "client",
+    "closed",
     "free_port",
     "program",
     "scrubbed",
@@ -127,6 +129,11 @@ class Shell:
             cwd=self.home,
             **{**pipes, **options},
         )
+
+
+def closed(pipe: IO[str], within: float = 20) -> bool:
+    """Report whether the last process closes its end of a pipe, without a word, within so many seconds."""
+    return bool(select.select([pipe], [], [], within)[0]) and pipe.read() == ""
 
 
 def all_exit(processes: Sequence[subprocess.Popen[str]], timeout: float = 60) -> list[str]:

@@ -11,7 +11,7 @@ import subprocess
 import pytest
 
 import agentbus
-from tests.servers import Shell
+from tests.servers import Shell, closed
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 HANDLERS = """
@@ -227,10 +227,9 @@ def test_a_worker_that_is_killed_loses_nothing(shell, fifo):
         f'read n; [ "$n$AGENTBUS_ATTEMPT" = 31 ] || exec echo done; echo $$ > {fifo}; sleep 1000'
     )
     first = started(shell, script)
-    program = int(fifo.read_text())
+    fifo.read_text()
 
     first.kill()
-    os.killpg(program, signal.SIGKILL)
     before = [json.loads(line) for line in first.communicate()[0].splitlines()]
     second = started(shell, script, "--visibility", "0.5", "--count", str(5 - len(before)))
 
@@ -240,6 +239,22 @@ def test_a_worker_that_is_killed_loses_nothing(shell, fifo):
     assert {run["outcome"] for run in before + after} == {"done"}
     assert [shell.ok("result", task_id) for task_id in ids] == ["done\n"] * 5
     assert shell.ok("dlq", "list", "mail") == ""
+
+
+@pytest.mark.parametrize("concurrency", ["1", "2"])
+def test_programs_end_with_their_worker_when_that_is_killed(shell, fifo, concurrency):
+    shell.ok("publish", "mail", "--lines", stdin="1\n2\n3\n")
+    # The last to hold the pipe open is the child of a program that ignores signals.
+    script = f"trap '' TERM HUP; exec 3>{fifo}; sleep 100 & echo >&3; wait"
+    worker = started(shell, script, "--concurrency", concurrency)
+    with fifo.open() as told:
+        for _ in range(int(concurrency)):
+            assert told.readline() == "\n"
+
+        worker.kill()
+
+        assert closed(told)
+    worker.communicate()
 
 
 def test_programs_run_side_by_side(shell, fifo):

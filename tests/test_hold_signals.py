@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 import agentbus
-from tests.servers import Shell, program
+from tests.servers import Shell, closed, program
 
 CAUGHT = "trap 'echo caught; exit {code}' {number}; echo ready; while :; do sleep 0.05; done"
 
@@ -83,6 +83,20 @@ def test_a_successful_command_may_leave_a_daemon_behind(shell, bus):
         assert not gone(daemon)
     finally:
         os.kill(daemon, signal.SIGKILL)
+
+
+def test_a_command_ends_with_its_holder_when_that_is_killed(shell, bus, tmp_path):
+    os.mkfifo(tmp_path / "fifo")
+    command = f"trap '' TERM HUP; exec 3>{tmp_path}/fifo; sleep 100 & echo ready >&3; wait"
+    holder = shell.start("hold", "deploy", "--", "sh", "-c", command)
+    with (tmp_path / "fifo").open() as told:
+        assert told.readline() == "ready\n"
+
+        holder.kill()
+
+        assert closed(told)
+    holder.communicate()
+    assert outcome(bus, "deploy") == ("held", None)
 
 
 @pytest.mark.slow

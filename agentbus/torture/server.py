@@ -16,8 +16,8 @@ from typing import Any, Self
 import redis
 
 from agentbus.core.errors import BackendUnavailable
+from agentbus.core.process_guard import ProcessGuard
 from agentbus.store.embedded import binary as programs
-from agentbus.torture.parent import ProcessGuard
 from agentbus.torture.plain import plain_client
 
 _STARTS_WITHIN, _ANSWERS_WITHIN = 20.0, 10.0
@@ -121,7 +121,7 @@ class DisposableServer:
         """Kill the server with -9, if it runs."""
         if self.process is not None:
             self.process.kill()
-            self._guard.release()
+            self._guard.release(self.process.pid)
             self.process.wait()
 
     def stop(self) -> None:

@@ -11,7 +11,7 @@ import tempfile
 from typing import Self
 
 from agentbus.core.errors import BackendUnavailable, ConfigError
-from agentbus.torture.parent import ProcessGuard
+from agentbus.core.process_guard import ProcessGuard
 
 _NOBODY = "65534"
 _TUNING = {
@@ -93,14 +93,18 @@ class Postgres:
         """Whether it was started, and not stopped."""
         return self._pid.exists()
 
+    def _postmaster(self) -> int:
+        return int(self._pid.read_text().split()[0])
+
     def start(self) -> None:
         """Start the server, and return once it takes connections."""
         settings = " ".join(f"-c {name}={value}" for name, value in self._settings.items())
         self._do("pg_ctl", "start", "-w", "-l", str(self.place / "log"), "-o", settings)
-        self._guard.guard(int(self._pid.read_text().split()[0]))
+        self._guard.guard(self._postmaster())
 
     def stop(self, *, crash: bool = False) -> None:
         """Stop it, and cut off its clients; at once, as in a crash, if that is wanted."""
         if self.runs:
+            pid = self._postmaster()
             self._do("pg_ctl", "stop", "-w", "-m", "immediate" if crash else "fast")
-            self._guard.release()
+            self._guard.release(pid)
