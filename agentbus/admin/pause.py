@@ -13,8 +13,9 @@ from agentbus.core.stream import text
 from agentbus.queues.consumer import Consumption
 from agentbus.queues.ids import PRIORITIES, missing
 from agentbus.queues.settle import ASIDE
+from agentbus.store.failures import or_empty
 from agentbus.store.scope import CONFIRM
-from agentbus.store.steps import Batch, Command, Pause, Script
+from agentbus.store.steps import Batch, Command, Pause, Script, one_step
 from agentbus.workers.registry import in_batches, parsed, withdraw, workers
 
 if TYPE_CHECKING:
@@ -96,7 +97,9 @@ def pause(
     order = _order(field, stored)
     # Listed after the order is stored: a worker that starts later reads it before its first task.
     waiting = {
-        one.worker: one for one in (yield from workers(scope)) if _concerned(one, kind, name)
+        one.worker: one
+        for one in (yield from workers(scope, sure=True))
+        if _concerned(one, kind, name)
     }
     yield from _ring(scope, {one.queue for one in waiting.values()})
     still = {worker for worker, one in waiting.items() if one.state != "working" and one.alive}
@@ -109,7 +112,9 @@ def pause(
 
 def resume(scope: Scope, kind: str, name: str | None) -> Op[bool]:
     """Delete a pause order, and return whether there was one. Raises `NotFound` for unknown names."""
-    had = yield Command("HDEL", scope.keys.paused, pause_field(kind, name))
+    had = yield from or_empty(
+        one_step(Command("HDEL", scope.keys.paused, pause_field(kind, name))), 0
+    )
     if not had:
         yield from _known(scope, kind, name)
     yield from _ring(
@@ -120,7 +125,7 @@ def resume(scope: Scope, kind: str, name: str | None) -> Op[bool]:
 
 def orders(scope: Scope) -> Op[list[Order]]:
     """Return the pause orders in force."""
-    flat = yield Command("HGETALL", scope.keys.paused)
+    flat = yield from or_empty(one_step(Command("HGETALL", scope.keys.paused)), [])
     found = [_order(text(flat[i]), flat[i + 1]) for i in range(0, len(flat), 2)]
     return sorted(found, key=lambda order: (order.kind, order.name or ""))
 
@@ -128,7 +133,7 @@ def orders(scope: Scope) -> Op[list[Order]]:
 def order_of(scope: Scope, kind: str, name: str | None) -> Op[Order | None]:
     """Return the order with exactly this subject, or None."""
     field = pause_field(kind, name)
-    found = yield Command("HGET", scope.keys.paused, field)
+    found = yield from or_empty(one_step(Command("HGET", scope.keys.paused, field)), None)
     return None if found is None else _order(field, found)
 
 
@@ -144,7 +149,8 @@ def dismiss(
 
     The tasks of a dead worker become due for others before it is removed. Raises `NotFound`.
     """
-    chosen = {one.worker: one for one in (yield from workers(scope)) if _concerned(one, kind, name)}
+    listed = yield from workers(scope, sure=True)
+    chosen = {one.worker: one for one in listed if _concerned(one, kind, name)}
     if not chosen:
         raise NotFound(
             f"there is no worker of {name!r}",
@@ -257,7 +263,8 @@ def _seen(scope: Scope, listed: list[str]) -> Op[Mapping[str, tuple[float | None
     time, *replies = yield from in_batches(asked)
     now = int(time[0]) + int(time[1]) / 1e6
     return {
-        worker: (None if score is None else now - float(score) / 1000, state)
+        # Until the next heartbeat, another program's key may be in the place of the registry.
+        worker: (now - float(score) / 1000 if isinstance(score, bytes) else None, state)
         for worker, score, state in zip(listed, replies[::2], replies[1::2], strict=True)
     }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+from agentbus.store.operation import MISREAD, misread
 from agentbus.store.steps import Emit, LinkDown, Pause, ServerReply, Stopped
 
 TYPE_CHECKING = False
@@ -50,6 +51,7 @@ def at_once(
     seconds that the failed step took. `meanwhile` is called while the first answer is awaited.
     """
     execute, send, now = link.execute, op.send, time.monotonic
+    step = None
     try:
         step = next(op)
         step.meanwhile = step.meanwhile or meanwhile
@@ -69,6 +71,9 @@ def at_once(
     except StopIteration as result:
         value: T = result.value
         return value
+    except MISREAD as error:
+        misread(error, step, link.name)
+        raise
     return run(link, again(rest(op, step), 0.0))
 
 

@@ -6,9 +6,21 @@ from agentbus.core.errors import AgentBusError, BackendUnavailable, ConfigError,
 from agentbus.store.functions import MISSING, library
 from agentbus.store.steps import LinkDown, ServerReply, Step
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import TypeVar
+
+    from agentbus.store.steps import Op
+
+    T = TypeVar("T")
+
 
 class GroupMissing(BackendUnavailable):
     """Raised when a stream or its group was removed under its consumers."""
+
+
+class WrongType(BackendUnavailable):
+    """Raised when a key has another type than the bus gives it: another program wrote it."""
 
 
 _ACCESS = frozenset(("NOAUTH", "WRONGPASS", "NOPERM"))
@@ -90,7 +102,7 @@ def refused(failure: ServerReply, step: Step, where: str) -> AgentBusError:
             hint="free disk space on the server, then look at its log",
         )
     if failure.code == "WRONGTYPE":
-        return BackendUnavailable(
+        return WrongType(
             f"'{step.label}' on {where} met a key of another type ({said})",
             hint="another program wrote it: remove that key, or use another project",
         )
@@ -104,6 +116,38 @@ def refused(failure: ServerReply, step: Step, where: str) -> AgentBusError:
         hint="see bus.doctor()",
         shell_hint="see 'agentbus doctor'",
     )
+
+
+def unreadable(error: Exception, step: Step | None, where: str) -> AgentBusError | None:
+    """Return the error for a reply that an operation could not read; None if its caller caused `error`.
+
+    `error` is an error reply that the operation did not expect, or what reading the reply raised.
+    """
+    if step is None:
+        return None
+    if isinstance(error, ServerReply):
+        return refused(error, step, where)
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    module = "" if trace is None else str(trace.tb_frame.f_globals.get("__name__"))
+    if not module.startswith("agentbus."):
+        # Raised by an iterable or a function that the caller passed in.
+        return None
+    return BackendUnavailable(
+        f"the answer of {where} to '{step.label}' cannot be read ({type(error).__name__}: {error})",
+        hint="another program may have written the project's keys: see bus.doctor() and bus.health()",
+        shell_hint="another program may have written the project's keys: see 'agentbus doctor' and 'health'",
+    )
+
+
+def or_empty(op: Op[T], empty: T) -> Op[T]:
+    """Run an operation; return `empty` if one of its keys has a type that another program gave it."""
+    try:
+        found = yield from op
+    except WrongType:
+        return empty
+    return found
 
 
 def why(error: OSError, lacking: str) -> str:

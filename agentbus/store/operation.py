@@ -12,10 +12,12 @@ if TYPE_CHECKING:
     from typing import Any, TypeVar
 
     from agentbus.core.errors import AgentBusError
-    from agentbus.store.steps import Op
+    from agentbus.store.steps import Op, Step
 
     T = TypeVar("T")
 
+# What reading a reply of an unexpected shape raises.
+MISREAD = (ServerReply, TypeError, ValueError, LookupError, AttributeError, ArithmeticError)
 
 # Not executed, and transient: a restart, a failover, resharding, a busy script.
 _PASSING = frozenset(
@@ -59,6 +61,7 @@ def attempt(
             return monotonic() + patience() - since
         return max(deadline, began + patience - since)
 
+    step = None
     try:
         step = next(op)
         step.meanwhile = step.meanwhile or meanwhile
@@ -109,8 +112,20 @@ def attempt(
     except StopIteration as result:
         value: T = result.value
         return value
+    except MISREAD as error:
+        misread(error, step, where)
+        raise
     finally:
         op.close()
+
+
+def misread(error: Exception, step: Step | None, where: str) -> None:
+    """Raise the error for a reply that an operation could not read, unless its caller is to blame."""
+    from agentbus.store.failures import unreadable
+
+    found = unreadable(error, step, where)
+    if found is not None:
+        raise found from error
 
 
 def _refused(*failed: Any) -> AgentBusError:

@@ -20,8 +20,9 @@ from agentbus.core.record import Record
 from agentbus.core.stream import fields, is_number, text
 from agentbus.core.version import __version__
 from agentbus.queues.ids import PRIORITIES
+from agentbus.store.failures import or_empty
 from agentbus.store.scope import INTERVALS
-from agentbus.store.steps import Batch, Command, Script
+from agentbus.store.steps import Batch, Command, Pause, Script, ServerReply, one_step
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -148,7 +149,8 @@ def withdraw(scope: Scope, worker: str, *, silent: float = 0.0) -> Op[bool]:
 
 def held(scope: Scope, queue: str, agent: str) -> Op[str | None]:
     """Return the reason of the pause that stops an agent from taking a queue's tasks, or None."""
-    found = yield Command("HMGET", scope.keys.paused, *fields_of(queue, agent))
+    asked = one_step(Command("HMGET", scope.keys.paused, *fields_of(queue, agent)))
+    found = yield from or_empty(asked, [])
     return next((reason(order) for order in found if order), None)
 
 
@@ -172,12 +174,13 @@ def parsed(stored: bytes) -> dict[str, str]:
     return {key: value for key, value in found.items() if isinstance(value, str)}
 
 
-def workers(scope: Scope, *, counted: bool = True) -> Op[list[Registered]]:
+def workers(scope: Scope, *, counted: bool = True, sure: bool = False) -> Op[list[Registered]]:
     """Return the registered workers by queue and agent, including dead ones.
 
-    Unless `counted`, their pending tasks are not requested.
+    Unless `counted`, their pending tasks are not requested. If another program has overwritten the
+    registry, it is empty until their next heartbeats, for which this waits if it must be `sure`.
     """
-    now, last, records = yield from _listed(scope)
+    now, last, records = yield from _listed(scope, sure=sure)
     if not records:
         return []
     orders = yield from orders_by_field(scope)
@@ -215,14 +218,23 @@ def workers(scope: Scope, *, counted: bool = True) -> Op[list[Registered]]:
     return sorted(found, key=lambda one: (one.queue, one.agent_id, one.started, one.worker))
 
 
-def _listed(scope: Scope) -> Op[tuple[float, dict[str, float], dict[str, dict[str, str]]]]:
+def _listed(
+    scope: Scope, *, sure: bool
+) -> Op[tuple[float, dict[str, float], dict[str, dict[str, str]]]]:
     """Return the server's time, and the last heartbeat and the record of each worker."""
     keys = scope.keys
     time, seen = yield Batch([("TIME",), ("ZRANGE", keys.beats, 0, -1, "WITHSCORES")])
-    if isinstance(seen, Exception):
+    if isinstance(seen, ServerReply) and seen.code != "WRONGTYPE":
         raise seen
+    foreign = isinstance(seen, ServerReply)
+    if foreign:
+        seen = []
     last = {text(seen[i]): float(seen[i + 1]) / 1000 for i in range(0, len(seen), 2)}
     replies = yield from in_batches([("HGETALL", keys.beat(worker)) for worker in last])
+    if sure and (foreign or any(isinstance(flat, ServerReply) for flat in replies)):
+        # A worker that has not registered again by then does so before it takes a task.
+        yield Pause(scope.intervals.alive)
+        return (yield from _listed(scope, sure=False))
     records = {
         worker: fields(flat)
         for worker, flat in zip(last, replies, strict=True)
@@ -233,7 +245,7 @@ def _listed(scope: Scope) -> Op[tuple[float, dict[str, float], dict[str, dict[st
 
 def orders_by_field(scope: Scope) -> Op[dict[str, str]]:
     """Return the reason of each pause by its order's field."""
-    flat = yield Command("HGETALL", scope.keys.paused)
+    flat = yield from or_empty(one_step(Command("HGETALL", scope.keys.paused)), [])
     return {text(flat[i]): reason(flat[i + 1]) or "" for i in range(0, len(flat), 2)}
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from agentbus.admin import server_health
-from agentbus.admin.health import events, holds, queues, thresholds, worker_list
+from agentbus.admin.health import events, foreign_keys, holds, queues, thresholds, worker_list
 from agentbus.admin.health.findings import Health, HealthFinding
 from agentbus.admin.health.thresholds import CRITICAL
 from agentbus.queues import policy
+from agentbus.store.failures import or_empty
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,11 +26,14 @@ def examine(scope: Scope, settings: Settings) -> Op[Health]:
     """
     levels, policies = thresholds.read(settings), policy.read(settings)
     found = yield from _server(scope, levels)
+    found += yield from foreign_keys.examine(scope)
     workers = yield from worker_list.listed(scope)
-    of_queues, number, consumers = yield from queues.examine(scope, levels, policies, workers)
-    of_events, streams = yield from events.examine(scope, levels)
+    of_queues, number, consumers = yield from or_empty(
+        queues.examine(scope, levels, policies, workers), ([], 0, 0)
+    )
+    of_events, streams = yield from or_empty(events.examine(scope, levels), ([], 0))
     found += of_queues + of_events
-    found += yield from holds.examine(scope, levels)
+    found += yield from or_empty(holds.examine(scope, levels), [])
     # A stable sort keeps the server first, which may be the cause of the other findings.
     found.sort(key=lambda one: one.severity != CRITICAL)
     return Health(tuple(found), number, consumers, workers.number, streams)

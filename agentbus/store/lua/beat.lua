@@ -5,15 +5,16 @@
 --       orders, those fields, then fields and values of its record
 -- Returns: {order in force as JSON or '', 1 if it must stop, at its first beat the workers that were silent that long,
 --          the places of its cancelled tasks, a line each}
+--@include replace
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 local number, fields = tonumber(ARGV[2]), 5 + tonumber(ARGV[5])
 local order = ''
-for _, found in ipairs(redis.call('HMGET', KEYS[3], unpack(ARGV, 6, fields))) do
+for _, found in ipairs(replace(KEYS[3], 'HMGET', unpack(ARGV, 6, fields))) do
   if found and order == '' then order = found end
 end
-local had = redis.call('HMGET', KEYS[2], 'number', 'state', 'stop', 'cancelled')
-local last = tonumber(had[1] or 0)
+local had = replace(KEYS[2], 'HMGET', 'number', 'state', 'stop', 'cancelled')
+local last = tonumber(had[1] or 0) or 0
 -- A late beat must not overwrite a newer one.
 if number >= last then
   local state = ARGV[3]
@@ -23,7 +24,7 @@ if number >= last then
   redis.call('HSET', KEYS[2], 'number', ARGV[2], 'state', state, 'seen', now, unpack(ARGV, fields + 1))
   redis.call('HSETNX', KEYS[2], 'started', now)
   redis.call('EXPIRE', KEYS[2], ARGV[4])
-  redis.call('ZADD', KEYS[1], now, ARGV[1])
+  replace(KEYS[1], 'ZADD', now, ARGV[1])
 end
 local silent = {}
 if number == 1 then

@@ -2,6 +2,7 @@
 -- Orders a registered worker to stop.
 -- KEYS: the worker's record
 -- Returns: 1, or 0 if it is not registered
+--@include replace
 if redis.call('EXISTS', KEYS[1]) == 0 then return 0 end
-redis.call('HSET', KEYS[1], 'stop', 1)
+replace(KEYS[1], 'HSET', 'stop', 1)
 return 1

@@ -4,8 +4,9 @@
 -- ARGV: field of the order, by whom, why ('' for no reason)
 -- Returns: the order as JSON
 --@include hold
+--@include replace
 local order = { by = ARGV[2], at = now() }
 if ARGV[3] ~= '' then order.why = ARGV[3] end
 local text = cjson.encode(order)
-redis.call('HSET', KEYS[1], ARGV[1], text)
+replace(KEYS[1], 'HSET', ARGV[1], text)
 return text

@@ -4,6 +4,7 @@
 -- ARGV: group, 'tail' or '', then for each stream its field among the positions
 -- Returns: how many groups were created
 --@include ids
+--@include replace
 local made, known, new = 0, {}, ARGV[2] == 'tail'
 local missing, last = {}, {}
 for i = 2, #KEYS do
@@ -19,7 +20,7 @@ for i = 2, #KEYS do
     end
   end
   missing[i] = not there
-  known[i] = redis.call('HGET', KEYS[1], ARGV[i + 1])
+  known[i] = replace(KEYS[1], 'HGET', ARGV[i + 1])
   -- A group that is in any of the streams, or was, is not a new one.
   new = new and not (there or known[i])
 end

@@ -1,0 +1,8 @@
+-- replace(key, command, ...): runs a command. If another program has stored another type in the key, which makes the
+-- bus's own record useless, deletes it first.
+local function replace(key, command, ...)
+  local reply = redis.pcall(command, key, ...)
+  if type(reply) ~= 'table' or not reply['err'] then return reply end
+  if string.find(tostring(reply['err']), 'WRONGTYPE', 1, true) then redis.call('DEL', key) end
+  return redis.call(command, key, ...)
+end

@@ -1,0 +1,120 @@
+"""Another program's values in the place of the bus's own records jam neither workers nor orders."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import agentbus
+from agentbus.admin.pause import orders
+from agentbus.core.errors import BackendUnavailable, ConfigError
+from agentbus.store.operation import attempt
+from agentbus.store.scope import Scope
+from agentbus.store.steps import Command, ServerReply
+from agentbus.workers.registry import workers
+from tests.servers import ask
+from tests.test_pausing_workers import intervals, running
+from tests.tiers import nightly
+
+# The fixtures are used by their names.
+__all__ = ["intervals", "running"]
+
+RECORDS = [
+    *("beat", "paused", "agents", "topics", "heard", "agents:sessions", "agents:waiting"),
+    *("queues", "metrics", "stats:mail:default", "quarantined", "triggers", "tidied:results"),
+    *("after", "after:mail", "after:mail:of", "positions:mail", "readers:mail"),
+]
+VALUES = {
+    "string": ("SET", "x"),
+    "list": ("RPUSH", "x"),
+    "zset": ("ZADD", "inf", "x"),
+    "hash": ("HSET", "x", "x"),
+}
+HASHES = {"paused", "heard", "quarantined", "after", "positions:mail", "readers:mail"}
+
+
+@pytest.mark.parametrize(
+    ("record", "value"),
+    [
+        (record, value) if value == "string" else nightly(record, value)
+        for record in RECORDS
+        for value in VALUES
+        if value != "hash" or record not in HASHES
+    ],
+)
+def test_a_foreign_value_jams_no_order_no_check_and_no_worker(bus, record, value):
+    queue, done = bus.queue("mail"), []
+    queue.publish(1)
+
+    def spoil() -> None:
+        command, *words = VALUES[value]
+        ask(bus, "DEL", f"{bus.project}:{record}")
+        ask(bus, command, f"{bus.project}:{record}", *words)
+
+    spoil()
+    bus.health()
+    assert (bus.halt(wait=0).kind, bus.resume()) == ("project", True)
+    spoil()
+    bus.pause(queue="mail", wait=0)
+    assert bus.resume(queue="mail")
+    spoil()
+    assert bus.paused() == []
+    bus.workers()
+    bus.subscribe("mail", lambda task: done.append(task.payload), drain=True).run()
+
+    assert done == [1]
+
+
+@pytest.mark.parametrize("record", ["beat", "paused", "queues", "quarantined", "ch:main"])
+def test_health_names_a_foreign_value(bus, record):
+    ask(bus, "SET", f"{bus.project}:{record}", "x")
+
+    (found,) = [one for one in bus.health().findings if one.check == "foreign_key"]
+
+    assert (found.subject, found.severity) == (f"{bus.project}:{record}", "critical")
+
+
+def test_a_halt_reaches_the_workers_whose_registry_was_overwritten(
+    bus: agentbus.Bus, running: Callable[..., Any]
+) -> None:
+    worker = running().name
+    ask(bus, "SET", f"{bus.project}:beat", "x")
+
+    assert bus.halt(wait=20).confirmed == (worker,)
+
+
+def test_a_worker_registers_again_after_its_record_was_overwritten(
+    bus: agentbus.Bus, running: Callable[..., Any]
+) -> None:
+    worker = running().name
+    ask(bus, "SET", f"{bus.project}:beat:{worker.replace(':', '%3A')}", "x")
+
+    assert bus.halt(wait=20).confirmed == (worker,)
+
+
+@pytest.mark.parametrize("reply", [7, b"x", [b"a"], [[b"a"]], [None, None]])
+def test_a_reply_of_another_shape_is_an_error_in_a_sentence(reply):
+    asking = attempt(orders(Scope("p", "ada")), where="it", deadline=1)
+    assert isinstance(next(asking), Command)
+
+    with pytest.raises(BackendUnavailable, match="^the answer of it to 'HGETALL' cannot be read"):
+        asking.send(reply)
+
+
+def test_an_error_reply_of_a_batch_is_an_error_in_a_sentence():
+    asking = attempt(workers(Scope("p", "ada")), where="it", deadline=1)
+    next(asking)
+
+    with pytest.raises(ConfigError, match="^it refused 'batch': NOPERM"):
+        asking.send([[b"1", b"2"], ServerReply("NOPERM no permissions")])
+
+
+def test_an_error_of_what_the_caller_passed_in_stays_as_it_is(bus):
+    def payloads() -> Iterator[int]:
+        yield 1
+        raise LookupError("mine")
+
+    with pytest.raises(LookupError, match=r"^'?mine"):
+        bus.queue("mail").publish_many(payloads())
