@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import selectors
 import signal
@@ -113,7 +114,9 @@ class Program:
                 start_new_session=True,
             )
         except OSError as error:
-            raise ProgramFailed(f"{self._command[0]!r} could not be started: {error}") from None
+            # Too long arguments or variables: another program wrote a task with such an envelope.
+            kind = ProgramRefused if error.errno == errno.E2BIG else ProgramFailed
+            raise kind(f"{self._command[0]!r} could not be started: {error}") from None
         data = orjson.dumps(delivery.payload) + b"\n"
         with _ProgramRun(process, data, self._limit, self.pass_on, self._guard.release) as run:
             ended = self._watch(run, delivery)

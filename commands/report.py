@@ -48,6 +48,8 @@ VERB = Verb(
 )
 # Rows of a table on a terminal: of one report, and of each when all are shown.
 _TOP, _TOP_OF_ALL = 20, 8
+# What begins a formula in a spreadsheet.
+_FORMULAS = ("=", "+", "-", "@", "\t", "\r")
 # Characters of a text, such as an error; names are shorter.
 _WIDEST = 256
 
@@ -153,6 +155,11 @@ def _value(value: Any) -> Any:
     return value
 
 
+def _cell(value: Any) -> Any:
+    """Return a value for CSV: a spreadsheet must not take a text for a formula."""
+    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULAS) else value
+
+
 def _csv(out: Out, found: Outcome) -> None:
     import csv
     import io
@@ -161,7 +168,7 @@ def _csv(out: Out, found: Outcome) -> None:
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(table.columns)
-        writer.writerows([_value(row[name]) for name in table.columns] for row in table.rows)
+        writer.writerows([_cell(_value(row[name])) for name in table.columns] for row in table.rows)
         out.exactly(text.getvalue().encode())
 
 

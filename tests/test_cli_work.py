@@ -11,7 +11,7 @@ import subprocess
 import pytest
 
 import agentbus
-from tests.servers import Shell, closed
+from tests.servers import Shell, ask, closed
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 HANDLERS = """
@@ -239,6 +239,17 @@ def test_a_worker_that_is_killed_loses_nothing(shell, fifo):
     assert {run["outcome"] for run in before + after} == {"done"}
     assert [shell.ok("result", task_id) for task_id in ids] == ["done\n"] * 5
     assert shell.ok("dlq", "list", "mail") == ""
+
+
+def test_a_task_whose_envelope_no_program_can_get_is_buried_at_once(shell, queue):
+    """Another program wrote it; `publish` refuses it."""
+    meta = json.dumps({"headers": {"x": "y" * 200_000}})
+    ask(queue._bus, "XADD", f"{queue._bus.project}:q:mail", "*", "payload", "1", "meta", meta)
+
+    (run,) = work(shell, "true")
+
+    assert (run["outcome"], run["attempt"]) == ("buried", 1)
+    assert "Argument list too long" in run["error"]
 
 
 @pytest.mark.parametrize("concurrency", ["1", "2"])

@@ -99,7 +99,7 @@ def test_a_reply_of_another_shape_is_an_error_in_a_sentence(reply):
     asking = attempt(orders(Scope("p", "ada")), where="it", deadline=1)
     assert isinstance(next(asking), Command)
 
-    with pytest.raises(BackendUnavailable, match="^the answer of it to 'HGETALL' cannot be read"):
+    with pytest.raises(BackendUnavailable, match=r"^the answer of it to 'HGETALL' cannot be read"):
         asking.send(reply)
 
 
@@ -107,7 +107,7 @@ def test_an_error_reply_of_a_batch_is_an_error_in_a_sentence():
     asking = attempt(workers(Scope("p", "ada")), where="it", deadline=1)
     next(asking)
 
-    with pytest.raises(ConfigError, match="^it refused 'batch': NOPERM"):
+    with pytest.raises(ConfigError, match=r"^it refused 'batch': NOPERM"):
         asking.send([[b"1", b"2"], ServerReply("NOPERM no permissions")])
 
 

@@ -8,6 +8,7 @@ import pathlib
 import re
 import signal
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from typing import Any
@@ -407,6 +408,15 @@ def test_an_answer_is_compressed_for_those_who_ask(exporter: Any) -> None:
     request = urllib.request.Request(url, headers={"Accept-Encoding": "gzip"})
     with urllib.request.urlopen(request) as answer:
         assert read(gzip.decompress(answer.read()).decode())
+
+
+def test_neither_another_host_nor_another_path_is_served(exporter: Any) -> None:
+    _, url = exporter
+    for where, host, code in ((url, "evil.example", 403), (url + "x", "localhost", 404)):
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            get(where, Host=host)
+        refused.value.close()
+        assert refused.value.code == code
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

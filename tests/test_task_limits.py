@@ -360,3 +360,23 @@ def test_many_tasks_with_limits_are_run_once_each(bus: agentbus.Bus, connect: Co
 
     assert sorted(seen) == list(range(300))
     assert bus.queue("mail").dead_letters() == []
+
+
+@pytest.mark.parametrize("field", ["correlation_id", "causation_id", "source", "tenant"])
+@pytest.mark.parametrize("character", ["x", "é"])
+def test_a_text_of_the_envelope_is_at_most_8_kib(bus, field, character):
+    """Programs get it in their environment, which the system limits."""
+    most = 8192 // len(character.encode())
+    queue = bus.queue("mail")
+    queue.publish(1, **{field: character * most})
+    with pytest.raises(InvalidPayload, match=f"the {field} has .* bytes; the limit is 8192"):
+        queue.publish(1, **{field: character * (most + 1)})
+    with pytest.raises(InvalidPayload):
+        queue.publish_many([1], **{field: character * (most + 1)})
+
+
+def test_all_headers_are_together_at_most_8_kib(bus):
+    queue = bus.queue("mail")
+    queue.publish(1, headers={"a": "x" * 8180, "b": "y" * 10})
+    with pytest.raises(InvalidPayload, match="the headers have 8193 bytes"):
+        queue.publish(1, headers={"a": "x" * 8181, "b": "y" * 10})

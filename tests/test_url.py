@@ -112,13 +112,16 @@ def test_urls_that_name_no_backend(url):
 secret = st.text(st.sampled_from("ßØλЖ中字"), min_size=3, max_size=20)
 
 
-@pytest.mark.parametrize("place", ["credentials", "user", "option", "option-upper", "pass"])
+@pytest.mark.parametrize(
+    "place", ["credentials", "user", "token", "option", "option-upper", "pass"]
+)
 @given(password=secret, escaped=st.booleans(), host=st.sampled_from(["h", "h:1", "[::1]:2"]))
 def test_a_masked_url_shows_no_password(place, password, escaped, host):
     shown = quote(password, safe="") if escaped else password
     url = {
         "credentials": f"redis://:{shown}@{host}/0",
         "user": f"redis://u:{shown}@{host}/0",
+        "token": f"redis://{shown}@{host}/0",
         "option": f"redis+sentinel://{host}/m?sentinel_password={shown}",
         "option-upper": f"redis://{host}/0?Password={shown}",
         "pass": f"redis://{host}/0?pass={shown}",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import http.server
 import ipaddress
 import json
@@ -437,6 +439,7 @@ PRIVATE = [
     *("::ffff:169.254.169.254", "64:ff9b::10.0.0.1", "64:ff9b:1::8.8.8.8", "100::1", "2001::1"),
     *("2001:db8::1", "2002:7f00:1::", "2002:a00:1::1", "fc00::1", "fd12:3456::1", "fe80::1"),
     *("fe80::1%eth0", "fec0::1", "ff02::1", "ff0e::1", "5f00::1", "4000::1"),
+    *("3fff::1", "3fff:fff:ffff::1"),
 ]
 PUBLIC = [
     *("1.1.1.1", "8.8.8.8", "93.184.216.34", "172.32.0.1", "::ffff:8.8.8.8", "64:ff9b::8.8.8.8"),
@@ -613,6 +616,16 @@ def test_what_was_signed_is_verified_and_what_was_changed_is_not(body: bytes, no
     assert not webhooks.verify(SECRET, signed, body, now=now + 301)
     assert not webhooks.verify(SECRET, signed, body, now=now - 301)
     assert webhooks.verify(SECRET, signed, body, 400, now=now + 301)
+
+
+def test_an_empty_secret_is_refused() -> None:
+    """Anybody could sign with it."""
+    stamp = str(int(time.time()))
+    forged = hmac.new(b"", f"{stamp}.".encode() + b"{}", hashlib.sha256).hexdigest()
+    with pytest.raises(ConfigError, match="empty"):
+        webhooks.verify("", {webhooks.SIGNATURE: f"t={stamp},v1={forged}"}, b"{}")
+    with pytest.raises(ConfigError, match="empty"):
+        webhooks.sign("", b"{}")
 
 
 def test_a_new_time_needs_a_new_signature() -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from agentbus.admin import pause, stats
 from agentbus.admin.health import events
 from agentbus.admin.prometheus_metrics import FAMILIES
+from agentbus.admin.scrape import PATH, ScrapeServer
 from agentbus.admin.stream_totals import StreamTotals
 from agentbus.core.errors import AgentBusError, ConfigError
 from agentbus.core.loggers import emit
@@ -24,7 +25,7 @@ from agentbus.workers import registry
 from agentbus.workers.metrics import BOUNDS, Histogram
 
 try:
-    from prometheus_client import CollectorRegistry, start_http_server
+    from prometheus_client import CollectorRegistry, make_wsgi_app
     from prometheus_client.core import (
         CounterMetricFamily,
         GaugeMetricFamily,
@@ -279,14 +280,16 @@ class Exporter:
         registry = CollectorRegistry()
         registry.register(Collector(bus))
         try:
-            self._server, self._thread = start_http_server(port, host, registry)
+            self._server = ScrapeServer(make_wsgi_app(registry), port, host)
         except (OSError, OverflowError) as error:
             raise ConfigError(
                 f"cannot listen on port {port} of {host!r}: {error}",
                 hint="choose another port (0: any free one), or an address of this machine",
             ) from error
         shown = f"[{host}]" if ":" in host else host
-        self.url = f"http://{shown}:{self._server.server_port}/metrics"
+        self.url = f"http://{shown}:{self._server.server_port}{PATH}"
+        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+        self._thread.start()
 
     def __enter__(self) -> Exporter:
         return self

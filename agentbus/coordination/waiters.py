@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 # Seconds between two renewals of a record, and ms after which it expires without them.
 _RENEWED = 10.0
 _KEPT_MS = 30_000
+# The waits that are listed at most.
+_MOST = 10_000
 
 
 class Waiter(Record):
@@ -58,7 +60,9 @@ class Waiting:
 
 def waiters(scope: Scope) -> Op[list[Waiter]]:
     """Return who waits for which flag, by flag and time."""
-    time, records = yield Batch([("TIME",), ("ZRANGE", scope.keys.waiting, 0, -1, "WITHSCORES")])
+    time, records = yield Batch(
+        [("TIME",), ("ZREVRANGE", scope.keys.waiting, 0, _MOST - 1, "WITHSCORES")]
+    )
     if not isinstance(records, list):
         return []
     now = int(time[0]) * 1000

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 MOST_ATTEMPTS = 1000
 # How far ahead a task may be due, or expire, in seconds.
 LONGEST = 400 * 86_400.0
+# The maximum size of all headers of a task, and of each other text, in bytes: programs get them in their
+# environment, where the system limits each variable.
+MOST_TEXT = 8 * 1024
 
 
 class Task(Record):
@@ -68,6 +71,8 @@ def check(task: Task) -> None:
         value = getattr(task, what)
         if value is not None and not isinstance(value, str):
             raise InvalidPayload(f"the {what} is a {type(value).__name__}", hint="give it as text")
+        if value is not None:
+            _check_size(f"the {what}", value)
     if task.traceparent is not None and not context.is_traceparent(task.traceparent):
         raise InvalidPayload(
             f"{task.traceparent!a} is not a traceparent",
@@ -88,6 +93,8 @@ def check(task: Task) -> None:
         isinstance(part, str) for pair in dict(headers).items() for part in pair
     ):
         raise InvalidPayload("a header is not text", hint="give text for its name and its value")
+    if headers is not None:
+        _check_size("the headers", *(part for pair in dict(headers).items() for part in pair))
     attempts, expires = task.attempts, task.expires
     if attempts is not None and not (type(attempts) is int and 0 < attempts <= MOST_ATTEMPTS):
         raise UsageError(
@@ -96,6 +103,18 @@ def check(task: Task) -> None:
     if expires is not None and not (type(expires) in (int, float) and 0 < expires <= LONGEST):
         raise UsageError(
             f"the time to expire is {expires!r}", hint="give seconds, above 0 and at most 400 days"
+        )
+
+
+def _check_size(what: str, *texts: str) -> None:
+    # Most are short: without a check of each character.
+    if sum(map(len, texts)) * 4 <= MOST_TEXT:
+        return
+    size = sum(len(text.encode("utf-8", "replace")) for text in texts)
+    if size > MOST_TEXT:
+        raise InvalidPayload(
+            f"{what} {'have' if what.endswith('s') else 'has'} {size} bytes; the limit is {MOST_TEXT}",
+            hint="put it into the payload",
         )
 
 

@@ -19,10 +19,13 @@ class Url(Record):
     options: tuple[tuple[str, str], ...]
 
     def masked(self) -> str:
-        """Return the URL for display, with every password as `***`."""
+        """Return the URL for display, with `***` for each password, or for a user without one."""
         who = self.username or ""
         if self.password is not None:
             who += ":***"
+        elif who:
+            # It may be a token.
+            who = "***"
         hosts = ",".join(
             (f"[{host}]" if ":" in host else host) + (f":{port}" if port is not None else "")
             for host, port in self.hosts

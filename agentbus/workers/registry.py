@@ -35,6 +35,8 @@ ALIVE = INTERVALS.alive
 # Seconds for which a dead worker stays on the list.
 KEPT = 3600
 _AT_ONCE = 500
+# The workers that are listed at most: those that were seen last.
+MOST = 10_000
 
 
 class WorkerOrders(Record):
@@ -175,7 +177,7 @@ def parsed(stored: bytes) -> dict[str, str]:
 
 
 def workers(scope: Scope, *, counted: bool = True, sure: bool = False) -> Op[list[Registered]]:
-    """Return the registered workers by queue and agent, including dead ones.
+    """Return the registered workers by queue and agent, including dead ones, at most 10,000.
 
     Unless `counted`, their pending tasks are not requested. If another program has overwritten the
     registry, it is empty until their next heartbeats, for which this waits if it must be `sure`.
@@ -223,7 +225,8 @@ def _listed(
 ) -> Op[tuple[float, dict[str, float], dict[str, dict[str, str]]]]:
     """Return the server's time, and the last heartbeat and the record of each worker."""
     keys = scope.keys
-    time, seen = yield Batch([("TIME",), ("ZRANGE", keys.beats, 0, -1, "WITHSCORES")])
+    listing = ("ZREVRANGE", keys.beats, 0, MOST - 1, "WITHSCORES")
+    time, seen = yield Batch([("TIME",), listing])
     if isinstance(seen, ServerReply) and seen.code != "WRONGTYPE":
         raise seen
     foreign = isinstance(seen, ServerReply)

@@ -48,6 +48,8 @@ _PAUSES = Backoff(first=2.0, longest=900.0)
 # Global unicast, and the NAT64 prefix, whose addresses contain an IPv4 address.
 _GLOBAL_6 = ipaddress.IPv6Network("2000::/3")
 _TRANSLATED = ipaddress.IPv6Network("64:ff9b::/96")
+# For documentation (RFC 9637); Python does not know it yet.
+_DOCUMENTATION_6 = ipaddress.IPv6Network("3fff::/20")
 # Reserved for protocols; not every Python version treats all of them as special.
 _SPECIAL_4 = (ipaddress.IPv4Network("192.0.0.0/24"), ipaddress.IPv4Network("192.88.99.0/24"))
 
@@ -67,8 +69,10 @@ def verify(
 ) -> bool:
     """Return whether a request was signed with this secret, at most `tolerance` seconds ago.
 
-    `headers` may come from any framework, in any letter case; `body` is the raw request body.
+    `headers` may come from any framework, in any letter case; `body` is the raw request body. Raises
+    `ConfigError` if the secret is empty, with which anybody could sign.
     """
+    _check_secret(secret)
     signature = next(
         (str(value) for name, value in headers.items() if name.lower() == SIGNATURE.lower()), ""
     )
@@ -84,9 +88,18 @@ def verify(
 
 
 def sign(secret: str, body: bytes, *, now: float | None = None) -> str:
-    """Return the signature of a body: the value of the header `AgentBus-Signature`."""
+    """Return the signature of a body: the value of the header `AgentBus-Signature`.
+
+    Raises `ConfigError` if the secret is empty.
+    """
+    _check_secret(secret)
     stamp = str(int(time.time() if now is None else now))
     return f"t={stamp},v1={_digest(secret, stamp, body)}"
+
+
+def _check_secret(secret: str) -> None:
+    if not secret:
+        raise ConfigError("the secret of webhooks is empty", hint="set AGENTBUS_WEBHOOK_SECRET")
 
 
 def _digest(secret: str, stamp: str, body: bytes) -> str:
@@ -146,7 +159,7 @@ def handler(settings: Settings) -> Callable[[Delivery], None]:
     secret, allowed = settings.webhook_secret, frozenset(settings.webhook_allow)
     if not settings.webhooks:
         raise ConfigError("webhooks are off", hint="set AGENTBUS_WEBHOOKS=1")
-    if secret is None:
+    if not secret:
         raise ConfigError(
             "there is no secret to sign webhooks with", hint="set AGENTBUS_WEBHOOK_SECRET"
         )
@@ -256,7 +269,9 @@ def is_global(address: str) -> bool:
         if inner is None and found in _TRANSLATED:
             inner = ipaddress.IPv4Address(int(found) & 0xFFFFFFFF)
         if inner is None:
-            return found in _GLOBAL_6 and found.is_global and found.teredo is None
+            if found in _DOCUMENTATION_6 or found.teredo is not None:
+                return False
+            return found in _GLOBAL_6 and found.is_global
         found = inner
     if found.is_multicast or found.is_reserved or any(found in net for net in _SPECIAL_4):
         return False

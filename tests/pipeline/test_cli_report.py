@@ -89,6 +89,19 @@ def test_csv_is_one_table_that_a_reader_reads(ask, archive):
     ]
 
 
+@pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1"])
+def test_no_text_in_csv_is_a_formula(text):
+    """Agents' names and topics are anybody's; a spreadsheet would compute them."""
+    assert report._cell(text) == f"'{text}"
+    assert [report._cell(value) for value in ("a=1", "", -1, 1.5, None)] == [
+        "a=1",
+        "",
+        -1,
+        1.5,
+        None,
+    ]
+
+
 def test_csv_of_several_tables_asks_which_one(ask, archive):
     code, out, err = ask("activity", archive, "--csv")
 
