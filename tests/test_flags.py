@@ -8,6 +8,7 @@ import pytest
 
 from agentbus import FlagHeld, InvalidName, NotHolder, TimedOut, UsageError
 from tests.pausing import Blocked, awaiting
+from tests.servers import ask
 
 
 @pytest.fixture
@@ -212,6 +213,65 @@ def test_a_token_whose_hold_is_over_takes_nothing(bus, bob):
     bob.announce("deploy")
     with pytest.raises(NotHolder, match="is over; held by bob"):
         bus.announce("deploy", token=held.token)
+
+
+def test_a_token_is_at_least_the_servers_clock(bus):
+    """So it grows over a server that has lost its data, or gone back."""
+    seconds, micros = map(int, ask(bus, "TIME"))
+    before = seconds * 1000 + micros // 1000
+
+    first = bus.announce("deploy")
+    ask(bus, "DEL", f"{bus.project}:flag:deploy", f"{bus.project}:fence:deploy")
+
+    assert before <= first.token <= bus.announce("deploy").token
+    assert before <= bus.satisfy("ready").token
+
+
+def test_a_hold_that_another_program_announced_gets_a_token_when_it_is_renewed(bus):
+    ask(bus, "SET", f"{bus.project}:flag:deploy", "ada @ 2025-11-20T07:00:00Z")
+
+    hold = bus.announce("deploy")
+
+    assert hold.renewed
+    assert hold.token > 10**12
+    assert bus.satisfy("deploy", token=hold.token).token == hold.token
+
+
+@pytest.mark.parametrize("last", [2**53 - 1, 2**53, 2**53 + 1, 2**63 - 2])
+def test_a_token_is_exact_up_to_64_bits(bus, last):
+    ask(bus, "SET", f"{bus.project}:fence:deploy", last)
+
+    assert bus.announce("deploy").token == last + 1
+    assert bus.satisfy("deploy", token=last + 1).token == last + 1
+
+
+@pytest.mark.parametrize("value", ["x", "-5", "007", "1.5", "", "9" * 30])
+def test_another_programs_value_in_the_place_of_a_token_is_replaced(bus, value):
+    ask(bus, "SET", f"{bus.project}:fence:deploy", value)
+
+    assert 10**12 < bus.announce("deploy").token < 10**13
+
+
+def test_a_token_is_kept_for_as_long_as_its_hold_and_a_day(bus):
+    day, key = 86_400_000, f"{bus.project}:fence:deploy"
+
+    def left() -> int:
+        return int(ask(bus, "PTTL", key))
+
+    hold = bus.announce("deploy", ttl=1000)
+    assert day < left() <= day + 1_000_000
+    bus.announce("deploy", ttl=5000)
+    assert day + 4_000_000 < left() <= day + 5_000_000
+    hold.renew(9000)
+    assert day + 8_000_000 < left() <= day + 9_000_000
+    bus.release("deploy")
+    assert 0 < left() <= day
+    bus.announce("deploy")
+    assert left() == -1
+    bus.fail("deploy")
+    assert 0 < left() <= day
+    bus.satisfy("deploy")
+    assert 0 < left() <= day
 
 
 @pytest.mark.parametrize("token", ["7", -1, 1.5])

@@ -24,8 +24,8 @@ DEADLINE = 10.0
 class ScrapeServer(ThreadingMixIn, WSGIServer):
     """Serves a WSGI application at `/metrics`, each connection in a thread.
 
-    On a loopback address, the host in a request must be a loopback address, `localhost` or `host`: with a name
-    that leads here, a web page of anybody could read the metrics in this machine's browser.
+    On a loopback address, the host in a request must be a loopback address, `localhost` or `host`: with a
+    name that leads here, a web page of anybody could read the metrics in this machine's browser.
     """
 
     daemon_threads = True

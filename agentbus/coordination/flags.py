@@ -27,7 +27,7 @@ _PAGE = 1_000
 
 
 class Hold(Record, OnBus[BusT_co]):
-    """An agent's hold of a flag; `token` is a fencing token that only grows.
+    """An agent's hold of a flag; `token` is a fencing token that only grows, of up to 64 bits.
 
     `ttl` is in seconds, None for a hold that does not expire. `renewed` is true if this agent already held
     the flag. In annotations, `Hold` comes from a `Bus` and `Hold[AsyncBus]` from an `AsyncBus`.

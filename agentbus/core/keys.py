@@ -95,7 +95,7 @@ class Keys:
         return f"{self.project}:failed:{flag}"
 
     def fence(self, flag: str) -> str:
-        """`<P>:fence:<name>`, string: counter from which each hold takes its fencing token."""
+        """`<P>:fence:<name>`, string: the last fencing token: at least the server's clock in ms."""
         return f"{self.project}:fence:{flag}"
 
     # -- queues --

@@ -136,8 +136,8 @@ def unreadable(error: Exception, step: Step | None, where: str) -> AgentBusError
         return None
     return BackendUnavailable(
         f"the answer of {where} to '{step.label}' cannot be read ({type(error).__name__}: {error})",
-        hint="another program may have written the project's keys: see bus.doctor() and bus.health()",
-        shell_hint="another program may have written the project's keys: see 'agentbus doctor' and 'health'",
+        hint="another program may have written the keys: see bus.doctor() and bus.health()",
+        shell_hint="another program may have written the keys: see 'agentbus doctor' and 'health'",
     )
 
 

@@ -61,9 +61,8 @@ def attempt(
             return monotonic() + patience() - since
         return max(deadline, began + patience - since)
 
-    step = None
     try:
-        step = next(op)
+        step = next(op := _readable(op, where))
         step.meanwhile = step.meanwhile or meanwhile
         while True:
             started, elapsed = monotonic() - elapsed, 0.0
@@ -109,6 +108,25 @@ def attempt(
                     answered = answered or not isinstance(step, Emit)
                     step = op.send(reply)
                     break
+    except StopIteration as result:
+        value: T = result.value
+        return value
+    finally:
+        op.close()
+
+
+def _readable(op: Op[T], where: str) -> Op[T]:
+    """Run an operation; a reply that it cannot read is an error in a sentence."""
+    step = None
+    try:
+        step = next(op)
+        while True:
+            try:
+                reply = yield step
+            except BaseException as failure:  # noqa: BLE001 (passed on to the operation)
+                step = op.throw(failure)
+            else:
+                step = op.send(reply)
     except StopIteration as result:
         value: T = result.value
         return value

@@ -6,6 +6,8 @@
 -- Returns: {'taken' | 'renewed' | 'held', value, fencing token, remaining TTL in ms (-1: none), channel's last id},
 --          or {'over', value or '', '0', '-1', ''} if the hold with that fencing token has ended
 --@include once
+--@include ids
+--@include fence
 --@include say
 --@include stream
 --@include hold
@@ -20,6 +22,11 @@ local by_token = string.find(ARGV[8], '^%d+$')
 local renews = value and ARGV[8] == 'own' and holder(value) == ARGV[1]
 if by_token then renews = value and redis.call('GET', KEYS[4]) == ARGV[8] end
 if renews then
+  if not redis.call('GET', KEYS[4]) then
+    -- Another program announced it, or deleted the token.
+    local left = redis.call('PTTL', KEYS[1])
+    fence(KEYS[4], left < 0 and '' or string.format('%d', left))
+  end
   if ARGV[2] ~= '' then
     -- A notice only when the TTL is new: awaiters must not take the expiry for another program's change.
     if redis.call('PTTL', KEYS[1]) == -1 then
@@ -27,18 +34,19 @@ if renews then
         'event', 'renewed', 'flag', ARGV[6])
     end
     redis.call('PEXPIRE', KEYS[1], ARGV[2])
+    redis.call('PEXPIRE', KEYS[4], kept(ARGV[2]))
   end
   return outcome('renewed')
 end
 if by_token then return { 'over', value or '', '0', '-1', '' } end
 if value and ARGV[3] ~= '1' then return outcome('held') end
-local fence = tostring(redis.call('INCR', KEYS[4]))
+local token = fence(KEYS[4], ARGV[2])
 if value then
   say(KEYS[5], KEYS[6], KEYS[7], ARGV[4], ARGV[1], ARGV[7], 'coordination',
-    'event', 'announced', 'flag', ARGV[6], 'token', fence, 'forced_from', holder(value))
+    'event', 'announced', 'flag', ARGV[6], 'token', token, 'forced_from', holder(value))
 else
   say(KEYS[5], KEYS[6], KEYS[7], ARGV[4], ARGV[1], ARGV[7], 'coordination',
-    'event', 'announced', 'flag', ARGV[6], 'token', fence)
+    'event', 'announced', 'flag', ARGV[6], 'token', token)
 end
 local mine = ARGV[1] .. ' @ ' .. now()
 if ARGV[2] == '' then

@@ -5,6 +5,8 @@
 -- Returns: {'renewed'} or {'lost', value of the flag now or ''}
 --@include say
 --@include hold
+--@include ids
+--@include fence
 local value = redis.call('GET', KEYS[1])
 if value and holder(value) == ARGV[1] and redis.call('GET', KEYS[2]) == ARGV[2] then
   if redis.call('PTTL', KEYS[1]) == -1 then
@@ -12,6 +14,7 @@ if value and holder(value) == ARGV[1] and redis.call('GET', KEYS[2]) == ARGV[2] 
       'event', 'renewed', 'flag', ARGV[5])
   end
   redis.call('PEXPIRE', KEYS[1], ARGV[3])
+  redis.call('PEXPIRE', KEYS[2], kept(ARGV[3]))
   return { 'renewed' }
 end
 return { 'lost', value or '' }

@@ -9,37 +9,40 @@
 --@include once
 --@include say
 --@include hold
+--@include ids
+--@include fence
 local before = already(KEYS[8], ARGV[8])
 if before then return before end
 local value = redis.call('GET', KEYS[1])
-local fence = redis.call('GET', KEYS[4]) or '0'
+local token = redis.call('GET', KEYS[4]) or '0'
 -- An unnamed session ends the holds of its peers, whose sessions may be over.
 local function ends(held_by)
   return held_by == ARGV[1] or (ARGV[11] ~= '' and string.sub(held_by, 1, #ARGV[11]) == ARGV[11]
     and string.find(string.sub(held_by, #ARGV[11] + 1), '^%d+$'))
 end
 if value and ARGV[3] ~= '1' and not ends(holder(value)) then
-  return { 'held', value, fence, tostring(redis.call('PTTL', KEYS[1])) }
+  return { 'held', value, token, tostring(redis.call('PTTL', KEYS[1])) }
 end
-if ARGV[4] ~= '' and (not value or fence ~= ARGV[4]) then return { 'absent' } end
+if ARGV[4] ~= '' and (not value or token ~= ARGV[4]) then return { 'absent' } end
 if not value then
   if ARGV[2] == 'released' then return { 'absent' } end
-  fence = tostring(redis.call('INCR', KEYS[4]))
+  token = fence(KEYS[4], '0')
 end
 local id
 if ARGV[5] == '' then
   id = say(KEYS[5], KEYS[6], KEYS[7], ARGV[7], ARGV[1], ARGV[10], 'coordination',
-    'event', ARGV[2], 'flag', ARGV[9], 'token', fence)
+    'event', ARGV[2], 'flag', ARGV[9], 'token', token)
 else
   id = say(KEYS[5], KEYS[6], KEYS[7], ARGV[7], ARGV[1], ARGV[10], 'coordination',
-    'event', ARGV[2], 'flag', ARGV[9], 'token', fence, 'note', ARGV[5])
+    'event', ARGV[2], 'flag', ARGV[9], 'token', token, 'note', ARGV[5])
 end
 redis.call('DEL', KEYS[1])
+redis.call('PEXPIRE', KEYS[4], kept('0'))
 local mine = ARGV[1] .. ' @ ' .. now()
 if ARGV[2] ~= 'released' then
   local outcome, other = KEYS[2], KEYS[3]
   if ARGV[2] == 'failed' then outcome, other = KEYS[3], KEYS[2] end
-  redis.call('SET', outcome, mine .. '\n' .. id .. '\n' .. fence .. '\n' .. ARGV[5], 'EX', ARGV[6])
+  redis.call('SET', outcome, mine .. '\n' .. id .. '\n' .. token .. '\n' .. ARGV[5], 'EX', ARGV[6])
   redis.call('DEL', other)
 end
-return keep(KEYS[8], ARGV[8], { 'ended', mine, fence, id })
+return keep(KEYS[8], ARGV[8], { 'ended', mine, token, id })

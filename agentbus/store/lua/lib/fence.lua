@@ -1,0 +1,23 @@
+-- fence(key, ttl): the next fencing token of a flag, and stores it. It is above the last one, and at least the server's
+-- clock in ms, so that tokens also grow over a server that has lost its data. `ttl` is that of the hold in ms, '' for none.
+-- kept(ttl): for how many ms the token is kept: always longer than the hold, so that a clock which is set back by less
+-- than a day does not repeat it.
+local function kept(ttl)
+  return string.format('%d', tonumber(ttl) + 86400000)
+end
+local function fence(key, ttl)
+  local time = redis.call('TIME')
+  local token = string.format('%d', tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000))
+  local last = redis.call('GET', key)
+  -- By digits, since Lua's numbers hold 53 bits of 64. What another program stored may be anything.
+  if last and string.find(last, '^[1-9]%d*$') and #last < 20 and not longer(token, last) then
+    redis.call('INCR', key)
+    token = redis.call('GET', key)
+  end
+  if ttl == '' then
+    redis.call('SET', key, token)
+  else
+    redis.call('SET', key, token, 'PX', kept(ttl))
+  end
+  return token
+end
