@@ -8,7 +8,7 @@ import socket
 import threading
 import time
 from socketserver import ThreadingMixIn
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, cast
 from wsgiref.simple_server import ServerHandler, WSGIRequestHandler, WSGIServer
 
 if TYPE_CHECKING:
@@ -106,10 +106,16 @@ class _Handler(WSGIRequestHandler):
                 self.send_error(404, f"The metrics are at {PATH}")
             else:
                 answering = _Answer(
-                    self.rfile, self.wfile, self.get_stderr(), self.get_environ(), multithread=True
+                    cast("IO[bytes]", self.rfile),
+                    cast("IO[bytes]", self.wfile),
+                    self.get_stderr(),
+                    self.get_environ(),
+                    multithread=True,
                 )
                 answering.request_handler = self  # type: ignore[attr-defined]
-                answering.run(self.server.get_app())
+                app = self.server.get_app()
+                assert app is not None
+                answering.run(app)
 
     def log_message(self, format: str, *args: Any) -> None:
         """Log nothing."""
