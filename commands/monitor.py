@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections import deque
 from typing import TYPE_CHECKING
 
@@ -19,7 +20,11 @@ if TYPE_CHECKING:
     from agentbus.coordination.message import Message
 
 _SHOWN = 20
+# More flags do not fit on a screen.
+_FLAGS = 200
 _LEAST = 0.1
+# To find flags and queues, all keys of the server are examined. Rest for so many times as long.
+_REST = 9.0
 
 
 def _interval(text: str) -> float:
@@ -67,8 +72,6 @@ def _plain(call: Call) -> None:
 
 
 def _live(call: Call) -> None:
-    import time
-
     from rich.console import Console
     from rich.live import Live
 
@@ -77,23 +80,60 @@ def _live(call: Call) -> None:
     timeout = call.args.timeout
     until = float("inf") if timeout is None else time.monotonic() + timeout
     console = Console(file=sys.stdout)
-    live = Live(_view(bus, messages), console=console, screen=True, auto_refresh=False)
+    rest = _Rest(bus, call.args.interval)
+    live = Live(_view(bus, messages, rest), console=console, screen=True, auto_refresh=False)
     try:
         # Inside the `try`: an interrupt during the first drawing must restore the terminal, too.
         live.start(refresh=True)
         while (left := until - time.monotonic()) > 0:
             tail = messages[-1].id if messages else "0-0"
-            wait = min(left, call.args.interval)
+            wait = min(left, rest.wait())
             for message in bus.overhear(since=tail, follow=True, timeout=wait):
                 messages.append(message)
                 break
-            live.update(_view(bus, messages), refresh=True)
+            live.update(_view(bus, messages, rest), refresh=True)
     finally:
         live.stop()
         sys.stdout.flush()
 
 
-def _view(bus: Bus, messages: deque[Message]) -> RenderableType:
+class _Rest:
+    """The lines of flags, notes and queues, which are not read again for a while if that takes long."""
+
+    def __init__(self, bus: Bus, interval: float) -> None:
+        self._bus = bus
+        self._interval = interval
+        self._next = 0.0
+        self._old = False
+        self._found: tuple[list[str], list[str], list[str]] = [], [], []
+
+    def read(self) -> tuple[list[str], list[str], list[str]]:
+        """Return the lines of flags, notes and queues."""
+        bus, began = self._bus, time.monotonic()
+        self._old = began < self._next
+        if self._old:
+            return self._found
+        flags = [
+            f"{word(f.flag)} {f.state}" + (f" by {word(f.agent_id)}" if f.agent_id else "")
+            for f in bus.flags(limit=_FLAGS)
+        ]
+        flags += [
+            f"{word(w.agent_id)} waits for {word(w.flag)} until {w.until} since {rfc3339(w.since)[11:19]}"
+            for w in bus.waiters()
+        ]
+        notes = [word(note.key) for note in bus.list_(latest=_SHOWN)]
+        self._found = flags, notes, [*map(word, bus.queues())]
+        ended = time.monotonic()
+        self._next = ended + _REST * (ended - began)
+        return self._found
+
+    def wait(self) -> float:
+        """Return how long to wait for a message before the next reading, in seconds."""
+        left = max(0.0, self._next - time.monotonic())
+        return min(self._interval, left) if self._old else max(self._interval, left)
+
+
+def _view(bus: Bus, messages: deque[Message], rest: _Rest) -> RenderableType:
     from rich.layout import Layout
     from rich.panel import Panel
     from rich.text import Text
@@ -107,21 +147,14 @@ def _view(bus: Bus, messages: deque[Message]) -> RenderableType:
         f"{rfc3339(m.timestamp)[11:19]} {_message.line(m.agent_id, m.topic, m.text, notice=m.event)}"
         for m in messages
     ]
-    flags = [
-        f"{word(f.flag)} {f.state}" + (f" by {word(f.agent_id)}" if f.agent_id else "")
-        for f in bus.flags()
-    ]
-    flags += [
-        f"{word(w.agent_id)} waits for {word(w.flag)} until {w.until} since {rfc3339(w.since)[11:19]}"
-        for w in bus.waiters()
-    ]
+    flags, notes, queues = rest.read()
     layout = Layout()
     layout.split_column(
         Layout(panel(f"{bus.project}: messages", spoken), ratio=3), Layout(name="low")
     )
     layout["low"].split_row(
         Layout(panel("flags", flags)),
-        Layout(panel("notes", [word(note.key) for note in bus.list_(latest=_SHOWN)])),
-        Layout(panel("queues", [*map(word, bus.queues())])),
+        Layout(panel("notes", notes)),
+        Layout(panel("queues", queues)),
     )
     return layout

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 # Seconds for which an agent without a worker is listed, as long as a dead worker is.
 RECENT = float(registry.KEPT)
-_AT_ONCE, _SCANNED = 500, 5000
+_AT_ONCE = 500
 # The states of workers; an agent has the first one that any of its workers has.
 _STATES = ("working", "paused", "stopping")
 
@@ -120,7 +120,7 @@ def _flags(scope: Scope) -> Op[Mapping[str, str] | None]:
     size = yield Command("DBSIZE")
     if int(size) > project.MANY_KEYS:
         return None
-    keys = yield from scan(scope, "flag", count=_SCANNED)
+    keys = yield from scan(scope, "flag")
     prefix = len(scope.keys.flag("").encode())
     # Another program may name its flags in any encoding.
     known = sorted(key.encode("utf-8", "surrogateescape") for key in keys)

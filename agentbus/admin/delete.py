@@ -12,8 +12,8 @@ from agentbus.core.record import Record
 from agentbus.core.stream import text
 from agentbus.queues.dependents import passed_on
 from agentbus.queues.ids import PRIORITIES, groups_of, missing
-from agentbus.store.scan import key_bytes, scan
-from agentbus.store.steps import Command, Script
+from agentbus.store.scan import key_bytes, members, scan
+from agentbus.store.steps import Script
 from agentbus.workers import registry
 
 if TYPE_CHECKING:
@@ -64,9 +64,9 @@ def delete(
     keys, once = scope.keys, scope.once()
     workers = yield from registry.workers(scope, counted=False)
     mine = [one.worker for one in workers if one.queue == queue]
-    known = yield Command("ZRANGE", keys.queues, 0, -1)
+    known = yield from members(keys.queues)
     shared = letters_of(queue) != queue or any(
-        letters_of(other) == queue for other in map(text, known) if other != queue
+        letters_of(other) == queue for other in known if other != queue
     )
     if group is None:
         boxes, others = yield from _all_of(scope, queue)

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 # On a server with more keys, commands for operators do not scan them.
 MANY_KEYS = 100_000
 _AT_ONCE = 500
+# Small keys are freed at once, while other clients wait.
+_UNLINKED = 100
 
 
 class Presence(Record):
@@ -79,8 +81,8 @@ def clear(scope: Scope, *, dry_run: bool = False) -> Op[dict[str, int]]:
             counts[kind] = counts.get(kind, 0) + 1
             mine.append(key)
     if not dry_run:
-        for at in range(0, len(mine), _AT_ONCE):
-            yield Command("UNLINK", *map(key_bytes, mine[at : at + _AT_ONCE]))
+        for at in range(0, len(mine), _UNLINKED):
+            yield Command("UNLINK", *map(key_bytes, mine[at : at + _UNLINKED]))
     return dict(sorted(counts.items()))
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from agentbus.store.steps import Op
 
 # A server with more keys is not searched to the end, so that the answer comes in a second or two.
-_MOST, _SCANNED = 1_000_000, 10_000
+_MOST, _SCANNED = 1_000_000, 1_000
 # Each project that this package has written to has one of these keys.
 _MARKS = (":agents", ":beat", ":ch:main", ":metrics", ":queues")
 _MARKS_IN_KEYS = tuple(mark.encode() for mark in _MARKS)

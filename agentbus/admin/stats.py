@@ -12,7 +12,8 @@ from agentbus.core.record import Record
 from agentbus.core.stream import id_time, is_number, text
 from agentbus.queues.ids import PRIORITIES, missing
 from agentbus.queues.settle import ASIDE
-from agentbus.store.scan import scan
+from agentbus.store.failures import or_empty
+from agentbus.store.scan import members, scan
 from agentbus.store.steps import Batch, Command, Script
 from agentbus.workers import registry
 from agentbus.workers.metrics import Durations
@@ -29,8 +30,7 @@ if TYPE_CHECKING:
     Stream = tuple[str, str, str | None, str | None, str | None]
 
 # Queues per survey script, which takes about 5 ms of the server's time, and streams per look at their ends.
-_PAGE, _STREAMS = 50, 200
-_SCANNED = 10_000
+_PAGE, _STREAMS = 10, 100
 # Limits of what the script counts itself: the oldest pending entries, undelivered entries, and bytes.
 _LOOKED_AT, _COUNTED, _READ = 200, 10_000, 4_000_000
 _MINUTE = 60.0
@@ -266,8 +266,8 @@ def known_queues(scope: Scope) -> Op[tuple[list[str], dict[str, set[str]]]]:
     Includes queues of other programs, unless the server has too many keys.
     """
     keys = scope.keys
-    listed, size = yield Batch([("ZRANGE", keys.queues, 0, -1), ("DBSIZE",)])
-    queues = {text(name) for name in listed} if isinstance(listed, list) else set()
+    queues = set((yield from or_empty(members(keys.queues), [])))
+    size = yield Command("DBSIZE")
     letters: dict[str, set[str]] = {}
     if not isinstance(size, int) or size > MANY_KEYS:
         return sorted(queues), letters
@@ -282,7 +282,7 @@ def known_queues(scope: Scope) -> Op[tuple[list[str], dict[str, set[str]]]]:
 def _named(scope: Scope) -> Op[list[tuple[str, str, str, str | None]]]:
     """Return the streams of queues and of dead letters: key, kind, queue, and priority or group, if any."""
     found = []
-    for key in (yield from scan(scope, None, of="stream", count=_SCANNED)):
+    for key in (yield from scan(scope, None, of="stream")):
         kind, _, rest = key[len(scope.keys.project) + 1 :].partition(":")
         name, colon, last = rest.partition(":")
         # Other programs' keys: not UTF-8, or with more parts.

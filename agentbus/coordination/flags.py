@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from agentbus.store.verb import Awaiting, PerBus
 
 # Flags that one script reads.
-_PAGE = 1_000
+# The flags that one script reads: others wait for it.
+_PAGE = 100
 
 
 class Hold(Record, OnBus[BusT_co]):

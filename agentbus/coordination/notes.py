@@ -7,7 +7,7 @@ from agentbus.core import names
 from agentbus.core.errors import AgentBusError, NoteExists, UsageError
 from agentbus.core.record import Record
 from agentbus.core.stream import fields, text
-from agentbus.store.scan import key_bytes, scan
+from agentbus.store.scan import key_bytes, members, scan
 from agentbus.store.steps import Command, Script
 
 TYPE_CHECKING = False
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from agentbus.store.steps import Op
 
 _TRIES = 20
-_PAGE = 500
+_PAGE, _TITLES = 100, 1_000
 
 
 class Note(Record):
@@ -132,13 +132,19 @@ def notes(
 
 def _newest(scope: Scope, latest: int) -> Op[list[str]]:
     """Return the newest titles, and all that other programs wrote without the index of titles."""
-    indexed = yield Command("ZREVRANGE", scope.keys.jots, 0, -1)
-    known = [text(title) for title in indexed]
-    titles = dict.fromkeys(known[:latest])
+    titles: list[str] = []
+    while len(titles) < latest:
+        end = min(latest, len(titles) + _TITLES) - 1
+        page = yield Command("ZREVRANGE", scope.keys.jots, len(titles), end)
+        titles += map(text, page)
+        if not page:
+            break
+    # One more may have been written between two pages.
+    newest = dict.fromkeys(titles)
     prefix = scope.keys.jot("")
     stored = yield from scan(scope, "jot")
     found = {text(key_bytes(key))[len(prefix) :] for key in stored}
-    return [*titles, *found.difference(known)]
+    return [*newest, *found.difference(newest, (yield from members(scope.keys.jots)))]
 
 
 def _labels(tags: Sequence[str]) -> list[str]:

@@ -14,7 +14,8 @@ from agentbus.queues.dead_letters import DeadLetters
 from agentbus.queues.ids import PRIORITIES, groups_of, missing, split
 from agentbus.queues.policy import DEFAULTS
 from agentbus.queues.settle import ASIDE
-from agentbus.store.scan import queues
+from agentbus.store.failures import or_empty
+from agentbus.store.scan import members, queues
 from agentbus.store.steps import Batch, Command, Script
 
 if TYPE_CHECKING:
@@ -149,8 +150,8 @@ def _lease(scope: Scope, duty: str, seconds: float) -> Command:
 
 
 def _registered(scope: Scope) -> Generator[Step, Any, list[str]]:
-    found = yield Command("ZRANGE", scope.keys.queues, 0, -1)
-    return [text(name) for name in found]
+    found: list[str] = yield from or_empty(members(scope.keys.queues), [])
+    return found
 
 
 class _Tidying:
@@ -214,7 +215,8 @@ class _Tidying:
             onwards, flat = yield Command(
                 "HSCAN", keys.cancelled(queue), cursor, "COUNT", _LOOKED_AT
             )
-            marks = [text(field) for field in flat[::2]]
+            # Another program may have written anything.
+            marks = [mark for mark in map(text, flat[::2]) if "@" in mark]
             if marks:
                 ids = [split(mark.partition("\n")[0]) for mark in marks]
                 entries = yield Batch(

@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from agentbus.store.steps import Op, Step
 
 
+# How many keys, or members of a set, one request examines: others wait for about a millisecond.
+AT_ONCE = 1_000
+
+
 def queues(scope: Scope) -> Op[list[str]]:
     """Return the names of the project's queues."""
     found = set()
@@ -26,7 +30,7 @@ def queues(scope: Scope) -> Op[list[str]]:
 
 
 def scan(
-    scope: Scope, kind: str | None, *, of: str | None = None, count: int = 10_000
+    scope: Scope, kind: str | None, *, of: str | None = None, count: int = AT_ONCE
 ) -> Generator[Step, Any, set[str]]:
     """Return the keys with this project's prefix (of one kind, if given), by SCAN.
 
@@ -43,6 +47,17 @@ def scan(
         found.update(key.decode("utf-8", "surrogateescape") for key in page)
         if int(cursor) == 0:
             return found
+
+
+def members(key: str) -> Generator[Step, Any, list[str]]:
+    """Return the members of a sorted set, by ZSCAN: those that are in it all the time, once."""
+    found: dict[bytes, None] = {}
+    cursor: bytes | int = 0
+    while True:
+        cursor, flat = yield Command("ZSCAN", key, cursor, "COUNT", AT_ONCE)
+        found.update(dict.fromkeys(flat[::2]))
+        if int(cursor) == 0:
+            return [text(member) for member in found]
 
 
 def key_bytes(key: str) -> bytes:

@@ -30,13 +30,14 @@ from tests.servers import Server
 
 # The benchmarks, in the order of the page.
 NAMES = (
-    *("cli_latency", "wakeup", "memory", "queue", "router"),
+    *("cli_latency", "wakeup", "pressure", "memory", "queue", "router"),
     *("events", "pipeline", "replay", "reports"),
 )
 SIZES = ("quick", "page", FULL)
 _TITLES = {
     "cli_latency": "Shell verbs",
     "wakeup": "Wake-up latency",
+    "pressure": "Other clients beside a verb",
     "memory": "Memory of the channel",
     "queue": "Queues",
     "queue_latency": "Latency from publish to handler",

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 # Seconds of silence after which an agent is taken for gone if its session cannot be looked at from here.
 _SILENT = 3600.0
-_PAGE = 500
+_PAGE = 100
 
 
 class LeftHold(Record):

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from agentbus.core.errors import UsageError
-from agentbus.core.stream import text
 from agentbus.pipeline.rows.schema import CHANNEL, DEAD_LETTER, EVENT, METRICS, QUEUE
 from agentbus.pipeline.rows.streams import kind
 from agentbus.queues.ids import PRIORITIES
-from agentbus.store.scan import scan
-from agentbus.store.steps import Command
+from agentbus.store.scan import members, scan
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -96,9 +94,8 @@ class Discovery:
                 self._add(*(yield from scan(self._scope, key_kind)))
             self._next = now + SCAN_EVERY
         elif "q" in self._selection.scanned():
-            names: list[Any] = yield Command("ZRANGE", self._scope.keys.queues, 0, -1)
-            for name in names:
-                self._add(*(self._scope.keys.queue(text(name), p) for p in PRIORITIES))
+            for name in (yield from members(self._scope.keys.queues)):
+                self._add(*(self._scope.keys.queue(name, p) for p in PRIORITIES))
         return sorted(self._known | self._selection.certain())
 
     def _add(self, *keys: str) -> None:
