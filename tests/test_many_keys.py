@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 import agentbus
 from agentbus.admin.health import queues as health_of_queues
 from agentbus.commands import bus as bus_verb, list_ as list_verb
+from agentbus.store.steps import Batch, Command, Script
 from tests import inprocess
 from tests.conftest import Connect
+from tests.servers import ask
 
 # Verbs leave connections as they do where a process ends.
 pytestmark = pytest.mark.filterwarnings(
@@ -27,6 +30,42 @@ def in_shell(connect: Connect, real_url: str, project: str) -> Iterator[agentbus
         for name in "abcd":
             bus.queue(name).publish(name)
         yield bus
+
+
+def test_no_request_examines_much_while_others_wait(bus: agentbus.Bus, monkeypatch) -> None:
+    for at in range(12):
+        bus.queue(f"q{at}").publish(at)
+    for at in range(110):
+        ask(bus, "SET", f"{bus.project}:flag:f{at}", "ada @ 2025-11-20T07:00:00Z")
+        ask(bus, "HSET", f"{bus.project}:jot:note-{at}", "value", "x")
+    steps: list[Any] = []
+    send = bus.runner.link.execute
+
+    def noted(step: Any) -> Any:
+        steps.append(step)
+        return send(step)
+
+    monkeypatch.setattr(bus.runner.link, "execute", noted)
+    bus.flags()
+    bus.list_(latest=200)
+    bus.stats()
+    bus.health()
+    bus.tidy()
+    bus.clear()
+
+    commands = [step.args for step in steps if isinstance(step, Command)]
+    commands += [args for step in steps if isinstance(step, Batch) for args in step.commands]
+    for args in commands:
+        if args[0] in ("SCAN", "ZSCAN"):
+            assert args[args.index("COUNT") + 1] <= 1000
+        elif args[0] in ("UNLINK", "DEL"):
+            assert len(args) <= 101
+        elif args[0] in ("ZRANGE", "ZREVRANGE") and not args[1].endswith((":beat", ":sessions")):
+            assert 0 <= args[3] < 10_000
+    scripts = [step for step in steps if isinstance(step, Script)]
+    assert max(len(step.keys) for step in scripts if step.script == "look") <= 401
+    assert max(len(step.keys) for step in scripts if step.script == "survey") <= 40
+    assert max(len(step.keys) for step in scripts if step.script == "recall") <= 100
 
 
 def test_statistics_streams_and_flags_are_limited(bus: agentbus.Bus) -> None:
