@@ -242,6 +242,7 @@ def test_a_token_is_exact_up_to_64_bits(bus, last):
     ask(bus, "SET", f"{bus.project}:fence:deploy", last)
 
     assert bus.announce("deploy").token == last + 1
+    assert bus.flags()[0].token == last + 1
     assert bus.satisfy("deploy", token=last + 1).token == last + 1
 
 

@@ -14,6 +14,7 @@ from agentbus.store.operation import attempt
 from agentbus.store.scope import Scope
 from agentbus.store.steps import Command, ServerReply
 from agentbus.workers.registry import workers
+from tests import inprocess
 from tests.servers import ask
 from tests.test_pausing_workers import intervals, running
 from tests.tiers import nightly
@@ -65,6 +66,28 @@ def test_a_foreign_value_jams_no_order_no_check_and_no_worker(bus, record, value
     bus.subscribe("mail", lambda task: done.append(task.payload), drain=True).run()
 
     assert done == [1]
+
+
+# Run inside this process, a verb leaves its connection to the collector.
+@pytest.mark.filterwarnings(
+    "ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
+)
+@pytest.mark.parametrize("url", ["valkey"], indirect=True)
+@pytest.mark.parametrize("number", ["inf", "-inf", "1e300"])
+def test_an_infinite_time_is_shown(bus, number, url):
+    for record in ("agents", "topics", "beat"):
+        ask(bus, "ZADD", f"{bus.project}:{record}", number, "ada")
+    ask(bus, "HSET", f"{bus.project}:beat:ada", "queue", "mail", "agent", "bob")
+    where = ["--url", url, "--project", bus.project]
+
+    for verb in (
+        ["agent", "list", "--all"],
+        ["list", "--agents"],
+        ["list", "--topics"],
+        ["health"],
+    ):
+        done = inprocess.run(*verb, *where)
+        assert (done.code in (0, 6), done.err) == (True, b"")
 
 
 @pytest.mark.parametrize("record", ["beat", "paused", "queues", "quarantined", "ch:main"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from agentbus.core.keys import cursor_field
 from agentbus.core.record import Record
-from agentbus.core.stream import text
+from agentbus.core.stream import score, text
 from agentbus.store.scan import key_bytes, scan
 from agentbus.store.steps import Batch, Command, floor
 
@@ -44,7 +44,7 @@ def agents(scope: Scope) -> Op[list[Presence]]:
     keys = scope.keys
     yield floor()
     seen = yield Command("ZREVRANGE", keys.agents, 0, -1, "WITHSCORES")
-    named = [(text(seen[i]), float(seen[i + 1])) for i in range(0, len(seen), 2)]
+    named = [(text(seen[i]), score(seen[i + 1])) for i in range(0, len(seen), 2)]
     if not named:
         return []
     added = yield from _entries_added(scope)
@@ -65,7 +65,7 @@ def topics(scope: Scope) -> Op[list[Topic]]:
     """Return the topics, most recently used first."""
     yield floor()
     seen = yield Command("ZREVRANGE", scope.keys.topics, 0, -1, "WITHSCORES")
-    return [Topic(text(seen[i]), float(seen[i + 1])) for i in range(0, len(seen), 2)]
+    return [Topic(text(seen[i]), score(seen[i + 1])) for i in range(0, len(seen), 2)]
 
 
 def clear(scope: Scope, *, dry_run: bool = False) -> Op[dict[str, int]]:

@@ -155,7 +155,8 @@ def look(scope: Scope, flags: list[str]) -> Op[tuple[str, list[FlagState]]]:
 
 def _state(flag: str, reply: list[bytes], at: int) -> FlagState:
     value, left, done, failed, token = (text(part) for part in reply[at : at + 5])
-    number = int(token) if is_number(token) else None
+    # A token has up to 64 bits, more than other numbers.
+    number = int(token) if is_number(token[-15:]) and is_number(token[:-15] or "0") else None
     if value:
         agent, since = holds.split(value)
         return FlagState(flag, "held", agent, since, holds.seconds_left(left), number)

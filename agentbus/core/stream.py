@@ -31,3 +31,9 @@ def position(entry_id: str) -> tuple[int, int]:
 def id_time(entry_id: str) -> float:
     """Return the unix time, in seconds, at which the server wrote the entry with this id."""
     return int(entry_id.partition("-")[0]) / 1000
+
+
+def score(value: bytes) -> float:
+    """Return a score of a sorted set; 0 for an infinite one, which another program wrote."""
+    found = float(value)
+    return found if abs(found) != float("inf") else 0.0

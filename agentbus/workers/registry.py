@@ -17,7 +17,7 @@ import orjson
 from agentbus.core import names
 from agentbus.core.keys import pause_field
 from agentbus.core.record import Record
-from agentbus.core.stream import fields, is_number, text
+from agentbus.core.stream import fields, is_number, score, text
 from agentbus.core.version import __version__
 from agentbus.queues.ids import PRIORITIES
 from agentbus.store.failures import or_empty
@@ -232,7 +232,7 @@ def _listed(
     foreign = isinstance(seen, ServerReply)
     if foreign:
         seen = []
-    last = {text(seen[i]): float(seen[i + 1]) / 1000 for i in range(0, len(seen), 2)}
+    last = {text(seen[i]): score(seen[i + 1]) / 1000 for i in range(0, len(seen), 2)}
     replies = yield from in_batches([("HGETALL", keys.beat(worker)) for worker in last])
     if sure and (foreign or any(isinstance(flat, ServerReply) for flat in replies)):
         # A worker that has not registered again by then does so before it takes a task.
