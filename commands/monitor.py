@@ -23,7 +23,7 @@ _SHOWN = 20
 # More flags do not fit on a screen.
 _FLAGS = 200
 _LEAST = 0.1
-# To find flags and queues, all keys of the server are examined: rest for this multiple of the time that it took.
+# To find flags and queues, all keys of the server are examined: rest for this multiple of the time it took.
 _REST = 9.0
 
 
