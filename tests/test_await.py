@@ -365,3 +365,12 @@ def test_no_timeout_is_no_limit(bus, bob, none):
 def test_what_cannot_be_awaited_is_refused(bus, flags, options):
     with pytest.raises(UsageError):
         bus.await_(*flags, **options)
+
+
+def test_at_most_a_thousand_flags_are_awaited_at_a_time_and_an_error_names_the_first(bus):
+    flags = [f"f{number}" for number in range(1001)]
+    with pytest.raises(UsageError, match="there are 1001 flags"):
+        bus.await_(*flags)
+
+    with pytest.raises(TimedOut, match=r"'f0' and 'f1' .* and 'f19' and 10 others to be satisfied"):
+        bus.await_(*flags[:30], timeout=0.01)

@@ -242,3 +242,14 @@ def test_a_note_that_cannot_be_written_whole_is_not_written_at_all(spoilt):
     assert spoilt.recall("note").value == "before"
     assert keys(spoilt.notes(["good"])) == ["note"]
     assert [m.event for m in spoilt.overhear()] == ["jotted"]
+
+
+def test_a_note_has_at_most_a_thousand_tags(bus):
+    """One script writes and reads them, and everybody waits for it."""
+    tags = [f"t{number}" for number in range(1001)]
+    bus.jot("k", "v", tags=tags[1:])
+    assert [note.key for note in bus.notes(tags=tags[1:], all=True)] == ["k"]
+
+    for refused in (lambda: bus.jot("k", "v", tags=tags), lambda: bus.notes(tags=tags)):
+        with pytest.raises(UsageError, match="there are 1001 tags"):
+            refused()

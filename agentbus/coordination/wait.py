@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 STATES = ("satisfied", "announced", "free")
 _AT_ONCE = 100
+# How many flags an error names.
+_NAMED = 20
 # Look just after a hold expires, not just before.
 _EXPIRY_SLACK = 0.002
 
@@ -65,6 +67,7 @@ def await_(
     wanted = [names.name("flag", flag) for flag in dict.fromkeys(flags)]
     if not wanted:
         raise UsageError("no flag was given", hint="give at least one")
+    names.at_most("flag", len(wanted))
     if until not in STATES:
         raise UsageError(
             f"{until!r} is not a state of a flag", hint=f"use one of {', '.join(STATES)}"
@@ -170,7 +173,7 @@ class _Watch:
         self._together = until != "satisfied" and not any_ and len(flags) > 1
 
     def pending(self) -> str:
-        """Describe the flags still awaited, and their holders."""
+        """Describe the flags still awaited, the first 20, and their holders."""
         parts = []
         for flag in self.flags:
             if flag not in self.met:
@@ -180,7 +183,8 @@ class _Watch:
                 parts.append(
                     f"{flag!r}" + (f" (held by {names.word(agent)}{since})" if value else "")
                 )
-        return " and ".join(parts)
+        rest = len(parts) - _NAMED
+        return " and ".join(parts[:_NAMED]) + (f" and {rest} others" if rest > 0 else "")
 
     def result(self) -> Op[list[Completion] | None]:
         """Return the completions if the wait is over, consuming them with `delete`.

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 MAX_NAME_BYTES = 256
 MAX_PROJECT_BYTES = 128
 MAX_BODY_BYTES = 256 * 1024
+# How many tags, or awaited flags, one call may name.
+MOST_AT_ONCE = 1_000
 LOG_LEVELS = ("debug", "info", "warning", "error", "off")
 
 # The word that follows the project in a key. A project's later segments may not be one of these,
@@ -81,6 +83,16 @@ def name(kind: str, value: object) -> str:
                 hint="leave it out",
             )
     return text
+
+
+def at_most(kind: str, number: int) -> None:
+    """Raise `UsageError` for more than 1,000 of something: a script would hold up others for long."""
+    if number > MOST_AT_ONCE:
+        from agentbus.core.errors import UsageError
+
+        raise UsageError(
+            f"there are {number} {kind}s", hint=f"give at most {MOST_AT_ONCE} at a time"
+        )
 
 
 def tag(value: object) -> str:
