@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     # The first fields of `StreamInfo`: key, kind, queue, group, priority.
     Stream = tuple[str, str, str | None, str | None, str | None]
 
-# Queues per survey script, which takes about 5 ms of the server's time, and streams per look at their ends.
-_PAGE, _STREAMS = 10, 100
+# Queues per survey script, which takes up to 15 ms of the server, and streams per look at their ends.
+_PAGE, _STREAMS = 30, 100
 # Limits of what the script counts itself: the oldest pending entries, undelivered entries, and bytes.
 _LOOKED_AT, _COUNTED, _READ = 200, 10_000, 4_000_000
 _MINUTE = 60.0
