@@ -28,8 +28,8 @@ _READ = ["stream", "kind", "id", "agent", "topic", "event", "queue", "payload", 
 _CHANNEL = {"agent_id": "agent", "topic": "topic", "event": "event"}
 _COLUMNS: dict[str, dict[str, str]] = {
     "channel": _CHANNEL,
-    "queue": {"payload": "payload"},
-    "dead_letter": {"payload": "payload", "queue": "queue"},
+    "queue": {"payload": "payload", "agent_id": "agent"},
+    "dead_letter": {"payload": "payload", "queue": "queue", "agent_id": "agent"},
     "metrics": {"kind": "event", "queue": "queue", "agent": "agent"},
 }
 
