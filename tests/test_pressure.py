@@ -5,10 +5,13 @@ from __future__ import annotations
 import threading
 from typing import Any
 
+import pytest
+
 import agentbus
 from agentbus.errors import QueueFull
 from agentbus.queues.delivery import Delivery
 from tests.conftest import Connect
+from tests.servers import ask
 from tests.tiers import on_one_store
 
 BOUND = 1000
@@ -82,3 +85,67 @@ def test_many_at_once_beyond_the_bound_are_refused_whole_batches_at_a_time(
 
     assert len(batches) * 300 > accepted > BOUND
     assert got == expected
+
+
+def test_the_bound_counts_what_is_not_done_and_not_what_stays_behind_it(bus: agentbus.Bus) -> None:
+    # given a task that waits for a retry in an hour, and as many done tasks after it as the bound
+    queue = bus.queue("mail", bound=20)
+    queue.publish("later")
+    (delivery,) = queue.fetch()
+    delivery.retry(after=3600)
+
+    # when tasks are published and done
+    for number in range(150):
+        queue.publish(number)
+        (delivery,) = queue.fetch()
+        delivery.ack()
+
+    # then none was refused, and twenty that are not done are too many
+    queue.publish_many(range(19))
+    with pytest.raises(QueueFull, match="holds 20 unfinished tasks"):
+        queue.publish("one more")
+
+
+def test_ten_times_the_bound_stay_behind_a_running_task_which_is_then_named(
+    bus: agentbus.Bus,
+) -> None:
+    queue = bus.queue("mail", bound=5)
+    running = queue.publish("running")
+    queue.fetch(count=1)
+    for number in range(49):
+        queue.publish(number)
+        (delivery,) = queue.fetch(count=1)
+        delivery.ack()
+
+    with pytest.raises(QueueFull, match=rf"has not finished {running.partition('@')[0]}"):
+        queue.publish("one more")
+
+
+def test_delayed_tasks_and_those_that_are_not_done_share_the_bound(bus: agentbus.Bus) -> None:
+    # given a done task behind one that is not
+    queue = bus.queue("mail", bound=4)
+    queue.publish_many(["running", "done"])
+    _, done = queue.fetch(count=2)
+    done.ack()
+
+    for _ in range(3):
+        queue.publish("later", delay=3600)
+    with pytest.raises(QueueFull, match="holds 4 unfinished tasks"):
+        queue.publish("one more", delay=3600)
+
+
+def test_the_slowest_group_counts(bus: agentbus.Bus) -> None:
+    # given two groups, one of which has done nothing, where the server knows no lag
+    queue = bus.queue("mail", bound=10)
+    queue.publish_many(range(3))
+    first = ask(bus, "XRANGE", bus.scope.keys.queue("mail"), "-", "+")[0][0]
+    ask(bus, "XGROUP", "CREATE", bus.scope.keys.queue("mail"), "slow", first)
+    for delivery in queue.fetch(count=10):
+        delivery.ack()
+    queue.publish_many(range(7))
+    for delivery in queue.fetch(count=10):
+        delivery.ack()
+
+    queue.publish("tenth")
+    with pytest.raises(QueueFull, match="the group 'slow'"):
+        queue.publish("eleventh")

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
         common: Task | None
 
 
+# When a queue is at its bound, so many publishes in a row ask for trimming at once.
+_CROWDED = 20
 # Tasks in one request: more gains nothing, and a script must not block the server.
 BATCH = 500
 
@@ -39,11 +41,13 @@ BATCH = 500
 class _StreamKeys:
     """The keys of a publish, and the suffix of its tasks' ids."""
 
-    __slots__ = ("metrics", "order", "queues", "readers", "stats", "stream", "suffix")
+    __slots__ = ("crowded", "metrics", "order", "queues", "readers", "stats", "stream", "suffix")
 
     def __init__(self, project: str, queue: str, priority: str) -> None:
         writable(queue)
         keys = Keys(project)
+        # For how many more publishes to expect that there is no room without trimming.
+        self.crowded = 0
         self.stream = keys.queue(queue, priority)
         self.queues = keys.queues
         self.stats = keys.stats(queue)
@@ -89,16 +93,19 @@ def publish(
             _known(priority)
         place, once = _place(scope.keys.project, queue, priority), scope.once()
         data = envelope.encode(item, scope.max_body)
-        step = Script(
-            "push",
-            place.plain(once.key),
-            (once.token, bound, queue, b"", scope.agent, data),
-            writes=True,
-        )
-        reply = yield step
-        scope.settled(once, step)
-        if reply is not None:
-            return str(reply.decode() + place.suffix)
+        if not place.crowded:
+            step = Script(
+                "push",
+                place.plain(once.key),
+                (once.token, bound, queue, b"", scope.agent, data),
+                writes=True,
+            )
+            reply = yield step
+            scope.settled(once, step)
+            if reply is not None:
+                return str(reply.decode() + place.suffix)
+            place.crowded = _CROWDED
+        place.crowded -= 1
         rich: list[Any] = [([b"payload", data, *envelope.by(scope.agent)], None, None)]
         (found,) = yield from _send(scope, queue, rich, priority, bound, window, trim, None)
         return found
@@ -226,16 +233,20 @@ def _send(
 ) -> Op[list[str]]:
     place, once = _place(scope.keys.project, queue, priority), scope.once()
     if not isinstance(tasks[0], tuple):
-        plain = (once.token, bound, queue, meta, scope.agent, *tasks)
-        step = Script("push", place.plain(once.key), plain, writes=True)
-        if ahead is not None:
-            step.meanwhile = ahead.prepare
-        reply = yield step
-        scope.settled(once, step)
-        if reply is not None:
-            milliseconds, _, sequence = reply.decode().partition("-")
-            start, end = int(sequence), place.suffix
-            return [f"{milliseconds}-{number}{end}" for number in range(start, start + len(tasks))]
+        if not place.crowded:
+            plain = (once.token, bound, queue, meta, scope.agent, *tasks)
+            step = Script("push", place.plain(once.key), plain, writes=True)
+            if ahead is not None:
+                step.meanwhile = ahead.prepare
+            reply = yield step
+            scope.settled(once, step)
+            if reply is not None:
+                milliseconds, _, sequence = reply.decode().partition("-")
+                start, end = int(sequence), place.suffix
+                numbers = range(start, start + len(tasks))
+                return [f"{milliseconds}-{number}{end}" for number in numbers]
+            place.crowded = _CROWDED
+        place.crowded -= 1
         # There may be room after finished tasks, or the oldest, are trimmed.
         rest = [*([b"meta", meta] if meta else []), *envelope.by(scope.agent)]
         tasks = [([b"payload", data, *rest], None, None) for data in tasks]
@@ -365,8 +376,15 @@ def _due(delay: float | None, at: float | None) -> tuple[str, str]:
 
 
 def full(queue: str, bound: int, reply: Sequence[Any]) -> QueueFull:
-    """Return the error of a script's reply: the number of unfinished tasks, and the group that blocks."""
-    group = text(reply[2])
+    """Return the error of a script's reply: the number of tasks, the group that blocks, and the oldest."""
+    group, oldest = text(reply[2]), text(reply[3])
+    if oldest:
+        reader = f"the group {group!r}" if group else "a reader outside of groups"
+        return QueueFull(
+            f"the queue {queue!r} keeps {int(reply[1])} tasks, because {reader} has not finished"
+            f" {oldest}; ten times its limit of {bound} are kept",
+            hint="wait until it is finished, or cancel it",
+        )
     return QueueFull(
         f"the queue {queue!r} holds {int(reply[1])} unfinished tasks; the limit is {bound}"
         + (f"; the group {group!r} has not finished the oldest" if group else ""),

@@ -92,7 +92,14 @@ class Model:
                 for group in self.groups.values()
             ]
             self.trimmed[priority] = max(self.trimmed[priority], min(needed))
-        return len(self.kept(priority)) + count <= bound
+        if len(self.kept(priority)) + count <= bound or not self.groups:
+            return len(self.kept(priority)) + count <= bound
+        undone = max(
+            len(self.waiting(name, priority))
+            + sum(task.priority == priority for task in group.pending)
+            for name, group in self.groups.items()
+        )
+        return undone + count <= bound and len(self.kept(priority)) + count <= 10 * bound
 
     def append(self, task_id: str, priority: str, payload: int) -> None:
         self.all[priority].append(Task(task_id, priority, payload, task_id.partition("@")[0]))

@@ -153,9 +153,11 @@ class QueueCheck:
         bound, first = self._policy.bound, self._survey.firsts[priority]
         readers, *pending = self._first[priority]
         parts = [group[priority] for group in self._survey.groups.values() if priority in group]
-        # Entries that a group has not finished are not trimmed.
         if not parts or any(int(part[2]) + int(part[5]) >= bound for part in parts):
             return True
+        # So many finished tasks may stay behind one that is not.
+        if self._survey.lengths[priority] < 10 * bound:
+            return False
         oldest = position(first)
         if any(position(text(part[1])) < oldest for part in parts):
             return True

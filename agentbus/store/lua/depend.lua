@@ -7,12 +7,13 @@
 --       no time), priority, ordering key or '', name of its dead letters, seconds that its outcome is recorded, how many
 --       dependencies, then for each of these its id, its entry ('' if unknown), its number if it was delayed,
 --       the group, for how many ms an outcome is recorded; then the task's fields and values
--- Returns: {'accepted', task id}, {'seen', task id}, {'full', length, group}; or for a dependency, by number:
+-- Returns: {'accepted', task id}, {'seen', task id}, {'full', number, group, id} as publish does; or for a dependency, by number:
 --          {'buried', number, why}, {'absent', number}, or {'unclear', number} where its entry must be searched for
 --@include once
 --@include ids
 --@include stream
 --@include least
+--@include undelivered
 --@include needed
 --@include refused
 --@include order
@@ -61,10 +62,10 @@ for n = 1, number do
   if found == '' then open[#open + 1] = n end
 end
 local kept = call('ZCARD', KEYS[1]) + call('ZCARD', KEYS[11])
-local fits, blocking = room(KEYS[6], tonumber(ARGV[2]) - kept, 1, KEYS[9])
+local fits, undone, blocking, oldest = room(KEYS[6], tonumber(ARGV[2]) - kept, 1, KEYS[9])
 if not fits then
   refused(KEYS[8], KEYS[4], 100000, ARGV[1], 1)
-  return { 'full', kept + call('XLEN', KEYS[6]), blocking }
+  return { 'full', kept + undone, blocking, oldest }
 end
 local due = ARGV[7]
 if ARGV[6] ~= '' then due = string.format('%d', now + tonumber(ARGV[6])) end

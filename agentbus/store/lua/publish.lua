@@ -4,11 +4,12 @@
 -- ARGV: queue, bound, 'refuse' or 'trim', dedup window in seconds, task id's suffix, token, how many tasks, then for
 --       each how many words follow at the end, which of the seen keys is its own (0: none), its ordering key
 --       ('': none), its fields and values
--- Returns: {'tasks', id, …}, whole task ids for those seen before; or {'full', length, the group that
---          has not finished the oldest ('' if none)}
+-- Returns: {'tasks', id, …}, whole task ids for those seen before; or {'full', how many are not done, the
+--          group that blocks ('' if none), ''}, or the number of all and the id behind which they stay
 --@include once
 --@include ids
 --@include least
+--@include undelivered
 --@include needed
 --@include order
 --@include refused
@@ -20,12 +21,12 @@ for i = 8, #KEYS do
   seen[i - 7] = call('GET', KEYS[i])
   if seen[i - 7] then fresh = fresh - 1 end
 end
-local fits, blocking = true, ''
-if fresh > 0 then fits, blocking = room(stream, bound, fresh, KEYS[7]) end
+local fits, undone, blocking, oldest = true, 0, '', ''
+if fresh > 0 then fits, undone, blocking, oldest = room(stream, bound, fresh, KEYS[7]) end
 if not fits then
   if ARGV[3] ~= 'trim' then
     refused(KEYS[6], KEYS[3], 100000, ARGV[1], fresh)
-    return { 'full', call('XLEN', stream), blocking }
+    return { 'full', undone, blocking, oldest }
   end
   call('HINCRBY', KEYS[3], 'dropped', call('XTRIM', stream, 'MAXLEN', '=', math.max(0, bound - fresh)))
 end

@@ -8,6 +8,7 @@
 --          the slice yet, {'gone'} if there is no such replay
 --@include ids
 --@include least
+--@include undelivered
 --@include needed
 --@include order
 --@include refused
@@ -24,8 +25,10 @@ end
 local from = at
 while at <= last do left, at = left + 1, at + 3 + tonumber(ARGV[at + 2]) end
 local fits, published, sent = left, 0, nil
-if queue ~= '' and left > 0 and not room(place_to, bound, left, KEYS[7]) then
-  fits = math.max(0, bound - call('XLEN', place_to))
+local free, undone = true, 0
+if queue ~= '' and left > 0 then free, undone = room(place_to, bound, left, KEYS[7]) end
+if not free then
+  fits = math.max(0, bound - undone)
   if ARGV[6] == '1' and fits == 0 then refused(KEYS[6], KEYS[4], 100000, queue, left) end
 end
 at = from

@@ -15,6 +15,7 @@
 --@include held
 --@include ids
 --@include least
+--@include undelivered
 --@include needed
 --@include order
 local call, pcall, stream, group = redis.call, redis.pcall, KEYS[1], ARGV[1]

@@ -4,10 +4,11 @@
 --       after, seen (only with a dedup key)
 -- ARGV: queue, bound, dedup window in seconds, task id's suffix, token, delay in ms ('' if due at a time), due at
 --       in ms ('' if after a delay), priority, ordering key or '', then the task's fields and values
--- Returns: {'accepted', task id}, {'seen', task id}, or {'full', length, group}
+-- Returns: {'accepted', task id}, {'seen', task id}, or {'full', number, group, id} as publish does
 --@include once
 --@include ids
 --@include least
+--@include undelivered
 --@include needed
 --@include refused
 local before = already(KEYS[5], ARGV[5])
@@ -17,10 +18,10 @@ if KEYS[11] then
   if first then return { 'seen', first } end
 end
 local delayed = redis.call('ZCARD', KEYS[1]) + redis.call('ZCARD', KEYS[10])
-local fits, blocking = room(KEYS[6], tonumber(ARGV[2]) - delayed, 1, KEYS[9])
+local fits, undone, blocking, oldest = room(KEYS[6], tonumber(ARGV[2]) - delayed, 1, KEYS[9])
 if not fits then
   refused(KEYS[8], KEYS[4], 100000, ARGV[1], 1)
-  return { 'full', delayed + redis.call('XLEN', KEYS[6]), blocking }
+  return { 'full', delayed + undone, blocking, oldest }
 end
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)

@@ -8,6 +8,7 @@
 --          pending, how many of those are put aside, longest idle time of the others in ms (-1: none),
 --          consumers as {name, pending, idle in ms}}
 --@include ids
+--@include undelivered
 local time = redis.call('TIME')
 local found = { tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000) }
 
@@ -17,31 +18,9 @@ local function named(flat)
   return pairs
 end
 
-local function count(key, after)
-  local number, bytes = 0, 0
-  while true do
-    local page = redis.call('XRANGE', key, '(' .. after, '+', 'COUNT', 100)
-    number = number + #page
-    if #page < 100 then return number, 1 end
-    for _, entry in ipairs(page) do
-      for _, word in ipairs(entry[2]) do bytes = bytes + #word end
-    end
-    if number >= tonumber(ARGV[3]) or bytes >= tonumber(ARGV[4]) then return number, 0 end
-    after = page[#page][1]
-  end
-end
-
-local function undelivered(key, length, first, last, delivered, lag)
-  if last == '' or not newer(last, delivered) then return 0, 1 end
-  -- No entry was delivered. The server's own figure would include trimmed ones.
-  if newer(first, delivered) then return length, 1 end
-  if type(lag) == 'number' then return math.max(0, math.min(lag, length)), 1 end
-  return count(key, delivered)
-end
-
 local function survey(key, length, first, last, info)
   local name, delivered = info['name'], info['last-delivered-id']
-  local backlog, exact = undelivered(key, length, first, last, delivered, info['lag'])
+  local backlog, exact = undelivered(key, length, first, last, delivered, info['lag'], tonumber(ARGV[3]), tonumber(ARGV[4]))
   local oldest = ''
   if backlog > 0 then
     local next = redis.call('XRANGE', key, '(' .. delivered, '+', 'COUNT', 1)[1]

@@ -5,6 +5,7 @@
 -- Returns: {how many, id to continue from ('' at the end)}
 --@include ids
 --@include least
+--@include undelivered
 --@include needed
 --@include page
 if redis.call('EXISTS', KEYS[1]) == 0 then return { 0, '' } end
