@@ -25,6 +25,7 @@ __all__ = ["intervals", "running"]
 RECORDS = [
     *("beat", "paused", "agents", "topics", "heard", "agents:sessions", "agents:waiting"),
     *("queues", "metrics", "stats:mail:default", "quarantined", "triggers", "tidied:results"),
+    *("stats:mail", "attempts:mail:cancelled"),
     *("after", "after:mail", "after:mail:of", "positions:mail", "readers:mail"),
 ]
 VALUES = {
@@ -33,7 +34,16 @@ VALUES = {
     "zset": ("ZADD", "inf", "x"),
     "hash": ("HSET", "x", "x"),
 }
-HASHES = {"paused", "heard", "quarantined", "after", "positions:mail", "readers:mail"}
+HASHES = {
+    "stats:mail",
+    "attempts:mail:cancelled",
+    "paused",
+    "heard",
+    "quarantined",
+    "after",
+    "positions:mail",
+    "readers:mail",
+}
 
 
 @pytest.mark.parametrize(
@@ -63,9 +73,10 @@ def test_a_foreign_value_jams_no_order_no_check_and_no_worker(bus, record, value
     spoil()
     assert bus.paused() == []
     bus.workers()
+    queue.publish_many([2, 3])
     bus.subscribe("mail", lambda task: done.append(task.payload), drain=True).run()
 
-    assert done == [1]
+    assert done == [1, 2, 3]
 
 
 # Run inside this process, a verb leaves its connection to the collector.

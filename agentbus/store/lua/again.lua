@@ -46,7 +46,7 @@ if #taken == 0 then
     take(id, first)
   end
 end
-if lost > 0 then call('HINCRBY', KEYS[4], 'lost', lost) end
+if lost > 0 then redis.pcall('HINCRBY', KEYS[4], 'lost', lost) end
 local next = call('ZRANGEBYSCORE', KEYS[2], suspects and '-inf' or 1000, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
 local left = next[2] and string.format('%d', math.ceil(math.max(0, tonumber(next[2]) - now))) or ''
 return { taken, left, lost, kind or 0 }

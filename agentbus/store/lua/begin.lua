@@ -13,7 +13,7 @@ if not owns(KEYS[1], ARGV[1], ARGV[2], ARGV[3]) then
   if #redis.call('XPENDING', KEYS[1], ARGV[1], ARGV[3], ARGV[3], 1) == 0 then redis.call('HDEL', KEYS[2], ARGV[3]) end
   return 0
 end
-if redis.call('HGET', KEYS[3], ARGV[7]) then return -1 end
+if type(redis.pcall('HGET', KEYS[3], ARGV[7])) == 'string' then return -1 end
 -- A request resent after a lost answer counts no further attempt.
 local number, token = string.match(redis.call('HGET', KEYS[2], ARGV[3]) or ARGV[4], '^(%d+) ?(.*)$')
 if token == ARGV[5] then return tonumber(number) end

@@ -16,7 +16,7 @@
 local before = already(KEYS[9], ARGV[8])
 if before then return before end
 if not owns(KEYS[1], ARGV[1], ARGV[2], ARGV[3]) then
-  redis.call('HINCRBY', KEYS[3], 'stale', 1)
+  redis.pcall('HINCRBY', KEYS[3], 'stale', 1)
   return 0
 end
 local entry = redis.call('XRANGE', KEYS[1], ARGV[3], ARGV[3])[1]
@@ -33,11 +33,11 @@ local id = redis.call('XADD', KEYS[2], '*', unpack(letter))
 redis.call('XACK', KEYS[1], ARGV[1], ARGV[3])
 redis.call('HDEL', KEYS[4], ARGV[3])
 redis.call('ZREM', KEYS[5], ARGV[3])
-redis.call('HINCRBY', KEYS[3], 'dead', 1)
+redis.pcall('HINCRBY', KEYS[3], 'dead', 1)
 -- No JSON starts like this.
 local seconds, where = string.match(ARGV[5], '^(%d+)(.*)$')
 if seconds ~= '0' then redis.call('SET', KEYS[6], '!' .. id .. where .. ' ' .. ARGV[4], 'EX', seconds) end
-if ARGV[6] ~= '' then redis.call('HINCRBY', KEYS[3], ARGV[6], 1) end
+if ARGV[6] ~= '' then redis.pcall('HINCRBY', KEYS[3], ARGV[6], 1) end
 ran(KEYS[10], ARGV[9], ARGV[10], ARGV[11])
 tell(KEYS[3], 11, 13 + words)
 return keep(KEYS[9], ARGV[8], settled(KEYS[7], KEYS[8], ARGV[7], ARGV[1], '!' .. ARGV[4]) and 2 or 1)

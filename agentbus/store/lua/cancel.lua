@@ -57,7 +57,7 @@ for i = 1, count do
       redis.call('ZREM', KEYS[key + 1], id)
     end
     redis.call('SET', KEYS[key + 2], '! ' .. ARGV[5], 'EX', ARGV[6])
-    redis.call('HINCRBY', KEYS[5], 'cancelled', 1)
+    redis.pcall('HINCRBY', KEYS[5], 'cancelled', 1)
     awaited = settled(KEYS[4], KEYS[3], ARGV[3], group, '!' .. ARGV[5]) or awaited
   end
 end
@@ -65,7 +65,7 @@ if not asked and ARGV[7] ~= '' then redis.call('ZREM', KEYS[6], place(ARGV[7], i
 -- A later publish with its key is a new task.
 local seen = redis.pcall('GET', KEYS[7])
 if seen == ARGV[3] then redis.call('DEL', KEYS[7]) end
-if ARGV[9] ~= '' then redis.call('HINCRBY', KEYS[5], ARGV[9], 1) end
+if ARGV[9] ~= '' then redis.pcall('HINCRBY', KEYS[5], ARGV[9], 1) end
 tell(KEYS[5], 9 + 4 * count, 11 + 3 * count)
 -- Workers ask for their orders, and retry what waits for this task's ordering key.
 redis.call('XADD', KEYS[8], 'MAXLEN', 1, '*', 'order', '1')

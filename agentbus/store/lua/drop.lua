@@ -14,7 +14,7 @@
 local before = already(KEYS[8], ARGV[8])
 if before then return before end
 if not owns(KEYS[1], ARGV[1], ARGV[2], ARGV[3]) then
-  redis.call('HINCRBY', KEYS[2], 'stale', 1)
+  redis.pcall('HINCRBY', KEYS[2], 'stale', 1)
   return 0
 end
 redis.call('XACK', KEYS[1], ARGV[1], ARGV[3])
@@ -22,9 +22,9 @@ redis.call('HDEL', KEYS[3], ARGV[3])
 redis.call('ZREM', KEYS[4], ARGV[3])
 -- It was asked to stop, and has.
 redis.call('HDEL', KEYS[9], ARGV[9] .. '\n' .. ARGV[1])
-redis.call('HINCRBY', KEYS[2], 'cancelled', 1)
+redis.pcall('HINCRBY', KEYS[2], 'cancelled', 1)
 redis.call('SET', KEYS[5], '! ' .. ARGV[4], 'EX', ARGV[5])
-if ARGV[6] ~= '' then redis.call('HINCRBY', KEYS[2], ARGV[6], 1) end
+if ARGV[6] ~= '' then redis.pcall('HINCRBY', KEYS[2], ARGV[6], 1) end
 ran(KEYS[10], ARGV[10], ARGV[11], ARGV[12])
 tell(KEYS[2], 11, 13)
 return keep(KEYS[8], ARGV[8], settled(KEYS[6], KEYS[7], ARGV[7], ARGV[1], '!' .. ARGV[4]) and 2 or 1)

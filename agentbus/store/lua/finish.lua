@@ -15,15 +15,15 @@
 local before = already(KEYS[7], ARGV[9])
 if before then return before end
 if not owns(KEYS[1], ARGV[1], ARGV[2], ARGV[3]) then
-  redis.call('HINCRBY', KEYS[2], 'stale', 1)
+  redis.pcall('HINCRBY', KEYS[2], 'stale', 1)
   return 0
 end
 if ARGV[5] ~= '' then redis.call('SET', KEYS[4], ARGV[5], 'EX', ARGV[6]) end
 redis.call('XACK', KEYS[1], ARGV[1], ARGV[3])
 redis.call('HDEL', KEYS[3], ARGV[3])
-redis.call('HINCRBY', KEYS[2], 'processed', 1)
-redis.call('HINCRBY', KEYS[2], 'busy_ms', ARGV[4])
-if ARGV[7] ~= '' then redis.call('HINCRBY', KEYS[2], ARGV[7], 1) end
+redis.pcall('HINCRBY', KEYS[2], 'processed', 1)
+redis.pcall('HINCRBY', KEYS[2], 'busy_ms', ARGV[4])
+if ARGV[7] ~= '' then redis.pcall('HINCRBY', KEYS[2], ARGV[7], 1) end
 ran(KEYS[8], ARGV[10], ARGV[11], ARGV[4])
 tell(KEYS[2], 9, 12)
 return keep(KEYS[7], ARGV[9], settled(KEYS[5], KEYS[6], ARGV[8], ARGV[1], '+') and 2 or 1)

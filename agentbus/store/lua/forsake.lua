@@ -17,9 +17,9 @@ if redis.call('ZREM', KEYS[2], ARGV[3]) == 1 and redis.call('ZREM', KEYS[3], id)
   for i = 6, #task do words[#words + 1] = task[i] end
   for i = 9, 8 + count do words[#words + 1] = ARGV[i] end
   letter = redis.call('XADD', KEYS[5], '*', unpack(words))
-  redis.call('HINCRBY', KEYS[7], 'dead', 1)
+  redis.pcall('HINCRBY', KEYS[7], 'dead', 1)
   if ARGV[6] ~= '0' then redis.call('SET', KEYS[6], '!' .. letter .. ' ' .. ARGV[5], 'EX', ARGV[6]) end
-  if ARGV[7] ~= '' then redis.call('HINCRBY', KEYS[7], ARGV[7], 1) end
+  if ARGV[7] ~= '' then redis.pcall('HINCRBY', KEYS[7], ARGV[7], 1) end
   local others = redis.call('ZRANGEBYLEX', KEYS[8], '[' .. id .. '\n', '(' .. id .. '\11', 'LIMIT', 0, 1)
   if #others > 0 then redis.call('HSETNX', KEYS[1], id .. '\n', ARGV[4]) end
   tell(KEYS[7], 9, 9 + count)

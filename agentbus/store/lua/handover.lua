@@ -25,8 +25,8 @@ for _, entry in ipairs(held) do
     lost = lost + 1
   end
 end
-if moved > 0 then redis.call('HINCRBY', KEYS[5], 'reclaimed', moved) end
-if lost > 0 then redis.call('HINCRBY', KEYS[5], 'lost', lost) end
+if moved > 0 then redis.pcall('HINCRBY', KEYS[5], 'reclaimed', moved) end
+if lost > 0 then redis.pcall('HINCRBY', KEYS[5], 'lost', lost) end
 -- Deleting a consumer drops its pending tasks.
 if #redis.call('XPENDING', KEYS[2], ARGV[2], '-', '+', 1, ARGV[1]) > 0 then return { moved, lost, 1 } end
 redis.call('XGROUP', 'DELCONSUMER', KEYS[2], ARGV[2], ARGV[1])

@@ -28,7 +28,7 @@ if not fits then
     refused(KEYS[6], KEYS[3], 100000, ARGV[1], fresh)
     return { 'full', undone, blocking, oldest }
   end
-  call('HINCRBY', KEYS[3], 'dropped', call('XTRIM', stream, 'MAXLEN', '=', math.max(0, bound - fresh)))
+  redis.pcall('HINCRBY', KEYS[3], 'dropped', call('XTRIM', stream, 'MAXLEN', '=', math.max(0, bound - fresh)))
 end
 local reply, at = { 'tasks' }, 8
 fresh = 0
@@ -46,7 +46,7 @@ for n = 1, count do
   at = at + 3 + words
 end
 if fresh > 0 then
-  call('HINCRBY', KEYS[3], 'published', fresh)
+  redis.pcall('HINCRBY', KEYS[3], 'published', fresh)
   call('ZADD', KEYS[2], 'NX', call('TIME')[1] .. '000', ARGV[1])
 end
 return keep(KEYS[4], ARGV[6], reply)

@@ -24,7 +24,9 @@ for i = 6, last do
   end
 end
 call('SETEX', KEYS[2], 300, token .. first)
-if call('HINCRBY', KEYS[3], 'published', count) == count then
+local published = redis.pcall('HINCRBY', KEYS[3], 'published', count)
+-- An error means that another program has stored something else there.
+if published == count or type(published) == 'table' then
   call('ZADD', KEYS[4], 'NX', string.match(first, '^%d+'), ARGV[3])
 end
 return first

@@ -23,9 +23,9 @@ for _, pending in ipairs(page) do
     end
   end
 end
-if lost > 0 then redis.call('HINCRBY', KEYS[3], 'lost', lost) end
+if lost > 0 then redis.pcall('HINCRBY', KEYS[3], 'lost', lost) end
 if taken > 0 then
-  redis.call('HINCRBY', KEYS[3], 'reclaimed', taken)
+  redis.pcall('HINCRBY', KEYS[3], 'reclaimed', taken)
   redis.call('XADD', KEYS[8], 'MAXLEN', 1, '*', 'due', '0')
 end
 return { #page < tonumber(ARGV[5]) and '' or '(' .. last, taken, lost }

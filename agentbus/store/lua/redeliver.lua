@@ -41,7 +41,7 @@ if ARGV[8] ~= '1' and #chosen > 0 then
     -- The next run is the first that counts.
     redis.call('HSET', KEYS[3], id, 0)
   end
-  redis.call('HINCRBY', KEYS[4], 'redelivered', #chosen)
+  redis.pcall('HINCRBY', KEYS[4], 'redelivered', #chosen)
   redis.call('XADD', KEYS[5], 'MAXLEN', 1, '*', 'due', string.format('%d', now))
 end
 return { onwards, #chosen, chosen[1] or '', chosen[#chosen] or '', busy, string.format('%.4f', due) }

@@ -12,15 +12,15 @@
 local before = already(KEYS[5], ARGV[7])
 if before then return before end
 if not owns(KEYS[1], ARGV[1], ARGV[2], ARGV[3]) then
-  redis.call('HINCRBY', KEYS[2], 'stale', 1)
+  redis.pcall('HINCRBY', KEYS[2], 'stale', 1)
   return ''
 end
-if redis.call('HGET', KEYS[6], ARGV[8]) then return 'cancelled' end
+if type(redis.pcall('HGET', KEYS[6], ARGV[8])) == 'string' then return 'cancelled' end
 local time = redis.call('TIME')
 local due = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000) + tonumber(ARGV[4])
 redis.call('HSET', KEYS[3], ARGV[3], ARGV[5])
 redis.call('ZADD', KEYS[4], due, ARGV[3])
 redis.call('XCLAIM', KEYS[1], ARGV[1], ARGV[6], 0, ARGV[3], 'JUSTID')
-redis.call('HINCRBY', KEYS[2], 'retried', 1)
+redis.pcall('HINCRBY', KEYS[2], 'retried', 1)
 ran(KEYS[7], ARGV[9], ARGV[10], ARGV[11])
 return keep(KEYS[5], ARGV[7], string.format('%d', due))

@@ -5,7 +5,7 @@
 -- Returns: the ids of those that were cancelled
 local gone = {}
 for i = 3, #ARGV do
-  if redis.call('HGET', KEYS[2], ARGV[i] .. ARGV[2]) then
+  if type(redis.pcall('HGET', KEYS[2], ARGV[i] .. ARGV[2])) == 'string' then
     redis.call('XACK', KEYS[1], ARGV[1], ARGV[i])
     gone[#gone + 1] = ARGV[i]
   end

@@ -73,10 +73,10 @@ if ARGV[3] ~= '' then
       end
     end
     if done > 0 then
-      call('HINCRBY', KEYS[1], 'processed', done)
-      call('HINCRBY', KEYS[1], 'busy_ms', ARGV[6])
+      redis.pcall('HINCRBY', KEYS[1], 'processed', done)
+      redis.pcall('HINCRBY', KEYS[1], 'busy_ms', ARGV[6])
     end
-    if #stale > 0 then call('HINCRBY', KEYS[1], 'stale', #stale) end
+    if #stale > 0 then redis.pcall('HINCRBY', KEYS[1], 'stale', #stale) end
     call('SET', KEYS[2], token .. cjson.encode(stale), 'EX', 300)
   end
 end
@@ -85,7 +85,7 @@ local cancelled = left > 0 and call('EXISTS', KEYS[5]) == 1
 local function sound(i, entries)
   local tail, found = suffix(i), {}
   for _, entry in ipairs(entries) do
-    if call('HGET', KEYS[5], entry[1] .. tail) then
+    if type(redis.pcall('HGET', KEYS[5], entry[1] .. tail)) == 'string' then
       call('XACK', KEYS[i + 5], group, entry[1])
     else
       found[#found + 1] = entry

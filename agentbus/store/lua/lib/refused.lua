@@ -18,6 +18,6 @@ local function tell_refused(metrics, stats, bound, queue, pause)
 end
 -- refused(metrics, stats, bound, queue, number): counts `number` refused tasks.
 local function refused(metrics, stats, bound, queue, number)
-  redis.call('HINCRBY', stats, 'refused', number)
+  redis.pcall('HINCRBY', stats, 'refused', number)
   tell_refused(metrics, stats, bound, queue, 1000)
 end

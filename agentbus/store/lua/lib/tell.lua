@@ -21,7 +21,7 @@ local function tell(stats, key, at)
         redis.pcall('HINCRBY', KEYS[key + 2], 'published', 1)
       end
     end
-    if type(sent) ~= 'string' then redis.call('HINCRBY', stats, 'unanswered', 1) end
+    if type(sent) ~= 'string' then redis.pcall('HINCRBY', stats, 'unanswered', 1) end
     key, at = key + 3, at + 2 + count
   end
 end
