@@ -153,6 +153,29 @@ class Consumption(Ending):
             for task in self.decoded(entries, priorities[bytes(stream)])
         ]
 
+    def finish_many(
+        self, priority: str, results: Sequence[tuple[bytes, bytes]], took: float
+    ) -> Op[int]:
+        """Acknowledge tasks of a priority with their encoded results, ids ascending.
+
+        Returns how many this consumer had lost. Atomic.
+        """
+        keys, once, end = self.scope.keys, self.scope.once(), suffix(self.queue, priority)
+        named = [keys.result(text(entry_id) + end, self.group) for entry_id, _ in results]
+        step = self._script(
+            *(
+                "results",
+                (self.streams[priority], self.stats, once.key, self.awaited, keys.settled, *named),
+            ),
+            *(once.token, round(took * 1000), self.kept, end),
+            *(word for pair in results for word in pair),
+        )
+        stale, awaited = yield step
+        self.scope.settled(once, step)
+        if awaited:
+            yield from passed_on(self.scope)
+        return len(stale)
+
     def take(self, count: int, seconds: float) -> Op[list[Taken]]:
         """Take new tasks, at most `count` of each priority, waiting at most `seconds` for the first."""
         step = self._take(count, seconds)

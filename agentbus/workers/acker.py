@@ -5,12 +5,13 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from agentbus.core import envelope
 from agentbus.core.errors import InvalidPayload
 from agentbus.queues.claimed import Taken
 from agentbus.workers.batch import TaskOutcome
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
     from agentbus.queues.consumer import Consumption
     from agentbus.queues.retry import Backoff
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     Done = dict[str, list[bytes]]
 
 T = TypeVar("T")
+
+# The most results, and their most bytes, in one step.
+_AT_ONCE, _BYTES = 500, 1 << 20
 
 
 class Acker:
@@ -47,6 +51,7 @@ class Acker:
     def plain(self, outcomes: Iterable[TaskOutcome | Taken]) -> Done:
         """Settle the tasks that need more than an ack, and return the ids of the others by priority."""
         ids: Done = {}
+        with_result: list[TaskOutcome] = []
         acked = 0
         for outcome in outcomes:
             # The common case: done, without a result.
@@ -61,7 +66,10 @@ class Acker:
                     acked += outcome.acked
                     continue
                 if task.alone or not outcome.plain:
-                    self.settle(outcome)
+                    if task.alone or outcome.error is not None or not outcome.begun:
+                        self.settle(outcome)
+                    else:
+                        with_result.append(outcome)
                     continue
             try:
                 ids[task.priority].append(task.entry_id)
@@ -69,7 +77,35 @@ class Acker:
                 ids[task.priority] = [task.entry_id]
         if acked:
             self.count(acked)
+        if with_result:
+            self._finish(with_result, ids)
         return ids
+
+    def _finish(self, outcomes: list[TaskOutcome], plain: Done) -> None:
+        """Acknowledge tasks with their results, many in one step; those without a kept one join `plain`."""
+        found: dict[str, list[tuple[bytes, bytes]]] = {}
+        took: dict[str, float] = {}
+        for outcome in outcomes:
+            task = outcome.task
+            try:
+                data = envelope.encode(outcome.result, self._consumer.scope.max_body)
+            except InvalidPayload as error:
+                # Nothing was sent: an invalid result is a failure like any other.
+                outcome.failed(error)
+                self._failed(outcome)
+                continue
+            if not self._consumer.kept:
+                plain.setdefault(task.priority, []).append(task.entry_id)
+                continue
+            found.setdefault(task.priority, []).append((task.entry_id, data))
+            took[task.priority] = took.get(task.priority, 0.0) + outcome.took
+        for priority, results in found.items():
+            results.sort(key=lambda result: order(result[0]))
+            spent = took[priority] / len(results)
+            for page in _pages(results):
+                finish = self._consumer.finish_many(priority, page, spent * len(page))
+                stale = self._ours(finish, otherwise=len(page))
+                self.count(len(page), stale)
 
     def ack(self, done: Done, took: float) -> None:
         """Acknowledge tasks, whose handlers took `took` seconds in total."""
@@ -158,6 +194,19 @@ class Acker:
     def _ours(self, op: Op[T], *, otherwise: T) -> T:
         found: T = self._run(self._consumer.unless_missing(op, otherwise))
         return found
+
+
+def _pages(results: list[tuple[bytes, bytes]]) -> Iterator[list[tuple[bytes, bytes]]]:
+    """Divide results so that no step blocks the server."""
+    page: list[tuple[bytes, bytes]] = []
+    size = 0
+    for result in results:
+        if page and (len(page) == _AT_ONCE or size + len(result[1]) > _BYTES):
+            yield page
+            page, size = [], 0
+        page.append(result)
+        size += len(result[1])
+    yield page
 
 
 def order(entry_id: bytes) -> tuple[int, int]:
