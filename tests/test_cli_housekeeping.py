@@ -120,25 +120,24 @@ def test_outside_a_repository_the_project_is_agentbus(shell):
     assert project_in(shell, shell.home) == "agentbus"
 
 
-def test_a_config_file_above_names_agent_and_project(shell, repository):
-    (repository / ".agentbus.yaml").write_text("project: team:shop\nagent: builder\n")
+def test_a_config_file_above_names_the_project(shell, repository):
+    (repository / ".agentbus.yaml").write_text("project: team:shop\n")
     (repository / "src").mkdir()
 
-    (record,) = shell.records(
-        "whoami", cwd=repository / "src", env={"AGENTBUS_PROJECT": "", "AGENTBUS_AGENT": ""}
-    )
+    (record,) = shell.records("whoami", cwd=repository / "src", env={"AGENTBUS_PROJECT": ""})
 
-    assert (record["project"], record["agent"]) == ("team:shop", "builder")
+    assert record["project"] == "team:shop"
 
 
 def test_the_environment_is_stronger_than_a_file_and_an_option_than_both(shell, repository):
-    (repository / ".agentbus.yaml").write_text("agent: from-file\n")
+    (repository / ".agentbus.yaml").write_text("project: from-file\n")
 
     (by_environment,) = shell.records("whoami", cwd=repository)
-    (by_option,) = shell.records("whoami", "--agent", "me", cwd=repository)
+    (by_option,) = shell.records("whoami", "--project", "mine", cwd=repository)
 
-    assert (by_environment["agent"], by_option["agent"]) == ("ada", "me")
-    assert by_option["sources"]["agent"] == "flag"
+    assert by_environment["project"] == shell.environment["AGENTBUS_PROJECT"]
+    assert by_option["project"] == "mine"
+    assert by_option["sources"]["project"] == "flag"
 
 
 # -- doctor --

@@ -224,7 +224,7 @@ def test_the_build_may_happen_in_a_folder_with_spaces(run, examples, tmp_path):
 
 
 def test_the_build_reads_text_whatever_the_user_has_set(run, examples, tmp_path):
-    (tmp_path / ".agentbus.yaml").write_text("json: true\nproject: elsewhere\nagent: nobody\n")
+    (tmp_path / ".agentbus.yaml").write_text("json: true\nproject: elsewhere\n")
 
     done = run(
         examples / "build/run.sh",

@@ -21,6 +21,7 @@ from agentbus.retry import Backoff, Bury
 from agentbus.workers.registry import ALIVE
 from tests.conftest import Connect
 from tests.pages import blocks
+from tests.repositories import make_repository
 from tests.servers import ask
 from tests.small_worker import Registry
 from tests.test_presence import age
@@ -325,7 +326,7 @@ def test_the_nearest_file_with_queues_counts_whole(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "home" / ".config" / "agentbus").mkdir(parents=True)
-    (tmp_path / "repo" / ".git").mkdir(parents=True)
+    make_repository(tmp_path / "repo")
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path / "repo")
     pathlib.Path(tmp_path / "home/.config/agentbus/config.yaml").write_text(
@@ -738,6 +739,42 @@ def test_clear_removes_dead_letters_of_any_name(shared: agentbus.Bus) -> None:
     assert shared.queue("failed").dead_letters() == []
 
 
+# -- a repository's own file --
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"on_full": "trim"}, "'on_full' of the queue 'mail' is 'trim'"),
+        ({"attempts": 1001}, "'attempts' of the queue 'mail' is above 1,000"),
+        ({"bound": 1_000_001}, "'bound' of the queue 'mail' is above 1,000,000"),
+        ({"visibility": "25h"}, "'visibility' of the queue 'mail' is above 86,400"),
+        ({"window": "31d"}, "'window' of the queue 'mail' is above"),
+        ({"results": "31d"}, "'results' of the queue 'mail' is above"),
+        ({"retention": "31d"}, "'retention' of the queue 'mail' is above"),
+        ({"backoff": {"longest": "25h"}}, "'backoff.longest' of the queue 'mail' is above"),
+    ],
+)
+def test_a_repositorys_file_has_no_tasks_dropped_and_keeps_within_bounds(
+    settings: dict[str, Any], said: str
+) -> None:
+    assert Policies({"mail": settings}, "mine.yaml").policy_of("mail")
+
+    with pytest.raises(ConfigError) as refused:
+        Policies({"mail": settings}, "theirs.yaml", nearby=True)
+
+    assert said in str(refused.value)
+    assert "your own config file" in str(refused.value)
+
+
+def test_a_repositorys_file_sets_what_is_within_bounds() -> None:
+    given = {"mail": {"on_full": "refuse", "attempts": 7, "visibility": "1h", "bound": 1_000_000}}
+
+    found = Policies(given, "theirs.yaml", nearby=True).policy_of("mail")
+
+    assert (found.attempts, found.visibility, found.bound) == (7, 3600, 1_000_000)
+
+
 # -- the command line --
 
 
@@ -766,11 +803,12 @@ def test_publish_follows_the_policy(policies: Any) -> None:
 
 def test_lines_are_trimmed_where_the_policy_says_so(policies: Any) -> None:
     shell = policies({"mail": {"bound": 2, "on_full": "trim"}})
+    own = {"AGENTBUS_CONFIG": str(shell.home / ".agentbus.yaml")}
 
-    ids = shell.ok("publish", "mail", "--lines", stdin="1\n2\n3\n4\n5\n").split()
+    ids = shell.ok("publish", "mail", "--lines", stdin="1\n2\n3\n4\n5\n", env=own).split()
 
     assert len(set(ids)) == 5
-    done = shell.ok("work", "mail", "--drain", "--json", "--", "true").splitlines()
+    done = shell.ok("work", "mail", "--drain", "--json", "--", "true", env=own).splitlines()
     assert [json.loads(line)["id"] for line in done] == ids[-2:]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 
@@ -13,6 +14,7 @@ from hypothesis import given, strategies as st
 from agentbus.core import names, repository, settings
 from agentbus.errors import ConfigError, InvalidName
 from tests import profiles  # noqa: F401 (loads the profile)
+from tests.repositories import SOMEBODY, give_away, make_repository
 
 Git = Callable[..., str]
 
@@ -325,14 +327,14 @@ def test_worktrees_share_the_project_of_their_repository(git, here):
 def test_worktrees_share_the_config_file_of_their_repository(git, here, tmp_path):
     made(git, "app")
     git("worktree", "add", "-q", "../other", at="app")
-    (tmp_path / "app" / ".agentbus.yaml").write_text("project: shop\ndeadline: 9\n")
+    (tmp_path / "app" / ".agentbus.yaml").write_text("project: shop\njson: true\n")
 
     assert here("other") == "shop"
 
     (tmp_path / "other" / ".agentbus.yaml").write_text("project: nearer\n")
 
     assert here("other") == "nearer"
-    assert settings.resolve().deadline == 9
+    assert settings.resolve().json
 
 
 def test_a_bare_repository_and_its_worktrees_share_a_project_and_its_config_file(
@@ -370,10 +372,10 @@ def test_a_bare_repository_beside_its_worktrees_is_named_after_their_directory(g
 def test_the_directory_of_git_itself_belongs_to_its_repository(git, here, tmp_path):
     made(git, "app")
     git("worktree", "add", "-q", "../other", at="app")
-    (tmp_path / "app" / ".agentbus.yaml").write_text("deadline: 9\n")
+    (tmp_path / "app" / ".agentbus.yaml").write_text("json: true\n")
 
     assert here("app/.git/hooks") == here("app/.git/worktrees/other") == here("app")
-    assert settings.resolve().deadline == 9
+    assert settings.resolve().json
 
 
 def test_a_submodule_has_a_project_of_its_own(git, here, tmp_path):
@@ -402,36 +404,86 @@ def stranger(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[pathlib.Path
 
     def give(path: pathlib.Path) -> None:
         if os.getuid() == 0:
-            os.lchown(path, 4242, -1)
+            give_away(path)
         else:
-            monkeypatch.setattr(os, "getuid", lambda: 4242)
+            monkeypatch.setattr(os, "getuid", lambda: SOMEBODY)
 
     return give
 
 
-@pytest.mark.parametrize("kind", ["directory", "file"])
-def test_a_repository_that_another_user_put_where_everybody_may_write_decides_nothing(
-    kind, git, here, tmp_path, stranger, monkeypatch
-):
-    made(git, "theirs")
-    (tmp_path / "theirs" / ".agentbus.yaml").write_text("url: redis://theirs\n")
-    place = tmp_path / "common"
-    (place / "deep").mkdir(parents=True)
-    if kind == "directory":
-        (tmp_path / "theirs" / ".git").rename(place / ".git")
-    else:
-        (place / ".git").write_text(f"gitdir: {tmp_path}/theirs/.git\n")
-    stranger(place / ".git")
-    assert here("common/deep")
+PARTS = [".git", "the directory", "the link", "the file", "what the file names", "the worktrees'"]
 
-    place.chmod(0o1777)
+
+@pytest.mark.parametrize("part", PARTS)
+def test_a_repository_of_another_users_decides_nothing(
+    part, git, here, tmp_path, stranger, monkeypatch
+):
+    made(git, "app", "git@github.com:x/app.git")
+    (tmp_path / "app" / ".agentbus.yaml").write_text("queues: {mail: {attempts: 1}}\n")
+    git("worktree", "add", "-q", "../tree", at="app")
+    own, tree, linked = tmp_path / "app" / ".git", tmp_path / "tree", tmp_path / "linked"
+    linked.mkdir()
+    (linked / ".git").symlink_to(own)
+    at, theirs = {
+        ".git": ("app", own),
+        "the directory": ("app", tmp_path / "app"),
+        "the link": ("linked", linked / ".git"),
+        "the file": ("tree", tree / ".git"),
+        "what the file names": ("tree", own / "worktrees" / "tree"),
+        "the worktrees'": ("tree", own),
+    }[part]
+    assert here(at).startswith("app-")
+
+    stranger(theirs)
 
     with pytest.raises(ConfigError, match="belongs to another user") as refused:
-        here("common/deep")
+        here(at)
     assert refused.value.exit_code == 2
     monkeypatch.setenv("AGENTBUS_PROJECT", "mine")
-    assert here("common/deep") == "mine"
-    assert settings.resolve().url is None
+    if part != "the directory":
+        assert here(at) == "mine"
+
+
+STRAYS = ["empty", "without objects", "without refs", "without HEAD", "of no branch", "a FIFO"]
+
+
+@pytest.mark.parametrize("kind", STRAYS)
+def test_what_git_takes_for_no_repository_is_none(kind, git, here, tmp_path):
+    outer = tmp_path / "outer"
+    stray = make_repository(outer / "inner")
+    (outer / "inner" / "deep").mkdir()
+    broken = stray / kind.removeprefix("without ")
+    if kind == "empty":
+        shutil.rmtree(stray)
+        stray.mkdir()
+    elif kind.startswith("without"):
+        broken.unlink() if broken.is_file() else broken.rmdir()
+    elif kind == "of no branch":
+        (stray / "HEAD").write_text("what is this?\n")
+    else:
+        (stray / "HEAD").unlink()
+        os.mkfifo(stray / "HEAD")
+    if kind != "a FIFO":
+        # Which git waits for.
+        with pytest.raises(subprocess.CalledProcessError):
+            git("rev-parse", at="outer/inner/deep")
+    assert here("outer/inner/deep") == "agentbus"
+
+    made(git, "outer", "git@github.com:x/outer.git")
+
+    assert here("outer/inner/deep").startswith("outer-")
+
+
+def test_a_repository_at_a_commit_is_one_as_much_as_at_a_branch(git, here, tmp_path):
+    made(git, "app", "git@github.com:x/app.git")
+    project = here("app")
+
+    git("checkout", "-q", "--detach", at="app")
+    assert here("app") == project
+
+    (tmp_path / "app" / ".git" / "HEAD").unlink()
+    (tmp_path / "app" / ".git" / "HEAD").symlink_to("refs/heads/unborn")
+    assert here("app") == project
 
 
 def test_a_bare_repository_that_another_user_put_into_a_shared_directory_is_none(
@@ -445,7 +497,6 @@ def test_a_bare_repository_that_another_user_put_into_a_shared_directory_is_none
     assert here("common/deep") == "theirs"
 
     stranger(place / "HEAD")
-    place.chmod(0o1777)
 
     assert here("common/deep") == "agentbus"
 
@@ -463,7 +514,7 @@ def unreadable(path: pathlib.Path, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["directory", "fifo", "device", "loop"])
 def test_a_git_config_that_cannot_be_read_is_refused_in_a_sentence(kind, here, tmp_path):
-    (tmp_path / "app" / ".git").mkdir(parents=True)
+    make_repository(tmp_path / "app")
     unreadable(tmp_path / "app" / ".git" / "config", kind)
 
     with pytest.raises(ConfigError, match="cannot be read") as refused:
@@ -476,11 +527,11 @@ def test_a_git_config_that_cannot_be_read_is_refused_in_a_sentence(kind, here, t
 @pytest.mark.parametrize(
     "text", [b"", b"gitdir:", b"gitdir: nowhere/.git", b"\xff\xfe\0", b"nonsense"]
 )
-def test_a_file_git_that_leads_nowhere_still_makes_a_project(text, here, tmp_path):
+def test_a_file_git_that_leads_nowhere_is_no_repository(text, here, tmp_path):
     (tmp_path / "app").mkdir()
     (tmp_path / "app" / ".git").write_bytes(text)
 
-    assert names.project(here("app"))
+    assert here("app") == "agentbus"
 
 
 def test_git_is_not_run(git, here, monkeypatch):

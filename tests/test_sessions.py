@@ -341,6 +341,8 @@ def checked(shell: Shell, check: str) -> str | None:
 
 
 def test_a_name_in_the_config_file_is_a_given_one(shell):
-    (pathlib.Path(shell.home) / ".agentbus.yaml").write_text("agent: ada\n")
+    own = pathlib.Path(shell.home) / ".config" / "agentbus"
+    own.mkdir(parents=True)
+    (own / "config.yaml").write_text("agent: ada\n")
 
     assert shell.records("whoami")[0]["agent"] == "ada"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pathlib
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given, strategies as st
@@ -14,15 +15,16 @@ from agentbus.core.config_file import load
 from agentbus.core.names import repository_project
 from agentbus.errors import ConfigError, UsageError
 from tests import profiles  # noqa: F401 (loads the profile)
+from tests.repositories import SOMEBODY, give_away, make_repository
 
 # setting: variables, then a value for each place, from the strongest to the weakest
 CASES = {
-    "agent": (("AGENTBUS_AGENT", "AGENT_ID"), ["a-flag", "a-env", "a-env2", "a-file", "a-user"]),
+    "agent": (("AGENTBUS_AGENT", "AGENT_ID"), ["a-flag", "a-env", "a-env2", "a-user"]),
     "project": (("AGENTBUS_PROJECT", "PROJECT_PREFIX"), ["p-flag", "p-env", "p-env2", "p-f", "p-u"]),
     "url": (("AGENTBUS_URL", "REDIS_URL"), [f"redis://h{i}" for i in range(5)]),
     "json": (("AGENTBUS_JSON",), [True, "0", True, False]),
-    "log_level": (("AGENTBUS_LOG_LEVEL",), ["error", "debug", "warning", "info"]),
-    "deadline": (("AGENTBUS_DEADLINE",), [1.0, "2.5", 3, 4]),
+    "log_level": (("AGENTBUS_LOG_LEVEL",), ["error", "debug", "warning"]),
+    "deadline": (("AGENTBUS_DEADLINE",), [1.0, "2.5", 3]),
 }  # fmt: skip
 
 
@@ -30,7 +32,7 @@ CASES = {
 def repository(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
     """The root of a work tree, with the current directory somewhere below it."""
     root = tmp_path / "some.repo"
-    (root / ".git").mkdir(parents=True)
+    make_repository(root)
     (root / "deep" / "er").mkdir(parents=True)
     monkeypatch.chdir(root / "deep" / "er")
     return root
@@ -51,16 +53,20 @@ def line(setting: str, value: object) -> str:
 def test_the_strongest_place_wins(setting, repository, user_file, monkeypatch):
     variables, given_values = CASES[setting]
     file = repository / ".agentbus.yaml"
-    flag, *in_environment, in_file, in_user = given_values
+    flag, *in_environment = given_values[: 1 + len(variables)]
+    *in_file, in_user = given_values[1 + len(variables) :]
     user_file.write_text(line(setting, in_user))
-    file.write_text(line(setting, in_file))
+    for value in in_file:
+        file.write_text(line(setting, value))
+    with (repository / ".git" / "config").open("w") as config:
+        config.write("[agentbus]\n\ttrust = true\n")
     for variable, value in zip(variables, in_environment, strict=True):
         monkeypatch.setenv(variable, value)
 
     expected = [
         ({setting: flag}, "flag", flag),
         *(({}, variable, value) for variable, value in zip(variables, in_environment, strict=True)),
-        ({}, str(file), in_file),
+        *(({}, str(file), value) for value in in_file),
         ({}, str(user_file), in_user),
     ]
     for flags, source, value in expected:
@@ -100,41 +106,90 @@ def test_an_empty_variable_sets_nothing(tmp_path, monkeypatch):
 
 
 def test_the_nearest_file_wins_setting_by_setting(repository, user_file):
-    (repository / ".agentbus.yaml").write_text("agent: outer\nproject: outer\n")
-    (repository / "deep" / ".agentbus.yaml").write_text("agent: inner\n")
-    user_file.write_text("agent: user\nproject: user\ndeadline: 9\n")
+    (repository / ".agentbus.yaml").write_text("json: true\nproject: outer\n")
+    (repository / "deep" / ".agentbus.yaml").write_text("json: false\n")
+    user_file.write_text("json: true\nproject: user\ndeadline: 9\n")
 
     found = settings.resolve()
 
-    assert (found.agent, found.project, found.deadline) == ("inner", "outer", 9)
+    assert (found.json, found.project, found.deadline) == (False, "outer", 9)
 
 
-def test_a_file_that_another_user_left_where_everybody_may_write_is_refused(
-    repository, monkeypatch
-):
+@pytest.fixture
+def stranger(monkeypatch: pytest.MonkeyPatch) -> Callable[[pathlib.Path], None]:
+    """Return a function that gives a file to another user."""
+
+    def give(path: pathlib.Path) -> None:
+        if os.getuid() == 0:
+            give_away(path)
+        else:
+            monkeypatch.setattr(os, "getuid", lambda: SOMEBODY)
+
+    return give
+
+
+@pytest.mark.parametrize("part", ["file", "link", "directory"])
+def test_a_file_of_another_users_is_refused(part, repository, tmp_path, stranger):
     file = repository / ".agentbus.yaml"
-    file.write_text("url: redis://theirs\n")
-    if os.getuid() == 0:
-        os.chown(file, 4242, -1)
-    else:
-        monkeypatch.setattr(os, "getuid", lambda: 4242)
-    assert settings.resolve().url == "redis://theirs"
+    theirs = {"file": file, "link": tmp_path / "theirs.yaml", "directory": repository}[part]
+    if part == "link":
+        file.symlink_to(theirs)
+    file.write_text("project: theirs\n")
+    assert settings.resolve().project == "theirs"
 
-    repository.chmod(0o1777)
+    stranger(theirs)
 
     with pytest.raises(ConfigError, match="belongs to another user"):
+        settings.resolve({"project": "mine"})
+    assert settings.resolve({"config": str(file)}).project == "theirs"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("agent: x", "log_level: debug", "deadline: 9", "max_body: 9", "server: /bin/sh"),
+        *("log: /tmp/x", "database: 'sqlite:///x'", "webhooks: true", "webhook_allow: [h]"),
+        *("agent.reserved: true", "hook.text: quote", "webhook_secret: 0123456789abcdef"),
+    ],
+)
+def test_a_repository_chooses_no_names_deadlines_logs_nor_where_anything_goes(text, repository):
+    (repository / ".agentbus.yaml").write_text(f"{text}\n")
+
+    with pytest.raises(ConfigError, match=r"is unknown|is not allowed in a project's file"):
         settings.resolve()
-    assert settings.resolve({"config": str(file)}).url == "redis://theirs"
+
+
+@pytest.mark.parametrize("said", [None, "false", "", "true", "on"])
+def test_a_repository_chooses_the_server_only_of_a_clone_that_is_trusted(said, repository):
+    (repository / ".agentbus.yaml").write_text("url: redis://theirs\n")
+    if said is not None:
+        (repository / ".git" / "config").write_text(f"[agentbus]\n\ttrust = {said}\n")
+
+    if said in ("true", "on"):
+        assert settings.resolve().url == "redis://theirs"
+    else:
+        with pytest.raises(ConfigError, match="is not trusted") as refused:
+            settings.resolve()
+        assert "git config agentbus.trust true" in str(refused.value)
+        assert settings.resolve({"url": "redis://mine"}).url == "redis://mine"
+
+
+def test_outside_a_repository_no_file_nearby_chooses_the_server(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / ".agentbus.yaml").write_text("url: redis://theirs\n")
+
+    with pytest.raises(ConfigError, match="is not trusted"):
+        settings.resolve()
 
 
 def test_no_file_above_the_repository_is_read(repository):
-    (repository.parent / ".agentbus.yaml").write_text("agent: stranger\n")
+    (repository.parent / ".agentbus.yaml").write_text("json: true\n")
 
-    assert settings.resolve().sources["agent"] == "default"
+    assert settings.resolve().sources["json"] == "default"
 
 
 def test_a_chosen_file_is_the_only_one(repository, user_file, tmp_path, monkeypatch):
-    (repository / ".agentbus.yaml").write_text("agent: found\n")
+    (repository / ".agentbus.yaml").write_text("json: true\n")
     user_file.write_text("project: user\n")
     chosen, other = tmp_path / "chosen.yaml", tmp_path / "other.yaml"
     chosen.write_text("deadline: 7\n")
@@ -145,7 +200,7 @@ def test_a_chosen_file_is_the_only_one(repository, user_file, tmp_path, monkeypa
     found = settings.resolve({"config": str(chosen)})
 
     assert found.deadline == 7
-    assert found.sources["agent"] == "default"
+    assert found.sources["json"] == "default"
     assert found.project == repository_project(str(repository))
 
 
@@ -175,8 +230,8 @@ def test_xdg_config_home_says_where_the_users_file_is(repository, tmp_path, monk
         *("!!map x", "queues: !!seq {}", "json: !!bool maybe", "deadline: !!int ''", "agent: !!set {}"),
     ],
 )  # fmt: skip
-def test_a_mistake_in_a_file_is_a_sentence(text, repository):
-    (repository / ".agentbus.yaml").write_text(text)
+def test_a_mistake_in_a_file_is_a_sentence(text, repository, user_file):
+    user_file.write_text(text)
 
     with pytest.raises(UsageError) as refused:
         settings.resolve()
@@ -184,7 +239,7 @@ def test_a_mistake_in_a_file_is_a_sentence(text, repository):
     said = str(refused.value)
     assert refused.value.exit_code == 2
     assert refused.value.hint
-    assert ".agentbus.yaml" in said
+    assert "config.yaml" in said
     assert said.isprintable()
     assert len(said) < 600
 
@@ -208,13 +263,13 @@ def test_an_error_about_a_file_shows_no_password(text, repository):
 
 
 def test_a_misspelt_setting_is_guessed(repository):
-    (repository / ".agentbus.yaml").write_text("agnet: x\n")
+    (repository / ".agentbus.yaml").write_text("projet: x\n")
 
-    with pytest.raises(ConfigError, match="did you mean 'agent'"):
+    with pytest.raises(ConfigError, match="did you mean 'project'"):
         settings.resolve()
 
 
-@pytest.mark.parametrize("text", ["", "# nothing\n", "---\n", "{}", "\ufeffagent: a\n"])
+@pytest.mark.parametrize("text", ["", "# nothing\n", "---\n", "{}", "\ufeffproject: a\n"])
 def test_a_file_may_set_nothing(text, repository):
     (repository / ".agentbus.yaml").write_text(text)
 
@@ -235,15 +290,15 @@ def test_a_file_may_set_nothing(text, repository):
         ("agent: 日本", "agent", "日本"),
     ],
 )
-def test_what_yaml_makes_of_words_is_understood(text, setting, value, repository):
-    (repository / ".agentbus.yaml").write_text(text)
+def test_what_yaml_makes_of_words_is_understood(text, setting, value, repository, user_file):
+    user_file.write_text(text)
 
     assert getattr(settings.resolve(), setting) == value
 
 
 def unreadable(path: pathlib.Path, kind: str) -> None:
     if kind == "huge":
-        path.write_bytes(b"# " + b"x" * 2**20)
+        path.write_bytes(b"# " + b"x" * 2**16)
     elif kind == "binary":
         path.write_bytes(bytes(range(256)) * 4)
     elif kind == "latin-1":
@@ -297,7 +352,7 @@ def test_any_file_is_read_or_refused_in_a_sentence(data, tmp_path_factory):
 @pytest.mark.parametrize("setting", ["log", "server", "config"])
 def test_a_file_chooses_neither_the_log_nor_a_program(setting, real_shell):
     bait = real_shell.home / "bait"
-    (real_shell.home / ".git").mkdir()
+    make_repository(real_shell.home)
     (real_shell.home / ".agentbus.yaml").write_text(f"{setting}: {bait}\n")
 
     done = real_shell.run("speak", "hi")
@@ -334,8 +389,10 @@ def test_a_hostile_environment_is_refused_in_a_sentence(variable, value, real_sh
 
 
 def test_whoami_says_where_each_setting_came_from(real_shell):
-    (real_shell.home / ".git").mkdir()
-    (real_shell.home / ".agentbus.yaml").write_text("agent: from-file\n")
+    make_repository(real_shell.home)
+    own = real_shell.home / ".config" / "agentbus"
+    own.mkdir(parents=True)
+    (own / "config.yaml").write_text("agent: from-file\n")
 
     (found,) = real_shell.records(
         *("whoami", "--url", "redis://u:sesame@h/1"), env={"AGENTBUS_AGENT": ""}
@@ -344,7 +401,7 @@ def test_whoami_says_where_each_setting_came_from(real_shell):
     assert found["agent"] == "from-file"
     assert found["url"] == "redis://u:***@h/1"
     assert found["sources"] == {
-        "agent": str(real_shell.home / ".agentbus.yaml"),
+        "agent": str(own / "config.yaml"),
         "project": "AGENTBUS_PROJECT",
         "url": "flag",
     }

@@ -33,6 +33,7 @@ from agentbus.retry import Backoff
 from agentbus.workers import webhooks
 from tests import profiles  # noqa: F401 (loads the profile)
 from tests.conftest import Connect
+from tests.repositories import make_repository
 from tests.servers import Shell, ask
 
 SECRET = "a secret of thirty-two characters"
@@ -686,7 +687,7 @@ def test_the_settings_come_from_the_environment_or_the_users_own_file(
 def test_a_file_that_comes_with_a_repository_sets_nothing_of_webhooks(
     line: str, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
 ) -> None:
-    (tmp_path / ".git").mkdir()
+    make_repository(tmp_path)
     (tmp_path / ".agentbus.yaml").write_text(f"{line}\n")
     monkeypatch.chdir(tmp_path)
 

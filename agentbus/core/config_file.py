@@ -13,23 +13,31 @@ from agentbus.core.validate import Map, Problems, nearest, shown
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_MAX_BYTES = 1024 * 1024
+# To read a mebibyte of YAML takes seconds, of each verb.
+MAX_BYTES = 64 * 1024
 
 
-def contents(path: str, kind: str = "config file", *, hint: str) -> bytes:
-    """Return what is in a file of at most 1 MiB. Raises `ConfigError` where it cannot be read."""
+def contents(
+    path: str, kind: str = "config file", *, hint: str, most: int = MAX_BYTES, ours: bool = False
+) -> bytes:
+    """Return what is in a file of at most `most` bytes. Raises `ConfigError` where it cannot be read.
+
+    With `ours`, another user's file is refused, and a file in another user's directory.
+    """
     try:
         # A FIFO would keep us waiting for its writer.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         with open(descriptor, "rb") as file:
+            if ours:
+                _check_owners(path, descriptor)
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                 raise OSError(0, "it is not a file")
-            data = file.read(_MAX_BYTES + 1)
+            data = file.read(most + 1)
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or "not a path"
         raise ConfigError(f"the {kind} {path!a} cannot be read ({why})", hint=hint) from None
-    if len(data) > _MAX_BYTES:
-        raise ConfigError(f"the {kind} {path!a} is over {_MAX_BYTES} bytes")
+    if len(data) > most:
+        raise ConfigError(f"the {kind} {path!a} is over {most} bytes", hint="shorten it")
     return data
 
 
@@ -37,12 +45,11 @@ def load(path: str, anywhere: Sequence[str], in_own: Sequence[str], *, nearby: b
     """Return the settings in a config file; an empty file sets nothing.
 
     Any file may set what `anywhere` lists. A file that was found `nearby` may not set what `in_own` lists,
-    and must not be one that another user put where everybody may write.
+    and must belong to this user or to root, as must its directory.
     """
-    if nearby:
-        _not_planted(path)
     problems = Problems(path)
-    data = contents(path, hint="correct its permissions, or name another config file")
+    hint = "correct its permissions, or name another config file"
+    data = contents(path, hint=hint, ours=nearby)
     known = anywhere if nearby else (*anywhere, *in_own)
     root = yaml_reader.read(data, problems, typed=True)
     if root is not None:
@@ -59,15 +66,11 @@ def load(path: str, anywhere: Sequence[str], in_own: Sequence[str], *, nearby: b
     return root.value if isinstance(root.value, Map) else Map()
 
 
-def _not_planted(path: str) -> None:
-    # In /tmp, anybody could have us speak to a server of theirs.
-    try:
-        owner, around = os.lstat(path).st_uid, os.stat(os.path.dirname(path) or "/").st_mode
-    except OSError:
-        # Gone, or out of reach: reading it reports that.
-        return
-    if around & stat.S_IWOTH and owner not in (0, os.getuid()):
+def _check_owners(path: str, descriptor: int) -> None:
+    # Anybody else could have us obey a file of theirs, in /tmp or in a directory that is theirs.
+    owners = (os.fstat(descriptor), os.lstat(path), os.stat(os.path.dirname(path) or "/"))
+    if not {each.st_uid for each in owners} <= {0, os.getuid()}:
         raise ConfigError(
-            f"the config file {path!a} belongs to another user, in a directory that anyone can write to",
-            hint="remove it, use another directory, or name the config file in AGENTBUS_CONFIG",
+            f"the config file {path!a}, or its directory, belongs to another user",
+            hint="use a directory of your own, or name a config file in AGENTBUS_CONFIG",
         )

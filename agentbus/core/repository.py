@@ -8,17 +8,51 @@ from __future__ import annotations
 import os
 import stat
 
+from agentbus.core.errors import ConfigError
 from agentbus.core.names import repository_address, repository_place, repository_project
+from agentbus.core.settings_check import ON, checked
 
 # As git sees it.
 _SPACE = " \t\r\n"
+_HEX = frozenset("0123456789abcdefABCDEF")
 
 
 def is_bare(path: str) -> bool:
-    """Report whether a directory that holds a `HEAD` is a repository, and not a stranger's."""
-    owner, mode = os.lstat(f"{path}/HEAD").st_uid, os.stat(path).st_mode
-    return (owner in (0, os.getuid()) or not mode & stat.S_IWOTH) and all(
-        os.path.isdir(f"{path}/{part}") for part in ("objects", "refs")
+    """Report whether a directory that holds a `HEAD` is a repository of this user's, or of root's."""
+    head = f"{path}/HEAD"
+    try:
+        owners = {each.st_uid for each in (os.lstat(head), os.stat(path))}
+        for part in ("objects", "refs"):
+            os.stat(f"{path}/{part}/.")
+        return owners <= {0, os.getuid()} and is_head(head, _config(head))
+    except (OSError, ConfigError):
+        return False
+
+
+def is_head(path: str, text: str) -> bool:
+    """Report whether git takes a file with this text for the `HEAD` of a repository."""
+    try:
+        if os.readlink(path).startswith("refs/"):
+            return True
+    except OSError:
+        # It is not a link, as a rule.
+        pass
+    if text.startswith("ref:"):
+        return text[4:].lstrip(_SPACE).startswith("refs/")
+    commit = text.partition("\n")[0].rstrip(_SPACE)
+    return len(commit) in (40, 64) and _HEX.issuperset(commit)
+
+
+def check_trust(path: str, common: str | None) -> None:
+    """Raise `ConfigError` unless the user of a clone trusts its config file with the choice of a server."""
+    said = values(_config(f"{common}/config"), "agentbus", "trust") if common else []
+    if said and said[-1].lower() in ON:
+        return
+    raise ConfigError(
+        f"the config file {path!a} chooses a server, and this clone is not trusted with that",
+        hint="read it, then: git config agentbus.trust true; or set AGENTBUS_URL"
+        if common
+        else "set AGENTBUS_URL, or url in your own config file",
     )
 
 
@@ -29,17 +63,14 @@ def project(root: str, common: str | None) -> tuple[str, str]:
     cannot be read, and `InvalidName`.
     """
     if common is None:
-        from agentbus.core.errors import ConfigError
-
         raise ConfigError(
-            f"the repository {root!a} belongs to another user, in a directory that anyone can write to",
-            hint="remove it, use another directory, or set AGENTBUS_PROJECT",
+            f"the repository {root!a} belongs to another user, so it names no project",
+            hint="set AGENTBUS_PROJECT, or use a directory of your own",
+            shell_hint="name the project by --project or AGENTBUS_PROJECT, or use a directory of your own",
         )
     text = _config(f"{common}/config")
     named = [value for value in values(text, "agentbus", "project") if value]
     if named:
-        from agentbus.core.settings_check import checked
-
         source = "git config agentbus.project"
         return str(checked("project", named[-1], source)), source
     place = repository_place(os.path.realpath(common))
@@ -100,8 +131,6 @@ def _config(path: str) -> str:
     except (FileNotFoundError, NotADirectoryError):
         return ""
     except OSError as error:
-        from agentbus.core.errors import ConfigError
-
         raise ConfigError(
             f"the git config {path!a} cannot be read ({error.strerror})",
             hint="correct its permissions, or set AGENTBUS_PROJECT",

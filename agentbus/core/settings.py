@@ -36,15 +36,15 @@ VARIABLES = {
     "queues": (),
     "health": (),
 }
-# What any config file may set. A file in a repository must not choose the log's path or the server's
-# program.
-IN_FILES = (
-    *("agent", "project", "url", "json", "log_level", "deadline", "max_body"),
-    *("queues", "health"),
-)
+# What any config file may set; in a repository's own, `url` counts only for a clone that its user trusts.
+# No file chooses the log's path or the server's program.
+IN_FILES = ("project", "json", "queues", "health", "url")
 # What only the user's own file, or one chosen by --config, may set beside these: a repository must not
-# send results to the network, outside or inside, nor name a file to write to.
-IN_OWN_FILE = ("database", "webhooks", "webhook_secret", "webhook_allow")
+# choose names, deadlines, logs, files to write to, nor what is sent to the network.
+IN_OWN_FILE = (
+    *("agent", "log_level", "deadline", "max_body"),
+    *("database", "webhooks", "webhook_secret", "webhook_allow"),
+)
 DEFAULT_DEADLINE = 5.0
 # A unix socket's path must fit into 108 bytes on Linux and 104 on macOS.
 _LONGEST_SOCKET_PATH = 100
@@ -56,7 +56,7 @@ _UNPLAIN = frozenset('"\\#;\r\t ')
 class Settings:
     """The resolved settings, and the source of each value."""
 
-    __slots__ = (*IN_FILES, *IN_OWN_FILE, "peers", "sources")
+    __slots__ = (*IN_FILES, *IN_OWN_FILE, "nearby", "peers", "sources")
 
     def __init__(
         self,
@@ -76,6 +76,7 @@ class Settings:
         webhook_allow: Sequence[str] = (),
         queues: Mapping[object, object] | None = None,
         health: Mapping[object, object] | None = None,
+        nearby: Sequence[str] = (),
     ) -> None:
         self.agent = agent
         self.project = project
@@ -96,6 +97,8 @@ class Settings:
         self.queues = queues or {}
         # Unparsed: `agentbus.admin.health.thresholds` reads it, and only for that verb.
         self.health = health or {}
+        # The settings that come from a repository's own file, which may not set them to everything.
+        self.nearby = nearby
 
 
 def resolve(flags: Mapping[str, object] | None = None) -> Settings:
@@ -104,11 +107,15 @@ def resolve(flags: Mapping[str, object] | None = None) -> Settings:
     sources: dict[str, str] = {}
     root, common = repository()
     paths = _config_files(given.pop("config", None), root, common)
-    files: Sequence[tuple[str, Map]] = ()
+    files: Sequence[tuple[str, bool, Map]] = ()
+    near: list[str] = []
     if paths:
         from agentbus.core.config_file import load
 
-        files = [(path, load(path, IN_FILES, IN_OWN_FILE, nearby=nearby)) for path, nearby in paths]
+        files = [
+            (path, nearby, load(path, IN_FILES, IN_OWN_FILE, nearby=nearby))
+            for path, nearby in paths
+        ]
 
     def pick(setting: str, default: object) -> tuple[object, int]:
         if setting in given:
@@ -119,9 +126,15 @@ def resolve(flags: Mapping[str, object] | None = None) -> Settings:
             if value:
                 sources[setting] = variable
                 return value, 0
-        for path, values in files:
+        for path, nearby, values in files:
             if setting in values:
                 sources[setting] = path
+                if nearby:
+                    near.append(setting)
+                    if setting == "url":
+                        from agentbus.core.repository import check_trust
+
+                        check_trust(path, common)
                 return values[setting], values.lines[setting]
         sources[setting] = "default"
         return default, 0
@@ -159,6 +172,7 @@ def resolve(flags: Mapping[str, object] | None = None) -> Settings:
         webhook_allow=value("webhook_allow", ()),
         queues=value("queues", None),
         health=value("health", None),
+        nearby=near,
     )
 
 
@@ -208,7 +222,8 @@ def default_project(root: str | None, common: str | None) -> tuple[str, str]:
 def repository() -> tuple[str | None, str | None]:
     """Return the root of the git repository around the current directory, and its common directory.
 
-    All work trees of a repository share the second. It is None where another user may have put it.
+    All work trees of a repository share the second. It is None where another user owns the repository.
+    What git would not take for a repository is none.
     """
     try:
         here = os.getcwd()
@@ -216,8 +231,14 @@ def repository() -> tuple[str | None, str | None]:
         return None, None
     while True:
         git = os.path.join(here, ".git")
-        if os.path.lexists(git):
-            return here, _common_directory(git)
+        try:
+            found = os.lstat(git)
+        except OSError:
+            pass
+        else:
+            common = _common_directory(git, found)
+            if common is not None:
+                return here, common or None
         if os.path.lexists(os.path.join(here, "HEAD")):
             from agentbus.core.repository import is_bare
 
@@ -229,22 +250,31 @@ def repository() -> tuple[str | None, str | None]:
         here = above
 
 
-def _common_directory(git: str) -> str | None:
-    found = os.lstat(git)
-    if (
-        found.st_uid not in (0, os.getuid())
-        and os.stat(os.path.dirname(git)).st_mode & stat.S_IWOTH
-    ):
+def _common_directory(git: str, found: os.stat_result) -> str | None:
+    """Return the common directory of the repository at `git`: "" if it is another user's, None if none."""
+    own, common = git, git
+    owners = {found.st_uid, os.stat(os.path.dirname(git)).st_uid}
+    if not stat.S_ISDIR(found.st_mode):
+        own = common = os.path.realpath(git)
+        text = _text_of(own)
+        if text.startswith("gitdir:"):
+            own = os.path.join(os.path.dirname(own), text[7:].strip())
+            common = os.path.normpath(os.path.join(own, _text_of(f"{own}/commondir").strip()))
+    head = _text_of(f"{own}/HEAD")
+    if not head.startswith("ref: refs/"):
+        from agentbus.core.repository import is_head
+
+        if not is_head(f"{own}/HEAD", head):
+            return None
+    try:
+        # Without these, git goes on to the directory above.
+        os.stat(f"{common}/objects/.")
+        os.stat(f"{common}/refs/.")
+        if own is not git:
+            owners |= {os.stat(own).st_uid, os.stat(common).st_uid}
+    except OSError:
         return None
-    if stat.S_ISDIR(found.st_mode):
-        return git
-    if stat.S_ISLNK(found.st_mode):
-        git = os.path.realpath(git)
-    text = _text_of(git)
-    if text.startswith("gitdir:"):
-        git = os.path.join(os.path.dirname(git), text[7:].strip())
-        git = os.path.join(git, _text_of(f"{git}/commondir").strip())
-    return os.path.normpath(git)
+    return common if owners <= {0, os.getuid()} else ""
 
 
 def _text_of(path: str) -> str:
@@ -273,7 +303,7 @@ def environment() -> dict[str, str]:
 
 
 def variable(name: str) -> str | None:
-    """Return a variable of another program, such as JAVA_HOME, if it is set."""
+    """Return a variable that does not set anything here, such as JAVA_HOME, if it is set."""
     return os.environ.get(name) or None
 
 

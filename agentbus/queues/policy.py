@@ -80,10 +80,16 @@ class Policy(Record):
 
 
 class Policies:
-    """The policies of one config. Raises `ConfigError`, which lists every mistake in it."""
+    """The policies of one config. Raises `ConfigError`, which lists every mistake in it.
 
-    def __init__(self, given: Mapping[object, object], source: str) -> None:
+    `nearby` is for a repository's own file, which may neither have tasks dropped nor exceed some bounds.
+    """
+
+    def __init__(
+        self, given: Mapping[object, object], source: str, *, nearby: bool = False
+    ) -> None:
         self._source = source
+        self._nearby = nearby
         self._given: dict[str, dict[str, Any]] = {}
         if given:
             self._read(given)
@@ -97,7 +103,8 @@ class Policies:
         for key, settings in Located(given, problems, "queues").entries("a mapping", "the queue"):
             prefix = queue_prefix(key)
             if prefix is not None:
-                self._given[prefix], lines[prefix] = _settings(settings), key.line
+                self._given[prefix] = _settings(settings, nearby=self._nearby)
+                lines[prefix] = key.line
         for prefix, line in lines.items():
             self._check_backoff(prefix, line, problems)
         if problems:
@@ -174,7 +181,8 @@ DEFAULTS = Policies({}, "default")
 
 def read(settings: Settings) -> Policies:
     """Return the policies that the settings hold. Raises `ConfigError`."""
-    return Policies(settings.queues, settings.sources.get("queues", "default"))
+    source = settings.sources.get("queues", "default")
+    return Policies(settings.queues, source, nearby="queues" in settings.nearby)
 
 
 def prefixes(queue: str) -> Iterator[str]:
@@ -213,17 +221,22 @@ def queue_prefix(given: Located) -> str | None:
     )
 
 
-def _settings(given: Located) -> dict[str, Any]:
+def _settings(given: Located, *, nearby: bool) -> dict[str, Any]:
     found: dict[str, Any] = {}
+    checks = _CHECKS | _NEARBY if nearby else _CHECKS
     for setting, one in given.fields(_CHECKS).items():
         if setting == "backoff":
             for part, each in one.fields(("first", "longest")).items():
-                found[f"backoff.{part}"] = each.seconds(0)
+                found[f"backoff.{part}"] = (_short if nearby else _pause)(each)
             if one.value is None:
                 one.wrong("a mapping of 'first' and 'longest'")
         else:
-            found[setting] = _CHECKS[setting](one)
+            found[setting] = checks[setting](one)
     return {setting: value for setting, value in found.items() if value is not None}
+
+
+def _pause(given: Located) -> float | None:
+    return given.seconds(0)
 
 
 def _path(given: Located) -> str | None:
@@ -253,4 +266,44 @@ _CHECKS: dict[str, Callable[[Located], Any]] = {
     "results": lambda given: given.seconds(0),
     "retention": lambda given: given.seconds(0),
     "dead_letters": _template,
+}
+
+
+def _at_most(most: float, check: Callable[[Located], Any]) -> Callable[[Located], Any]:
+    """Return a check that also refuses what is above a bound."""
+
+    def bounded(given: Located) -> Any:
+        found = check(given)
+        if found is not None and found > most:
+            return _only_own(given, f"above {most:,}")
+        return found
+
+    return bounded
+
+
+def _kept(given: Located) -> str | None:
+    found: str | None = _CHECKS["on_full"](given)
+    return (
+        _only_own(given, "'trim', which drops tasks that are not done")
+        if found == "trim"
+        else found
+    )
+
+
+def _only_own(given: Located, said: str) -> None:
+    given.add(
+        f"{given.what} is {said}, and this is a repository's file",
+        "set it in your own config file, or name this file by --config",
+    )
+
+
+_DAY = 86_400
+_short = _at_most(_DAY, _pause)
+# What a repository's own file may set only within bounds; all else as anywhere.
+_NEARBY: dict[str, Callable[[Located], Any]] = {
+    "on_full": _kept,
+    "attempts": _at_most(1_000, _CHECKS["attempts"]),
+    "bound": _at_most(1_000_000, _CHECKS["bound"]),
+    "visibility": _at_most(_DAY, _CHECKS["visibility"]),
+    **{each: _at_most(30 * _DAY, _CHECKS[each]) for each in ("window", "results", "retention")},
 }

@@ -29,7 +29,8 @@ _DEEPEST = 100
 def load(path: str | os.PathLike[str]) -> Rules:
     """Return the rules in a file. Raises `ConfigError`, which lists every problem with its line."""
     name = os.fspath(path)
-    data = config_file.contents(name, "rules file", hint="correct its path or its permissions")
+    hint = "correct its path or its permissions"
+    data = config_file.contents(name, "rules file", hint=hint, most=MAX_BYTES)
     return parse(data, name)
 
 

@@ -31,6 +31,7 @@ from agentbus.torture.ending import by_signals, kill_those_with, with_variable
 from agentbus.torture.mode import Mode, Trial
 from agentbus.torture.verdict import Verdict
 from tests import inprocess
+from tests.repositories import make_repository
 from tests.servers import Server, scrubbed
 from tests.torture import tiny
 
@@ -40,6 +41,7 @@ PROGRAM = """
 import fcntl, sys, termios
 from agentbus.torture import modes
 from tests.torture import tiny
+from tests.repositories import make_repository
 modes.MODES.update(talk=tiny.MODE)
 if "--terminal" in sys.argv:
     sys.argv.remove("--terminal")
@@ -343,8 +345,8 @@ def test_no_setting_of_the_user_reaches_a_client(monkeypatch, tmp_path):
         found.append(settings.resolve({"agent": "a"}))
         yield Verdict("talk", order.seed, 0.0, {}, {}, {}, {}, order.place)
 
-    (tmp_path / ".git").mkdir()
-    (tmp_path / ".agentbus.yaml").write_text("deadline: 77\n")
+    make_repository(tmp_path)
+    (tmp_path / ".agentbus.yaml").write_text("json: true\n")
     monkeypatch.chdir(tmp_path)
     given = {
         "AGENTBUS_URL": "redis://nowhere",

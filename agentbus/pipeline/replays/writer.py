@@ -205,8 +205,11 @@ class _Ground:
         self._scope = scope
         self._task = task
         self._run = run_field(task.token)
+        settings = task.settings
         self._policies = Policies(
-            task.settings.queues, str(task.settings.sources.get("queues", "the config"))
+            settings.queues,
+            str(settings.sources.get("queues", "the config")),
+            nearby="queues" in settings.nearby,
         )
         self._places: dict[tuple[str | None, str], tuple[tuple[str, ...], str, int]] = {}
 
