@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +17,7 @@ from click.shell_completion import (
 from agentbus.commands._bare import actions_of
 from agentbus.commands._output import plain
 from agentbus.core.names import shell_word
-from agentbus.core.settings import resolve, socket_path, variable
+from agentbus.core.settings import resolve, variable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -174,8 +173,6 @@ def _verb(ctx: click.Context) -> Verb | None:
 
 def _bus(ctx: click.Context) -> Bus:
     """Return the bus of the line's settings; never starts the embedded server."""
-    from urllib.parse import quote
-
     from agentbus.client.bus import Bus
     from agentbus.core.errors import BackendUnavailable
 
@@ -185,13 +182,11 @@ def _bus(ctx: click.Context) -> Bus:
         for name in ("agent", "project", "url", "config")
     }
     settings = resolve({**flags, "deadline": _DEADLINE})
-    if settings.url is None:
-        if not os.path.exists(socket_path()):
-            raise BackendUnavailable("the embedded server does not run")
-        settings.url = f"unix://{quote(socket_path())}"
-    elif settings.url.startswith("memory:"):
+    if settings.url is not None and settings.url.startswith("memory:"):
         raise BackendUnavailable("another process's memory cannot be read")
-    return Bus(settings)
+    bus = Bus(settings)
+    bus.backend.revive = None
+    return bus
 
 
 def _named(names: Iterable[str]) -> Found:

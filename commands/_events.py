@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 from agentbus.commands._declare import Param, seconds, whole
 from agentbus.commands._format import age
 from agentbus.core.errors import BackendUnavailable, ConfigError, UsageError
-from agentbus.core.settings import events_path
+from agentbus.core.settings import state_directory
+from agentbus.core.settings_check import make_private
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -123,11 +124,17 @@ def _open(call: Call, *, make: bool) -> Ledger:
     args = call.args
     url = args.database or call.settings.database
     if url is None:
-        path = events_path(call.settings.project)
+        path = _default_database(call.settings.project)
         if make:
-            os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+            make_private(os.path.dirname(path))
         url = f"sqlite:///{path}"
     return open_ledger(url, args.prefix, args.schema, deadline=call.settings.deadline, make=make)
+
+
+def _default_database(project: str) -> str:
+    from urllib.parse import quote
+
+    return os.path.join(state_directory(), "events", f"{quote(project, safe='')}.db")
 
 
 def warn_of_readers(call: Call, found: list[LeaseStanding]) -> None:

@@ -6,6 +6,7 @@ import os
 import time
 
 from agentbus.core.settings import state_directory
+from agentbus.core.settings_check import make_private
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ def _is_first() -> bool:
     folder = os.path.join(state_directory(), "told")
     path = os.path.join(folder, str(os.getsid(0)))
     try:
-        os.makedirs(folder, mode=0o700, exist_ok=True)
+        make_private(folder)
         _prune(folder)
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
     except FileExistsError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 from typing import TYPE_CHECKING
 
@@ -116,7 +117,11 @@ def _note(number: int, heard: list[int]) -> None:
 
 @contextlib.contextmanager
 def extra() -> Iterator[None]:
-    """Raise `ConfigError` if a package is missing that the extra pipeline has."""
+    """Raise `ConfigError` if a package is missing that the extra pipeline has.
+
+    What is written from here on, by Spark's processes, too, is never writable by everybody.
+    """
+    os.umask(os.umask(0o077) | 0o002)
     try:
         yield
     except ImportError as error:

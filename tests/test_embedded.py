@@ -255,35 +255,3 @@ def test_a_home_with_a_long_path_has_its_socket_elsewhere(far_shell):
     assert stat.S_IMODE(place.parent.stat().st_mode) == 0o700
     assert pathlib.Path(str(found["directory"])).is_relative_to(far_shell.home)
     assert embedded.heard(far_shell) == ["hi"]
-
-
-def test_a_link_in_place_of_the_far_sockets_directory_is_refused(far_shell, tmp_path):
-    place = pathlib.Path(str(embedded.status(far_shell)["socket"])).parent
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.mkdir()
-    place.symlink_to(elsewhere)
-    try:
-        done = far_shell.run("speak", "hi")
-    finally:
-        place.unlink()
-
-    assert done.returncode == 2
-    assert list(elsewhere.iterdir()) == []
-
-
-def test_a_server_behind_a_link_in_place_of_the_far_sockets_directory_is_not_spoken_to(
-    far_shell, own_server, tmp_path
-):
-    # given somebody who has put a server of their own where the socket is looked for
-    place = pathlib.Path(str(embedded.status(far_shell)["socket"])).parent
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.mkdir()
-    (elsewhere / "redis.sock").symlink_to(own_server.socket)
-    place.symlink_to(elsewhere)
-    try:
-        done = far_shell.run("speak", "a secret")
-    finally:
-        place.unlink()
-
-    assert done.returncode == 2
-    assert own_server.ask("DBSIZE") == 0

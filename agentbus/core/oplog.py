@@ -44,7 +44,9 @@ def open_file(path: str) -> int:
     try:
         descriptor = os.open(path, flags, 0o600)
     except FileNotFoundError:
-        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+        from agentbus.core.settings_check import make_private
+
+        make_private(os.path.dirname(path))
         descriptor = os.open(path, flags, 0o600)
     found = os.fstat(descriptor)
     if not stat.S_ISREG(found.st_mode) or found.st_uid != os.getuid() or found.st_nlink > 1:

@@ -47,7 +47,7 @@ IN_OWN_FILE = (
 )
 DEFAULT_DEADLINE = 5.0
 # A unix socket's path must fit into 108 bytes on Linux and 104 on macOS.
-_LONGEST_SOCKET_PATH = 100
+LONGEST_SOCKET_PATH = 100
 _SMALL = 65_536
 # What does not mean itself in git's configuration.
 _UNPLAIN = frozenset('"\\#;\r\t ')
@@ -345,18 +345,13 @@ def server_directory() -> str:
 def socket_path() -> str:
     """Return the path of the embedded server's socket, in a shorter place if the path is too long."""
     path = os.path.join(server_directory(), "redis.sock")
-    if len(os.fsencode(path)) <= _LONGEST_SOCKET_PATH:
+    if len(os.fsencode(path)) <= LONGEST_SOCKET_PATH:
         return path
-    import hashlib
+    from agentbus.core.socket_place import find
 
-    name = hashlib.sha256(os.fsencode(server_directory())).hexdigest()[:16]
-    folder = f"/tmp/agentbus-{os.getuid()}-{name}"
-    # Other users can write there: this path must belong to this user.
-    if os.path.lexists(folder):
-        from agentbus.core.settings_check import own_directory
-
-        own_directory(folder)
-    return f"{folder}/redis.sock"
+    folder = find(server_directory(), variable("XDG_RUNTIME_DIR"))
+    # Nothing can listen at a path that is so long.
+    return path if folder is None else f"{folder}/redis.sock"
 
 
 def log_path() -> str:
@@ -367,23 +362,6 @@ def log_path() -> str:
 def held_token(flag: str) -> str | None:
     """Return the token of the hold of `flag` in which `agentbus hold` started this process."""
     return os.environ.get("AGENTBUS_TOKEN") if os.environ.get("AGENTBUS_FLAG") == flag else None
-
-
-def server_program() -> str | None:
-    """Return the server program that the user prefers, if any."""
-    return os.environ.get("AGENTBUS_SERVER") or None
-
-
-def test_kill() -> str | None:
-    """Return the step at which a test kills a relay or a consumer, if any."""
-    return os.environ.get("AGENTBUS_TEST_KILL") or None
-
-
-def events_path(project: str) -> str:
-    """Return the path of the default database for a project's events."""
-    from urllib.parse import quote
-
-    return os.path.join(state_directory(), "events", f"{quote(project, safe='')}.db")
 
 
 def user_config_path() -> str:

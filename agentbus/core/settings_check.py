@@ -30,14 +30,37 @@ def checked(setting: str, value: object, source: str, line: int = 0) -> object:
 
 
 def own_directory(path: str) -> None:
-    """Raise `ConfigError` unless a path is a directory of this user's that others cannot enter."""
-    found = os.lstat(path)
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+    """Raise `ConfigError` unless a path is a directory of this user's; others cannot enter it from then on.
+
+    The directory that it is in must belong to this user or to root.
+    """
+    found, me = os.lstat(path), os.getuid()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != me:
         raise ConfigError(
             f"{path} is not a directory of this user's", hint="remove it, or set XDG_STATE_HOME"
         )
+    above = os.path.dirname(path)
+    if os.stat(above).st_uid not in (0, me):
+        raise ConfigError(
+            f"{above} belongs to another user, who could replace what is in it",
+            hint="set XDG_STATE_HOME to a directory of your own",
+        )
     if stat.S_IMODE(found.st_mode) != 0o700:
         os.chmod(path, 0o700)
+
+
+def make_private(path: str) -> None:
+    """Create a directory, and those above it, for this user alone, whatever the umask; raises `OSError`."""
+    if os.path.isdir(path):
+        return
+    above = os.path.dirname(path)
+    if above not in ("", path):
+        make_private(above)
+    try:
+        os.mkdir(path, 0o700)
+    except FileExistsError:
+        if not os.path.isdir(path):
+            raise
 
 
 def missing_file(path: str) -> ConfigError:

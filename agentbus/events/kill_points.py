@@ -24,7 +24,7 @@ def hook() -> Callable[[str], None]:
 
     AGENTBUS_TEST_KILL is the step, optionally with a colon and which time it is reached.
     """
-    wanted = settings.test_kill()
+    wanted = settings.variable("AGENTBUS_TEST_KILL")
     return (lambda _step: None) if wanted is None else killing(wanted)
 
 

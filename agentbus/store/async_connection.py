@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from agentbus.core.errors import BackendUnavailable
-from agentbus.store.connection import Backend, Target, encoder
+from agentbus.store.connection import Backend, Target, check_peer, encoder
 from agentbus.store.failures import down, mistake
 from agentbus.store.hiredis_reader import buffer, reader
 from agentbus.store.resp import forgotten, moved, pack, settle
@@ -268,7 +269,16 @@ async def _open(target: Target, within: float, client: str) -> _AsyncConnection:
     try:
         async with asyncio.timeout(within):
             if target.path is not None:
-                _, connection = await loop.create_unix_connection(protocol, target.path)
+                sock = socket.socket(socket.AF_UNIX)
+                try:
+                    sock.setblocking(False)
+                    await loop.sock_connect(sock, target.path)
+                    if target.own:
+                        check_peer(sock, target.path)
+                    _, connection = await loop.create_unix_connection(protocol, sock=sock)
+                except BaseException:
+                    sock.close()
+                    raise
             else:
                 _, connection = await loop.create_connection(
                     protocol, target.host, target.port, ssl=target.tls

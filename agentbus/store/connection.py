@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import _socket
 import os
+import sys
 import time
 
 from agentbus.store.resp import (
@@ -31,6 +32,8 @@ _SMALL = 8192
 # A connection with this many exchanges is long-lived.
 _LASTS = 16
 _GRACE = 1.0
+# Linux; other systems have other ways.
+_PEERCRED = getattr(_socket, "SO_PEERCRED", None)
 
 
 class Backend:
@@ -79,9 +82,12 @@ class Backend:
 
 
 class Target:
-    """The address and login of a server; `tls` is an `ssl.SSLContext`."""
+    """The address and login of a server; `tls` is an `ssl.SSLContext`.
 
-    __slots__ = ("database", "host", "password", "path", "port", "tls", "username")
+    With `own`, only a server that runs as this user, or as root, is spoken to.
+    """
+
+    __slots__ = ("database", "host", "own", "password", "path", "port", "tls", "username")
 
     def __init__(
         self,
@@ -93,8 +99,10 @@ class Target:
         password: str | None = None,
         database: int = 0,
         tls: Any = None,
+        own: bool = False,
     ) -> None:
         self.path = path
+        self.own = own
         self.host = host
         self.port = port
         self.username = username
@@ -200,7 +208,8 @@ class PlainLink:
         except BackendUnavailable as failure:
             # Another process may be starting it: a caller with time left tries again.
             raise LinkDown(failure.message, sent=False) from None
-        return _Connection(target, until, self._backend.client)
+        # It may have been given another place.
+        return _Connection(self._backend.find(within), until, self._backend.client)
 
 
 class _Connection:
@@ -350,10 +359,29 @@ def _open(target: Target, until: float) -> Any:
     try:
         sock.settimeout(max(0.001, until - time.monotonic()))
         sock.connect(target.path)
+        if target.own:
+            check_peer(sock, target.path)
     except BaseException:
         sock.close()
         raise
     return sock
+
+
+def check_peer(sock: Any, path: str) -> None:
+    """Raise `ConfigError` if another user serves a socket, or owns the directory that it is in."""
+    if _PEERCRED is None:
+        from agentbus.store.peer import uid
+
+        owner = uid(sock)
+    else:
+        # A struct ucred: process, user, group.
+        said = sock.getsockopt(_socket.SOL_SOCKET, _PEERCRED, 12)
+        owner = int.from_bytes(said[4:8], sys.byteorder)
+    ours = (0, os.getuid())
+    if owner not in ours or os.lstat(os.path.dirname(path)).st_uid not in ours:
+        from agentbus.store.peer import stranger
+
+        raise stranger(path, owner)
 
 
 def _down(error: OSError, lacking: str, host: str, *, sent: bool) -> Exception:

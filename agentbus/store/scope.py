@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from agentbus.store.steps import Op, Step
 
 CHANNEL_BOUND = 10_000
+EMBEDDED = "the embedded server"
 EMBEDDED_ADVICE = (
     "see 'agentbus server status' and its log; 'agentbus server repair' repairs a damaged file"
 )
@@ -157,8 +158,7 @@ def enter(settings: Settings) -> tuple[Backend, Scope]:
     """Return the backend that the settings name (without a URL the embedded server), and its scope."""
     project = settings.project
     if settings.url is None:
-        target = Target(path=socket_path())
-        chosen = Backend("the embedded server", lambda _within: target, revive=_start)
+        chosen = Backend(EMBEDDED, embedded, revive=_start)
         chosen.advice = EMBEDDED_ADVICE
     else:
         from agentbus.store.schemes import backend
@@ -175,6 +175,11 @@ def enter(settings: Settings) -> tuple[Backend, Scope]:
         webhooks=settings.webhooks,
         peers=settings.peers,
     )
+
+
+def embedded(_within: float) -> Target:
+    """Return where the embedded server is."""
+    return Target(path=socket_path(), own=True)
 
 
 def _printable(name: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import time
 from collections import Counter
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from agentbus.core.clock import rfc3339
 from agentbus.core.errors import AgentBusError, ConfigError, UsageError
 from agentbus.core.loggers import emit
+from agentbus.core.settings_check import make_private
 from agentbus.core.signals import StopEvent, stops_at_signals
 from agentbus.events import leases
 from agentbus.events.leases import LEASE_SECONDS
@@ -158,7 +158,7 @@ class Supervisor:
         """Find out what is to run; False if `stop` was called meanwhile."""
         if self._heartbeats is not None:
             try:
-                os.makedirs(self._heartbeats, mode=0o700, exist_ok=True)
+                make_private(self._heartbeats)
             except OSError as error:
                 raise ConfigError(
                     f"the directory {self._heartbeats!a} for heartbeats cannot be made ({error.strerror})",

@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Callable
 
 from agentbus.core import settings
+from agentbus.core.settings_check import make_private
 
 
 @functools.cache
@@ -37,7 +38,7 @@ def filled(path: pathlib.Path, fill: Callable[[pathlib.Path], None]) -> pathlib.
     """Return a directory that `fill` fills if it does not exist yet; it appears whole."""
     if path.is_dir():
         return path
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_private(str(path.parent))
     beside = pathlib.Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
     try:
         fill(beside)

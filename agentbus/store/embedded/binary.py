@@ -9,7 +9,7 @@ import shutil
 import subprocess
 
 from agentbus.core.errors import ConfigError
-from agentbus.core.settings import server_program
+from agentbus.core.settings import variable
 
 _FLOOR = (7, 0)
 
@@ -20,7 +20,7 @@ def find() -> str:
     `AGENTBUS_SERVER` comes first, then the bundled Valkey, then PATH. An older Redis is skipped: it would
     start empty beside a newer one's data.
     """
-    chosen = server_program()
+    chosen = variable("AGENTBUS_SERVER")
     if chosen:
         found = shutil.which(chosen)
         if found is None:

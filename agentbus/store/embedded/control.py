@@ -12,9 +12,18 @@ from typing import TYPE_CHECKING, NoReturn
 from agentbus.core.errors import AgentBusError, BackendUnavailable, NotFound, Refused
 from agentbus.core.record import Record
 from agentbus.core.settings import server_directory, socket_path
-from agentbus.store.connection import Backend, Target
+from agentbus.store.connection import Backend
 from agentbus.store.embedded import binary
-from agentbus.store.embedded.launch import Lock, alive_now, arguments, ensure, log_path, prepare
+from agentbus.store.embedded.launch import (
+    Lock,
+    alive_now,
+    arguments,
+    ensure,
+    log_path,
+    place_socket,
+    prepare,
+)
+from agentbus.store.scope import EMBEDDED, embedded
 from agentbus.store.steps import Command, LinkDown, ServerReply
 
 if TYPE_CHECKING:
@@ -106,6 +115,7 @@ def run() -> NoReturn:
             raise Refused(
                 "the embedded server runs already", hint="stop it first: 'agentbus server stop'"
             )
+        place_socket(place)
         if os.path.lexists(socket_path()):
             os.unlink(socket_path())
         words = arguments(place)
@@ -159,8 +169,7 @@ def _last_line(text: str) -> str:
 
 
 def _link() -> Link:
-    target = Target(path=socket_path())
-    return Backend("the embedded server", lambda _within: target).link()
+    return Backend(EMBEDDED, embedded).link()
 
 
 def _info() -> dict[str, str]:

@@ -13,8 +13,15 @@ import os
 import time
 
 from agentbus.core.errors import BackendUnavailable, ConfigError
-from agentbus.core.settings import home, server_directory, socket_path
-from agentbus.core.settings_check import own_directory
+from agentbus.core.settings import (
+    LONGEST_SOCKET_PATH,
+    home,
+    server_directory,
+    socket_path,
+    variable,
+)
+from agentbus.core.settings_check import make_private, own_directory
+from agentbus.store.connection import check_peer
 from agentbus.store.embedded import binary
 
 _TRIES = 3
@@ -27,6 +34,7 @@ def ensure(within: float) -> None:
     until = time.monotonic() + max(within, 1.0)
     with Lock(os.path.join(place, "start.lock")) as turn:
         turn.take(until)
+        place_socket(place)
         for _ in range(_TRIES):
             if accepts():
                 return
@@ -47,18 +55,41 @@ def ensure(within: float) -> None:
 
 
 def prepare() -> str:
-    """Create the directories, private to this user, and return the server's."""
+    """Create the server's directory, private to this user, and return it."""
     place = server_directory()
-    for path in {place, os.path.dirname(socket_path())}:
-        try:
-            os.makedirs(path, mode=0o700, exist_ok=True)
-        except OSError as error:
-            raise ConfigError(
-                f"the embedded server's directory {path} cannot be created ({error.strerror})",
-                hint=f"make {home()} writable, set XDG_STATE_HOME, or give the URL of a server",
-            ) from None
-        own_directory(path)
+    try:
+        make_private(place)
+    except OSError as error:
+        raise ConfigError(
+            f"the embedded server's directory {place} cannot be created ({error.strerror})",
+            hint=f"make {home()} writable, set XDG_STATE_HOME, or give the URL of a server",
+        ) from None
+    own_directory(place)
     return place
+
+
+def place_socket(place: str) -> None:
+    """Create the socket's directory where it is not the server's; called by one process at a time."""
+    if len(os.fsencode(f"{place}/redis.sock")) <= LONGEST_SOCKET_PATH:
+        return
+    from agentbus.core import socket_place
+
+    runtime = variable("XDG_RUNTIME_DIR")
+    try:
+        made = socket_place.make(place, runtime)
+    except OSError as error:
+        raise ConfigError(
+            f"no directory for the embedded server's socket can be created ({error.strerror})",
+            hint="set XDG_STATE_HOME to a shorter path, or give the URL of a server",
+        ) from None
+    for taken in socket_place.usual(place, runtime):
+        if socket_place.is_taken(taken):
+            import logging
+
+            logging.getLogger("agentbus").warning(
+                "%s is not a directory of this user's: the embedded server's socket is in %s",
+                *(ascii(taken), made),
+            )
 
 
 def accepts(*, ready: bool = False) -> bool:
@@ -67,6 +98,7 @@ def accepts(*, ready: bool = False) -> bool:
     try:
         sock.settimeout(1.0)
         sock.connect(socket_path())
+        check_peer(sock, socket_path())
         if not ready:
             return True
         sock.sendall(b"PING\r\n")
