@@ -9,7 +9,7 @@ from agentbus.core.errors import Unhealthy
 VERB = Verb(
     "doctor",
     "Check the server and the project, with a remedy for each finding.",
-    text="Connection, latency, version, persistence, eviction policy, memory, clock, identity,"
+    text="Connection, latency, version, persistence, eviction policy, memory, clock, disk, identity,"
     " installation, stale consumers, dead letters. Exits 6 if something endangers data."
     " JSON: check, status (ok, warning, failed), found, remedy.",
     examples=("agentbus doctor", "agentbus doctor --json"),

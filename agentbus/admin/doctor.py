@@ -15,7 +15,7 @@ from agentbus.core.record import Record
 from agentbus.store import sessions
 from agentbus.store.failures import refused
 from agentbus.store.scan import scan
-from agentbus.store.scope import ATTENDED, EMBEDDED_ADVICE
+from agentbus.store.scope import ATTENDED, EMBEDDED_ADVICE, embedded_advice
 from agentbus.store.steps import Batch, Command, LinkDown, ServerReply
 from agentbus.store.url import read
 
@@ -63,6 +63,8 @@ def diagnose(scope: Scope, settings: Settings, where: str) -> Op[list[Finding]]:
         # An older server does not support the other checks.
         return findings
     findings.append(_found((yield from server_health.clock(scope, clock))))
+    if settings.url is None:
+        findings.append((yield from _disk(scope)))
     findings.append(_identity(settings))
     findings += yield from _shared_names(scope)
     findings += yield from _left_holds(scope)
@@ -127,7 +129,8 @@ def _unreachable(
         loading = failure.code == "LOADING"
         remedy = "wait until it has loaded its data" if loading else "see the server's log"
     elif settings.url is None:
-        remedy = EMBEDDED_ADVICE
+        said, advice = embedded_advice(str(failure))
+        return Finding("connection", "failed", f"{where} does not answer ({said})", advice)
     else:
         source = settings.sources.get("url", "default")
         remedy = f"start the server, or correct the URL (from {source})"
@@ -142,6 +145,21 @@ def _version(named: dict[str, str]) -> Finding:
     if numbers < _FLOOR:
         return Finding("version", "failed", f"Redis {version}", "use Redis 7.0 or newer, or Valkey")
     return Finding("version", "ok", f"Redis {version}")
+
+
+def _disk(scope: Scope) -> Op[Finding]:
+    """Write to the disk of the embedded server, then through the server itself."""
+    found = server_health.disk()
+    if found.severity == "critical":
+        # The server would end by another write.
+        return _found(found)
+    key, began = scope.keys.once("doctor"), scope.monotonic()
+    (wrote, _) = yield Batch([("SET", key, "1", "PX", 1000), ("DEL", key)])
+    took = (scope.monotonic() - began) * 1000
+    if isinstance(wrote, ServerReply):
+        return Finding("disk", "failed", f"the server refuses a write ({wrote})", EMBEDDED_ADVICE)
+    checked = _found(found)
+    return checked.__replace__(found=f"{checked.found}; a write reached it in {took:.2f} ms")
 
 
 def _identity(settings: Settings) -> Finding:

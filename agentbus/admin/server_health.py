@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Op
 
+_FULL = "a server whose disk is full ends at the next write"
 _DISK = "free disk space, and see the server's log"
 _APPEND = "redis-cli CONFIG SET appendonly yes, and the same in its config file"
 _ALWAYS = "redis-cli CONFIG SET appendfsync always, and the same in its config file"
@@ -96,6 +97,19 @@ def clock(scope: Scope, levels: Levels) -> Op[ServerCheck]:
     off = 0.0 if abs(off) < (after - before) / 2 else off
     found = f"{abs(off):.3f} s {'ahead of' if off >= 0 else 'behind'} this host's"
     return _measured("clock", levels, abs(off), found, "set both clocks by NTP")
+
+
+def disk(*, sync: bool = True) -> ServerCheck:
+    """Check the disk of the embedded server by a write; without `sync` it need not reach the disk."""
+    from agentbus.store.embedded import disk
+
+    found = disk.examine(sync=sync)
+    if found.error is not None:
+        return ServerCheck("disk", "critical", found.error, disk.REMEDY)
+    free = f"{disk.size(found.free)} free at {found.directory}"
+    if found.free < disk.LITTLE:
+        return ServerCheck("disk", "warning", free, f"free some: {_FULL}")
+    return ServerCheck("disk", None, free)
 
 
 def _persistence(info: ServerInfo) -> list[ServerCheck]:

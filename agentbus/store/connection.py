@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from agentbus.store.async_driver import AsyncLink
-    from agentbus.store.steps import Arg, Link, Script
+    from agentbus.store.steps import Advice, Arg, Link, Script
 
 _NO_SIGPIPE = getattr(_socket, "MSG_NOSIGNAL", 0)
 _SMALL = 8192
@@ -41,11 +41,11 @@ class Backend:
 
     `find` locates it, and `revive`, if given, starts it; each takes a limit in seconds. With `wraps`, a
     project's keys share one hash tag and so one shard. `advice` is a hint for when the server does not
-    answer.
+    answer, or a function that makes of why it does not answer a better reason and a hint.
     """
 
     wraps = False
-    advice: str | None = None
+    advice: Advice | None = None
     # The name of the connections in CLIENT LIST.
     client = "agentbus"
     # Whether each exchange is logged.

@@ -10,7 +10,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import TypeVar
 
-    from agentbus.store.steps import Op
+    from agentbus.store.steps import Advice, Op
 
     T = TypeVar("T")
 
@@ -51,10 +51,12 @@ def given_up(
     where: str,
     waited: float,
     maybe_done: bool,
-    advice: str | None,
+    advice: Advice | None,
 ) -> AgentBusError:
     """Return the error for a step that did not succeed by the deadline."""
     said = str(failure)
+    if callable(advice):
+        said, advice = advice(said)
     if step.writes and maybe_done:
         return OutcomeUnknown(
             f"{step.label} was sent to {where} and no answer came within {waited:g} s ({said})",

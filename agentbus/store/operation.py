@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from typing import Any, TypeVar
 
     from agentbus.core.errors import AgentBusError
-    from agentbus.store.steps import Op, Step
+    from agentbus.store.steps import Advice, Op, Step
 
     T = TypeVar("T")
 
@@ -39,7 +39,7 @@ def attempt(
     patience: float | Callable[[], float] | None = None,
     answered: bool = False,
     elapsed: float = 0.0,
-    advice: str | None = None,
+    advice: Advice | None = None,
     monotonic: Callable[[], float] = time.monotonic,
     meanwhile: Callable[[], None] | None = None,
 ) -> Op[T]:

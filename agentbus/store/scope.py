@@ -159,7 +159,7 @@ def enter(settings: Settings) -> tuple[Backend, Scope]:
     project = settings.project
     if settings.url is None:
         chosen = Backend(EMBEDDED, embedded, revive=_start)
-        chosen.advice = EMBEDDED_ADVICE
+        chosen.advice = embedded_advice
     else:
         from agentbus.store.schemes import backend
 
@@ -175,6 +175,14 @@ def enter(settings: Settings) -> tuple[Backend, Scope]:
         webhooks=settings.webhooks,
         peers=settings.peers,
     )
+
+
+def embedded_advice(said: str) -> tuple[str, str]:
+    """Return why the embedded server does not answer, and what to do: its disk may be full."""
+    from agentbus.store.embedded import disk, launch
+
+    trouble = disk.trouble(launch.log_path())
+    return (said, EMBEDDED_ADVICE) if trouble is None else (trouble, disk.REMEDY)
 
 
 def embedded(_within: float) -> Target:

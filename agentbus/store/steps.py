@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
     T = TypeVar("T")
     Arg: TypeAlias = str | bytes | int
+    # A hint, or what makes of the reason for a failure a better one and a hint.
+    Advice: TypeAlias = str | Callable[[str], tuple[str, str]]
     Op: TypeAlias = Generator["Step", Any, T]
 
     class Link(Protocol):

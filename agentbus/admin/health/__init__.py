@@ -25,7 +25,7 @@ def examine(scope: Scope, settings: Settings) -> Op[Health]:
     It only reads, in a bounded number of requests. Raises `ConfigError`.
     """
     levels, policies = thresholds.read(settings), policy.read(settings)
-    found = yield from _server(scope, levels)
+    found = yield from _server(scope, levels, embedded=settings.url is None)
     found += yield from foreign_keys.examine(scope)
     workers = yield from worker_list.listed(scope)
     of_queues, number, consumers = yield from or_empty(
@@ -39,10 +39,12 @@ def examine(scope: Scope, settings: Settings) -> Op[Health]:
     return Health(tuple(found), number, consumers, workers.number, streams)
 
 
-def _server(scope: Scope, levels: Thresholds) -> Op[list[HealthFinding]]:
+def _server(scope: Scope, levels: Thresholds, *, embedded: bool) -> Op[list[HealthFinding]]:
     info = yield from server_health.ask()
     examined = server_health.examine(info, levels.levels("memory"), levels.levels("replication"))
     examined.append((yield from server_health.clock(scope, levels.levels("clock"))))
+    if embedded:
+        examined.append(server_health.disk(sync=False))
     found = []
     for vital in examined:
         if vital.severity is None or vital.remedy is None:

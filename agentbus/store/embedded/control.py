@@ -13,7 +13,7 @@ from agentbus.core.errors import AgentBusError, BackendUnavailable, NotFound, Re
 from agentbus.core.record import Record
 from agentbus.core.settings import server_directory, socket_path
 from agentbus.store.connection import Backend
-from agentbus.store.embedded import binary
+from agentbus.store.embedded import binary, disk
 from agentbus.store.embedded.launch import (
     Lock,
     alive_now,
@@ -23,6 +23,7 @@ from agentbus.store.embedded.launch import (
     place_socket,
     prepare,
 )
+from agentbus.store.embedded.watch import Watch
 from agentbus.store.scope import EMBEDDED, embedded
 from agentbus.store.steps import Command, LinkDown, ServerReply
 
@@ -115,6 +116,7 @@ def run() -> NoReturn:
             raise Refused(
                 "the embedded server runs already", hint="stop it first: 'agentbus server stop'"
             )
+        disk.check()
         place_socket(place)
         if os.path.lexists(socket_path()):
             os.unlink(socket_path())
@@ -122,6 +124,9 @@ def run() -> NoReturn:
         words[words.index("--logfile") + 1] = ""
         # This process becomes the server, so that a process manager signals the server itself.
         os.set_inheritable(alive.descriptor, True)
+        watch = Watch()
+        watch.begin_with(os.getpid(), place)
+        os.set_inheritable(watch.held, True)
         os.umask(0o077)
         os.chdir(place)
         os.execv(program, [program, *words])  # noqa: S606 (no shell)

@@ -22,7 +22,7 @@ from agentbus.core.settings import (
 )
 from agentbus.core.settings_check import make_private, own_directory
 from agentbus.store.connection import check_peer
-from agentbus.store.embedded import binary
+from agentbus.store.embedded import binary, disk
 
 _TRIES = 3
 _GLANCE, _LONGEST_GLANCE = 0.003, 0.05
@@ -38,16 +38,14 @@ def ensure(within: float) -> None:
         for _ in range(_TRIES):
             if accepts():
                 return
-            with Lock(os.path.join(place, "alive.lock")) as alive:
-                if alive.try_take():
-                    _spawn(place, alive)
-            if _await_accepting(place, until):
+            if _started(place, until):
                 return
     if alive_now():
         raise BackendUnavailable(
             f"the embedded server runs but accepts no connections within {within:g} s",
             hint=f"see {log_path()}, or 'agentbus server stop' and try again",
         )
+    disk.check()
     raise BackendUnavailable(
         f"the embedded server died {_TRIES} times while it started ({_last_words()})",
         hint=f"see {log_path()}; 'agentbus server repair' repairs a damaged append-only file",
@@ -145,7 +143,23 @@ def arguments(place: str) -> list[str]:
     return [word for key, value in options.items() for word in (f"--{key}", value)]
 
 
-def _spawn(place: str, alive: Lock) -> None:
+def _started(place: str, until: float) -> bool:
+    """Start a server unless one lives, and report whether it answers before `until`."""
+    from agentbus.store.embedded.watch import Watch
+
+    with Watch() as watch:
+        with Lock(os.path.join(place, "alive.lock")) as alive:
+            spawned = alive.try_take()
+            if spawned:
+                disk.check()
+                _spawn(place, alive, watch.held)
+        answers = _await_accepting(place, until)
+        if answers and spawned:
+            watch.begin(place)
+        return answers
+
+
+def _spawn(place: str, alive: Lock, held: int) -> None:
     import subprocess
 
     program = binary.find()
@@ -156,7 +170,7 @@ def _spawn(place: str, alive: Lock) -> None:
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
-        pass_fds=[alive.descriptor],
+        pass_fds=[alive.descriptor, held],
         start_new_session=True,
         umask=0o077,
         cwd=place,
@@ -202,7 +216,14 @@ class Lock:
 
     def __init__(self, path: str) -> None:
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-        self.descriptor = os.open(path, flags, 0o600)
+        try:
+            self.descriptor = os.open(path, flags, 0o600)
+        except OSError as error:
+            disk.check()
+            raise BackendUnavailable(
+                f"the file {path} cannot be opened ({error.strerror})",
+                hint="correct its permissions, or remove it while the server does not run",
+            ) from None
 
     def __enter__(self) -> Lock:
         return self

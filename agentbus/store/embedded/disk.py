@@ -1,0 +1,98 @@
+"""Finds out whether the embedded server's directory can be written to, by a real write.
+
+The server ends when a write does not reach the disk, and can say little about it: its log is on the same
+disk as a rule.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import tempfile
+
+from agentbus.core.errors import BackendUnavailable
+from agentbus.core.record import Record
+from agentbus.core.settings import server_directory
+
+REMEDY = "free space there; what was acknowledged is kept, and the server starts again by itself"
+# Less than this is little: a rewrite of the append-only file needs as much room as the data.
+LITTLE = 64 * 1024 * 1024
+# More than the largest body, so that a server does not start to end at the first one.
+_PROBE = 1024 * 1024
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+# What a server writes before it ends.
+_IN_LOG = ("No space left on device", "Disk quota exceeded", "AOF write error")
+_STARTED = " is starting "
+_TAIL = 16_384
+
+
+class Disk(Record):
+    """The state of a directory's disk: `free` in bytes, `error` a sentence if it cannot be written to."""
+
+    directory: str
+    free: int
+    error: str | None = None
+
+
+def examine(*, sync: bool = True) -> Disk:
+    """Write a mebibyte into the server's directory and remove it; with `sync` it reaches the disk."""
+    place, error = server_directory(), None
+    try:
+        free = _free(place)
+        _write(place, sync=sync)
+    except OSError as failure:
+        if failure.errno in _FULL:
+            free = _free(place)
+            error = f"the disk of {place} is full: {size(free)} free"
+        else:
+            free, error = 0, f"{place} cannot be written to ({failure.strerror})"
+    return Disk(place, free, error)
+
+
+def check() -> None:
+    """Raise `BackendUnavailable` if the server could not write to its directory."""
+    found = examine()
+    if found.error is not None:
+        raise BackendUnavailable(found.error, hint=REMEDY)
+
+
+def trouble(log: str) -> str | None:
+    """Return why the server ended, as a sentence, if its disk was the reason; `log` is its log's path."""
+    found = examine()
+    if found.error is not None:
+        return found.error
+    try:
+        with open(log, "rb") as file:
+            file.seek(max(0, os.path.getsize(log) - _TAIL))
+            text = file.read().decode(errors="replace")
+    except OSError:
+        return None
+    # What was to be written was larger than what is free: the server ended, and has started again since.
+    at = max(map(text.rfind, _IN_LOG))
+    if at < 0 or text.count(_STARTED, at) > 1:
+        return None
+    return f"the disk of {found.directory} is too full for it: {size(found.free)} free"
+
+
+def size(number: int) -> str:
+    """Return a number of bytes for people."""
+    mebibytes = number / 1048576
+    return f"{mebibytes / 1024:.1f} GiB" if mebibytes >= 1024 else f"{mebibytes:.1f} MiB"
+
+
+def _free(place: str) -> int:
+    found = os.statvfs(place)
+    return found.f_bavail * found.f_frsize
+
+
+def _write(place: str, *, sync: bool) -> None:
+    descriptor, path = tempfile.mkstemp(prefix=".room-", dir=place)
+    try:
+        with open(descriptor, "wb", buffering=0) as file:
+            left = memoryview(bytes(_PROBE))
+            while left:
+                left = left[file.write(left) :]
+            if sync:
+                os.fsync(file.fileno())
+    finally:
+        os.unlink(path)
