@@ -141,9 +141,23 @@ def each(
             continue
         if not follow:
             break
-        yield Wait(scope.keys.metrics, after or _before(start), _LONGEST_WAIT)
+        came = yield Wait(scope.keys.metrics, after or _before(start), _LONGEST_WAIT)
+        if after and not came:
+            yield from _still_there(scope, after)
     if queue is not None and not found:
         yield from _must_exist(scope, queue)
+
+
+def _still_there(scope: Scope, after: str) -> Op[None]:
+    """Raise `EpochMismatch` if the stream ends before an entry that was read."""
+    newest = yield Command("XREVRANGE", scope.keys.metrics, "+", "-", "COUNT", 1)
+    if not newest or position(text(newest[0][0])) < position(after):
+        from agentbus.core.errors import EpochMismatch
+
+        raise EpochMismatch(
+            f"the metrics were read up to {after}, and now end before: the server went back in time",
+            hint="follow them again from now on",
+        )
 
 
 def _must_exist(scope: Scope, queue: str) -> Op[None]:

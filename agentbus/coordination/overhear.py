@@ -22,8 +22,9 @@ BEGINNINGS = ("first", "newest", "joined")
 # What a reader reports itself.
 REPORTS = ("gap", "skipped")
 _EXAMINED_AT_ONCE = 1000
-# A follower looks again at least this often, in case the server has dropped its blocked read.
-_RECHECK = 30.0
+# A follower looks again at least this often, in case the server has dropped its blocked read, or came back
+# with less than it had: less than the default deadline.
+_RECHECK = 4.0
 
 
 def heard(entry_id: str, named: dict[str, str]) -> Message:
@@ -87,6 +88,10 @@ def overhear(
         yield from reader.emit_new()
         if reader.left == 0 or not follow:
             return
+        if reader.met_another:
+            # A blocked read would wait for ids that this server may reach much later.
+            reader.met_another = False
+            continue
         wait = _RECHECK if until is None else min(_RECHECK, until - scope.monotonic())
         if wait <= 0:
             return
@@ -203,6 +208,10 @@ class _Reader:
         self.start = ""
         self.moves = True
         self.tail = "0-0"
+        # The channel's end at the last read.
+        self.seen = "0-0"
+        # Whether a cursor was moved on another server than the one that was read, as far as is known.
+        self.met_another = False
 
     def emit_new(self) -> Op[None]:
         more = True
@@ -222,6 +231,10 @@ class _Reader:
             if reply[0] != b"entries":
                 raise self._misplaced(reply)
             entries, examined, last = reply[1], text(reply[2]), text(reply[6])
+            if not self.moves and position(last) < position(self.seen):
+                # It would hear nothing until the server's clock has caught up.
+                raise self._misplaced([b"", b"", self.seen.encode(), reply[6]])
+            self.seen = last
             more = bool(reply[3])
             if reply[4] != b"0" and self.moves:
                 yield Emit(self._gap(text(reply[4]), examined))
@@ -285,7 +298,11 @@ class _Reader:
                 yield self.advance(consumed, ordinals.of(number))
             raise
         if examined and self.moves:
-            yield self.advance(examined, ordinals.of_all())
+            moved = self.advance(examined, ordinals.of_all())
+            yield moved
+            self.met_another = moved.sendings > 1
+            # A cursor that is gone by the next read went with the server's data.
+            self.begins = [examined] * len(self.cursors)
 
     def unheard(self) -> Script:
         """Return the step that counts the messages past the cursors."""
@@ -327,8 +344,9 @@ class _Reader:
             )
         from agentbus.core.errors import EpochMismatch
 
+        reader = f"the cursor {cursor!a} is" if cursor else "the reader is"
         return EpochMismatch(
-            f"the cursor {cursor!a} is at {value}, but the channel ends at {text(reply[3])}:"
+            f"{reader} at {value}, but the channel ends at {text(reply[3])}:"
             " the server went back in time",
             hint="read on with bus.overhear(since=...), or start again with reset=True",
             shell_hint="read on with --since, or start again with 'agentbus overhear --reset'",

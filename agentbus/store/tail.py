@@ -33,6 +33,10 @@ class Tails:
     async def wait(self, step: Wait) -> list[Any]:
         """Return entries past `step.after`, waiting for them if necessary; [] after the timeout."""
         tail = self._tails.get(step.stream)
+        if tail is not None and tail.failed:
+            # The server may be another one by now: who waits has to look first.
+            del self._tails[step.stream]
+            raise LinkDown("the shared read of the stream ended", sent=False)
         if tail is None or tail.ended:
             tail = self._tails[step.stream] = _Tail(step.stream, step.after, self._serve)
         after = position(step.after)
@@ -71,6 +75,7 @@ class _Tail:
         self._steps: asyncio.Queue[Wait] = asyncio.Queue()
         self._loop = asyncio.get_running_loop()
         self._left_alone = self._loop.time()
+        self.failed = False
         self._task = asyncio.ensure_future(self._read(serve))
 
     @property
@@ -109,7 +114,7 @@ class _Tail:
         try:
             await serve(self._steps, self._take)
         except (LinkDown, ServerReply, AgentBusError) as failure:
-            error = failure
+            error, self.failed = failure, True
         finally:
             for future in self._waiters:
                 if not future.done():
