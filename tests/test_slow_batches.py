@@ -231,3 +231,23 @@ def test_a_worker_that_was_frozen_begins_at_most_one_task_per_executor_that_it_h
 
     assert len(done) > 10
     assert len(done & set(late)) <= concurrency
+
+
+def test_a_backoff_that_fails_in_the_heartbeat_ends_the_worker(bus: agentbus.Bus) -> None:
+    # given a task that fails in a batch with a slow one, which the heartbeat settles
+    bus.queue("mail").publish_many([*range(1000), "fails", "slow"])
+    asked = threading.Event()
+
+    class Broken:
+        def after(self, attempt: int) -> float:
+            asked.set()
+            raise KeyError(attempt)
+
+    def handler(delivery: Delivery) -> None:
+        if delivery.payload == "fails":
+            raise ValueError
+        if delivery.payload == "slow":
+            assert asked.wait(PATIENCE)
+
+    with pytest.raises(KeyError):
+        bus.subscribe("mail", handler, drain=True, backoff=Broken()).run()  # type: ignore[arg-type]

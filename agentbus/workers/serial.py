@@ -61,6 +61,8 @@ class Serial(Loop):
         # When the task that runs alone began.
         self._alone_since: float | None = None
         self._settling = threading.Lock()
+        # What went wrong while the heartbeat settled something.
+        self._failure: Exception | None = None
         # While the next tasks are fetched: how many of them the heartbeat has returned.
         self._ahead: int | None = None
         # Taken, and to be run alone; the first may run now.
@@ -105,8 +107,7 @@ class Serial(Loop):
     def let_go(self) -> None:
         """Acknowledge the done tasks, and return those not started."""
         self._flush()
-        self._acker.give_back(self._next)
-        self._next = []
+        self._acker.give_back(self._waiting(0))
 
     def close(self) -> None:
         self.executor.close()
@@ -116,15 +117,21 @@ class Serial(Loop):
         slow_since = time.monotonic() - _OVERDUE
         with self._settling:
             batch, alone_since = self._running, self._alone_since
-            if batch is not None and batch.began < slow_since:
-                self._acknowledge(batch, [*batch.whole(), *self._waiting(0)])
-                if self._ahead is not None:
-                    # The reply with the next tasks will not be read before this batch ends.
-                    ahead = self._run(self._reclaimer.unknown(self._known))
-                    self._acker.give_back(ahead)
-                    self._ahead += len(ahead)
-            elif alone_since is not None and alone_since < slow_since:
-                self._acker.give_back(self._waiting(1))
+            try:
+                if batch is not None and batch.began < slow_since:
+                    self._acknowledge(batch, [*batch.whole(), *self._waiting(0)])
+                    self._give_back_ahead()
+                elif alone_since is not None and alone_since < slow_since:
+                    self._acker.give_back(self._waiting(1))
+            except Exception as failure:  # noqa: BLE001 (the worker's own thread raises it)
+                self._failure = failure
+
+    def _give_back_ahead(self) -> None:
+        """Return the next tasks: the reply with them will not be read before the running batch ends."""
+        if self._ahead is not None:
+            ahead = self._run(self._reclaimer.unknown(self._known))
+            self._acker.give_back(ahead)
+            self._ahead += len(ahead)
 
     def _waiting(self, running: int) -> list[Taken]:
         """Take away the tasks that wait while others run, of which so many run alone."""
@@ -215,6 +222,7 @@ class Serial(Loop):
         finally:
             with self._settling:
                 self._running, self._ran = None, batch
+        self._raise_failure()
         now = time.monotonic()
         ran = len(batch.outcomes)
         if ran:
@@ -273,6 +281,11 @@ class Serial(Loop):
             self._take(0, self._done, self._took)
             self._done = {}
 
+    def _raise_failure(self) -> None:
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
+
     def _pass_on_interrupt(self) -> None:
         """Raise the interrupt of a handler, after the done tasks are settled."""
         interrupt, self.executor.interrupted = self.executor.interrupted, None
@@ -320,7 +333,8 @@ class Serial(Loop):
                 handled += self._alone(tasks[0])
                 del tasks[0]
         finally:
-            self._single = []
+            # After an interrupt, those that have not started are given back.
+            self._single = tasks[1:]
         return handled
 
     def _alone(self, task: Taken) -> int:
@@ -337,6 +351,7 @@ class Serial(Loop):
             finally:
                 with self._settling:
                     self._alone_since = None
+            self._raise_failure()
             for outcome in batch.outcomes:
                 self._tally.ran(1, time.monotonic() - began)
                 self._acker.settle(TaskOutcome(task) if isinstance(outcome, Taken) else outcome)
