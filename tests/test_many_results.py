@@ -72,3 +72,19 @@ def test_what_waits_for_tasks_with_results_is_released(bus: agentbus.Bus) -> Non
     bus.subscribe("next", lambda one: done.append(one.payload), drain=True).run()
 
     assert done == ["after"]
+
+
+def test_delayed_tasks_have_their_results_under_the_ids_of_their_publication(
+    bus: agentbus.Bus,
+) -> None:
+    queue = bus.queue("mail")
+    ids = [queue.publish(number, delay=0.001) for number in range(30)]
+    bus.queue("next").publish("after", after=ids)
+
+    worker = bus.subscribe("mail", lambda one: one.payload or None, count=30)
+    worker.run()
+
+    assert [queue.result(task) for task in ids] == [None, *range(1, 30)]
+    done: list[str] = []
+    bus.subscribe("next", lambda one: done.append(one.payload), drain=True).run()
+    assert done == ["after"]

@@ -50,11 +50,16 @@ class Taken:
         return self.redelivered or self.asked_first or self.asks
 
     @property
+    def tells(self) -> bool:
+        """Whether its outcome is sent or spoken."""
+        meta = self.meta
+        return "reply_to" in meta or "webhook" in meta or "notify" in meta
+
+    @property
     def asks(self) -> bool:
         """Whether its outcome is sent, spoken or stored."""
         # The id of a delayed task does not name its entry, so its outcome is stored under that id.
-        meta = self.meta
-        return "reply_to" in meta or "webhook" in meta or "id" in meta or "notify" in meta
+        return "id" in self.meta or self.tells
 
     @property
     def asked_first(self) -> bool:

@@ -154,21 +154,24 @@ class Consumption(Ending):
         ]
 
     def finish_many(
-        self, priority: str, results: Sequence[tuple[bytes, bytes]], took: float
+        self, priority: str, results: Sequence[tuple[Taken, bytes]], took: float
     ) -> Op[int]:
-        """Acknowledge tasks of a priority with their encoded results, ids ascending.
+        """Acknowledge tasks of a priority with their encoded results, entries ascending.
 
         Returns how many this consumer had lost. Atomic.
         """
-        keys, once, end = self.scope.keys, self.scope.once(), suffix(self.queue, priority)
-        named = [keys.result(text(entry_id) + end, self.group) for entry_id, _ in results]
+        keys, once = self.scope.keys, self.scope.once()
+        names_of = [self.id_of(task) for task, _ in results]
+        words: list[Arg] = []
+        for (task, data), name in zip(results, names_of, strict=True):
+            words += (task.entry_id, name, data)
         step = self._script(
-            *(
-                "results",
-                (self.streams[priority], self.stats, once.key, self.awaited, keys.settled, *named),
+            "results",
+            (
+                *(self.streams[priority], self.stats, once.key, self.awaited, keys.settled),
+                *(keys.result(name, self.group) for name in names_of),
             ),
-            *(once.token, round(took * 1000), self.kept, end),
-            *(word for pair in results for word in pair),
+            *(once.token, round(took * 1000), self.kept, *words),
         )
         stale, awaited = yield step
         self.scope.settled(once, step)

@@ -58,7 +58,10 @@ class Acker:
             if isinstance(outcome, Taken):
                 task = outcome
                 if (task.meta or task.redelivered) and task.alone:
-                    self.settle(TaskOutcome(task))
+                    if self._in_batch(task):
+                        with_result.append(TaskOutcome(task))
+                    else:
+                        self.settle(TaskOutcome(task))
                     continue
             else:
                 task = outcome.task
@@ -66,10 +69,10 @@ class Acker:
                     acked += outcome.acked
                     continue
                 if task.alone or not outcome.plain:
-                    if task.alone or outcome.error is not None or not outcome.begun:
-                        self.settle(outcome)
-                    else:
+                    if outcome.error is None and outcome.begun and self._in_batch(task):
                         with_result.append(outcome)
+                    else:
+                        self.settle(outcome)
                     continue
             try:
                 ids[task.priority].append(task.entry_id)
@@ -81,9 +84,16 @@ class Acker:
             self._finish(with_result, ids)
         return ids
 
+    def _in_batch(self, task: Taken) -> bool:
+        """Return whether a done task is acknowledged together with others, and with its result."""
+        if task.redelivered or task.asked_first or task.tells:
+            return False
+        # Without a result, the entry's id says that it is done; a delayed task has another.
+        return bool(self._consumer.kept) or "id" not in task.meta
+
     def _finish(self, outcomes: list[TaskOutcome], plain: Done) -> None:
         """Acknowledge tasks with their results, many in one step; those without a kept one join `plain`."""
-        found: dict[str, list[tuple[bytes, bytes]]] = {}
+        found: dict[str, list[tuple[Taken, bytes]]] = {}
         took: dict[str, float] = {}
         for outcome in outcomes:
             task = outcome.task
@@ -97,10 +107,10 @@ class Acker:
             if not self._consumer.kept:
                 plain.setdefault(task.priority, []).append(task.entry_id)
                 continue
-            found.setdefault(task.priority, []).append((task.entry_id, data))
+            found.setdefault(task.priority, []).append((task, data))
             took[task.priority] = took.get(task.priority, 0.0) + outcome.took
         for priority, results in found.items():
-            results.sort(key=lambda result: order(result[0]))
+            results.sort(key=lambda result: order(result[0].entry_id))
             spent = took[priority] / len(results)
             for page in _pages(results):
                 finish = self._consumer.finish_many(priority, page, spent * len(page))
@@ -196,9 +206,9 @@ class Acker:
         return found
 
 
-def _pages(results: list[tuple[bytes, bytes]]) -> Iterator[list[tuple[bytes, bytes]]]:
+def _pages(results: list[tuple[Taken, bytes]]) -> Iterator[list[tuple[Taken, bytes]]]:
     """Divide results so that no step blocks the server."""
-    page: list[tuple[bytes, bytes]] = []
+    page: list[tuple[Taken, bytes]] = []
     size = 0
     for result in results:
         if page and (len(page) == _AT_ONCE or size + len(result[1]) > _BYTES):

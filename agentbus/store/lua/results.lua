@@ -1,8 +1,8 @@
 #!lua flags=allow-oom
 -- Acknowledges tasks of one stream that this consumer still holds, each with its result.
 -- KEYS: stream, stats, once slot, awaited, recorded outcomes, then the result of each task
--- ARGV: group, consumer, token, the handlers' milliseconds, seconds to keep the results, the part of a task's id after
---       the entry's id, then for each task its id, ascending, and its result
+-- ARGV: group, consumer, token, the handlers' milliseconds, seconds to keep the results, then for each task its entry's
+--       id, ascending, its own id, and its result
 -- Returns: {the ids that this consumer no longer holds, 1 if one of the others has dependents}
 --@include once
 --@include held
@@ -10,15 +10,15 @@
 local before = already(KEYS[3], ARGV[3])
 if before then return before end
 local group = ARGV[1]
-local mine = held(KEYS[1], group, ARGV[2], ARGV[7], ARGV[#ARGV - 1])
+local mine = held(KEYS[1], group, ARGV[2], ARGV[6], ARGV[#ARGV - 2])
 local dependents = redis.call('EXISTS', KEYS[4]) == 1
 local stale, done, awaited = {}, {}, 0
-for i = 7, #ARGV, 2 do
+for i = 6, #ARGV, 3 do
   local id = ARGV[i]
   if mine[id] then
-    redis.call('SET', KEYS[(i + 5) / 2], ARGV[i + 1], 'EX', ARGV[5])
+    redis.call('SET', KEYS[4 + i / 3], ARGV[i + 2], 'EX', ARGV[5])
     done[#done + 1] = id
-    if dependents and settled(KEYS[4], KEYS[5], id .. ARGV[6], group, '+') then awaited = 1 end
+    if dependents and settled(KEYS[4], KEYS[5], ARGV[i + 1], group, '+') then awaited = 1 end
   else
     stale[#stale + 1] = id
   end
