@@ -28,6 +28,6 @@ end
 redis.call('HDEL', KEYS[5], ARGV[1])
 local id = redis.call('XADD', KEYS[2], '*', unpack(task))
 redis.call('ZADD', KEYS[3], 'NX', string.match(id, '^%d+'), ARGV[2])
-redis.pcall('HINCRBY', KEYS[4], 'replayed', 1)
+redis.call('HINCRBY', KEYS[4], 'replayed', 1)
 redis.call('HSET', KEYS[5], ARGV[1], id .. ARGV[3])
 return id .. ARGV[3]
