@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from agentbus.queues.claimed import Taken
@@ -189,7 +190,10 @@ class Concurrent(Loop):
             in_flight.until(lambda: self._free_room() > 0, self._look_every)
             return handled + 1
         batch = self._take(room)
-        if not batch and wait and not handled:
+        if self._suspect is not None and not batch and not handled:
+            # The next one may run as soon as this one has ended.
+            in_flight.until(partial(in_flight.is_settled, self._suspect), _SHORT_WAIT)
+        elif not batch and wait and not handled:
             # While tasks run, a retry may become due at any moment.
             wait = min(wait, _SHORT_WAIT) if in_flight.held else wait
             batch = self._wait(room, wait)
