@@ -246,6 +246,9 @@ def test_a_reader_looks_and_changes_nothing(users):
     assert everything(users) == before
 
 
+BURYING = ("work", "bad", "--drain", "--attempts", "1", "--", "false")
+
+
 def test_a_publisher_talks_publishes_and_looks(users):
     users.server.ask("ACL", "LOG", "RESET")
 
@@ -257,8 +260,7 @@ def test_a_publisher_talks_publishes_and_looks(users):
     assert done(users, [("work", "mail", "--drain", "--", "cat")], user="worker") == {}
     assert done(users, [("result", task), ("task", "show", task)], user="publisher") == {}
     assert done(users, [("publish", "bad", '"e"')], user="publisher") == {}
-    burying = ("work", "bad", "--drain", "--attempts", "1", "--", "false")
-    assert done(users, [burying], user="worker") == {}
+    assert done(users, [BURYING], user="worker") == {}
     assert done(users, LOOKING, user="publisher") == {}
 
     assert users.denied() <= ASKED_IN_VAIN
@@ -276,6 +278,9 @@ def test_a_publisher_makes_room_for_its_tasks(users):
 
 
 def test_a_publisher_settles_nothing_and_stops_nobody(users):
+    working = ("work", "mail", "--drain", "--", "cat")
+    assert done(users, [("speak", "hi"), ("publish", "mail", '"g"'), working]) == {}
+    assert done(users, [("publish", "bad", '"h"'), BURYING]) == {}
     assert done(users, [("publish", "mail", '"h"'), ("publish", "bad", '"h"')]) == {}
     task = users.run("publish", "mail", '"r"').out.decode().strip()
     before = everything(users)
