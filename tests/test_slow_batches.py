@@ -170,7 +170,7 @@ with agentbus.connect(sys.argv[1], project=sys.argv[2], agent="w") as bus:
     def handler(delivery):
         os.write(1, b"%d\\n" % delivery.payload)
         if delivery.payload >= 100:
-            time.sleep(0.01)
+            time.sleep(0.02)
     how = {"concurrency": int(sys.argv[3])} if sys.argv[3] != "1" else {}
     bus.subscribe("mail", handler, visibility=0.6, prefetch=150, **how).run()
 """
@@ -208,7 +208,7 @@ def test_a_worker_that_was_frozen_begins_at_most_one_task_per_executor_that_it_h
     valkey: Server, project: str, concurrency: int
 ) -> None:
     with agentbus.connect(valkey.url, project=project) as bus:
-        bus.queue("mail").publish_many(range(200))
+        bus.queue("mail").publish_many(range(400))
         command = [sys.executable, "-c", _FROZEN, valkey.url, project, str(concurrency)]
         with (
             subprocess.Popen(command, stdout=subprocess.PIPE, bufsize=0) as worker,
