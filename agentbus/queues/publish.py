@@ -46,7 +46,7 @@ class _StreamKeys:
     def __init__(self, project: str, queue: str, priority: str) -> None:
         writable(queue)
         keys = Keys(project)
-        # For how many more publishes to expect that there is no room without trimming.
+        # For how many more publishes to expect that nothing fits without trimming.
         self.crowded = 0
         self.stream = keys.queue(queue, priority)
         self.queues = keys.queues

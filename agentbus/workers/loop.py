@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
 from agentbus.queues.claimed import Taken
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     Wrap = Callable[[Taken], AnyDelivery]
 
 
-class Loop:
+class Loop(ABC):
     """Base of a worker's execution loops: its limits, and fetches that respect a pause.
 
     `concurrency` tasks run at once, the loop holds up to `most`, and ends after `limit` done tasks.
@@ -53,6 +54,7 @@ class Loop:
         self._most = most
         self._limit = limit
 
+    @abstractmethod
     def relieve(self) -> None:
         """Return tasks that wait behind slow ones to their queue; called by the heartbeat."""
 
@@ -91,9 +93,9 @@ class Loop:
         return []
 
     @property
+    @abstractmethod
     def held(self) -> list[Taken]:
         """The tasks that are not settled."""
-        raise NotImplementedError
 
     def _recover(self) -> None:
         """Return the tasks of lost replies to the queue: they have not started."""
