@@ -19,6 +19,7 @@ from agentbus.pipeline.archives.location import place
 from agentbus.pipeline.archives.log import Log
 from agentbus.pipeline.archives.reader import read
 from agentbus.pipeline.spark import session as opening
+from tests.disks import small_disk
 from tests.pipeline.archives import write_archive
 from tests.pipeline.talk import said, task
 
@@ -354,18 +355,9 @@ def test_hostile_names_and_entries_come_through_whole(spark_ask, spark, valkey, 
 
 @pytest.fixture
 def disk(tmp_path):
-    """A small disk of its own, where this user may have one."""
-    path = tmp_path / "disk"
-    path.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(path)]
-    try:
-        done = subprocess.run(mount, capture_output=True, check=False)
-    except FileNotFoundError:
-        pytest.skip("there is no `mount` here")
-    if done.returncode:
-        pytest.skip("this user may not mount a disk")
-    yield path
-    subprocess.run(["umount", "-l", str(path)], check=True)
+    """A small disk, where this user may mount one."""
+    with small_disk(tmp_path / "disk", "4m") as path:
+        yield path
 
 
 def fill_up(disk: pathlib.Path, leave: int) -> pathlib.Path:
