@@ -444,6 +444,39 @@ def test_an_exit_in_a_handler_beside_others_fails_its_task_and_leaves_no_place_t
     assert runs.attempts == {i: [1] if i % 4 else [1, 2] for i in range(40)}
 
 
+async def test_a_handler_cancelled_before_its_first_step_does_not_hold_its_worker(
+    real_url, project
+):
+    def whole_program() -> None:
+        async def main() -> None:
+            async with agentbus.aio.connect(real_url, project=project, agent="ada") as bus:
+                await bus.queue("mail").publish_many(range(2000))
+                loop = asyncio.get_running_loop()
+                program = asyncio.current_task()
+
+                def cancel_all() -> None:
+                    for task in asyncio.all_tasks() - {program}:
+                        task.cancel()
+
+                async def handler(delivery: Any) -> None:
+                    await asyncio.sleep(0.001)
+                    if len(worker._held()) > 2:
+                        # The loop comes to this after it created the next handler's task, and before it
+                        # takes that task's first step.
+                        loop.call_soon(loop.call_soon, cancel_all)
+
+                worker = bus.subscribe("mail", handler, concurrency=2)
+                await asyncio.wait([asyncio.create_task(worker.run())])
+
+        asyncio.run(main())
+
+    thread = threading.Thread(target=whole_program, daemon=True)
+    thread.start()
+    await asyncio.to_thread(thread.join, PATIENCE)
+
+    assert not thread.is_alive()
+
+
 async def test_a_loop_that_ends_takes_its_worker_with_it(real_url, project):
     # given a worker whose handlers all wait, and more tasks that wait for their place
     def whole_program() -> None:

@@ -8,6 +8,7 @@ import queue
 import threading
 import time
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING
 
 from agentbus.core.errors import AgentBusError
@@ -130,10 +131,13 @@ class Pool:
             # The loop keeps only weak references to its tasks.
             started = self._loop.create_task(self._guarded(task))
             self._running.add(started)
-            started.add_done_callback(self._ended)
+            started.add_done_callback(partial(self._ended, task))
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._running.discard(task)
+    def _ended(self, task: Taken, ended: asyncio.Task[None]) -> None:
+        self._running.discard(ended)
+        if ended.cancelled():
+            # It was cancelled before its first step, so that nothing has reported it.
+            self._report(TaskOutcome(task, begun=False), 0.0)
         self._fill()
 
     async def _guarded(self, task: Taken) -> None:
