@@ -12,7 +12,7 @@ from agentbus.admin import doctor, stats as figures
 from agentbus.admin.stats import Group, QueueStats
 from agentbus.core.keys import Keys
 from agentbus.errors import NotFound, UsageError
-from agentbus.queues.settle import ASIDE
+from agentbus.queues.ids import ASIDE
 from agentbus.store.operation import attempt
 from agentbus.workers.metrics import Tally
 from tests.servers import ask

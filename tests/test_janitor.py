@@ -12,8 +12,8 @@ import agentbus
 from agentbus.core.keys import Keys
 from agentbus.errors import InvalidName, NotFound, UsageError
 from agentbus.queues import janitor
-from agentbus.queues.consumer import ASIDE
 from agentbus.queues.delivery import Delivery
+from agentbus.queues.ids import ASIDE
 from agentbus.queues.policy import Policies
 from agentbus.store.steps import Command
 from tests.profiles import times

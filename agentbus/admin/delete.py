@@ -11,7 +11,7 @@ from agentbus.core.names import escape
 from agentbus.core.record import Record
 from agentbus.core.stream import text
 from agentbus.queues.dependents import passed_on
-from agentbus.queues.ids import PRIORITIES, groups_of, missing
+from agentbus.queues.ids import PRIORITIES, STREAMS, groups_of, missing
 from agentbus.store.scan import key_bytes, members, scan
 from agentbus.store.steps import Script
 from agentbus.workers import registry
@@ -84,13 +84,13 @@ def delete(
         (
             *(keys.queues, once.key, keys.paused, keys.stats(queue), keys.awaited(queue)),
             *(keys.settled, keys.beats, keys.delayed(queue), keys.after(queue)),
-            *(keys.positions(queue), *(keys.queue(queue, priority) for priority in PRIORITIES)),
+            *(keys.positions(queue), *(keys.queue(queue, one) for one in STREAMS)),
             *(*map(keys.beat, mine), *letters, *others),
         ),
         (
             *(once.token, int(force), queue, group or "", round(scope.intervals.alive * 1000)),
-            *(pause_field("queue", queue), why, len(PRIORITIES), len(mine), len(letters) // 2),
-            *(f"{escape(group or '')}:{priority}" for priority in PRIORITIES),
+            *(pause_field("queue", queue), why, len(STREAMS), len(mine), len(letters) // 2),
+            *(f"{escape(group or '')}:{one}" for one in STREAMS),
             *mine,
         ),
         writes=True,
@@ -135,7 +135,7 @@ def _all_of(scope: Scope, queue: str) -> Op[tuple[list[str], list[Key]]]:
 def _all_of_group(scope: Scope, queue: str, group: str) -> list[Key]:
     keys = scope.keys
     found: list[Key] = [keys.worked(queue, group)]
-    for priority in PRIORITIES:
+    for priority in STREAMS:
         found += (keys.attempts(queue, group, priority), keys.retries(queue, group, priority))
     return found
 

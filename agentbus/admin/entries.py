@@ -10,10 +10,10 @@ from agentbus.core.errors import UsageError
 from agentbus.core.stream import id_time, position, text
 from agentbus.core.timespec import since, stream_id
 from agentbus.queues import state
-from agentbus.queues.ids import PRIORITIES, missing, split
+from agentbus.queues.ids import PRIORITIES, RETRY, missing, split, task_id
 from agentbus.queues.policy import DEFAULTS
 from agentbus.queues.state import Entry
-from agentbus.store.steps import Batch
+from agentbus.store.steps import Batch, Command
 
 if TYPE_CHECKING:
     from agentbus.queues.policy import Policies
@@ -59,8 +59,12 @@ def inspect(
         if isinstance(page, list)
         for entry in page
     )
+    letters_of = policies.letters_of(queue)
+    moved = yield from _moved(scope, queue, group, letters_of)
+    places = {one.id for one in moved}
+    found = [one for one in found if task_id(text(one[2][0]), queue, one[1]) not in places]
     chosen = found[:count] if last is None else found[max(0, len(found) - count) :]
-    kept = yield from state.kept(scope, queue, group, _MOST)
+    kept = [*moved, *(yield from state.kept(scope, queue, group, _MOST))]
     if first != "-":
         kept = [one for one in kept if one.published >= id_time(first)]
     if not chosen and not kept:
@@ -68,15 +72,23 @@ def inspect(
         if not there:
             raise (yield from missing(scope, queue))
     entries: list[Entry] = []
-    letters_of = policies.letters_of(queue)
     for priority in PRIORITIES:
         mine = [entry for _, of, entry in chosen if of == priority]
         if mine:
             entries += yield from state.entries(scope, queue, group, priority, mine, letters_of)
     entries.sort(key=lambda one: (position(one.id.partition("@")[0]), one.priority))
-    # Tasks that are not ready have no place in a stream yet: they are ordered by their publication.
+    # Tasks that are not ready have no place in these streams: they are ordered by their publication.
     entries = sorted([*entries, *kept], key=lambda one: one.published)
     return entries[:count] if last is None else entries[max(0, len(entries) - count) :]
+
+
+def _moved(scope: Scope, queue: str, group: str, letters_of: str) -> Op[list[Entry]]:
+    """Return the tasks of a group in the stream of retries."""
+    page = yield Command("XRANGE", scope.keys.queue(queue, RETRY), "-", "+", "COUNT", _MOST)
+    if not page:
+        return []
+    found = yield from state.entries(scope, queue, group, RETRY, page, letters_of)
+    return [one for one in found if one.state in ("retrying", "pending")]
 
 
 def _from(start: str, now: float) -> str:

@@ -11,8 +11,7 @@ from agentbus.core.names import unescape
 from agentbus.core.record import Record
 from agentbus.core.stream import text
 from agentbus.queues.consumer import Consumption
-from agentbus.queues.ids import PRIORITIES, missing
-from agentbus.queues.settle import ASIDE
+from agentbus.queues.ids import ASIDE, PRIORITIES, missing
 from agentbus.store.failures import or_empty
 from agentbus.store.scope import CONFIRM
 from agentbus.store.steps import Batch, Command, Pause, Script, one_step

@@ -10,8 +10,7 @@ from agentbus.core import names
 from agentbus.core.names import unescape
 from agentbus.core.record import Record
 from agentbus.core.stream import id_time, is_number, text
-from agentbus.queues.ids import PRIORITIES, missing
-from agentbus.queues.settle import ASIDE
+from agentbus.queues.ids import ASIDE, PRIORITIES, STREAMS, missing
 from agentbus.store.failures import or_empty
 from agentbus.store.scan import members, scan
 from agentbus.store.steps import Batch, Command, Script
@@ -128,10 +127,10 @@ class Survey:
         self.queue = queue
         self.now = now
         self.exists = any(length >= 0 for length, _, _ in streams)
-        self.lengths = {p: max(0, s[0]) for p, s in zip(PRIORITIES, streams, strict=True)}
-        self.firsts = {p: text(s[1]) for p, s in zip(PRIORITIES, streams, strict=True)}
+        self.lengths = {p: max(0, s[0]) for p, s in zip(STREAMS, streams, strict=True)}
+        self.firsts = {p: text(s[1]) for p, s in zip(STREAMS, streams, strict=True)}
         self.groups: dict[str, dict[str, Any]] = {}
-        for priority, (_, _, groups) in zip(PRIORITIES, streams, strict=True):
+        for priority, (_, _, groups) in zip(STREAMS, streams, strict=True):
             for found in groups:
                 self.groups.setdefault(text(found[0]), {})[priority] = found
 
@@ -296,9 +295,9 @@ def surveyed(scope: Scope, queues: Sequence[str]) -> Op[list[Survey]]:
     found = []
     for at in range(0, len(queues), _PAGE):
         page = queues[at : at + _PAGE]
-        keys = [scope.keys.queue(queue, priority) for queue in page for priority in PRIORITIES]
+        keys = [scope.keys.queue(queue, priority) for queue in page for priority in STREAMS]
         now, *streams = yield Script("survey", keys, (ASIDE, _LOOKED_AT, _COUNTED, _READ))
-        size = len(PRIORITIES)
+        size = len(STREAMS)
         found += [
             Survey(queue, now / 1000, streams[each * size : (each + 1) * size])
             for each, queue in enumerate(page)

@@ -106,7 +106,11 @@ class Keys:
         return f"{self.project}:queues"
 
     def queue(self, queue: str, priority: str = "normal") -> str:
-        """`<P>:q:<queue>[:<priority>]`, stream: tasks; `normal` has no suffix."""
+        """`<P>:q:<queue>[:<priority>]`, stream: tasks; `normal` has no suffix.
+
+        `retry` in the place of a priority: tasks of any priority that wait for their next attempt, moved
+        out of the other streams so that these can be trimmed.
+        """
         suffix = "" if priority == "normal" else f":{priority}"
         return f"{self.project}:q:{escape(queue)}{suffix}"
 
@@ -158,6 +162,13 @@ class Keys:
     def cancelled(self, queue: str) -> str:
         """`<P>:attempts:<queue>:cancelled`, hash: task → by whom and when; with a group → its holder."""
         return f"{self.project}:attempts:{escape(queue)}:cancelled"
+
+    def moved(self, queue: str) -> str:
+        """`<P>:attempts:<queue>:moved`, hash: place of a task and group → its entry in the stream `retry`.
+
+        The place is the part of a task's id that names its entry in the stream of its priority.
+        """
+        return f"{self.project}:attempts:{escape(queue)}:moved"
 
     def runs(self, task_id: str, group: str) -> str:
         """`<P>:attempts:<task id>:<group>:runs`, hash: number → run of a task that failed once, as JSON."""

@@ -12,18 +12,26 @@ from agentbus.core.clock import rfc3339
 from agentbus.core.errors import Refused
 from agentbus.core.record import Record
 from agentbus.core.stream import position, text
-from agentbus.queues import attempts, task_state
+from agentbus.queues import attempts, retry_stream, task_state
 from agentbus.queues.dependencies import entry_of
 from agentbus.queues.dependents import groups as working, passed_on
-from agentbus.queues.ids import RESULT_KEPT, ROUTER, task_id
+from agentbus.queues.ids import (
+    ASIDE,
+    MOVED_FROM,
+    RESULT_KEPT,
+    RETRY,
+    ROUTER,
+    split,
+    suffix,
+    task_id,
+)
 from agentbus.queues.notify import Notifications, notifications
 from agentbus.queues.policy import DEFAULTS
 from agentbus.queues.results import Address
-from agentbus.queues.settle import ASIDE
 from agentbus.store.steps import Batch, Command, Script
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from agentbus.queues.policy import Policies
     from agentbus.store.scope import Scope
@@ -57,26 +65,40 @@ def cancel(scope: Scope, given: str, policies: Policies = DEFAULTS) -> Op[Cancel
     if task.number and (yield from _not_ready(scope, task, attempts.cancelled_by(by), kept)):
         return Cancelled(given, task.queue, "cancelled", ())
     while True:
-        place = yield from _place(scope, task)
-        found = None
-        if place is not None:
-            found = yield Command("XRANGE", place.stream, place.entry, place.entry)
-        if place is None or not found:
-            return (yield from _ended(scope, task, policies))
+        found = yield from _cancel_everywhere(scope, task, by, kept)
+        if found is not None:
+            undone, workers = found
+            if not undone:
+                return (yield from _ended(scope, task, policies))
+            state = "stopping" if workers else "cancelled"
+            return Cancelled(given, task.queue, state, tuple(sorted(workers)))
+
+
+def _cancel_everywhere(
+    scope: Scope, task: Address, by: str, kept: int
+) -> Op[tuple[bool, set[str]] | None]:
+    """Cancel the entries of a task; return whether one was undone, and the workers that hold it.
+
+    None if a state changed meanwhile.
+    """
+    undone, workers = False, set[str]()
+    for place in (yield from _places(scope, task)):
+        entries = yield Command("XRANGE", place.stream, place.entry, place.entry)
         states = yield from _states(scope, task.queue, place)
+        if not entries or set(states.values()) == {"done"}:
+            continue
+        undone = True
         holders = {was.removeprefix(_HELD) for was in states.values() if was.startswith(_HELD)}
-        workers = tuple(sorted(holders - {ASIDE}))
-        ended = Cancelled(given, task.queue, "stopping" if workers else "cancelled", workers)
-        meta = _meta(found[0][1])
-        if set(states.values()) == {"done"}:
-            return (yield from _ended(scope, task, policies))
-        if not (yield Command("HGET", scope.keys.cancelled(task.queue), place.mark)):
-            if (yield _script(scope, task, place, meta, states, by, kept)) == b"again":
-                continue
-            yield from passed_on(scope)
-            if not workers:
-                yield from _wake(scope, task.queue, place, states, meta)
-        return ended
+        workers |= holders - {ASIDE}
+        if (yield Command("HGET", scope.keys.cancelled(task.queue), place.mark)):
+            continue
+        meta = _meta(place, entries[0][1])
+        if (yield _script(scope, task, place, meta, states, by, kept)) == b"again":
+            return None
+        yield from passed_on(scope)
+        if holders <= {ASIDE}:
+            yield from _wake(scope, task.queue, place, states, meta)
+    return undone, workers
 
 
 class _Spot(NamedTuple):
@@ -88,18 +110,24 @@ class _Spot(NamedTuple):
     mark: str
 
 
-def _place(scope: Scope, task: Address) -> Op[_Spot | None]:
-    """Return where a task is, or was; None for a delayed task that got an entry, and has ended."""
-    entry, priority = task.entry, task.priority
+def _places(scope: Scope, task: Address) -> Op[list[_Spot]]:
+    """Return where a task is, or was, also where it was moved; nothing if it was delayed and has ended."""
+    queue = task.queue
+    found: dict[tuple[str, str], None] = {}
     if task.number:
-        found = None
-        for group in (yield from task_state.groups_at(scope, task.queue, priority)) or ("default",):
-            found = found or (yield from entry_of(scope, task.id, group))
-        if found is None:
-            return None
-        entry, priority = found
-    stream = scope.keys.queue(task.queue, priority)
-    return _Spot(entry, priority, stream, task_id(entry, task.queue, priority))
+        groups = yield from task_state.groups_at(scope, queue, task.priority)
+        for group in groups or ("default",):
+            where = yield from entry_of(scope, task.id, group)
+            found.update({} if where is None else {where: None})
+    else:
+        found[task.entry, task.priority] = None
+        for group in (yield from task_state.groups_at(scope, queue, RETRY)):
+            moved = yield from retry_stream.entry_of(scope, queue, task.id, group)
+            found.update({} if moved is None else {(moved, RETRY): None})
+    return [
+        _Spot(entry, priority, scope.keys.queue(queue, priority), task_id(entry, queue, priority))
+        for entry, priority in found
+    ]
 
 
 def _states(scope: Scope, queue: str, place: _Spot) -> Op[dict[str, str]]:
@@ -154,7 +182,8 @@ def _script(
             told.argv += one.argv
             told.counter = one.counter or told.counter
     ordering, key = meta.get("ordering_key"), meta.get("key")
-    in_order = ordering if isinstance(ordering, str) else ""
+    # The place in the order of a task that was moved is that of its entry before.
+    in_order = ordering if isinstance(ordering, str) and MOVED_FROM not in meta else ""
     return Script(
         "cancel",
         (
@@ -176,15 +205,18 @@ def _wake(
 ) -> Op[None]:
     """Let the next task with its ordering key start."""
     keys = scope.keys
+    first, _, tier = split(meta.get(MOVED_FROM, place.mark))
     if isinstance(meta.get("ordering_key"), str):
         for group in filter(None, states):
             yield Script(
                 "wake",
                 (
-                    *(place.stream, keys.order(queue, place.priority)),
-                    *(keys.retries(queue, group, place.priority), keys.bell(queue)),
+                    *(keys.queue(queue, tier), keys.order(queue, tier)),
+                    *(keys.retries(queue, group, tier), keys.bell(queue)),
+                    *(keys.queue(queue, RETRY), keys.retries(queue, group, RETRY)),
+                    keys.moved(queue),
                 ),
-                (place.entry, meta["ordering_key"]),
+                (first, meta["ordering_key"], group, suffix(queue, tier)),
                 writes=True,
             )
 
@@ -198,7 +230,7 @@ def _not_ready(scope: Scope, task: Address, why: str, kept: int) -> Op[bool]:
     if delayed is None and dependent is None:
         return False
     flat = orjson.loads(delayed)[2:] if delayed is not None else orjson.loads(dependent)[5:]
-    meta = _meta([str(word).encode() for word in flat])
+    meta = _decoded(envelope.decode, [str(word).encode() for word in flat])
     groups = sorted((yield from working(scope, queue)) - {ROUTER}) or ["default"]
     group = groups[0] if len(groups) == 1 else "default"
     others = notifications(scope, queue, group, name, meta, error=why, cancelled=True)
@@ -235,9 +267,15 @@ def _ended(scope: Scope, task: Address, policies: Policies) -> Op[Cancelled]:
     )
 
 
-def _meta(flat: Any) -> dict[str, Any]:
+def _meta(place: _Spot, flat: Any) -> dict[str, Any]:
+    decode = retry_stream.decode if place.priority == RETRY else envelope.decode
+    return _decoded(decode, flat)
+
+
+def _decoded(decode: Callable[[Any], Any], flat: Any) -> dict[str, Any]:
     """Return the envelope of a task; empty if it is malformed."""
     try:
-        return envelope.decode(flat or [])[1]
+        found: dict[str, Any] = decode(flat or [])[1]
     except (ValueError, UnicodeDecodeError):
         return {}
+    return found

@@ -7,6 +7,7 @@ from typing import Any
 
 from agentbus.core.clock import rfc3339
 from agentbus.core.envelope import INBOX, WORK_ITEM
+from agentbus.queues.ids import MOVED_FROM, RETRY, split
 
 _TRACEBACK_KEPT = 8_000
 
@@ -38,6 +39,23 @@ class Taken:
     def place(self) -> tuple[str, bytes]:
         """Its stream and its entry there, which identify it within its queue."""
         return self.priority, self.entry_id
+
+    @property
+    def moved_from(self) -> str | None:
+        """Its place before it was moved to the stream of retries; None if it was not."""
+        return self.meta.get(MOVED_FROM) if self.priority == RETRY else None
+
+    @property
+    def tier(self) -> str:
+        """Its priority: the stream that it was published to."""
+        place = self.moved_from
+        return self.priority if place is None else split(place)[2]
+
+    @property
+    def first_entry(self) -> bytes:
+        """The id of its entry in the stream of its priority."""
+        place = self.moved_from
+        return self.entry_id if place is None else place.partition("@")[0].encode()
 
     @property
     def redelivered(self) -> bool:
@@ -92,7 +110,7 @@ class Taken:
                 return float(created + seconds)
             if first[:1].isdigit():
                 return int(first.partition("-")[0]) / 1000 + float(seconds)
-        return int(self.entry_id.partition(b"-")[0]) / 1000 + float(seconds)
+        return int(self.first_entry.partition(b"-")[0]) / 1000 + float(seconds)
 
     def expired(self, now: float) -> str | None:
         """Return why it must not run at a unix time; None if it may."""

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import orjson
 
 from agentbus.core import envelope, names
 from agentbus.core.stream import position, text
+from agentbus.queues import retry_stream
 from agentbus.queues.claimed import Taken
 from agentbus.queues.dependents import passed_on
-from agentbus.queues.ids import PRIORITIES, suffix
-from agentbus.queues.settle import ASIDE, Ending
-from agentbus.store.steps import Script, ServerReply, Take
+from agentbus.queues.ids import ASIDE, PRIORITIES, RETRY, suffix
+from agentbus.queues.settle import Ending
+from agentbus.store.failures import GroupMissing
+from agentbus.store.steps import Script, ServerReply, Take, one_step
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
 
     # Ids of tasks by priority.
     Done = Mapping[str, Sequence[bytes]]
+
+T = TypeVar("T")
 
 # Shared by all tasks without one, and never modified.
 _NO_META: dict[str, Any] = {}
@@ -49,7 +53,8 @@ class Consumption(Ending):
         yield Script("bookmark", keys, (self.group, *fields))
 
     def _positions(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        keys = (self.scope.keys.positions(self.queue), *self.streams.values())
+        streams = (self.streams[priority] for priority in PRIORITIES)
+        keys = (self.scope.keys.positions(self.queue), *streams)
         return keys, tuple(f"{names.escape(self.group)}:{priority}" for priority in PRIORITIES)
 
     def turn(
@@ -126,12 +131,13 @@ class Consumption(Ending):
             argv += done.get(priority, ())
         keys = (
             *(self.stats, once.key if once else self.stats),
-            *(self.awaited, self.scope.keys.settled, self.cancelled, *self.streams.values()),
+            *(self.awaited, self.scope.keys.settled, self.cancelled),
+            *(self.streams[priority] for priority in PRIORITIES),
         )
         return Script("turn", keys, argv, writes=True)
 
     def _take(self, count: int, seconds: float, first: Script | None = None) -> Take:
-        streams = list(self.streams.values())
+        streams = [self.streams[priority] for priority in PRIORITIES]
         return Take(streams, self.group, self.consumer, count, seconds, self.cancelled, first)
 
     def _without_cancelled(self, taken: list[Taken]) -> Op[list[Taken]]:
@@ -189,10 +195,18 @@ class Consumption(Ending):
 
     def own(self, priority: str, known: Sequence[bytes], count: int = 1000) -> Op[list[Taken]]:
         """Return the tasks of a stream that this consumer holds, without the `known` ones."""
-        entries = yield Script(
-            "own", (self.streams[priority],), (self.group, self.consumer, count, *known)
-        )
+        step = Script("own", (self.streams[priority],), (self.group, self.consumer, count, *known))
+        entries = yield from self._where_it_is(priority, one_step(step), [])
         return self.decoded(entries, priority, 0)
+
+    def _where_it_is(self, priority: str, op: Op[T], otherwise: T) -> Op[T]:
+        """Run an operation; the stream of retries has only groups that have something there."""
+        try:
+            return (yield from op)
+        except GroupMissing:
+            if priority != RETRY:
+                raise
+            return otherwise
 
     def decoded(self, entries: Sequence[Any], priority: str, attempt: int = 1) -> list[Taken]:
         """Decode entries as tasks; a malformed one carries its error."""
@@ -208,7 +222,8 @@ class Consumption(Ending):
                     append(Taken(entry_id, priority, None, {}, attempt, str(error)))
                     continue
             try:
-                payload, meta = envelope.decode(flat or [])
+                decode = retry_stream.decode if priority == RETRY else envelope.decode
+                payload, meta = decode(flat or [])
             except (ValueError, UnicodeDecodeError) as error:
                 append(Taken(entry_id, priority, None, {}, attempt, str(error)))
             else:
@@ -269,7 +284,7 @@ class Consumption(Ending):
             *("reclaim", keys, round(idle * 1000), start, count, ASIDE, spared),
             *(suffix(self.queue, priority), *self.tombstone),
         )
-        reply = yield step
+        reply = yield from self._where_it_is(priority, one_step(step), (b"", 0, 0))
         if reply[2]:
             yield from passed_on(self.scope)
         if reply[1]:
@@ -305,3 +320,26 @@ class Consumption(Ending):
     def leave(self) -> Op[None]:
         """Delete this consumer from the groups in which it holds nothing."""
         yield self._script("leave", list(self.streams.values()))
+
+    def give_back(self, tasks: Sequence[Taken]) -> Op[int]:
+        """Give back unstarted tasks, due at once for any worker; return how many were still held."""
+        given = 0
+        for priority, stream in self.streams.items():
+            # A task that was delivered before may have an uncounted attempt.
+            for uncounted in (0, 1):
+                ids = [
+                    task.entry_id
+                    for task in tasks
+                    if task.priority == priority and _uncounted(task) == uncounted
+                ]
+                if ids:
+                    keys = stream, self.attempts(priority), self.retries(priority)
+                    given += yield self._script("giveback", keys, ASIDE, uncounted, *ids)
+        return given
+
+
+def _uncounted(task: Taken) -> int:
+    """Return the possible number of uncounted attempts at a task."""
+    if task.attempt:
+        return 0
+    return 1 if task.uncounted is None else task.uncounted

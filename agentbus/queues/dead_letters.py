@@ -9,7 +9,7 @@ from agentbus.core.errors import NotFound, UsageError
 from agentbus.core.record import Record
 from agentbus.core.stream import fields, text
 from agentbus.core.timespec import stream_id
-from agentbus.queues.ids import task_id, writable
+from agentbus.queues.ids import MOVED_FROM, task_id, writable
 from agentbus.store.steps import Command, Emit, Script
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class Letter(Record):
 # The fields of a letter beside the task's own.
 OWN = (
     *("queue", "group", "priority", "original_id", "task_id", "attempts"),
-    *("error", "traceback", "failed_at"),
+    *("error", "traceback", "failed_at", MOVED_FROM),
 )
 
 

@@ -57,7 +57,7 @@ class AnyDelivery:
     @property
     def priority(self) -> str:
         """critical, high, normal or low."""
-        return self._taken.priority
+        return self._taken.tier
 
     @property
     def created_at(self) -> float:
@@ -65,7 +65,7 @@ class AnyDelivery:
         created = self._taken.meta.get("created_at")
         if isinstance(created, (int, float)):
             return created
-        return int(self._taken.entry_id.partition(b"-")[0]) / 1000
+        return int(self._taken.first_entry.partition(b"-")[0]) / 1000
 
     @property
     def attempts(self) -> int | None:

@@ -9,8 +9,17 @@ from agentbus.core import names
 from agentbus.core.errors import NotFound, Refused, UsageError
 from agentbus.core.stream import position, text
 from agentbus.queues import attempts, publish as publishing
+from agentbus.queues.bound import refused
 from agentbus.queues.dependents import DONE, follow, groups
-from agentbus.queues.ids import BOUND, DEDUP_WINDOW, PRIORITIES, RESULT_KEPT, suffix, writable
+from agentbus.queues.ids import (
+    BOUND,
+    DEDUP_WINDOW,
+    PRIORITIES,
+    RESULT_KEPT,
+    RETRY,
+    suffix,
+    writable,
+)
 from agentbus.queues.results import Address
 from agentbus.store.steps import Batch, Command, Script, ServerReply
 
@@ -36,7 +45,7 @@ class _Dependency(Address):
         return (
             *(keys.queue(queue, self.priority), keys.result(self.id, group)),
             *(keys.delayed(queue), keys.stats(queue), keys.awaited(queue), keys.after(queue)),
-            keys.cancelled(queue),
+            *(keys.cancelled(queue), keys.queue(queue, RETRY), keys.moved(queue)),
         )
 
     def delays(self, scope: Scope) -> tuple[str, str]:
@@ -75,6 +84,10 @@ def publish(
     priority, (words, key, ordering) = publishing.kept(scope, item, priority, delay, at)
     keys, once = scope.keys, scope.once()
     seen = [keys.seen(queue, key)] if key is not None else []
+    argv: list[Any] = [
+        *(1, queue, bound, round(window), suffix(queue, "normal"), once.token, wait, due),
+        *(priority, ordering or "", letters or queue, math.ceil(kept)),
+    ]
     while True:
         step = Script(
             "depend",
@@ -83,17 +96,17 @@ def publish(
                 *(once.key, keys.queue(queue, priority), keys.order(queue, priority)),
                 *(keys.metrics, keys.readers(queue, priority), keys.settled),
                 *(keys.delayed(queue), keys.bodies(queue), keys.bell(queue)),
+                keys.queue(queue, RETRY),
                 *(one for other in others for one in other.keys(scope, group)),
                 *seen,
             ),
-            (
-                *(queue, bound, round(window), suffix(queue, "normal"), once.token, wait, due),
-                *(priority, ordering or "", letters or queue, math.ceil(kept)),
-                *(len(others), *_conditions(others, group, kept_for), *words),
-            ),
+            (*argv, len(others), *_conditions(others, group, kept_for), *words),
             writes=True,
         )
         reply = yield step
+        if reply[0] == b"full":
+            yield from refused(scope, queue, priority, bound, argv, reply)
+            continue
         if reply[0] != b"unclear":
             break
         found = yield from _find(scope, others[int(reply[1]) - 1], group)
@@ -101,8 +114,6 @@ def publish(
             reply = [b"absent", reply[1]]
             break
     scope.settled(once, step)
-    if reply[0] == b"full":
-        raise publishing.full(queue, bound, reply)
     if reply[0] in (b"buried", b"absent"):
         raise _refusal(others[int(reply[1]) - 1], reply)
     return text(reply[1])
@@ -136,7 +147,9 @@ def _ended(
     """Return a task's outcome for a group; None if it is unfinished, or unknown."""
     other = _Dependency(task_id)
     keys = other.keys(scope, group)
-    reply = yield Script("fate", (*keys[:4], keys[6]), (other.entry, task_id, other.number, group))
+    reply = yield Script(
+        "fate", (*keys[:4], *keys[6:]), (other.entry, task_id, other.number, group)
+    )
     fate = text(reply[0])
     if fate == "cancelled":
         return f"!{attempts.cancelled_by(text(reply[1]))}"
@@ -189,13 +202,21 @@ def _find(scope: Scope, other: _Dependency, group: str) -> Generator[Step, Any, 
 
     Returns False if neither the entry nor a record of its outcome exists.
     """
-    for priority in PRIORITIES:
+    for priority in (RETRY, *PRIORITIES):
         stream = scope.keys.queue(other.queue, priority)
         start = yield from _oldest_open(stream, group)
+        if priority == RETRY and start == "-":
+            # A group that has nothing there.
+            start = ""
         while start:
             entries = yield Command("XRANGE", stream, start, "+", "COUNT", _PAGE)
             for entry_id, flat in entries:
-                if _id_in(flat) == other.id.encode():
+                if _id_in(flat) != other.id.encode():
+                    continue
+                held = priority != RETRY or (
+                    yield Command("XPENDING", stream, group, entry_id, entry_id, 1)
+                )
+                if held:
                     other.entry, other.priority = text(entry_id), priority
                     return True
             start = f"({text(entries[-1][0])}" if len(entries) == _PAGE else ""

@@ -11,7 +11,7 @@ from agentbus.core.stream import text
 from agentbus.store.steps import Batch, Command, ServerReply
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Generator, Sequence
 
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Op, Step
@@ -27,6 +27,13 @@ class Priority(StrEnum):
 
 
 PRIORITIES = tuple(priority.value for priority in Priority)
+# The stream of tasks that were put aside and moved out of the others: tasks of any priority.
+RETRY = "retry"
+STREAMS = (*PRIORITIES, RETRY)
+# The field of an entry in this stream, and the name in an envelope, of the place that the task had before.
+MOVED_FROM = "agentbus_moved_from"
+# The consumer that holds tasks which wait for their next attempt; no worker has this name.
+ASIDE = "~aside"
 BOUND = 10_000
 DEDUP_WINDOW = 300
 RESULT_KEPT = 86_400
@@ -75,14 +82,14 @@ def peek(scope: Scope, queue: str, limit: int = 10) -> Op[list[tuple[str, Any]]]
     return found
 
 
-def groups_of(scope: Scope, queue: str) -> Generator[Step, Any, dict[str, list[dict[bytes, Any]]]]:
+def groups_of(
+    scope: Scope, queue: str, streams: Sequence[str] = PRIORITIES
+) -> Generator[Step, Any, dict[str, list[dict[bytes, Any]]]]:
     """Return the reply of XINFO GROUPS for each of a queue's streams that exists, by priority."""
-    replies = yield Batch(
-        [("XINFO", "GROUPS", scope.keys.queue(queue, priority)) for priority in PRIORITIES]
-    )
+    replies = yield Batch([("XINFO", "GROUPS", scope.keys.queue(queue, one)) for one in streams])
     return {
         priority: [dict(zip(flat[::2], flat[1::2], strict=True)) for flat in groups]
-        for priority, groups in zip(PRIORITIES, replies, strict=True)
+        for priority, groups in zip(streams, replies, strict=True)
         if not isinstance(groups, ServerReply)
     }
 

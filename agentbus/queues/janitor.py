@@ -11,9 +11,9 @@ from agentbus.core.stream import position, text
 from agentbus.core.timespec import stream_id
 from agentbus.queues import dependencies, dependents
 from agentbus.queues.dead_letters import DeadLetters
-from agentbus.queues.ids import PRIORITIES, groups_of, missing, split
+from agentbus.queues.ids import ASIDE, RETRY, ROUTER, STREAMS, groups_of, missing, split
 from agentbus.queues.policy import DEFAULTS
-from agentbus.queues.settle import ASIDE
+from agentbus.queues.retry_stream import move_aside
 from agentbus.store.failures import or_empty
 from agentbus.store.scan import members, queues
 from agentbus.store.steps import Batch, Command, Script
@@ -176,13 +176,15 @@ class _Tidying:
 
     def queue(self, queue: str) -> Op[Tidied]:
         scope = self._scope
-        streams = yield from groups_of(scope, queue)
+        streams = yield from groups_of(scope, queue, STREAMS)
         trimmed = consumers = forgotten = 0
         boxes: set[tuple[str, str]] = set()
         for priority, groups in streams.items():
             trimmed += yield from self._trim(queue, priority)
             stream = scope.keys.queue(queue, priority)
             for raw in (info[b"name"] for info in groups):
+                if priority != RETRY:
+                    yield from self._unpin(queue, raw.decode("utf-8", "replace"), priority)
                 silent = self._dead_after
                 consumers += yield self._script(
                     "sweep", (stream,), raw, ASIDE, silent, _SWEPT, self._only_count
@@ -199,6 +201,7 @@ class _Tidying:
                     forgotten += yield from self._forget(stream, records, group)
         if self._leftovers:
             forgotten += yield from self._cancelled(queue)
+            forgotten += yield from self._moved(queue)
         for name, group in sorted(boxes - self._boxes):
             forgotten += yield from self._letters(name, group)
         self._boxes |= boxes
@@ -229,6 +232,37 @@ class _Tidying:
                 total += len(gone)
                 if gone and not self._dry_run:
                     yield Command("HDEL", keys.cancelled(queue), *gone)
+            cursor = text(onwards)
+            if cursor == "0":
+                return total
+
+    def _unpin(self, queue: str, group: str, priority: str) -> Op[None]:
+        """Move tasks put aside that keep many others, for those that publish without the right to do it."""
+        length = yield Command("XLEN", self._scope.keys.queue(queue, priority))
+        if (
+            group != ROUTER
+            and not self._dry_run
+            and length > 5 * self._policies.policy_of(queue).bound
+        ):
+            yield from move_aside(self._scope, queue, group, priority)
+
+    def _moved(self, queue: str) -> Number:
+        """Delete the records of moved tasks whose entries were trimmed."""
+        keys, cursor, total = self._scope.keys, "0", 0
+        while True:
+            onwards, flat = yield Command("HSCAN", keys.moved(queue), cursor, "COUNT", _LOOKED_AT)
+            records = {
+                field: text(entry)
+                for field, entry in zip(flat[::2], flat[1::2], strict=True)
+                if stream_id(text(entry)) is not None
+            }
+            stream = keys.queue(queue, RETRY)
+            asked = [("XRANGE", stream, one, one) for one in records.values()]
+            entries = (yield Batch(asked)) if asked else []
+            gone = [field for field, found in zip(records, entries, strict=True) if found == []]
+            total += len(gone)
+            if gone and not self._dry_run:
+                yield Command("HDEL", keys.moved(queue), *gone)
             cursor = text(onwards)
             if cursor == "0":
                 return total
@@ -274,6 +308,6 @@ class _Tidying:
 
 def _unregister(scope: Scope, queue: str) -> Script:
     keys = scope.keys
-    streams = (keys.queue(queue, priority) for priority in PRIORITIES)
+    streams = (keys.queue(queue, priority) for priority in STREAMS)
     parts = (*streams, keys.delayed(queue), keys.after(queue), keys.awaited(queue))
     return Script("unregister", (keys.queues, *parts), (queue,), writes=True)

@@ -7,11 +7,12 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from agentbus.core import context, envelope
-from agentbus.core.errors import QueueFull, UsageError
+from agentbus.core.errors import UsageError
 from agentbus.core.keys import Keys
 from agentbus.core.stream import text
 from agentbus.queues import tracing
-from agentbus.queues.ids import BOUND, DEDUP_WINDOW, PRIORITIES, suffix, writable
+from agentbus.queues.bound import refused
+from agentbus.queues.ids import BOUND, DEDUP_WINDOW, PRIORITIES, RETRY, suffix, writable
 from agentbus.queues.task import LONGEST, Task, check, check_due
 from agentbus.store.steps import Emit, Script
 
@@ -41,7 +42,10 @@ BATCH = 500
 class _StreamKeys:
     """The keys of a publish, and the suffix of its tasks' ids."""
 
-    __slots__ = ("crowded", "metrics", "order", "queues", "readers", "stats", "stream", "suffix")
+    __slots__ = (
+        *("crowded", "metrics", "order", "queues", "readers", "retries", "stats", "stream"),
+        "suffix",
+    )
 
     def __init__(self, project: str, queue: str, priority: str) -> None:
         writable(queue)
@@ -49,6 +53,7 @@ class _StreamKeys:
         # For how many more publishes to expect that nothing fits without trimming.
         self.crowded = 0
         self.stream = keys.queue(queue, priority)
+        self.retries = keys.queue(queue, RETRY)
         self.queues = keys.queues
         self.stats = keys.stats(queue)
         self.metrics = keys.metrics
@@ -58,7 +63,7 @@ class _StreamKeys:
 
     def plain(self, once: str) -> tuple[str, ...]:
         """Return the keys of a publish of payloads alone."""
-        return (self.stream, once, self.stats, self.queues)
+        return (self.stream, once, self.stats, self.queues, self.retries)
 
 
 _place = lru_cache(1000)(_StreamKeys)
@@ -253,23 +258,25 @@ def _send(
         once = scope.once()
     keys = [
         *(place.stream, place.queues, place.stats, once.key),
-        *(place.order, place.metrics, place.readers),
+        *(place.order, place.metrics, place.readers, place.retries),
     ]
     argv: list[bytes | str | int] = [
-        *(queue, bound, "trim" if trim else "refuse", round(window), place.suffix),
+        *(1, queue, bound, "trim" if trim else "refuse", round(window), place.suffix),
         *(once.token, len(tasks)),
     ]
     for words, key, ordering in tasks:
-        argv += (len(words), 0 if key is None else len(keys) - 6, ordering or "", *words)
+        argv += (len(words), 0 if key is None else len(keys) - 7, ordering or "", *words)
         if key is not None:
             keys.append(scope.keys.seen(queue, key))
-    step = Script("publish", keys, argv, writes=True)
-    if ahead is not None:
-        step.meanwhile = ahead.prepare
-    reply = yield step
-    scope.settled(once, step)
-    if reply[0] == b"full":
-        raise full(queue, bound, reply)
+    while True:
+        step = Script("publish", keys, argv, writes=True)
+        if ahead is not None:
+            step.meanwhile = ahead.prepare
+        reply = yield step
+        scope.settled(once, step)
+        if reply[0] != b"full":
+            break
+        yield from refused(scope, queue, priority, bound, argv, reply)
     ids = [text(found) for found in reply[1:]]
     return [found if "@" in found else found + place.suffix for found in ids]
 
@@ -289,23 +296,23 @@ def _schedule(
     priority, (words, key, ordering) = kept(scope, item, priority, delay, at)
     keys, once = scope.keys, scope.once()
     seen = [keys.seen(queue, key)] if key is not None else []
-    step = Script(
-        "schedule",
-        (
-            *(keys.delayed(queue), keys.bodies(queue), keys.queues, keys.stats(queue)),
-            *(once.key, keys.queue(queue, priority), keys.bell(queue)),
-            *(keys.metrics, keys.readers(queue, priority), keys.after(queue), *seen),
-        ),
-        (
-            *(queue, bound, round(window), suffix(queue, "normal"), once.token),
-            *(wait, due, priority, ordering or "", *words),
-        ),
-        writes=True,
+    argv: list[Any] = [
+        *(1, queue, bound, round(window), suffix(queue, "normal"), once.token),
+        *(wait, due, priority, ordering or "", *words),
+    ]
+    places = (
+        *(keys.delayed(queue), keys.bodies(queue), keys.queues, keys.stats(queue)),
+        *(once.key, keys.queue(queue, priority), keys.bell(queue)),
+        *(keys.metrics, keys.readers(queue, priority), keys.after(queue)),
+        *(keys.queue(queue, RETRY), *seen),
     )
-    reply = yield step
-    scope.settled(once, step)
-    if reply[0] == b"full":
-        raise full(queue, bound, reply)
+    while True:
+        step = Script("schedule", places, argv, writes=True)
+        reply = yield step
+        scope.settled(once, step)
+        if reply[0] != b"full":
+            break
+        yield from refused(scope, queue, priority, bound, argv, reply)
     found = text(reply[1])
     return found if "@" in found else found + suffix(queue, priority)
 
@@ -373,20 +380,3 @@ def _due(delay: float | None, at: float | None) -> tuple[str, str]:
     if not isinstance(at, (int, float)) or not 0 <= at <= time.time() + LONGEST:
         raise UsageError(f"the time is {at!r}", hint="give unix seconds, at most 400 days ahead")
     return "", str(round(at * 1000))
-
-
-def full(queue: str, bound: int, reply: Sequence[Any]) -> QueueFull:
-    """Return the error of a script's reply: the number of tasks, the group that blocks, and the oldest."""
-    group, oldest = text(reply[2]), text(reply[3])
-    if oldest:
-        reader = f"the group {group!r}" if group else "a reader outside of groups"
-        return QueueFull(
-            f"the queue {queue!r} keeps {int(reply[1])} tasks, because {reader} has not finished"
-            f" {oldest}; ten times its limit of {bound} are kept",
-            hint="wait until it is finished, or cancel it",
-        )
-    return QueueFull(
-        f"the queue {queue!r} holds {int(reply[1])} unfinished tasks; the limit is {bound}"
-        + (f"; the group {group!r} has not finished the oldest" if group else ""),
-        hint=f"start workers{f' of the group {group!r}' if group else ''}, wait, or raise its bound",
-    )

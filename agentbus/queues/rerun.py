@@ -8,8 +8,7 @@ from agentbus.core import names, timespec
 from agentbus.core.errors import NotFound, UsageError
 from agentbus.core.record import Record
 from agentbus.core.stream import position, text
-from agentbus.queues.ids import groups_of, split, task_id
-from agentbus.queues.settle import ASIDE
+from agentbus.queues.ids import ASIDE, RETRY, groups_of, split, task_id
 from agentbus.store.steps import Script
 
 if TYPE_CHECKING:
@@ -70,6 +69,7 @@ def replay_from(
             *(scope.keys.queue(queue, priority), scope.keys.retries(queue, group, priority)),
             *(scope.keys.attempts(queue, group, priority), scope.keys.stats(queue)),
             *(scope.keys.bell(queue), scope.keys.cancelled(queue)),
+            *(scope.keys.queue(queue, RETRY), scope.keys.moved(queue)),
         )
         at, due = first, "0"
         while left and at and position(at.lstrip("(")) <= last:

@@ -17,7 +17,7 @@ from agentbus.core.errors import (
 )
 from agentbus.core.stream import id_time, text
 from agentbus.queues import attempts
-from agentbus.queues.ids import PRIORITIES, ROUTER, split, task_id as shown
+from agentbus.queues.ids import PRIORITIES, RETRY, ROUTER, split, task_id as shown
 from agentbus.queues.policy import DEFAULTS
 from agentbus.store.steps import Command, Pause, Script
 
@@ -112,6 +112,7 @@ def _fate(scope: Scope, task: Address, group: str | None) -> Op[tuple[str, Any, 
                 keys.queue(task.queue, task.priority),
                 keys.result(task.id, group or "default"),
                 *(keys.delayed(task.queue), keys.stats(task.queue), keys.cancelled(task.queue)),
+                *(keys.queue(task.queue, RETRY), keys.moved(task.queue)),
             ),
             (task.entry, task.id, task.number, group or ""),
         )

@@ -12,7 +12,16 @@ from agentbus.queues import attempts
 from agentbus.queues.attempts import RUNS_KEPT
 from agentbus.queues.claimed import Taken, error_text
 from agentbus.queues.dependents import passed_on, queue_of
-from agentbus.queues.ids import DEDUP_WINDOW, PRIORITIES, RESULT_KEPT, suffix, task_id
+from agentbus.queues.ids import (
+    ASIDE,
+    DEDUP_WINDOW,
+    PRIORITIES,
+    RESULT_KEPT,
+    RETRY,
+    STREAMS,
+    suffix,
+    task_id,
+)
 from agentbus.queues.notify import notifications
 from agentbus.store.failures import GroupMissing
 from agentbus.store.steps import Command, Script
@@ -25,8 +34,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# The consumer that holds tasks which wait for their next attempt; no worker has this name.
-ASIDE = "~aside"
 # Milliseconds after which an ordered task is tried again, unless it is woken before.
 _LOOK_AGAIN = 5_000
 # The reply of a script that has settled a task with dependents.
@@ -62,9 +69,9 @@ class Ending:
         self.asks_first = False
         # By priority, the unix time at which to look for tasks put aside. No key is ever added, since
         # several threads read it.
-        self.due = dict.fromkeys(PRIORITIES, 0.0)
+        self.due = dict.fromkeys(STREAMS, 0.0)
         keys = scope.keys
-        self.streams = {priority: keys.queue(queue, priority) for priority in PRIORITIES}
+        self.streams = {priority: keys.queue(queue, priority) for priority in STREAMS}
         self.stats = keys.stats(queue)
         self.awaited = keys.awaited(queue)
         self.cancelled = keys.cancelled(queue)
@@ -86,7 +93,7 @@ class Ending:
         return self.scope.keys.retries(self.queue, self.group, priority)
 
     def id_of(self, task: Taken) -> str:
-        """Return a task's id; a delayed task keeps its first id."""
+        """Return a task's id; one that was delayed, or moved, keeps its first id."""
         return str(task.meta.get("id") or task_id(text(task.entry_id), self.queue, task.priority))
 
     def _script(self, script: str, keys: Sequence[str], *argv: Arg) -> Script:
@@ -99,12 +106,14 @@ class Ending:
         -1 if this consumer no longer holds it.
         """
         keys = (
-            *(self.streams[task.priority], self.scope.keys.order(self.queue, task.priority)),
-            *(self.attempts(task.priority), self.retries(task.priority)),
+            *(self.streams[task.priority], self.scope.keys.order(self.queue, task.tier)),
+            *(self.attempts(task.priority), self.retries(task.priority), self.streams[task.tier]),
+            *(self.streams[RETRY], self.scope.keys.moved(self.queue)),
         )
         answer: int = yield self._script(
             *("enter", keys, task.entry_id, task.meta["ordering_key"]),
             *(ASIDE, max(0, task.attempt - 1), _LOOK_AGAIN),
+            *(task.first_entry, suffix(self.queue, task.tier)),
         )
         return answer
 
@@ -114,14 +123,18 @@ class Ending:
         waiting = yield Script(
             "wake",
             (
-                *(self.streams[task.priority], keys.order(self.queue, task.priority)),
-                *(self.retries(task.priority), keys.bell(self.queue)),
+                *(self.streams[task.tier], keys.order(self.queue, task.tier)),
+                *(self.retries(task.tier), keys.bell(self.queue)),
+                *(self.streams[RETRY], self.retries(RETRY), keys.moved(self.queue)),
             ),
-            (task.entry_id, task.meta["ordering_key"]),
+            (
+                *(task.first_entry, task.meta["ordering_key"]),
+                *(self.group, suffix(self.queue, task.tier)),
+            ),
             writes=True,
         )
         if waiting:
-            self.due[task.priority] = 0.0
+            self.due[task.tier] = self.due[RETRY] = 0.0
 
     def claim(self, task: Taken, *, keep: bool = True) -> Op[int]:
         """Claim the ids that a raw task brings; 0 if another task claimed one within the dedup window.
@@ -308,7 +321,7 @@ class Ending:
         name = self.id_of(task)
         others = notifications(self.scope, self.queue, self.group, name, task.meta, error=why)
         words = (
-            *("queue", self.queue, "group", self.group, "priority", task.priority),
+            *("queue", self.queue, "group", self.group, "priority", task.tier),
             *("original_id", task.entry_id, "task_id", name),
             *("attempts", task.attempt, "error", why, "traceback", trace),
             *("failed_at", rfc3339(self.scope.now(), milliseconds=True)),
@@ -339,6 +352,10 @@ class Ending:
         self.scope.settled(once, step)
         if ended == _AWAITED:
             yield from passed_on(self.scope)
+        if ended and task.moved_from:
+            index = self.scope.keys.moved(self.queue)
+            field = f"{task.moved_from}\n{self.group}"
+            yield Script("moved", (self.streams[RETRY], index), (field,), writes=True)
         if ended and task.ordered:
             yield from self.wake(task)
         return bool(ended)
@@ -372,26 +389,3 @@ class Ending:
         # By the queue in its id: a router may have moved it here.
         keys = self.scope.keys
         return keys.awaited(queue_of(name)), keys.settled
-
-    def give_back(self, tasks: Sequence[Taken]) -> Op[int]:
-        """Give back unstarted tasks, due at once for any worker; return how many were still held."""
-        given = 0
-        for priority, stream in self.streams.items():
-            # A task that was delivered before may have an uncounted attempt.
-            for uncounted in (0, 1):
-                ids = [
-                    task.entry_id
-                    for task in tasks
-                    if task.priority == priority and _uncounted(task) == uncounted
-                ]
-                if ids:
-                    keys = stream, self.attempts(priority), self.retries(priority)
-                    given += yield self._script("giveback", keys, ASIDE, uncounted, *ids)
-        return given
-
-
-def _uncounted(task: Taken) -> int:
-    """Return the possible number of uncounted attempts at a task."""
-    if task.attempt:
-        return 0
-    return 1 if task.uncounted is None else task.uncounted

@@ -9,15 +9,14 @@ import orjson
 from agentbus.core import envelope
 from agentbus.core.record import Record
 from agentbus.core.stream import id_time, is_number, position, text
-from agentbus.queues import attempts
+from agentbus.queues import attempts, retry_stream
 from agentbus.queues.attempts import RUNS_KEPT
 from agentbus.queues.dead_letters import DeadLetters
-from agentbus.queues.ids import task_id
-from agentbus.queues.settle import ASIDE
+from agentbus.queues.ids import ASIDE, MOVED_FROM, RETRY, split, task_id
 from agentbus.store.steps import Batch, Command, Script
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Op
@@ -58,7 +57,8 @@ def entries(
     """Return entries of one stream, ids ascending, with their state in the group."""
     keys = scope.keys
     key, ids = keys.queue(queue, priority), [text(entry[0]) for entry in found]
-    decoded = [_decoded(flat) for _, flat in found]
+    decode = retry_stream.decode if priority == RETRY else envelope.decode
+    decoded = [_decoded(flat, decode) for _, flat in found]
     places = [task_id(one, queue, priority) for one in ids]
     names_of = [
         str(meta.get("id") or place) for place, (_, meta, _) in zip(places, decoded, strict=True)
@@ -100,11 +100,17 @@ def entries(
     result = []
     for i in at:
         payload, meta, error = decoded[i]
+        place, tier, published = places[i], priority, id_time(ids[i])
+        if priority == RETRY and MOVED_FROM in meta:
+            # It is the task that it was before it was moved.
+            place = meta.pop(MOVED_FROM)
+            entry, _, tier = split(place)
+            published = id_time(entry)
         one = pending.get(ids[i], (b"", b"", None, None))
         begun = text(counted[i] or b"").partition(" ")[0]
         result.append(
             Entry(
-                *(places[i], queue, group, priority, id_time(ids[i]), states[i]),
+                *(place, queue, group, tier, published, states[i]),
                 text(one[1]) if states[i] == "pending" else None,
                 one[2] / 1000 if states[i] == "pending" else None,
                 one[3],
@@ -147,7 +153,7 @@ def unready(name: str, queue: str, group: str, body: bytes, due: float | None) -
     flat = found[5:] if due is None else found[2:]
     if due is None and found[2]:
         due = float(found[2]) / 1000
-    payload, meta, error = _decoded([str(word).encode() for word in flat])
+    payload, meta, error = _decoded([str(word).encode() for word in flat], envelope.decode)
     created = meta.get("created_at")
     published = float(created) if isinstance(created, (int, float)) else 0.0
     return Entry(
@@ -177,9 +183,9 @@ def _old_burials(
         states[old[one]] = "buried"
 
 
-def _decoded(flat: Any) -> tuple[Any, dict[str, Any], str | None]:
+def _decoded(flat: Any, decode: Callable[[Any], Any]) -> tuple[Any, dict[str, Any], str | None]:
     try:
-        payload, meta = envelope.decode(flat or [])
+        payload, meta = decode(flat or [])
     except (ValueError, UnicodeDecodeError) as error:
         return None, {}, str(error)
     return payload, meta, None

@@ -10,11 +10,11 @@ from agentbus.core import names
 from agentbus.core.errors import NotFound, UsageError
 from agentbus.core.record import Record
 from agentbus.core.stream import id_time, text
-from agentbus.queues import attempts
+from agentbus.queues import attempts, retry_stream
 from agentbus.queues.attempts import Attempt
 from agentbus.queues.dead_letters import DeadLetters
 from agentbus.queues.dependencies import entry_of
-from agentbus.queues.ids import ROUTER, groups_of
+from agentbus.queues.ids import RETRY, ROUTER, STREAMS, groups_of
 from agentbus.queues.policy import DEFAULTS
 from agentbus.queues.results import Address
 from agentbus.queues.state import Entry, as_list, entries, settled, unready
@@ -143,6 +143,8 @@ def _found(
             return entry, waits_for
         # It got an entry when it fell due.
         where = (yield from entry_of(scope, address.id, group)) or ("", "")
+    elif moved := (yield from retry_stream.entry_of(scope, queue, address.id, group)):
+        where = moved, RETRY
     if where[0]:
         stream = scope.keys.queue(queue, where[1])
         flat = yield Command("XRANGE", stream, where[0], where[0])
@@ -194,7 +196,7 @@ def _as_buried(scope: Scope, entry: Entry, letter: str, letters_of: str) -> Op[E
 
 def groups_at(scope: Scope, queue: str, priority: str) -> Op[dict[str, str]]:
     """Return the groups of a stream, without routers, and the last id delivered to each."""
-    found = yield from groups_of(scope, queue)
+    found = yield from groups_of(scope, queue, STREAMS)
     return {text(one[b"name"]): text(one[b"last-delivered-id"]) for one in found.get(priority, ())}
 
 

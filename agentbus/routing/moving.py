@@ -12,9 +12,8 @@ from agentbus.coordination import speak
 from agentbus.core import envelope
 from agentbus.core.errors import AgentBusError
 from agentbus.core.stream import text
-from agentbus.queues.ids import PRIORITIES, suffix
+from agentbus.queues.ids import ASIDE, PRIORITIES, suffix
 from agentbus.queues.retry import Bury
-from agentbus.queues.settle import ASIDE
 from agentbus.routing import guard
 from agentbus.store.steps import Batch, Script, ServerReply, one_step
 from agentbus.workers.batch import TaskOutcome

@@ -12,7 +12,7 @@ import orjson
 from agentbus.core.errors import UsageError
 from agentbus.core.record import Record
 from agentbus.queues.consumer import Consumption
-from agentbus.queues.ids import PRIORITIES
+from agentbus.queues.ids import STREAMS
 from agentbus.store.steps import Batch
 from agentbus.testing.clock import FakeClock
 from agentbus.testing.journal import Journal
@@ -239,7 +239,7 @@ class _Drain:
 
 def _soonest(look: Consumption) -> Op[float | None]:
     keys = look.scope.keys
-    waiting = (keys.delayed(look.queue), *(look.retries(priority) for priority in PRIORITIES))
+    waiting = (keys.delayed(look.queue), *(look.retries(priority) for priority in STREAMS))
     replies = yield Batch([("ZRANGE", key, 0, 0, "WITHSCORES") for key in waiting])
     return min((float(reply[1]) / 1000 for reply in replies if reply), default=None)
 

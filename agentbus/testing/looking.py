@@ -10,7 +10,7 @@ from agentbus.core import envelope
 from agentbus.core.record import Record
 from agentbus.core.stream import position, text
 from agentbus.queues.consumer import Consumption
-from agentbus.queues.ids import PRIORITIES
+from agentbus.queues.ids import MOVED_FROM, STREAMS
 from agentbus.queues.state import due_at
 from agentbus.store.steps import Batch, ServerReply
 from agentbus.testing.memory import blocking
@@ -56,7 +56,7 @@ def spoken(bus: Verbs, topic: str | None = None) -> list[Message]:
 
 def _published(look: Consumption) -> Op[list[Published]]:
     found: list[Published] = []
-    for priority in PRIORITIES:
+    for priority in STREAMS:
         found += yield from _in_stream(look, priority)
     keys = look.scope.keys
     due, bodies, dependent = yield Batch(
@@ -103,9 +103,9 @@ def _in_stream(look: Consumption, priority: str) -> Op[list[Published]]:
         Published(
             look.id_of(task),
             task.payload if task.error is None else {"malformed": task.error},
-            priority,
+            task.tier,
             due_at(due.get(task.entry_id)),
-            {name: value for name, value in task.meta.items() if name != "id"},
+            {name: value for name, value in task.meta.items() if name not in ("id", MOVED_FROM)},
         )
         for task in look.decoded(waiting, priority)
     ]

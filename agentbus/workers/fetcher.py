@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from agentbus.core.errors import UsageError
-from agentbus.queues.ids import PRIORITIES
+from agentbus.queues.ids import STREAMS
 from agentbus.store.failures import GroupMissing
 from agentbus.store.steps import Script
 from agentbus.workers.reclaim import Reclaimer
@@ -121,7 +121,7 @@ class Fetcher:
         alone = False
         # Another worker may schedule a retry in the meantime.
         now, longest = scope.now(), scope.intervals.look
-        for priority in PRIORITIES:
+        for priority in STREAMS:
             if count > len(found) and due[priority] <= now:
                 # A suspect is not held beside others.
                 wanted = suspects and not found
@@ -143,7 +143,7 @@ class Fetcher:
 
     def look_again(self) -> None:
         """Look for due retries with the next fetch."""
-        for priority in PRIORITIES:
+        for priority in STREAMS:
             self.consumer.due[priority] = 0.0
 
     def admitted(self, task: Taken) -> Op[bool]:

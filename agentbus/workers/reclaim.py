@@ -6,7 +6,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from agentbus.queues.ids import PRIORITIES
+from agentbus.queues.ids import STREAMS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -85,7 +85,7 @@ class Reclaimer:
     def unknown(self, known: Callable[[str], list[bytes]]) -> Op[list[Taken]]:
         """Return the tasks that this consumer holds beside the `known` ones; they have not started."""
         found: list[Taken] = []
-        for priority in PRIORITIES:
+        for priority in STREAMS:
             own = self._consumer.own(priority, known(priority))
             found += yield from self._consumer.unless_missing(own, [])
         for task in found:
@@ -100,7 +100,7 @@ class Reclaimer:
             return
         self.due_at = now + min(_EVERY, self.visibility / 2)
         consumer = self._consumer
-        for priority in PRIORITIES:
+        for priority in STREAMS:
             start = "-"
             while start:
                 page = consumer.reclaim(priority, self.visibility, start, _PAGE, own=self._own)

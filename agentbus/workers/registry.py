@@ -19,7 +19,7 @@ from agentbus.core.keys import pause_field
 from agentbus.core.record import Record
 from agentbus.core.stream import fields, is_number, score, text
 from agentbus.core.version import __version__
-from agentbus.queues.ids import PRIORITIES
+from agentbus.queues.ids import STREAMS
 from agentbus.store.failures import or_empty
 from agentbus.store.scope import INTERVALS
 from agentbus.store.steps import Batch, Command, Pause, Script, ServerReply, one_step
@@ -256,7 +256,7 @@ def _pending(
     scope: Scope, groups: Sequence[tuple[str, str]]
 ) -> Op[dict[tuple[str, str, str], int]]:
     """Return how many tasks each consumer of the groups holds."""
-    asked = [(queue, group, priority) for queue, group in groups for priority in PRIORITIES]
+    asked = [(queue, group, priority) for queue, group in groups for priority in STREAMS]
     found: dict[tuple[str, str, str], int] = {}
     replies = yield from in_batches(
         [

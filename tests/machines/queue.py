@@ -9,8 +9,7 @@ from hypothesis.stateful import initialize, invariant, precondition, rule
 
 import agentbus
 from agentbus import QueueFull
-from agentbus.queues.ids import PRIORITIES
-from agentbus.queues.settle import ASIDE
+from agentbus.queues.ids import ASIDE, PRIORITIES
 from agentbus.workers import fetch
 from tests.machines.base import Machine, refused
 from tests.machines.tasks import Model, Pending

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from agentbus.queues.ids import PRIORITIES
-from agentbus.queues.settle import ASIDE
+from agentbus.queues.ids import ASIDE, PRIORITIES
 
 ATTEMPTS = 4
 EXHAUSTED = f"it was not acknowledged in any of its {ATTEMPTS} attempts"

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 from agentbus.admin.health.findings import HealthFinding, above, span, things
 from agentbus.admin.stats import HEARD, live
 from agentbus.core.stream import position, text
-from agentbus.queues.ids import PRIORITIES
-from agentbus.queues.settle import ASIDE
+from agentbus.queues.ids import ASIDE, PRIORITIES
 from agentbus.queues.state import due_at
 
 if TYPE_CHECKING:
@@ -76,7 +75,7 @@ class QueueCheck:
                         *("ZRANGE", keys.retries(self.queue, group.group, priority)),
                         *(0, 0, "WITHSCORES"),
                     )
-                    for priority in group.last_ids
+                    for priority in self._survey.groups[group.group]
                 ]
             if self._may_be_idle(group):
                 self._idle[group.group] = list(self._request_idle(group))
@@ -161,7 +160,8 @@ class QueueCheck:
         oldest = position(first)
         if any(position(text(part[1])) < oldest for part in parts):
             return True
-        if any(self._requests.rows(at) for at in pending):
+        # Those put aside are moved out of the way by the publisher that is refused.
+        if any(text(row[1]) != ASIDE for at in pending for row in self._requests.rows(at)):
             return True
         needed = (text(value) for value in self._requests.rows(readers))
         return any(not _is_id(value) or position(value) <= oldest for value in needed)

@@ -10,7 +10,7 @@ from agentbus.admin.health.queue_check import QueueCheck, too_long
 from agentbus.admin.health.requests import Requests
 from agentbus.admin.health.worker_list import WorkerList
 from agentbus.core.errors import ConfigError
-from agentbus.queues.ids import PRIORITIES, bound_of
+from agentbus.queues.ids import STREAMS, bound_of
 from agentbus.queues.policy import Policy
 from agentbus.store.steps import Batch
 from agentbus.workers.metrics import BOUND as METRICS_BOUND
@@ -83,7 +83,7 @@ def _strays(
     requests = Requests()
     checks = []
     for where, groups in letters.items():
-        nothing = stats.Survey(where, 0.0, [(-1, b"", [])] * len(PRIORITIES))
+        nothing = stats.Survey(where, 0.0, [(-1, b"", [])] * len(STREAMS))
         check = QueueCheck(scope.keys, nothing, Policy(where), thresholds, WorkerList((), {}))
         check.ask_letters(requests, where, groups)
         checks.append(check)

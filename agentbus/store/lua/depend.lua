@@ -1,9 +1,9 @@
 #!lua
 -- Keeps a task until its dependencies are done; if they are, it is ready at once.
 -- KEYS: after, its bodies, queues, stats, once slot, stream, order, metrics, readers, recorded outcomes, delayed,
---       bodies of delayed tasks, bell, then for each dependency its stream, result, delayed, stats,
---       awaited, after, cancelled; and last seen (only with a dedup key)
--- ARGV: queue, bound, dedup window in seconds, task id's suffix, token, delay in ms ('' for none), due at in ms ('' for
+--       bodies of delayed tasks, bell, the stream of retries, then for each dependency its stream, result, delayed, stats,
+--       awaited, after, cancelled, stream of retries, where moved tasks are; and last seen (only with a dedup key)
+-- ARGV: 1 not to count the refusal if tasks stay behind an unfinished one, queue, bound, dedup window in seconds, task id's suffix, token, delay in ms ('' for none), due at in ms ('' for
 --       no time), priority, ordering key or '', name of its dead letters, seconds that its outcome is recorded, how many
 --       dependencies, then for each of these its id, its entry ('' if unknown), its number if it was delayed,
 --       the group, for how many ms an outcome is recorded; then the task's fields and values
@@ -17,12 +17,13 @@
 --@include needed
 --@include refused
 --@include order
+--@include moved
 --@include fate
 --@include ready
-local before = already(KEYS[5], ARGV[5])
+local before = already(KEYS[5], ARGV[6])
 if before then return before end
-local call, number = redis.call, tonumber(ARGV[12])
-local seen = KEYS[14 + 7 * number]
+local call, number = redis.call, tonumber(ARGV[13])
+local seen = KEYS[15 + 9 * number]
 if seen then
   local first = call('GET', seen)
   if first then return { 'seen', first } end
@@ -32,13 +33,14 @@ local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 
 -- '+' if it is done, '' if it is not, else the reply.
 local function look(n)
-  local key, at = 7 + 7 * n, 8 + 5 * n
+  local key, at = 6 + 9 * n, 9 + 5 * n
   local id, entry, group = ARGV[at], ARGV[at + 1], ARGV[at + 3]
   -- Until its dependents are released, its outcome may be recorded only here.
   local note = call('HGET', KEYS[10], id .. '\n' .. group) or call('HGET', KEYS[10], id .. '\n')
   if note then return note == '+' and '+' or { 'buried', n, string.sub(note, 2) } end
   if call('ZSCORE', KEYS[key + 5], id) then return '' end
-  local found = fate(KEYS[key], KEYS[key + 1], KEYS[key + 2], KEYS[key + 3], KEYS[key + 6], entry, id, ARGV[at + 2], group)
+  local found = fate(KEYS[key], KEYS[key + 1], KEYS[key + 2], KEYS[key + 3], KEYS[key + 6], KEYS[key + 7], KEYS[key + 8],
+    entry, id, ARGV[at + 2], group)
   if found[1] == 'kept' then
     local why = string.match(found[2], '^!%S* ?(.*)$')
     return why and { 'buried', n, why } or '+'
@@ -62,31 +64,31 @@ for n = 1, number do
   if found == '' then open[#open + 1] = n end
 end
 local kept = call('ZCARD', KEYS[1]) + call('ZCARD', KEYS[11])
-local fits, undone, blocking, oldest = room(KEYS[6], tonumber(ARGV[2]) - kept, 1, KEYS[9])
+local fits, undone, blocking, oldest = room(KEYS[6], tonumber(ARGV[3]) - kept, 1, KEYS[9], KEYS[14])
 if not fits then
-  refused(KEYS[8], KEYS[4], 100000, ARGV[1], 1)
+  if ARGV[1] == '0' or oldest == '' then refused(KEYS[8], KEYS[4], 100000, ARGV[2], 1) end
   return { 'full', kept + undone, blocking, oldest }
 end
-local due = ARGV[7]
-if ARGV[6] ~= '' then due = string.format('%d', now + tonumber(ARGV[6])) end
-local id = 'd' .. call('HINCRBY', KEYS[4], 'scheduled', 1) .. ARGV[4]
-local task = { ARGV[8], ARGV[9], due, ARGV[10], ARGV[11] }
-for i = 13 + 5 * number, #ARGV do task[#task + 1] = ARGV[i] end
-call('ZADD', KEYS[3], 'NX', time[1] .. '000', ARGV[1])
+local due = ARGV[8]
+if ARGV[7] ~= '' then due = string.format('%d', now + tonumber(ARGV[7])) end
+local id = 'd' .. call('HINCRBY', KEYS[4], 'scheduled', 1) .. ARGV[5]
+local task = { ARGV[9], ARGV[10], due, ARGV[11], ARGV[12] }
+for i = 14 + 5 * number, #ARGV do task[#task + 1] = ARGV[i] end
+call('ZADD', KEYS[3], 'NX', time[1] .. '000', ARGV[2])
 if #open == 0 then
   ready(id, task, { KEYS[6], KEYS[7], KEYS[11], KEYS[12], KEYS[13] }, now)
 else
   call('HSET', KEYS[2], id, cjson.encode(task))
   call('ZADD', KEYS[1], #open, id)
   local waits = {}
-  for _, n in ipairs(open) do waits[#waits + 1] = ARGV[8 + 5 * n] .. '\n' .. ARGV[11 + 5 * n] end
+  for _, n in ipairs(open) do waits[#waits + 1] = ARGV[9 + 5 * n] .. '\n' .. ARGV[12 + 5 * n] end
   call('HSET', KEYS[2], id .. '\n', cjson.encode(waits))
   -- Prefixed with the number's length, so that dependents are ordered by their numbers.
   local last = string.format('\n%02d', #string.match(id, '%d+')) .. id
   for _, n in ipairs(open) do
-    local mark = ARGV[8 + 5 * n] .. '\n' .. ARGV[11 + 5 * n]
-    call('ZADD', KEYS[11 + 7 * n], 0, mark, 0, mark .. last)
+    local mark = ARGV[9 + 5 * n] .. '\n' .. ARGV[12 + 5 * n]
+    call('ZADD', KEYS[10 + 9 * n], 0, mark, 0, mark .. last)
   end
 end
-if seen then call('SET', seen, id, 'EX', ARGV[3]) end
-return keep(KEYS[5], ARGV[5], { 'accepted', id })
+if seen then call('SET', seen, id, 'EX', ARGV[4]) end
+return keep(KEYS[5], ARGV[6], { 'accepted', id })

@@ -1,6 +1,6 @@
 #!lua flags=no-writes
 -- Reports whether a group has finished all tasks of a queue but those that are not due yet or wait for others.
--- KEYS: recorded outcomes, dependents, delayed, then the streams, then their retries
+-- KEYS: recorded outcomes, dependents, delayed, then the streams, the one of retries last, then their retries
 -- ARGV: group
 -- Returns: 1, or 0 if a task is undelivered, held, waits for a retry, or gets ready now
 --@include ids
@@ -24,7 +24,9 @@ for i = 4, 3 + streams do
       end
     end
     local last = redis.call('XREVRANGE', KEYS[i], '+', '-', 'COUNT', 1)[1]
-    if last and (not reached or newer(last[1], reached)) then return 0 end
+    -- The stream of retries has only groups that have something there.
+    if last and i < 3 + streams and not reached then return 0 end
+    if last and reached and newer(last[1], reached) then return 0 end
   end
 end
 return 1

@@ -1,6 +1,6 @@
 #!lua
 -- Appends tasks with one envelope or none, without keys, all or none of them, if there is room.
--- KEYS: stream, once slot, stats, queues
+-- KEYS: stream, once slot, stats, queues, the stream of retries
 -- ARGV: token, bound, queue, their envelope ('': none), the agent that publishes them, then the payloads
 -- Returns: the first id, which those of the others follow; or nothing if there is no room without trimming
 local call, token = redis.call, ARGV[1] .. ' '
@@ -9,7 +9,7 @@ local kept = call('GET', KEYS[2])
 if kept and string.sub(kept, 1, #token) == token then return string.sub(kept, #token + 1) end
 local stream, last, meta, agent = KEYS[1], #ARGV, ARGV[4], ARGV[5]
 local count = last - 5
-if call('XLEN', stream) + count > tonumber(ARGV[2]) then return false end
+if call('XLEN', stream) + call('XLEN', KEYS[5]) + count > tonumber(ARGV[2]) then return false end
 local id, first = '*', nil
 for i = 6, last do
   local found

@@ -1,12 +1,13 @@
 #!lua
 -- Delivers acknowledged tasks to their group again, in order; pending ones are left alone.
--- KEYS: stream, retries, attempts, stats, bell, cancelled
+-- KEYS: stream, retries, attempts, stats, bell, cancelled, the stream of retries, where moved tasks are
 -- ARGV: group, id to continue from, last id, how many to examine, how many to deliver, the consumer that
 --       holds tasks put aside, when the one before is due in ms, 1 only to count, the part of a task's id after the entry's
 --       id; cancelled ones are left out
 -- Returns: {id to continue from ('' at the end), how many, the first one's id or '', the last one's or '', how many
 --          are pending, when the last one is due in ms}
 --@include page
+--@include moved
 local ids, onwards = page(KEYS[1], ARGV[2], ARGV[3], tonumber(ARGV[4]))
 if #ids == 0 then return { '', 0, '', '', 0, ARGV[7] } end
 local held, from, pending = {}, ids[1], nil
@@ -19,7 +20,7 @@ repeat
 until #pending < #ids
 local chosen, busy, most = {}, 0, tonumber(ARGV[5])
 for _, id in ipairs(ids) do
-  if held[id] then
+  if held[id] or moved(KEYS[8], KEYS[7], id .. ARGV[9], ARGV[1]) then
     busy = busy + 1
   elseif not redis.call('HGET', KEYS[6], id .. ARGV[9]) and #chosen < most then
     chosen[#chosen + 1] = id

@@ -1,6 +1,6 @@
--- fate(key, result, delayed, stats, cancelled, entry, id, number, group): the state of a task for a group, as
--- returned by fate.lua; `key` is its stream.
-local function fate(key, result, delayed, stats, cancelled, entry, id, number, group)
+-- fate(key, result, delayed, stats, cancelled, retries, index, entry, id, number, group): the state of a task for a group,
+-- as returned by fate.lua; `key` is its stream, `retries` the stream of retries, `index` where tasks in it are found.
+local function fate(key, result, delayed, stats, cancelled, retries, index, entry, id, number, group)
   local kept = redis.call('GET', result)
   if kept then return { 'kept', kept } end
   local by = redis.call('HGET', cancelled, id)
@@ -35,6 +35,7 @@ local function fate(key, result, delayed, stats, cancelled, entry, id, number, g
   local there = #redis.call('XRANGE', key, entry, entry) == 1
   if newer(entry, reached) then return { there and 'waiting' or 'absent' } end
   if #redis.call('XPENDING', key, wanted, entry, entry, 1) == 1 then return { 'waiting' } end
+  if moved(index, retries, id, wanted) then return { 'waiting' } end
   local oldest = redis.call('XRANGE', key, '-', '+', 'COUNT', 1)[1]
   if not there and oldest and newer(entry, oldest[1]) then return { 'absent' } end
   return { 'done' }

@@ -22,33 +22,51 @@ local function needed(stream, readers)
   local read = lowest and readers and least(readers, lowest) or lowest
   return read, read == lowest and name or nil
 end
--- undone(stream, length, most): the most tasks that a group has not done, and its name; all, and no name, without a
--- group. Where the server does not know them, up to `most` are counted.
-local function undone(stream, length, most)
-  local open, name = -1, ''
+-- pending(stream): how many entries each group holds, by name.
+local function pending(stream)
+  local found = {}
+  if not stream or redis.call('EXISTS', stream) == 0 then return found end
+  for _, group in ipairs(redis.call('XINFO', 'GROUPS', stream)) do
+    local info = {}
+    for i = 1, #group, 2 do info[group[i]] = group[i + 1] end
+    found[info['name']] = info['pending']
+  end
+  return found
+end
+-- undone(stream, length, most, retries): the most tasks that a group has not done, also in the stream of retries, and
+-- its name; all, and no name, without a group. Where the server does not know them, up to `most` are counted.
+local function undone(stream, length, most, retries)
+  local open, name, moved = -1, '', pending(retries)
   local first = redis.call('XRANGE', stream, '-', '+', 'COUNT', 1)[1]
   local last = redis.call('XREVRANGE', stream, '+', '-', 'COUNT', 1)[1]
-  if not first then return 0, '' end
+  if not first then
+    for group, number in pairs(moved) do
+      if number > open then open, name = number, group end
+    end
+    return math.max(0, open), name
+  end
   for _, group in ipairs(redis.call('XINFO', 'GROUPS', stream)) do
     local info = {}
     for i = 1, #group, 2 do info[group[i]] = group[i + 1] end
     local new = undelivered(stream, length, first[1], last[1], info['last-delivered-id'], info['lag'], most, 1048576)
-    if new + info['pending'] > open then open, name = new + info['pending'], info['name'] end
+    local mine = new + info['pending'] + (moved[info['name']] or 0)
+    if mine > open then open, name = mine, info['name'] end
   end
   if open < 0 then return length, '' end
   return open, name
 end
--- room(stream, bound, wanted, readers): whether `wanted` more tasks fit, after trimming unneeded ones: at most `bound`
+-- room(stream, bound, wanted, readers, retries): whether `wanted` more tasks fit, after trimming unneeded ones: at most `bound`
 -- that are not done, and ten times as many with those that stay behind one of these, or for a reader. Also how many
--- are not done; and if they do not fit, the name of the group that blocks, '' if there is none, and the id of the entry
+-- are not done (also in the stream of retries, if it is given); and if they do not fit, the name of the group that blocks, '' if there is none, and the id of the entry
 -- behind which too many stay, '' if that is not the reason. The number is then that of all entries.
-local function room(stream, bound, wanted, readers)
-  local length = redis.call('XLEN', stream)
-  if length + wanted <= bound or length == 0 then return length + wanted <= bound, length, '', '' end
+local function room(stream, bound, wanted, readers, retries)
+  local length, aside = redis.call('XLEN', stream), retries and redis.call('XLEN', retries) or 0
+  local all = length + aside + wanted
+  if all <= bound or length + aside == 0 then return all <= bound, length + aside, '', '' end
   local lowest, name = needed(stream, readers)
   if lowest then length = length - redis.call('XTRIM', stream, 'MINID', '=', lowest) end
-  if length + wanted <= bound then return true, length, '', '' end
-  local open, group = undone(stream, length, bound)
+  if length + aside + wanted <= bound then return true, length, '', '' end
+  local open, group = undone(stream, length, bound, retries)
   if open + wanted > bound then return false, open, group, '' end
   if length + wanted > 10 * bound then return false, length, name or '', lowest end
   return true, open, group, ''

@@ -3,15 +3,18 @@ local function entry(key, at)
   local id = string.gsub(string.sub(at, #key + 2), '%f[%d]0+(%d)', '%1')
   return id
 end
--- open(stream, id): the groups that have not done a task, by name.
-local function open(stream, id)
+-- open(stream, id, retries, index, tail): the groups that have not done a task, by name, and whether there is any.
+-- `retries` is the stream of retries, `index` where tasks in it are found, `tail` the part of a task's id after the entry's id.
+local function open(stream, id, retries, index, tail)
   local found, any = {}, false
+  if redis.call('EXISTS', stream) == 0 then return found, false end
+  local there = #redis.call('XRANGE', stream, id, id) == 1
   for _, group in ipairs(redis.call('XINFO', 'GROUPS', stream)) do
     local info = {}
     for i = 1, #group, 2 do info[group[i]] = group[i + 1] end
-    if newer(id, info['last-delivered-id']) or #redis.call('XPENDING', stream, info['name'], id, id, 1) == 1 then
-      found[info['name']], any = true, true
-    end
+    local name = info['name']
+    local undone = newer(id, info['last-delivered-id']) or #redis.call('XPENDING', stream, name, id, id, 1) == 1
+    if there and undone or moved(index, retries, id .. tail, name) then found[name], any = true, true end
   end
-  return found, any and #redis.call('XRANGE', stream, id, id) == 1
+  return found, any
 end
