@@ -30,7 +30,7 @@ from tests.servers import Server
 
 # The benchmarks, in the order of the page.
 NAMES = (
-    *("cli_latency", "wakeup", "pressure", "memory", "queue", "router"),
+    *("cli_latency", "wakeup", "pressure", "memory", "queue", "cliffs", "router"),
     *("events", "pipeline", "replay", "reports"),
 )
 SIZES = ("quick", "page", FULL)
@@ -43,6 +43,7 @@ _TITLES = {
     "queue_latency": "Latency from publish to handler",
     "queue_growth": "Deep queues and many queues",
     "queue_peers": "Other task queues",
+    "cliffs": "What each path costs",
     "router": "Routing",
     "events": "Events",
     "pipeline": "The archiver",
