@@ -27,7 +27,7 @@ def emit(
     Its message is `text`, by default the verb.
     """
     number = logging.getLevelNamesMapping()[level.upper()]
-    if not _logger.isEnabledFor(number):
+    if not (_logger.isEnabledFor(number) and _is_heard()):
         return
     said = fields.get("verb", "") if text is None else text
     raised = None if error is None else (type(error), error, error.__traceback__)
@@ -39,6 +39,19 @@ def emit(
         told = logging.Formatter().formatException(raised)
         record.exc_text = told.encode("utf-8", "backslashreplace").decode()
     _logger.handle(record)
+
+
+def _is_heard() -> bool:
+    """Report whether records go anywhere: to make one takes longer than to run a task."""
+    if logging.Logger.callHandlers.__module__ != logging.__name__:
+        # A program for error reports has put itself in its place.
+        return True
+    logger: logging.Logger | None = _logger
+    while logger is not None:
+        if any(not isinstance(handler, logging.NullHandler) for handler in logger.handlers):
+            return True
+        logger = logger.parent if logger.propagate else None
+    return False
 
 
 def heard(level: str) -> bool:

@@ -132,18 +132,23 @@ class Taken:
         return isinstance(self.meta.get("ordering_key"), str)
 
 
-def error_text(error: BaseException | str) -> tuple[str, str]:
-    """Return the text and the traceback of an error for a dead letter, both of bounded length."""
+def said(error: BaseException | str) -> str:
+    """Return the text of an error, of bounded length."""
     if isinstance(error, str):
-        return _sendable(error)[:2000], ""
+        return _sendable(error)[:2000]
     try:
         message = str(error)
     except Exception:  # noqa: BLE001 (`__str__` may fail)
         message = "(no text)"
+    return _sendable(f"{type(error).__name__}: {message}")[:2000]
+
+
+def error_text(error: BaseException | str) -> tuple[str, str]:
+    """Return the text and the traceback of an error for a dead letter, both of bounded length."""
+    if isinstance(error, str):
+        return said(error), ""
     trace = "".join(traceback.format_exception(error))
-    return _sendable(f"{type(error).__name__}: {message}")[:2000], _sendable(
-        trace[-_TRACEBACK_KEPT:]
-    )
+    return said(error), _sendable(trace[-_TRACEBACK_KEPT:])
 
 
 def _sendable(text: str) -> str:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import orjson
 
 from agentbus.core import envelope, names
 from agentbus.core.stream import position, text
 from agentbus.queues import retry_stream
+from agentbus.queues.attempts import RUNS_KEPT
 from agentbus.queues.claimed import Taken
 from agentbus.queues.dependents import passed_on
 from agentbus.queues.ids import ASIDE, PRIORITIES, RETRY, suffix
@@ -31,6 +32,14 @@ T = TypeVar("T")
 _NO_META: dict[str, Any] = {}
 # The kind of a task that a dead worker may have begun, in the reply of `again`.
 _SUSPECT = 2
+
+
+class FinishedRun(NamedTuple):
+    """A done task, its encoded result (empty: none is kept), and the seconds that it took."""
+
+    task: Taken
+    data: bytes
+    took: float
 
 
 class Consumption(Ending):
@@ -159,25 +168,27 @@ class Consumption(Ending):
             for task in self.decoded(entries, priorities[bytes(stream)])
         ]
 
-    def finish_many(
-        self, priority: str, results: Sequence[tuple[Taken, bytes]], took: float
-    ) -> Op[int]:
-        """Acknowledge tasks of a priority with their encoded results, entries ascending.
+    def finish_many(self, priority: str, done: Sequence[FinishedRun]) -> Op[int]:
+        """Acknowledge tasks of a priority with their results, entries ascending, all redelivered or none.
 
         Returns how many this consumer had lost. Atomic.
         """
-        keys, once = self.scope.keys, self.scope.once()
-        names_of = [self.id_of(task) for task, _ in results]
+        keys, once, again = self.scope.keys, self.scope.once(), done[0].task.redelivered
+        names_of = [self.id_of(one.task) for one in done]
         words: list[Arg] = []
-        for (task, data), name in zip(results, names_of, strict=True):
-            words += (task.entry_id, name, data)
+        for one, name in zip(done, names_of, strict=True):
+            words += (one.task.entry_id, name, one.data)
+            if again:
+                words += (self._run(one.task, "done"), round(one.took * 1000))
         step = self._script(
             "results",
             (
                 *(self.streams[priority], self.stats, once.key, self.awaited, keys.settled),
-                *(keys.result(name, self.group) for name in names_of),
+                *(self.attempts(priority), *(keys.result(name, self.group) for name in names_of)),
+                *(keys.runs(name, self.group) for name in (names_of if again else ())),
             ),
-            *(once.token, round(took * 1000), self.kept, *words),
+            *(once.token, round(sum(one.took for one in done) * 1000), self.kept),
+            *(RUNS_KEPT if again else "", *words),
         )
         stale, awaited = yield step
         self.scope.settled(once, step)
@@ -245,9 +256,9 @@ class Consumption(Ending):
         With `suspects`, these come first, those with the fewest attempts before the others.
 
         With `firsts`, at most that many tasks without an attempt so far (rerun, or given back unstarted)
-        come as attempt 1, ids ascending: they run as first deliveries do, uncounted and in batches. All
-        others come as attempt 0, and each attempt must be counted before it starts. One call returns one
-        kind.
+        come as attempt 1, ids ascending: they run as first deliveries do, uncounted and in batches. Those
+        that failed before come with the number of the next attempt, all others as attempt 0: it must be
+        counted before it starts. One call returns one kind.
         """
         keys = (
             *(self.streams[priority], self.retries(priority), self.letters),
@@ -262,6 +273,10 @@ class Consumption(Ending):
         due = float(reply[1]) / 1000 if reply[1] else None
         firsts_only = reply[3] == 1
         tasks = self.decoded(reply[0], priority, int(firsts_only))
+        if not firsts_only:
+            for task, record in zip(tasks, reply[4], strict=True):
+                if record.isdigit():
+                    task.attempt = int(record) + 1
         if firsts_only:
             tasks.sort(key=lambda task: position(text(task.entry_id)))
         return tasks, due, int(reply[2]), reply[3] == _SUSPECT

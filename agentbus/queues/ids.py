@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from agentbus.core import envelope, names
@@ -122,6 +123,7 @@ def task_id(entry_id: str, queue: str, priority: str) -> str:
     return entry_id + suffix(queue, priority)
 
 
+@lru_cache(1000)
 def suffix(queue: str, priority: str) -> str:
     """Return the part of a task's id after the entry's id."""
     tail = "" if priority == "normal" else f":{priority}"

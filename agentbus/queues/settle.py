@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from agentbus.core import envelope, names
 from agentbus.core.clock import rfc3339
 from agentbus.core.stream import text
-from agentbus.queues import attempts
+from agentbus.queues import attempts, failure_log
 from agentbus.queues.attempts import RUNS_KEPT
-from agentbus.queues.claimed import Taken, error_text
+from agentbus.queues.claimed import Taken, error_text, said
 from agentbus.queues.dependents import passed_on, queue_of
 from agentbus.queues.ids import (
     ASIDE,
@@ -38,6 +38,22 @@ T = TypeVar("T")
 _LOOK_AGAIN = 5_000
 # The reply of a script that has settled a task with dependents.
 _AWAITED = 2
+# That of `retry` about a task that was cancelled.
+_CANCELLED = 2
+
+
+class FailedRun(NamedTuple):
+    """A task to be put aside for `after` seconds; if it `ran`, for `took` seconds, with its error.
+
+    The next attempt of an `exact` one is counted before it starts.
+    """
+
+    task: Taken
+    after: float
+    error: BaseException | str | None = None
+    took: float = 0.0
+    ran: bool = True
+    exact: bool = True
 
 
 class Ending:
@@ -213,37 +229,49 @@ class Ending:
         If it `ran`, for `took` seconds, that is recorded with the error. A task that was cancelled
         meanwhile is settled as that.
         """
-        once = self.scope.once()
-        keys = (
-            *(self.streams[task.priority], self.stats),
-            *(self.attempts(task.priority), self.retries(task.priority), once.key),
-            *(self.cancelled, self.scope.keys.runs(self.id_of(task), self.group)),
-        )
-        milliseconds = round(after * 1000)
-        # `begin` takes a number without a token for an attempt that may not have begun.
-        begun = f"{task.attempt} -" if task.attempt and task.only_once else task.attempt
-        outcome = "retried" if error is None else "failed"
-        record = self._run(task, outcome, error, after=after) if ran and task.attempt else b""
+        (ours,) = yield from self.retry_many([FailedRun(task, after, error, took, ran)])
+        return ours
+
+    def retry_many(self, failures: Sequence[FailedRun]) -> Op[list[bool]]:
+        """Put tasks of one priority aside, entries ascending; return of each whether it was still held.
+
+        Atomic, but for those that were cancelled meanwhile, each of which is settled as that.
+        """
+        once, priority = self.scope.once(), failures[0].task.priority
+        names_of = (self.id_of(one.task) for one in failures)
         step = self._script(
-            *(
-                "retry",
-                keys,
-                task.entry_id,
-                milliseconds,
-                begun,
-                ASIDE,
-                once.token,
-                self._mark(task),
+            "retry",
+            (
+                *(self.streams[priority], self.stats, self.attempts(priority)),
+                *(self.retries(priority), once.key, self.cancelled),
+                *(self.scope.keys.runs(name, self.group) for name in names_of),
             ),
-            *(RUNS_KEPT + math.ceil(after), record, round(took * 1000)),
+            *(ASIDE, once.token, *(word for one in failures for word in self._aside(one))),
         )
-        due = yield step
+        reply = yield step
         self.scope.settled(once, step)
-        if due == b"cancelled":
-            return (yield from self.drop(task, error, took=took, ran=ran))
-        if due:
-            self.aside_until(task.priority, self.scope.now() + after)
-        return bool(due)
+        held = []
+        for one, code in zip(failures, reply, strict=True):
+            if code == _CANCELLED:
+                held.append((yield from self.drop(one.task, one.error, took=one.took, ran=one.ran)))
+                continue
+            held.append(code == 1)
+            if code:
+                self.aside_until(priority, self.scope.now() + one.after)
+        return held
+
+    def _aside(self, one: FailedRun) -> tuple[Arg, ...]:
+        task = one.task
+        # `begin` takes a number without a token for an attempt that may not have begun.
+        begun = f"{task.attempt} -" if task.attempt and one.exact else task.attempt
+        outcome = "retried" if one.error is None else "failed"
+        record = b""
+        if one.ran and task.attempt:
+            record = self._run(task, outcome, one.error, after=one.after)
+        return (
+            *(task.entry_id, round(one.after * 1000), begun, self._mark(task)),
+            *(RUNS_KEPT + math.ceil(one.after), record, round(one.took * 1000)),
+        )
 
     def aside_until(self, priority: str, due: float) -> None:
         """Look for tasks put aside at this unix time at the latest."""
@@ -256,28 +284,6 @@ class Ending:
         except GroupMissing:
             self.missing = True
             return otherwise
-
-    def log(self, level: str, task: Taken, error: BaseException | str) -> None:
-        """Log that a run of a task failed, with the traceback, or that the task was buried."""
-        from agentbus.core import loggers
-
-        why, _ = error_text(error)
-        raised = error if isinstance(error, BaseException) else None
-        outcome = "buried" if raised is None else "failed"
-        name = self.id_of(task)
-        fields: dict[str, object] = {
-            "verb": "work",
-            "agent": self.scope.agent,
-            "project": self.scope.keys.project,
-            "queue": self.queue,
-            "group": self.group,
-            "id": name,
-            "attempt": task.attempt,
-            "outcome": outcome,
-            "error": why,
-        }
-        text = f"{name} {outcome} (group {self.group}, attempt {task.attempt}): {why}"
-        loggers.emit(level, fields, text, raised)
 
     def drop(
         self,
@@ -340,7 +346,7 @@ class Ending:
         )
         buried = yield from self._ended(task, step, once)
         if buried:
-            self.log("error", task, why)
+            failure_log.emit(self.scope, (self.queue, self.group, name), "error", task, why)
         if buried and task.claims:
             # The work is not done: a replay or another task may claim it.
             yield from self.claim(task, keep=False)
@@ -373,7 +379,7 @@ class Ending:
         after: float | None = None,
     ) -> bytes:
         """Return the record of a run that has ended."""
-        why = None if error is None else error_text(error)[0]
+        why = None if error is None else said(error)
         return attempts.record(
             *(task.attempt, self.consumer, self.scope.agent, outcome, why), after=after
         )

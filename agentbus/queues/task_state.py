@@ -103,6 +103,12 @@ def task(
     created = entry.envelope.get("created_at")
     published = float(created) if isinstance(created, (int, float)) else entry.published
     runs = attempts.decoded(stored, entry.published)
+    if entry.state == "pending" and runs and runs[-1].outcome != "running":
+        # An attempt that follows a failure is recorded when it ends.
+        now = Attempt(
+            (entry.attempts or 0) + 1, entry.holder, None, None, None, None, "running", None
+        )
+        runs = (*runs, now)
     # A first attempt is not counted.
     began = 1 if entry.state in ("done", "pending") else 0
     dependents = dict.fromkeys(

@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from agentbus.core import envelope
 from agentbus.core.errors import InvalidPayload
+from agentbus.queues import failure_log
 from agentbus.queues.claimed import Taken
+from agentbus.queues.consumer import FinishedRun
+from agentbus.queues.settle import FailedRun
 from agentbus.workers.batch import TaskOutcome
 
 if TYPE_CHECKING:
@@ -24,6 +27,8 @@ T = TypeVar("T")
 
 # The most results, and their most bytes, in one step.
 _AT_ONCE, _BYTES = 500, 1 << 20
+# The most retries in one step.
+_RETRIES = 100
 
 
 class Acker:
@@ -52,6 +57,7 @@ class Acker:
         """Settle the tasks that need more than an ack, and return the ids of the others by priority."""
         ids: Done = {}
         with_result: list[TaskOutcome] = []
+        failures: list[FailedRun] = []
         acked = 0
         for outcome in outcomes:
             # The common case: done, without a result.
@@ -71,6 +77,8 @@ class Acker:
                 if task.alone or not outcome.plain:
                     if outcome.error is None and outcome.begun and self._in_batch(task):
                         with_result.append(outcome)
+                    elif outcome.error is not None and outcome.begun:
+                        failures += self._failed(outcome)
                     else:
                         self.settle(outcome)
                     continue
@@ -81,41 +89,49 @@ class Acker:
         if acked:
             self.count(acked)
         if with_result:
-            self._finish(with_result, ids)
+            failures += self._finish(with_result, ids)
+        self._retry(failures)
         return ids
 
     def _in_batch(self, task: Taken) -> bool:
         """Return whether a done task is acknowledged together with others, and with its result."""
-        if task.redelivered or task.asked_first or task.tells:
+        if task.asked_first or task.tells or task.moved_from is not None:
             return False
         # Without a result, the entry's id says that it is done; a delayed task has another.
         return bool(self._consumer.kept) or "id" not in task.meta
 
-    def _finish(self, outcomes: list[TaskOutcome], plain: Done) -> None:
-        """Acknowledge tasks with their results, many in one step; those without a kept one join `plain`."""
-        found: dict[str, list[tuple[Taken, bytes]]] = {}
-        took: dict[str, float] = {}
+    def _finish(self, outcomes: list[TaskOutcome], plain: Done) -> list[FailedRun]:
+        """Acknowledge tasks with their results, many in one step; those that need no step join `plain`.
+
+        Returns those whose results are invalid, and which are retried.
+        """
+        found: dict[tuple[str, bool], list[FinishedRun]] = {}
+        failures: list[FailedRun] = []
         for outcome in outcomes:
-            task = outcome.task
+            task, data = outcome.task, b""
             try:
-                data = envelope.encode(outcome.result, self._consumer.scope.max_body)
+                # Even null of a delayed task: its id does not name its entry.
+                if outcome.result is not None or "id" in task.meta:
+                    data = envelope.encode(outcome.result, self._consumer.scope.max_body)
             except InvalidPayload as error:
                 # Nothing was sent: an invalid result is a failure like any other.
                 outcome.failed(error)
-                self._failed(outcome)
+                failures += self._failed(outcome)
                 continue
             if not self._consumer.kept:
+                data = b""
+            if not (data or task.redelivered):
                 plain.setdefault(task.priority, []).append(task.entry_id)
                 continue
-            found.setdefault(task.priority, []).append((task, data))
-            took[task.priority] = took.get(task.priority, 0.0) + outcome.took
-        for priority, results in found.items():
-            results.sort(key=lambda result: order(result[0].entry_id))
-            spent = took[priority] / len(results)
+            kind = task.priority, task.redelivered
+            found.setdefault(kind, []).append(FinishedRun(task, data, outcome.took))
+        for (priority, _), results in found.items():
+            results.sort(key=lambda result: order(result.task.entry_id))
             for page in _pages(results):
-                finish = self._consumer.finish_many(priority, page, spent * len(page))
+                finish = self._consumer.finish_many(priority, page)
                 stale = self._ours(finish, otherwise=len(page))
                 self.count(len(page), stale)
+        return failures
 
     def ack(self, done: Done, took: float) -> None:
         """Acknowledge tasks, whose handlers took `took` seconds in total."""
@@ -148,33 +164,50 @@ class Acker:
             except InvalidPayload as error:
                 # Nothing was sent: an invalid result is a failure like any other.
                 outcome.failed(error)
-                self._failed(outcome)
+                self._retry(self._failed(outcome))
         else:
-            self._failed(outcome)
+            self._retry(self._failed(outcome))
 
-    def _failed(self, outcome: TaskOutcome) -> None:
+    def _failed(self, outcome: TaskOutcome) -> list[FailedRun]:
+        """Settle a failed task, unless it is to be retried: then it is returned."""
         task, error = outcome.task, outcome.error
         assert error is not None
         with self._counting:
             self.failed += 1
         self.tally.note("failed")
         if isinstance(error, BaseException):
-            self._consumer.log("warning", task, error)
+            of = self._consumer.queue, self._consumer.group, self._consumer.id_of(task)
+            failure_log.emit(self._consumer.scope, of, "warning", task, error)
         took = outcome.took
         if task.place in self._consumer.stopping:
             drop = self._consumer.drop(task, error, took=took, ran=True)
             self.tally.note("cancelled" if self._ours(drop, otherwise=False) else "stale")
-            return
+            return []
         after = self._backoff.after(task.attempt) if outcome.after is None else outcome.after
-        last = task.attempt >= task.limit(self._attempts)
+        limit = task.limit(self._attempts)
+        last = task.attempt >= limit
         # Its next attempt would find it expired, and this error would be lost.
         if outcome.bury or last or task.expired(self._consumer.scope.now() + after):
             buried = self._ours(self._consumer.bury(task, error, took=took), otherwise=False)
             self.tally.note("dead" if buried else "stale")
-            return
-        retry = self._consumer.retry(task, after, error=error, took=took)
-        ours = self._ours(retry, otherwise=False)
-        self.tally.note("retried" if ours else "stale")
+            return []
+        # An attempt that is not counted before it starts is counted if its worker dies, even if it has not
+        # started: that must not bury a task.
+        exact = task.only_once or task.attempt + 2 > limit
+        return [FailedRun(task, after, error, took, exact=exact)]
+
+    def _retry(self, failures: list[FailedRun]) -> None:
+        """Put failed tasks aside, many in one step."""
+        found: dict[str, list[FailedRun]] = {}
+        for one in failures:
+            found.setdefault(one.task.priority, []).append(one)
+        for some in found.values():
+            some.sort(key=lambda one: order(one.task.entry_id))
+            for at in range(0, len(some), _RETRIES):
+                page = some[at : at + _RETRIES]
+                retry = self._consumer.retry_many(page)
+                for ours in self._ours(retry, otherwise=[False] * len(page)):
+                    self.tally.note("retried" if ours else "stale")
 
     def release(self, task: Taken) -> None:
         """Return a task that has not started to its queue, due at once for any worker."""
@@ -206,16 +239,16 @@ class Acker:
         return found
 
 
-def _pages(results: list[tuple[Taken, bytes]]) -> Iterator[list[tuple[Taken, bytes]]]:
+def _pages(results: list[FinishedRun]) -> Iterator[list[FinishedRun]]:
     """Divide results so that no step blocks the server."""
-    page: list[tuple[Taken, bytes]] = []
+    page: list[FinishedRun] = []
     size = 0
     for result in results:
-        if page and (len(page) == _AT_ONCE or size + len(result[1]) > _BYTES):
+        if page and (len(page) == _AT_ONCE or size + len(result.data) > _BYTES):
             yield page
             page, size = [], 0
         page.append(result)
-        size += len(result[1])
+        size += len(result.data)
     yield page
 
 

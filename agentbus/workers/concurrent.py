@@ -182,9 +182,8 @@ class Concurrent(Loop):
         tasks, alone = self._retries(room, room, suspects=free)
         if alone:
             (self._suspect,) = tasks
-        for task in tasks:
-            self._submit(task)
-            handled += 1
+        handled += len(tasks)
+        in_flight.submit([task for task in tasks if self._admitted(task)])
         room = self._free_room()
         if room <= 0:
             in_flight.until(lambda: self._free_room() > 0, self._look_every)

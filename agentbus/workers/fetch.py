@@ -84,7 +84,7 @@ def fetch(
     tail = tail and (queue, group) not in known.due_at
     due_at = known.due_at.get((queue, group), 0.0)
     reclaimer = Reclaimer(consumer, tally, seconds, own=True, due_at=due_at)
-    fetcher = Fetcher(consumer, reclaimer, tally, attempts=policy.attempts, tail=tail)
+    fetcher = Fetcher(consumer, reclaimer, tally, attempts=policy.attempts, tail=tail, exact=True)
     awaiting = isinstance(runner, AsyncRunner)
     taken = yield from tally.aboard(_fetched(fetcher, count, block or 0.0, awaiting))
     known.due_at[queue, group] = reclaimer.due_at

@@ -34,7 +34,8 @@ def at_tail(start: str) -> bool:
 class Fetcher:
     """Fetches tasks for one consumer, and decides whether each may start.
 
-    Its methods return operations, which workers and `Queue.fetch` run.
+    Its methods return operations, which workers and `Queue.fetch` run. If it is `exact`, every attempt at a
+    task that was delivered before is counted before it starts.
     """
 
     def __init__(
@@ -45,12 +46,14 @@ class Fetcher:
         *,
         attempts: int,
         tail: bool = False,
+        exact: bool = False,
     ) -> None:
         self.consumer = consumer
         self.reclaimer = reclaimer
         self._tally = tally
         self._attempts = attempts
         self._tail = tail
+        self._exact = exact
         self._turn = 0
         self._unsure = True
 
@@ -159,7 +162,7 @@ class Fetcher:
             return False
         if task.ordered and (yield from consumer.unless_missing(consumer.enter(task), -1)) != 1:
             return False
-        if not (task.redelivered or task.only_once):
+        if not self.counts(task):
             return True
         begin = consumer.begin(task, task.uncounted or 0)
         task.attempt = yield from consumer.unless_missing(begin, 0)
@@ -171,6 +174,14 @@ class Fetcher:
         buried = yield from consumer.unless_missing(consumer.bury(task, why), False)
         self._tally.note("dead" if buried else "stale")
         return False
+
+    def counts(self, task: Taken) -> bool:
+        """Return whether an attempt must be counted before it starts."""
+        if task.only_once or (task.redelivered and not task.attempt):
+            return True
+        # Else it is counted if its worker dies, which must not bury a task that had not started.
+        last = task.attempt + 1 > task.limit(self._attempts)
+        return task.redelivered and (self._exact or last)
 
     def expected(self) -> Op[bool]:
         """Return whether the group has tasks to run, held by any consumer, or due for a retry.

@@ -300,10 +300,7 @@ class Serial(Loop):
         self._recover()
         self._run(self._reclaimer.reclaim())
         while True:
-            # Between slow tasks, other workers may run the retries.
-            tasks, alone = self._retries(
-                self._room(min(_AHEAD, self._size)), self._room(self._size)
-            )
+            tasks, alone = self._retries(self._room(self._size), self._room(self._size))
             if not alone:
                 break
             # If it kills this process, nothing else should wait for the visibility.
@@ -311,18 +308,19 @@ class Serial(Loop):
             self._single = tasks
             self._acker.give_back(waiting)
             handled += self._each_alone(tasks)
-        # Replayed tasks, and those returned before they started, run as new ones do.
-        firsts = [task for task in tasks if not (task.redelivered or task.asked_first)]
-        others = [task for task in tasks if task.redelivered or task.asked_first]
-        if firsts:
+        # Those whose attempt is not counted before it starts run as new ones do.
+        asks = [task.asked_first or self._fetcher.counts(task) for task in tasks]
+        plain = [task for task, apart in zip(tasks, asks, strict=True) if not apart]
+        others = [task for task, apart in zip(tasks, asks, strict=True) if apart]
+        if plain:
             self._single = others
             self._flush()
-            batch, took, rest = self._timed(firsts)
+            batch, took, rest = self._timed(plain)
             self._take(0, self._concluded(batch), took)
             self._acker.give_back(rest)
             self._ran = None
             self._pass_on_interrupt()
-        return handled + len(firsts) + self._each_alone(others)
+        return handled + len(plain) + self._each_alone(others)
 
     def _each_alone(self, tasks: list[Taken]) -> int:
         """Run tasks one by one, and return their number."""

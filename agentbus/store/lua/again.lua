@@ -3,50 +3,58 @@
 -- KEYS: stream, retries, dead letters, stats, attempts, awaited, recorded outcomes
 -- ARGV: group, consumer, limit, limit for tasks without an attempt so far (0: they are like the others), 1 if a suspect
 --       may be taken, the part of a task's id after the entry's id, then fields and values of a tombstone
--- Returns: {entries, ms until the next one is due or '', number of lost tasks, their kind}: 1 if they are without an
---          attempt: they run as if for the first time, and their records are deleted; 2 for one suspect, which its
---          holder may have begun before it died; else 0
+-- Returns: {entries, ms until the next one is due or '', number of lost tasks, their kind, the record of each one's attempts}:
+--          1 if they are without an attempt: they run as if for the first time, and their records are deleted; 2 for one
+--          suspect, which its holder may have begun before it died; else 0
 --@include settled
 local call = redis.call
 local time = call('TIME')
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 local firsts, suspects = tonumber(ARGV[4]), ARGV[5] == '1'
 local most, kind = math.max(tonumber(ARGV[3]), firsts), nil
-local taken, lost = {}, 0
-local function take(id, first)
-  call('ZREM', KEYS[2], id)
-  local entry = call('XCLAIM', KEYS[1], ARGV[1], ARGV[2], 0, id)[1]
-  if first or not entry then call('HDEL', KEYS[5], id) end
-  if entry then
-    taken[#taken + 1] = entry
-  elseif #call('XRANGE', KEYS[1], id, id) == 0 then
-    lost = lost + 1
-    call('XACK', KEYS[1], ARGV[1], id)
-    call('XADD', KEYS[3], '*', 'original_id', id, unpack(ARGV, 7))
-    settled(KEYS[6], KEYS[7], id .. ARGV[6], ARGV[1], '!it was trimmed away before it was done')
+local taken, numbers, lost = {}, {}, 0
+-- Takes tasks; the record of those that are without an attempt is deleted.
+local function take(ids, records, first)
+  call('ZREM', KEYS[2], unpack(ids))
+  local found, gone = {}, {}
+  for _, entry in ipairs(call('XCLAIM', KEYS[1], ARGV[1], ARGV[2], 0, unpack(ids))) do found[entry[1]] = entry end
+  for i, id in ipairs(ids) do
+    if first or not found[id] then gone[#gone + 1] = id end
+    if found[id] then
+      taken[#taken + 1], numbers[#numbers + 1] = found[id], records[i] or ''
+    elseif #call('XRANGE', KEYS[1], id, id) == 0 then
+      lost = lost + 1
+      call('XACK', KEYS[1], ARGV[1], id)
+      call('XADD', KEYS[3], '*', 'original_id', id, unpack(ARGV, 7))
+      settled(KEYS[6], KEYS[7], id .. ARGV[6], ARGV[1], '!it was trimmed away before it was done')
+    end
+    -- Else the group was created again, and delivers from the beginning.
   end
-  -- Else the group was created again, and delivers from the beginning.
+  if #gone > 0 then call('HDEL', KEYS[5], unpack(gone)) end
 end
 -- Only one kind in one call, since they are run and acknowledged in different ways.
 while suspects and #taken == 0 and lost < 100 do
   local id = call('ZRANGEBYSCORE', KEYS[2], '-inf', 999, 'LIMIT', 0, 1)[1]
   if not id then break end
-  take(id, false)
+  take({ id }, {}, false)
   kind = 2
 end
 if #taken == 0 then
   kind = nil
-  for _, id in ipairs(call('ZRANGEBYSCORE', KEYS[2], 1000, now, 'LIMIT', 0, most)) do
-    local first = firsts > 0 and call('HGET', KEYS[5], id) == '0'
+  local due, ids, records = call('ZRANGEBYSCORE', KEYS[2], 1000, now, 'LIMIT', 0, math.min(most, 1000)), {}, {}
+  local attempts = #due > 0 and call('HMGET', KEYS[5], unpack(due))
+  for i, id in ipairs(due) do
+    local first = firsts > 0 and attempts[i] == '0'
     if kind == nil then
       kind = first and 1 or 0
       most = first and firsts or tonumber(ARGV[3])
     end
-    if (kind == 1) ~= first or #taken + lost >= most then break end
-    take(id, first)
+    if (kind == 1) ~= first or #ids + lost >= most then break end
+    ids[#ids + 1], records[#ids + 1] = id, attempts[i]
   end
+  if #ids > 0 then take(ids, records, kind == 1) end
 end
 if lost > 0 then redis.pcall('HINCRBY', KEYS[4], 'lost', lost) end
 local next = call('ZRANGEBYSCORE', KEYS[2], suspects and '-inf' or 1000, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
 local left = next[2] and string.format('%d', math.ceil(math.max(0, tonumber(next[2]) - now))) or ''
-return { taken, left, lost, kind or 0 }
+return { taken, left, lost, kind or 0, numbers }

@@ -24,6 +24,6 @@ redis.call('HDEL', KEYS[3], ARGV[3])
 redis.pcall('HINCRBY', KEYS[2], 'processed', 1)
 redis.pcall('HINCRBY', KEYS[2], 'busy_ms', ARGV[4])
 if ARGV[7] ~= '' then redis.pcall('HINCRBY', KEYS[2], ARGV[7], 1) end
-ran(KEYS[8], ARGV[10], ARGV[11], ARGV[4])
+ran(KEYS[8], ARGV[10], ARGV[11], ARGV[4], clock())
 tell(KEYS[2], 9, 12)
 return keep(KEYS[7], ARGV[9], settled(KEYS[5], KEYS[6], ARGV[8], ARGV[1], '+') and 2 or 1)

@@ -1,30 +1,39 @@
 #!lua flags=allow-oom
 -- Acknowledges tasks of one stream that this consumer still holds, each with its result.
--- KEYS: stream, stats, once slot, awaited, recorded outcomes, then the result of each task
--- ARGV: group, consumer, token, the handlers' milliseconds, seconds to keep the results, then for each task its entry's
---       id, ascending, its own id, and its result
+-- KEYS: stream, stats, once slot, awaited, recorded outcomes, attempts, then the result of each task, then the record of the
+--       runs of each, if it is kept
+-- ARGV: group, consumer, token, the handlers' milliseconds, seconds to keep the results, seconds to keep the records ('' if
+--       these are first deliveries, which are not recorded), then for each task its entry's id, ascending, its own id,
+--       and its result ('' to keep none), and of a redelivered one the record of this run and its milliseconds
 -- Returns: {the ids that this consumer no longer holds, 1 if one of the others has dependents}
 --@include once
 --@include held
 --@include settled
+--@include runs
 local before = already(KEYS[3], ARGV[3])
 if before then return before end
-local group = ARGV[1]
-local mine = held(KEYS[1], group, ARGV[2], ARGV[6], ARGV[#ARGV - 2])
+local group, kept = ARGV[1], ARGV[6]
+local words = kept == '' and 3 or 5
+local count = (#ARGV - 6) / words
+local mine = held(KEYS[1], group, ARGV[2], ARGV[7], ARGV[#ARGV - words + 1])
 local dependents = redis.call('EXISTS', KEYS[4]) == 1
 local stale, done, awaited = {}, {}, 0
-for i = 6, #ARGV, 3 do
-  local id = ARGV[i]
+local now = kept ~= '' and clock()
+for n = 1, count do
+  local at = 7 + (n - 1) * words
+  local id = ARGV[at]
   if mine[id] then
-    redis.call('SET', KEYS[4 + i / 3], ARGV[i + 2], 'EX', ARGV[5])
+    if ARGV[at + 2] ~= '' then redis.call('SET', KEYS[6 + n], ARGV[at + 2], 'EX', ARGV[5]) end
     done[#done + 1] = id
-    if dependents and settled(KEYS[4], KEYS[5], ARGV[i + 1], group, '+') then awaited = 1 end
+    if kept ~= '' then ran(KEYS[6 + count + n], kept, ARGV[at + 3], ARGV[at + 4], now) end
+    if dependents and settled(KEYS[4], KEYS[5], ARGV[at + 1], group, '+') then awaited = 1 end
   else
     stale[#stale + 1] = id
   end
 end
 if #done > 0 then
   redis.call('XACK', KEYS[1], group, unpack(done))
+  if kept ~= '' then redis.call('HDEL', KEYS[6], unpack(done)) end
   redis.pcall('HINCRBY', KEYS[2], 'processed', #done)
   redis.pcall('HINCRBY', KEYS[2], 'busy_ms', ARGV[4])
 end

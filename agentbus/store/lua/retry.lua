@@ -1,26 +1,37 @@
 #!lua flags=allow-oom
--- Puts a task aside until it is due again; it stays pending, so that it is not trimmed.
--- KEYS: stream, stats, attempts, retries, once slot, cancelled, runs
--- ARGV: group, consumer, id, delay in ms, attempts so far, the consumer that holds tasks put aside, token,
---       the task's place among the cancelled, seconds to keep the record of its runs, the record of this one ('' for
---       none), its milliseconds
--- Returns: when it is due in ms, '' if this consumer no longer holds the task, or 'cancelled' if it was cancelled and
---          must be settled as that
+-- Puts tasks of one stream aside until they are due again; they stay pending, so that they are not trimmed.
+-- KEYS: stream, stats, attempts, retries, once slot, cancelled, then the record of the runs of each task
+-- ARGV: group, consumer, the consumer that holds tasks put aside, token, then for each task its entry's id, ascending, its
+--       delay in ms, the attempts so far, its place among the cancelled, seconds to keep the record of its runs, the
+--       record of this one ('' for none), its milliseconds
+-- Returns: for each 1, 0 if this consumer no longer holds it, or 2 if it was cancelled and must be settled as that
 --@include once
---@include owner
+--@include held
 --@include runs
-local before = already(KEYS[5], ARGV[7])
+local before = already(KEYS[5], ARGV[4])
 if before then return before end
-if not owns(KEYS[1], ARGV[1], ARGV[2], ARGV[3]) then
-  redis.pcall('HINCRBY', KEYS[2], 'stale', 1)
-  return ''
+local call, words = redis.call, 7
+local mine = held(KEYS[1], ARGV[1], ARGV[2], ARGV[5], ARGV[#ARGV - words + 1])
+local now, cancelled = clock(), call('EXISTS', KEYS[6]) == 1
+local reply, aside, stale = {}, {}, 0
+for n = 1, (#ARGV - 4) / words do
+  local at = 5 + (n - 1) * words
+  local id = ARGV[at]
+  if not mine[id] then
+    reply[n], stale = 0, stale + 1
+  elseif cancelled and type(redis.pcall('HGET', KEYS[6], ARGV[at + 3])) == 'string' then
+    reply[n] = 2
+  else
+    reply[n], aside[#aside + 1] = 1, id
+    call('HSET', KEYS[3], id, ARGV[at + 2])
+    call('ZADD', KEYS[4], string.format('%d', now + tonumber(ARGV[at + 1])), id)
+    ran(KEYS[6 + n], ARGV[at + 4], ARGV[at + 5], ARGV[at + 6], now)
+  end
 end
-if type(redis.pcall('HGET', KEYS[6], ARGV[8])) == 'string' then return 'cancelled' end
-local time = redis.call('TIME')
-local due = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000) + tonumber(ARGV[4])
-redis.call('HSET', KEYS[3], ARGV[3], ARGV[5])
-redis.call('ZADD', KEYS[4], due, ARGV[3])
-redis.call('XCLAIM', KEYS[1], ARGV[1], ARGV[6], 0, ARGV[3], 'JUSTID')
-redis.pcall('HINCRBY', KEYS[2], 'retried', 1)
-ran(KEYS[7], ARGV[9], ARGV[10], ARGV[11])
-return keep(KEYS[5], ARGV[7], string.format('%d', due))
+if #aside > 0 then
+  redis.pcall('HINCRBY', KEYS[2], 'retried', #aside)
+  aside[#aside + 1] = 'JUSTID'
+  call('XCLAIM', KEYS[1], ARGV[1], ARGV[3], 0, unpack(aside))
+end
+if stale > 0 then redis.pcall('HINCRBY', KEYS[2], 'stale', stale) end
+return keep(KEYS[5], ARGV[4], reply)

@@ -3,6 +3,7 @@
 local function latest(key)
   local number = redis.pcall('HGET', key, 'n')
   number = type(number) == 'string' and tonumber(number) or 0
+  if number == 0 then return 0, nil end
   local record = redis.pcall('HGET', key, number)
   if type(record) ~= 'string' or string.find(record, '"outcome"', 1, true) then return number, nil end
   return number, record
@@ -10,15 +11,18 @@ end
 -- record(key, number, run, outcome, seconds): stores a run; the newest 20 are kept.
 local function record(key, number, run, outcome, seconds)
   redis.pcall('HSET', key, 'n', number, 'outcome', outcome, number, run)
-  redis.pcall('HDEL', key, number - 20)
+  if number > 20 then redis.pcall('HDEL', key, number - 20) end
   redis.pcall('EXPIRE', key, seconds)
 end
--- ran(key, seconds, head, took): records a run that ended now, in place of what its beginning left. `head` is its JSON
--- without its end ('' for none), `took` how many ms it took.
-local function ran(key, seconds, head, took)
-  if head == '' then return end
+-- clock(): the server's time in ms.
+local function clock()
   local time = redis.call('TIME')
-  local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+  return tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+end
+-- ran(key, seconds, head, took, now): records a run that ended `now` (in ms), in place of what its beginning left. `head` is its JSON
+-- without its end ('' for none), `took` how many ms it took.
+local function ran(key, seconds, head, took, now)
+  if head == '' then return end
   local began, number, open = now - tonumber(took), latest(key)
   local attempt = string.match(head, '^{"attempt":%d+,')
   if open and string.sub(open, 1, #attempt) == attempt then
