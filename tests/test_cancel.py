@@ -12,6 +12,7 @@ import agentbus
 import agentbus.aio
 from agentbus.core.keys import Keys
 from agentbus.errors import NotFound, Refused, TaskBuried, TaskCancelled, TaskFailed
+from agentbus.queues.consumer import Consumption
 from agentbus.retry import Backoff
 from tests.conftest import Connect
 from tests.servers import ask
@@ -362,3 +363,21 @@ async def test_a_running_coroutine_is_interrupted(
     assert (await abus.task(task)).state == "cancelled"
     with pytest.raises(TaskCancelled):
         await abus.result(task)
+
+
+def test_a_task_that_was_given_back_after_it_was_cancelled_does_not_run(
+    bus: agentbus.Bus, connect: Connect
+) -> None:
+    task = bus.queue("mail").publish(1)
+    holder = Consumption(connect("bob").scope, "mail", "default", "bob")
+    bus._run("work", holder.prepare())
+    (taken,) = bus._run("work", holder.take(1, 1.0))
+    assert bus.cancel(task).state == "stopping"
+    # when the worker gives it back before it hears of that
+    assert bus._run("work", holder.give_back([taken])) == 1
+
+    done: list[Any] = []
+    bus.subscribe("mail", lambda one: done.append(one.payload), drain=True).run()
+
+    assert done == []
+    cancelled(bus, task)

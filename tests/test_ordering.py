@@ -13,8 +13,10 @@ from agentbus.queues.delivery import Delivery
 from agentbus.retry import Backoff
 from tests.conftest import Connect
 from tests.servers import ask
+from tests.tiers import nightly
 
 SOON = Backoff(first=0.001)
+PATIENCE = 60.0
 
 
 def publish(bus: agentbus.Bus, *tasks: tuple[str, int]) -> None:
@@ -253,3 +255,65 @@ async def test_an_asynchronous_bus_fetches_in_the_order_of_a_key(
     assert third.payload == ["k", 3]
     assert await third.ack()
     assert ask(connect(), "EXISTS", Keys(abus.project).order("mail", "normal")) == 0
+
+
+@pytest.mark.parametrize("number", [300, nightly(5000)])
+def test_workers_of_every_kind_keep_the_order_among_failures(connect: Connect, number: int) -> None:
+    bus, keys = connect("publisher"), "abcdefg"
+    publish(bus, *[(keys[one % 7], one) for one in range(number)])
+    done: dict[str, list[int]] = {key: [] for key in keys}
+    running: dict[str, threading.Lock] = {key: threading.Lock() for key in keys}
+    overlaps: list[Any] = []
+
+    def handler(delivery: Delivery) -> object:
+        key, one = delivery.payload
+        if not running[key].acquire(blocking=False):
+            overlaps.append(one)
+        try:
+            if one % 5 == 0 and delivery.attempt == 1:
+                raise ValueError(one)
+            if one % 11 == 0 and delivery.attempt < 3:
+                # It cannot be stored, which is a failure.
+                return object()
+            done[key].append(one)
+            return one if one % 3 == 0 else None
+        finally:
+            running[key].release()
+
+    async def in_a_coroutine(delivery: Delivery) -> object:
+        return handler(delivery)
+
+    workers = [
+        connect("serial").subscribe("mail", handler, drain=True, backoff=SOON),
+        connect("threads").subscribe("mail", handler, drain=True, backoff=SOON, concurrency=4),
+        connect("loop").subscribe("mail", in_a_coroutine, drain=True, backoff=SOON),
+    ]
+    threads = [threading.Thread(target=worker.run) for worker in workers]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE)
+
+    assert overlaps == []
+    for at, key in enumerate(keys):
+        assert done[key] == list(range(at, number, 7))
+    assert bus.queue("mail").dead_letters() == []
+    assert ask(bus, "EXISTS", bus.scope.keys.order("mail", "normal")) == 0
+
+
+def test_a_failure_lets_none_of_its_key_run_before_it(bus: agentbus.Bus) -> None:
+    publish(bus, *[("a", one) for one in range(100)], *[("b", one) for one in range(100)])
+    runs: list[Any] = []
+
+    def handler(delivery: Delivery) -> None:
+        runs.append(delivery.payload)
+        if delivery.payload == ["a", 40] and delivery.attempt < 3:
+            raise ValueError
+
+    worker = bus.subscribe("mail", handler, drain=True, backoff=SOON)
+    worker._loop._size = 256  # type: ignore[union-attr]
+    worker.run()
+
+    of_a = [one for key, one in runs if key == "a"]
+    assert of_a == [*range(40), 40, 40, *range(40, 100)]
+    assert [one for key, one in runs if key == "b"] == [*range(100)]

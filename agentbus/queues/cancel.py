@@ -216,7 +216,7 @@ def _wake(
                     *(keys.queue(queue, RETRY), keys.retries(queue, group, RETRY)),
                     keys.moved(queue),
                 ),
-                (first, meta["ordering_key"], group, suffix(queue, tier)),
+                (group, suffix(queue, tier), first, meta["ordering_key"]),
                 writes=True,
             )
 

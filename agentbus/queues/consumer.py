@@ -194,6 +194,9 @@ class Consumption(Ending):
         self.scope.settled(once, step)
         if awaited:
             yield from passed_on(self.scope)
+        ordered = [one.task for one in done if one.task.ordered and one.task.entry_id not in stale]
+        if ordered:
+            yield from self.wake(ordered)
         return len(stale)
 
     def take(self, count: int, seconds: float) -> Op[list[Taken]]:
@@ -263,6 +266,7 @@ class Consumption(Ending):
         keys = (
             *(self.streams[priority], self.retries(priority), self.letters),
             *(self.stats, self.attempts(priority), self.awaited, self.scope.keys.settled),
+            self.cancelled,
         )
         ids = suffix(self.queue, priority)
         step = self._script("again", keys, count, firsts, int(suspects), ids, *self.tombstone)

@@ -15,27 +15,23 @@ from agentbus.queues.dependents import passed_on, queue_of
 from agentbus.queues.ids import (
     ASIDE,
     DEDUP_WINDOW,
-    PRIORITIES,
     RESULT_KEPT,
     RETRY,
-    STREAMS,
-    suffix,
     task_id,
 )
 from agentbus.queues.notify import notifications
+from agentbus.queues.ordering import Ordering
 from agentbus.store.failures import GroupMissing
 from agentbus.store.steps import Command, Script
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from agentbus.store.scope import Once, Scope
+    from agentbus.store.scope import Once
     from agentbus.store.steps import Arg, Op
 
 T = TypeVar("T")
 
-# Milliseconds after which an ordered task is tried again, unless it is woken before.
-_LOOK_AGAIN = 5_000
 # The reply of a script that has settled a task with dependents.
 _AWAITED = 2
 # That of `retry` about a task that was cancelled.
@@ -56,101 +52,8 @@ class FailedRun(NamedTuple):
     exact: bool = True
 
 
-class Ending:
-    """One consumer of one group of one queue: the operations on tasks that it holds.
-
-    Results and burials are kept for `kept` seconds, 0 for never; dead letters are stored under the name
-    `letters_of`, by default the queue's.
-    """
-
-    def __init__(
-        self,
-        scope: Scope,
-        queue: str,
-        group: str,
-        consumer: str,
-        *,
-        kept: float = RESULT_KEPT,
-        letters_of: str | None = None,
-    ) -> None:
-        self.scope = scope
-        self.queue = names.name("queue", queue)
-        self.group = names.name("group", group)
-        self.consumer = consumer
-        # Whether the group is missing, and must be created again.
-        self.missing = False
-        # Whether an answer with tasks may have been lost, so that it holds some without knowing.
-        self.doubtful = False
-        # Whether a task has been seen that the server must admit before it starts.
-        self.asks_first = False
-        # By priority, the unix time at which to look for tasks put aside. No key is ever added, since
-        # several threads read it.
-        self.due = dict.fromkeys(STREAMS, 0.0)
-        keys = scope.keys
-        self.streams = {priority: keys.queue(queue, priority) for priority in STREAMS}
-        self.stats = keys.stats(queue)
-        self.awaited = keys.awaited(queue)
-        self.cancelled = keys.cancelled(queue)
-        # The places of the tasks that this consumer must not start, or must stop.
-        self.stopping: set[tuple[str, bytes]] = set()
-        # The part of the tasks' ids after the entry's id, for each stream.
-        self.suffixes = "\n".join(suffix(queue, priority) for priority in PRIORITIES)
-        self.kept = math.ceil(kept)
-        self.letters = keys.dead_letters(letters_of or queue, group)
-        why = "trimmed away before it was done"
-        self.tombstone = ("queue", queue, "group", group, "error", why)
-
-    def attempts(self, priority: str) -> str:
-        """Return the key of the attempts of one stream's tasks."""
-        return self.scope.keys.attempts(self.queue, self.group, priority)
-
-    def retries(self, priority: str) -> str:
-        """Return the key of the tasks that wait for their next attempt."""
-        return self.scope.keys.retries(self.queue, self.group, priority)
-
-    def id_of(self, task: Taken) -> str:
-        """Return a task's id; one that was delayed, or moved, keeps its first id."""
-        return str(task.meta.get("id") or task_id(text(task.entry_id), self.queue, task.priority))
-
-    def _script(self, script: str, keys: Sequence[str], *argv: Arg) -> Script:
-        """Return a script that writes, with the group and the consumer as its first arguments."""
-        return Script(script, keys, (self.group, self.consumer, *argv), writes=True)
-
-    def enter(self, task: Taken) -> Op[int]:
-        """Let an ordered task start (1), or put it aside until those before it are done (0).
-
-        -1 if this consumer no longer holds it.
-        """
-        keys = (
-            *(self.streams[task.priority], self.scope.keys.order(self.queue, task.tier)),
-            *(self.attempts(task.priority), self.retries(task.priority), self.streams[task.tier]),
-            *(self.streams[RETRY], self.scope.keys.moved(self.queue)),
-        )
-        answer: int = yield self._script(
-            *("enter", keys, task.entry_id, task.meta["ordering_key"]),
-            *(ASIDE, max(0, task.attempt - 1), _LOOK_AGAIN),
-            *(task.first_entry, suffix(self.queue, task.tier)),
-        )
-        return answer
-
-    def wake(self, task: Taken) -> Op[None]:
-        """Remove a settled task from the order of its key; if the next one waits, it is due at once."""
-        keys = self.scope.keys
-        waiting = yield Script(
-            "wake",
-            (
-                *(self.streams[task.tier], keys.order(self.queue, task.tier)),
-                *(self.retries(task.tier), keys.bell(self.queue)),
-                *(self.streams[RETRY], self.retries(RETRY), keys.moved(self.queue)),
-            ),
-            (
-                *(task.first_entry, task.meta["ordering_key"]),
-                *(self.group, suffix(self.queue, task.tier)),
-            ),
-            writes=True,
-        )
-        if waiting:
-            self.due[task.tier] = self.due[RETRY] = 0.0
+class Ending(Ordering):
+    """One consumer of one group of one queue: the operations on tasks that it holds."""
 
     def claim(self, task: Taken, *, keep: bool = True) -> Op[int]:
         """Claim the ids that a raw task brings; 0 if another task claimed one within the dedup window.
@@ -363,7 +266,7 @@ class Ending:
             field = f"{task.moved_from}\n{self.group}"
             yield Script("moved", (self.streams[RETRY], index), (field,), writes=True)
         if ended and task.ordered:
-            yield from self.wake(task)
+            yield from self.wake([task])
         return bool(ended)
 
     def _mark(self, task: Taken) -> str:

@@ -113,6 +113,8 @@ class TaskMover:
         self.counts: Counter[str] = Counter()
         # Part of the executor protocol; without a handler there is no interrupt.
         self.interrupted: BaseException | None = None
+        # A task of an ordering key is moved after the one before it.
+        self.chains = False
         self._scope = task.scope
         self._ask = ask
         self._task = task
@@ -188,7 +190,7 @@ class TaskMover:
             outcome.settled = True
             outcome.acked = code >= _MOVED or code == _DUPLICATE
             if outcome.acked and task.ordered:
-                self._ask(self._task.wake(task))
+                self._ask(self._task.wake([task]))
             if code >= _MOVED:
                 self.counts["moved"] += 1
             elif code == _DUPLICATE:

@@ -58,7 +58,8 @@ class Acker:
         ids: Done = {}
         with_result: list[TaskOutcome] = []
         failures: list[FailedRun] = []
-        acked = 0
+        unstarted: list[Taken] = []
+        acked, stopping = 0, self._consumer.stopping
         for outcome in outcomes:
             # The common case: done, without a result.
             if isinstance(outcome, Taken):
@@ -77,6 +78,8 @@ class Acker:
                 if task.alone or not outcome.plain:
                     if outcome.error is None and outcome.begun and self._in_batch(task):
                         with_result.append(outcome)
+                    elif not (outcome.begun or task.redelivered or task.place in stopping):
+                        unstarted.append(task)
                     elif outcome.error is not None and outcome.begun:
                         failures += self._failed(outcome)
                     else:
@@ -91,11 +94,12 @@ class Acker:
         if with_result:
             failures += self._finish(with_result, ids)
         self._retry(failures)
+        self.give_back(unstarted)
         return ids
 
     def _in_batch(self, task: Taken) -> bool:
         """Return whether a done task is acknowledged together with others, and with its result."""
-        if task.asked_first or task.tells or task.moved_from is not None:
+        if task.claims or task.only_once or task.tells or task.moved_from is not None:
             return False
         # Without a result, the entry's id says that it is done; a delayed task has another.
         return bool(self._consumer.kept) or "id" not in task.meta
@@ -120,7 +124,7 @@ class Acker:
                 continue
             if not self._consumer.kept:
                 data = b""
-            if not (data or task.redelivered):
+            if not (data or task.redelivered or task.ordered):
                 plain.setdefault(task.priority, []).append(task.entry_id)
                 continue
             kind = task.priority, task.redelivered

@@ -6,6 +6,8 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING
 
+from agentbus.core import envelope
+from agentbus.core.errors import InvalidPayload
 from agentbus.queues.retry import Bury, Retry
 
 if TYPE_CHECKING:
@@ -44,6 +46,34 @@ class TaskOutcome:
         self.bury = isinstance(error, (Bury, str))
 
 
+class KeyOrder:
+    """The order of a batch's tasks by ordering key: after one that is not done, those of its key wait."""
+
+    __slots__ = ("_blocked", "_largest")
+
+    def __init__(self, largest: int) -> None:
+        self._blocked: set[str] = set()
+        # The bytes of a result.
+        self._largest = largest
+
+    def admits(self, task: Taken) -> bool:
+        """Return whether a task may start."""
+        return task.meta.get("ordering_key") not in self._blocked
+
+    def ended(self, task: Taken, outcome: TaskOutcome | Taken) -> None:
+        """Record how a task ended; a result that cannot be stored is a failure."""
+        if not task.ordered or not isinstance(outcome, TaskOutcome):
+            return
+        if outcome.result is not None and outcome.error is None:
+            try:
+                envelope.encode(outcome.result, self._largest)
+            except InvalidPayload as error:
+                outcome.failed(error)
+        done = outcome.acked if outcome.settled else outcome.error is None and outcome.begun
+        if not done:
+            self._blocked.add(task.meta["ordering_key"])
+
+
 class TaskBatch:
     """Tasks that run in their order: each is taken from `left`, and its outcome added to `outcomes`.
 
@@ -59,11 +89,18 @@ class TaskBatch:
         "left",
         "look",
         "look_at",
+        "order",
         "outcomes",
         "settled",
     )
 
-    def __init__(self, tasks: Sequence[Taken], look: Callable[[float], None], every: float) -> None:
+    def __init__(
+        self,
+        tasks: Sequence[Taken],
+        look: Callable[[float], None],
+        every: float,
+        order: KeyOrder | None = None,
+    ) -> None:
         # Those that are not settled yet.
         self.held = list(tasks)
         self.left = deque(tasks)
@@ -74,6 +111,8 @@ class TaskBatch:
         self.began = self.counted = time.monotonic()
         self.look_at = self.began + every
         self.look = look
+        # None if no task has an ordering key.
+        self.order = order
 
     def whole(self) -> list[Taken]:
         """Take all tasks that have not started."""

@@ -183,7 +183,10 @@ class Concurrent(Loop):
         if alone:
             (self._suspect,) = tasks
         handled += len(tasks)
-        in_flight.submit([task for task in tasks if self._admitted(task)])
+        single = [task for task in tasks if self._fetcher.apart(task)]
+        others = [task for task in tasks if not self._fetcher.apart(task)]
+        others = self._run(self._fetcher.entered(others, chained=False))
+        in_flight.submit([*others, *(task for task in single if self._admitted(task))])
         room = self._free_room()
         if room <= 0:
             in_flight.until(lambda: self._free_room() > 0, self._look_every)
@@ -199,9 +202,10 @@ class Concurrent(Loop):
         handled += len(batch)
         if self._consumer.asks_first:
             for task in batch:
-                if task.asked_first:
+                if self._fetcher.apart(task):
                     self._submit(task)
-            batch = [task for task in batch if not task.asked_first]
+            batch = [task for task in batch if not self._fetcher.apart(task)]
+            batch = self._run(self._fetcher.entered(batch, chained=False))
         in_flight.submit(batch)
         return handled + len(in_flight.held)
 

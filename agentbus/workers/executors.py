@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import inspect
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from agentbus.core.context import current
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from agentbus.queues.claimed import Taken
     from agentbus.queues.delivery import AnyDelivery
-    from agentbus.workers.batch import TaskBatch
+    from agentbus.workers.batch import KeyOrder, TaskBatch
 
     Wrap = Callable[[Taken], AnyDelivery]
     Handler = Callable[[Any], Any]
@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 
 class _Executor:
     """Base of the serial executors; `finish` runs an awaitable and returns its result."""
+
+    # Whether it runs one task after the other, and stops those of an ordering key at a failure.
+    chains = True
 
     def __init__(
         self,
@@ -86,6 +89,8 @@ class Inline(_Executor):
         self.look()
         left, take, add = batch.left, batch.left.popleft, batch.outcomes.append
         stopping, one, clock = self._stopping, self.one, time.monotonic
+        if batch.order is not None:
+            one = partial(self._in_order, batch.order)
         try:
             while left and not (stopping() or self.interrupted is not None):
                 now = clock()
@@ -100,6 +105,15 @@ class Inline(_Executor):
                 add(one(task, wrap, now))
         finally:
             current.set(None)
+
+    def _in_order(
+        self, order: KeyOrder, task: Taken, wrap: Wrap, began: float
+    ) -> TaskOutcome | Taken:
+        if not order.admits(task):
+            return TaskOutcome(task, begun=False)
+        outcome = self.one(task, wrap, began)
+        order.ended(task, outcome)
+        return outcome
 
     def one(self, task: Taken, wrap: Wrap, began: float) -> TaskOutcome | Taken:
         if task.error is not None:
@@ -161,7 +175,14 @@ class Coroutines(_Executor):
             except IndexError:
                 # The heartbeat has taken the last ones.
                 break
-            batch.outcomes.append(await self.one(task, wrap, now))
+            order = batch.order
+            if order is not None and not order.admits(task):
+                batch.outcomes.append(TaskOutcome(task, begun=False))
+                continue
+            outcome = await self.one(task, wrap, now)
+            if order is not None:
+                order.ended(task, outcome)
+            batch.outcomes.append(outcome)
 
     def _interrupt(self, error: BaseException) -> None:
         self.interrupted = error
@@ -196,6 +217,8 @@ class Coroutines(_Executor):
 
 class Batches(_Executor):
     """Runs a handler once for a list of tasks."""
+
+    chains = False
 
     def __call__(self, batch: TaskBatch, wrap: Wrap) -> None:
         """Run the handler for all tasks together; if it raises, each of them has failed."""
@@ -270,7 +293,7 @@ class Finish:
 def is_async(handler: Handler) -> bool:
     """Return whether a handler, or the `__call__` of an object, is a coroutine function."""
     plain = handler
-    while isinstance(plain, functools.partial):
+    while isinstance(plain, partial):
         plain = plain.func
     call = plain if inspect.isroutine(plain) else type(plain).__call__
     return inspect.iscoroutinefunction(call)

@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from agentbus.core.errors import UsageError
+from agentbus.core.stream import position, text
 from agentbus.queues.ids import STREAMS
 from agentbus.store.failures import GroupMissing
 from agentbus.store.steps import Script
 from agentbus.workers.reclaim import Reclaimer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from agentbus.queues.claimed import Taken
     from agentbus.queues.consumer import Consumption
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 FIRST, TAIL = "first", "tail"
 # Every tenth fetch begins at the low end, so that no priority starves.
 _LOW_TURN = 10
+# The most tasks that one step lets start in the order of their keys.
+_ENTER = 500
 
 
 def at_tail(start: str) -> bool:
@@ -160,8 +163,10 @@ class Fetcher:
             yield from consumer.unless_missing(consumer.finish(task, 0.0), False)
             self._tally.note("duplicates")
             return False
-        if task.ordered and (yield from consumer.unless_missing(consumer.enter(task), -1)) != 1:
-            return False
+        if task.ordered:
+            (entered,) = yield from consumer.unless_missing(consumer.enter([task]), [-1])
+            if entered != 1:
+                return False
         if not self.counts(task):
             return True
         begin = consumer.begin(task, task.uncounted or 0)
@@ -174,6 +179,30 @@ class Fetcher:
         buried = yield from consumer.unless_missing(consumer.bury(task, why), False)
         self._tally.note("dead" if buried else "stale")
         return False
+
+    def entered(self, tasks: Sequence[Taken], *, chained: bool) -> Op[list[Taken]]:
+        """Return those of some tasks that may start, and put aside those that wait for their ordering key.
+
+        If they are `chained`, they run one after the other, and stop at a failure of their key.
+        """
+        consumer = self.consumer
+        places: dict[tuple[str, str], list[Taken]] = {}
+        for task in tasks:
+            if task.ordered:
+                places.setdefault((task.priority, task.tier), []).append(task)
+        kept: set[int] = set()
+        for some in places.values():
+            some.sort(key=lambda one: position(text(one.entry_id)))
+            for at in range(0, len(some), _ENTER):
+                page = some[at : at + _ENTER]
+                enter = consumer.enter(page, chained=chained)
+                codes = yield from consumer.unless_missing(enter, [-1] * len(page))
+                kept.update(id(task) for task, code in zip(page, codes, strict=True) if code == 1)
+        return [task for task in tasks if not task.ordered or id(task) in kept]
+
+    def apart(self, task: Taken) -> bool:
+        """Return whether the server is asked about a task by itself before it starts."""
+        return task.claims or self.counts(task)
 
     def counts(self, task: Taken) -> bool:
         """Return whether an attempt must be counted before it starts."""

@@ -6,8 +6,9 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from agentbus.core.stream import position, text
 from agentbus.queues.claimed import Taken
-from agentbus.workers.batch import TaskBatch, TaskOutcome
+from agentbus.workers.batch import KeyOrder, TaskBatch, TaskOutcome
 from agentbus.workers.loop import Loop
 
 if TYPE_CHECKING:
@@ -26,6 +27,8 @@ _BRISK = 0.05
 class Executor(Protocol):
     """Runs one batch of tasks after the other."""
 
+    # Whether it runs one task after the other, and stops those of an ordering key at a failure.
+    chains: bool
     # An interrupt or exit that ended a handler, which is not a failure of its task.
     interrupted: BaseException | None
 
@@ -144,9 +147,7 @@ class Serial(Loop):
         """Run the tasks taken, acknowledge them, and take the next ones in the same step."""
         handled = len(self._next)
         if self._consumer.asks_first:
-            single = [task for task in self._next if task.asked_first]
-            self._next = [task for task in self._next if not task.asked_first]
-            self._each_alone(single)
+            self._ask()
         if more and self._brisk and len(self._next) >= _AHEAD and self._limit is None:
             self._overlapped()
             return handled
@@ -163,6 +164,19 @@ class Serial(Loop):
         self._ran = None
         self._pass_on_interrupt()
         return handled
+
+    def _ask(self) -> None:
+        """Run the tasks that the server is asked about one by one, and ask it about the others of a key."""
+        single = [task for task in self._next if self._apart(task)]
+        self._next = [task for task in self._next if not self._apart(task)]
+        self._each_alone(single)
+        if any(task.ordered for task in self._next):
+            # Those done before may be of the same keys.
+            self._flush()
+            self._next = self._run(self._fetcher.entered(self._next, chained=True))
+
+    def _apart(self, task: Taken) -> bool:
+        return self._fetcher.apart(task) or (task.ordered and not self.executor.chains)
 
     def _overlapped(self) -> None:
         """Run a batch while the server acknowledges the previous one and fetches the next."""
@@ -215,7 +229,10 @@ class Serial(Loop):
 
     def _timed(self, tasks: list[Taken]) -> _RanBatch:
         """Run a batch; the caller must then conclude it, and call `_pass_on_interrupt`."""
-        batch = self._running = TaskBatch(tasks, self._look, self._look_every)
+        order = None
+        if self._consumer.asks_first and any(task.ordered for task in tasks):
+            order = KeyOrder(self._consumer.scope.max_body)
+        batch = self._running = TaskBatch(tasks, self._look, self._look_every, order)
         try:
             self._renewal.catch_up(batch.began)
             self.executor(batch, self._wrap)
@@ -309,12 +326,13 @@ class Serial(Loop):
             self._acker.give_back(waiting)
             handled += self._each_alone(tasks)
         # Those whose attempt is not counted before it starts run as new ones do.
-        asks = [task.asked_first or self._fetcher.counts(task) for task in tasks]
-        plain = [task for task, apart in zip(tasks, asks, strict=True) if not apart]
-        others = [task for task, apart in zip(tasks, asks, strict=True) if apart]
+        others = [task for task in tasks if self._apart(task)]
+        plain = [task for task in tasks if not self._apart(task)]
         if plain:
             self._single = others
             self._flush()
+            plain.sort(key=lambda task: position(text(task.entry_id)))
+            plain = self._run(self._fetcher.entered(plain, chained=True))
             batch, took, rest = self._timed(plain)
             self._take(0, self._concluded(batch), took)
             self._acker.give_back(rest)

@@ -1,11 +1,11 @@
 #!lua flags=allow-oom
 -- Takes tasks that were put aside and are due; trimmed ones become tombstones.
--- KEYS: stream, retries, dead letters, stats, attempts, awaited, recorded outcomes
+-- KEYS: stream, retries, dead letters, stats, attempts, awaited, recorded outcomes, cancelled
 -- ARGV: group, consumer, limit, limit for tasks without an attempt so far (0: they are like the others), 1 if a suspect
 --       may be taken, the part of a task's id after the entry's id, then fields and values of a tombstone
 -- Returns: {entries, ms until the next one is due or '', number of lost tasks, their kind, the record of each one's attempts}:
 --          1 if they are without an attempt: they run as if for the first time, and their records are deleted; 2 for one
---          suspect, which its holder may have begun before it died; else 0
+--          suspect, which its holder may have begun before it died; else 0. The record of a cancelled one is ''
 --@include settled
 local call = redis.call
 local time = call('TIME')
@@ -43,7 +43,9 @@ if #taken == 0 then
   kind = nil
   local due, ids, records = call('ZRANGEBYSCORE', KEYS[2], 1000, now, 'LIMIT', 0, math.min(most, 1000)), {}, {}
   local attempts = #due > 0 and call('HMGET', KEYS[5], unpack(due))
+  local cancelled = #due > 0 and call('EXISTS', KEYS[8]) == 1
   for i, id in ipairs(due) do
+    if cancelled and type(redis.pcall('HGET', KEYS[8], id .. ARGV[6])) == 'string' then attempts[i] = '' end
     local first = firsts > 0 and attempts[i] == '0'
     if kind == nil then
       kind = first and 1 or 0

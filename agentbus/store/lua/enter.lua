@@ -1,29 +1,56 @@
 #!lua flags=allow-oom
--- Lets a task with an ordering key start if all before it with this key are done; else puts it aside.
--- KEYS: stream, order, attempts, retries, the stream of its priority, the stream of retries, where moved tasks are
--- ARGV: group, consumer, id, ordering key, the consumer that holds tasks put aside, attempts so far,
---       milliseconds after which a task put aside is tried again, its entry in the stream of its priority, the part of a
---       task's id after the entry's id there
--- Returns: 1 if it may start, 0 if it was put aside, -1 if this consumer no longer holds it
+-- Lets tasks with ordering keys start if all before them with the same key are done; puts the others aside.
+-- KEYS: stream, order, attempts, retries, the stream of their priority, the stream of retries, where moved tasks are
+-- ARGV: group, consumer, the consumer that holds tasks put aside, milliseconds after which a task put aside is tried again,
+--       the part of a task's id after the entry's id in the stream of its priority, 1 if this consumer runs one after the
+--       other: then one may also start after those before it that this call lets start; then for each task, ascending,
+--       its entry's id, the one of its entry in the stream of its priority, its ordering key, the attempts so far
+-- Returns: for each 1 if it may start, 0 if it was put aside, -1 if this consumer no longer holds it
 --@include ids
---@include owner
+--@include held
 --@include order
 --@include moved
 --@include turns
-local stream, id, key = KEYS[1], ARGV[3], ARGV[4]
-if not owns(stream, ARGV[1], ARGV[2], id) then return -1 end
-local from, to = '[' .. key .. '\n', '(' .. place(key, ARGV[8])
-while true do
-  local head = redis.call('ZRANGEBYLEX', KEYS[2], from, to, 'LIMIT', 0, 1)[1]
-  if not head then return 1 end
-  local groups, wanted = open(KEYS[5], entry(key, head), KEYS[6], KEYS[7], ARGV[9])
-  if wanted and groups[ARGV[1]] then break end
-  if not wanted then redis.call('ZREM', KEYS[2], head) end
-  from = '(' .. head
+local call, stream, group = redis.call, KEYS[1], ARGV[1]
+local mine = held(stream, group, ARGV[2], ARGV[7], ARGV[#ARGV - 3])
+-- By key, the place up to which every task is done, or starts now.
+local reached, chained = {}, ARGV[6] == '1'
+-- Whether this group has done, or starts now, all tasks of a key before a place.
+local function free(key, at)
+  local from = reached[key] or '[' .. key .. '\n'
+  while true do
+    local head = call('ZRANGEBYLEX', KEYS[2], from, '(' .. at, 'LIMIT', 0, 1)[1]
+    if not head then return true end
+    local groups, wanted = open(KEYS[5], entry(key, head), KEYS[6], KEYS[7], ARGV[5])
+    if wanted and groups[group] then return false end
+    if not wanted then call('ZREM', KEYS[2], head) end
+    from = '(' .. head
+    reached[key] = from
+  end
 end
-local time = redis.call('TIME')
-local due = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000) + tonumber(ARGV[7])
-redis.call('HSET', KEYS[3], id, ARGV[6])
-redis.call('ZADD', KEYS[4], string.format('%d', due), id)
-redis.call('XCLAIM', stream, ARGV[1], ARGV[5], 0, id, 'JUSTID')
-return 0
+local reply, aside = {}, {}
+for i = 7, #ARGV, 4 do
+  local id, key, n = ARGV[i], ARGV[i + 2], (i - 3) / 4
+  local at = place(key, ARGV[i + 1])
+  if not mine[id] then
+    reply[n] = -1
+  elseif free(key, at) then
+    reply[n] = 1
+    if chained then reached[key] = '(' .. at end
+  else
+    reply[n], aside[#aside + 1] = 0, i
+  end
+end
+if #aside > 0 then
+  local time = call('TIME')
+  local due = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000) + tonumber(ARGV[4])
+  local ids = {}
+  for n, i in ipairs(aside) do
+    ids[n] = ARGV[i]
+    call('HSET', KEYS[3], ARGV[i], ARGV[i + 3])
+    call('ZADD', KEYS[4], string.format('%d', due), ARGV[i])
+  end
+  ids[#ids + 1] = 'JUSTID'
+  call('XCLAIM', stream, group, ARGV[3], 0, unpack(ids))
+end
+return reply

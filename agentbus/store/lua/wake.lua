@@ -1,25 +1,44 @@
 #!lua flags=allow-oom
--- Ends the turn of a task with an ordering key: the next one, if it was put aside, is due at once.
+-- Ends the turns of tasks with ordering keys: the next one of each key, if it was put aside, is due at once.
 -- KEYS: stream, order, retries, bell, the stream of retries, its retries, where moved tasks are
--- ARGV: id, ordering key, group, the part of a task's id after the entry's id
+-- ARGV: group, the part of a task's id after the entry's id, then for each task, ascending, its entry's id and its ordering
+--       key; the group has done all of them
 -- Returns: 1 if another one was waiting
 --@include ids
 --@include order
 --@include moved
 --@include turns
-local mine = place(ARGV[2], ARGV[1])
-local _, wanted = open(KEYS[1], ARGV[1], KEYS[5], KEYS[7], ARGV[4])
-if not wanted then redis.call('ZREM', KEYS[2], mine) end
-local next = redis.call('ZRANGEBYLEX', KEYS[2], '(' .. mine, '(' .. ARGV[2] .. '\n~', 'LIMIT', 0, 1)[1]
-if not next then return 0 end
-local id = entry(ARGV[2], next)
-local retries, due = KEYS[3], redis.call('ZSCORE', KEYS[3], id)
-if not due then
-  id, retries = moved(KEYS[7], KEYS[5], id .. ARGV[4], ARGV[3]), KEYS[6]
-  due = id and redis.call('ZSCORE', retries, id)
+local call, group = redis.call, ARGV[1]
+-- Another group may not have done them.
+local alone = call('EXISTS', KEYS[1]) == 0
+if not alone then
+  local groups = call('XINFO', 'GROUPS', KEYS[1])
+  alone = #groups == 1 and groups[1][2] == group
 end
-if not due then return 0 end
--- Below are those that a dead worker may have begun, which are due.
-if tonumber(due) > 1000 then redis.call('ZADD', retries, 1000, id) end
-redis.call('XADD', KEYS[4], 'MAXLEN', 1, '*', 'due', '0')
-return 1
+local last, keys, gone = {}, {}, {}
+for i = 3, #ARGV, 2 do
+  local key, at = ARGV[i + 1], place(ARGV[i + 1], ARGV[i])
+  if not last[key] then keys[#keys + 1] = key end
+  last[key] = at
+  if alone or not select(2, open(KEYS[1], ARGV[i], KEYS[5], KEYS[7], ARGV[2])) then gone[#gone + 1] = at end
+end
+if #gone > 0 then call('ZREM', KEYS[2], unpack(gone)) end
+local waiting = 0
+for _, key in ipairs(keys) do
+  local next = call('ZRANGEBYLEX', KEYS[2], '(' .. last[key], '(' .. key .. '\n~', 'LIMIT', 0, 1)[1]
+  if next then
+    local id, retries = entry(key, next), KEYS[3]
+    local due = call('ZSCORE', retries, id)
+    if not due then
+      id, retries = moved(KEYS[7], KEYS[5], id .. ARGV[2], group), KEYS[6]
+      due = id and call('ZSCORE', retries, id)
+    end
+    if due then
+      waiting = 1
+      -- Below are those that a dead worker may have begun, which are due.
+      if tonumber(due) > 1000 then call('ZADD', retries, 1000, id) end
+    end
+  end
+end
+if waiting == 1 then call('XADD', KEYS[4], 'MAXLEN', 1, '*', 'due', '0') end
+return waiting
