@@ -10,8 +10,8 @@ from hypothesis import assume, given, strategies as st
 
 from agentbus.core.keys import Keys, cursor_field
 from agentbus.core.names import KEY_KINDS, MAX_NAME_BYTES, project
-from agentbus.store.scope import Once, Scope
-from agentbus.store.steps import Command
+from agentbus.store.scope import Scope
+from agentbus.store.steps import Command, Once
 from tests.profiles import times
 
 tricky = st.text("a:%3A25*", min_size=1, max_size=8)

@@ -11,7 +11,7 @@ from agentbus.queues.runner import AsyncRunner
 from agentbus.store.verb import Awaiting, Patient
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Coroutine
 
     from agentbus.store.steps import Op
 
@@ -37,10 +37,10 @@ class AsyncBus(AsyncSubscriptions, Verbs, Awaiting):
         """Close the connections; operations in progress raise `BackendUnavailable`."""
         await self.runner.aclose()
 
-    async def _run(self, name: str, op: Op[T] | Patient[T]) -> T:
+    def _run(self, name: str, op: Op[T] | Patient[T]) -> Coroutine[Any, Any, T]:
         if isinstance(op, Patient):
-            return await self.runner.run(op.op, verb=name, patience=op.seconds)
-        return await self.runner.run(op, verb=name)
+            return self.runner.run(op.op, verb=name, patience=op.seconds)
+        return self.runner.run(op, verb=name)
 
     def _iterate(self, name: str, op: Patient[Any]) -> AsyncIterator[Any]:
         return self.runner.iterate(op.op, op.seconds)

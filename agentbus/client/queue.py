@@ -80,7 +80,8 @@ class Queue(OnBus[BusT_co]):
         is buried, so is this task. Raises `QueueFull`, `InvalidPayload`, `UsageError`, `OutcomeUnknown`;
         for `after` also `NotFound` if a task is unknown, and `Refused` if one is buried.
         """
-        item = self.policy.keyed(Task(payload, **envelope) if envelope else payload)
+        item = Task(payload, **envelope) if envelope else payload
+        item = item if self.policy.key_field is None else self.policy.keyed(item)
         trim = self._trims if on_full is None else _trims(on_full)
         if after_group is not None and after is None:
             raise UsageError("after_group needs after", hint="leave it out")

@@ -20,8 +20,7 @@ from agentbus.store.steps import Script, ServerReply, Take, one_step
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from agentbus.store.scope import Once
-    from agentbus.store.steps import Arg, Op
+    from agentbus.store.steps import Arg, Once, Op
 
     # Ids of tasks by priority.
     Done = Mapping[str, Sequence[bytes]]

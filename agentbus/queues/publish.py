@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import time
-from functools import lru_cache
+from sys import modules
 from typing import TYPE_CHECKING, Any
 
 from agentbus.core import context, envelope
 from agentbus.core.errors import UsageError
-from agentbus.core.keys import Keys
 from agentbus.core.stream import text
 from agentbus.queues import tracing
 from agentbus.queues.bound import refused
 from agentbus.queues.ids import BOUND, DEDUP_WINDOW, PRIORITIES, RETRY, suffix, writable
+from agentbus.queues.stream_keys import place as stream_keys
 from agentbus.queues.task import LONGEST, Task, check, check_due
-from agentbus.store.steps import Emit, Script
+from agentbus.store.steps import Emit, Push, Script
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -39,36 +39,6 @@ _CROWDED = 20
 BATCH = 500
 
 
-class _StreamKeys:
-    """The keys of a publish, and the suffix of its tasks' ids."""
-
-    __slots__ = (
-        *("crowded", "metrics", "order", "queues", "readers", "retries", "stats", "stream"),
-        "suffix",
-    )
-
-    def __init__(self, project: str, queue: str, priority: str) -> None:
-        writable(queue)
-        keys = Keys(project)
-        # For how many more publishes to expect that nothing fits without trimming.
-        self.crowded = 0
-        self.stream = keys.queue(queue, priority)
-        self.retries = keys.queue(queue, RETRY)
-        self.queues = keys.queues
-        self.stats = keys.stats(queue)
-        self.metrics = keys.metrics
-        self.readers = keys.readers(queue, priority)
-        self.order = keys.order(queue, priority)
-        self.suffix = suffix(queue, priority)
-
-    def plain(self, once: str) -> tuple[str, ...]:
-        """Return the keys of a publish of payloads alone."""
-        return (self.stream, once, self.stats, self.queues, self.retries)
-
-
-_place = lru_cache(1000)(_StreamKeys)
-
-
 def _stamped(item: object, traceparent: str | None) -> object:
     """Return an item with a `traceparent`; a task keeps its own."""
     if traceparent is None:
@@ -78,7 +48,6 @@ def _stamped(item: object, traceparent: str | None) -> object:
     return item if item.traceparent is not None else item.__replace__(traceparent=traceparent)
 
 
-@tracing.in_span(_stamped)
 def publish(
     scope: Scope,
     queue: str,
@@ -92,28 +61,46 @@ def publish(
     trim: bool = False,
 ) -> Op[str]:
     """Append one payload or `Task`, or keep it until it is due, and return its id. Raises `QueueFull`."""
-    if type(item) is not Task and delay is None and at is None and context.current.get() is None:
-        # As `_send`, for a payload alone, which is the usual case: it saves a fifth of a publish.
-        if priority not in PRIORITIES:
-            _known(priority)
-        place, once = _place(scope.keys.project, queue, priority), scope.once()
-        data = envelope.encode(item, scope.max_body)
-        if not place.crowded:
-            step = Script(
-                "push",
-                place.plain(once.key),
-                (once.token, bound, queue, b"", scope.agent, data),
-                writes=True,
-            )
-            reply = yield step
-            scope.settled(once, step)
-            if reply is not None:
-                return str(reply.decode() + place.suffix)
-            place.crowded = _CROWDED
-        place.crowded -= 1
-        rich: list[Any] = [([b"payload", data, *envelope.by(scope.agent)], None, None)]
-        (found,) = yield from _send(scope, queue, rich, priority, bound, window, trim, None)
-        return found
+    if (
+        type(item) is Task
+        or (delay is not None or at is not None)
+        or context.current.get() is not None
+        or (tracing.API in modules and tracing.tracer() is not None)
+    ):
+        return (yield from _publish(scope, queue, item, bound, priority, delay, at, window, trim))
+    # As `_send`, for a payload alone, which is the usual case: it saves a fifth of a publish.
+    if priority not in PRIORITIES:
+        _known(priority)
+    place = stream_keys(scope.keys.project, queue, priority)
+    data = envelope.encode(item, scope.max_body)
+    if not place.crowded:
+        kind, head = (place.stream, bound), (bound, queue, b"", scope.agent)
+        push = Push(kind, scope.once, place.plain, head, data)
+        reply = yield push
+        if push.sendings:
+            # Not with the request of another one.
+            scope.settled(push.once, push)
+        if reply is not None:
+            return str(reply.decode() + place.suffix)
+        place.crowded = _CROWDED
+    place.crowded -= 1
+    rich: list[Any] = [([b"payload", data, *envelope.by(scope.agent)], None, None)]
+    (found,) = yield from _send(scope, queue, rich, priority, bound, window, trim, None)
+    return found
+
+
+@tracing.in_span(_stamped)
+def _publish(
+    scope: Scope,
+    queue: str,
+    item: object,
+    bound: int,
+    priority: str,
+    delay: float | None,
+    at: float | None,
+    window: float,
+    trim: bool,
+) -> Op[str]:
     if delay is not None or at is not None:
         return (yield from _schedule(scope, queue, item, bound, priority, delay, at, window))
     if isinstance(item, Task):
@@ -236,7 +223,7 @@ def _send(
     ahead: _Ahead | None,
     meta: bytes = b"",
 ) -> Op[list[str]]:
-    place, once = _place(scope.keys.project, queue, priority), scope.once()
+    place, once = stream_keys(scope.keys.project, queue, priority), scope.once()
     if not isinstance(tasks[0], tuple):
         if not place.crowded:
             plain = (once.token, bound, queue, meta, scope.agent, *tasks)

@@ -226,11 +226,13 @@ class AsyncRunner(_AnyRunner):
 
     def __init__(self, settings: Settings) -> None:
         from agentbus.store import async_driver
+        from agentbus.store.coalesce import Coalescer
         from agentbus.store.schemes import async_link
 
         super().__init__(settings)
         self._drive = async_driver
         self.link = async_link(self.backend)
+        self._coalescer = Coalescer(self.link, self._retrying)
         # For workers, which call the server from their own threads.
         self.blocking = Runner(settings, self)
 
@@ -245,12 +247,20 @@ class AsyncRunner(_AnyRunner):
         """Run an operation as `Runner.run` does."""
         began, op = time.monotonic(), self.recorded(op)
         try:
-            found = await self._drive.run(self.link, self.attempt(op, patience, deadline))
+            if patience is None and deadline is None:
+                found = await self._drive.at_once(
+                    self.link, op, self.settings.deadline, self._again, self._coalescer
+                )
+            else:
+                found = await self._drive.run(self.link, self.attempt(op, patience, deadline))
         except AgentBusError as error:
             self.record(verb, began, error)
             raise
         self.record(verb, began, found=found)
         return found
+
+    async def _retrying(self, op: Op[T], elapsed: float) -> T:
+        return await self._drive.run(self.link, self._again(op, elapsed))
 
     def iterate(self, op: Op[Any], patience: float | None = None) -> AsyncIterator[Any]:
         """Run an operation and yield what it emits."""

@@ -27,8 +27,7 @@ from agentbus.store.steps import Command, Script
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from agentbus.store.scope import Once
-    from agentbus.store.steps import Arg, Op
+    from agentbus.store.steps import Arg, Once, Op
 
 T = TypeVar("T")
 

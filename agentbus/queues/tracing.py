@@ -84,7 +84,7 @@ def _publishing(
     args: tuple[Any, ...],
     options: dict[str, Any],
 ) -> Op[T]:
-    found, (scope, queue, items) = tracer(), args
+    found, (scope, queue, items, *rest) = tracer(), args
     if found is None:
         return (yield from publish(*args, **options))
     from opentelemetry.trace import SpanKind
@@ -99,7 +99,7 @@ def _publishing(
     # It is not made current: an operation may end in another thread or coroutine than it started in.
     try:
         stamped = stamp(items, _written(span))
-        ids = yield from publish(scope, queue, stamped, **options)
+        ids = yield from publish(scope, queue, stamped, *rest, **options)
         if isinstance(ids, str):
             span.set_attribute("messaging.message.id", ids)
         elif isinstance(ids, list):

@@ -60,6 +60,20 @@ class AsyncPlainLink:
             connection.close("another server is in charge")
         return settle(step, replies)
 
+    def is_open(self) -> bool:
+        """Report whether the coroutines of the running loop have a connection."""
+        connection = self._connection
+        if connection is None or connection.closed or self._closed:
+            return False
+        return asyncio.get_running_loop() is self._loop
+
+    def start(self, step: Step) -> asyncio.Future[list[Any]] | None:
+        """Send a step's commands if a connection is open, and return the future of their replies."""
+        if not self.is_open():
+            return None
+        assert self._connection is not None
+        return self._connection.start(self._commands(step), step.within)
+
     async def dial(self, within: float) -> _AsyncConnection:
         """Open a connection."""
         target = await asyncio.to_thread(self._backend.find, within)
@@ -178,6 +192,10 @@ class _AsyncConnection(asyncio.BufferedProtocol):
 
     async def request(self, requests: Sequence[Sequence[Arg]], within: float) -> list[Any]:
         """Send commands and return their replies, in order."""
+        return await self.start(requests, within)
+
+    def start(self, requests: Sequence[Sequence[Arg]], within: float) -> asyncio.Future[list[Any]]:
+        """Send commands, and return the future of their replies."""
         if self._lost:
             raise LinkDown(self._lost, sent=False)
         greeting, self._greeting = self._greeting, []
@@ -193,7 +211,7 @@ class _AsyncConnection(asyncio.BufferedProtocol):
             self._loop.call_soon(self._flush)
         if self._watchdog is None:
             self._watchdog = self._loop.call_at(entry.until, self._watch)
-        return await entry.future
+        return entry.future
 
     def close(self, why: str) -> None:
         """Close the connection; requests without a reply fail."""

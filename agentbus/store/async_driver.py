@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from agentbus.core.errors import BackendUnavailable
-from agentbus.store.steps import Emit, LinkDown, Pause, ServerReply, Step, Stopped
+from agentbus.core.errors import AgentBusError, BackendUnavailable
+from agentbus.store.driver import rest
+from agentbus.store.operation import MISREAD, misread
+from agentbus.store.steps import Emit, LinkDown, Pause, Push, ServerReply, Step, Stopped
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from agentbus.store.coalesce import Coalescer
     from agentbus.store.steps import Op
 
 T = TypeVar("T")
@@ -37,6 +43,53 @@ async def run(link: AsyncLink, op: Op[T]) -> T:
     except StopIteration as result:
         value: T = result.value
         return value
+
+
+async def at_once(
+    link: AsyncLink,
+    op: Op[T],
+    deadline: float,
+    again: Callable[[Op[T], float], Op[T]],
+    coalescer: Coalescer,
+) -> T:
+    """Run an operation; after its first failure, wrap it in `again`, as the blocking driver does.
+
+    Single payloads are sent together with those of other callers.
+    """
+    execute, now = link.execute, time.monotonic
+    step = None
+    try:
+        step = next(op)
+        while not isinstance(step, Pause):
+            step.within = deadline * 0.6
+            shared = coalescer.append(step) if type(step) is Push else None
+            if shared is not None:
+                try:
+                    reply = await shared
+                except AgentBusError as error:
+                    step = op.throw(error)
+                    continue
+                step = op.send(reply)
+                continue
+            if coalescer.waiting:
+                coalescer.flush()
+            step.sendings = 1
+            began = now()
+            try:
+                reply = await execute(step)
+            except (LinkDown, ServerReply) as failure:
+                if not (isinstance(failure, LinkDown) and failure.sent):
+                    # It did not arrive, or was not executed.
+                    step.sendings = 0
+                return await run(link, again(rest(op, step), now() - began))
+            step = op.send(reply)
+    except StopIteration as result:
+        value: T = result.value
+        return value
+    except MISREAD as error:
+        misread(error, step, link.name)
+        raise
+    return await run(link, again(rest(op, step), 0.0))
 
 
 async def iterate(link: AsyncLink, op: Op[Any]) -> AsyncIterator[Any]:

@@ -9,7 +9,7 @@ from agentbus.core.keys import Keys
 from agentbus.core.names import MAX_BODY_BYTES
 from agentbus.core.settings import socket_path
 from agentbus.store.connection import Backend, Target
-from agentbus.store.steps import LinkDown, OptionalScript, ServerReply
+from agentbus.store.steps import LinkDown, Once, OptionalScript, ServerReply
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,17 +24,6 @@ EMBEDDED_ADVICE = (
     "see 'agentbus server status' and its log; 'agentbus server repair' repairs a damaged file"
 )
 _WITHOUT_END = 2**62
-
-
-class Once:
-    """The slot and token by which the server recognises a resent request."""
-
-    __slots__ = ("key", "slot", "token")
-
-    def __init__(self, key: str, slot: int, token: str) -> None:
-        self.key = key
-        self.slot = slot
-        self.token = token
 
 
 class Intervals:

@@ -109,6 +109,71 @@ class Script(Step):
         return self.script
 
 
+class Once:
+    """The slot and token by which the server recognises a resent request."""
+
+    __slots__ = ("key", "slot", "token")
+
+    def __init__(self, key: str, slot: int, token: str) -> None:
+        self.key = key
+        self.slot = slot
+        self.token = token
+
+
+class Push(Script):
+    """The script `push` with one payload; a link may send several of them as one.
+
+    `kind` is equal for those that may be joined. `reserve` returns the slot of a write, and `keys_with` the
+    keys with that slot; it is reserved when it is needed, since those that are joined share one. `head` is
+    what comes before the payload, behind the token.
+    """
+
+    __slots__ = ("_head", "_keys_with", "_once", "_reserve", "kind", "payload")
+
+    def __init__(
+        self,
+        kind: object,
+        reserve: Callable[[], Once],
+        keys_with: Callable[[str], tuple[str, ...]],
+        head: tuple[Arg, ...],
+        payload: bytes,
+    ) -> None:
+        self.within = 5.0
+        self.sendings = 0
+        self.meanwhile = None
+        self.script = "push"
+        self.writes = True
+        self._reserve = reserve
+        self._keys_with = keys_with
+        self._once: Once | None = None
+        self._head = head
+        self.kind = kind
+        self.payload = payload
+
+    @property
+    def once(self) -> Once:
+        """The slot and token of this write."""
+        if self._once is None:
+            self._once = self._reserve()
+        return self._once
+
+    @property
+    def keys(self) -> Sequence[str | bytes]:  # type: ignore[override]
+        """The keys of the script."""
+        return self._keys_with(self.once.key)
+
+    @property
+    def argv(self) -> Sequence[Arg]:  # type: ignore[override]
+        """The arguments of the script."""
+        return (self.once.token, *self._head, self.payload)
+
+    def joined(self, steps: Sequence[Push]) -> Script:
+        """Return a script that appends the payloads of all steps, which differ in nothing else."""
+        payloads = (step.payload for step in steps)
+        argv = (self.once.token, *self._head, *payloads)
+        return Script(self.script, self.keys, argv, writes=True)
+
+
 class OptionalScript(Script):
     """A script on which nothing depends, such as the record of who waits: it is not retried.
 

@@ -15,8 +15,8 @@ from agentbus.store.steps import Both, LinkDown, Script, ServerReply
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from agentbus.store.scope import Once, Scope
-    from agentbus.store.steps import Arg, Op, Step
+    from agentbus.store.scope import Scope
+    from agentbus.store.steps import Arg, Once, Op, Step
 
 T = TypeVar("T")
 
