@@ -5,14 +5,12 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import orjson
-
 from agentbus.core import envelope
 from agentbus.core.clock import rfc3339
 from agentbus.core.errors import Refused
 from agentbus.core.record import Record
 from agentbus.core.stream import position, text
-from agentbus.queues import attempts, retry_stream, task_state
+from agentbus.queues import attempts, bodies, retry_stream, task_state
 from agentbus.queues.dependencies import entry_of
 from agentbus.queues.dependents import groups as working, passed_on
 from agentbus.queues.ids import (
@@ -229,8 +227,9 @@ def _not_ready(scope: Scope, task: Address, why: str, kept: int) -> Op[bool]:
     )
     if delayed is None and dependent is None:
         return False
-    flat = orjson.loads(delayed)[2:] if delayed is not None else orjson.loads(dependent)[5:]
-    meta = _decoded(envelope.decode, [str(word).encode() for word in flat])
+    of = (delayed, bodies.DELAYED) if delayed is not None else (dependent, bodies.DEPENDENT)
+    words = bodies.read(*of)[of[1] :]
+    meta = _decoded(envelope.decode, [word.encode() for word in words])
     groups = sorted((yield from working(scope, queue)) - {ROUTER}) or ["default"]
     group = groups[0] if len(groups) == 1 else "default"
     others = notifications(scope, queue, group, name, meta, error=why, cancelled=True)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
-import orjson
+from typing import TYPE_CHECKING
 
 from agentbus.core import envelope
 from agentbus.core.clock import rfc3339
 from agentbus.core.errors import AgentBusError
 from agentbus.core.names import unescape
 from agentbus.core.stream import text
+from agentbus.queues import bodies as stored
 from agentbus.queues.attempts import is_cancelled
 from agentbus.queues.ids import PRIORITIES, groups_of
 from agentbus.queues.notify import notifications
@@ -27,6 +26,8 @@ _PAGE = 200
 # Seconds for dependents after a task is settled, and in the chore for those that a dead worker has left.
 _BESIDE, CHORE = 0.2, 0.5
 _LONGEST_REASON = 2000
+# No outcome is kept for so many seconds.
+_DIGITS = 12
 DONE = "+"
 
 
@@ -167,8 +168,9 @@ def _forsaking(
 ) -> Script:
     keys, task_id, why = scope.keys, _waits(head[2]), head[4]
     # A missing one was buried or released by another process: the script finds it missing, too.
-    found: list[Any] = ["normal", "", "", queue, "0"] if body is None else orjson.loads(body)
-    priority, _, _, letters, kept, *flat = found
+    priority, _, _, letters, kept, *flat = stored.read(body, stored.DEPENDENT)
+    if not (kept.isascii() and kept.isdigit() and len(kept) < _DIGITS):
+        kept = "0"
     try:
         _, meta = envelope.decode([word.encode() for word in flat])
     except ValueError:
@@ -183,7 +185,7 @@ def _forsaking(
         "forsake",
         (
             *(keys.settled, index, keys.after(queue), keys.after_bodies(queue)),
-            *(keys.dead_letters(letters, group), keys.result(task_id, group)),
+            *(keys.dead_letters(letters or queue, group), keys.result(task_id, group)),
             *(keys.stats(queue), keys.awaited(queue), *others.keys),
         ),
         (*head, kept, others.counter, len(words), *words, *others.argv),

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import orjson
-
 from agentbus.core import envelope
 from agentbus.core.record import Record
 from agentbus.core.stream import id_time, is_number, position, text
-from agentbus.queues import attempts, retry_stream
+from agentbus.queues import attempts, bodies as stored, retry_stream
 from agentbus.queues.attempts import RUNS_KEPT
 from agentbus.queues.dead_letters import DeadLetters
 from agentbus.queues.ids import ASIDE, MOVED_FROM, RETRY, split, task_id
-from agentbus.store.steps import Batch, Command, Script
+from agentbus.store.steps import Batch, Script
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -139,8 +137,8 @@ def kept(scope: Scope, queue: str, group: str, most: int) -> Op[list[Entry]]:
     for ids, key in (([*due], keys.bodies(queue)), (waiting, keys.after_bodies(queue))):
         if not ids:
             continue
-        bodies = yield Command("HMGET", key, *ids)
-        for one, body in zip(ids, bodies, strict=True):
+        (bodies,) = yield Batch([("HMGET", key, *ids)])
+        for one, body in zip(ids, as_list(bodies), strict=False):
             if body is not None:
                 found.append(unready(one, queue, group, body, due.get(one)))
     return sorted(found, key=lambda one: one.published)
@@ -148,16 +146,15 @@ def kept(scope: Scope, queue: str, group: str, most: int) -> Op[list[Entry]]:
 
 def unready(name: str, queue: str, group: str, body: bytes, due: float | None) -> Entry:
     """Return the entry of a task that is delayed until `due`, or else waits for others."""
-    found = orjson.loads(body)
-    state = "dependent" if due is None else "delayed"
-    flat = found[5:] if due is None else found[2:]
+    state, fixed = ("dependent", stored.DEPENDENT) if due is None else ("delayed", stored.DELAYED)
+    found = stored.read(body, fixed)
     if due is None and found[2]:
         due = float(found[2]) / 1000
-    payload, meta, error = _decoded([str(word).encode() for word in flat], envelope.decode)
+    payload, meta, error = _decoded([word.encode() for word in found[fixed:]], envelope.decode)
     created = meta.get("created_at")
     published = float(created) if isinstance(created, (int, float)) else 0.0
     return Entry(
-        *(name, queue, group, str(found[0]), published, state, None, None, None, None),
+        *(name, queue, group, found[0], published, state, None, None, None, None),
         *(payload, meta, error, due),
     )
 

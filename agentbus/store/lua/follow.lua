@@ -8,6 +8,7 @@
 --@include order
 --@include ready
 --@include over
+--@include body
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 local number, places, freed, fields = tonumber(ARGV[1]), {}, 0, {}
@@ -18,9 +19,9 @@ for i = 2 + number, #ARGV do
   -- Each member counts once, even if several processes pass it.
   if redis.call('ZREM', KEYS[2], ARGV[i]) == 1 and redis.call('ZSCORE', KEYS[3], id)
     and tonumber(redis.call('ZINCRBY', KEYS[3], -1, id)) < 1 then
-    local body = redis.call('HGET', KEYS[4], id)
-    if body then
-      local task = cjson.decode(body)
+    local found = redis.call('HGET', KEYS[4], id)
+    if found then
+      local task = body(found, places, 5)
       local at = places[task[1]]
       ready(id, task, { KEYS[at], KEYS[at + 1], KEYS[5], KEYS[6], KEYS[7] }, now)
     end

@@ -9,9 +9,11 @@
 --@include say
 --@include tell
 --@include over
+--@include body
 local id, letter = string.match(ARGV[3], '\n%d%d([^\n]*)$'), ''
 if redis.call('ZREM', KEYS[2], ARGV[3]) == 1 and redis.call('ZREM', KEYS[3], id) == 1 then
-  local task = cjson.decode(redis.call('HGET', KEYS[4], id) or '[]')
+  local found = redis.call('HGET', KEYS[4], id)
+  local task = found and body(found, { low = 1, normal = 1, high = 1, critical = 1 }, 5) or {}
   redis.call('HDEL', KEYS[4], id, id .. '\n')
   local words, count = { 'id', id }, tonumber(ARGV[8])
   for i = 6, #task do words[#words + 1] = task[i] end

@@ -6,18 +6,20 @@
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 --@include order
+--@include body
 local streams, orders = {}, {}
 for i = 2, #ARGV do streams[ARGV[i]], orders[ARGV[i]] = KEYS[2 * i - 1], KEYS[2 * i] end
-local due = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now, 'LIMIT', 0, ARGV[1])
+-- Where another program stored another type, no task is delayed.
+local due = redis.pcall('ZRANGEBYSCORE', KEYS[1], '-inf', now, 'LIMIT', 0, ARGV[1])
 for _, id in ipairs(due) do
-  local body = redis.call('HGET', KEYS[2], id)
-  if body then
-    local task = cjson.decode(body)
+  local found = redis.pcall('HGET', KEYS[2], id)
+  if type(found) == 'string' then
+    local task = body(found, streams, 2)
     local entry = redis.call('XADD', streams[task[1]], '*', 'id', id, unpack(task, 3))
     if task[2] ~= '' then redis.call('ZADD', orders[task[1]], 0, place(task[2], entry)) end
     redis.call('HDEL', KEYS[2], id)
   end
   redis.call('ZREM', KEYS[1], id)
 end
-local next = redis.call('ZRANGE', KEYS[1], 0, 0, 'WITHSCORES')
-return { #due, next[2] and string.format('%d', tonumber(next[2]) - now) or '' }
+local next = redis.pcall('ZRANGE', KEYS[1], 0, 0, 'WITHSCORES')
+return { #due, next[2] and string.format('%d', math.min(tonumber(next[2]) - now, 1e15)) or '' }
