@@ -11,7 +11,8 @@ from agentbus.core.record import Record
 from agentbus.core.stream import fields, id_time, is_number, position, text
 from agentbus.core.timespec import since as starting_at
 from agentbus.queues.ids import PRIORITIES, missing
-from agentbus.store.steps import Command, Emit, Wait
+from agentbus.store.failures import or_empty
+from agentbus.store.steps import Command, Emit, Wait, one_step
 from agentbus.workers.metrics import BOUND, Durations, Histogram
 
 if TYPE_CHECKING:
@@ -83,7 +84,8 @@ def metrics(scope: Scope, since: str = "5m", queue: str | None = None) -> Op[lis
     start = starting_at(since, now)
     found = yield from recent(scope, start)
     begins = id_time(start)
-    (oldest,) = (yield Command("XRANGE", scope.keys.metrics, "-", "+", "COUNT", 1)) or (None,)
+    first = one_step(Command("XRANGE", scope.keys.metrics, "-", "+", "COUNT", 1))
+    (oldest,) = (yield from or_empty(first, [])) or (None,)
     sample = None if oldest is None else _sample(oldest)
     if sample is not None and id_time(sample.id) > begins:
         # Earlier entries were trimmed.
@@ -108,7 +110,8 @@ def recent(scope: Scope, start: str, most: int = 2 * BOUND) -> Op[list[Sample]]:
     found: list[Sample] = []
     end = "+"
     while len(found) < most:
-        page = yield Command("XREVRANGE", scope.keys.metrics, end, start, "COUNT", _PAGE)
+        older = Command("XREVRANGE", scope.keys.metrics, end, start, "COUNT", _PAGE)
+        page = yield from or_empty(one_step(older), [])
         found += [sample for sample in map(_sample, page) if sample is not None]
         if len(page) < _PAGE:
             break
@@ -128,9 +131,9 @@ def each(
     now = yield from server_time(scope)
     start, after, found = starting_at(since, now), "", False
     while True:
-        page = yield Command(
-            "XRANGE", scope.keys.metrics, f"({after}" if after else start, "+", "COUNT", _PAGE
-        )
+        begin = f"({after}" if after else start
+        newer = Command("XRANGE", scope.keys.metrics, begin, "+", "COUNT", _PAGE)
+        page = yield from or_empty(one_step(newer), [])
         for entry in page:
             after = text(entry[0])
             sample = _sample(entry)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from agentbus.core.keys import cursor_field
 from agentbus.core.record import Record
 from agentbus.core.stream import score, text
+from agentbus.store.failures import or_empty
 from agentbus.store.scan import key_bytes, scan
-from agentbus.store.steps import Batch, Command, floor
+from agentbus.store.steps import Batch, Command, floor, one_step
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ def agents(scope: Scope) -> Op[list[Presence]]:
     """Return the agents, most recently active first, with the number of messages not read."""
     keys = scope.keys
     yield floor()
-    seen = yield Command("ZREVRANGE", keys.agents, 0, -1, "WITHSCORES")
+    seen = yield from _newest(keys.agents)
     named = [(text(seen[i]), score(seen[i + 1])) for i in range(0, len(seen), 2)]
     if not named:
         return []
@@ -52,7 +53,9 @@ def agents(scope: Scope) -> Op[list[Presence]]:
     for at in range(0, len(named), _AT_ONCE):
         page = named[at : at + _AT_ONCE]
         cursors = yield Command("MGET", *(keys.cursor(agent) for agent, _ in page))
-        heard = yield Command("HMGET", keys.heard, *(cursor_field(agent) for agent, _ in page))
+        fields = [cursor_field(agent) for agent, _ in page]
+        asked = one_step(Command("HMGET", keys.heard, *fields))
+        heard = yield from or_empty(asked, [None] * len(page))
         for (agent, last), cursor, position in zip(page, cursors, heard, strict=True):
             reached = text(cursor) if cursor is not None else None
             known_id, _, ordinal = text(position or b"").partition(" ")
@@ -64,8 +67,13 @@ def agents(scope: Scope) -> Op[list[Presence]]:
 def topics(scope: Scope) -> Op[list[Topic]]:
     """Return the topics, most recently used first."""
     yield floor()
-    seen = yield Command("ZREVRANGE", scope.keys.topics, 0, -1, "WITHSCORES")
+    seen = yield from _newest(scope.keys.topics)
     return [Topic(text(seen[i]), score(seen[i + 1])) for i in range(0, len(seen), 2)]
+
+
+def _newest(key: str) -> Op[list[bytes]]:
+    """Return the members of a sorted set and their scores, the newest first."""
+    return or_empty(one_step(Command("ZREVRANGE", key, 0, -1, "WITHSCORES")), [])
 
 
 def clear(scope: Scope, *, dry_run: bool = False) -> Op[dict[str, int]]:

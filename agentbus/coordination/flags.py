@@ -149,12 +149,13 @@ def named(scope: Scope, *kinds: str) -> Op[list[str]]:
 
 def look(scope: Scope, flags: list[str]) -> Op[tuple[str, list[FlagState]]]:
     """Return the channel's last id and the flags' states, read in one atomic step."""
-    reply: list[bytes] = yield Script("look", holds.look_keys(scope, flags))
-    return text(reply[0]), [_state(flag, reply, 1 + 5 * i) for i, flag in enumerate(flags)]
+    reply: list[bytes | None] = yield Script("look", holds.look_keys(scope, flags))
+    return text(reply[0] or b""), [_state(flag, reply, 1 + 5 * i) for i, flag in enumerate(flags)]
 
 
-def _state(flag: str, reply: list[bytes], at: int) -> FlagState:
-    value, left, done, failed, token = (text(part) for part in reply[at : at + 5])
+def _state(flag: str, reply: list[bytes | None], at: int) -> FlagState:
+    # Where another program stored another type, there is no hold, or no completion.
+    value, left, done, failed, token = (text(part or b"") for part in reply[at : at + 5])
     # A token has up to 64 bits, more than other numbers.
     number = int(token) if is_number(token[-15:]) and is_number(token[:-15] or "0") else None
     if value:

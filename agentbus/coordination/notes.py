@@ -7,8 +7,9 @@ from agentbus.core import names
 from agentbus.core.errors import AgentBusError, NoteExists, UsageError
 from agentbus.core.record import Record
 from agentbus.core.stream import fields, text
+from agentbus.store.failures import or_empty
 from agentbus.store.scan import key_bytes, members, scan
-from agentbus.store.steps import Command, Script
+from agentbus.store.steps import Command, Script, one_step
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -135,7 +136,8 @@ def _newest(scope: Scope, latest: int) -> Op[list[str]]:
     titles: list[str] = []
     while len(titles) < latest:
         end = min(latest, len(titles) + _TITLES) - 1
-        page = yield Command("ZREVRANGE", scope.keys.jots, len(titles), end)
+        newer = Command("ZREVRANGE", scope.keys.jots, len(titles), end)
+        page = yield from or_empty(one_step(newer), [])
         titles += map(text, page)
         if not page:
             break
@@ -144,7 +146,8 @@ def _newest(scope: Scope, latest: int) -> Op[list[str]]:
     prefix = scope.keys.jot("")
     stored = yield from scan(scope, "jot")
     found = {text(key_bytes(key))[len(prefix) :] for key in stored}
-    return [*newest, *found.difference(newest, (yield from members(scope.keys.jots)))]
+    indexed = yield from or_empty(members(scope.keys.jots), [])
+    return [*newest, *found.difference(newest, indexed)]
 
 
 def _labels(tags: Sequence[str]) -> list[str]:

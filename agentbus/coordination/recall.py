@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from agentbus.core import names
-from agentbus.store.steps import Script
+from agentbus.store.steps import Script, ServerReply
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -16,6 +16,8 @@ def read(scope: Scope, key: str) -> Op[list[bytes]]:
     """Return the fields and values of a note, alternating. Raises `NotFound`."""
     title = names.name("key", key)
     reply = yield Script("recall", (scope.keys.jot(title),))
+    if reply[0] is None:
+        raise ServerReply(f"WRONGTYPE {scope.keys.jot(title)} is not a hash")
     if not reply[0]:
         raise missing(title)
     found: list[bytes] = reply[0]

@@ -13,7 +13,7 @@ from agentbus.core.clock import rfc3339
 from agentbus.core.errors import FlagFailed, TimedOut, UsageError
 from agentbus.core.record import Record
 from agentbus.core.stream import fields, id_time, position, text
-from agentbus.store.steps import Command, Script, Wait
+from agentbus.store.steps import Command, Script, ServerReply, Wait
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -209,7 +209,10 @@ class _Watch:
 
     def look(self) -> Op[None]:
         """Read the flags and the channel's last id in one step, and update the completions."""
-        reply: list[bytes] = yield Script("look", look_keys(self.scope, self.flags))
+        reply: list[Any] = yield Script("look", look_keys(self.scope, self.flags))
+        if None in reply:
+            foreign = self.flags[(reply.index(None) - 1) // 5]
+            raise ServerReply(f"WRONGTYPE a key of the flag {foreign!a} is not a string")
         last = text(reply[0])
         if not self.tail or position(last) < position(self.tail):
             # The first look, or a server that has lost entries, so that earlier looks prove nothing.

@@ -6,6 +6,7 @@
 -- Returns: {entries, ms until the next one is due or '', number of lost tasks, their kind, the record of each one's attempts}:
 --          1 if they are without an attempt: they run as if for the first time, and their records are deleted; 2 for one
 --          suspect, which its holder may have begun before it died; else 0. The record of a cancelled one is ''
+--@include ids
 --@include settled
 local call = redis.call
 local time = call('TIME')
@@ -13,16 +14,21 @@ local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 local firsts, suspects = tonumber(ARGV[4]), ARGV[5] == '1'
 local most, kind = math.max(tonumber(ARGV[3]), firsts), nil
 local taken, numbers, lost = {}, {}, 0
--- Takes tasks; the record of those that are without an attempt is deleted.
-local function take(ids, records, first)
-  call('ZREM', KEYS[2], unpack(ids))
-  local found, gone = {}, {}
-  for _, entry in ipairs(call('XCLAIM', KEYS[1], ARGV[1], ARGV[2], 0, unpack(ids))) do found[entry[1]] = entry end
-  for i, id in ipairs(ids) do
+-- Takes tasks; the record of those that are without an attempt is deleted, and so are members that are no entries' ids.
+local function take(members, records, first)
+  call('ZREM', KEYS[2], unpack(members))
+  local ids, found, gone = {}, {}, {}
+  for _, id in ipairs(members) do
+    if is_id(id) then ids[#ids + 1] = id end
+  end
+  if #ids > 0 then
+    for _, entry in ipairs(call('XCLAIM', KEYS[1], ARGV[1], ARGV[2], 0, unpack(ids))) do found[entry[1]] = entry end
+  end
+  for i, id in ipairs(members) do
     if first or not found[id] then gone[#gone + 1] = id end
     if found[id] then
       taken[#taken + 1], numbers[#numbers + 1] = found[id], records[i] or ''
-    elseif #call('XRANGE', KEYS[1], id, id) == 0 then
+    elseif is_id(id) and #call('XRANGE', KEYS[1], id, id) == 0 then
       lost = lost + 1
       call('XACK', KEYS[1], ARGV[1], id)
       call('XADD', KEYS[3], '*', 'original_id', id, unpack(ARGV, 7))

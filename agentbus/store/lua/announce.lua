@@ -13,6 +13,7 @@
 --@include hold
 local before = already(KEYS[8], ARGV[5])
 if before then return before end
+own(KEYS[4])
 local value = redis.call('GET', KEYS[1])
 local function outcome(what)
   return { what, redis.call('GET', KEYS[1]), redis.call('GET', KEYS[4]) or '0',

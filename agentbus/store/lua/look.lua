@@ -2,14 +2,20 @@
 -- Reads flags and the channel's last id in one step, so that no change is missed.
 -- KEYS: channel, then for each flag: flag, done, failed, fence
 -- Returns: {channel's last id, then for each flag: value or '', remaining TTL in ms, completion or '', failure or '',
---          fencing token}
+--          fencing token}; nil for a value, completion or failure that another program stored as another type
 --@include stream
-local reply = { stream(KEYS[1])['last-generated-id'] }
+local function read(key)
+  local value = redis.pcall('GET', key)
+  return type(value) ~= 'table' and (value or '')
+end
+-- Flags are shown even if the channel's key has another type.
+local there, info = pcall(stream, KEYS[1])
+local reply = { there and info['last-generated-id'] or '0-0' }
 for i = 2, #KEYS, 4 do
-  reply[#reply + 1] = redis.call('GET', KEYS[i]) or ''
+  reply[#reply + 1] = read(KEYS[i])
   reply[#reply + 1] = tostring(redis.call('PTTL', KEYS[i]))
-  reply[#reply + 1] = redis.call('GET', KEYS[i + 1]) or ''
-  reply[#reply + 1] = redis.call('GET', KEYS[i + 2]) or ''
-  reply[#reply + 1] = redis.call('GET', KEYS[i + 3]) or '0'
+  reply[#reply + 1] = read(KEYS[i + 1])
+  reply[#reply + 1] = read(KEYS[i + 2])
+  reply[#reply + 1] = read(KEYS[i + 3]) or '0'
 end
 return reply

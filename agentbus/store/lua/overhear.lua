@@ -22,7 +22,8 @@ for i = 3, #KEYS do
   local field, topic = ARGV[5 + 3 * (i - 3)], ARGV[6 + 3 * (i - 3)]
   local at = '0-0'
   if start == '' then
-    local kept = redis.call('GET', KEYS[i])
+    local kept = redis.pcall('GET', KEYS[i])
+    if type(kept) == 'table' then return { 'bad', KEYS[i], 'another type' } end
     at = kept or ARGV[7 + 3 * (i - 3)]
     if not kept and at == '' then return { 'arrive' } end
     if not string.find(at, '^%d+%-%d+$') and not string.find(at, '^%d+$') then
@@ -39,8 +40,8 @@ for i = 3, #KEYS do
       -- A new reader has not missed what was trimmed before its first read.
       position = trimmed
     else
-      local kept = redis.call('HGET', KEYS[2], field)
-      local kept_id, kept_ordinal = string.match(kept or '', '^(%S+) (%d+)$')
+      local heard = redis.pcall('HGET', KEYS[2], field)
+      local kept_id, kept_ordinal = string.match(type(heard) == 'string' and heard or '', '^(%S+) (%d+)$')
       if kept_id == at then position = tonumber(kept_ordinal) end
     end
     if position and trimmed > position then

@@ -3,9 +3,10 @@
 -- KEYS: heard, cursors
 -- ARGV: for each cursor its field in `heard`
 -- Returns: how many cursors were deleted
+--@include replace
 local gone = 0
 for i = 2, #KEYS do
   gone = gone + redis.call('DEL', KEYS[i])
-  redis.call('HDEL', KEYS[1], ARGV[i - 1])
+  replace(KEYS[1], 'HDEL', ARGV[i - 1])
 end
 return gone

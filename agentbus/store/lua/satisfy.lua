@@ -13,6 +13,7 @@
 --@include fence
 local before = already(KEYS[8], ARGV[8])
 if before then return before end
+own(KEYS[4])
 local value = redis.call('GET', KEYS[1])
 local token = redis.call('GET', KEYS[4]) or '0'
 -- An unnamed session ends the holds of its peers, whose sessions may be over.

@@ -1,7 +1,11 @@
+-- own(key): deletes what another program stored as another type in the place of a token.
 -- fence(key, ttl): the next fencing token of a flag, and stores it. It is above the last one, and at least the server's
 -- clock in ms, so that tokens also grow over a server that has lost its data. `ttl` is that of the hold in ms, '' for none.
 -- kept(ttl): for how many ms the token is kept: always longer than the hold, so that a clock which is set back by less
 -- than a day does not repeat it.
+local function own(key)
+  if type(redis.pcall('GET', key)) == 'table' then redis.call('DEL', key) end
+end
 local function kept(ttl)
   return string.format('%d', tonumber(ttl) + 86400000)
 end
@@ -10,7 +14,8 @@ local function fence(key, ttl)
   local token = string.format('%d', tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000))
   local last = redis.call('GET', key)
   -- By digits, since Lua's numbers hold 53 bits of 64. What another program stored may be anything.
-  if last and string.find(last, '^[1-9]%d*$') and #last < 20 and not longer(token, last) then
+  if last and string.find(last, '^[1-9]%d*$') and #last < 20 and not longer(token, last)
+    and longer('9223372036854775807', last) then
     redis.call('INCR', key)
     token = redis.call('GET', key)
   end

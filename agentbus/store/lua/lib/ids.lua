@@ -1,3 +1,4 @@
+-- is_id(id): whether it is the id of an entry: two numbers of 64 bits.
 -- newer(a, b): whether stream id a comes after b. By digits, since Lua's numbers hold 53 bits of 64.
 local function parts(id)
   local ms, seq = string.match(id, '^0*(%d*)%-0*(%d*)$')
@@ -7,6 +8,10 @@ end
 local function longer(a, b)
   if #a ~= #b then return #a > #b end
   return a > b
+end
+local function is_id(id)
+  local ms, seq = string.match(id, '^0*(%d*)%-0*(%d*)$')
+  return ms and not longer(ms, '18446744073709551615') and not longer(seq, '18446744073709551615')
 end
 local function newer(a, b)
   local a_ms, a_seq = parts(a)
