@@ -133,7 +133,7 @@ def test_a_reply_of_another_shape_is_an_error_in_a_sentence(reply):
     asking = attempt(orders(Scope("p", "ada")), where="it", deadline=1)
     assert isinstance(next(asking), Command)
 
-    with pytest.raises(BackendUnavailable, match=r"^the answer of it to 'HGETALL' cannot be read"):
+    with pytest.raises(BackendUnavailable, match=r"^the answer of it to 'HSCAN' cannot be read"):
         asking.send(reply)
 
 

@@ -56,3 +56,28 @@ def test_dependents_of_any_form_are_buried_beside_sound_ones(
     assert {one.state for one in queue.inspect()} == {"dependent", "waiting"}
     assert done(bus) == ["first", "dependent"]
     assert len(queue.dead_letters()) == len(FORGED)
+
+
+def test_letters_of_any_form_are_listed_beside_sound_ones(bus: agentbus.Bus) -> None:
+    queue, letters = bus.queue("mail"), Keys(bus.project).dead_letters("mail", "default")
+    queue.publish(1)
+    queue.fetch()[0].bury("no")
+    for attempts in ("²", "9" * 5_000):
+        ask(bus, "XADD", letters, "*", "payload", "2", "priority", "x:y", "attempts", attempts)
+
+    assert [one.attempts for one in queue.dead_letters()] == [1, 0, 0]
+    assert all(task.endswith("@mail") for task in queue.replay_all())
+
+
+def test_a_task_with_a_forged_id_or_attempt_is_done_beside_sound_ones(bus: agentbus.Bus) -> None:
+    keys, stream = Keys(bus.project), Keys(bus.project).queue("mail")
+    ask(bus, "XADD", stream, "*", "payload", "1", "meta", '{"expires":9}', "id", "1x-1@mail")
+    bus.queue("mail").publish(2)
+    bus.queue("mail").publish(3, ordering_key="k")
+    for entry in ("%-9", f"{2**65}-1", ""):
+        ask(bus, "ZADD", keys.retries("mail", "default", "normal"), 1, entry)
+        ask(bus, "ZADD", keys.order("mail", "normal"), 0, f"k\n{entry}")
+    (first, *_) = ask(bus, "XRANGE", stream, "-", "+")
+    ask(bus, "HSET", keys.attempts("mail", "default", "normal"), first[0], "x")
+
+    assert sorted(map(str, done(bus))) == ["1", "2", "3"]

@@ -12,6 +12,7 @@ from agentbus.admin.health.thresholds import Thresholds
 from agentbus.core import installation
 from agentbus.core.errors import ConfigError
 from agentbus.core.record import Record
+from agentbus.core.stream import is_number
 from agentbus.store import sessions
 from agentbus.store.failures import refused
 from agentbus.store.scan import scan
@@ -141,7 +142,7 @@ def _version(named: dict[str, str]) -> Finding:
     if "valkey_version" in named:
         return Finding("version", "ok", f"Valkey {named['valkey_version']}")
     version = named.get("redis_version", "0")
-    numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
+    numbers = tuple(int(part) for part in version.split(".")[:2] if is_number(part))
     if numbers < _FLOOR:
         return Finding("version", "failed", f"Redis {version}", "use Redis 7.0 or newer, or Valkey")
     return Finding("version", "ok", f"Redis {version}")

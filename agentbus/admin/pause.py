@@ -13,9 +13,10 @@ from agentbus.core.stream import text
 from agentbus.queues.consumer import Consumption
 from agentbus.queues.ids import ASIDE, PRIORITIES, missing
 from agentbus.store.failures import or_empty
+from agentbus.store.scan import hash_fields
 from agentbus.store.scope import CONFIRM
 from agentbus.store.steps import Batch, Command, Pause, Script, one_step
-from agentbus.workers.registry import in_batches, parsed, withdraw, workers
+from agentbus.workers.registry import MOST, in_batches, parsed, withdraw, workers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -123,9 +124,9 @@ def resume(scope: Scope, kind: str, name: str | None) -> Op[bool]:
 
 
 def orders(scope: Scope) -> Op[list[Order]]:
-    """Return the pause orders in force."""
-    flat = yield from or_empty(one_step(Command("HGETALL", scope.keys.paused)), [])
-    found = [_order(text(flat[i]), flat[i + 1]) for i in range(0, len(flat), 2)]
+    """Return the pause orders in force, at most about 10,000."""
+    stored = yield from or_empty(hash_fields(scope.keys.paused, MOST), {})
+    found = [_order(text(field), order) for field, order in stored.items()]
     return sorted(found, key=lambda order: (order.kind, order.name or ""))
 
 

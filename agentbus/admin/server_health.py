@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from agentbus.core.record import Record
-from agentbus.core.stream import text
+from agentbus.core.stream import is_number, text
 from agentbus.store.steps import Batch, Command
 
 TYPE_CHECKING = False
@@ -195,7 +195,7 @@ def _replica(fields: dict[str, str], levels: Levels) -> ServerCheck:
     state, lag = fields.get("state", "online"), fields.get("lag", "")
     if state != "online" and levels.wanted:
         return ServerCheck("replication", "warning", f"{where} is not in sync ({state})", remedy)
-    silent = int(lag) if lag.isdigit() else 0
+    silent = int(lag) if is_number(lag) else 0
     found = f"{where} has sent nothing for {silent} s"
     return _measured("replication", levels, silent, found, remedy)
 

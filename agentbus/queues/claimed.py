@@ -7,6 +7,7 @@ from typing import Any
 
 from agentbus.core.clock import rfc3339
 from agentbus.core.envelope import INBOX, WORK_ITEM
+from agentbus.core.stream import is_number
 from agentbus.queues.ids import MOVED_FROM, RETRY, split
 
 _TRACEBACK_KEPT = 8_000
@@ -108,8 +109,9 @@ class Taken:
             # It was delayed or routed: its entry was written later.
             if isinstance(created, (int, float)):
                 return float(created + seconds)
-            if first[:1].isdigit():
-                return int(first.partition("-")[0]) / 1000 + float(seconds)
+            milliseconds = first.partition("-")[0]
+            if is_number(milliseconds):
+                return int(milliseconds) / 1000 + float(seconds)
         return int(self.first_entry.partition(b"-")[0]) / 1000 + float(seconds)
 
     def expired(self, now: float) -> str | None:

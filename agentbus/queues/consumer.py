@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import orjson
 
 from agentbus.core import envelope, names
-from agentbus.core.stream import position, text
+from agentbus.core.stream import is_number, position, text
 from agentbus.queues import retry_stream
 from agentbus.queues.attempts import RUNS_KEPT
 from agentbus.queues.claimed import Taken
@@ -278,7 +278,7 @@ class Consumption(Ending):
         tasks = self.decoded(reply[0], priority, int(firsts_only))
         if not firsts_only:
             for task, record in zip(tasks, reply[4], strict=True):
-                if record.isdigit():
+                if is_number(text(record)):
                     task.attempt = int(record) + 1
         if firsts_only:
             tasks.sort(key=lambda task: position(text(task.entry_id)))

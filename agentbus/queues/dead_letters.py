@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 from agentbus.core import envelope, names
 from agentbus.core.errors import NotFound, UsageError
 from agentbus.core.record import Record
-from agentbus.core.stream import fields, text
+from agentbus.core.stream import fields, is_number, text
 from agentbus.core.timespec import stream_id
-from agentbus.queues.ids import MOVED_FROM, task_id, writable
-from agentbus.store.steps import Command, Emit, Script
+from agentbus.queues.ids import MOVED_FROM, PRIORITIES, task_id, writable
+from agentbus.store.failures import or_empty
+from agentbus.store.steps import Command, Emit, Script, one_step
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -163,7 +164,7 @@ class DeadLetters:
 
     def compact(self) -> Op[None]:
         """Free the memory of purged letters that are the oldest by now."""
-        hidden = yield Command("SCARD", self._purged)
+        hidden = yield from or_empty(one_step(Command("SCARD", self._purged)), 0)
         while hidden:
             yield self._purging("named", ())
             before, hidden = hidden, (yield Command("SCARD", self._purged))
@@ -227,8 +228,11 @@ class DeadLetters:
         if not entries:
             return [], ""
         ids = [text(entry[0]) for entry in entries]
-        marks = yield Command("HMGET", self._replayed, *ids)
-        hidden = yield Command("SMISMEMBER", self._purged, *ids)
+        # Where another program stored another type, none was replayed, and none is purged.
+        replayed = one_step(Command("HMGET", self._replayed, *ids))
+        marks = yield from or_empty(replayed, [None] * len(ids))
+        purged = one_step(Command("SMISMEMBER", self._purged, *ids))
+        hidden = yield from or_empty(purged, [0] * len(ids))
         where = {one: text(mark) for one, mark in zip(ids, marks, strict=True) if mark is not None}
         found = [
             _letter(entry, "" if self._shared else self._queue, self._group, where)
@@ -249,7 +253,9 @@ class DeadLetters:
         if not target == one.queue == self._queue:
             # Only a queue's own letters may go back into one of the bus itself.
             writable(target)
-        priority = (one.fields or {}).get("priority", "normal")
+        priority = (one.fields or {}).get("priority", "")
+        if priority not in PRIORITIES:
+            priority = "normal"
         return Script(
             "replay",
             (
@@ -305,7 +311,7 @@ def _letter(entry: Any, queue: str, group: str, where: Mapping[str, str]) -> Let
         payload,
         own.get("error", ""),
         own.get("traceback", ""),
-        int(attempts) if attempts.isdigit() else 0,
+        int(attempts) if is_number(attempts) else 0,
         own.get("failed_at"),
         own.get("task_id"),
         own.get("original_id"),

@@ -21,7 +21,8 @@ from agentbus.queues.ids import (
     writable,
 )
 from agentbus.queues.results import Address
-from agentbus.store.steps import Batch, Command, Script, ServerReply
+from agentbus.store.failures import or_empty
+from agentbus.store.steps import Batch, Command, Script, ServerReply, one_step
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Sequence
@@ -127,7 +128,8 @@ def review(scope: Scope, queue: str, *, thorough: bool) -> Op[None]:
     """
     index, start, ended = scope.keys.awaited(queue), "-", 0
     while start:
-        members = yield Command("ZRANGEBYLEX", index, start, "+", "LIMIT", 0, _PAGE)
+        page = Command("ZRANGEBYLEX", index, start, "+", "LIMIT", 0, _PAGE)
+        members = yield from or_empty(one_step(page), [])
         for member in members:
             task_id, _, group = text(member).partition("\n")
             if "\n" in group:

@@ -14,9 +14,9 @@ from agentbus.queues.dead_letters import DeadLetters
 from agentbus.queues.ids import ASIDE, RETRY, ROUTER, STREAMS, groups_of, missing, split
 from agentbus.queues.policy import DEFAULTS
 from agentbus.queues.retry_stream import move_aside
-from agentbus.store.failures import or_empty
+from agentbus.store.failures import WrongType, or_empty
 from agentbus.store.scan import members, queues
-from agentbus.store.steps import Batch, Command, Script
+from agentbus.store.steps import Batch, Command, Script, one_step
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -68,7 +68,8 @@ def tidy(
     tidying = _Tidying(scope, policies, dead_after=dead_after, dry_run=dry_run)
     done = []
     for name in found:
-        one = yield from tidying.queue(name)
+        # What another program stored as another type keeps nobody from the other queues.
+        one = yield from or_empty(tidying.queue(name), Tidied(name, 0, 0, 0))
         done.append(one)
     if not dry_run:
         yield from dependents.follow(scope)
@@ -96,8 +97,15 @@ class Janitor:
         work, self._work = self._work, None
         try:
             for _ in range(_STEPS):
-                # If a step fails, this round ends, and the next one starts from the beginning.
-                self._reply = yield work.send(self._reply)
+                reply, self._reply = self._reply, None
+                foreign = isinstance(reply, WrongType)
+                step = work.throw(reply) if foreign else work.send(reply)
+                try:
+                    # If a step fails, this round ends, and the next one starts from the beginning.
+                    self._reply = yield step
+                except WrongType as error:
+                    # This ends the work on one queue alone.
+                    self._reply = error
         except StopIteration:
             return
         self._work = work
@@ -109,7 +117,7 @@ class Janitor:
         leftovers = bool((yield _lease(scope, "leftovers", _LEFTOVERS_EVERY)))
         tidying = _Tidying(scope, self._policies, leftovers=leftovers)
         for queue in (yield from _registered(scope)):
-            yield from tidying.queue(queue)
+            yield from or_empty(tidying.queue(queue), Tidied(queue, 0, 0, 0))
 
 
 def keep(scope: Scope, reader: str, queue: str, priority: str, entry_id: str | None) -> Op[None]:
@@ -215,9 +223,8 @@ class _Tidying:
         """Delete the marks of cancelled tasks whose entries were trimmed."""
         keys, cursor, total = self._scope.keys, "0", 0
         while True:
-            onwards, flat = yield Command(
-                "HSCAN", keys.cancelled(queue), cursor, "COUNT", _LOOKED_AT
-            )
+            page = Command("HSCAN", keys.cancelled(queue), cursor, "COUNT", _LOOKED_AT)
+            onwards, flat = yield from or_empty(one_step(page), [b"0", []])
             # Another program may have written anything.
             marks = [mark for mark in map(text, flat[::2]) if "@" in mark]
             if marks:

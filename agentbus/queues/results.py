@@ -19,7 +19,8 @@ from agentbus.core.stream import id_time, text
 from agentbus.queues import attempts
 from agentbus.queues.ids import PRIORITIES, RETRY, ROUTER, split, task_id as shown
 from agentbus.queues.policy import DEFAULTS
-from agentbus.store.steps import Command, Pause, Script
+from agentbus.store.failures import or_empty
+from agentbus.store.steps import Command, Pause, Script, one_step
 
 if TYPE_CHECKING:
     from agentbus.queues.policy import Policies
@@ -151,7 +152,8 @@ def _read(scope: Scope, task: Address, kept: bytes, group: str, letters_of: str)
         # It was routed, and buried in another queue.
         letters_of = queue
     whose = "" if group == "default" else f" --group {names.shell_word(group)}"
-    again = yield Command("HGET", scope.keys.replayed(letters_of, group), letter)
+    asked = one_step(Command("HGET", scope.keys.replayed(letters_of, group), letter))
+    again = yield from or_empty(asked, None)
     said = f"the task {task.id!r} was buried: {error}"
     if again is not None:
         raise TaskBuried(said, hint=f"it was replayed as {text(again)!r}")

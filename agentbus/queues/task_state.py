@@ -18,7 +18,8 @@ from agentbus.queues.ids import RETRY, ROUTER, STREAMS, groups_of
 from agentbus.queues.policy import DEFAULTS
 from agentbus.queues.results import Address
 from agentbus.queues.state import Entry, as_list, entries, settled, unready
-from agentbus.store.steps import Batch, Command, Script
+from agentbus.store.failures import or_empty
+from agentbus.store.steps import Batch, Command, Script, one_step
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -97,7 +98,8 @@ def task(
     replayed = None
     if letter and not elsewhere and group != ROUTER:
         letters_of = policies.letters_of(queue)
-        replayed = yield Command("HGET", keys.replayed(letters_of, group), letter)
+        asked = one_step(Command("HGET", keys.replayed(letters_of, group), letter))
+        replayed = yield from or_empty(asked, None)
         if entry.payload is None:
             entry = yield from _as_buried(scope, entry, letter, letters_of)
     created = entry.envelope.get("created_at")

@@ -60,6 +60,17 @@ def members(key: str) -> Generator[Step, Any, list[str]]:
             return [text(member) for member in found]
 
 
+def hash_fields(key: str, most: int) -> Generator[Step, Any, dict[bytes, bytes]]:
+    """Return the fields and values of a hash, at most about `most`, by HSCAN."""
+    found: dict[bytes, bytes] = {}
+    cursor: bytes | int = 0
+    while True:
+        cursor, flat = yield Command("HSCAN", key, cursor, "COUNT", AT_ONCE)
+        found.update(zip(flat[::2], flat[1::2], strict=True))
+        if int(cursor) == 0 or len(found) >= most:
+            return found
+
+
 def key_bytes(key: str) -> bytes:
     """Return a scanned key as the server stores it."""
     # Another program may have written its titles in any encoding.

@@ -21,6 +21,7 @@ from agentbus.core.stream import fields, is_number, score, text
 from agentbus.core.version import __version__
 from agentbus.queues.ids import STREAMS
 from agentbus.store.failures import or_empty
+from agentbus.store.scan import hash_fields
 from agentbus.store.scope import INTERVALS
 from agentbus.store.steps import Batch, Command, Pause, Script, ServerReply, one_step
 
@@ -247,9 +248,9 @@ def _listed(
 
 
 def orders_by_field(scope: Scope) -> Op[dict[str, str]]:
-    """Return the reason of each pause by its order's field."""
-    flat = yield from or_empty(one_step(Command("HGETALL", scope.keys.paused)), [])
-    return {text(flat[i]): reason(flat[i + 1]) or "" for i in range(0, len(flat), 2)}
+    """Return the reason of each pause by its order's field, of at most about 10,000."""
+    stored = yield from or_empty(hash_fields(scope.keys.paused, MOST), {})
+    return {text(field): reason(order) or "" for field, order in stored.items()}
 
 
 def _pending(

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from agentbus.admin.health.findings import HealthFinding, above, span, things
 from agentbus.core.stream import id_time, is_number, position, text
-from agentbus.store.steps import Command, Script
-from agentbus.workers.registry import in_batches, parsed
+from agentbus.store.failures import or_empty
+from agentbus.store.scan import hash_fields
+from agentbus.store.steps import Script
+from agentbus.workers.registry import MOST, in_batches, parsed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -174,8 +176,8 @@ def _quarantined(scope: Scope, thresholds: Thresholds) -> Op[list[HealthFinding]
 
 def quarantined(scope: Scope) -> Op[dict[str, dict[str, str]]]:
     """Return what supervisors have recorded of the consumers in quarantine, by name."""
-    flat = yield Command("HGETALL", scope.keys.quarantined)
-    found = {text(flat[at]): parsed(flat[at + 1]) for at in range(0, len(flat), 2)}
+    stored = yield from or_empty(hash_fields(scope.keys.quarantined, MOST), {})
+    found = {text(name): parsed(record) for name, record in stored.items()}
     # The field with an empty name is internal.
     return {name: found[name] for name in sorted(found) if name}
 

@@ -13,11 +13,14 @@ from agentbus.core import names
 from agentbus.core.errors import AgentBusError, NotFound
 from agentbus.core.loggers import emit
 from agentbus.events.redis import RedisClient
-from agentbus.store.steps import Command, Script
+from agentbus.store.failures import or_empty
+from agentbus.store.scan import hash_fields
+from agentbus.store.steps import Command, Script, one_step
 from agentbus.workers.metrics import BOUND
+from agentbus.workers.registry import MOST
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from agentbus.queues.runner import BlockingBus
 
@@ -55,7 +58,7 @@ class Quarantined:
 def quarantined(bus: BlockingBus) -> list[Quarantined]:
     """Return the consumers that are in quarantine, by name. Raises `BackendUnavailable`."""
     with RedisClient(bus.runner) as server:
-        found, _ = _read(server)
+        found, _ = _read(server, ())
     return [found[name] for name in sorted(found)]
 
 
@@ -147,7 +150,8 @@ class QuarantineSync:
             pending = [one for name, one in self._mine.items() if name not in self._written]
         if pending:
             _write(server, pending)
-        found, life = _read(server)
+        # The thread alone changes what was written.
+        found, life = _read(server, self._written)
         with self._lock:
             went_back = _went_back(self._life, life)
             self._written.update(one.consumer for one in pending if one.consumer in found)
@@ -185,16 +189,19 @@ def _write(server: RedisClient, records: Sequence[Quarantined]) -> None:
     server.ask(Script("quarantine", keys, words, writes=True))
 
 
-def _read(server: RedisClient) -> tuple[dict[str, Quarantined], tuple[str, int] | None]:
-    flat = server.ask(Command("HGETALL", server.keys.quarantined))
-    found, life = {}, None
-    for at in range(0, len(flat), 2):
-        if flat[at] == _LIFE:
-            life = _lifetime(flat[at + 1])
-            continue
-        record = _record(_text(flat[at]), flat[at + 1])
-        found[record.consumer] = record
-    return found, life
+def _read(
+    server: RedisClient, known: Collection[str]
+) -> tuple[dict[str, Quarantined], tuple[str, int] | None]:
+    """Return the records, at most about 10,000 and the `known` ones, and the hash's lifetime."""
+    key = server.keys.quarantined
+    stored = server.run(or_empty(hash_fields(key, MOST), {}))
+    # Asked for afterwards: a hash that was replaced while it was read has another.
+    rest = [name.encode() for name in known if name.encode() not in stored]
+    values = server.run(or_empty(one_step(Command("HMGET", key, _LIFE, *rest)), ()))
+    stored.pop(_LIFE, None)
+    stored |= {name: one for name, one in zip(rest, values[1:], strict=False) if one is not None}
+    found = {_text(name): _record(_text(name), one) for name, one in stored.items()}
+    return found, _lifetime(values[0]) if values and values[0] is not None else None
 
 
 def _lifetime(value: bytes) -> tuple[str, int] | None:

@@ -51,6 +51,8 @@ _SWEEP_EVERY = 600.0
 _COMMIT = re.compile(r"_log/(\d{20})\.json")
 _STATE = re.compile(r"_log/(\d{20})\.state\.json")
 _SETTLED = "_log/.settled"
+# A version has fewer digits.
+_DIGITS = 20
 
 
 def new_batch() -> str:
@@ -340,7 +342,7 @@ class Log:
 
     def _settled(self) -> int:
         data = (self.place.read(_SETTLED) or b"").strip()
-        return int(data) if data.isdigit() else 0
+        return int(data) if data.isdigit() and len(data) < _DIGITS else 0
 
     def _sweep(self, state: State, grace: float) -> None:
         self.place.tidy(time.time() - GRACE)

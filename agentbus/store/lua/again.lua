@@ -36,19 +36,19 @@ local function take(members, records, first)
     end
     -- Else the group was created again, and delivers from the beginning.
   end
-  if #gone > 0 then call('HDEL', KEYS[5], unpack(gone)) end
+  if #gone > 0 then redis.pcall('HDEL', KEYS[5], unpack(gone)) end
 end
 -- Only one kind in one call, since they are run and acknowledged in different ways.
 while suspects and #taken == 0 and lost < 100 do
-  local id = call('ZRANGEBYSCORE', KEYS[2], '-inf', 999, 'LIMIT', 0, 1)[1]
+  local id = redis.pcall('ZRANGEBYSCORE', KEYS[2], '-inf', 999, 'LIMIT', 0, 1)[1]
   if not id then break end
   take({ id }, {}, false)
   kind = 2
 end
 if #taken == 0 then
   kind = nil
-  local due, ids, records = call('ZRANGEBYSCORE', KEYS[2], 1000, now, 'LIMIT', 0, math.min(most, 1000)), {}, {}
-  local attempts = #due > 0 and call('HMGET', KEYS[5], unpack(due))
+  local due, ids, records = redis.pcall('ZRANGEBYSCORE', KEYS[2], 1000, now, 'LIMIT', 0, math.min(most, 1000)), {}, {}
+  local attempts = #due > 0 and redis.pcall('HMGET', KEYS[5], unpack(due))
   local cancelled = #due > 0 and call('EXISTS', KEYS[8]) == 1
   for i, id in ipairs(due) do
     if cancelled and type(redis.pcall('HGET', KEYS[8], id .. ARGV[6])) == 'string' then attempts[i] = '' end
@@ -63,6 +63,6 @@ if #taken == 0 then
   if #ids > 0 then take(ids, records, kind == 1) end
 end
 if lost > 0 then redis.pcall('HINCRBY', KEYS[4], 'lost', lost) end
-local next = call('ZRANGEBYSCORE', KEYS[2], suspects and '-inf' or 1000, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
-local left = next[2] and string.format('%d', math.ceil(math.max(0, tonumber(next[2]) - now))) or ''
+local next = redis.pcall('ZRANGEBYSCORE', KEYS[2], suspects and '-inf' or 1000, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
+local left = next[2] and string.format('%d', math.ceil(math.min(math.max(0, tonumber(next[2]) - now), 1e15))) or ''
 return { taken, left, lost, kind or 0, numbers }

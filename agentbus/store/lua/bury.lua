@@ -31,8 +31,8 @@ local words = tonumber(ARGV[12])
 for i = 13, 12 + words do letter[#letter + 1] = ARGV[i] end
 local id = redis.call('XADD', KEYS[2], '*', unpack(letter))
 redis.call('XACK', KEYS[1], ARGV[1], ARGV[3])
-redis.call('HDEL', KEYS[4], ARGV[3])
-redis.call('ZREM', KEYS[5], ARGV[3])
+redis.pcall('HDEL', KEYS[4], ARGV[3])
+redis.pcall('ZREM', KEYS[5], ARGV[3])
 redis.pcall('HINCRBY', KEYS[3], 'dead', 1)
 -- No JSON starts like this.
 local seconds, where = string.match(ARGV[5], '^(%d+)(.*)$')

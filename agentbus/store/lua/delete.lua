@@ -18,11 +18,19 @@ local streams, workers, boxes = tonumber(ARGV[8]), tonumber(ARGV[9]), tonumber(A
 local time = call('TIME')
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 
+-- What another program stored as another type is deleted, too, and holds nothing.
+local function size(command, key)
+  return tonumber(redis.pcall(command, key)) or 0
+end
+local function is_stream(key)
+  return redis.call('TYPE', key)['ok'] == 'stream'
+end
+
 local live = {}
 for i = 1, workers do
   local name = ARGV[10 + streams + i]
-  local seen = tonumber(call('ZSCORE', KEYS[7], name) or 0)
-  local works = call('HMGET', KEYS[10 + streams + i], 'queue', 'group')
+  local seen = tonumber(redis.pcall('ZSCORE', KEYS[7], name) or 0) or 0
+  local works = redis.pcall('HMGET', KEYS[10 + streams + i], 'queue', 'group')
   if seen >= now - tonumber(ARGV[5]) and works[1] == ARGV[3] and (group == '' or works[2] == group) then
     live[#live + 1] = name
   end
@@ -39,7 +47,7 @@ end
 
 local undone, there = 0, false
 for i = 11, 10 + streams do
-  if call('EXISTS', KEYS[i]) == 1 then
+  if is_stream(KEYS[i]) then
     local most, groups = 0, call('XINFO', 'GROUPS', KEYS[i])
     for _, flat in ipairs(groups) do
       local info = {}
@@ -51,7 +59,7 @@ for i = 11, 10 + streams do
   end
 end
 if group == '' then
-  undone = undone + call('ZCARD', KEYS[8]) + call('ZCARD', KEYS[9])
+  undone = undone + size('ZCARD', KEYS[8]) + size('ZCARD', KEYS[9])
 else
   for i = 11 + streams + workers, #KEYS do there = there or call('EXISTS', KEYS[i]) == 1 end
   if not there then return { 'absent' } end
@@ -59,12 +67,12 @@ end
 
 -- Each task that others wait for, and for which group.
 local heads, dependents = {}, 0
-for _, member in ipairs(call('ZRANGE', KEYS[5], 0, -1)) do
+for _, member in ipairs(redis.pcall('ZRANGE', KEYS[5], 0, -1)) do
   local _, of, rest = string.match(member, '^([^\n]*)\n([^\n]*)(.*)$')
   if of and (group == '' or of == group) then
     if rest == '' then
       heads[#heads + 1] = member
-    elseif not call('ZSCORE', KEYS[9], string.sub(rest, 4)) then
+    elseif type(redis.pcall('ZSCORE', KEYS[9], string.sub(rest, 4))) ~= 'string' then
       dependents = dependents + 1
     end
   end
@@ -73,21 +81,22 @@ if ARGV[2] ~= '1' and (undone > 0 or dependents > 0 or #live > 0) then
   return { 'refused', undone, dependents, live }
 end
 
-for _, head in ipairs(heads) do call('HSETNX', KEYS[6], head, ARGV[7]) end
+for _, head in ipairs(heads) do redis.pcall('HSETNX', KEYS[6], head, ARGV[7]) end
 local dead, last = 0, 11 + streams + workers
-for i = last, last + 2 * boxes - 1, 2 do dead = dead + call('XLEN', KEYS[i]) - call('SCARD', KEYS[i + 1]) end
-local made = call('HGET', KEYS[4], 'scheduled')
+for i = last, last + 2 * boxes - 1, 2 do dead = dead + math.max(0, size('XLEN', KEYS[i]) - size('SCARD', KEYS[i + 1])) end
+local made = redis.pcall('HGET', KEYS[4], 'scheduled')
+if type(made) ~= 'string' then made = nil end
 if group == '' then
   for i = 8, 10 + streams do call('UNLINK', KEYS[i]) end
-  call('ZREM', KEYS[1], ARGV[3])
-  call('HDEL', KEYS[3], ARGV[6])
+  redis.pcall('ZREM', KEYS[1], ARGV[3])
+  redis.pcall('HDEL', KEYS[3], ARGV[6])
   call('UNLINK', KEYS[4])
   -- A delayed task's id is never given again: its result may still be kept.
   if made then call('HSET', KEYS[4], 'scheduled', made) end
 else
   for i = 1, streams do
-    if call('EXISTS', KEYS[10 + i]) == 1 then call('XGROUP', 'DESTROY', KEYS[10 + i], group) end
-    call('HDEL', KEYS[10], ARGV[10 + i])
+    if is_stream(KEYS[10 + i]) then call('XGROUP', 'DESTROY', KEYS[10 + i], group) end
+    redis.pcall('HDEL', KEYS[10], ARGV[10 + i])
   end
 end
 for i = last, #KEYS do call('UNLINK', KEYS[i]) end

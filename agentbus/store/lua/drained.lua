@@ -6,13 +6,17 @@
 --@include ids
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
-if #redis.call('ZRANGEBYSCORE', KEYS[3], '-inf', now, 'LIMIT', 0, 1) > 0 then return 0 end
+-- Where another program stored another type, there are none.
+local function size(key)
+  return tonumber(redis.pcall('ZCARD', key)) or 0
+end
+if #redis.pcall('ZRANGEBYSCORE', KEYS[3], '-inf', now, 'LIMIT', 0, 1) > 0 then return 0 end
 -- A dependent may never get ready, unless an outcome is still to be processed.
-if redis.call('EXISTS', KEYS[1]) == 1 and redis.call('ZCARD', KEYS[2]) > 0 then return 0 end
+if redis.call('EXISTS', KEYS[1]) == 1 and size(KEYS[2]) > 0 then return 0 end
 local streams = (#KEYS - 3) / 2
 for i = 4, 3 + streams do
   -- A trimmed task that waits for a retry is not pending, and buried once the retry is due.
-  if redis.call('ZCARD', KEYS[i + streams]) > 0 then return 0 end
+  if size(KEYS[i + streams]) > 0 then return 0 end
   if redis.call('EXISTS', KEYS[i]) == 1 then
     local reached = nil
     for _, flat in ipairs(redis.call('XINFO', 'GROUPS', KEYS[i])) do

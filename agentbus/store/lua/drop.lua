@@ -18,10 +18,10 @@ if not owns(KEYS[1], ARGV[1], ARGV[2], ARGV[3]) then
   return 0
 end
 redis.call('XACK', KEYS[1], ARGV[1], ARGV[3])
-redis.call('HDEL', KEYS[3], ARGV[3])
-redis.call('ZREM', KEYS[4], ARGV[3])
+redis.pcall('HDEL', KEYS[3], ARGV[3])
+redis.pcall('ZREM', KEYS[4], ARGV[3])
 -- It was asked to stop, and has.
-redis.call('HDEL', KEYS[9], ARGV[9] .. '\n' .. ARGV[1])
+redis.pcall('HDEL', KEYS[9], ARGV[9] .. '\n' .. ARGV[1])
 redis.pcall('HINCRBY', KEYS[2], 'cancelled', 1)
 redis.call('SET', KEYS[5], '! ' .. ARGV[4], 'EX', ARGV[5])
 if ARGV[6] ~= '' then redis.pcall('HINCRBY', KEYS[2], ARGV[6], 1) end

@@ -8,6 +8,7 @@
 -- Returns: for each 1 if it may start, 0 if it was put aside, -1 if this consumer no longer holds it
 --@include ids
 --@include held
+--@include replace
 --@include order
 --@include moved
 --@include turns
@@ -19,7 +20,7 @@ local reached, chained = {}, ARGV[6] == '1'
 local function free(key, at)
   local from = reached[key] or '[' .. key .. '\n'
   while true do
-    local head = call('ZRANGEBYLEX', KEYS[2], from, '(' .. at, 'LIMIT', 0, 1)[1]
+    local head = redis.pcall('ZRANGEBYLEX', KEYS[2], from, '(' .. at, 'LIMIT', 0, 1)[1]
     if not head then return true end
     local groups, wanted = open(KEYS[5], entry(key, head), KEYS[6], KEYS[7], ARGV[5])
     if wanted and groups[group] then return false end
@@ -47,8 +48,8 @@ if #aside > 0 then
   local ids = {}
   for n, i in ipairs(aside) do
     ids[n] = ARGV[i]
-    call('HSET', KEYS[3], ARGV[i], ARGV[i + 3])
-    call('ZADD', KEYS[4], string.format('%d', due), ARGV[i])
+    replace(KEYS[3], 'HSET', ARGV[i], ARGV[i + 3])
+    replace(KEYS[4], 'ZADD', string.format('%d', due), ARGV[i])
   end
   ids[#ids + 1] = 'JUSTID'
   call('XCLAIM', stream, group, ARGV[3], 0, unpack(ids))

@@ -20,7 +20,7 @@ if not owns(KEYS[1], ARGV[1], ARGV[2], ARGV[3]) then
 end
 if ARGV[5] ~= '' then redis.call('SET', KEYS[4], ARGV[5], 'EX', ARGV[6]) end
 redis.call('XACK', KEYS[1], ARGV[1], ARGV[3])
-redis.call('HDEL', KEYS[3], ARGV[3])
+redis.pcall('HDEL', KEYS[3], ARGV[3])
 redis.pcall('HINCRBY', KEYS[2], 'processed', 1)
 redis.pcall('HINCRBY', KEYS[2], 'busy_ms', ARGV[4])
 if ARGV[7] ~= '' then redis.pcall('HINCRBY', KEYS[2], ARGV[7], 1) end

@@ -4,15 +4,16 @@
 -- ARGV: group, consumer, the consumer that holds tasks put aside, uncounted attempts, then the ids
 -- Returns: how many this consumer still held
 --@include owner
+--@include replace
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 local given = 0
 for i = 5, #ARGV do
   if owns(KEYS[1], ARGV[1], ARGV[2], ARGV[i]) then
-    redis.call('HSETNX', KEYS[2], ARGV[i], ARGV[4])
+    replace(KEYS[2], 'HSETNX', ARGV[i], ARGV[4])
     -- One that a dead worker may have begun still runs alone.
     local suspected = string.match(redis.call('HGET', KEYS[2], ARGV[i]), '^(%d+) [^-]')
-    redis.call('ZADD', KEYS[3], suspected and math.min(suspected, 999) or now, ARGV[i])
+    replace(KEYS[3], 'ZADD', suspected and math.min(suspected, 999) or now, ARGV[i])
     redis.call('XCLAIM', KEYS[1], ARGV[1], ARGV[3], 0, ARGV[i], 'JUSTID')
     given = given + 1
   end

@@ -4,6 +4,7 @@
 -- ARGV: worker, group, the silence required in ms, the consumer that holds tasks put aside, limit,
 --       then fields and values of a tombstone
 -- Returns: {how many were put aside, how many were lost, 1 if it holds more}, or {} if it lives
+--@include replace
 --@include suspect
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
@@ -20,7 +21,7 @@ for _, entry in ipairs(held) do
     moved = moved + 1
   else
     redis.call('XACK', KEYS[2], ARGV[2], id)
-    redis.call('HDEL', KEYS[6], id)
+    redis.pcall('HDEL', KEYS[6], id)
     redis.call('XADD', KEYS[4], '*', 'original_id', id, unpack(ARGV, 6))
     lost = lost + 1
   end

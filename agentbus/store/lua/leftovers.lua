@@ -6,7 +6,8 @@
 -- Returns: {next cursor ('0' at the end), how many}
 local scan = { hash = 'HSCAN', zset = 'ZSCAN', set = 'SSCAN' }
 local remove = { hash = 'HDEL', zset = 'ZREM', set = 'SREM' }
-local page = redis.call(scan[ARGV[1]], KEYS[2], ARGV[3], 'COUNT', ARGV[4])
+local page = redis.pcall(scan[ARGV[1]], KEYS[2], ARGV[3], 'COUNT', ARGV[4])
+if page['err'] then return { '0', 0 } end
 local gone = 0
 for i = 1, #page[2], ARGV[1] == 'set' and 1 or 2 do
   local id, found = page[2][i], nil

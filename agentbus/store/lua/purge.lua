@@ -3,7 +3,10 @@
 -- KEYS: dead letters, replayed, purged
 -- ARGV: 'all' or 'named', how many letters, and how many bytes, are written again at most, then the letters' ids
 -- Returns: how many were removed
+--@include replace
 local stream, replayed, purged = KEYS[1], KEYS[2], KEYS[3]
+replace(purged, 'SCARD')
+replace(replayed, 'HLEN')
 if ARGV[1] == 'all' then
   local all = redis.call('XLEN', stream) - redis.call('SCARD', purged)
   redis.call('UNLINK', stream, replayed, purged)
@@ -34,6 +37,8 @@ while true do
   for _, entry in ipairs(page) do
     if redis.call('SISMEMBER', purged, entry[1]) == 0 then
       kept[#kept + 1] = entry
+      -- Lua's stack holds about 8,000 words: another program's huge letter is not written again.
+      if #entry[2] > 7000 then return gone end
       for _, word in ipairs(entry[2]) do bytes = bytes + #word end
     end
     from = '(' .. entry[1]

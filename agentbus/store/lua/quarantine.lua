@@ -4,9 +4,10 @@
 -- ARGV: a new name for the hash's lifetime, the bound of the metrics, then for each record: consumer, stream,
 --       reason, record
 -- Returns: how many were added
+--@include replace
 local added = 0
 for i = 3, #ARGV, 4 do
-  if redis.call('HSETNX', KEYS[1], ARGV[i], ARGV[i + 3]) == 1 then
+  if replace(KEYS[1], 'HSETNX', ARGV[i], ARGV[i + 3]) == 1 then
     added = added + 1
     redis.call('XADD', KEYS[2], 'MAXLEN', '~', ARGV[2], '*', 'kind', 'quarantine', 'version', '1',
       'stream', ARGV[i + 1], 'role', ARGV[i], 'reason', ARGV[i + 2])

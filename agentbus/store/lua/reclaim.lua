@@ -6,6 +6,7 @@
 --       part of a task's id after the entry's id, then fields and values of a tombstone
 -- Returns: {id to continue from ('' at the end), how many were put aside, how many were lost}
 --@include settled
+--@include replace
 --@include suspect
 local page = redis.call('XPENDING', KEYS[1], ARGV[1], 'IDLE', ARGV[3], ARGV[4], '+', ARGV[5])
 local taken, lost, last = 0, 0, ''
@@ -17,7 +18,7 @@ for _, pending in ipairs(page) do
     else
       lost = lost + 1
       redis.call('XACK', KEYS[1], ARGV[1], last)
-      redis.call('HDEL', KEYS[4], last)
+      redis.pcall('HDEL', KEYS[4], last)
       redis.call('XADD', KEYS[2], '*', 'original_id', last, unpack(ARGV, 9))
       settled(KEYS[5], KEYS[6], last .. ARGV[8], ARGV[1], '!it was trimmed away before it was done')
     end
@@ -26,6 +27,6 @@ end
 if lost > 0 then redis.pcall('HINCRBY', KEYS[3], 'lost', lost) end
 if taken > 0 then
   redis.pcall('HINCRBY', KEYS[3], 'reclaimed', taken)
-  redis.call('XADD', KEYS[8], 'MAXLEN', 1, '*', 'due', '0')
+  replace(KEYS[8], 'XADD', 'MAXLEN', 1, '*', 'due', '0')
 end
 return { #page < tonumber(ARGV[5]) and '' or '(' .. last, taken, lost }

@@ -3,8 +3,9 @@
 -- KEYS: dead letters, stream, queues, stats, replayed, purged
 -- ARGV: letter's id, queue, task id's suffix, then the letter's own fields
 -- Returns: the new task's id, or '' if there is no such letter
-if redis.call('SISMEMBER', KEYS[6], ARGV[1]) == 1 then return '' end
-local before = redis.call('HGET', KEYS[5], ARGV[1])
+--@include replace
+if replace(KEYS[6], 'SISMEMBER', ARGV[1]) == 1 then return '' end
+local before = replace(KEYS[5], 'HGET', ARGV[1])
 if before then return before end
 local entry = redis.call('XRANGE', KEYS[1], ARGV[1], ARGV[1])[1]
 if not entry then return '' end
@@ -28,6 +29,6 @@ end
 redis.call('HDEL', KEYS[5], ARGV[1])
 local id = redis.call('XADD', KEYS[2], '*', unpack(task))
 redis.call('ZADD', KEYS[3], 'NX', string.match(id, '^%d+'), ARGV[2])
-redis.call('HINCRBY', KEYS[4], 'replayed', 1)
+redis.pcall('HINCRBY', KEYS[4], 'replayed', 1)
 redis.call('HSET', KEYS[5], ARGV[1], id .. ARGV[3])
 return id .. ARGV[3]

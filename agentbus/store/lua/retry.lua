@@ -7,6 +7,7 @@
 -- Returns: for each 1, 0 if this consumer no longer holds it, or 2 if it was cancelled and must be settled as that
 --@include once
 --@include held
+--@include replace
 --@include runs
 local before = already(KEYS[5], ARGV[4])
 if before then return before end
@@ -23,8 +24,8 @@ for n = 1, (#ARGV - 4) / words do
     reply[n] = 2
   else
     reply[n], aside[#aside + 1] = 1, id
-    call('HSET', KEYS[3], id, ARGV[at + 2])
-    call('ZADD', KEYS[4], string.format('%d', now + tonumber(ARGV[at + 1])), id)
+    replace(KEYS[3], 'HSET', id, ARGV[at + 2])
+    replace(KEYS[4], 'ZADD', string.format('%d', now + tonumber(ARGV[at + 1])), id)
     ran(KEYS[6 + n], ARGV[at + 4], ARGV[at + 5], ARGV[at + 6], now)
   end
 end

@@ -11,6 +11,7 @@
 --@include undelivered
 --@include needed
 --@include refused
+--@include replace
 local before = already(KEYS[5], ARGV[6])
 if before then return before end
 if KEYS[12] then
@@ -32,6 +33,6 @@ for i = 10, #ARGV do task[#task + 1] = ARGV[i] end
 redis.call('HSET', KEYS[2], id, cjson.encode(task))
 redis.call('ZADD', KEYS[1], due, id)
 redis.call('ZADD', KEYS[3], 'NX', time[1], ARGV[2])
-redis.call('XADD', KEYS[7], 'MAXLEN', 1, '*', 'due', due)
+replace(KEYS[7], 'XADD', 'MAXLEN', 1, '*', 'due', due)
 if KEYS[12] then redis.call('SET', KEYS[12], id, 'EX', ARGV[4]) end
 return keep(KEYS[5], ARGV[6], { 'accepted', id })

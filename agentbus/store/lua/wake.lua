@@ -7,6 +7,7 @@
 --@include ids
 --@include order
 --@include moved
+--@include replace
 --@include turns
 local call, group = redis.call, ARGV[1]
 -- Another group may not have done them.
@@ -22,23 +23,23 @@ for i = 3, #ARGV, 2 do
   last[key] = at
   if alone or not select(2, open(KEYS[1], ARGV[i], KEYS[5], KEYS[7], ARGV[2])) then gone[#gone + 1] = at end
 end
-if #gone > 0 then call('ZREM', KEYS[2], unpack(gone)) end
+if #gone > 0 then redis.pcall('ZREM', KEYS[2], unpack(gone)) end
 local waiting = 0
 for _, key in ipairs(keys) do
-  local next = call('ZRANGEBYLEX', KEYS[2], '(' .. last[key], '(' .. key .. '\n~', 'LIMIT', 0, 1)[1]
+  local next = redis.pcall('ZRANGEBYLEX', KEYS[2], '(' .. last[key], '(' .. key .. '\n~', 'LIMIT', 0, 1)[1]
   if next then
     local id, retries = entry(key, next), KEYS[3]
-    local due = call('ZSCORE', retries, id)
-    if not due then
+    local due = redis.pcall('ZSCORE', retries, id)
+    if type(due) ~= 'string' then
       id, retries = moved(KEYS[7], KEYS[5], id .. ARGV[2], group), KEYS[6]
-      due = id and call('ZSCORE', retries, id)
+      due = id and redis.pcall('ZSCORE', retries, id)
     end
-    if due then
+    if type(due) == 'string' then
       waiting = 1
       -- Below are those that a dead worker may have begun, which are due.
       if tonumber(due) > 1000 then call('ZADD', retries, 1000, id) end
     end
   end
 end
-if waiting == 1 then call('XADD', KEYS[4], 'MAXLEN', 1, '*', 'due', '0') end
+if waiting == 1 then replace(KEYS[4], 'XADD', 'MAXLEN', 1, '*', 'due', '0') end
 return waiting

@@ -1,4 +1,4 @@
--- own(key): deletes what another program stored as another type in the place of a token.
+-- own(key): deletes what another program stored in the place of a token.
 -- fence(key, ttl): the next fencing token of a flag, and stores it. It is above the last one, and at least the server's
 -- clock in ms, so that tokens also grow over a server that has lost its data. `ttl` is that of the hold in ms, '' for none.
 -- kept(ttl): for how many ms the token is kept: always longer than the hold, so that a clock which is set back by less

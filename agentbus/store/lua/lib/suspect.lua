@@ -4,11 +4,11 @@
 -- its holder after a question mark: a first one, and one that follows a failure.
 local function suspect(stream, group, aside, attempts, retries, id, holder)
   if #redis.call('XCLAIM', stream, group, aside, 0, id, 'JUSTID') == 0 then return false end
-  local number = redis.call('HGET', attempts, id)
+  local number = replace(attempts, 'HGET', id)
   if not string.find(number or '', ' ', 1, true) then
-    number = string.format('%d ?%s', (tonumber(number) or 0) + 1, holder)
-    redis.call('HSET', attempts, id, number)
+    number = string.format('%d ?%s', math.min(tonumber(number) or 0, 1e9) + 1, holder)
+    replace(attempts, 'HSET', id, number)
   end
-  redis.call('ZADD', retries, math.min(tonumber(string.match(number, '^%d+')) or 1, 999), id)
+  replace(retries, 'ZADD', math.min(tonumber(string.match(number, '^%d+')) or 1, 999), id)
   return true
 end

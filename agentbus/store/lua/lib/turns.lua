@@ -7,7 +7,8 @@ end
 -- `retries` is the stream of retries, `index` where tasks in it are found, `tail` the part of a task's id after the entry's id.
 local function open(stream, id, retries, index, tail)
   local found, any = {}, false
-  if redis.call('EXISTS', stream) == 0 then return found, false end
+  -- Another program may have written anything into the index.
+  if not is_id(id) or redis.call('EXISTS', stream) == 0 then return found, false end
   local there = #redis.call('XRANGE', stream, id, id) == 1
   for _, group in ipairs(redis.call('XINFO', 'GROUPS', stream)) do
     local info = {}
