@@ -45,3 +45,9 @@ def few() -> settings:
     """Return settings for what is dear and comes in dozens: 8 examples in CI, all of them at night."""
     nightly = settings.default.max_examples >= 1000
     return settings(max_examples=settings.default.max_examples if nightly else 8)
+
+
+def share(nightly_examples: int) -> settings:
+    """Return settings for a part of the 10,000 examples of forgeries at night; 6 in CI."""
+    nightly = settings.default.max_examples >= 1000
+    return settings(max_examples=nightly_examples if nightly else 6, phases=_PHASES)

@@ -73,7 +73,7 @@ class _Inbox:
         seen = position(self.seen)
         for entry_id, flat in entries:
             at = text(entry_id)
-            if position(at) > seen and flat and flat[0] == b"task_id" and flat[2] == b"payload":
+            if position(at) > seen and flat and flat[::2][:2] == [b"task_id", b"payload"]:
                 self._filed[flat[1]] = at, flat[3]
         # Set last: a caller that reads on from here finds the earlier answers filed.
         if entries and position(at) > position(self.seen):

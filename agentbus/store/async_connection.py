@@ -12,7 +12,7 @@ from agentbus.core.errors import BackendUnavailable
 from agentbus.store.connection import Backend, Target, check_peer, encoder
 from agentbus.store.failures import down, mistake
 from agentbus.store.hiredis_reader import buffer, reader
-from agentbus.store.resp import forgotten, moved, pack, settle
+from agentbus.store.resp import NO_REDIS, forgotten, moved, pack, settle
 from agentbus.store.steps import LinkDown, ServerReply, Step, Wait
 from agentbus.store.tail import Tails
 
@@ -181,8 +181,9 @@ class _AsyncConnection(asyncio.BufferedProtocol):
                     request.finish()
                     if request.greets:
                         self._greeted(request.replies)
-        except ConnectionError as error:
-            self.close(str(error))
+        except (ConnectionError, MemoryError) as error:
+            # A server may announce a list of billions of replies.
+            self.close(str(error) or NO_REDIS)
 
     def connection_lost(self, error: Exception | None) -> None:
         self._fail(

@@ -61,7 +61,11 @@ def receive(link: Any, source: hiredis.Reader, expected: int, until: float) -> l
     sock, place = link._socket, link._place
     while True:
         while len(replies) < expected:
-            reply = source.gets()
+            try:
+                reply = source.gets()
+            except MemoryError:
+                # The server announced a list of billions of replies.
+                raise _not_redis("too long a list") from None
             if reply is False:
                 break
             replies.append(reply)

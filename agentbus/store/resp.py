@@ -91,7 +91,10 @@ def settle(step: Step, replies: list[Any]) -> Any:
     if len(replies) > 1:
         return replies
     if isinstance(step, Wait):
-        return reply[0][1] if reply else []
+        try:
+            return reply[0][1] if reply else []
+        except (TypeError, LookupError):
+            raise LinkDown(f"{NO_REDIS} ({reply!r:.40})", sent=True) from None
     return reply
 
 

@@ -9,6 +9,8 @@ from typing import Any
 
 from agentbus.core.errors import AgentBusError
 from agentbus.core.stream import position, text
+from agentbus.store.operation import MISREAD
+from agentbus.store.resp import NO_REDIS
 from agentbus.store.steps import Command, LinkDown, ServerReply, Step, Wait
 
 # How long a tail reads on after its last waiter has left: followers come back at once.
@@ -115,6 +117,8 @@ class _Tail:
             await serve(self._steps, self._take)
         except (LinkDown, ServerReply, AgentBusError) as failure:
             error, self.failed = failure, True
+        except MISREAD as failure:
+            error, self.failed = LinkDown(f"{NO_REDIS} ({failure})", sent=True), True
         finally:
             for future in self._waiters:
                 if not future.done():

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from agentbus.core.errors import AgentBusError
 from agentbus.core.stream import text
-from agentbus.store.steps import Command, Wait, one_step
+from agentbus.store.steps import Batch, Wait, one_step
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -74,7 +74,8 @@ class Heartbeat:
         """Stop the threads, then do everything once more."""
         self._over.set()
         self._wake.set()
-        self._runner.run(one_step(Command("XADD", self._bell, "MAXLEN", 1, "*", "stop", "1")))
+        # Another program may have stored another type there: then the listener looks by itself, soon.
+        self._runner.run(one_step(Batch([("XADD", self._bell, "MAXLEN", 1, "*", "stop", "1")])))
         for thread in self._threads:
             thread.join()
         self._work(at_once=True)
@@ -84,16 +85,21 @@ class Heartbeat:
         tail = "0-0"
         while not self._over.is_set():
             try:
-                news = self._runner.run(one_step(Wait(self._bell, tail, self._intervals.look)))
+                news = self._runner.run(self._news(tail))
             except AgentBusError:
                 # The execution loop raises the same error from its own requests.
                 self._over.wait(self._intervals.look)
                 continue
-            for entry_id, fields in news:
-                tail = text(entry_id)
-                self._ordered = self._ordered or fields[0] == b"order"
+            for entry_id, ordered in news:
+                tail = entry_id
+                self._ordered = self._ordered or ordered
                 self._rung()
                 self._wake.set()
+
+    def _news(self, tail: str) -> Op[list[tuple[str, bool]]]:
+        """Return the entries of the bell past an id, and whether each announces an order."""
+        entries = yield Wait(self._bell, tail, self._intervals.look)
+        return [(text(entry_id), fields[0] == b"order") for entry_id, fields in entries]
 
     def _keep(self) -> None:
         while not self._over.is_set():

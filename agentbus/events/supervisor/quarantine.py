@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from agentbus.queues.runner import BlockingBus
+    from agentbus.store.steps import Op
 
 CRASH_LOOP, HEARTBEAT = "crash_loop", "heartbeat"
 _EVERY = 1.0
@@ -69,13 +70,18 @@ def release_consumer(bus: BlockingBus, consumer: str | None) -> list[str]:
     """
     asked = () if consumer is None else (names.name("consumer", consumer),)
     with RedisClient(bus.runner) as server:
-        gone = server.ask(Script("pardon", (server.keys.quarantined,), asked, writes=True))
+        gone = server.run(_pardon(server.keys.quarantined, asked))
     if not gone and consumer is not None:
         raise NotFound(
             f"no consumer {consumer!r} is in quarantine",
             hint="quarantined(bus) returns those that are",
             shell_hint="see 'agentbus quarantine list'",
         )
+    return gone
+
+
+def _pardon(key: str, asked: Sequence[str]) -> Op[list[str]]:
+    gone = yield Script("pardon", (key,), asked, writes=True)
     return sorted(_text(name) for name in gone)
 
 

@@ -1,0 +1,186 @@
+"""Command lines of every verb that reads what others wrote, at a small project."""
+
+from __future__ import annotations
+
+from tests.forging.sound import CONSUMER, FLAG, MESSAGE, NOTE, QUEUE
+
+# These read neither the bus, nor a database, nor an archive.
+READ_NOTHING = {"help", "version", "completion", "torture", "spark", "whoami"}
+# What has files of its own: `archives.py` and `ledgers.py` have their lines.
+ELSEWHERE = {"archive", "replay", "report", "events", "outbox", "consume", "supervise"}
+
+# `{task}` and the like are ids of the sound project. What only views comes before what changes.
+LINES: dict[str, list[str]] = {
+    "speak": ["hi", "hi --topic t"],
+    "overhear": [
+        *(
+            "--last 50",
+            "--last 50 --json",
+            "--since 0-0 --json",
+            "--peek --topic t",
+            "--peek --others",
+        ),
+        *("--agent ada", "--topic t --json", "--catch-up", "--from-start --max 2", "--reset"),
+    ],
+    "monitor": ["--timeout 0.05", "--timeout 0.05 --json"],
+    "jot": ["other value", f"{NOTE} changed --tag b,c", f"{NOTE} x --if-absent"],
+    "recall": [NOTE, f"{NOTE} --json", "--tag a", "--tag a,b --all --json", "--tag b --latest 1"],
+    "list": [
+        *("", "--json", "--tag a", "--latest 3 --json", "--flags", "--flags --json", "--agents"),
+        *("--agents --json", "--topics", "--topics --json", "--queues", "--queues --json"),
+    ],
+    "forget": [NOTE, "nothing"],
+    "announce": [
+        "building --ttl 9",
+        "new --ttl 9 --json",
+        f"{FLAG} --wait 0.05",
+        "building --force",
+    ],
+    "await": [
+        *("done-flag --timeout 0.05", "done-flag --json --timeout 0.05"),
+        *(f"{FLAG} --until free --timeout 0.05", "failed-flag --timeout 0.05"),
+        *(f"--any {FLAG} done-flag --json --timeout 0.05", "done-flag --delete --timeout 0.05"),
+        f"{FLAG} building --until announced --timeout 0.05",
+        *(f"{FLAG} --timeout 0.05", "done-flag --fresh --timeout 0.05"),
+    ],
+    "satisfy": ["building --note done", "building --force --json"],
+    "fail": ["building --note bad", "building --force --json"],
+    "release": ["building", "building --force --json"],
+    "hold": ["building --wait 0.05 -- true", "new -- true", "done-flag --on-failure fail -- false"],
+    "publish": [
+        *(
+            f"{QUEUE} 1",
+            f"{QUEUE} 1 --key dedup --json",
+            "new 1 --priority high",
+            "worked 1 --delay 9",
+        ),
+        *(
+            f"{QUEUE} 1 --after {{kept}}",
+            f"{QUEUE} 1 --ordering-key customer",
+            "new 1 --after {task}",
+        ),
+    ],
+    "work": [
+        *(
+            f"{QUEUE} --drain --drain-timeout 1 -- true",
+            "worked --drain --drain-timeout 0.2 -- true",
+        ),
+        *(
+            "held --drain --drain-timeout 0.2 -- true",
+            f"{QUEUE} --group others --drain --drain-timeout 1 --json -- cat",
+        ),
+        *(f"{QUEUE} --drain --drain-timeout 1 --handler json:loads --attempts 1",),
+    ],
+    "result": ["{kept}", "{kept} --json", "{buried}", "{cancelled}", "{task} --wait 0.05"],
+    "route": ["rules.yaml --drain", "rules.yaml --check"],
+    "ask": [f"{QUEUE} 1 --timeout 0.05"],
+    "dlq": [
+        *(
+            "list worked",
+            "list worked --json",
+            "show worked {letter}",
+            "show worked {letter} --json",
+        ),
+        *("list worked --match Value --replayed", "list worked --limit 1 --after 0-0 --json"),
+        *("replay worked {letter} --json", "replay worked --to other", "purge worked {letter}"),
+    ],
+    "pause": ["", "--json", "sound --why x --wait 0"],
+    "halt": ["--wait 0", "--wait 0 --json"],
+    "resume": ["held", "", "--json"],
+    "agent": [
+        *("list", "list --json", "list --all", "list --all --json", "get bob", "get w1 --json"),
+        *("pause bob --wait 0 --json", "resume bob", "delete w1 --wait 0.05 --json"),
+    ],
+    "bus": [
+        *("list", "list --json", f"inspect {QUEUE}", f"inspect {QUEUE} --json", "inspect worked"),
+        *("inspect worked --last 3 --json", f"groups {QUEUE}", "groups worked --json", "stats"),
+        *(
+            "stats --json",
+            "stats worked",
+            f"delete {QUEUE} --force --json",
+            "delete worked --force",
+        ),
+    ],
+    "metrics": ["", "--json", "--raw", "--raw --json", "--queue worked --since 1h"],
+    "rerun": [
+        *(
+            f"{QUEUE} --from 0-0 --dry-run",
+            "worked --from 1h --json",
+            f"{QUEUE} --from 1h --group others",
+        ),
+    ],
+    "tidy": ["", "--dry-run --json", f"{QUEUE} --json", "worked"],
+    "task": [
+        *(
+            "show {kept}",
+            "show {kept} --json",
+            "show {buried}",
+            "show {buried} --json",
+            "show {task}",
+        ),
+        *("show {dependent} --json", "show {delayed}", "show {retried} --json", "show {cancelled}"),
+        *("cancel {task} --json", "cancel {delayed}", "cancel {retried}", "show {ordered} --json"),
+    ],
+    "quarantine": ["list", "list --json", f"release {CONSUMER}", "release --all --json"],
+    "doctor": ["", "--json"],
+    "health": ["", "--json", "--strict"],
+    "projects": ["", "--json"],
+    "acl": ["", "--role publisher --json"],
+    "clear": ["--dry-run", "--dry-run --json", "--force --json"],
+    "server": ["status", "status --json"],
+}
+# The views in which a sound record must be found, whatever lies beside it.
+SHOWN = {
+    "overhear --last 50": MESSAGE,
+    "overhear --last 50 --json": MESSAGE,
+    "overhear --since 0-0 --json": MESSAGE,
+    f"recall {NOTE}": "the value",
+    "recall --tag a": "the value",
+    "list": NOTE,
+    "list --json": NOTE,
+    "list --tag a": NOTE,
+    "list --flags": FLAG,
+    "list --flags --json": FLAG,
+    "list --agents": "bob",
+    "list --agents --json": "bob",
+    "list --topics": "knowledge",
+    "list --topics --json": "knowledge",
+    "list --queues": QUEUE,
+    "list --queues --json": QUEUE,
+    "await done-flag --json --timeout 0.05": "it is done",
+    "await failed-flag --timeout 0.05": "it is not",
+    "result {kept}": "a result",
+    "result {kept} --json": "a result",
+    "result {buried}": "ValueError: no",
+    "dlq list worked": "ValueError: no",
+    "dlq list worked --json": "ValueError: no",
+    "dlq show worked {letter}": "ValueError: no",
+    "pause": "a sound reason",
+    "pause --json": "a sound reason",
+    "agent list --all": "bob",
+    "agent list --all --json": "bob",
+    "agent get bob": "bob",
+    "bus list": QUEUE,
+    "bus list --json": QUEUE,
+    f"bus inspect {QUEUE}": "n",
+    "bus inspect worked": "retried",
+    f"bus groups {QUEUE}": "others",
+    "bus stats": QUEUE,
+    "bus stats --json": QUEUE,
+    "metrics": "worked",
+    "metrics --json": "worked",
+    "metrics --raw --json": "worked",
+    "task show {kept} --json": "done",
+    "task show {buried} --json": "buried",
+    "task show {delayed}": "delayed",
+    "quarantine list": CONSUMER,
+    "quarantine list --json": CONSUMER,
+    "health --json": CONSUMER,
+    "projects": "app",
+    "projects --json": "app",
+}
+
+
+def all_lines() -> list[str]:
+    """Return every line with its verb."""
+    return [f"{verb} {rest}".strip() for verb, lines in LINES.items() for rest in lines]
