@@ -14,13 +14,13 @@ from agentbus.torture.network import Listener
 _RAW = [
     *(b"", b"\r\n", b"\x00", b"+", b"+OK", b"$5\r\nab", b"*2\r\n:1\r\n", b"HTTP/1.1 400 No\r\n\r\n"),
     *(b"$999999999999\r\nx", b"*2147483647\r\n", b"*100000000\r\n:1\r\n", b"$-5\r\n", b"*-5\r\n"),
-    *(b"*1\r\n" * 20_000, b"*1\r\n" * 900 + b":1\r\n", b"*1\r\n" * 8 + b"$-1\r\n", b"$x\r\n", b":x\r\n", b"*x\r\n"),
+    *(b"*1\r\n" * 20_000, b"*1\r\n" * 900 + b":1\r\n", b"*1\r\n" * 8 + b"$-1\r\n", b"$x\r\n", b":x\r\n"),
     *(b":99999999999999999999\r\n", b":9223372036854775807\r\n", b":" + b"9" * 5_000 + b"\r\n", b":\r\n"),
     *(b"-\x1b[2J\xe2\x80\xae evil\r\n", b"-ERR " + b"x" * 9_000 + b"\r\n", b"-\r\n", b"-\xff\xfe\r\n"),
     *(b"-WRONGTYPE no\r\n", b"-NOPERM no\r\n", b"-NOAUTH no\r\n", b"-OOM no\r\n", b"-NOGROUP no\r\n"),
     *(b"-NOSCRIPT no\r\n", b"-UNBLOCKED no\r\n", b"-MISCONF no\r\n", b"-BUSYGROUP no\r\n", b"-ERR no\r\n"),
     *(b"%1\r\n+a\r\n+b\r\n", b"_\r\n", b"#t\r\n", b",1.5\r\n", b"~1\r\n:1\r\n", b"(123\r\n"),
-    *(b"!2\r\nno\r\n", b"*-1\r\n"),
+    *(b"!2\r\nno\r\n", b"*-1\r\n", b"*x\r\n"),
     *(b"=5\r\ntxt:a\r\n", b"|1\r\n+a\r\n+b\r\n:1\r\n", b">2\r\n+message\r\n+x\r\n", b"+OK\r\n+OK\r\n"),
 ]  # fmt: skip
 # Such an answer is retried until the deadline.

@@ -295,6 +295,14 @@ def test_a_commit_that_is_missing_is_named(log, tmp_path):
         Log(place(tmp_path / "archive")).open()
 
 
+def test_a_planted_commit_of_a_huge_version_is_not_waited_for(log, tmp_path):
+    add(log, log.create("demo"))
+    (tmp_path / "archive/_log" / f"{'9' * 20}.json").touch()
+
+    with pytest.raises(Unhealthy, match=f"{3:020d}.json is missing"):
+        Log(place(tmp_path / "archive")).open()
+
+
 def test_a_log_of_a_newer_format_is_told(log, tmp_path):
     log.create("demo")
     path = tmp_path / "archive/_log" / f"{1:020d}.json"

@@ -172,7 +172,9 @@ class Log:
                 return None
             end = max(states[-1:] + numbers[-1:]) if version is None else version
             try:
-                return self._from(max((v for v in states if v <= end), default=0), end)
+                start = max((v for v in states if v <= end), default=0)
+                self._check_whole(start, end, set(numbers))
+                return self._from(start, end)
             except _MissingError as error:
                 # It may have been deleted since the listing: then there is a newer state.
                 if last_try:
@@ -181,6 +183,16 @@ class Log:
                         hint="restore it from a copy; a version is kept for a day at least",
                     ) from None
         return None
+
+    def _check_whole(self, start: int, end: int, listed: set[int]) -> None:
+        """Raise `_MissingError` for the first commit that is not there, before all are read.
+
+        The name of a file that somebody planted may have any number.
+        """
+        for number in range(start + 1, end + 1):
+            # A listing beside a writer may lack a commit, and have the next one.
+            if number not in listed and self.place.read(_commit_name(number)) is None:
+                raise _MissingError(_commit_name(number))
 
     def _from(self, start: int, end: int) -> State:
         """Return the state at a version from a written one, or from the beginning (0)."""
