@@ -173,3 +173,34 @@ def test_a_bus_serves_one_event_loop_after_another(real_url: str, project: str):
 
     asyncio.run(interrupted())
     assert asyncio.run(served()) == CALLERS
+
+
+@on_a_server
+async def test_delayed_tasks_of_callers_at_the_same_time_share_a_request(abus, bus):
+    queue = abus.queue("mail")
+    await queue.publish(-1, delay=60)
+
+    ids = await asyncio.gather(
+        *(queue.publish(number, delay=60 + number) for number in range(CALLERS))
+    )
+
+    assert requests(bus) == 2
+    shown = [bus.task(each) for each in ids]
+    assert [(one.state, one.payload) for one in shown] == [("delayed", n) for n in range(CALLERS)]
+    due = [one.due for one in shown]
+    assert due == sorted(due)
+
+
+@on_a_server
+async def test_of_delayed_tasks_together_each_is_accepted_that_has_room(abus, bus):
+    queue = abus.queue("mail", bound=30)
+    await queue.publish(-1, delay=60)
+
+    found = await asyncio.gather(
+        *(queue.publish(number, delay=60) for number in range(CALLERS)), return_exceptions=True
+    )
+
+    accepted = [one for one in found if isinstance(one, str)]
+    assert len(accepted) == 29
+    assert sum(isinstance(one, QueueFull) for one in found) == CALLERS - 29
+    assert int(ask(bus, "HGET", bus.scope.keys.stats("mail"), "refused")) == CALLERS - 29

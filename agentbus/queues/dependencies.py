@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from agentbus.core import names
 from agentbus.core.errors import NotFound, Refused, UsageError
 from agentbus.core.stream import position, text
-from agentbus.queues import attempts, publish as publishing
+from agentbus.queues import attempts, scheduling
 from agentbus.queues.bound import refused
 from agentbus.queues.dependents import DONE, follow, groups
 from agentbus.queues.ids import (
@@ -81,8 +81,8 @@ def publish(
     writable(queue)
     group = names.name("group", "default" if after_group is None else after_group)
     others = _others(after)
-    wait, due = ("", "") if delay is None and at is None else publishing._due(delay, at)
-    priority, (words, key, ordering) = publishing.kept(scope, item, priority, delay, at)
+    wait, due = ("", "") if delay is None and at is None else scheduling.due(delay, at)
+    priority, (words, key, ordering) = scheduling.kept(scope, item, priority, delay, at)
     keys, once = scope.keys, scope.once()
     seen = [keys.seen(queue, key)] if key is not None else []
     argv: list[Any] = [

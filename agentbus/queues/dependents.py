@@ -26,7 +26,7 @@ _PAGE = 200
 # Seconds for dependents after a task is settled, and in the chore for those that a dead worker has left.
 _BESIDE, CHORE = 0.2, 0.5
 _LONGEST_REASON = 2000
-# No outcome is kept for so many seconds.
+# The digits of more seconds than any outcome is kept.
 _DIGITS = 12
 DONE = "+"
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import time
 from sys import modules
 from typing import TYPE_CHECKING, Any
 
 from agentbus.core import context, envelope
-from agentbus.core.errors import UsageError
 from agentbus.core.stream import text
 from agentbus.queues import tracing
 from agentbus.queues.bound import refused
-from agentbus.queues.ids import BOUND, DEDUP_WINDOW, PRIORITIES, RETRY, suffix, writable
+from agentbus.queues.encoding import known, meta_of, words_of
+from agentbus.queues.ids import BOUND, DEDUP_WINDOW, PRIORITIES, writable
+from agentbus.queues.scheduling import schedule
 from agentbus.queues.stream_keys import place as stream_keys
-from agentbus.queues.task import LONGEST, Task, check, check_due
+from agentbus.queues.task import Task
 from agentbus.store.steps import Emit, Push, Script
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def publish(
         return (yield from _publish(scope, queue, item, bound, priority, delay, at, window, trim))
     # As `_send`, for a payload alone, which is the usual case: it saves a fifth of a publish.
     if priority not in PRIORITIES:
-        _known(priority)
+        known(priority)
     place = stream_keys(scope.keys.project, queue, priority)
     data = envelope.encode(item, scope.max_body)
     if not place.crowded:
@@ -102,12 +102,12 @@ def _publish(
     trim: bool,
 ) -> Op[str]:
     if delay is not None or at is not None:
-        return (yield from _schedule(scope, queue, item, bound, priority, delay, at, window))
+        return (yield from schedule(scope, queue, item, bound, priority, delay, at, window))
     if isinstance(item, Task):
         priority = item.priority or priority
-    _known(priority)
+    known(priority)
     (found,) = yield from _send(
-        scope, queue, [_words(scope, item)], priority, bound, window, trim, None
+        scope, queue, [words_of(scope, item)], priority, bound, window, trim, None
     )
     return found
 
@@ -172,11 +172,11 @@ def _batches(
     common: Task | None = None,
 ) -> Iterator[Op[list[str]]]:
     writable(queue)
-    _known(priority)
+    known(priority)
     # With `trim`, a batch must not be longer than the bound.
     most = min(BATCH, max(bound, 1)) if trim else BATCH
     ahead = _Ahead(_grouped(scope, items, priority, most, common))
-    meta = b"" if common is None else _meta(scope, common)
+    meta = b"" if common is None else meta_of(scope, common)
     while batch := ahead.take():
         yield _send(scope, queue, batch[1], batch[0], bound, window, trim, ahead, meta)
 
@@ -198,12 +198,12 @@ def _grouped(
         priority = default
         if isinstance(item, Task) and item.priority:
             priority = item.priority
-            _known(priority)
+            known(priority)
         if batch and (rich is not kind or priority != now):
             yield now, batch
             batch = []
         now, kind = priority, rich
-        batch.append(_words(scope, item) if rich else encode(item, limit))
+        batch.append(words_of(scope, item) if rich else encode(item, limit))
         if len(batch) == most:
             # Before the next item is read: it may take long, or be invalid.
             yield now, batch
@@ -266,104 +266,3 @@ def _send(
         yield from refused(scope, queue, priority, bound, argv, reply)
     ids = [text(found) for found in reply[1:]]
     return [found if "@" in found else found + place.suffix for found in ids]
-
-
-def _schedule(
-    scope: Scope,
-    queue: str,
-    item: object,
-    bound: int,
-    priority: str,
-    delay: float | None,
-    at: float | None,
-    window: float,
-) -> Op[str]:
-    writable(queue)
-    wait, due = _due(delay, at)
-    priority, (words, key, ordering) = kept(scope, item, priority, delay, at)
-    keys, once = scope.keys, scope.once()
-    seen = [keys.seen(queue, key)] if key is not None else []
-    argv: list[Any] = [
-        *(1, queue, bound, round(window), suffix(queue, "normal"), once.token),
-        *(wait, due, priority, ordering or "", *words),
-    ]
-    places = (
-        *(keys.delayed(queue), keys.bodies(queue), keys.queues, keys.stats(queue)),
-        *(once.key, keys.queue(queue, priority), keys.bell(queue)),
-        *(keys.metrics, keys.readers(queue, priority), keys.after(queue)),
-        *(keys.queue(queue, RETRY), *seen),
-    )
-    while True:
-        step = Script("schedule", places, argv, writes=True)
-        reply = yield step
-        scope.settled(once, step)
-        if reply[0] != b"full":
-            break
-        yield from refused(scope, queue, priority, bound, argv, reply)
-    found = text(reply[1])
-    return found if "@" in found else found + suffix(queue, priority)
-
-
-def kept(
-    scope: Scope, item: object, priority: str, delay: float | None, at: float | None
-) -> tuple[str, Any]:
-    """Return the priority and the `_words` of a task that is kept until it is ready."""
-    task = item if isinstance(item, Task) else Task(item)
-    priority = task.priority or priority
-    _known(priority)
-    if task.created_at is None:
-        # The entry's id will show when it was ready, not when it was published.
-        task = task.__replace__(created_at=round(scope.now(), 3))
-    words = _words(scope, task)
-    check_due(task, at - scope.now() if at is not None else delay or 0.0)
-    return priority, words
-
-
-def _words(scope: Scope, item: object) -> Any:
-    """Return an encoded payload; for a `Task`, its fields, its key and its ordering key."""
-    origin = context.current.get()
-    if not isinstance(item, Task):
-        if origin is None:
-            return envelope.encode(item, scope.max_body)
-        item = Task(item)
-    words: list[bytes | str] = [b"payload", envelope.encode(item.payload, scope.max_body)]
-    if meta := _meta(scope, item):
-        words += [b"meta", meta]
-    words += envelope.by(scope.agent)
-    return words, item.key, item.ordering_key
-
-
-def _meta(scope: Scope, item: Task) -> bytes:
-    """Return the encoded envelope of a task without its payload; empty if there is nothing in it."""
-    check(item)
-    origin = context.current.get()
-    meta = {name: value for name in envelope.META if (value := getattr(item, name, None))}
-    if origin is not None:
-        # A task that a handler publishes is linked to the handler's task.
-        meta.setdefault("correlation_id", origin.correlation_id or origin.id)
-        meta.setdefault("causation_id", origin.id)
-        if origin.trail:
-            meta.setdefault("trail", origin.trail)
-        if origin.traceparent and context.is_traceparent(origin.traceparent):
-            meta.setdefault("traceparent", context.child(origin.traceparent))
-    return envelope.encode(meta, scope.max_body) if meta else b""
-
-
-def _known(priority: object) -> None:
-    if priority not in PRIORITIES:
-        raise UsageError(
-            f"{priority!r} is not a priority", hint=f"use one of {', '.join(PRIORITIES)}"
-        )
-
-
-def _due(delay: float | None, at: float | None) -> tuple[str, str]:
-    if delay is not None and at is not None:
-        raise UsageError("a task has a delay and a time", hint="give one of them")
-    if delay is not None:
-        if not isinstance(delay, (int, float)) or not 0 <= delay <= LONGEST:
-            raise UsageError(f"the delay is {delay!r}", hint="give seconds, at most 400 days")
-        return str(round(delay * 1000)), ""
-    assert at is not None
-    if not isinstance(at, (int, float)) or not 0 <= at <= time.time() + LONGEST:
-        raise UsageError(f"the time is {at!r}", hint="give unix seconds, at most 400 days ahead")
-    return "", str(round(at * 1000))

@@ -62,7 +62,7 @@ async def at_once(
         step = next(op)
         while not isinstance(step, Pause):
             step.within = deadline * 0.6
-            shared = coalescer.append(step) if type(step) is Push else None
+            shared = coalescer.append(step) if isinstance(step, Push) else None
             if shared is not None:
                 try:
                     reply = await shared

@@ -143,23 +143,23 @@ class Coalescer:
         self._in_flight -= 1
         if len(group) == 1:
             _resolve(group[0][1], reply)
-        elif reply is None:
-            # There may be room for some of them.
-            for member in group:
-                self._send([member])
         else:
             # The slot of the first one was used for all.
             group[0][0].sendings = step.sendings
             try:
-                milliseconds, _, sequence = reply.partition(b"-")
-                first = int(sequence)
+                replies = group[0][0].shared(reply, len(group))
             except MISREAD as error:
                 _reject(group, error)
                 return
-            for number, (_, future) in enumerate(group, first):
+            if replies is None:
+                # There may be room for some of them.
+                for member in group:
+                    self._send([member])
+                return
+            for (_, future), own in zip(group, replies, strict=True):
                 # As `_resolve`, which is not called, to save time.
                 if not future.done():
-                    future.set_result(b"%b-%d" % (milliseconds, number))
+                    future.set_result(own)
 
     def _fail(self, group: list[_Member], failure: BaseException) -> None:
         self._in_flight -= 1

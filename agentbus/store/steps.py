@@ -173,6 +173,14 @@ class Push(Script):
         argv = (self.once.token, *self._head, *payloads)
         return Script(self.script, self.keys, argv, writes=True)
 
+    def shared(self, reply: Any, number: int) -> list[Any] | None:
+        """Return the reply for each of the joined steps; None if they must be sent one by one."""
+        if reply is None:
+            return None
+        milliseconds, _, sequence = reply.partition(b"-")
+        first = int(sequence)
+        return [b"%b-%d" % (milliseconds, n) for n in range(first, first + number)]
+
 
 class OptionalScript(Script):
     """A script on which nothing depends, such as the record of who waits: it is not retried.

@@ -115,8 +115,10 @@ class Acker:
             task, data = outcome.task, b""
             try:
                 # Even null of a delayed task: its id does not name its entry.
-                if outcome.result is not None or "id" in task.meta:
+                if outcome.result is not None:
                     data = envelope.encode(outcome.result, self._consumer.scope.max_body)
+                elif "id" in task.meta:
+                    data = b"null"
             except InvalidPayload as error:
                 # Nothing was sent: an invalid result is a failure like any other.
                 outcome.failed(error)

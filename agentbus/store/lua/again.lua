@@ -14,7 +14,7 @@ local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 local firsts, suspects = tonumber(ARGV[4]), ARGV[5] == '1'
 local most, kind = math.max(tonumber(ARGV[3]), firsts), nil
 local taken, numbers, lost = {}, {}, 0
--- Takes tasks; the record of those that are without an attempt is deleted, and so are members that are no entries' ids.
+-- Takes tasks; the record of those that are without an attempt is deleted, and so is what names no entry.
 local function take(members, records, first)
   call('ZREM', KEYS[2], unpack(members))
   local ids, found, gone = {}, {}, {}

@@ -3,23 +3,25 @@
 -- KEYS: delayed, bodies, then for each of ARGV's priorities its stream and its order
 -- ARGV: limit, then the priorities
 -- Returns: {how many moved, ms until the next one is due or ''}
-local time = redis.call('TIME')
-local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 --@include order
 --@include body
+local call, time = redis.call, redis.call('TIME')
+local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 local streams, orders = {}, {}
 for i = 2, #ARGV do streams[ARGV[i]], orders[ARGV[i]] = KEYS[2 * i - 1], KEYS[2 * i] end
 -- Where another program stored another type, no task is delayed.
 local due = redis.pcall('ZRANGEBYSCORE', KEYS[1], '-inf', now, 'LIMIT', 0, ARGV[1])
-for _, id in ipairs(due) do
-  local found = redis.pcall('HGET', KEYS[2], id)
-  if type(found) == 'string' then
-    local task = body(found, streams, 2)
-    local entry = redis.call('XADD', streams[task[1]], '*', 'id', id, unpack(task, 3))
-    if task[2] ~= '' then redis.call('ZADD', orders[task[1]], 0, place(task[2], entry)) end
-    redis.call('HDEL', KEYS[2], id)
+if #due > 0 then
+  local bodies = redis.pcall('HMGET', KEYS[2], unpack(due))
+  for i, id in ipairs(due) do
+    if type(bodies[i]) == 'string' then
+      local task = body(bodies[i], streams, 2)
+      local entry = call('XADD', streams[task[1]], '*', 'id', id, unpack(task, 3))
+      if task[2] ~= '' then call('ZADD', orders[task[1]], 0, place(task[2], entry)) end
+    end
   end
-  redis.call('ZREM', KEYS[1], id)
+  redis.pcall('HDEL', KEYS[2], unpack(due))
+  call('ZREM', KEYS[1], unpack(due))
 end
 local next = redis.pcall('ZRANGE', KEYS[1], 0, 0, 'WITHSCORES')
 return { #due, next[2] and string.format('%d', math.min(tonumber(next[2]) - now, 1e15)) or '' }
