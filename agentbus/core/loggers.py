@@ -13,7 +13,7 @@ from agentbus.core.settings import log_path
 # Without a handler, `logging` would print failures to the program's stderr.
 _logger = logging.getLogger("agentbus")
 _logger.addHandler(logging.NullHandler())
-_LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING}
+_LEVELS = {name.lower(): number for name, number in logging.getLevelNamesMapping().items()}
 
 
 def emit(
@@ -26,7 +26,7 @@ def emit(
 
     Its message is `text`, by default the verb.
     """
-    number = logging.getLevelNamesMapping()[level.upper()]
+    number = _LEVELS[level]
     if not (_logger.isEnabledFor(number) and _is_heard()):
         return
     said = fields.get("verb", "") if text is None else text
@@ -56,7 +56,7 @@ def _is_heard() -> bool:
 
 def heard(level: str) -> bool:
     """Report whether the logger `agentbus` is enabled for a record."""
-    return _logger.isEnabledFor(_LEVELS[level])
+    return _logger.isEnabledFor(_LEVELS[level]) and _is_heard()
 
 
 def json_handler(path: str | None = None) -> logging.Handler:

@@ -16,7 +16,10 @@ _TRACEBACK_KEPT = 8_000
 class Taken:
     """A claimed task: its entry, its payload, and the rest of its envelope."""
 
-    __slots__ = ("attempt", "entry_id", "error", "meta", "payload", "priority", "uncounted")
+    __slots__ = (
+        *("attempt", "counted", "entry_id", "error", "meta", "payload", "priority"),
+        "uncounted",
+    )
 
     def __init__(
         self,
@@ -33,6 +36,8 @@ class Taken:
         self.meta = meta
         self.attempt = attempt
         self.error = error
+        # Whether this attempt was counted before its start.
+        self.counted = False
         # The possible number of uncounted attempts; None for a first delivery.
         self.uncounted = None if attempt else 1
 

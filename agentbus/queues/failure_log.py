@@ -11,6 +11,13 @@ if TYPE_CHECKING:
     from agentbus.store.scope import Scope
 
 
+def is_heard(level: str) -> bool:
+    """Report whether records of a level go anywhere."""
+    from agentbus.core import loggers
+
+    return loggers.heard(level)
+
+
 def emit(
     scope: Scope, of: tuple[str, str, str], level: str, task: Taken, error: BaseException | str
 ) -> None:

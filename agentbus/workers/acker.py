@@ -78,7 +78,7 @@ class Acker:
                 if task.alone or not outcome.plain:
                     if outcome.error is None and outcome.begun and self._in_batch(task):
                         with_result.append(outcome)
-                    elif not (outcome.begun or task.redelivered or task.place in stopping):
+                    elif not (outcome.begun or task.place in stopping):
                         unstarted.append(task)
                     elif outcome.error is not None and outcome.begun:
                         failures += self._failed(outcome)
@@ -181,7 +181,7 @@ class Acker:
         with self._counting:
             self.failed += 1
         self.tally.note("failed")
-        if isinstance(error, BaseException):
+        if isinstance(error, BaseException) and failure_log.is_heard("warning"):
             of = self._consumer.queue, self._consumer.group, self._consumer.id_of(task)
             failure_log.emit(self._consumer.scope, of, "warning", task, error)
         took = outcome.took
@@ -217,14 +217,18 @@ class Acker:
 
     def release(self, task: Taken) -> None:
         """Return a task that has not started to its queue, due at once for any worker."""
-        # The attempt of a redelivered task was counted before its start.
         task.attempt = max(0, task.attempt - 1) if task.redelivered else 0
+        task.counted = False
         self._ours(self._consumer.retry(task, 0.0, ran=False), otherwise=False)
 
     def give_back(self, tasks: list[Taken]) -> None:
         """Return tasks that have not started to their queue, without counting an attempt."""
-        if tasks:
-            self._ours(self._consumer.give_back(tasks), otherwise=0)
+        for task in tasks:
+            if task.counted:
+                self.release(task)
+        uncounted = [task for task in tasks if not task.counted]
+        if uncounted:
+            self._ours(self._consumer.give_back(uncounted), otherwise=0)
 
     def still_ours(self, tasks: list[Taken]) -> list[Taken]:
         """Send a heartbeat for tasks, and return those that were not reclaimed before it."""

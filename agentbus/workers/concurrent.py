@@ -72,10 +72,10 @@ class InFlight:
         assert self.pool is not None
         self._measure(0)
         ahead = int(self._rate * _AHEAD)
-        waiting = len(self.pool.waiting)
-        if waiting <= 2 * ahead:
+        held = len(self._held)
+        if held <= self._concurrency + 2 * ahead:
             return []
-        tasks = self.pool.take_back(waiting - ahead)
+        tasks = self.pool.take_back(held - self._concurrency - ahead)
         with self._change:
             for task in tasks:
                 self._held.pop(_name(task), None)

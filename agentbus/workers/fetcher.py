@@ -171,6 +171,7 @@ class Fetcher:
             return True
         begin = consumer.begin(task, task.uncounted or 0)
         task.attempt = yield from consumer.unless_missing(begin, 0)
+        task.counted = True
         limit = task.limit(self._attempts)
         if task.attempt <= limit:
             return task.attempt > 0

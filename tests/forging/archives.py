@@ -17,17 +17,42 @@ T = 1_763_640_000_000
 # Each line that reads an archive; those that write end before Spark would start, or need none.
 LINES = [
     *("archive status {}", "archive status {} --json", "archive release {}", "archive verify {}"),
-    *("archive compact {} --dry-run", "archive compact {}", "archive {}", "archive {} --hold --json"),
-    *("replay {} --dry-run", "replay {} --to-queue other --json", "replay {} --stream q:mail --id r1"),
+    *(
+        "archive compact {} --dry-run",
+        "archive compact {}",
+        "archive {}",
+        "archive {} --hold --json",
+    ),
+    *(
+        "replay {} --dry-run",
+        "replay {} --to-queue other --json",
+        "replay {} --stream q:mail --id r1",
+    ),
     *("report tasks {}", "report all {} --json", "report activity {} --since 1h --csv {}/x.csv"),
 ]
 _PATHS = [
-    *("kind=channel/../../outside/kept", "../outside/kept", "/etc/passwd", "_log/x", "kind=queue", ""),
-    *("kind=queue/date=2025-11-20/../../../outside/kept", "kind=queue/date=2025-11-20/0-0-0.parquet\\n"),
+    *(
+        "kind=channel/../../outside/kept",
+        "../outside/kept",
+        "/etc/passwd",
+        "_log/x",
+        "kind=queue",
+        "",
+    ),
+    *(
+        "kind=queue/date=2025-11-20/../../../outside/kept",
+        "kind=queue/date=2025-11-20/0-0-0.parquet\\n",
+    ),
 ]
 _NAMES = [
     *("_log/00000000000000000099.json", "_log/00000000000000000002.state.json", "_log/.settled"),
-    *("_log/" + "9" * 20 + ".json", "_log/x.json", "_data/kind=queue/x.parquet", "x", "_log/.tmp-1"),
+    *(
+        "_log/" + "9" * 20 + ".json",
+        "_log/x.json",
+        "_data/kind=queue/x.parquet",
+        "x",
+        "_log/.tmp-1",
+    ),
 ]
 
 

@@ -14,7 +14,7 @@ if before then return before end
 local call, words = redis.call, 7
 local mine = held(KEYS[1], ARGV[1], ARGV[2], ARGV[5], ARGV[#ARGV - words + 1])
 local now, cancelled = clock(), call('EXISTS', KEYS[6]) == 1
-local reply, aside, stale = {}, {}, 0
+local reply, aside, attempts, dues, stale = {}, {}, {}, {}, 0
 for n = 1, (#ARGV - 4) / words do
   local at = 5 + (n - 1) * words
   local id = ARGV[at]
@@ -24,12 +24,15 @@ for n = 1, (#ARGV - 4) / words do
     reply[n] = 2
   else
     reply[n], aside[#aside + 1] = 1, id
-    replace(KEYS[3], 'HSET', id, ARGV[at + 2])
-    replace(KEYS[4], 'ZADD', string.format('%d', now + tonumber(ARGV[at + 1])), id)
+    local last = 2 * #aside
+    attempts[last - 1], attempts[last] = id, ARGV[at + 2]
+    dues[last - 1], dues[last] = string.format('%d', now + tonumber(ARGV[at + 1])), id
     ran(KEYS[6 + n], ARGV[at + 4], ARGV[at + 5], ARGV[at + 6], now)
   end
 end
 if #aside > 0 then
+  replace(KEYS[3], 'HSET', unpack(attempts))
+  replace(KEYS[4], 'ZADD', unpack(dues))
   redis.pcall('HINCRBY', KEYS[2], 'retried', #aside)
   aside[#aside + 1] = 'JUSTID'
   call('XCLAIM', KEYS[1], ARGV[1], ARGV[3], 0, unpack(aside))
