@@ -148,11 +148,24 @@ with agentbus.connect(sys.argv[1], project=sys.argv[2], agent="w") as bus:
             os.kill(os.getpid(), signal.SIGKILL)
     bus.subscribe("mail", handler, visibility=3, attempts=4, drain=True).run()
 """
+# The same, with tasks that it fetches; it ends when there was none for longer than the visibility.
+_FETCHER = """
+import os, signal, sys
+import agentbus
+
+with agentbus.connect(sys.argv[1], project=sys.argv[2], agent="w") as bus:
+    while tasks := bus.queue("mail").fetch(count=5, block=8, visibility=3):
+        for task in tasks:
+            bus.speak(str(task.payload))
+            if task.payload < 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+            task.ack()
+"""
 
 
-def at_a_post(url: str, project: str) -> int:
+def at_a_post(program: str, url: str, project: str) -> int:
     """Run a worker, and another one for each that is killed; return how many were."""
-    command = [sys.executable, "-c", _WORKER, url, project]
+    command = [sys.executable, "-c", program, url, project]
     for killed in itertools.count():
         if subprocess.run(command, check=False).returncode == 0:
             return killed
@@ -160,16 +173,17 @@ def at_a_post(url: str, project: str) -> int:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("program", [_WORKER, _FETCHER], ids=["subscribe", "fetch"])
 @pytest.mark.parametrize("poisons", [1, 3])
 def test_tasks_that_kill_their_workers_do_not_keep_a_team_from_the_others(
-    valkey: Server, project: str, poisons: int
+    valkey: Server, project: str, poisons: int, program: str
 ) -> None:
     tasks = list(range(300))
     for number in range(poisons):
         tasks.insert(100 * number, -1 - number)
     with agentbus.connect(valkey.url, project=project) as bus, ThreadPoolExecutor(4) as pool:
         bus.queue("mail").publish_many(tasks)
-        killed = sum(pool.map(lambda _: at_a_post(valkey.url, project), range(4)))
+        killed = sum(pool.map(lambda _: at_a_post(program, valkey.url, project), range(4)))
         began = [(int(said.text), said.timestamp) for said in bus.overhear(limit=None)]
         buried = [letter.payload for letter in bus.queue("mail").dead_letters()]
 
