@@ -36,12 +36,16 @@ class StreamEvent:
 
 def words(row: Any) -> list[str | bytes]:
     """Return the fields and values of the entry for an outbox row."""
-    metadata = orjson.loads(row.metadata) if row.metadata else {}
-    metadata[CREATED] = row.created_ms
+    try:
+        metadata = orjson.loads(row.metadata) if row.metadata else {}
+        data = orjson.dumps({**metadata, CREATED: row.created_ms})
+    except (ValueError, TypeError):
+        # Another program wrote it. Consumers pass what is no event, and count it.
+        data = row.metadata.encode()
     return [
         *("event_type", row.event_type, "event_uuid", row.event_uuid),
         *("outbox_id", str(row.id), "payload", row.payload),
-        *("metadata", orjson.dumps(metadata)),
+        *("metadata", data),
     ]
 
 

@@ -106,9 +106,29 @@ def _which(made: sa.Table, consumer: str | None, ids: Sequence[int]) -> list[Any
 
 
 def _of(row: Any) -> Parked:
-    event = StreamEvent(**orjson.loads(row.event))
     return Parked(
-        *(row.id, row.consumer, event, row.error, row.attempts),
+        *(row.id, row.consumer, _event(row), row.error, row.attempts),
         row.parked_at_ms / 1000,
         row.retry_ms is not None,
+    )
+
+
+def _event(row: Any) -> StreamEvent:
+    """Return the event of a parked row; one without content if another program changed the row."""
+    try:
+        found = StreamEvent(**orjson.loads(row.event))
+    except (ValueError, TypeError):
+        found = None
+    if found is not None and _is_sound(found):
+        return found
+    return StreamEvent(row.stream, row.position, "?", 0, row.event_uuid, {}, {})
+
+
+def _is_sound(event: StreamEvent) -> bool:
+    texts = (event.stream_name, event.redis_id, event.event_type, event.event_uuid)
+    return (
+        all(isinstance(one, str) for one in texts)
+        and type(event.outbox_id) is int
+        and isinstance(event.payload, dict)
+        and isinstance(event.metadata, dict | None)
     )

@@ -13,6 +13,7 @@ from sqlalchemy import Column, event
 from sqlalchemy.schema import CreateIndex, CreateTable
 
 from agentbus.core.errors import ConfigError
+from agentbus.events import checked
 from agentbus.events.databases import POSTGRESQL, now_ms
 
 Position = tuple[int, int]
@@ -82,16 +83,16 @@ def tables(prefix: str = "agentbus_", schema: str | None = None) -> Tables:
         _number(),
         _text("stream"),
         _text("event_type"),
-        Column("event_uuid", sa.Text, nullable=False, unique=True),
+        Column("event_uuid", checked.text("event_uuid"), nullable=False, unique=True),
         _text("payload"),
-        Column("metadata", sa.Text),
+        Column("metadata", checked.text("metadata")),
         _now("created_ms"),
         # Null: not published yet.
-        Column("position_ms", sa.BigInteger),
-        Column("position_seq", sa.BigInteger),
-        Column("published_at_ms", sa.BigInteger),
+        Column("position_ms", checked.number("position_ms")),
+        Column("position_seq", checked.number("position_seq")),
+        Column("published_at_ms", checked.number("published_at_ms")),
         # The token of the relay that published it.
-        Column("epoch", sa.BigInteger),
+        Column("epoch", checked.number("epoch")),
         # Rows come and go here, and an id must never be used twice.
         sqlite_autoincrement=True,
     )
@@ -139,8 +140,8 @@ def tables(prefix: str = "agentbus_", schema: str | None = None) -> Tables:
         _key("consumer"),
         _key("event_uuid"),
         _whole("attempts"),
-        Column("last_error", sa.Text),
-        Column("next_at_ms", sa.BigInteger),
+        Column("last_error", checked.text("last_error")),
+        Column("next_at_ms", checked.number("next_at_ms")),
     )
     parked = sa.Table(
         f"{prefix}parked",
@@ -155,7 +156,7 @@ def tables(prefix: str = "agentbus_", schema: str | None = None) -> Tables:
         _whole("attempts"),
         _now("parked_at_ms"),
         # Null: not to be retried.
-        Column("retry_ms", sa.BigInteger),
+        Column("retry_ms", checked.number("retry_ms")),
         sa.UniqueConstraint("consumer", "event_uuid", name=f"{prefix}parked_once"),
         sqlite_autoincrement=True,
     )
@@ -194,15 +195,15 @@ def _number() -> Column[int]:
 
 
 def _text(name: str) -> Column[str]:
-    return Column(name, sa.Text, nullable=False)
+    return Column(name, checked.text(name), nullable=False)
 
 
 def _key(name: str) -> Column[str]:
-    return Column(name, sa.Text, primary_key=True)
+    return Column(name, checked.text(name), primary_key=True)
 
 
 def _whole(name: str, **options: Any) -> Column[int]:
-    return Column(name, sa.BigInteger, nullable=False, **options)
+    return Column(name, checked.number(name), nullable=False, **options)
 
 
 def _count(name: str) -> Column[int]:

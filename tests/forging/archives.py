@@ -77,7 +77,7 @@ class Change:
             logged = sorted((archive / "_log").glob("*.json"))
             place = logged[self.at % len(logged)] if logged else place
         if self.what == "link":
-            target = place if self.at % 2 else place.parent
+            target = place if self.at % 2 or place.parent == archive else place.parent
             shutil.rmtree(target) if target.is_dir() else target.unlink(missing_ok=True)
             target.symlink_to(outside / ("kept" if self.at % 2 else ""))
             return

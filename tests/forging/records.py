@@ -59,6 +59,15 @@ def anything(world: SoundWorld) -> st.SearchStrategy[Forged]:
     )
 
 
+def events(world: SoundWorld) -> st.SearchStrategy[Forged]:
+    """Return forgeries of a stream of events and what belongs to it."""
+    return anything(world).filter(lambda one: any(b":ev" in word for word in _keys_of(one)))
+
+
+def _keys_of(one: Forged) -> list[bytes]:
+    return [command[1] for command in one.commands if isinstance(command[1], bytes)]
+
+
 def _keys(world: SoundWorld, *kinds: bytes) -> st.SearchStrategy[bytes]:
     return st.sampled_from([key for key, kind in world.keys.items() if kind in kinds])
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import json
+import pathlib
 from typing import Any
 
 import redis
 
 import agentbus
 from agentbus.core.keys import Keys
+from tests.forging import ledgers
 from tests.hostile import DATABASE, World
 from tests.servers import Server
 
@@ -24,7 +26,8 @@ CONSUMER = "sound-consumer"
 class SoundWorld(World):
     """A project with sound records of every kind, and its neighbours."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Server, ledger: pathlib.Path | None = None) -> None:
+        """`ledger` is where to make a ledger, whose events are in the project."""
         super().__init__(server)
         self.socket = server.socket
         self.database = DATABASE
@@ -32,7 +35,12 @@ class SoundWorld(World):
             unix_socket_path=server.socket, db=_TEMPLATE, protocol=2, driver_info=None
         )
         self._made.flushdb()
-        _make(f"{server.url}?db={_TEMPLATE}", self.project, self._made)
+        url = f"{server.url}?db={_TEMPLATE}"
+        _make(url, self.project, self._made)
+        if ledger is not None:
+            self._made.delete(*self._made.keys(f"{self.project}:ev:*"))
+            with agentbus.connect(url, project=self.project, agent="bob") as bus:
+                ledgers.sound(ledger, bus)
         # Every key, its type, and what it holds.
         self.keys = {key: self._made.type(key) for key in sorted(self._made.scan_iter(count=1000))}
         self.ids = self._ids()

@@ -15,7 +15,7 @@ from agentbus.core.loggers import emit
 from agentbus.events.redis import RedisClient
 from agentbus.store.failures import or_empty
 from agentbus.store.scan import hash_fields
-from agentbus.store.steps import Command, Script, one_step
+from agentbus.store.steps import Command, Script
 from agentbus.workers.metrics import BOUND
 from agentbus.workers.registry import MOST
 
@@ -199,15 +199,21 @@ def _read(
     server: RedisClient, known: Collection[str]
 ) -> tuple[dict[str, Quarantined], tuple[str, int] | None]:
     """Return the records, at most about 10,000 and the `known` ones, and the hash's lifetime."""
-    key = server.keys.quarantined
-    stored = server.run(or_empty(hash_fields(key, MOST), {}))
+    nothing: tuple[dict[str, Quarantined], None] = {}, None
+    return server.run(or_empty(_stored(server.keys.quarantined, known), nothing))
+
+
+def _stored(
+    key: str, known: Collection[str]
+) -> Op[tuple[dict[str, Quarantined], tuple[str, int] | None]]:
+    stored = yield from hash_fields(key, MOST)
     # Asked for afterwards: a hash that was replaced while it was read has another.
     rest = [name.encode() for name in known if name.encode() not in stored]
-    values = server.run(or_empty(one_step(Command("HMGET", key, _LIFE, *rest)), ()))
+    life, *values = yield Command("HMGET", key, _LIFE, *rest)
     stored.pop(_LIFE, None)
-    stored |= {name: one for name, one in zip(rest, values[1:], strict=False) if one is not None}
+    stored |= {name: one for name, one in zip(rest, values, strict=True) if one is not None}
     found = {_text(name): _record(_text(name), one) for name, one in stored.items()}
-    return found, _lifetime(values[0]) if values and values[0] is not None else None
+    return found, None if life is None else _lifetime(life)
 
 
 def _lifetime(value: bytes) -> tuple[str, int] | None:
