@@ -188,7 +188,7 @@ class Call:
         if getattr(self._link, "beside", self) is not None:
             from agentbus.store import driver
 
-            driver.run(self._link, self._scope.attend())
+            driver.run(self._link, self._attempt(self._scope.attend()))
 
     def _attend_beside(self) -> None:
         from agentbus.store.connection import PlainLink

@@ -17,7 +17,8 @@ _NUMBERS = frozenset(("missed", "skipped", "token"))
 
 
 def pair(entry_id: str, named: dict[str, str]) -> tuple[str, dict[str, str]]:
-    """Return an entry unchanged."""
+    """Return an entry unchanged. Raises `ValueError` if its id, of which the time is shown, is none."""
+    id_time(entry_id)
     return entry_id, named
 
 

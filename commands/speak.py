@@ -5,6 +5,10 @@ from __future__ import annotations
 from agentbus.commands._declare import Call, Param, Verb, body
 from agentbus.coordination import speak
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from agentbus.store.steps import Op
+
 VERB = Verb(
     "speak",
     "Say something on the project's channel.",
@@ -26,18 +30,25 @@ def run(call: Call) -> None:
     args = call.args
     scope = call.enter()
     text = body("message", args.text, args.msg, scope.max_body, "--msg")
-    entry_id = call.run(speak.append(scope, text, args.topic))
     if not call.out.json:
-        call.out.record({}, entry_id)
+        call.out.record({}, call.run(speak.append(scope, text, args.topic)))
         return
     from agentbus.core.clock import rfc3339
-    from agentbus.core.stream import id_time
 
+    entry_id, at = call.run(_timed(speak.append(scope, text, args.topic)))
     fields = {
         "id": entry_id,
         "agent_id": scope.agent,
         "topic": args.topic,
         "message": text,
-        "timestamp": rfc3339(id_time(entry_id), milliseconds=True),
+        "timestamp": rfc3339(at, milliseconds=True),
     }
     call.out.record(fields, "")
+
+
+def _timed(append: Op[str]) -> Op[tuple[str, float]]:
+    """Return the id that `append` returns, and its time in unix seconds."""
+    from agentbus.core.stream import id_time
+
+    entry_id = yield from append
+    return entry_id, id_time(entry_id)

@@ -22,7 +22,8 @@ from tests.hostile import World
 from tests.profiles import share
 from tests.test_fuzz_commands import interrupted
 
-pytestmark = pytest.mark.filterwarnings("ignore")
+# Nightly: `tests/pipeline/test_commits.py` has the single cases.
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 LIMIT = 10.0
 
 
@@ -68,7 +69,7 @@ def test_whatever_is_made_of_an_archive_nothing_else_is_touched(
     monkeypatch.chdir(here)
     monkeypatch.setattr(_spark, "session", no_spark)
 
-    @share(1000)
+    @share(700)
     @given(
         made=archives.changes(logged),
         asked=st.lists(st.sampled_from(archives.LINES), min_size=2, max_size=5, unique=True),

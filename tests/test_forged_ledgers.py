@@ -18,7 +18,8 @@ from tests.profiles import share
 from tests.servers import Server
 from tests.test_forged_records import forge, run
 
-pytestmark = pytest.mark.filterwarnings("ignore")
+# Nightly: `tests/events/test_forged_rows.py` has the single cases.
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +77,7 @@ def test_whatever_is_in_a_ledger_every_verb_ends_soon_with_a_code_of_the_table(
 ) -> None:
     held = ledgers.rows(template)
 
-    @share(1500)
+    @share(800)
     @given(
         forged=ledgers.forgeries(held),
         written=st.lists(records.events(world), max_size=1),

@@ -135,7 +135,7 @@ def test_whatever_is_forged_every_verb_ends_soon_with_a_code_of_the_table(world,
 def test_whatever_is_forged_beside_them_sound_tasks_are_done(world, here):
     few = st.lists(records.beside(world), min_size=1, max_size=4)
 
-    @share(1500)
+    @share(1000)
     @given(forged=few)
     def once(forged: list[Forged]) -> None:
         work(world, forged)
@@ -147,7 +147,7 @@ def test_whatever_is_forged_beside_them_sound_tasks_are_done(world, here):
 def test_whatever_is_forged_beside_it_what_is_sound_is_shown(world, here):
     few = st.lists(records.beside(world), min_size=1, max_size=4)
 
-    @share(3000)
+    @share(2500)
     @given(forged=few, asked=_views)
     def once(forged: list[Forged], asked: list[str]) -> None:
         beside(world, forged, asked)

@@ -17,7 +17,8 @@ from tests.forging.sound import SoundWorld
 from tests.profiles import share
 from tests.test_forged_records import here, run, world
 
-pytestmark = pytest.mark.filterwarnings("ignore")
+# Nightly: `tests/test_strange_replies.py` has the single cases.
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 # The fixtures are used by their names.
 __all__ = ["here", "world"]
 

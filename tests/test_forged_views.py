@@ -103,7 +103,9 @@ def test_views_of_foreign_records_are_empty(bus: agentbus.Bus, record: str) -> N
     assert [one.queue for one in bus.stats()] == ["mail"]
 
 
-def test_orders_and_quarantines_are_read_in_pages(bus: agentbus.Bus) -> None:
+# The in-memory server takes a second.
+@pytest.mark.parametrize("url", ["valkey"], indirect=True)
+def test_orders_and_quarantines_are_read_in_pages(bus: agentbus.Bus, url: str) -> None:
     queue = bus.queue("mail")
     queue.publish(1)
     queue.pause(wait=0)
