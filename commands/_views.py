@@ -6,6 +6,8 @@ from agentbus.core.errors import AgentBusError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from agentbus.client.bus import Bus
     from agentbus.commands._declare import Call
     from agentbus.commands._output import Out
@@ -42,6 +44,16 @@ def warn_if_empty(out: Out, bus: Bus) -> bool:
         # The view itself reports it.
         return False
     return True
+
+
+def empty(call: Call, found: Sequence[object]) -> None:
+    """Report on stderr each record of the bus's own that another program wrote, if nothing was found."""
+    if found:
+        return
+    from agentbus.admin.health import foreign_keys
+
+    for one in call.bus.runner.run(foreign_keys.examine(call.bus.scope), verb="health"):
+        call.out.warn(one.text)
 
 
 def _missing(bus: Bus) -> NotFound:

@@ -101,6 +101,7 @@ def _list(call: Call) -> None:
     found = call.bus.who(all=call.args.all)
     if not found:
         _views.must_exist(call)
+        _views.empty(call, found)
     for one in found:
         _show_agent(call.out, one)
 

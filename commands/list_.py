@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agentbus.commands import _values
+from agentbus.commands import _values, _views
 from agentbus.commands._declare import Call, Param, Verb, tags, whole
 from agentbus.coordination.flags import FlagState
 from agentbus.core.clock import rfc3339
@@ -46,14 +46,16 @@ def run(call: Call) -> None:
     if args.flags:
         _flags(call)
     elif args.agents:
-        for seen in bus.agents():
+        _views.empty(call, agents := bus.agents())
+        for seen in agents:
             at = rfc3339(seen.last_seen)
             behind = "" if seen.unheard is None else f", {seen.unheard} unheard"
             out.record(
                 _values.fields(seen) | {"last_seen": at}, f"{word(seen.agent_id)} seen {at}{behind}"
             )
     elif args.topics:
-        for topic in bus.topics():
+        _views.empty(call, topics := bus.topics())
+        for topic in topics:
             at = rfc3339(topic.last_spoken)
             out.record({"topic": topic.topic, "last_spoken": at}, f"{word(topic.topic)} {at}")
     elif args.queues:

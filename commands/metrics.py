@@ -98,6 +98,7 @@ def run(call: Call) -> None:
         raise
     if not found:
         _views.must_exist(call)
+        _views.empty(call, found)
     _views.head(call, "" if found else f"no counts since {args.since}")
     named = _views.named(call)
     _format.show(

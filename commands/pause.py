@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agentbus.commands import _values
+from agentbus.commands import _values, _views
 from agentbus.commands._declare import Call, Param, Verb, seconds
 from agentbus.core.errors import TimedOut
 from agentbus.core.names import word
@@ -43,7 +43,8 @@ def run(call: Call) -> None:
     """Pause the queue, or print the orders to pause."""
     args = call.args
     if args.queue is None:
-        for order in call.bus.paused():
+        _views.empty(call, orders := call.bus.paused())
+        for order in orders:
             show(call.out, order)
         return
     order = call.bus.pause(queue=args.queue, why=args.why, wait=args.wait)

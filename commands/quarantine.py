@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agentbus.commands import _format, _values
+from agentbus.commands import _format, _values, _views
 from agentbus.commands._bare import actions
 from agentbus.commands._declare import Call, Param, Verb
 from agentbus.core.errors import UsageError
@@ -70,9 +70,11 @@ def run(call: Call) -> None:
 def _list(call: Call) -> None:
     from agentbus.events import quarantined
 
+    found = quarantined(call.bus)
+    _views.empty(call, found)
     _format.show(
         call.out,
-        quarantined(call.bus),
+        found,
         _COLUMNS,
         _fields,
         left=3,

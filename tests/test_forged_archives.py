@@ -42,9 +42,9 @@ def test_every_verb_of_archives_has_lines() -> None:
 def check(here: pathlib.Path, template: pathlib.Path, made: list[Change], asked: list[str]) -> None:
     """Change an archive, and run lines on it, of which none may go wrong or write elsewhere."""
     archives.renew(here, template)
-    before = archives.elsewhere(here)
     for one in made:
         one.make(here / "archive", here / "outside")
+    before = archives.elsewhere(here)
     for line in asked:
         argv = line.format(here / "archive", here / "archive").split()
         with interrupted(LIMIT) as late:

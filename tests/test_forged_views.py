@@ -11,6 +11,7 @@ from agentbus.queues import janitor
 from agentbus.queues.delivery import Delivery
 from agentbus.queues.policy import Policies
 from agentbus.retry import Backoff
+from tests import inprocess
 from tests.servers import ask
 
 
@@ -192,3 +193,27 @@ def test_a_huge_letter_of_another_program_takes_no_others_with_it(bus: agentbus.
 
     assert queue.purge(first.decode()) == 1
     assert len(queue.dead_letters()) == 2
+
+
+# Run inside this process, a verb leaves its connection to the collector.
+@pytest.mark.filterwarnings(
+    "ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
+)
+@pytest.mark.parametrize("url", ["valkey"], indirect=True)
+@pytest.mark.parametrize(
+    ("verb", "record"),
+    [
+        *(("list --agents", "agents"), ("list --topics", "topics"), ("metrics", "metrics")),
+        *(("quarantine list", "quarantined"), ("pause", "paused"), ("agent list", "agents")),
+    ],
+)
+def test_a_view_without_its_record_goes_on_and_names_it(
+    bus: agentbus.Bus, verb: str, record: str, url: str
+) -> None:
+    bus.jot("a", "b")
+    spoil(bus, record)
+
+    done = inprocess.run(*verb.split(), "--url", url, "--project", bus.project, "--json")
+
+    assert (done.code, done.out) == (0, b"")
+    assert f"the key '{bus.project}:{record}' is a set".encode() in done.err
