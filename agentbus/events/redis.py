@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from agentbus.core.errors import ForeignLedger
 from agentbus.queues.runner import Runner
+from agentbus.store.failures import refused
 from agentbus.store.steps import Batch, Command, ServerReply, one_step
 
 if TYPE_CHECKING:
@@ -60,6 +61,12 @@ def _many(commands: Sequence[tuple[str | bytes | int, ...]]) -> Op[list[Any]]:
             reply = yield Command(*command)
         found.append(reply)
     return found
+
+
+def check(reply: Any) -> None:
+    """Raise the error that a reply of `RedisClient.batch` to XRANGE or HGET is, if it is one."""
+    if isinstance(reply, ServerReply):
+        raise refused(reply, Command("XRANGE"), "the server")
 
 
 def info(flat: Any) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from agentbus.core.stream import position, text
 from agentbus.events import leases, outbox, readers
 from agentbus.events.event import words
-from agentbus.events.redis import LEDGER, foreign, info
+from agentbus.events.redis import LEDGER, check, foreign, info
 from agentbus.events.tables import entry_id
 from agentbus.store.steps import Command, Script
 
@@ -197,8 +197,7 @@ class RelayStream:
 
 
 def _holds(entries: Any, outbox_id: int) -> bool:
-    if isinstance(entries, Exception):
-        raise entries
+    check(entries)
     if not entries:
         return False
     flat = entries[0][1]

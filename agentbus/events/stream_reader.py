@@ -12,7 +12,7 @@ from agentbus.core.errors import EventsLost
 from agentbus.core.stream import position, text
 from agentbus.events import leases
 from agentbus.events.leases import RELAY
-from agentbus.events.redis import LEDGER, foreign, info
+from agentbus.events.redis import LEDGER, check, foreign, info
 from agentbus.events.tables import entry_id, previous
 from agentbus.store.steps import Command, Wait
 
@@ -55,8 +55,7 @@ class StreamReader:
         ]
         first, entries, whose = self._server.batch(asked)
         for reply in (first, entries, whose):
-            if isinstance(reply, Exception):
-                raise reply
+            check(reply)
         if entries and whose is not None and text(whose) != str(self._ledger.identity()):
             raise foreign(self._stream, self._ledger)
         start = position(text(first[0][0])) if first else None

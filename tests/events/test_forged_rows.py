@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import sqlalchemy as sa
 
-from agentbus.errors import Unhealthy
+from agentbus.errors import BackendUnavailable, Unhealthy
 from agentbus.events import Consumer, Relay, parked, register, standing
 from tests.events.shop import STREAM, send
 
@@ -72,6 +72,18 @@ def test_a_parked_event_that_was_forged_is_listed_beside_sound_ones(ledger, data
         ("a", "?"),
         ("b", "Placed"),
     ]
+
+
+def test_half_a_position_is_an_error_in_a_sentence(ledger, database, bus) -> None:
+    relay, second = Relay(ledger, bus), Relay(ledger, bus)
+    send(ledger, "a")
+    relay.run_once()
+    relay.close()
+    forge(ledger, "UPDATE agentbus_outbox SET position_seq = :v", None)
+
+    with pytest.raises(BackendUnavailable, match="refused 'XRANGE'"):
+        second.run_once()
+    second.close()
 
 
 def _refuse(_event: object, _session: object) -> None:
