@@ -68,6 +68,14 @@ _PLAIN_IN_TEXT = _PROJECT_CHARACTERS | frozenset("@~:")
 
 def name(kind: str, value: object) -> str:
     """Return `value` if it is a valid name: 1 to 256 bytes of UTF-8, no control characters."""
+    # The usual case, without a look at each character.
+    if (
+        type(value) is str
+        and 0 < len(value) <= MAX_NAME_BYTES
+        and value.isascii()
+        and value.isprintable()
+    ):
+        return value
     text = _text(kind, value)
     size = len(text.encode())
     if not size:

@@ -11,6 +11,9 @@ from agentbus.core.stream import is_number
 from agentbus.queues.ids import MOVED_FROM, RETRY, split
 
 _TRACEBACK_KEPT = 8_000
+# The fields of an envelope for which the server must admit a task, and those for which it is settled alone.
+_ADMITTED = frozenset(("ordering_key", "attempts", WORK_ITEM, INBOX))
+_SETTLED = frozenset(("id", "reply_to", "webhook", "notify"))
 
 
 class Taken:
@@ -71,7 +74,7 @@ class Taken:
     @property
     def alone(self) -> bool:
         """Whether it is settled by itself, because it needs more than an acknowledgement."""
-        return self.redelivered or self.asked_first or self.asks
+        return self.uncounted is not None or self.asks or self.asked_first
 
     @property
     def tells(self) -> bool:
@@ -83,12 +86,15 @@ class Taken:
     def asks(self) -> bool:
         """Whether its outcome is sent, spoken or stored."""
         # The id of a delayed task does not name its entry, so its outcome is stored under that id.
-        return "id" in self.meta or self.tells
+        return not _SETTLED.isdisjoint(self.meta)
 
     @property
     def asked_first(self) -> bool:
         """Whether the server must admit it: it has an ordering key, a work item, or one attempt."""
-        return self.ordered or self.claims or self.only_once
+        # Most have none of the fields: that is one look.
+        return not _ADMITTED.isdisjoint(self.meta) and (
+            self.ordered or self.claims or self.only_once
+        )
 
     @property
     def only_once(self) -> bool:

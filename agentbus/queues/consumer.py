@@ -46,6 +46,8 @@ class Consumption(Ending):
 
     # Whether a work item that another program names in several tasks is done only once.
     claiming = True
+    # The bytes of a payload, on average; a large one counts at once.
+    mean_bytes = 0.0
 
     def prepare(self, *, tail: bool = False) -> Op[None]:
         """Create the group where it is missing, at its last recorded position or at the oldest task.
@@ -225,6 +227,10 @@ class Consumption(Ending):
         """Decode entries as tasks; a malformed one carries its error."""
         found: list[Taken] = []
         loads, append, agent = orjson.loads, found.append, envelope.AGENT
+        if entries and (sample := entries[len(entries) // 2][1]):
+            # One of them stands for all.
+            size = len(sample[1])
+            self.mean_bytes = max(size, (self.mean_bytes + size) / 2)
         for entry_id, flat in entries:
             size = len(flat) if flat else 0
             if (size == 2 or (size == 4 and flat[2] == agent)) and flat[0] == b"payload":

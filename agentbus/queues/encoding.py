@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from agentbus.core import context, envelope
 from agentbus.core.errors import UsageError
 from agentbus.queues.ids import PRIORITIES
-from agentbus.queues.task import Task, check
+from agentbus.queues.task import Task, check, envelope_of
 
 if TYPE_CHECKING:
     from agentbus.store.scope import Scope
@@ -29,9 +29,11 @@ def words_of(scope: Scope, item: object) -> Any:
 
 def meta_of(scope: Scope, item: Task) -> bytes:
     """Return the encoded envelope of a task without its payload; empty if there is nothing in it."""
-    check(item)
+    meta = envelope_of(item)
+    check(meta)
     origin = context.current.get()
-    meta = {name: value for name in envelope.META if (value := getattr(item, name, None))}
+    if not all(meta.values()):
+        meta = {name: value for name, value in meta.items() if value}
     if origin is not None:
         # A task that a handler publishes is linked to the handler's task.
         meta.setdefault("correlation_id", origin.correlation_id or origin.id)

@@ -13,7 +13,7 @@ from agentbus.queues.encoding import known, meta_of, words_of
 from agentbus.queues.ids import BOUND, DEDUP_WINDOW, PRIORITIES, writable
 from agentbus.queues.scheduling import schedule
 from agentbus.queues.stream_keys import place as stream_keys
-from agentbus.queues.task import Task
+from agentbus.queues.task import Task, is_bare
 from agentbus.store.steps import Emit, Push, Script
 
 if TYPE_CHECKING:
@@ -35,8 +35,9 @@ if TYPE_CHECKING:
 
 # When a queue is at its bound, so many publishes in a row ask for trimming at once.
 _CROWDED = 20
-# Tasks in one request: more gains nothing, and a script must not block the server.
-BATCH = 500
+# Tasks in one request, and the bytes of payloads at which it is complete: more gains nothing, and a script
+# must not block the server.
+BATCH, BATCH_BYTES = 500, 1 << 18
 
 
 def _stamped(item: object, traceparent: str | None) -> object:
@@ -61,6 +62,8 @@ def publish(
     trim: bool = False,
 ) -> Op[str]:
     """Append one payload or `Task`, or keep it until it is due, and return its id. Raises `QueueFull`."""
+    if isinstance(item, Task) and is_bare(item):
+        priority, item = item.priority or priority, item.payload
     if (
         type(item) is Task
         or (delay is not None or at is not None)
@@ -186,28 +189,36 @@ def _grouped(
 ) -> Iterator[tuple[str, list[Any]]]:
     batch: list[Any] = []
     encode, limit = envelope.encode, scope.max_body
-    now, kind = default, False
+    now, kind, left = default, False, BATCH_BYTES
     # What a key makes different for each task, or a handler's task adds, is in no common envelope.
     inherits = context.current.get() is not None or (
         common is not None and (common.key or common.ordering_key) is not None
     )
     for item in items:
-        rich = inherits or isinstance(item, Task)
-        if rich and common is not None:
-            item = common.filling(item)
-        priority = default
-        if isinstance(item, Task) and item.priority:
-            priority = item.priority
-            known(priority)
+        priority, rich = default, inherits
+        if inherits or isinstance(item, Task):
+            if common is not None:
+                item = common.filling(item)
+            if isinstance(item, Task):
+                priority = item.priority or default
+                known(priority)
+                rich = inherits or not is_bare(item)
+                item = item if rich else item.payload
         if batch and (rich is not kind or priority != now):
             yield now, batch
-            batch = []
+            batch, left = [], BATCH_BYTES
         now, kind = priority, rich
-        batch.append(words_of(scope, item) if rich else encode(item, limit))
-        if len(batch) == most:
+        if rich:
+            found = words_of(scope, item)
+            left -= len(found[0][1])
+        else:
+            found = encode(item, limit)
+            left -= len(found)
+        batch.append(found)
+        if left <= 0 or len(batch) == most:
             # Before the next item is read: it may take long, or be invalid.
             yield now, batch
-            batch = []
+            batch, left = [], BATCH_BYTES
     if batch:
         yield now, batch
 

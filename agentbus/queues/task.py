@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from agentbus.core import context, names
+from agentbus.core.envelope import META
 from agentbus.core.errors import InvalidPayload, UsageError
 from agentbus.core.record import Record
 from agentbus.queues.ids import PRIVATE, writable
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 MOST_ATTEMPTS = 1000
 # How far ahead a task may be due, or expire, in seconds.
@@ -59,51 +61,114 @@ class Task(Record):
         return self.__replace__(**{**own, "payload": item.payload})
 
 
-def check(task: Task) -> None:
-    """Raise `InvalidPayload` or `UsageError` for a field that is not as it must be."""
-    for what in ("key", "reply_to", "ordering_key", "topic"):
-        value = getattr(task, what)
-        if value is not None:
-            names.name(what.replace("_", " "), value)
-    if task.reply_to is not None and not task.reply_to.startswith(PRIVATE):
-        writable(task.reply_to)
-    for what in ("correlation_id", "causation_id", "source", "tenant", "webhook"):
-        value = getattr(task, what)
-        if value is not None and not isinstance(value, str):
-            raise InvalidPayload(f"the {what} is a {type(value).__name__}", hint="give it as text")
-        if value is not None:
-            _check_size(f"the {what}", value)
-    if task.traceparent is not None and not context.is_traceparent(task.traceparent):
+# The fields of the envelope, and a function that returns their values.
+_FIELDS = tuple(name for name in META if name in Task.__match_args__)
+_values = attrgetter(*_FIELDS)
+_EMPTY = (None,) * len(_FIELDS)
+
+
+def is_bare(task: Task) -> bool:
+    """Return whether a task has a payload and perhaps a priority, and nothing else."""
+    return _values(task) == _EMPTY
+
+
+def envelope_of(task: Task) -> dict[str, Any]:
+    """Return the fields that a task has beside its payload and its priority."""
+    pairs = zip(_FIELDS, _values(task), strict=True)
+    return {name: value for name, value in pairs if value is not None}
+
+
+def check(found: Mapping[str, Any]) -> None:
+    """Raise `InvalidPayload` or `UsageError` for a field of an envelope that is not as it must be."""
+    for what, value in found.items():
+        _CHECKS[what](what, value)
+
+
+def _name(what: str, value: Any) -> None:
+    names.name(what.replace("_", " "), value)
+
+
+def _reply_to(what: str, value: Any) -> None:
+    _name(what, value)
+    if not value.startswith(PRIVATE):
+        writable(value)
+
+
+def _text(what: str, value: Any) -> None:
+    if not isinstance(value, str):
+        raise InvalidPayload(f"the {what} is a {type(value).__name__}", hint="give it as text")
+    _check_size(f"the {what}", value)
+
+
+def _webhook(what: str, value: Any) -> None:
+    from agentbus.queues import webhook_url
+
+    _text(what, value)
+    webhook_url.target(value)
+
+
+def _traceparent(_what: str, value: Any) -> None:
+    if not context.is_traceparent(value):
         raise InvalidPayload(
-            f"{task.traceparent!a} is not a traceparent",
+            f"{value!a} is not a traceparent",
             hint="write it as W3C Trace Context does: 00-<32 hex digits>-<16 hex digits>-01",
         )
-    if task.webhook is not None:
-        from agentbus.queues import webhook_url
 
-        webhook_url.target(task.webhook)
-    if task.trail is not None and not isinstance(task.trail, (list, tuple)):
-        raise InvalidPayload(f"the trail is a {type(task.trail).__name__}", hint="give a list")
-    if task.notify not in (None, True, False):
-        raise InvalidPayload(f"notify is {task.notify!r}", hint="give True, or leave it out")
-    headers = task.headers
-    if headers is not None and not hasattr(headers, "items"):
+
+def _trail(_what: str, value: Any) -> None:
+    if not isinstance(value, (list, tuple)):
+        raise InvalidPayload(f"the trail is a {type(value).__name__}", hint="give a list")
+
+
+def _notify(_what: str, value: Any) -> None:
+    if value not in (True, False):
+        raise InvalidPayload(f"notify is {value!r}", hint="give True, or leave it out")
+
+
+def _headers(_what: str, headers: Any) -> None:
+    if not hasattr(headers, "items"):
         raise InvalidPayload(f"the headers are a {type(headers).__name__}", hint="give a dict")
-    if headers is not None and not all(
-        isinstance(part, str) for pair in dict(headers).items() for part in pair
-    ):
-        raise InvalidPayload("a header is not text", hint="give text for its name and its value")
-    if headers is not None:
-        _check_size("the headers", *(part for pair in dict(headers).items() for part in pair))
-    attempts, expires = task.attempts, task.expires
-    if attempts is not None and not (type(attempts) is int and 0 < attempts <= MOST_ATTEMPTS):
+    headers = dict(headers)
+    parts = (*headers, *headers.values())
+    for part in parts:
+        if not isinstance(part, str):
+            raise InvalidPayload(
+                "a header is not text", hint="give text for its name and its value"
+            )
+    _check_size("the headers", *parts)
+
+
+def _attempts(_what: str, attempts: Any) -> None:
+    if not (type(attempts) is int and 0 < attempts <= MOST_ATTEMPTS):
         raise UsageError(
             f"the attempts are {attempts!r}", hint=f"give a number from 1 to {MOST_ATTEMPTS}"
         )
-    if expires is not None and not (type(expires) in (int, float) and 0 < expires <= LONGEST):
+
+
+def _expires(_what: str, expires: Any) -> None:
+    if not (type(expires) in (int, float) and 0 < expires <= LONGEST):
         raise UsageError(
             f"the time to expire is {expires!r}", hint="give seconds, above 0 and at most 400 days"
         )
+
+
+def _anything(_what: str, _value: Any) -> None:
+    """Accept a value: it is checked when it is encoded."""
+
+
+_CHECKS: dict[str, Callable[[str, Any], None]] = {
+    **dict.fromkeys(_FIELDS, _anything),
+    **dict.fromkeys(("key", "ordering_key", "topic"), _name),
+    **dict.fromkeys(("correlation_id", "causation_id", "source", "tenant"), _text),
+    "reply_to": _reply_to,
+    "webhook": _webhook,
+    "traceparent": _traceparent,
+    "trail": _trail,
+    "notify": _notify,
+    "headers": _headers,
+    "attempts": _attempts,
+    "expires": _expires,
+}
 
 
 def _check_size(what: str, *texts: str) -> None:

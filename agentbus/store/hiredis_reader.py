@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import hiredis
 
+from agentbus.store.resp import pack as pack_large
 from agentbus.store.steps import LinkDown, ServerReply
 
 if TYPE_CHECKING:
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
 
 
 _AT_ONCE = 262_144
+# An argument with more bytes is large. A command of many arguments has no large ones, but for a few.
+_LARGE = 8192
+_FEW = 64
 _TIMEVAL = struct.Struct("ll")
 
 
@@ -28,6 +32,11 @@ def reader() -> hiredis.Reader:
 
 def pack(args: Sequence[Arg]) -> bytes:
     """Return a command as RESP2 bytes."""
+    if len(args) < _FEW:
+        for arg in args:
+            if type(arg) is bytes and len(arg) > _LARGE:
+                # hiredis takes a hundred times as long for it.
+                return pack_large(args)
     packed: bytes = hiredis.pack_command(args if type(args) is tuple else tuple(args))  # type: ignore[arg-type]
     return packed
 

@@ -45,7 +45,8 @@ def pack(args: Sequence[Arg]) -> bytes:
             arg = arg.encode()
         elif isinstance(arg, int):
             arg = b"%d" % arg
-        parts.append(b"$%d\r\n%b\r\n" % (len(arg), arg))
+        # Not formatted: a large argument is copied once.
+        parts += (b"$%d\r\n" % len(arg), arg, b"\r\n")
     return b"".join(parts)
 
 

@@ -22,6 +22,8 @@ _OVERDUE = 2 * _TARGET
 # The next batch is fetched while one runs, if that has at least this many tasks, and is this fast.
 _AHEAD = 16
 _BRISK = 0.05
+# The bytes of payloads at which a batch is complete: more of them do not fit into the processor's caches.
+_BYTES = 1 << 20
 
 
 class Executor(Protocol):
@@ -58,6 +60,8 @@ class Serial(Loop):
         self._mean = 0.0
         self._look_every = min(_TARGET, self._reclaimer.visibility / 4)
         self._brisk = False
+        # Whether the number of tasks in a batch is bounded by their bytes.
+        self._large = False
         # The batch that runs, of which the heartbeat may settle a part; and one that has run.
         self._running: TaskBatch | None = None
         self._ran: TaskBatch | None = None
@@ -148,7 +152,8 @@ class Serial(Loop):
         handled = len(self._next)
         if self._consumer.asks_first:
             self._ask()
-        if more and self._brisk and len(self._next) >= _AHEAD and self._limit is None:
+        enough = self._size // 2 + 1 if self._large else _AHEAD
+        if more and self._brisk and len(self._next) >= enough and self._limit is None:
             self._overlapped()
             return handled
         # Acknowledge the previous batch before this one runs.
@@ -255,7 +260,11 @@ class Serial(Loop):
         # A task that became slow counts at once.
         self._mean = max(mean, (self._mean + mean) / 2)
         grown = self._size * 2 if number >= self._size else self._size
-        self._size = max(1, min(self._most, grown, int(_TARGET / max(self._mean, 1e-9))))
+        self._large = self._consumer.mean_bytes > _BYTES / self._most
+        most = self._most
+        if self._large:
+            most = max(1, min(most, int(_BYTES / self._consumer.mean_bytes)))
+        self._size = max(1, min(most, grown, int(_TARGET / max(self._mean, 1e-9))))
 
     def _look(self, now: float) -> None:
         """Look at the batch that runs, between two of its tasks."""
