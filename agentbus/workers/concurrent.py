@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 import time
@@ -9,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from agentbus.queues.claimed import Taken
+from agentbus.workers.acker import order
 from agentbus.workers.loop import Loop
 
 if TYPE_CHECKING:
@@ -23,10 +25,18 @@ _SHORT_WAIT = 0.1
 # Tasks for this many seconds of work are fetched ahead of those that run.
 _AHEAD = 0.05
 _MEASURE_EVERY = 0.25
+_MEASURE_FIRST = 0.05
+# Above this rate per second, tasks are settled with the fetches, of which one begins every few ms.
+_BRISK, _COLLECT = 2000.0, 0.005
+# Runs that took less time are counted together.
+_QUICK = 0.001
 
 
 class InFlight:
-    """The tasks that a worker holds, and the thread that settles them."""
+    """The tasks that a worker holds, and the thread that settles them.
+
+    While there are many quick ones, the worker's own thread collects and settles those that have ended.
+    """
 
     def __init__(self, concurrency: int, most: int, acker: Acker) -> None:
         self._concurrency = concurrency
@@ -41,6 +51,8 @@ class InFlight:
         self._measured = time.monotonic()
         self.failure: Exception | None = None
         self.pool: Pool | None = None
+        # Whether the worker's own thread collects what has ended.
+        self._collected = False
         self._thread = threading.Thread(target=self._settle, name="agentbus-settler", daemon=True)
 
     def start(self) -> None:
@@ -48,6 +60,7 @@ class InFlight:
 
     def close(self) -> None:
         """Settle all tasks, then stop the threads."""
+        self.leave()
         self.until(lambda: not self._held, None)
         self._ended.put(None)
         self._thread.join()
@@ -66,6 +79,28 @@ class InFlight:
         self._measure(0)
         ahead = int(self._rate * _AHEAD)
         return min(self._concurrency + ahead, self._most) - len(self._held)
+
+    @property
+    def brisk(self) -> bool:
+        """Whether tasks end so quickly that they should be settled with the fetches."""
+        self._measure(0)
+        return self._rate > _BRISK and self._rate * _COLLECT * 2 < self._most - self._concurrency
+
+    def collect(self) -> list[_Ended]:
+        """Return what has ended since the last call; from now on, no other thread settles it."""
+        self._collected = True
+        ended: list[_Ended] = []
+        with contextlib.suppress(queue.Empty):
+            while (one := self._ended.get_nowait()) is not None:
+                ended.append(one)
+        return ended
+
+    def leave(self) -> None:
+        """Have the thread settle what ends from now on."""
+        if self._collected:
+            with self._change:
+                self._collected = False
+                self._change.notify_all()
 
     def excess(self) -> list[Taken]:
         """Take away the tasks that wait although those that run became slow."""
@@ -107,6 +142,11 @@ class InFlight:
 
     def _settle(self) -> None:
         while (first := self._ended.get()) is not None:
+            if self._collected:
+                self._ended.put(first)
+                with self._change:
+                    self._change.wait_for(lambda: not self._collected)
+                continue
             batch = [first]
             while len(batch) < self._most and not self._ended.empty():
                 more = self._ended.get()
@@ -114,19 +154,31 @@ class InFlight:
                     self._ended.put(None)
                     break
                 batch.append(more)
-            outcomes = [outcome for outcome, _ in batch]
-            for outcome, took in batch:
-                if isinstance(outcome, Taken) or outcome.begun:
-                    self._acker.tally.ran(1, took)
             try:
-                done = self._acker.plain(outcomes)
+                done, took = self.concluded(batch)
                 if done:
-                    self._acker.ack(done, sum(took for _, took in batch))
+                    self._acker.ack(done, took)
             except Exception as failure:  # noqa: BLE001 (the worker's own thread raises it)
                 self.failure = failure
-            self._let_go(outcomes)
+            self.let_go(outcome for outcome, _ in batch)
 
-    def _let_go(self, batch: Iterable[TaskOutcome | Taken]) -> None:
+    def concluded(self, ended: list[_Ended]) -> tuple[dict[str, list[bytes]], float]:
+        """Settle what needs more than an ack; return the ids to acknowledge, and their seconds."""
+        tally, quick, spent, total = self._acker.tally, 0, 0.0, 0.0
+        for outcome, took in ended:
+            total += took
+            if isinstance(outcome, Taken) or outcome.begun:
+                if took < _QUICK:
+                    quick += 1
+                    spent += took
+                else:
+                    tally.ran(1, took)
+        if quick:
+            tally.ran(quick, spent / quick)
+        return self._acker.plain([outcome for outcome, _ in ended]), total
+
+    def let_go(self, batch: Iterable[TaskOutcome | Taken]) -> None:
+        """Forget tasks, which were settled."""
         number = 0
         with self._change:
             for outcome in batch:
@@ -141,10 +193,14 @@ class InFlight:
         with self._counting:
             self._count += number
             spent = time.monotonic() - self._measured
-            if spent >= _MEASURE_EVERY:
+            if spent >= (_MEASURE_EVERY if self._rate else _MEASURE_FIRST):
                 self._rate = self._count / spent
                 self._count = 0
                 self._measured += spent
+
+
+def _nothing() -> None:
+    """Do nothing while the server responds: the tasks run in other threads."""
 
 
 def _name(task: Taken) -> bytes:
@@ -187,6 +243,12 @@ class Concurrent(Loop):
         others = [task for task in tasks if not self._fetcher.apart(task)]
         others = self._run(self._fetcher.entered(others, chained=False))
         in_flight.submit([*others, *(task for task in single if self._admitted(task))])
+        if in_flight.brisk and self._limit is None and self._suspect is None:
+            batch, ended = self._collected()
+            if batch or ended:
+                self._admit(batch)
+                return handled + ended + len(in_flight.held)
+        in_flight.leave()
         room = self._free_room()
         if room <= 0:
             in_flight.until(lambda: self._free_room() > 0, self._look_every)
@@ -200,17 +262,49 @@ class Concurrent(Loop):
             wait = min(wait, _SHORT_WAIT) if in_flight.held else wait
             batch = self._wait(room, wait)
         handled += len(batch)
+        self._admit(batch)
+        return handled + len(in_flight.held)
+
+    def _admit(self, batch: list[Taken]) -> None:
+        """Submit new tasks."""
         if self._consumer.asks_first:
             for task in batch:
                 if self._fetcher.apart(task):
                     self._submit(task)
             batch = [task for task in batch if not self._fetcher.apart(task)]
             batch = self._run(self._fetcher.entered(batch, chained=False))
-        in_flight.submit(batch)
-        return handled + len(in_flight.held)
+        self._in_flight.submit(batch)
+
+    def _collected(self) -> tuple[list[Taken], int]:
+        """Settle what has ended and take new tasks, in one exchange; return these, and how many ended."""
+        in_flight = self._in_flight
+        time.sleep(_COLLECT)
+        ended = in_flight.collect()
+        outcomes = [outcome for outcome, _ in ended]
+        try:
+            done, took = in_flight.concluded(ended)
+            for ids in done.values():
+                ids.sort(key=order)
+            room = in_flight.room + len(outcomes)
+            found = None
+            if room > 0:
+                gone = {id(one if isinstance(one, Taken) else one.task) for one in outcomes}
+                rest = [task for task in in_flight.held if id(task) not in gone]
+
+                def take() -> list[Taken]:
+                    op = self._fetcher.ahead(room, done, took, rest, _nothing)
+                    return self._counted(done, self._run(op))
+
+                found = self._allowed(take)
+            if found is None and done:
+                self._acker.ack(done, took)
+        finally:
+            in_flight.let_go(outcomes)
+        return found or [], len(outcomes)
 
     def settle(self) -> int:
         """Wait until all tasks are settled."""
+        self._in_flight.leave()
         self._in_flight.until(lambda: not self._in_flight.held, None)
         if self._in_flight.failure is not None:
             raise self._in_flight.failure

@@ -46,7 +46,7 @@ class Pool:
         self._report = report
         self._renewal = renewal
         self.waiting: deque[Taken] = deque()
-        # One entry for each task that was submitted; None ends a thread.
+        # One entry for each thread that should look for tasks; None ends a thread.
         self._calls: queue.SimpleQueue[bool | None] = queue.SimpleQueue()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._running: set[asyncio.Task[None]] = set()
@@ -76,7 +76,8 @@ class Pool:
         self._executor.look()
         self.waiting.extend(tasks)
         if self._loop is None:
-            for _ in tasks:
+            # Each runs tasks until none is left.
+            for _ in range(min(len(tasks), self._concurrency)):
                 self._calls.put(True)
             return
         try:
@@ -99,17 +100,18 @@ class Pool:
     def _work(self, executor: Inline) -> None:
         clock, take, overdue = time.monotonic, self.waiting.popleft, self._renewal.overdue
         while self._calls.get():
-            try:
-                task = take()
-            except IndexError:
-                # It was taken back.
-                continue
-            began = clock()
-            if self._stopping() or (overdue(began) and not self._caught_up(began)):
-                self._report(TaskOutcome(task, begun=False), 0.0)
-                continue
-            outcome = executor.one(task, self._wrap, began)
-            self._report(outcome, clock() - began)
+            while True:
+                try:
+                    task = take()
+                except IndexError:
+                    # Other threads have taken the rest, or it was taken back.
+                    break
+                began = clock()
+                if self._stopping() or (overdue(began) and not self._caught_up(began)):
+                    self._report(TaskOutcome(task, begun=False), 0.0)
+                    continue
+                outcome = executor.one(task, self._wrap, began)
+                self._report(outcome, clock() - began)
 
     def _caught_up(self, now: float) -> bool:
         """Renew the tasks after the process was frozen; return whether that succeeded."""
@@ -141,18 +143,32 @@ class Pool:
         self._fill()
 
     async def _guarded(self, task: Taken) -> None:
+        """Run a task, and then those that wait, as long as nobody cancels this coroutine."""
         assert isinstance(self._executor, Coroutines)
-        began = time.monotonic()
-        outcome: TaskOutcome | Taken = TaskOutcome(task, begun=False)
-        # Even if cancelled: a task that is not reported would be held forever.
-        with contextlib.suppress(asyncio.CancelledError):
-            sure = not self._renewal.overdue(began)
-            if not self._stopping() and (sure or await asyncio.to_thread(self._caught_up, began)):
-                outcome = await self._executor.one(task, self._wrap, began)
-        self._report(outcome, time.monotonic() - began)
-        if not self._threads and self._executor.interrupted is not None:
-            # An interrupt in the caller's loop is raised there.
-            raise self._executor.interrupted
+        here = asyncio.current_task()
+        assert here is not None
+        while True:
+            began = time.monotonic()
+            outcome: TaskOutcome | Taken = TaskOutcome(task, begun=False)
+            # Even if cancelled: a task that is not reported would be held forever.
+            with contextlib.suppress(asyncio.CancelledError):
+                sure = not self._renewal.overdue(began)
+                if not self._stopping() and (
+                    sure or await asyncio.to_thread(self._caught_up, began)
+                ):
+                    outcome = await self._executor.one(task, self._wrap, began)
+            self._report(outcome, time.monotonic() - began)
+            if not self._threads and self._executor.interrupted is not None:
+                # An interrupt in the caller's loop is raised there.
+                raise self._executor.interrupted
+            if here.cancelling() or not self.waiting:
+                return
+            # Other coroutines of the loop run between two tasks.
+            await asyncio.sleep(0)
+            try:
+                task = self.waiting.popleft()
+            except IndexError:
+                return
 
     def close(self) -> None:
         """Stop the threads or the pool's own event loop; no handler may be running."""

@@ -1,0 +1,120 @@
+"""Many quick tasks side by side: settled and taken in batches, each done once, and each answered for."""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import agentbus
+from agentbus import Backoff, Delivery
+from tests.tiers import on_one_store
+
+NUMBER = 2500
+MODES = ("threads", "coroutines")
+
+
+class Seen:
+    """Handlers that count the runs of each payload, and then act."""
+
+    def __init__(self, act: Callable[[Any], object] = lambda _task: None) -> None:
+        self.runs: collections.Counter[int] = collections.Counter()
+        self._act = act
+        self._lock = threading.Lock()
+
+    def handler(self, mode: str) -> Callable[[Any], Any]:
+        return self.plain if mode == "threads" else self.later
+
+    def plain(self, task: Delivery) -> object:
+        with self._lock:
+            self.runs[task.payload] += 1
+        return self._act(task)
+
+    async def later(self, task: Delivery) -> object:
+        return self.plain(task)
+
+
+def left(bus: agentbus.Bus) -> tuple[int, int]:
+    (found,) = bus.queue("mail").groups()
+    return found.pending, bus.queue("mail").remaining()
+
+
+@on_one_store
+@pytest.mark.parametrize("mode", MODES)
+def test_each_of_many_quick_tasks_is_done_once(bus: agentbus.Bus, mode: str) -> None:
+    bus.queue("mail").publish_many(range(NUMBER))
+    seen = Seen()
+
+    worker = bus.subscribe("mail", seen.handler(mode), concurrency=8, drain=True)
+
+    assert worker.run() == NUMBER
+    assert seen.runs == dict.fromkeys(range(NUMBER), 1)
+    assert left(bus) == (0, 0)
+    (found,) = bus.stats("mail")
+    assert (found.counters["processed"], found.counters.get("stale")) == (NUMBER, None)
+
+
+@on_one_store
+@pytest.mark.parametrize("mode", MODES)
+def test_failures_and_results_among_quick_tasks_are_settled_as_others(
+    bus: agentbus.Bus, mode: str
+) -> None:
+    def act(task: Delivery) -> object:
+        if task.payload % 100 == 7 and task.attempt == 1:
+            raise OSError("once")
+        return task.payload if task.payload % 100 == 9 else None
+
+    queue = bus.queue("mail")
+    ids = queue.publish_many(range(NUMBER))
+    seen = Seen(act)
+
+    worker = bus.subscribe(
+        *("mail", seen.handler(mode)), concurrency=8, drain=True, backoff=Backoff(0.01, 0.01)
+    )
+
+    assert worker.run() == NUMBER
+    assert worker.failed == NUMBER // 100
+    assert seen.runs == {number: 1 + (number % 100 == 7) for number in range(NUMBER)}
+    assert [queue.result(ids[number]) for number in (9, NUMBER - 91)] == [9, NUMBER - 91]
+    assert left(bus) == (0, 0)
+
+
+@on_one_store
+@pytest.mark.parametrize("mode", MODES)
+def test_a_worker_that_is_stopped_among_quick_tasks_gives_the_rest_back(
+    bus: agentbus.Bus, mode: str
+) -> None:
+    def act(_task: Delivery) -> None:
+        if seen.runs.total() == NUMBER // 2:
+            worker.stop()
+
+    bus.queue("mail").publish_many(range(NUMBER))
+    seen = Seen(act)
+    worker = bus.subscribe("mail", seen.handler(mode), concurrency=8)
+
+    done = worker.run()
+
+    assert done == seen.runs.total() < NUMBER
+    assert left(bus) == (0, NUMBER - done)
+    bus.subscribe("mail", seen.handler(mode), drain=True).run()
+    assert seen.runs == dict.fromkeys(range(NUMBER), 1)
+
+
+@on_one_store
+async def test_handlers_that_never_wait_leave_the_loop_to_others(abus: agentbus.AsyncBus) -> None:
+    await abus.queue("mail").publish_many(range(NUMBER))
+    seen = Seen()
+    turns = 0
+    worker = abus.subscribe("mail", seen.later, concurrency=4, drain=True)
+    running = asyncio.create_task(worker.run())
+
+    while not running.done():
+        turns += 1
+        await asyncio.sleep(0)
+
+    assert await running == NUMBER
+    assert turns > NUMBER // 4
