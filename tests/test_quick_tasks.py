@@ -118,3 +118,26 @@ async def test_handlers_that_never_wait_leave_the_loop_to_others(abus: agentbus.
 
     assert await running == NUMBER
     assert turns > NUMBER // 4
+
+
+@on_one_store
+@pytest.mark.parametrize("settled", [(), (3, 7), range(10)], ids=["none", "some", "all"])
+def test_a_batch_is_acknowledged_but_for_what_its_handler_settled(
+    bus: agentbus.Bus, settled: range
+) -> None:
+    queue = bus.queue("mail")
+    queue.publish_many(range(10))
+    seen: list[int] = []
+
+    def handler(tasks: list[Delivery]) -> None:
+        for task in tasks:
+            seen.append(task.payload)
+            if task.payload in settled:
+                task.bury("broken")
+
+    worker = bus.subscribe("mail", handler, batch=True, drain=True)
+
+    assert worker.run() == 10 - len(settled)
+    assert sorted(seen) == [*range(10)]
+    assert sorted(letter.payload for letter in queue.dead_letters()) == [*settled]
+    assert left(bus) == (0, 0)

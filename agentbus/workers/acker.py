@@ -64,7 +64,7 @@ class Acker:
             # The common case: done, without a result.
             if isinstance(outcome, Taken):
                 task = outcome
-                if (task.meta or task.redelivered) and task.alone:
+                if (task.meta or task.uncounted is not None) and task.alone:
                     if self._in_batch(task):
                         with_result.append(TaskOutcome(task))
                     else:

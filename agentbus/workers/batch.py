@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import deque
 from typing import TYPE_CHECKING
@@ -116,13 +117,12 @@ class TaskBatch:
 
     def whole(self) -> list[Taken]:
         """Take all tasks that have not started."""
-        tasks = []
-        while self.left:
-            try:
-                tasks.append(self.left.popleft())
-            except IndexError:
-                # The executor has taken the last one.
-                break
+        tasks: list[Taken] = []
+        add, take = tasks.append, self.left.popleft
+        # The executor may take some of them meanwhile.
+        with contextlib.suppress(IndexError):
+            while True:
+                add(take())
         return tasks
 
     def unsettled(self) -> list[TaskOutcome | Taken]:

@@ -11,6 +11,7 @@ import contextlib
 import inspect
 import time
 from functools import partial
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from agentbus.core.context import current
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 
     Wrap = Callable[[Taken], AnyDelivery]
     Handler = Callable[[Any], Any]
+
+
+_settled = attrgetter("settled")
 
 
 class _Executor:
@@ -222,22 +226,23 @@ class Batches(_Executor):
 
     def __call__(self, batch: TaskBatch, wrap: Wrap) -> None:
         """Run the handler for all tasks together; if it raises, each of them has failed."""
-        outcomes = batch.outcomes
+        outcomes, cancelled = batch.outcomes, self._cancelled
         sound: list[Taken] = []
         deliveries: list[AnyDelivery] = []
+        keep, deliver = sound.append, deliveries.append
         for task in batch.whole():
             if task.error is not None:
                 outcomes.append(_malformed(task))
                 continue
-            if task.place in self._cancelled:
+            if cancelled and task.place in cancelled:
                 outcomes.append(TaskOutcome(task, begun=False))
                 continue
             delivery = wrap(task)
             if "expires" in task.meta and (expired := delivery.expired):
                 outcomes.append(_expired(task, expired))
                 continue
-            sound.append(task)
-            deliveries.append(delivery)
+            keep(task)
+            deliver(delivery)
         began, error = time.monotonic(), None
         if deliveries:
             try:
@@ -245,6 +250,10 @@ class Batches(_Executor):
             except BaseException as failure:  # noqa: BLE001 (it is kept)
                 error = failure
                 self.interrupted = _interrupt(failure)
+        if error is None and not any(map(_settled, deliveries)):
+            # All went well: the tasks are their own outcomes.
+            outcomes += sound
+            return
         for task, delivery in zip(sound, deliveries, strict=True):
             outcome = _ended(TaskOutcome(task), delivery, began)
             outcome.took /= len(sound)
