@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from agentbus.core import names
@@ -16,10 +17,10 @@ from agentbus.store.failures import or_empty
 from agentbus.store.scan import hash_fields
 from agentbus.store.scope import CONFIRM
 from agentbus.store.steps import Batch, Command, Pause, Script, one_step
-from agentbus.workers.registry import MOST, in_batches, parsed, withdraw, workers
+from agentbus.workers.registry import MOST, in_batches, parsed, ring, withdraw, workers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Op
@@ -96,12 +97,9 @@ def pause(
     )
     order = _order(field, stored)
     # Listed after the order is stored: a worker that starts later reads it before its first task.
-    waiting = {
-        one.worker: one
-        for one in (yield from workers(scope, sure=True))
-        if _concerned(one, kind, name)
-    }
-    yield from _ring(scope, {one.queue for one in waiting.values()})
+    listed = yield from workers(scope, sure=True)
+    waiting = {one.worker: one for one in listed if _concerned(one, kind, name)}
+    yield from _ring(scope, {one.queue for one in waiting.values()}, listed)
     still = {worker for worker, one in waiting.items() if one.state != "working" and one.alive}
     open_ = {worker for worker, one in waiting.items() if one.alive} - still
     confirmed, unconfirmed, _ = yield from _until(scope, open_, (b"paused", b"stopping"), wait)
@@ -117,9 +115,9 @@ def resume(scope: Scope, kind: str, name: str | None) -> Op[bool]:
     )
     if not had:
         yield from _known(scope, kind, name)
-    yield from _ring(
-        scope, {one.queue for one in (yield from workers(scope)) if _concerned(one, kind, name)}
-    )
+    listed = yield from workers(scope)
+    concerned = {one.queue for one in listed if _concerned(one, kind, name)}
+    yield from _ring(scope, concerned, listed)
     return bool(had)
 
 
@@ -159,7 +157,7 @@ def dismiss(
         )
     for worker in chosen:
         yield Script("dismiss", (scope.keys.beat(worker),), writes=True)
-    yield from _ring(scope, {one.queue for one in chosen.values()})
+    yield from _ring(scope, {one.queue for one in chosen.values()}, listed)
     _, running, dead = yield from _until(scope, set(chosen), (), wait)
     handed, alive = 0, set(running)
     for worker in sorted(dead):
@@ -215,15 +213,11 @@ def _order(field: str, stored: bytes) -> Order:
     )
 
 
-def _ring(scope: Scope, queues: Collection[str]) -> Op[None]:
-    """Wake the workers of these queues, which then send a heartbeat."""
-    if queues:
-        yield Batch(
-            [
-                ("XADD", scope.keys.bell(queue), "MAXLEN", 1, "*", "order", "1")
-                for queue in sorted(queues)
-            ]
-        )
+def _ring(scope: Scope, queues: Collection[str], listed: Iterable[Registered]) -> Op[None]:
+    """Wake the workers of these queues, of all that are listed; they then send a heartbeat."""
+    numbers = Counter(one.queue for one in listed)
+    for queue in sorted(queues):
+        yield from ring(scope.keys.bell(queue), max(1, numbers[queue]), "order")
 
 
 def _until(
@@ -294,5 +288,5 @@ def _hand_over(scope: Scope, one: Registered, letters_of: str) -> Op[int | None]
             more = reply[2]
     if moved:
         # Workers wait for due tasks.
-        yield from _ring(scope, {one.queue})
+        yield from _ring(scope, {one.queue}, [one])
     return moved

@@ -131,7 +131,7 @@ class Keys:
         return f"{self.project}:delayed:{escape(queue)}:bodies"
 
     def bell(self, queue: str) -> str:
-        """`<P>:delayed:<queue>:bell`, stream of one entry: wakes readers that wait for due tasks."""
+        """`<P>:delayed:<queue>:bell`, stream of the latest rings: wakes workers that wait for due tasks."""
         return f"{self.project}:delayed:{escape(queue)}:bell"
 
     @property

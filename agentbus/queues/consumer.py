@@ -208,6 +208,25 @@ class Consumption(Ending):
         self.doubtful = self.doubtful or step.sendings > 1
         return (yield from self._without_cancelled(taken)) if marked else taken
 
+    def listen(self, count: int, seconds: float) -> Op[tuple[list[Taken], list[bytes], int]]:
+        """Take new tasks as `take` does, and wait also for entries of the queue's bell.
+
+        Returns the tasks, the ids of these entries, and how many of them announce an order to workers. An
+        entry wakes one waiting consumer of the group, which must exist in the bell.
+        """
+        bell = self.scope.keys.bell(self.queue)
+        streams = [*(self.streams[priority] for priority in PRIORITIES), bell]
+        step = Take(streams, self.group, self.consumer, count, seconds, self.cancelled)
+        reply, marked = yield step
+        self.doubtful = self.doubtful or step.sendings > 1
+        rung, found = bell.encode(), reply or ()
+        rings = [entry for stream, entries in found if stream == rung for entry in entries]
+        taken = self._of_streams([one for one in found if one[0] != rung])
+        if marked:
+            taken = yield from self._without_cancelled(taken)
+        orders = sum(fields is not None and fields[0] == b"order" for _, fields in rings)
+        return taken, [entry_id for entry_id, _ in rings], orders
+
     def own(self, priority: str, known: Sequence[bytes], count: int = 1000) -> Op[list[Taken]]:
         """Return the tasks of a stream that this consumer holds, without the `known` ones."""
         step = Script("own", (self.streams[priority],), (self.group, self.consumer, count, *known))
@@ -343,7 +362,8 @@ class Consumption(Ending):
 
     def leave(self) -> Op[None]:
         """Delete this consumer from the groups in which it holds nothing."""
-        yield self._script("leave", list(self.streams.values()))
+        bell = self.scope.keys.bell(self.queue)
+        yield self._script("leave", [*self.streams.values(), bell])
 
     def give_back(self, tasks: Sequence[Taken]) -> Op[int]:
         """Give back unstarted tasks, due at once for any worker; return how many were still held."""

@@ -11,7 +11,16 @@ from agentbus.core.stream import position, text
 from agentbus.core.timespec import stream_id
 from agentbus.queues import dependencies, dependents
 from agentbus.queues.dead_letters import DeadLetters
-from agentbus.queues.ids import ASIDE, RETRY, ROUTER, STREAMS, groups_of, missing, split
+from agentbus.queues.ids import (
+    ASIDE,
+    PRIORITIES,
+    RETRY,
+    ROUTER,
+    STREAMS,
+    groups_of,
+    missing,
+    split,
+)
 from agentbus.queues.policy import DEFAULTS
 from agentbus.queues.retry_stream import move_aside
 from agentbus.store.failures import WrongType, or_empty
@@ -195,8 +204,14 @@ class _Tidying:
                     yield from self._unpin(queue, raw.decode("utf-8", "replace"), priority)
                 silent = self._dead_after
                 consumers += yield self._script(
-                    "sweep", (stream,), raw, ASIDE, silent, _SWEPT, self._only_count
+                    "sweep", (stream,), raw, ASIDE, silent, _SWEPT, self._only_count, 0
                 )
+                if priority == PRIORITIES[0]:
+                    # What a dead worker read of the bell is of no use to others.
+                    bell = (scope.keys.bell(queue),)
+                    yield self._script(
+                        "sweep", bell, raw, ASIDE, silent, _SWEPT, self._only_count, 1
+                    )
                 group = raw.decode("utf-8", "replace")
                 # A group whose name is not text was created by another program, and has no keys of ours.
                 if self._leftovers and group.encode() == raw:

@@ -213,6 +213,13 @@ class LastingRunner:
 
         return await asyncio.to_thread(self.run, op)
 
+    def trim(self) -> None:
+        """Close the connections that are not in use, except one."""
+        # A link of another package need not have several.
+        trim = getattr(self._runner.link, "trim", None)
+        if trim is not None:
+            trim()
+
     def hurry(self) -> None:
         """Stop retrying without limit: from now on, the deadline applies."""
         self._until = min(self._until, time.monotonic() + self._runner.settings.deadline)

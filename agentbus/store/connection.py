@@ -187,6 +187,15 @@ class PlainLink:
             self.close()
         return settle(step, replies)
 
+    def trim(self) -> None:
+        """Close the idle connections but the one that was used last."""
+        while len(self._idle) > 1:
+            try:
+                self._idle.pop(0).close()
+            except IndexError:
+                # Another thread has begun to use it.
+                return
+
     def close(self) -> None:
         """Close the idle connections."""
         idle, self._idle = self._idle, []

@@ -22,6 +22,7 @@ class LoggedLink:
         self.name = link.name
         self._link = link
         self.close = link.close
+        self.trim = getattr(link, "trim", None)
 
     def execute(self, step: Step) -> Any:
         """Exchange one step with the server."""

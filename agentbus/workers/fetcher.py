@@ -107,6 +107,13 @@ class Fetcher:
         taken = yield from self.consumer.unless_missing(self.consumer.take(count, wait), [])
         return self._received(taken)
 
+    def listen(self, count: int, seconds: float) -> Op[tuple[list[Taken], list[bytes], int]]:
+        """Wait up to `seconds` for new tasks, or for entries of the queue's bell; see `Consumption`."""
+        yield from self.prepare()
+        found = self.consumer.listen(count, seconds)
+        taken, rings, orders = yield from self.consumer.unless_missing(found, ([], [], 0))
+        return self._received(taken), rings, orders
+
     def _received(self, taken: list[Taken]) -> list[Taken]:
         if taken:
             self._tally.note("received", len(taken))

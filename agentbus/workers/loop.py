@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from agentbus.store.steps import Op
     from agentbus.workers.acker import Acker
     from agentbus.workers.fetcher import Fetcher
+    from agentbus.workers.idle import Idle
     from agentbus.workers.pause import Gate
     from agentbus.workers.renewal import Renewal
 
@@ -53,6 +54,8 @@ class Loop(ABC):
         self._concurrency = concurrency
         self._most = most
         self._limit = limit
+        # Waits while no task is held; None if the loop may only wait for a given time.
+        self.idle: Idle | None = None
 
     @abstractmethod
     def relieve(self) -> None:
@@ -125,6 +128,8 @@ class Loop(ABC):
         return found, alone and bool(found)
 
     def _wait(self, room: int, seconds: float) -> list[Taken]:
+        if self.idle is not None and not self.held:
+            return self._within(self.idle.wait(room, self._allowed), room)
         found = self._allowed(lambda: self._run(self._fetcher.wait(room, seconds)))
         return self._within(found or [], room)
 

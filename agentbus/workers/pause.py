@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from agentbus.store.steps import Op
     from agentbus.workers.registry import WorkerOrders, WorkerRegistration
 
 
@@ -57,12 +58,13 @@ class Gate:
             return "stopping"
         return "paused" if self.held else "working"
 
-    def beat(self) -> WorkerOrders:
-        """Send a heartbeat, and apply the orders in its reply."""
+    def beat(self, send: Callable[..., Op[WorkerOrders]] | None = None) -> WorkerOrders:
+        """Send a heartbeat, and apply the orders in its reply; `send` replaces `beat_op`."""
         # One at a time, so that an older reply does not undo a newer one.
         with self._beating:
             state = self.state
-            orders: WorkerOrders = self._run(self.registration.beat_op(state, *self._figures()))
+            op = (send or self.registration.beat_op)(state, *self._figures())
+            orders: WorkerOrders = self._run(op)
             self._said = state
             self.reason = orders.reason
             freed = self.held and not orders.paused

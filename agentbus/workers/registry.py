@@ -1,8 +1,8 @@
 """The registry of workers: heartbeats, orders, and the list of workers.
 
-A worker sends a heartbeat every second, and the reply contains its orders. A worker whose last heartbeat
-is older than `ALIVE` seconds counts as dead, and sends another before it runs a task. So a pause is in
-effect as soon as all live workers have received it.
+A worker sends a heartbeat every second, an idle one every 1.5 seconds, and the reply contains its
+orders. A worker whose last heartbeat is older than `ALIVE` seconds counts as dead, and sends another
+before it runs a task. So a pause is in effect as soon as all live workers have received it.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from agentbus.store.steps import Batch, Command, Pause, Script, ServerReply, one
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from agentbus.queues.consumer import Consumption
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Arg, Op
 
@@ -40,13 +41,30 @@ _AT_ONCE = 500
 MOST = 10_000
 
 
+class Expected(Record):
+    """What an idle worker waits for: the seconds until the next delayed task is due, and the next retry.
+
+    Both are None if there is none. `held` is the number of tasks that consumers of its group hold;
+    `outcomes` is whether tasks have ended whose dependents are still to be notified.
+    """
+
+    delayed: float | None
+    retry: float | None
+    held: int
+    outcomes: bool
+
+
 class WorkerOrders(Record):
-    """The orders for a worker: whether it is paused, why, whether it must stop, and its cancelled tasks."""
+    """The orders for a worker: whether it is paused, why, whether it must stop, and its cancelled tasks.
+
+    `expected` is set in the reply to an idle worker.
+    """
 
     paused: bool = False
     reason: str | None = None
     stop: bool = False
     cancelled: frozenset[str] = frozenset()
+    expected: Expected | None = None
 
 
 class Registered(Record):
@@ -104,13 +122,49 @@ class WorkerRegistration:
 
         A worker that has reported `paused` takes no task until a reply ends the pause.
         """
+        return (yield from self._beat("beat", (), (), state, done, failed, running))
+
+    def idle_op(
+        self,
+        consumer: Consumption,
+        rings: Sequence[bytes],
+        *figures: Any,
+        listen: bool,
+    ) -> Op[WorkerOrders]:
+        """Send a heartbeat as `beat_op` does, and also return what an idle worker waits for.
+
+        `rings` are the entries of the queue's bell that the worker has read. With `listen`, the group of
+        its readers is created if it is missing.
+        """
+        keys = self.scope.keys
+        waits = (
+            *(keys.delayed(self.queue), keys.settled, keys.bell(self.queue)),
+            *(
+                key
+                for priority, stream in consumer.streams.items()
+                for key in (stream, consumer.retries(priority))
+            ),
+        )
+        read: tuple[Arg, ...] = (consumer.group, int(listen), len(rings), *rings)
+        return (yield from self._beat("idle", waits, read, *figures))
+
+    def _beat(
+        self,
+        script: str,
+        waits: Sequence[str],
+        read: Sequence[Arg],
+        state: str,
+        *figures: int,
+    ) -> Op[WorkerOrders]:
         # Measured from before the request, so that it never ends later than on the server.
         began = self.scope.monotonic()
         keys, number = self.scope.keys, next(self._numbers)
-        order, stop, silent, cancelled = yield Script(
-            "beat",
-            (keys.beats, keys.beat(self.worker), keys.paused),
+        done, failed, running = figures
+        order, stop, silent, cancelled, *rest = yield Script(
+            script,
+            (keys.beats, keys.beat(self.worker), keys.paused, *waits),
             (
+                *read,
                 *(self.worker, number, state, KEPT, len(self._fields)),
                 *self._fields,
                 *self._record,
@@ -126,10 +180,20 @@ class WorkerRegistration:
             reason(order),
             bool(stop),
             frozenset(filter(None, text(cancelled).split("\n"))),
+            _expected(*rest) if rest else None,
         )
 
     def withdraw_op(self) -> Op[None]:
         yield from withdraw(self.scope, self.worker)
+
+
+def _expected(delayed: bytes, retry: bytes, held: int, outcomes: int) -> Expected:
+    return Expected(
+        float(delayed) / 1000 if delayed else None,
+        float(retry) / 1000 if retry else None,
+        int(held),
+        bool(outcomes),
+    )
 
 
 def fields_of(queue: str, agent: str, worker: str | None = None) -> list[str]:
@@ -155,6 +219,14 @@ def held(scope: Scope, queue: str, agent: str) -> Op[str | None]:
     asked = one_step(Command("HMGET", scope.keys.paused, *fields_of(queue, agent)))
     found = yield from or_empty(asked, [])
     return next((reason(order) for order in found if order), None)
+
+
+def ring(bell: str, number: int = 1, why: str = "due") -> Op[None]:
+    """Wake a queue's workers: all that are busy or paused, and of each group as many idle ones.
+
+    `why` is `due` if due times have changed, and `order` for an order to workers.
+    """
+    yield from in_batches([("XADD", bell, "MAXLEN", number, "*", why, "1")] * number)
 
 
 def reason(order: bytes) -> str | None:

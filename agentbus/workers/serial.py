@@ -100,6 +100,7 @@ class Serial(Loop):
         if not self._next:
             self._next = self._take(self._room(self._size))
         if not self._next and wait and not handled:
+            self._flush()
             self._next = self._wait(self._room(self._size), wait)
         return handled + (self._batch() if self._next else 0)
 

@@ -32,6 +32,7 @@ from agentbus.workers.drain import Drain
 from agentbus.workers.executors import Batches, Finish, executor, is_async
 from agentbus.workers.fetcher import FIRST, Fetcher, at_tail
 from agentbus.workers.heartbeat import Chore, Heartbeat
+from agentbus.workers.idle import Idle
 from agentbus.workers.metrics import Tally
 from agentbus.workers.pause import Gate
 from agentbus.workers.pool import Pool
@@ -128,6 +129,8 @@ class AnyWorker:
         limits = {"concurrency": concurrency, "most": most, "limit": count}
         cancelled = self._consumer.stopping
         alone = executor(handler, loop=loop, stopping=self._halted, cancelled=cancelled)
+        self._heartbeat: Heartbeat | None = None
+        self._idle: Idle | None = None
         self._interrupt = alone.cancel
         self._loop: Serial | Concurrent
         if batch:
@@ -143,8 +146,8 @@ class AnyWorker:
         else:
             self._loop = Serial(alone, *parts, **limits)
         self.chores: list[Chore] = [
-            *(Chore(self.tally.flush), Chore(self._consumer.bookmark)),
-            Chore(partial(dependents.follow, scope, dependents.CHORE)),
+            *(Chore(self.tally.flush), Chore(self._consumer.bookmark, idle="worked")),
+            Chore(partial(dependents.follow, scope, dependents.CHORE), idle="outcomes"),
             Chore(Janitor(scope, runner.policies).op),
         ]
 
@@ -176,9 +179,11 @@ class AnyWorker:
         self._stopping.set()
         self._runner.hurry()
         self._gate.wake()
+        if self._heartbeat is not None:
+            self._heartbeat.interrupt()
 
     def _work(self) -> int:
-        heartbeat = Heartbeat(
+        heartbeat = self._heartbeat = Heartbeat(
             self._consumer,
             self._runner,
             self._renewal,
@@ -187,7 +192,12 @@ class AnyWorker:
             # Due times may have changed.
             rung=self._fetcher.look_again,
             beat=self._gate.beat,
+            stopping=self._stopping.is_set,
         )
+        if self._drain is None:
+            # A drain looks again and again whether anything is left.
+            parts = (self._fetcher, self._gate, self._runner, heartbeat)
+            self._idle = self._loop.idle = Idle(*parts)
         self._do(self._fetcher.prepare())
         heartbeat.start()
         try:
@@ -262,7 +272,13 @@ class AnyWorker:
         """Return whether tasks may be taken; if not, return those not started, and wait."""
         if self._gate.held:
             self._loop.let_go()
-        return self._gate.open(wait)
+        if self._gate.open(0.0 if self._idle is not None else wait):
+            return True
+        if self._idle is not None and not self._held():
+            self._idle.paused()
+        elif self._idle is not None:
+            self._gate.open(wait)
+        return False
 
     def _halted(self) -> bool:
         """Return whether no task may start."""

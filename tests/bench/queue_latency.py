@@ -124,8 +124,8 @@ def _in_turns(server: Server, rounds: int) -> dict[str, list[float]]:
             queue = bus.queue("latency")
             for turn in range(2 * (rounds + _WARM)):
                 what = "raw" if turn % 2 else "agentbus"
-                # The raw reader, the worker, and the thread that keeps its tasks.
-                while b"blocked_clients:3" not in server.ask("INFO", "clients"):
+                # The raw reader, and the worker.
+                while b"blocked_clients:2" not in server.ask("INFO", "clients"):
                     time.sleep(0.0005)
                 body = payload(turn)
                 if what == "raw":
