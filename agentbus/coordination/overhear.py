@@ -22,9 +22,10 @@ BEGINNINGS = ("first", "newest", "joined")
 # What a reader reports itself.
 REPORTS = ("gap", "skipped")
 _EXAMINED_AT_ONCE = 1000
-# A follower looks again at least this often, in case the server has dropped its blocked read, or came back
-# with less than it had: less than the default deadline.
-_RECHECK = 4.0
+# A follower looks again after so many seconds, less than the default deadline, in case the server came back
+# with less than it had. While nothing is lost and nothing comes, it looks less and less often: a lost
+# connection wakes it, and the server may only have dropped its blocked read.
+_RECHECK, _SELDOM = 4.0, 30.0
 
 
 def heard(entry_id: str, named: dict[str, str]) -> Message:
@@ -84,6 +85,7 @@ def overhear(
     if begin != "first" and not reset:
         reader.begins = [""] * len(reader.cursors)
         reader.newest = limit if begin == "newest" else None
+    recheck = _RECHECK
     while True:
         yield from reader.emit_new()
         if reader.left == 0 or not follow:
@@ -92,10 +94,12 @@ def overhear(
             # A blocked read would wait for ids that this server may reach much later.
             reader.met_another = False
             continue
-        wait = _RECHECK if until is None else min(_RECHECK, until - scope.monotonic())
+        wait = recheck if until is None else min(recheck, until - scope.monotonic())
         if wait <= 0:
             return
-        yield Wait(scope.keys.channel, reader.tail, wait)
+        blocked = Wait(scope.keys.channel, reader.tail, wait)
+        came = yield blocked
+        recheck = _RECHECK if came or blocked.sendings > 1 else min(2 * recheck, _SELDOM)
         if scope.monotonic() - scope.attended >= ATTENDED:
             yield from scope.attend()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import sys
 import time
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
     from agentbus.core.settings import Settings
     from agentbus.queues.policy import Policies, Policy
+    from agentbus.store.connection import Backend
     from agentbus.store.steps import Op
 
     T = TypeVar("T")
@@ -81,6 +83,13 @@ class _AnyRunner:
             advice=self.backend.advice,
             monotonic=self.scope.monotonic,
         )
+
+    def where(self) -> tuple[str, str, Backend]:
+        """Return what identifies the server within this process, the project, and the backend."""
+        from agentbus.core.settings import socket_path
+
+        server = socket_path() if self.settings.url is None else self.settings.url
+        return server, self.scope.keys.project, self.backend
 
     def recorded(self, op: Op[T]) -> Op[T]:
         """Have an operation record this session, if that is due."""
@@ -164,8 +173,15 @@ class Runner(_AnyRunner):
         return found
 
     def iterate(self, op: Op[Any], patience: float | None = None) -> Iterator[Any]:
-        """Run an operation and yield what it emits."""
-        return iterate(self.link, self.attempt(self.recorded(op), patience))
+        """Run an operation and yield what it emits; with `patience`, it is taken for a follower."""
+        tried = self.attempt(self.recorded(op), patience)
+        return self._follow(tried) if patience else iterate(self.link, tried)
+
+    def _follow(self, op: Op[Any]) -> Iterator[Any]:
+        from agentbus.store import followers
+
+        with followers.place(*self.where(), self.link) as link:
+            yield from iterate(link, op)
 
     def __enter__(self) -> Self:
         return self
@@ -270,8 +286,17 @@ class AsyncRunner(_AnyRunner):
         return await self._drive.run(self.link, self._again(op, elapsed))
 
     def iterate(self, op: Op[Any], patience: float | None = None) -> AsyncIterator[Any]:
-        """Run an operation and yield what it emits."""
-        return self._drive.iterate(self.link, self.attempt(self.recorded(op), patience))
+        """Run an operation and yield what it emits; with `patience`, it is taken for a follower."""
+        tried = self.attempt(self.recorded(op), patience)
+        return self._follow(tried) if patience else self._drive.iterate(self.link, tried)
+
+    async def _follow(self, op: Op[Any]) -> AsyncIterator[Any]:
+        from agentbus.store import followers
+
+        with followers.async_place(*self.where(), self.link) as link:
+            async with contextlib.aclosing(self._drive.iterate(link, op)) as values:
+                async for value in values:
+                    yield value
 
     async def aclose(self) -> None:
         """Close the connections; operations in progress fail."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from agentbus.core.errors import AgentBusError, BackendUnavailable
@@ -92,7 +92,7 @@ async def at_once(
     return await run(link, again(rest(op, step), 0.0))
 
 
-async def iterate(link: AsyncLink, op: Op[Any]) -> AsyncIterator[Any]:
+async def iterate(link: AsyncLink, op: Op[Any]) -> AsyncGenerator[Any]:
     """Run an operation and yield what it emits."""
     left = False
     try:

@@ -46,6 +46,10 @@ class Tails:
         if not found and after < tail.began:
             # Older than the start of this tail.
             found = await self._exchange(_range(step)) or tail.past(after, step.count)
+            if not found and self._tails.get(step.stream) is tail:
+                # The stream ends before the tail: the server has less than it had. Its other waiters look.
+                tail.end()
+                tail = self._tails[step.stream] = _Tail(step.stream, step.after, self._serve)
         if found:
             return found
         if tail.ended:
@@ -105,9 +109,13 @@ class _Tail:
             self._left_alone = self._loop.time()
         return self.past(after, count)
 
-    async def aclose(self) -> None:
+    def end(self) -> None:
         """Stop reading; pending waits fail."""
         self._task.cancel()
+
+    async def aclose(self) -> None:
+        """Stop reading, and wait for that; pending waits fail."""
+        self.end()
         await asyncio.wait([self._task])
 
     async def _read(self, serve: Serve) -> None:

@@ -7,4 +7,4 @@
 --          the places of its cancelled tasks, a line each}
 --@include replace
 --@include beat
-return beat(1)
+return beat(ARGV[1], ARGV[2], ARGV[3], 4)

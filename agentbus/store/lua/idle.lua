@@ -17,7 +17,7 @@ if ARGV[2] == '1' then
   end
 end
 if rings > 0 then redis.pcall('XACK', KEYS[6], group, unpack(ARGV, 4, 3 + rings)) end
-local reply = beat(4 + rings)
+local reply = beat(ARGV[4 + rings], ARGV[5 + rings], ARGV[6 + rings], 7 + rings)
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 local function left(key)

@@ -1,29 +1,28 @@
--- beat(at): records a worker's heartbeat, and returns the orders for it, as `beat` does; its arguments begin at ARGV[at].
--- Of KEYS, the first three are those of `beat`.
-local function beat(at)
+-- beat(worker, number, state, at): records a worker's heartbeat, and returns the orders for it, as the script `beat` does.
+-- Of KEYS, the first three are those of that script; its other arguments begin at ARGV[at].
+local function beat(worker, number, state, at)
   local time = redis.call('TIME')
   local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
-  local number, fields = tonumber(ARGV[at + 1]), at + 4 + tonumber(ARGV[at + 4])
+  local fields = at + 1 + tonumber(ARGV[at + 1])
   local order = ''
-  for _, found in ipairs(replace(KEYS[3], 'HMGET', unpack(ARGV, at + 5, fields))) do
+  for _, found in ipairs(replace(KEYS[3], 'HMGET', unpack(ARGV, at + 2, fields))) do
     if found and order == '' then order = found end
   end
   local had = replace(KEYS[2], 'HMGET', 'number', 'state', 'stop', 'cancelled')
   local last = tonumber(had[1] or 0) or 0
   -- A late beat must not overwrite a newer one.
-  if number >= last then
-    local state = ARGV[at + 2]
+  if tonumber(number) >= last then
     -- A worker that gets no order here resumes: it must not seem to comply already with the next order. The same
     -- beat, resent, may have got this answer before.
-    if state == 'paused' and (order == '' or (number == last and had[2] ~= 'paused')) then state = 'working' end
-    redis.call('HSET', KEYS[2], 'number', ARGV[at + 1], 'state', state, 'seen', now, unpack(ARGV, fields + 1))
+    if state == 'paused' and (order == '' or (tonumber(number) == last and had[2] ~= 'paused')) then state = 'working' end
+    redis.call('HSET', KEYS[2], 'number', number, 'state', state, 'seen', now, unpack(ARGV, fields + 1))
     redis.call('HSETNX', KEYS[2], 'started', now)
-    redis.call('EXPIRE', KEYS[2], ARGV[at + 3])
-    replace(KEYS[1], 'ZADD', now, ARGV[at])
+    redis.call('EXPIRE', KEYS[2], ARGV[at])
+    replace(KEYS[1], 'ZADD', now, worker)
   end
   local silent = {}
-  if number == 1 then
-    silent = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now - tonumber(ARGV[at + 3]) * 1000, 'LIMIT', 0, 100)
+  if number == '1' then
+    silent = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now - tonumber(ARGV[at]) * 1000, 'LIMIT', 0, 100)
   end
   return { order, had[3] and 1 or 0, silent, had[4] or '' }
 end
