@@ -35,7 +35,11 @@ if TYPE_CHECKING:
     from agentbus.queues.retry import Backoff as Backoff, Bury as Bury, Retry as Retry
     from agentbus.queues.state import Entry as Entry
     from agentbus.queues.task import Task as Task
-    from agentbus.workers.async_worker import AsyncWorker as AsyncWorker
+    from agentbus.workers.async_worker import (
+        AsyncMatchWorker as AsyncMatchWorker,
+        AsyncWorker as AsyncWorker,
+    )
+    from agentbus.workers.match import MatchWorker as MatchWorker
     from agentbus.workers.metrics import Durations as Durations
     from agentbus.workers.registry import Registered as Registered
     from agentbus.workers.worker import Worker as Worker
@@ -46,7 +50,8 @@ _HOMES = {
     **dict.fromkeys(("connect", "Bus"), "client.bus"),
     "AsyncBus": "client.aio",
     "Queue": "client.queue",
-    "AsyncWorker": "workers.async_worker",
+    **dict.fromkeys(("AsyncMatchWorker", "AsyncWorker"), "workers.async_worker"),
+    "MatchWorker": "workers.match",
     "Worker": "workers.worker",
     # Values
     **dict.fromkeys(("Backoff", "Bury", "Retry"), "queues.retry"),

@@ -8,12 +8,12 @@ import shutil
 import signal
 import sys
 import threading
-import time
 from importlib import import_module
 
-from agentbus.commands import _signals, _together, _values
+from agentbus.commands import _signals, _together
 from agentbus.commands._declare import Call, Param, Verb, seconds, whole
 from agentbus.commands._format import count
+from agentbus.commands._handling import Handling
 from agentbus.commands._output import ReaderGone, to_stderr
 from agentbus.commands.pause import named
 from agentbus.core import names
@@ -27,8 +27,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from agentbus.commands._program import Program
-    from agentbus.commands._progress import Countdown
-    from agentbus.queues.delivery import Delivery
+    from agentbus.workers.match import MatchWorker
     from agentbus.workers.webhooks import Sent
     from agentbus.workers.worker import Worker
 
@@ -60,6 +59,11 @@ VERB = Verb(
     Param("QUEUE", "The queue.", required=True, values="queue"),
     Param("-- CMD...", "The program and its arguments.", dest="command", many=True),
     Param("--handler MODULE:FUNCTION", "Call a Python function with each delivery instead."),
+    Param(
+        "--match",
+        "QUEUE is a pattern: take the tasks of all queues that match, in turns. * stands for any"
+        " characters, ? for one, [ab] for one of several. New queues are found within 5 seconds.",
+    ),
     Param(
         "--group G",
         "Workers of one group share the tasks; each group gets them all (default).",
@@ -114,11 +118,13 @@ VERB = Verb(
     examples=(
         "agentbus work mail -- ./send-mail.sh",
         "agentbus work thumbnails --concurrency 4 --timeout 60 -- python resize.py",
+        "agentbus work --match 'mail*' -- ./send-mail.sh",
         "agentbus work build --drain --attempts 1 -- ./build.sh",
         "agentbus work mail --handler handlers:send",
     ),
     subject="queue",
     goes_with={"--drain-timeout": ("--drain",)},
+    excludes={"--match": ("--drain", "--drain-timeout", "--count")},
 )
 
 
@@ -139,23 +145,9 @@ def run(call: Call) -> int:
         raise UsageError(
             "--timeout is for programs", hint="a Python handler must limit its own time"
         )
-    if args.attempts is None:
-        args.attempts = call.bus.policy(args.queue).attempts
     program = None if args.handler is not None else _program(call)
-    handling = None if program is None else _Handling(call, program)
-    worker = call.bus.subscribe(
-        args.queue,
-        _handler(args.handler) if handling is None else handling,
-        group=args.group,
-        concurrency=args.concurrency,
-        attempts=args.attempts,
-        visibility=args.visibility,
-        drain=args.drain,
-        drain_timeout=args.drain_timeout,
-        count=args.count,
-        start=args.start,
-        prefetch=None if handling is None else args.concurrency,
-    )
+    handling = None if program is None else Handling(call, program)
+    worker = _worker(call, _handler(args.handler) if handling is None else handling)
     if handling is not None:
         handling.worker = worker
     _tell_of_pauses(call)
@@ -184,88 +176,42 @@ def run(call: Call) -> int:
         raise ReaderGone
     if signal.SIGINT in signals:
         return _INTERRUPTED
-    from agentbus.workers.drain import buried_error
+    if args.drain:
+        from agentbus.workers.drain import buried_error
 
-    error = buried_error([(worker.queue, worker.group, worker.buried)])
-    if error is not None:
-        raise error
+        error = buried_error([(worker.queue, worker.group, getattr(worker, "buried", 0))])
+        if error is not None:
+            raise error
     return 0
 
 
-class _Handling:
-    """Handles a delivery: runs the program, acknowledges at once, and prints the outcome."""
-
-    def __init__(self, call: Call, program: Program) -> None:
-        self.worker: Worker | None = None
-        self.reader_gone = False
-        self.program = program
-        self.progress: Countdown | None = None
-        self._call = call
-        self._backoff = call.bus.policy(call.args.queue).backoff
-
-    def __call__(self, delivery: Delivery) -> None:
-        from agentbus.commands._program import ProgramFailed, ProgramRefused, ProgramStopped
-
-        if self.program.stopping:
-            # It was taken and has not started: the next worker gets it, and nothing is printed.
-            delivery.retry(0.0)
-            return
-        began = time.monotonic()
-        try:
-            result = self.program(delivery)
-        except ProgramFailed as error:
-            last = delivery.attempt >= (delivery.attempts or self._call.args.attempts)
-            if delivery.expires_at is not None and not last:
-                # The worker decides by this pause, too, so that it does what is printed here.
-                error.after = (
-                    self._backoff.after(delivery.attempt) if error.after is None else error.after
-                )
-                last = time.time() + error.after >= delivery.expires_at
-            if delivery.cancelled:
-                self._told(delivery, "cancelled", began, str(error))
-                raise
-            buried = isinstance(error, ProgramRefused) or last
-            self._told(delivery, "buried" if buried else "failed", began, str(error))
-            if isinstance(error, ProgramStopped) and not buried:
-                delivery.retry(0.0)
-                return
-            raise
-        # Acknowledge here: a worker acknowledges a batch when its last task is done, and if it were killed
-        # before that, programs that have finished would run again.
-        ours = delivery.ack(result)
-        self._told(delivery, "done" if ours else "stale", began, None)
-
-    def _told(self, delivery: Delivery, outcome: str, began: float, error: str | None) -> None:
-        took = time.monotonic() - began
-        fields = {
-            "task_id": delivery.id,
-            "attempt": delivery.attempt,
-            "outcome": outcome,
-            "error": error,
-            "took_ms": round(took * 1000, 3),
-        }
-        text = f"{delivery.id} {outcome}"
-        text += f" (attempt {delivery.attempt})" if delivery.attempt > 1 or error else ""
-        text += f": {error}" if error else ""
-        aside = self.progress.aside if self.progress is not None else contextlib.nullcontext
-        try:
-            with aside():
-                self._call.out.record(_values.with_old(fields, id="task_id"), text)
-        except ReaderGone:
-            self.reader_gone = True
-            if self.worker is not None:
-                self.worker.stop()
+def _worker(call: Call, handler: Callable[..., Any]) -> Worker | MatchWorker:
+    """Return the worker of the queue, or of those that match."""
+    args = call.args
+    options: Any = {
+        "group": args.group,
+        "concurrency": args.concurrency,
+        "attempts": args.attempts,
+        "visibility": args.visibility,
+        "start": args.start,
+        "prefetch": args.concurrency if args.handler is None else None,
+    }
+    if args.match:
+        return call.bus.subscribe_many(args.queue, handler, **options)
+    options |= {"drain": args.drain, "drain_timeout": args.drain_timeout, "count": args.count}
+    return call.bus.subscribe(args.queue, handler, **options)
 
 
 @contextlib.contextmanager
-def _shown(call: Call, worker: Worker, handling: _Handling | None) -> Iterator[None]:
+def _shown(call: Call, worker: Worker | MatchWorker, handling: Handling | None) -> Iterator[None]:
     """Show the progress of a drain on the terminal."""
     from agentbus.commands import _progress
 
-    args, queue = call.args, call.bus.queue(call.args.queue)
+    args = call.args
     if not args.drain or not _progress.wanted(call):
         yield
         return
+    queue = call.bus.queue(args.queue)
 
     def left() -> int:
         return int(queue.remaining(args.group))
@@ -282,7 +228,7 @@ def _shown(call: Call, worker: Worker, handling: _Handling | None) -> Iterator[N
 
 @contextlib.contextmanager
 def _until_told(
-    worker: Worker, program: Program | None, grace: float, limit: float | None
+    worker: Worker | MatchWorker, program: Program | None, grace: float, limit: float | None
 ) -> Iterator[list[int]]:
     """Stop the worker at a signal, after at most `grace` seconds; at a second signal, at once.
 
@@ -321,8 +267,14 @@ def _until_told(
 
 def _tell_of_pauses(call: Call) -> None:
     """Warn that this worker is paused: otherwise it looks as if the queue were empty."""
+    from agentbus.workers.match import matches
+
+    args = call.args
     for order in call.bus.paused():
-        if (order.kind, order.name) in (("queue", call.args.queue), ("agent", call.bus.agent)):
+        mine = order.name == (args.queue if order.kind == "queue" else call.bus.agent)
+        if order.kind == "queue" and args.match:
+            mine = matches(args.queue, order.name or "")
+        if mine and order.kind in ("queue", "agent"):
             by = f" by {word(order.by)}" if order.by else ""
             why = f": {order.why}" if order.why else ""
             call.out.warn(f"{named(order.kind, order.name)} is paused{by}{why}; it waits")

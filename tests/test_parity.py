@@ -13,7 +13,7 @@ from agentbus.client.bus import Bus
 from agentbus.commands._declare import VERBS, module
 
 # What opens and closes a bus differs; and workers are run or awaited.
-OWN = {"close", "aclose", "subscribe", "work"}
+OWN = {"close", "aclose", "subscribe", "subscribe_many", "work"}
 # Verbs of the shell and what they are in the library.
 IN_THE_LIBRARY = {
     "await": ["await_"],
@@ -27,7 +27,7 @@ IN_THE_LIBRARY = {
     "task": ["task", "cancel"],
     "metrics": ["metrics", "samples"],
     "dlq": ["queue"],
-    "work": ["subscribe"],
+    "work": ["subscribe", "subscribe_many"],
     "rerun": ["queue"],
     "projects": ["projects", "exists"],
     "bus": ["queue", "streams", "stats"],

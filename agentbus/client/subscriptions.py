@@ -10,7 +10,8 @@ if TYPE_CHECKING:
     from typing import Any, TypedDict, TypeVar, Unpack, overload
 
     from agentbus.queues.retry import Backoff
-    from agentbus.workers.async_worker import AsyncWorker
+    from agentbus.workers.async_worker import AsyncMatchWorker, AsyncWorker
+    from agentbus.workers.match import MatchWorker
     from agentbus.workers.worker import Worker
 
     Handler = TypeVar("Handler", bound=Callable[..., Any])
@@ -106,6 +107,21 @@ class Subscriptions(_Subscribing["Worker"]):
         bus: Any = self
         return Worker(bus.runner, queue, handler, **options)
 
+    def subscribe_many(
+        self, pattern: str, handler: Callable[..., Any], **options: Unpack[WorkerOptions]
+    ) -> MatchWorker:
+        """Return a worker that runs a handler for the tasks of all queues that match a pattern.
+
+        `*` stands for any characters, `?` for one, `[ab]` for one of several; queues of the bus itself,
+        whose names begin with `~`, match only a pattern that begins so. New queues are found within 5
+        seconds. The handler gets the queue as `delivery.queue`. `MatchWorker` describes the options. Raises
+        `UsageError`.
+        """
+        from agentbus.workers.match import MatchWorker
+
+        bus: Any = self
+        return MatchWorker(bus.runner, pattern, handler, **options)
+
     def work(self, *, drain: bool = False, drain_timeout: float | None = None) -> int:
         """Run the registered handlers, each in its own worker and thread, until interrupted.
 
@@ -129,6 +145,18 @@ class AsyncSubscriptions(_Subscribing["AsyncWorker"]):
 
         bus: Any = self
         return AsyncWorker(bus.runner, queue, handler, **options)
+
+    def subscribe_many(
+        self, pattern: str, handler: Callable[..., Any], **options: Unpack[WorkerOptions]
+    ) -> AsyncMatchWorker:
+        """Return a worker that runs a handler for the tasks of all queues that match a pattern.
+
+        As `Bus.subscribe_many`, with a worker whose `run` is awaited.
+        """
+        from agentbus.workers.async_worker import AsyncMatchWorker
+
+        bus: Any = self
+        return AsyncMatchWorker(bus.runner, pattern, handler, **options)
 
     async def work(self, *, drain: bool = False, drain_timeout: float | None = None) -> int:
         """Run the registered handlers concurrently, each in its own worker, until cancelled.

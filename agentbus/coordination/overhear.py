@@ -22,7 +22,7 @@ BEGINNINGS = ("first", "newest", "joined")
 # What a reader reports itself.
 REPORTS = ("gap", "skipped")
 _EXAMINED_AT_ONCE = 1000
-# A follower looks again after so many seconds, less than the default deadline, in case the server came back
+# A follower looks again after 4 s, less than the default deadline, in case the server came back
 # with less than it had. While nothing is lost and nothing comes, it looks less and less often: a lost
 # connection wakes it, and the server may only have dropped its blocked read.
 _RECHECK, _SELDOM = 4.0, 30.0

@@ -17,6 +17,7 @@ from agentbus.store.steps import (
     Step,
     Take,
     Wait,
+    WaitAny,
 )
 
 TYPE_CHECKING = False
@@ -63,6 +64,9 @@ def commands(step: Step, *, whole: bool = False) -> list[Sequence[Arg]]:
         return list(step.commands)
     if isinstance(step, Wait):
         block = max(1, round(step.seconds * 1000))
+        if isinstance(step, WaitAny):
+            tails = (*step.tails, *step.tails.values())
+            return [("XREAD", "COUNT", 1, "BLOCK", block, "STREAMS", *tails)]
         return [("XREAD", "COUNT", step.count, "BLOCK", block, "STREAMS", step.stream, step.after)]
     if isinstance(step, Take):
         wait: tuple[Arg, ...] = ()
@@ -92,6 +96,8 @@ def settle(step: Step, replies: list[Any]) -> Any:
     if len(replies) > 1:
         return replies
     if isinstance(step, Wait):
+        if isinstance(step, WaitAny):
+            return reply or []
         try:
             return reply[0][1] if reply else []
         except (TypeError, LookupError):

@@ -1,4 +1,4 @@
-"""One asynchronous link in a thread of its own, for followers in any thread and any event loop."""
+"""One asynchronous link in a separate thread, for followers in any thread and any event loop."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NAME = "agentbus"
 
 
 class SharedLink:
-    """A link in an event loop of its own, for any number of waiting readers."""
+    """A link in a separate event loop, for any number of waiting readers."""
 
     def __init__(self, backend: Backend) -> None:
         backend = copy.copy(backend)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Sequence
+    from collections.abc import Callable, Generator, Mapping, Sequence
     from typing import Any, Protocol, TypeAlias, TypeVar
 
     T = TypeVar("T")
@@ -220,6 +220,19 @@ class Wait(Step):
     def blocks(self) -> float:  # type: ignore[override]
         """As long as it waits."""
         return self.seconds
+
+
+class WaitAny(Wait):
+    """Blocks until one of several streams has entries past its id, for at most `seconds`.
+
+    `tails` are the ids by stream. The reply has each stream that has any, with one entry.
+    """
+
+    __slots__ = ("tails",)
+
+    def __init__(self, tails: Mapping[str, str], seconds: float) -> None:
+        super().__init__("", "", seconds)
+        self.tails = tails
 
 
 class Take(Step):

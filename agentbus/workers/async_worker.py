@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from agentbus.core.signals import stopped_by_signals
+from agentbus.workers.match import AnyMatchWorker
 from agentbus.workers.worker import AnyWorker
 
 if TYPE_CHECKING:
@@ -50,22 +51,53 @@ class AsyncWorker(AnyWorker):
         the main thread, unless the program handles that. Raises `TimedOut` after the `drain_timeout`.
         """
         with stopped_by_signals(self.stop):
-            return await self._until_it_ends(self._work)
+            return await until_it_ends(self._work, self.stop)
 
     async def run_once(self, *, wait: float = 0.0) -> int:
         """Run the redelivered tasks, then one batch of new ones, and return the number of tasks run."""
-        return await self._until_it_ends(partial(self._pass, wait))
+        return await until_it_ends(partial(self._pass, wait), self.stop)
 
-    async def _until_it_ends(self, work: Callable[[], int]) -> int:
-        # Not an asyncio task, which would be cancelled with all others when a program ends.
-        working = _in_thread(work)
-        try:
-            done: int = await asyncio.shield(working)
-        except asyncio.CancelledError:
-            self.stop()
-            await asyncio.wait([working])
-            raise
-        return done
+
+class AsyncMatchWorker(AnyMatchWorker):
+    """Runs a handler for the tasks of all queues that match a pattern, as `MatchWorker` does.
+
+    An asynchronous handler runs in the event loop in which the worker was created, a synchronous one in a
+    thread.
+    """
+
+    def __init__(
+        self, runner: AsyncRunner, pattern: str, handler: Callable[..., Any], **options: Any
+    ) -> None:
+        super().__init__(
+            runner.blocking,
+            pattern,
+            handler,
+            loop=asyncio.get_running_loop(),
+            arun=partial(runner.run, verb="work"),
+            **options,
+        )
+
+    async def run(self) -> int:
+        """Run until stopped, and return the number of tasks done.
+
+        If cancelled, it stops as with `stop`, and ends after the running tasks; so it does at SIGTERM in
+        the main thread, unless the program handles that.
+        """
+        with stopped_by_signals(self.stop):
+            return await until_it_ends(self._work, self.stop)
+
+
+async def until_it_ends(work: Callable[[], int], stop: Callable[[], None]) -> int:
+    """Run a worker in a thread; if this is cancelled, stop it and wait for its end."""
+    # Not an asyncio task, which would be cancelled with all others when a program ends.
+    working = _in_thread(work)
+    try:
+        done: int = await asyncio.shield(working)
+    except asyncio.CancelledError:
+        stop()
+        await asyncio.wait([working])
+        raise
+    return done
 
 
 def _in_thread(work: Callable[[], Any]) -> asyncio.Future[Any]:

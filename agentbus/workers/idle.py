@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     Allowed = Callable[[Callable[[], list[Taken]]], list[Taken] | None]
 
 # With a heartbeat, a read and a check for cancelled tasks in each cycle, two requests a second.
-_CYCLE = 1.5
+CYCLE = 1.5
+# Seconds without a task after which a worker leaves its queue to the wait for many.
+_LINGERS, _PART = 1.0, 0.1
 
 
 class Idle:
@@ -47,7 +49,7 @@ class Idle:
         self._heartbeat = heartbeat
         intervals = self._consumer.scope.intervals
         self._brief = intervals.beat
-        self._cycle = min(_CYCLE * intervals.beat, intervals.alive / 2)
+        self._cycle = min(CYCLE * intervals.beat, intervals.alive / 2)
         if self._reclaimer.visibility < 4 * self._cycle:
             # Longer, it would seem frozen.
             self._cycle = self._reclaimer.visibility / 4
@@ -163,3 +165,36 @@ class Idle:
         finally:
             self._look_at = 0.0
             self._heartbeat.resume()
+
+
+class Leave:
+    """The wait of a worker that ends when its queue has nothing for a while, or is paused."""
+
+    def __init__(self, fetcher: Fetcher, runner: LastingRunner, stop: Callable[[], None]) -> None:
+        self._fetcher = fetcher
+        self._runner = runner
+        self._stop = stop
+        # When it began to wait; None while there are tasks.
+        self._since: float | None = None
+
+    @property
+    def lingers(self) -> bool:
+        """Whether the worker has had nothing to do since its last task."""
+        return self._since is not None
+
+    def wait(self, room: int, allowed: Allowed) -> list[Taken]:
+        """Return new tasks, as `Idle.wait` does, waiting for a short time."""
+        if self._since is None:
+            self._since = time.monotonic()
+        # In parts, because it may have to make room for the worker of another queue.
+        left = min(_PART, max(0.001, self._since + _LINGERS - time.monotonic()))
+        taken = allowed(lambda: self._runner.run(self._fetcher.wait(room, left)))
+        if taken:
+            self._since = None
+        elif time.monotonic() >= self._since + _LINGERS:
+            self._stop()
+        return taken or []
+
+    def paused(self) -> None:
+        """Stop the worker."""
+        self._stop()

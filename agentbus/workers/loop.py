@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from agentbus.store.steps import Op
     from agentbus.workers.acker import Acker
     from agentbus.workers.fetcher import Fetcher
-    from agentbus.workers.idle import Idle
+    from agentbus.workers.idle import Idle, Leave
     from agentbus.workers.pause import Gate
     from agentbus.workers.renewal import Renewal
 
@@ -55,7 +55,7 @@ class Loop(ABC):
         self._most = most
         self._limit = limit
         # Waits while no task is held; None if the loop may only wait for a given time.
-        self.idle: Idle | None = None
+        self.idle: Idle | Leave | None = None
 
     @abstractmethod
     def relieve(self) -> None:

@@ -19,7 +19,7 @@ from agentbus.core.keys import pause_field
 from agentbus.core.record import Record
 from agentbus.core.stream import fields, is_number, score, text
 from agentbus.core.version import __version__
-from agentbus.queues.ids import STREAMS
+from agentbus.queues.ids import ASIDE, STREAMS
 from agentbus.store.failures import or_empty
 from agentbus.store.scan import hash_fields
 from agentbus.store.scope import INTERVALS
@@ -148,6 +148,26 @@ class WorkerRegistration:
         read: tuple[Arg, ...] = (consumer.group, int(listen), len(rings), *rings)
         return (yield from self._beat("idle", waits, read, *figures))
 
+    def watch_op(
+        self, consumers: Sequence[Consumption], group: str, *figures: Any
+    ) -> Op[tuple[WorkerOrders, bool, list[Any]]]:
+        """Send a heartbeat as `beat_op` does, and look at the queues of these consumers.
+
+        Also returns whether outcomes of tasks with dependents are recorded, and for each queue what the
+        script `watch` returns.
+        """
+        keys = self.scope.keys
+        waits = [keys.settled]
+        for one in consumers:
+            waits += (keys.delayed(one.queue), keys.bell(one.queue))
+            for priority, stream in one.streams.items():
+                waits += (stream, one.retries(priority))
+        fields = [pause_field("queue", one.queue) for one in consumers]
+        rest: list[Any] = []
+        read: tuple[Arg, ...] = (group, ASIDE, len(consumers), *fields)
+        orders = yield from self._beat("watch", waits, read, *figures, rest=rest)
+        return orders, bool(rest[0]), rest[1]
+
     def _beat(
         self,
         script: str,
@@ -155,12 +175,13 @@ class WorkerRegistration:
         read: Sequence[Arg],
         state: str,
         *figures: int,
+        rest: list[Any] | None = None,
     ) -> Op[WorkerOrders]:
         # Measured from before the request, so that it never ends later than on the server.
         began = self.scope.monotonic()
         keys, number = self.scope.keys, next(self._numbers)
         done, failed, running = figures
-        order, stop, silent, cancelled, *rest = yield Script(
+        order, stop, silent, cancelled, *more = yield Script(
             script,
             (keys.beats, keys.beat(self.worker), keys.paused, *waits),
             (
@@ -173,6 +194,8 @@ class WorkerRegistration:
             writes=True,
         )
         self._until = began + self.scope.intervals.alive
+        if rest is not None:
+            rest += more
         for worker in silent:
             yield from withdraw(self.scope, text(worker), silent=KEPT)
         return WorkerOrders(
@@ -180,7 +203,7 @@ class WorkerRegistration:
             reason(order),
             bool(stop),
             frozenset(filter(None, text(cancelled).split("\n"))),
-            _expected(*rest) if rest else None,
+            _expected(*more) if more and rest is None else None,
         )
 
     def withdraw_op(self) -> Op[None]:

@@ -32,7 +32,7 @@ from agentbus.workers.drain import Drain
 from agentbus.workers.executors import Batches, Finish, executor, is_async
 from agentbus.workers.fetcher import FIRST, Fetcher, at_tail
 from agentbus.workers.heartbeat import Chore, Heartbeat
-from agentbus.workers.idle import Idle
+from agentbus.workers.idle import Idle, Leave
 from agentbus.workers.metrics import Tally
 from agentbus.workers.pause import Gate
 from agentbus.workers.pool import Pool
@@ -55,6 +55,12 @@ _MOST = 500
 
 class AnyWorker:
     """Base of `Worker` and `AsyncWorker`."""
+
+    _heartbeat: Heartbeat | None = None
+    _idle: Idle | Leave | None = None
+    _leaves = False
+    # Whether its figures were added to those of a worker of many queues.
+    counted = False
 
     def __init__(
         self,
@@ -89,7 +95,7 @@ class AnyWorker:
         if drain_timeout is not None and not drain:
             raise UsageError("a drain timeout needs drain", hint="give drain=True, or leave it out")
         scope = runner.scope
-        self.name = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
+        self.name = own_name()
         self.queue = names.name("queue", queue)
         self.group = names.name("group", group)
         self._runner = LastingRunner(runner)
@@ -129,8 +135,6 @@ class AnyWorker:
         limits = {"concurrency": concurrency, "most": most, "limit": count}
         cancelled = self._consumer.stopping
         alone = executor(handler, loop=loop, stopping=self._halted, cancelled=cancelled)
-        self._heartbeat: Heartbeat | None = None
-        self._idle: Idle | None = None
         self._interrupt = alone.cancel
         self._loop: Serial | Concurrent
         if batch:
@@ -150,6 +154,19 @@ class AnyWorker:
             Chore(partial(dependents.follow, scope, dependents.CHORE), idle="outcomes"),
             Chore(Janitor(scope, runner.policies).op),
         ]
+
+    @property
+    def lingers(self) -> bool:
+        """Whether it has no task, and is about to leave."""
+        return isinstance(self._idle, Leave) and self._idle.lingers
+
+    def leave_when_idle(self) -> None:
+        """Let `run` end when the queue has nothing for a second, or is paused."""
+        self._leaves = True
+
+    def dispose(self) -> None:
+        """Stop the threads of a worker that does not run."""
+        self._loop.close()
 
     def execute_by(self, executor: Executor) -> None:
         """Replace the executor of a serial worker, before it runs."""
@@ -194,10 +211,12 @@ class AnyWorker:
             beat=self._gate.beat,
             stopping=self._stopping.is_set,
         )
-        if self._drain is None:
-            # A drain looks again and again whether anything is left.
-            parts = (self._fetcher, self._gate, self._runner, heartbeat)
-            self._idle = self._loop.idle = Idle(*parts)
+        # A drain looks again and again whether anything is left.
+        if self._leaves:
+            self._idle = Leave(self._fetcher, self._runner, self.stop)
+        elif self._drain is None:
+            self._idle = Idle(self._fetcher, self._gate, self._runner, heartbeat)
+        self._loop.idle = self._idle
         self._do(self._fetcher.prepare())
         heartbeat.start()
         try:
@@ -335,6 +354,11 @@ class Worker(AnyWorker):
     def close(self) -> None:
         """Stop the threads of a worker that is not running."""
         self._loop.close()
+
+
+def own_name() -> str:
+    """Return a name for a worker of this process."""
+    return f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
 
 
 def _check(**numbers: int | None) -> None:

@@ -1,0 +1,84 @@
+"""How `work -- CMD` handles a task: runs the program, acknowledges, and prints the outcome."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+
+from agentbus.commands import _values
+from agentbus.commands._output import ReaderGone
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from agentbus.commands._declare import Call
+    from agentbus.commands._program import Program
+    from agentbus.commands._progress import Countdown
+    from agentbus.queues.delivery import Delivery
+    from agentbus.workers.match import MatchWorker
+    from agentbus.workers.worker import Worker
+
+
+class Handling:
+    """Handles a delivery: runs the program, acknowledges at once, and prints the outcome."""
+
+    def __init__(self, call: Call, program: Program) -> None:
+        self.worker: Worker | MatchWorker | None = None
+        self.reader_gone = False
+        self.program = program
+        self.progress: Countdown | None = None
+        self._call = call
+
+    def __call__(self, delivery: Delivery) -> None:
+        from agentbus.commands._program import ProgramFailed, ProgramRefused, ProgramStopped
+
+        if self.program.stopping:
+            # It was taken and has not started: the next worker gets it, and nothing is printed.
+            delivery.retry(0.0)
+            return
+        began = time.monotonic()
+        try:
+            result = self.program(delivery)
+        except ProgramFailed as error:
+            policy = self._call.bus.policy(delivery.queue)
+            limit = delivery.attempts or self._call.args.attempts or policy.attempts
+            last = delivery.attempt >= limit
+            if delivery.expires_at is not None and not last:
+                # The worker decides by this pause, too, so that it does what is printed here.
+                error.after = (
+                    policy.backoff.after(delivery.attempt) if error.after is None else error.after
+                )
+                last = time.time() + error.after >= delivery.expires_at
+            if delivery.cancelled:
+                self._told(delivery, "cancelled", began, str(error))
+                raise
+            buried = isinstance(error, ProgramRefused) or last
+            self._told(delivery, "buried" if buried else "failed", began, str(error))
+            if isinstance(error, ProgramStopped) and not buried:
+                delivery.retry(0.0)
+                return
+            raise
+        # Acknowledge here: a worker acknowledges a batch when its last task is done, and if it were killed
+        # before that, programs that have finished would run again.
+        ours = delivery.ack(result)
+        self._told(delivery, "done" if ours else "stale", began, None)
+
+    def _told(self, delivery: Delivery, outcome: str, began: float, error: str | None) -> None:
+        took = time.monotonic() - began
+        fields = {
+            "task_id": delivery.id,
+            "attempt": delivery.attempt,
+            "outcome": outcome,
+            "error": error,
+            "took_ms": round(took * 1000, 3),
+        }
+        text = f"{delivery.id} {outcome}"
+        text += f" (attempt {delivery.attempt})" if delivery.attempt > 1 or error else ""
+        text += f": {error}" if error else ""
+        aside = self.progress.aside if self.progress is not None else contextlib.nullcontext
+        try:
+            with aside():
+                self._call.out.record(_values.with_old(fields, id="task_id"), text)
+        except ReaderGone:
+            self.reader_gone = True
+            if self.worker is not None:
+                self.worker.stop()
