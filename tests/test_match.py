@@ -23,7 +23,7 @@ from agentbus.store.scope import Intervals
 from agentbus.workers import match
 from agentbus.workers.match import matches
 from tests.conftest import Connect
-from tests.servers import Server, Shell
+from tests.servers import Server, Shell, ask
 
 PATIENCE = 30.0
 SOON = Backoff(first=0.01)
@@ -267,6 +267,34 @@ def test_an_idle_one_confirms_the_pause_of_its_agent_and_ends_when_it_is_sent_aw
         assert eve.delete(worker=worker.name).gone == (worker.name,)
 
 
+def test_it_goes_on_after_a_restart_of_the_server(own_server: Server, project: str) -> None:
+    heard = Heard()
+    with agentbus.connect(own_server.url, project=project, agent="ada") as bus:
+        bus.queue("mail.a").publish("first")
+        with started(bus.subscribe_many("mail*", heard)) as worker:
+            assert heard.next() == [("mail.a", "first")]
+            until(lambda: idle(worker))
+            own_server.kill()
+            own_server.start()
+            bus.queue("mail.a").publish("second")
+            assert heard.next() == [("mail.a", "second")]
+            # Now the queue has a worker.
+            own_server.kill()
+            own_server.start()
+            bus.queue("mail.b").publish("third")
+            assert heard.next() == [("mail.b", "third")]
+
+
+def test_nothing_is_left_of_it_but_its_queues(bus: agentbus.Bus) -> None:
+    heard = Heard()
+    bus.queue("mail.a").publish("x")
+    with started(bus.subscribe_many("mail*", heard)):
+        heard.next()
+    assert bus.workers() == []
+    assert ask(bus, "EXISTS", bus.scope.keys.bell("mail*")) == 0
+    assert [finding for finding in bus.health().findings if "mail" in str(finding)] == []
+
+
 def test_a_handler_that_ends_the_worker_ends_it(bus: agentbus.Bus) -> None:
     def leaves(_delivery: Any) -> None:
         raise SystemExit(3)
@@ -284,29 +312,30 @@ def test_wrong_options_are_refused(bus: agentbus.Bus, options: dict[str, Any]) -
         bus.subscribe_many("mail*", print, **options)
 
 
-def test_a_hundred_idle_queues_cost_one_script_and_one_read_on_one_connection(
-    own_server: Server, project: str, intervals: Intervals
+@pytest.mark.parametrize("number", [20, pytest.param(100, marks=pytest.mark.slow)])
+def test_many_idle_queues_cost_one_script_and_one_read_on_one_connection(
+    number: int, own_server: Server, project: str, intervals: Intervals
 ) -> None:
     heard = Heard()
     with agentbus.connect(own_server.url, project=project, agent="idler") as bus:
         bus.scope.intervals = intervals
-        for number in range(100):
-            bus.queue(f"mail.{number}").publish(number)
+        for queue in range(number):
+            bus.queue(f"mail.{queue}").publish(queue)
         worker = bus.subscribe_many("mail*", heard)
 
         def calls() -> dict[str, int]:
             stats = own_server.ask("INFO", "commandstats").decode().splitlines()
             found = (line.partition(":calls=") for line in stats if line.startswith("cmdstat_"))
             counts = {name[8:]: int(rest.partition(",")[0]) for name, _, rest in found}
-            number = own_server.ask("HGET", Keys(project).beat(worker.name), "number")
-            return counts | {"beats": int(number or 0)}
+            beats = own_server.ask("HGET", Keys(project).beat(worker.name), "number")
+            return counts | {"beats": int(beats or 0)}
 
         def connections() -> int:
             listed: bytes = own_server.ask("CLIENT", "LIST")
             return sum(b"agentbus:idler" in line for line in listed.splitlines())
 
         with started(worker):
-            heard.next(100)
+            heard.next(number)
 
             def quiet() -> bool:
                 before = calls()

@@ -212,15 +212,16 @@ class LastingRunner:
         self.briefly = runner.run
         self.close = runner.close
         self._runner = runner
-        self._answered = False
+        # Whether the server has answered, so that an outage is waited out.
+        self.answered = False
         self._until = math.inf
 
     def run(self, op: Op[T], *, patience: float | None = None) -> T:
         """Run an operation. Raises `BackendUnavailable` if the server never answered."""
         left = self._left if patience is None else patience
-        tried = self._runner.attempt(op, left, answered=self._answered)
+        tried = self._runner.attempt(op, left, answered=self.answered)
         found = run(self._runner.link, tried)
-        self._answered = True
+        self.answered = True
         return found
 
     async def arun(self, op: Op[T]) -> T:

@@ -26,7 +26,7 @@ from agentbus.queues.janitor import Janitor
 from agentbus.queues.runner import LastingRunner
 from agentbus.store.failures import or_empty
 from agentbus.store.scan import members
-from agentbus.store.steps import WaitAny, one_step
+from agentbus.store.steps import Command, WaitAny, one_step
 from agentbus.workers.fetcher import FIRST
 from agentbus.workers.idle import CYCLE
 from agentbus.workers.pause import Gate
@@ -123,7 +123,7 @@ class AnyMatchWorker:
         self._queues: dict[str, _Queue] = {}
         self._done = self._failed = 0
         self._failures: SimpleQueue[BaseException] = SimpleQueue()
-        self._counting = threading.Lock()
+        self._counting = threading.RLock()
         scope = runner.scope
         self._gate = Gate(
             WorkerRegistration(scope, self.name, scope.agent, pattern, group, concurrency),
@@ -144,12 +144,14 @@ class AnyMatchWorker:
     @property
     def done(self) -> int:
         """The number of tasks that this worker has done and acknowledged."""
-        return self._done + sum(one.worker.done for one in self._running())
+        with self._counting:
+            return self._done + sum(one.worker.done for one in self._running())
 
     @property
     def failed(self) -> int:
         """The number of failed runs of the handler; their tasks are retried or buried."""
-        return self._failed + sum(one.worker.failed for one in self._running())
+        with self._counting:
+            return self._failed + sum(one.worker.failed for one in self._running())
 
     @property
     def queues(self) -> list[str]:
@@ -187,6 +189,7 @@ class AnyMatchWorker:
             ringer.join()
             with contextlib.suppress(AgentBusError):
                 self._gate.withdraw()
+                self._runner.run(one_step(Command("DEL", self._bell)))
         self._raise_failure()
         return self.done
 
@@ -337,9 +340,9 @@ class AnyMatchWorker:
             self._news.put(True)
 
     def _running(self) -> list[_Running]:
-        with self._counting:
-            running = [one.running for one in list(self._queues.values())]
-            return [one for one in running if one is not None and not one.worker.counted]
+        # Without a lock: a signal handler calls this.
+        running = [one.running for one in list(self._queues.values())]
+        return [one for one in running if one is not None and not one.worker.counted]
 
     def _raise_failure(self) -> None:
         if not self._failures.empty():

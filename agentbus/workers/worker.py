@@ -161,8 +161,8 @@ class AnyWorker:
         return isinstance(self._idle, Leave) and self._idle.lingers
 
     def leave_when_idle(self) -> None:
-        """Let `run` end when the queue has nothing for a second, or is paused."""
-        self._leaves = True
+        """Let `run` end when the queue has nothing for a second, or is paused; the server is known."""
+        self._leaves = self._runner.answered = True
 
     def dispose(self) -> None:
         """Stop the threads of a worker that does not run."""
