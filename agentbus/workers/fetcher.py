@@ -59,6 +59,8 @@ class Fetcher:
         self._exact = exact
         self._turn = 0
         self._unsure = True
+        # How many tasks that were put aside it has taken.
+        self.aside = 0
 
     def prepare(self) -> Op[None]:
         """Create the group if it is missing; a new one at the tail, if that was asked for."""
@@ -152,6 +154,7 @@ class Fetcher:
                 found += tasks
                 if alone:
                     break
+        self.aside += len(found)
         return found, alone
 
     def look_again(self) -> None:

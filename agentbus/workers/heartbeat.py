@@ -214,9 +214,11 @@ class Heartbeat:
             self._sleep(_AGAIN)
         elif time.monotonic() >= self._due_at:
             self._due_at = math.inf
-            found = self._try(self._consumer.promote())
-            if found is not None and found[1] is not None:
-                self._due_at = min(self._due_at, time.monotonic() + found[1])
+            moved, due = self._try(self._consumer.promote()) or (0, None)
+            if due is not None:
+                # What cannot be moved must not keep the server busy.
+                due = due if moved else max(due, _GRACE)
+                self._due_at = min(self._due_at, time.monotonic() + due)
 
     def _sleep(self, seconds: float) -> None:
         """Wait until something happens, for at most `seconds`."""

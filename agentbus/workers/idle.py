@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from agentbus.core.errors import AgentBusError
 from agentbus.core.stream import text
-from agentbus.store.steps import Wait, one_step
+from agentbus.store.steps import Wait
 from agentbus.workers.registry import ring
 
 if TYPE_CHECKING:
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from agentbus.queues.claimed import Taken
     from agentbus.queues.runner import LastingRunner
+    from agentbus.store.steps import Op
     from agentbus.workers.fetcher import Fetcher
     from agentbus.workers.heartbeat import Heartbeat
     from agentbus.workers.pause import Gate
@@ -26,7 +27,10 @@ if TYPE_CHECKING:
 
 # With a heartbeat, a read and a check for cancelled tasks in each cycle, two requests a second.
 CYCLE = 1.5
-# Seconds without a task after which a worker leaves its queue to the wait for many.
+# Seconds until it looks again for a retry that was due and could not be taken.
+_FRUITLESS = 0.05
+_READ_AT_ONCE = 1000
+# Seconds without a task after which a worker leaves its queue to the wait for many; and of one read.
 _LINGERS, _PART = 1.0, 0.1
 
 
@@ -56,6 +60,8 @@ class Idle:
         # When to look again, and when the next retry is due, by `time.monotonic`.
         self._look_at = 0.0
         self._retry_at = math.inf
+        # When the wait last ended for a retry, and how many had been taken by then.
+        self._left_at, self._aside = 0.0, -1
         self._rings: list[bytes] = []
         # Whether the bell has a group for this worker, as far as is known.
         self._listening = False
@@ -82,6 +88,7 @@ class Idle:
             now = time.monotonic()
             if now >= self._retry_at:
                 self._look_at, self._retry_at = 0.0, math.inf
+                self._left_at, self._aside = now, self._fetcher.aside
                 self._fetcher.look_again()
                 return []
             if now >= self._look_at or not self._listening:
@@ -146,6 +153,9 @@ class Idle:
             _, delayed = self._runner.run(self._consumer.promote())
         self._heartbeat.expect(math.inf if delayed is None else now + delayed)
         self._retry_at = math.inf if retry is None else now + retry
+        if self._fetcher.aside == self._aside:
+            # What cannot be taken must not keep the server busy.
+            self._retry_at = max(self._retry_at, self._left_at + _FRUITLESS)
         if expected.held and now >= self._reclaimer.due_at:
             self._look_at = 0.0
             return True
@@ -158,13 +168,15 @@ class Idle:
             while self._gate.held and not self._gate.stopping():
                 self._look(worked=False)
                 if self._gate.held and not self._gate.stopping():
-                    left = max(0.001, self._look_at - time.monotonic())
-                    step = Wait(self._bell, self._tail, left)
-                    for entry_id, _ in self._runner.run(one_step(step)):
-                        self._tail = text(entry_id)
+                    self._runner.run(self._rung(max(0.001, self._look_at - time.monotonic())))
         finally:
             self._look_at = 0.0
             self._heartbeat.resume()
+
+    def _rung(self, seconds: float) -> Op[None]:
+        """Wait for entries of the bell."""
+        for entry_id, _ in (yield Wait(self._bell, self._tail, seconds, _READ_AT_ONCE)):
+            self._tail = text(entry_id)
 
 
 class Leave:

@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
 -- Records the heartbeat of a worker that holds no task, and returns what it waits for.
--- KEYS: beats, the worker's record, paused, delayed, recorded outcomes, bell, then for each priority its stream and its
+-- KEYS: beats, the worker's record, paused, delayed, recorded outcomes, bell, then each stream of the queue and its
 --       retries
 -- ARGV: group, 1 to create the bell's group, how many rings were read from it, their ids, then as for `beat`
 -- Returns: as `beat`, then ms until the next delayed task is due or '', the same of the next task put aside, how many
@@ -20,20 +20,23 @@ if rings > 0 then redis.pcall('XACK', KEYS[6], group, unpack(ARGV, 4, 3 + rings)
 local reply = beat(ARGV[4 + rings], ARGV[5 + rings], ARGV[6 + rings], 7 + rings)
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
-local function left(key)
+-- What another program has stored there must not end a worker that does nothing.
+local function due(key)
   local first = redis.pcall('ZRANGE', key, 0, 0, 'WITHSCORES')
-  -- What another program has stored there must not end a worker that does nothing.
   return not first.err and tonumber(first[2]) or nil
 end
-local delayed, retry, held = left(KEYS[4]), nil, 0
+local function left(at)
+  return at and string.format('%d', math.ceil(math.min(math.max(at - now, -1e15), 1e15))) or ''
+end
+local retry, held = nil, 0
 for i = 7, #KEYS, 2 do
-  local due = left(KEYS[i + 1])
-  if due and (not retry or due < retry) then retry = due end
+  local at = due(KEYS[i + 1])
+  if at and (not retry or at < retry) then retry = at end
   local pending = redis.pcall('XPENDING', KEYS[i], group)
   if not pending.err then held = held + pending[1] end
 end
-reply[5] = delayed and string.format('%d', delayed - now) or ''
-reply[6] = retry and string.format('%d', math.ceil(math.max(0, retry - now))) or ''
+reply[5] = left(due(KEYS[4]))
+reply[6] = left(retry)
 reply[7] = held
 reply[8] = redis.call('EXISTS', KEYS[5])
 return reply

@@ -1,11 +1,11 @@
 #!lua flags=allow-oom
 -- Records the heartbeat of a worker of many queues, and returns which of these queues need a worker for themselves.
--- KEYS: beats, the worker's record, paused, recorded outcomes, then for each queue: delayed, bell, and for each priority
---       its stream and its retries
+-- KEYS: beats, the worker's record, paused, recorded outcomes, then for each queue: delayed, bell, and each of its streams
+--       with its retries
 -- ARGV: group, the consumer that holds tasks put aside, how many queues, the field of each one's pause, then as for `beat`
 -- Returns: as `beat`, then 1 if outcomes of tasks with dependents are recorded, and for each queue: {ms until a delayed
 --          task, or one put aside, is due or '', 1 if consumers hold tasks, 1 if it is paused, the last id of its bell,
---          and for each priority the last id that the group was given}
+--          and for each stream the last id that the group was given}
 --@include replace
 --@include beat
 local group, aside, queues = ARGV[1], ARGV[2], tonumber(ARGV[3])
@@ -48,7 +48,7 @@ for queue = 1, queues do
     ids[#ids + 1] = last
   end
   reply[6][queue] = {
-    due and string.format('%d', math.ceil(math.max(0, due - now))) or '', held, orders[queue] and 1 or 0,
+    due and string.format('%d', math.ceil(math.min(math.max(0, due - now), 1e15))) or '', held, orders[queue] and 1 or 0,
     not ring.err and ring[1] and ring[1][1] or '0-0', unpack(ids),
   }
 end
