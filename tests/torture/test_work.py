@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import pathlib
+import subprocess
 import sys
 
 import pytest
@@ -14,8 +15,14 @@ from agentbus.torture import nemesis
 from agentbus.torture.mode import Trial
 from agentbus.torture.modes import MODES
 from agentbus.torture.nemesis import FREEZE, KILL, SERVER_KILL
-from agentbus.torture.verdict import Verdict
+from agentbus.torture.verdict import Verdict, found_by
+from agentbus.torture.work.checks import NOTHING
+from agentbus.torture.work.faulty import FAULTS
+from agentbus.torture.work.liveness import LIVENESS
+from agentbus.torture.work.loads import LOADS, QueueLoad
 from agentbus.torture.work.plan import planned
+from agentbus.torture.work.under_load import QueueUnderLoad
+from agentbus.torture.workload import server_of
 from tests.servers import Server
 
 
@@ -68,8 +75,21 @@ def test_what_other_programs_do_wrong_is_caught(name: str, tmp_path: pathlib.Pat
     verdict = judged(Trial(seed=7, minutes=0.2, place=tmp_path, control=name))
 
     assert verdict.passed, verdict
-    (check,) = planned(Trial(7, 1, tmp_path, control=name)).checks
-    assert set(verdict.violations) == {check.__name__}
+    checks = planned(Trial(7, 1, tmp_path, control=name)).checks
+    assert set(verdict.violations) == {check.__name__ for check in checks}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("load", LOADS.values(), ids=LOADS.keys())
+def test_a_queue_goes_on_under_each_load(load: QueueLoad, tmp_path: pathlib.Path) -> None:
+    trial = Trial(seed=7, minutes=1, place=tmp_path)
+
+    with server_of(trial) as server, QueueUnderLoad(trial, server, load, "mail") as under:
+        found = NOTHING._replace(loads=[under.evidence()])
+
+    assert found_by(found, LIVENESS) == {}
+    assert under.ended == []
+    assert under.faults == dict(load.faults)
 
 
 def test_ten_minutes_are_the_size_of_a_release(tmp_path: pathlib.Path) -> None:
@@ -79,6 +99,25 @@ def test_ten_minutes_are_the_size_of_a_release(tmp_path: pathlib.Path) -> None:
     assert (plan.faults[KILL], plan.faults[SERVER_KILL]) == (1000, 200)
     assert set(plan.faults) >= {*nemesis.OF_CLIENTS, *nemesis.OF_SERVERS, FREEZE} - {nemesis.WIPE}
     assert set(plan.workers) == {"library", "threads", "coroutines", "asyncbus"}
+    assert {load.name for load in plan.loads} == set(LOADS)
+    assert {check.__name__ for check in plan.checks} > {check.__name__ for check in LIVENESS}
+
+
+def test_the_faults_spoil_what_the_library_has() -> None:
+    # In another process, which the faults do not outlive.
+    spoil = "from agentbus.torture.work import faulty\nfor fault in faulty.FAULTS.values(): fault()"
+
+    subprocess.run([sys.executable, "-c", spoil], check=True)
+
+
+def test_every_fault_that_delays_a_queue_has_a_control_and_every_load_finds_one(
+    tmp_path: pathlib.Path,
+) -> None:
+    plans = [planned(Trial(7, 1, tmp_path, control=fault)) for fault in FAULTS]
+
+    assert set(FAULTS) < set(MODES["work"].controls)
+    assert {load.name for plan in plans for load in plan.loads} == set(LOADS)
+    assert {check for plan in plans for check in plan.checks} == set(LIVENESS)
 
 
 @pytest.mark.slow

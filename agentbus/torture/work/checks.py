@@ -8,7 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from agentbus.torture.history import FAIL, INVOKE, OK, HistoryEntry
-from agentbus.torture.work.tasks import ACK, LIFE, PUBLISH, RUN
+from agentbus.torture.work.loads import QueueLoad
+from agentbus.torture.work.tasks import ACK, ATTEMPTS, LIFE, PUBLISH, RUN
 
 _LONGEST_BATCH = 5_000_000_000  # In ns, from the end of a task to the acknowledgement of its batch.
 
@@ -33,12 +34,41 @@ class BuriedTask(NamedTuple):
     attempts: int
 
 
+class Moment(NamedTuple):
+    """When a worker was killed, or let go after a freeze, in ns."""
+
+    who: str
+    at: int
+
+
+class LoadEvidence(NamedTuple):
+    """What is known of a load at its end; `events` and `publications` are in the order of time.
+
+    `began` is when its tasks were published, in ns. `starting` is how many seconds a process took to start,
+    at most: the machine may be slow.
+    """
+
+    load: QueueLoad
+    began: int
+    events: Sequence[TaskEvent]
+    publications: Sequence[HistoryEntry] = ()
+    letters: Sequence[BuriedTask] = ()
+    killed: Sequence[Moment] = ()
+    resumed: Sequence[Moment] = ()
+    starting: float = 0.0
+
+    @property
+    def limit(self) -> float:
+        """In how many seconds all innocent tasks must be done, where processes take this long to start."""
+        return self.load.within + 2 * self.starting
+
+
 class WorkEvidence(NamedTuple):
     """What is known at the end of a run; `events` are in the order of time.
 
     The outcome of publishing tasks in `unsure` is unknown. `ordered` are tasks by ordering key, as
     published. `mishaps` is how often a worker died or lost its server: each time it may have been about to
-    begin a task.
+    begin a task. `loads` were judged by themselves.
     """
 
     accepted: frozenset[int]
@@ -49,6 +79,10 @@ class WorkEvidence(NamedTuple):
     letters: Sequence[BuriedTask]
     ordered: Mapping[str, Sequence[int]] = {}
     mishaps: int = 0
+    loads: Sequence[LoadEvidence] = ()
+
+
+NOTHING = WorkEvidence(frozenset(), frozenset(), frozenset(), ATTEMPTS, [], [])
 
 
 class Publications(NamedTuple):

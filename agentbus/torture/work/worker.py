@@ -13,13 +13,14 @@ import agentbus
 import agentbus.aio
 from agentbus.core.errors import BackendUnavailable
 from agentbus.queues.delivery import AsyncDelivery, Delivery
-from agentbus.queues.retry import Backoff
+from agentbus.queues.retry import Backoff, Retry
 from agentbus.torture.assignment import Allowance, Assignment
 from agentbus.torture.history import FAIL, INVOKE, OK
 from agentbus.torture.work.tasks import ACK, ATTEMPTS, LIFE, QUEUE, RUN, by_hand
 
 KINDS = ("library", "threads", "coroutines", "asyncbus")
-_AT_ONCE = {"library": 1, "threads": 4}
+# How many tasks a worker of each kind runs at once.
+AT_ONCE = {"library": 1, "threads": 4, "coroutines": 8, "asyncbus": 8}
 # How long the nemesis may hold a task, and how often the worker looks whether it still does.
 _LONGEST_HOLD = 30.0
 _GLANCE = 0.002
@@ -51,7 +52,10 @@ class TaskHandler:
         if payload.get("flaky", 0) >= attempt:
             self._scribe.note(RUN, FAIL, **of)
             raise ValueError(f"attempt {attempt} fails")
-        yield self._seconds
+        if "retry" in payload:
+            self._scribe.note(RUN, FAIL, **of)
+            raise Retry(after=payload["retry"])
+        yield payload.get("toil", self._seconds)
         if attempt > 1:
             # The nemesis keeps a task with its second worker until the first one has its answer.
             until = time.monotonic() + _LONGEST_HOLD
@@ -70,21 +74,25 @@ class TaskHandler:
 def main(assignment: Assignment, _limit: Allowance) -> None:
     """Work by the library until killed; a worker that finds no server when it starts tries again.
 
-    Half the tasks are acknowledged in batches, half by their handler.
+    Half the tasks are acknowledged in batches, half by their handler, unless `by_hand` says which.
     """
-    kind, do = assignment.kind, TaskHandler(assignment)
+    kind, do, told = assignment.kind, TaskHandler(assignment), assignment.options
+    queue = told.get("queue", QUEUE)
     connection: dict[str, Any] = {"project": assignment.project, "agent": "worker", "deadline": 1.0}
     options: dict[str, Any] = {
-        "visibility": assignment.options["visibility"],
+        "visibility": told["visibility"],
         "attempts": ATTEMPTS,
         "backoff": Backoff(first=0.05, longest=0.2),
-        "concurrency": _AT_ONCE.get(kind, 8),
+        "concurrency": AT_ONCE[kind],
     }
+
+    def acks(task: int) -> bool:
+        return bool(told.get("by_hand", by_hand(task)))
 
     def handle(delivery: Delivery) -> None:
         task = delivery.payload, delivery.attempt, delivery.id
         do(*task)
-        if by_hand(delivery.payload["i"]):
+        if acks(delivery.payload["i"]):
             with do.settling(*task) as answered:
                 answered(delivery.ack())
 
@@ -92,13 +100,13 @@ def main(assignment: Assignment, _limit: Allowance) -> None:
         task = delivery.payload, delivery.attempt, delivery.id
         for seconds in do.pauses(*task):
             await asyncio.sleep(seconds)
-        if by_hand(delivery.payload["i"]):
+        if acks(delivery.payload["i"]):
             with do.settling(*task) as answered:
                 answered(await delivery.ack())
 
     async def work_async() -> None:
         async with agentbus.aio.connect(assignment.url, **connection) as bus:
-            await bus.subscribe(QUEUE, handle_async, **options).run()
+            await bus.subscribe(queue, handle_async, **options).run()
 
     while True:
         try:
@@ -106,7 +114,7 @@ def main(assignment: Assignment, _limit: Allowance) -> None:
                 asyncio.run(work_async())
             with agentbus.connect(assignment.url, **connection) as bus:
                 handler = handle_async if kind == "coroutines" else handle
-                bus.subscribe(QUEUE, handler, **options).run()
+                bus.subscribe(queue, handler, **options).run()
         except BackendUnavailable:
             if do.worked:
                 raise

@@ -16,8 +16,9 @@ from agentbus.torture.mode import Trial
 from agentbus.torture.nemesis import FREEZE, KILL, OF_SERVERS, Client, Fault, Nemesis, Steps
 from agentbus.torture.plain import plain_client
 from agentbus.torture.server import DisposableServer
-from agentbus.torture.work import checks, controls, publisher, worker
-from agentbus.torture.work.checks import BuriedTask, WorkEvidence
+from agentbus.torture.work import checks, controls, liveness, publisher, worker
+from agentbus.torture.work.checks import BuriedTask, LoadEvidence, WorkEvidence
+from agentbus.torture.work.loads import QueueLoad
 from agentbus.torture.work.plan import PUBLISHER_KILL, planned
 from agentbus.torture.work.tasks import (
     ACK,
@@ -30,6 +31,7 @@ from agentbus.torture.work.tasks import (
     Tasks,
     by_hand,
 )
+from agentbus.torture.work.under_load import QueueUnderLoad
 from agentbus.torture.workload import Workload
 
 _LONGEST_ANSWER = 30.0
@@ -95,6 +97,8 @@ class QueueWork(Workload):
         # How often no worker was at work, how many were killed at work, and how many freezes ended in a
         # refused acknowledgement.
         self.idle = self.at_work = self.refused = 0
+        # The seconds without those of the loads.
+        self.lasted = 0.0
         # Where the tasks are named that must not be finished.
         self.holds = self.place / "holds"
         self.holds.mkdir(exist_ok=True)
@@ -110,6 +114,31 @@ class QueueWork(Workload):
         return found
 
     def evidence(self) -> WorkEvidence:
+        plan = self.plan
+        found = self._among_faults() if plan.workers else checks.NOTHING
+        self.lasted = time.monotonic() - self.began
+        for client in self.clients:
+            # What is idle now would disturb the loads.
+            client.end()
+        under = [self._under(load, number) for number, load in enumerate(plan.loads)]
+        if self.trial.control is not None:
+            self.problems.clear()
+        return found._replace(loads=under)
+
+    def _under(self, load: QueueLoad, number: int) -> LoadEvidence:
+        """Put a load on a queue, and wait until its tasks are done."""
+        queue = f"{load.name}-{number}"
+        trial = self.trial._replace(place=self.place / "loads" / queue)
+        with QueueUnderLoad(trial, self.server, load, queue) as under:
+            evidence = under.evidence()
+            for name, wrong in under.problems.items():
+                self.problems[name] += wrong
+            for total, found in ((self.faults, under.faults), (self.wanted, under.wanted)):
+                total |= {kind: total.get(kind, 0) + count for kind, count in found.items()}
+        return evidence
+
+    def _among_faults(self) -> WorkEvidence:
+        """Have tasks done while everything fails, and return what became of them."""
         plan, options = self.plan, {"tasks": self.plan.tasks, "poison": self.plan.poison}
         self.allow(self.tasks.size if plan.late_workers else 2, over=plan.late_workers)
         self.start(PUBLISHER, publisher, plan.publisher, **options)
@@ -124,11 +153,8 @@ class QueueWork(Workload):
         publications = checks.published(entries)
         with plain_client(self.url, _LONGEST_ANSWER) as raw:
             found: Any = raw.xrange(self._keys.dead_letters(QUEUE, GROUP))
-        if self.trial.control is None:
-            waiting = self._waiting().items()
-            self.problems["stuck"] = [f"{name}: {number}" for name, number in waiting if number]
-        else:
-            self.problems.clear()
+        waiting = self._waiting().items()
+        self.problems["stuck"] = [f"{name}: {number}" for name, number in waiting if number]
         return WorkEvidence(
             publications.accepted,
             publications.unsure,
@@ -208,7 +234,7 @@ class QueueWork(Workload):
         return {
             "tasks accepted": len(evidence.accepted),
             "tasks done": len(done),
-            "tasks a second": round(len(done) / (time.monotonic() - self.began)),
+            "tasks a second": round(len(done) / max(1.0, self.lasted)),
             "tasks buried": len(evidence.letters),
             "poison": len(evidence.poison),
             "publications unsure": len(evidence.unsure),
@@ -222,6 +248,7 @@ class QueueWork(Workload):
             "of them by arrangement": self.refused,
             "acknowledgements unsure": answers[UNKNOWN],
             "innocents out of luck": len(checks.unlucky(evidence)),
+            **liveness.figures(evidence),
         }
 
     # -- faults --
