@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 _CROWDED = 20
 # Tasks in one request, and the bytes of payloads at which it is complete: more gains nothing, and a script
 # must not block the server.
-BATCH, BATCH_BYTES = 500, 1 << 18
+BATCH, BATCH_BYTES = 500, 1 << 19
 
 
 def _stamped(item: object, traceparent: str | None) -> object:

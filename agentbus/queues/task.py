@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from operator import attrgetter
+from functools import partial
+from itertools import compress
+from operator import attrgetter, is_not
 from typing import TYPE_CHECKING, Any
 
 from agentbus.core import context, names
@@ -65,6 +67,7 @@ class Task(Record):
 _FIELDS = tuple(name for name in META if name in Task.__match_args__)
 _values = attrgetter(*_FIELDS)
 _EMPTY = (None,) * len(_FIELDS)
+_is_set = partial(is_not, None)
 
 
 def is_bare(task: Task) -> bool:
@@ -74,8 +77,8 @@ def is_bare(task: Task) -> bool:
 
 def envelope_of(task: Task) -> dict[str, Any]:
     """Return the fields that a task has beside its payload and its priority."""
-    pairs = zip(_FIELDS, _values(task), strict=True)
-    return {name: value for name, value in pairs if value is not None}
+    values = _values(task)
+    return dict(compress(zip(_FIELDS, values, strict=True), map(_is_set, values)))
 
 
 def check(found: Mapping[str, Any]) -> None:
@@ -128,14 +131,16 @@ def _notify(_what: str, value: Any) -> None:
 def _headers(_what: str, headers: Any) -> None:
     if not hasattr(headers, "items"):
         raise InvalidPayload(f"the headers are a {type(headers).__name__}", hint="give a dict")
-    headers = dict(headers)
-    parts = (*headers, *headers.values())
-    for part in parts:
-        if not isinstance(part, str):
-            raise InvalidPayload(
-                "a header is not text", hint="give text for its name and its value"
-            )
-    _check_size("the headers", *parts)
+    size = 0
+    for pair in dict(headers).items():
+        for part in pair:
+            if not isinstance(part, str):
+                raise InvalidPayload(
+                    "a header is not text", hint="give text for its name and its value"
+                )
+            size += len(part)
+    if size * 4 > MOST_TEXT:
+        _check_size("the headers", *(part for pair in dict(headers).items() for part in pair))
 
 
 def _attempts(_what: str, attempts: Any) -> None:
