@@ -63,8 +63,8 @@ _PUBLISH = (
     _Path("caller", "async publish, one caller", None, 0.1, base=_PUBLISHED),
 )
 _PAYLOADS = (
-    _Path("large-raw", _LARGE, part=0.02, base=_LARGE),
-    _Path("large", "publish_many and work", part=0.02, base=_LARGE),
+    _Path("large-raw", _LARGE, part=0.1, base=_LARGE),
+    _Path("large", "publish_many and work", part=0.1, base=_LARGE),
 )
 # This part of what is done by hand is done in the same time.
 _LEAST = 0.9
