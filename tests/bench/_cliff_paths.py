@@ -281,25 +281,51 @@ def _by_hand(site: Site, size: int, meter: Meter) -> dict[str, float]:
 
 
 def idle(site: Site) -> dict[str, float]:
-    """Watch a worker that has nothing to do: its connections, threads, and calls a second."""
-    before = _connections(site)
-    threads = threading.active_count()
+    """Watch a worker that has nothing to do."""
     with site.bus() as bus:
-        worker = bus.subscribe("mail", plain)
-        running = threading.Thread(target=worker.run)
-        running.start()
-        time.sleep(_SETTLED)
-        first, began = _calls(site), time.monotonic()
+        return _watched(site, bus.subscribe("mail", plain))
+
+
+def idle_queues(site: Site) -> dict[str, float]:
+    """Watch a worker of many queues that has nothing to do."""
+    with site.bus() as bus:
+        for number in range(site.number):
+            bus.queue(f"mail-{number}").publish(number)
+        return _watched(site, bus.subscribe_many("mail-*", plain))
+
+
+def _watched(site: Site, worker: Any) -> dict[str, float]:
+    """Return a worker's connections and threads, its requests a second, and its percentage of a core."""
+    threads = threading.active_count()
+    running = threading.Thread(target=worker.run)
+    running.start()
+    time.sleep(_SETTLED)
+    site.meter.mine = site.meter.theirs = site.meter.took = 0.0
+    with site.meter.on():
         time.sleep(_WATCHED)
-        calls = (_calls(site) - first - 2) / (time.monotonic() - began)
-        found = {
-            "connections": float(_connections(site) - before),
-            "threads": float(threading.active_count() - threads),
-            "calls": calls,
-        }
-        worker.stop()
-        running.join()
+    found = {
+        # Without the meter's own.
+        "connections": float(_connections(site) - 1),
+        "threads": float(threading.active_count() - threads),
+        "client": site.meter.mine / site.meter.took * 100,
+        "server": site.meter.theirs / site.meter.took * 100,
+        "requests": _requests(site) / _WATCHED,
+    }
+    worker.stop()
+    running.join()
     return found
+
+
+def _requests(site: Site) -> int:
+    """Return how many commands other connections send for a while, without those of scripts."""
+    number = 0
+    with redis.Redis(unix_socket_path=site.socket, protocol=2).monitor() as monitor:
+        end = threading.Timer(_WATCHED, site.meter.server.echo, ["end"])
+        end.start()
+        while (seen := monitor.next_command())["command"] != "ECHO end":
+            number += seen["client_type"] != "lua"
+        end.join()
+    return number
 
 
 def followers(site: Site) -> dict[str, float]:
@@ -351,11 +377,6 @@ def _connections(site: Site) -> int:
     return len(site.meter.server.client_list())
 
 
-def _calls(site: Site) -> int:
-    said: Any = site.meter.server.info("commandstats")
-    return int(sum(each["calls"] for each in said.values()))
-
-
 PATHS: dict[str, Callable[[Site], dict[str, float]]] = {
     "plain": work(plain, same),
     "result": work(returns, same),
@@ -375,6 +396,7 @@ PATHS: dict[str, Callable[[Site], dict[str, float]]] = {
     "large": large,
     "large-raw": large_raw,
     "idle": idle,
+    "idle-queues": idle_queues,
     "followers": followers,
     "async-followers": async_followers,
 }

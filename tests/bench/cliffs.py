@@ -10,6 +10,7 @@ server without an append-only file; the CPU time is that of the process and of t
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import pathlib
@@ -68,8 +69,16 @@ _PAYLOADS = (
 )
 # This part of what is done by hand is done in the same time.
 _LEAST = 0.9
-# What an idle worker may have, by what `_cliff_paths.idle` returns.
-_IDLE = (("connections", "connections", 1), ("calls", "commands a second", 2))
+# What an idle worker may have, by what `_cliff_paths` returns of it.
+_IDLE = (
+    ("idle", "connections", "connections", 1),
+    ("idle", "requests", "requests a second", 2),
+    ("idle", "server", "% of a core of the server", None),
+    ("idle-queues", "connections", "100 queues: connections", 1),
+    ("idle-queues", "requests", "100 queues: requests a second", None),
+    ("idle-queues", "server", "100 queues: % of a core of the server", 1),
+)
+_IDLE_QUEUES = 100
 _FOLLOWERS = (("followers", "in threads"), ("async-followers", "in coroutines"))
 _MOST_CONNECTIONS = 5
 
@@ -92,7 +101,10 @@ class _Site:
         for _ in range(rounds or self._rounds):
             for name, number in paths:
                 self.found[name].append(self._one(ROOT, name, number))
-                if self._beside is not None:
+                if self._beside is None:
+                    continue
+                # It may lack this path.
+                with contextlib.suppress(subprocess.CalledProcessError):
                     self.other[name].append(self._one(self._beside, name, number))
 
     def _one(self, checkout: pathlib.Path, name: str, number: int) -> dict[str, float]:
@@ -116,6 +128,8 @@ class _Site:
         """Return what a path cost with the other checkout's package, for a table."""
         if self._beside is None:
             return []
+        if not self.other[path]:
+            return [""]
         return [f"{Spread.of(one[part] for one in self.other[path]).middle:.2f}"]
 
 
@@ -234,14 +248,14 @@ def _beside(site: _Site) -> list[str]:
 
 
 def idle(site: _Site) -> Iterator[Figure]:
-    """What a worker that has nothing to do costs its server."""
-    site.measure([("idle", 1)], 1)
+    """What a worker that has nothing to do costs its server: one of a queue, and one of 100 queues."""
+    site.measure([("idle", 1), ("idle-queues", _IDLE_QUEUES)], 1)
     rows, lines = [], []
-    for part, label, most in _IDLE:
-        spread = site.spread("idle", part)
-        bound = _wanted(spread.middle, most)
+    for name, part, label, most in _IDLE:
+        spread = site.spread(name, part)
+        bound = _wanted(round(spread.middle, 1), most)
         rows.append(_row(label, spread, bound))
-        lines.append([label, f"{spread.middle:.1f}", *bound, *site.elsewhere("idle", part)])
+        lines.append([label, f"{spread.middle:.1f}", *bound, *site.elsewhere(name, part)])
     table("an idle worker", ["", "", "wanted", "within", *_beside(site)], lines)
     yield Figure(
         name="cliffs-idle",
