@@ -40,7 +40,7 @@ def words(row: Any) -> list[str | bytes]:
         metadata = orjson.loads(row.metadata) if row.metadata else {}
         data = orjson.dumps({**metadata, CREATED: row.created_ms})
     except (ValueError, TypeError):
-        # Another program wrote it. Consumers pass what is no event, and count it.
+        # Another program wrote it. Consumers pass an entry that is not an event, and count it.
         data = row.metadata.encode()
     return [
         *("event_type", row.event_type, "event_uuid", row.event_uuid),
