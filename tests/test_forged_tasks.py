@@ -74,7 +74,7 @@ def test_a_task_with_a_forged_id_or_attempt_is_done_beside_sound_ones(bus: agent
     ask(bus, "XADD", stream, "*", "payload", "1", "meta", '{"expires":9}', "id", "1x-1@mail")
     bus.queue("mail").publish(2)
     bus.queue("mail").publish(3, ordering_key="k")
-    for entry in ("%-9", f"{2**65}-1", ""):
+    for entry in ("%-9", f"{2**65}-1", "9-", ""):
         ask(bus, "ZADD", keys.retries("mail", "default", "normal"), 1, entry)
         ask(bus, "ZADD", keys.order("mail", "normal"), 0, f"k\n{entry}")
     (first, *_) = ask(bus, "XRANGE", stream, "-", "+")

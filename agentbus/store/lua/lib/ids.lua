@@ -10,8 +10,8 @@ local function longer(a, b)
   return a > b
 end
 local function is_id(id)
-  local ms, seq = string.match(id, '^0*(%d*)%-0*(%d*)$')
-  return ms and not longer(ms, '18446744073709551615') and not longer(seq, '18446744073709551615')
+  local ms, seq = parts(id)
+  return string.find(id, '^%d+%-%d+$') and not longer(ms, '18446744073709551615') and not longer(seq, '18446744073709551615')
 end
 local function newer(a, b)
   local a_ms, a_seq = parts(a)
