@@ -26,6 +26,8 @@ T = TypeVar("T")
 
 # Seconds for which a worker must be busy before the threads make requests: most tasks end sooner.
 _GRACE = 0.05
+# Seconds until it is known how quick tasks are, so that some can be returned behind slow ones.
+_SETTLES = 0.4
 _READ_AT_ONCE = 1000
 # Seconds between two attempts to wake the execution loop: another idle worker may have been woken.
 _AGAIN = 0.005
@@ -86,6 +88,7 @@ class Heartbeat:
         # When the next delayed task is due, while the loop rests.
         self._due_at = math.inf
         self._passing_on = False
+        self._busy_since = 0.0
         self._working = threading.Event()
         self._keeper = threading.Thread(target=self._keep, name="agentbus-heartbeat", daemon=True)
         self._listener = threading.Thread(
@@ -183,9 +186,13 @@ class Heartbeat:
                 continue
             wait = self._intervals.look
             ordered, self._ordered = self._ordered, False
+            settled_in = time.monotonic() - self._busy_since > _SETTLES
+            if not settled_in:
+                wait = min(wait, _SETTLES)
             try:
                 _, due = self._runner.run(self._consumer.promote())
-                self._relieve()
+                if settled_in:
+                    self._relieve()
                 self._work(ordered=ordered)
                 if due is not None:
                     wait = min(wait, due)
@@ -195,6 +202,7 @@ class Heartbeat:
 
     def _listen_now(self) -> None:
         """Let the listener read the bell, unless the execution loop has just begun to rest."""
+        self._busy_since = time.monotonic()
         self._working.set()
         if self._listener.ident is None:
             self._listener.start()
