@@ -14,6 +14,7 @@ from hypothesis import given, strategies as st
 
 import agentbus
 from agentbus.commands._declare import VERBS
+from agentbus.core.names import KEY_KINDS
 from agentbus.errors import TimedOut
 from agentbus.retry import Backoff
 from tests import inprocess
@@ -56,6 +57,10 @@ def here(world, tmp_path, monkeypatch):
 def test_every_verb_has_lines_that_read_what_others_wrote() -> None:
     assert lines.LINES.keys() | lines.READ_NOTHING | lines.ELSEWHERE == set(VERBS)
     assert set(lines.SHOWN) <= set(lines.all_lines())
+
+
+def test_the_sound_project_has_a_key_of_every_kind(world: SoundWorld) -> None:
+    assert {key.split(b":")[1].decode() for key in world.keys} == KEY_KINDS
 
 
 def forge(world: SoundWorld, forged: list[Forged]) -> None:

@@ -61,6 +61,7 @@ LINES: dict[str, list[str]] = {
         ),
     ],
     "work": [
+        "bounded --drain --drain-timeout 0.2 -- true",
         *(
             f"{QUEUE} --drain --drain-timeout 1 -- true",
             "worked --drain --drain-timeout 0.2 -- true",
@@ -92,6 +93,7 @@ LINES: dict[str, list[str]] = {
         *("pause bob --wait 0 --json", "resume bob", "delete w1 --wait 0.05 --json"),
     ],
     "bus": [
+        *("inspect bounded --json", "stats bounded", "delete bounded --force"),
         *("list", "list --json", f"inspect {QUEUE}", f"inspect {QUEUE} --json", "inspect worked"),
         *("inspect worked --last 3 --json", f"groups {QUEUE}", "groups worked --json", "stats"),
         *(
@@ -111,6 +113,7 @@ LINES: dict[str, list[str]] = {
     ],
     "tidy": ["", "--dry-run --json", f"{QUEUE} --json", "worked"],
     "task": [
+        *("show {moved}", "show {moved} --json", "cancel {moved} --json"),
         *(
             "show {kept}",
             "show {kept} --json",
@@ -164,6 +167,8 @@ SHOWN = {
     "bus list --json": QUEUE,
     f"bus inspect {QUEUE}": "n",
     "bus inspect worked": "retried",
+    "bus inspect bounded --json": "far away",
+    "task show {moved}": "retrying",
     f"bus groups {QUEUE}": "others",
     "bus stats": QUEUE,
     "bus stats --json": QUEUE,

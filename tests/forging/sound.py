@@ -52,6 +52,7 @@ class SoundWorld(World):
             {each[-1]: f"{entry_id.decode()}@{queue}" for entry_id, each in self._read(queue)}
             for queue in (QUEUE, "worked")
         ]
+        ((moved, _),) = self._made.hgetall(f"{self.project}:attempts:bounded:moved").items()
         (letter,) = (entry_id for entry_id, _ in self._read("worked", "dlq:worked:default"))
         named = {
             "task": '{"n":1}',
@@ -61,6 +62,7 @@ class SoundWorld(World):
         }
         found = {name: (entries[0] | entries[1])[payload] for name, payload in named.items()}
         delayed = {"delayed": f"d1@{QUEUE}", "dependent": f"d2@{QUEUE}", "letter": letter.decode()}
+        delayed["moved"] = moved.decode().partition("\n")[0]
         return found | delayed
 
     def _read(self, queue: str, stream: str = "") -> list[tuple[bytes, list[str]]]:
@@ -140,6 +142,14 @@ def _work(bus: agentbus.Bus) -> None:
         if retried:
             task.retry(after=LONG)
     assert bus.result(kept) == "a result"
+    bounded = bus.queue("bounded", bound=5)
+    bounded.publish("far away")
+    (task,) = bounded.fetch()
+    task.retry(after=LONG)
+    # It is moved out of the way of those that come after it.
+    for number in range(60):
+        bounded.publish(number)
+        bounded.fetch()[0].ack()
     bus.queue("held").publish(1)
     bus.pause(queue="held", why="a sound reason", wait=0)
 
