@@ -46,8 +46,6 @@ _PLAIN = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_SUBCLASS
 _LONG, _PART = 2048, 128
 # The field that names the agent that published a task.
 AGENT = b"agent_id"
-# The length of an entry as `publish` writes it, with an envelope.
-_USUAL = 6
 # The field in which a router records the agents that an entry of another program has passed.
 TRAIL = "agentbus_trail"
 # The field that identifies a piece of work in entries of other programs.
@@ -113,10 +111,6 @@ def encode(payload: object, limit: int) -> bytes:
 
 def decode(flat: Sequence[bytes]) -> tuple[Any, dict[str, Any]]:
     """Return an entry's payload and the rest of its envelope; raises `ValueError` if it is malformed."""
-    if len(flat) == _USUAL and (flat[0], flat[2], flat[4]) == (b"payload", b"meta", AGENT):
-        rest = orjson.loads(flat[3])
-        if type(rest) is dict:
-            return orjson.loads(flat[1]), rest
     named = {flat[i]: flat[i + 1] for i in range(0, len(flat) - 1, 2)}
     payload = named.pop(b"payload", None)
     if payload is None:

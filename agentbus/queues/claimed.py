@@ -14,6 +14,7 @@ _TRACEBACK_KEPT = 8_000
 # The fields of an envelope for which the server must admit a task, and those for which it is settled alone.
 _ADMITTED = frozenset(("ordering_key", "attempts", WORK_ITEM, INBOX))
 _SETTLED = frozenset(("id", "reply_to", "webhook", "notify"))
+_ALONE = _ADMITTED | _SETTLED
 
 
 class Taken:
@@ -74,7 +75,10 @@ class Taken:
     @property
     def alone(self) -> bool:
         """Whether it is settled by itself, because it needs more than an acknowledgement."""
-        return self.uncounted is not None or self.asks or self.asked_first
+        # Most have none of the fields: that is one look.
+        return self.uncounted is not None or (
+            not _ALONE.isdisjoint(self.meta) and (self.asks or self.asked_first)
+        )
 
     @property
     def tells(self) -> bool:
@@ -91,7 +95,6 @@ class Taken:
     @property
     def asked_first(self) -> bool:
         """Whether the server must admit it: it has an ordering key, a work item, or one attempt."""
-        # Most have none of the fields: that is one look.
         return not _ADMITTED.isdisjoint(self.meta) and (
             self.ordered or self.claims or self.only_once
         )

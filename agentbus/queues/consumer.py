@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-import orjson
-
-from agentbus.core import envelope, names
+from agentbus.core import names
 from agentbus.core.stream import is_number, position, text
-from agentbus.queues import retry_stream
 from agentbus.queues.attempts import RUNS_KEPT
 from agentbus.queues.claimed import Taken
+from agentbus.queues.decoding import decoded
 from agentbus.queues.dependents import passed_on
 from agentbus.queues.ids import ASIDE, PRIORITIES, RETRY, suffix
 from agentbus.queues.settle import Ending
@@ -27,8 +25,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# Shared by all tasks without one, and never modified.
-_NO_META: dict[str, Any] = {}
 # The kind of a task that a dead worker may have begun, in the reply of `again`.
 _SUSPECT = 2
 
@@ -244,33 +240,12 @@ class Consumption(Ending):
 
     def decoded(self, entries: Sequence[Any], priority: str, attempt: int = 1) -> list[Taken]:
         """Decode entries as tasks; a malformed one carries its error."""
-        found: list[Taken] = []
-        loads, append, agent = orjson.loads, found.append, envelope.AGENT
         if entries and (sample := entries[len(entries) // 2][1]):
             # One of them stands for all.
             size = len(sample[1])
             self.mean_bytes = max(size, (self.mean_bytes + size) / 2)
-        for entry_id, flat in entries:
-            size = len(flat) if flat else 0
-            if (size == 2 or (size == 4 and flat[2] == agent)) and flat[0] == b"payload":
-                try:
-                    append(Taken(entry_id, priority, loads(flat[1]), _NO_META, attempt))
-                    continue
-                except ValueError as error:
-                    append(Taken(entry_id, priority, None, {}, attempt, str(error)))
-                    continue
-            try:
-                decode = retry_stream.decode if priority == RETRY else envelope.decode
-                payload, meta = decode(flat or [])
-            except (ValueError, UnicodeDecodeError) as error:
-                append(Taken(entry_id, priority, None, {}, attempt, str(error)))
-            else:
-                if not self.claiming:
-                    meta.pop(envelope.WORK_ITEM, None)
-                    if envelope.INBOX in meta:
-                        meta[envelope.ROUTED_INBOX] = meta.pop(envelope.INBOX)
-                append(Taken(entry_id, priority, payload, meta, attempt))
-                self.asks_first = self.asks_first or found[-1].asked_first
+        found, asks_first = decoded(entries, priority, attempt, claiming=self.claiming)
+        self.asks_first = self.asks_first or asks_first
         return found
 
     def again(
