@@ -1,6 +1,6 @@
 """What a task costs on each path, against a plain one: CPU time of client and server, in one run.
 
-No path may cost a hundred times a plain task. Each round runs every path in a process of its own, on a
+No path may cost a hundred times a plain task. Each round runs every path in its own process, on a
 server without an append-only file; the CPU time is that of the process and of the server together.
 [Why it is fast](why-fast.md#queues) explains the design.
 
