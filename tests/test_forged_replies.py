@@ -22,18 +22,10 @@ pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 # The fixtures are used by their names.
 __all__ = ["here", "world"]
 
-# These ask, key by key or page by page, until the server says that there is no more.
+# These wait for a server that is away, or ask until it says that there is no more: Ctrl-C ends them.
 ENDLESS = {
-    "tidy",
-    "clear",
-    "overhear",
-    "projects",
-    "list",
-    "monitor",
-    "bus",
-    "agent",
-    "health",
-    "doctor",
+    *("work", "route", "hold", "ask", "monitor"),
+    *("tidy", "clear", "overhear", "projects", "list", "bus", "agent", "health", "doctor"),
 }
 _forged = st.lists(forgeries, min_size=1, max_size=2)
 _lines = st.sampled_from([line for line in lines.all_lines() if line.split()[0] != "server"])
@@ -51,7 +43,6 @@ def check(world: SoundWorld, server: ForgingServer, forged: list[Forgery], line:
     server.plan(*forged)
     done, wrong = run(world, line)
     if any(one.stays for one in forged) and line.split(maxsplit=1)[0] in ENDLESS:
-        # A server may say for ever that there is more, and Ctrl-C ends that.
         wrong = [one for one in wrong if one != "it took too long"]
     assert not wrong, (line, wrong, done.code, done.err[-600:])
     world.check_neighbours()
