@@ -12,7 +12,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.expression import FunctionElement
 
-from agentbus.core.errors import BackendUnavailable, ConfigError
+from agentbus.core.errors import BackendUnavailable, ConfigError, Unhealthy
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -142,12 +142,23 @@ def translated(engine: sa.Engine, doing: str) -> Iterator[None]:
             raise ConfigError(
                 f"{place} cannot be connected to ({said})", hint="correct the options in its URL"
             ) from error
+        if isinstance(error, exc.DataError):
+            raise _too_large(engine, doing, said) from error
         raise
+    except OverflowError as error:
+        raise _too_large(engine, doing, str(error)) from error
     except exc.TimeoutError as error:
         raise BackendUnavailable(
             f"no connection to {where(engine)} became free while {doing}",
             hint="give the engine a larger pool",
         ) from error
+
+
+def _too_large(engine: sa.Engine, doing: str, said: str) -> Unhealthy:
+    return Unhealthy(
+        f"{where(engine)} cannot hold a value that was read while {doing} ({said})",
+        hint="another program wrote an entry or a row with a number beyond 63 bits: remove it",
+    )
 
 
 def missing(error: exc.DBAPIError) -> bool:

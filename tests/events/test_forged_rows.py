@@ -86,5 +86,21 @@ def test_half_a_position_is_an_error_in_a_sentence(ledger, database, bus) -> Non
     second.close()
 
 
+def test_an_event_beyond_what_the_database_holds_is_named(
+    ledger, database, bus, valkey, project
+) -> None:
+    relay = Relay(ledger, bus)
+    send(ledger, "a")
+    relay.run_once()
+    key = f"{project}:ev:shop%3Aorders"
+    valkey.ask("XADD", key, f"{2**64 - 2}-1", "event_type", "Placed")
+    send(ledger, "b")
+
+    with pytest.raises(Unhealthy, match="cannot hold a value"):
+        for _ in range(2):
+            relay.run_once()
+    relay.close()
+
+
 def _refuse(_event: object, _session: object) -> None:
     raise ValueError("no")
