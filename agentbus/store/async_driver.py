@@ -62,7 +62,9 @@ async def at_once(
         step = next(op)
         while not isinstance(step, Pause):
             step.within = deadline * 0.6
-            shared = coalescer.append(step) if isinstance(step, Push) else None
+            shared, pushes = None, 0
+            if isinstance(step, Push):
+                shared, pushes = coalescer.append(step), 1
             if shared is not None:
                 try:
                     reply = await shared
@@ -75,6 +77,7 @@ async def at_once(
                 coalescer.flush()
             step.sendings = 1
             began = now()
+            coalescer.in_flight += pushes
             try:
                 reply = await execute(step)
             except (LinkDown, ServerReply) as failure:
@@ -82,6 +85,8 @@ async def at_once(
                     # It did not arrive, or was not executed.
                     step.sendings = 0
                 return await run(link, again(rest(op, step), now() - began))
+            finally:
+                coalescer.in_flight -= pushes
             step = op.send(reply)
     except StopIteration as result:
         value: T = result.value

@@ -42,29 +42,28 @@ class Coalescer:
         # By what the steps have in common.
         self.waiting: dict[object, list[_Member]] = {}
         self._bytes = 0
-        self._in_flight = 0
+        # How many requests with payloads are not answered yet.
+        self.in_flight = 0
         # Whether the last request was of several callers, who will soon be back.
         self._several = False
         # An event loop keeps only weak references to its tasks.
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def append(self, step: Push) -> asyncio.Future[bytes | None] | None:
-        """Send a payload, or have it join others; the future has its id, or None if there is no room.
+        """Have a payload join others; the future has its id, or None if there is no room.
 
-        Returns None where no connection is open; then each caller sends its own.
+        Returns None for a lone caller's, and where no connection is open: then the caller sends it, and
+        counts it in `in_flight`.
         """
         loop = self._loop
         # A thread runs one loop at a time. To ask which one is a system call in some versions of Python.
         if loop is None or get_ident() != self._thread or not loop.is_running():
             loop = self._enter_loop()
         waiting = self.waiting
-        if not (waiting or self._is_open()):
+        if not waiting and (not (self.in_flight or self._several) or not self._is_open()):
             return None
         future: asyncio.Future[bytes | None] = loop.create_future()
         if not waiting:
-            if not (self._in_flight or self._several):
-                self._send([(step, future)])
-                return future
             self._bytes = 0
             loop.call_soon(self.flush)
         group = waiting.get(step.kind)
@@ -79,7 +78,7 @@ class Coalescer:
     def _enter_loop(self) -> asyncio.AbstractEventLoop:
         # What an earlier loop has left will never be answered.
         self._loop, self._thread = asyncio.get_running_loop(), get_ident()
-        self.waiting, self._in_flight = {}, 0
+        self.waiting, self.in_flight = {}, 0
         return self._loop
 
     def flush(self) -> None:
@@ -97,7 +96,7 @@ class Coalescer:
         step = first if len(group) == 1 else first.joined([step for step, _ in group])
         self._several = len(group) > 1
         step.within, step.sendings = first.within, 1
-        self._in_flight += 1
+        self.in_flight += 1
         answer = self._start(step)
         if answer is None:
             step.sendings = 0
@@ -140,7 +139,7 @@ class Coalescer:
 
     def _give(self, group: list[_Member], step: Script, reply: Any) -> None:
         """Answer each caller."""
-        self._in_flight -= 1
+        self.in_flight -= 1
         if len(group) == 1:
             _resolve(group[0][1], reply)
         else:
@@ -162,7 +161,7 @@ class Coalescer:
                     future.set_result(own)
 
     def _fail(self, group: list[_Member], failure: BaseException) -> None:
-        self._in_flight -= 1
+        self.in_flight -= 1
         _reject(group, failure)
 
 
