@@ -235,9 +235,11 @@ def _send(
     meta: bytes = b"",
 ) -> Op[list[str]]:
     place, once = stream_keys(scope.keys.project, queue, priority), scope.once()
-    if not isinstance(tasks[0], tuple):
+    rich = isinstance(tasks[0], tuple)
+    if not rich or all(key is ordering is None for _, key, ordering in tasks):
         if not place.crowded:
-            plain = (once.token, bound, queue, meta, scope.agent, *tasks)
+            head = (once.token, bound, queue, b"*" if rich else meta, scope.agent)
+            plain = (*head, *(_with_envelopes(tasks) if rich else tasks))
             step = Script("push", place.plain(once.key), plain, writes=True)
             if ahead is not None:
                 step.meanwhile = ahead.prepare
@@ -251,8 +253,9 @@ def _send(
             place.crowded = _CROWDED
         place.crowded -= 1
         # There may be room after finished tasks, or the oldest, are trimmed.
-        rest = [*([b"meta", meta] if meta else []), *envelope.by(scope.agent)]
-        tasks = [([b"payload", data, *rest], None, None) for data in tasks]
+        if not rich:
+            rest = [*([b"meta", meta] if meta else []), *envelope.by(scope.agent)]
+            tasks = [([b"payload", data, *rest], None, None) for data in tasks]
         once = scope.once()
     keys = [
         *(place.stream, place.queues, place.stats, once.key),
@@ -277,3 +280,10 @@ def _send(
         yield from refused(scope, queue, priority, bound, argv, reply)
     ids = [text(found) for found in reply[1:]]
     return [found if "@" in found else found + place.suffix for found in ids]
+
+
+def _with_envelopes(tasks: Iterable[Any]) -> Iterator[bytes]:
+    """Return the payload and the envelope of each task, from its fields and values."""
+    for words, _, _ in tasks:
+        yield words[1]
+        yield words[3] if words[2] == b"meta" else b""

@@ -1,18 +1,21 @@
 #!lua
--- Appends tasks with one envelope or none, without keys, all or none of them, if there is room.
+-- Appends tasks without keys, all or none of them, if there is room.
 -- KEYS: stream, once slot, stats, queues, the stream of retries
--- ARGV: token, bound, queue, their envelope ('': none), the agent that publishes them, then the payloads
+-- ARGV: token, bound, queue, the envelope of all ('': none; '*': each payload is followed by its own), the agent that
+--       publishes them, then the payloads
 -- Returns: the first id, which those of the others follow; or nothing if there is no room without trimming
 local call, token = redis.call, ARGV[1] .. ' '
 -- As lib/once.lua, for a plain id.
 local kept = call('GET', KEYS[2])
 if kept and string.sub(kept, 1, #token) == token then return string.sub(kept, #token + 1) end
 local stream, last, meta, agent = KEYS[1], #ARGV, ARGV[4], ARGV[5]
-local count = last - 5
+local step = meta == '*' and 2 or 1
+local count = (last - 5) / step
 if call('XLEN', stream) + call('XLEN', KEYS[5]) + count > tonumber(ARGV[2]) then return false end
 local id, first = '*', nil
-for i = 6, last do
+for i = 6, last, step do
   local found
+  if step == 2 then meta = ARGV[i + 1] end
   if meta == '' then
     found = call('XADD', stream, id, 'payload', ARGV[i], 'agent_id', agent)
   else
