@@ -225,7 +225,7 @@ class Heartbeat:
             moved, due = self._try(self._consumer.promote()) or (0, None)
             if due is not None:
                 # What cannot be moved must not keep the server busy.
-                due = due if moved else max(due, _GRACE)
+                due = _GRACE if due <= 0 and not moved else due
                 self._due_at = min(self._due_at, time.monotonic() + due)
 
     def _sleep(self, seconds: float) -> None:
