@@ -129,8 +129,9 @@ class Heartbeat:
 
     def expect(self, due_at: float) -> None:
         """Promote delayed tasks at a time (`time.monotonic`), while the execution loop rests."""
-        earlier, self._due_at = due_at < self._due_at, due_at
-        if earlier:
+        self._due_at = due_at
+        if due_at < math.inf:
+            # The thread may wait for something else, such as whether the loop stays busy.
             self._wake.put(None)
 
     def pass_on(self) -> None:
