@@ -62,7 +62,9 @@ def run(call: Call) -> None:
         for queue in bus.queues():
             out.record({"queue": queue}, word(queue))
     else:
-        for note in bus.list_(tag=args.tag and tags(args.tag), latest=args.latest):
+        notes = bus.list_(tag=args.tag and tags(args.tag), latest=args.latest)
+        _views.empty(call, notes)
+        for note in notes:
             _values.note(out, note, value=False)
 
 

@@ -8,12 +8,12 @@ local best, found = {}, {}
 if ARGV[1] == '1' then
   local smallest, size = KEYS[1], math.huge
   for _, key in ipairs(KEYS) do
-    local n = tonumber(redis.pcall('ZCARD', key)) or 0
+    local n = redis.call('ZCARD', key)
     if n < size then smallest, size = key, n end
   end
   local from = 0
   while #found < latest and from < size do
-    local page = redis.pcall('ZREVRANGE', smallest, from, from + 99, 'WITHSCORES')
+    local page = redis.call('ZREVRANGE', smallest, from, from + 99, 'WITHSCORES')
     for i = 1, #page, 2 do
       local everywhere, at = true, page[i + 1]
       for _, key in ipairs(KEYS) do
@@ -28,8 +28,7 @@ if ARGV[1] == '1' then
   end
 else
   for _, key in ipairs(KEYS) do
-    -- If another program stored another type, it is as if there were no notes with the tag.
-    local page = redis.pcall('ZREVRANGE', key, 0, latest - 1, 'WITHSCORES')
+    local page = redis.call('ZREVRANGE', key, 0, latest - 1, 'WITHSCORES')
     for i = 1, #page, 2 do
       local at = best[page[i]]
       if not at then
