@@ -264,7 +264,7 @@ class _Tidying:
         if (
             group != ROUTER
             and not self._dry_run
-            and length > 5 * self._policies.policy_of(queue).bound
+            and length > 5 * self._policies.bound_of(queue)
         ):
             yield from move_aside(self._scope, queue, group, priority)
 

@@ -134,6 +134,11 @@ class Policies:
         kept: float = self._merged(queue).get("retention", RETENTION)
         return kept
 
+    def bound_of(self, queue: str) -> int:
+        """Return how many unfinished tasks a queue holds at most, whatever its name."""
+        bound: int = self._merged(queue).get("bound", bound_of(queue))
+        return bound
+
     def results_of(self, queue: str) -> float:
         """Return for how many seconds a queue's results are kept, whatever its name."""
         kept: float = self._merged(queue).get("results", RESULT_KEPT)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from agentbus.core.stream import position, text
 from agentbus.queues.claimed import Taken
+from agentbus.queues.ids import STREAMS
 from agentbus.workers.batch import KeyOrder, TaskBatch, TaskOutcome
 from agentbus.workers.loop import Loop
 
@@ -341,7 +342,7 @@ class Serial(Loop):
         if plain:
             self._single = others
             self._flush()
-            plain.sort(key=lambda task: position(text(task.entry_id)))
+            plain.sort(key=_order)
             plain = self._run(self._fetcher.entered(plain, chained=True))
             batch, took, rest = self._timed(plain)
             self._take(0, self._concluded(batch), took)
@@ -386,3 +387,7 @@ class Serial(Loop):
                 self._acker.release(task)
             self._pass_on_interrupt()
         return 1
+
+
+def _order(task: Taken) -> tuple[int, tuple[int, int]]:
+    return STREAMS.index(task.priority), position(text(task.entry_id))
