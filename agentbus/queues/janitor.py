@@ -261,11 +261,7 @@ class _Tidying:
     def _unpin(self, queue: str, group: str, priority: str) -> Op[None]:
         """Move tasks put aside that keep many others, for those that publish without the right to do it."""
         length = yield Command("XLEN", self._scope.keys.queue(queue, priority))
-        if (
-            group != ROUTER
-            and not self._dry_run
-            and length > 5 * self._policies.bound_of(queue)
-        ):
+        if group != ROUTER and not self._dry_run and length > 5 * self._policies.bound_of(queue):
             yield from move_aside(self._scope, queue, group, priority)
 
     def _moved(self, queue: str) -> Number:
