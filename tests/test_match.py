@@ -24,6 +24,7 @@ from agentbus.workers import match
 from agentbus.workers.match import matches
 from tests.conftest import Connect
 from tests.servers import Server, Shell, ask
+from tests.tiers import on_one_store
 
 PATIENCE = 30.0
 SOON = Backoff(first=0.01)
@@ -124,6 +125,7 @@ def test_it_runs_the_tasks_of_all_queues_that_match_also_of_later_ones(bus: agen
     assert worker.queues == ["mail*", "mail.a", "mail.b", "mail.new"]
 
 
+@on_one_store
 def test_delayed_tasks_and_retries_run_when_they_are_due(bus: agentbus.Bus) -> None:
     heard: SimpleQueue[tuple[Any, int]] = SimpleQueue()
 
@@ -140,6 +142,7 @@ def test_delayed_tasks_and_retries_run_when_they_are_due(bus: agentbus.Bus) -> N
     assert worker.failed == 1
 
 
+@on_one_store
 def test_a_failed_task_is_buried_with_its_queue_and_the_order_of_a_key_holds(
     bus: agentbus.Bus,
 ) -> None:
@@ -167,6 +170,7 @@ def test_it_takes_over_what_a_dead_program_held(connect: Connect) -> None:
         assert heard.next() == [("mail.a", "x")]
 
 
+@on_one_store
 def test_no_queue_waits_for_another_ones_backlog(bus: agentbus.Bus) -> None:
     heard = Heard()
 
@@ -184,6 +188,7 @@ def test_no_queue_waits_for_another_ones_backlog(bus: agentbus.Bus) -> None:
     assert last < 400
 
 
+@on_one_store
 def test_more_queues_than_run_at_once_take_turns(bus: agentbus.Bus) -> None:
     heard = Heard()
     for number in range(40):
@@ -193,6 +198,7 @@ def test_more_queues_than_run_at_once_take_turns(bus: agentbus.Bus) -> None:
         until(lambda: worker.done == 200)
 
 
+@on_one_store
 def test_so_many_tasks_run_at_once_of_all_queues(bus: agentbus.Bus) -> None:
     running, most, guard = 0, 0, threading.Lock()
 
@@ -249,6 +255,7 @@ def test_a_paused_queue_is_left_until_it_is_resumed(connect: Connect) -> None:
         assert heard.next() == [("mail.a", "later")]
 
 
+@on_one_store
 def test_an_idle_one_confirms_the_pause_of_its_agent_and_ends_when_it_is_sent_away(
     connect: Connect,
 ) -> None:
@@ -285,6 +292,7 @@ def test_it_goes_on_after_a_restart_of_the_server(own_server: Server, project: s
             assert heard.next() == [("mail.b", "third")]
 
 
+@on_one_store
 def test_nothing_is_left_of_it_but_its_queues(bus: agentbus.Bus) -> None:
     heard = Heard()
     bus.queue("mail.a").publish("x")
@@ -295,6 +303,7 @@ def test_nothing_is_left_of_it_but_its_queues(bus: agentbus.Bus) -> None:
     assert [finding for finding in bus.health().findings if "mail" in str(finding)] == []
 
 
+@on_one_store
 def test_a_handler_that_ends_the_worker_ends_it(bus: agentbus.Bus) -> None:
     def leaves(_delivery: Any) -> None:
         raise SystemExit(3)

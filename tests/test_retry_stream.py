@@ -97,6 +97,7 @@ def test_a_moved_task_runs_when_it_is_due_as_the_attempt_that_it_is(bus):
     assert ask(bus, "EXISTS", keys.attempts("mail", "default", "retry")) == 0
 
 
+@on_one_store
 def test_a_moved_task_is_retried_and_buried_under_its_id_and_priority(bus):
     name = tried(bus, "later", priority="low")
     flooded(bus, priority="low")
@@ -123,6 +124,7 @@ def test_a_moved_task_is_retried_and_buried_under_its_id_and_priority(bus):
     assert bus.task(again).payload == "later"
 
 
+@on_one_store
 def test_a_moved_entry_of_another_program_stays_as_it_was_written(bus):
     ask(bus, "XADD", bus.runner.scope.keys.queue("mail"), "*", "id", "7", "work", "tests")
 
@@ -139,6 +141,7 @@ def test_a_moved_entry_of_another_program_stays_as_it_was_written(bus):
     assert got == [{"id": "7", "work": "tests"}]
 
 
+@on_one_store
 def test_a_moved_task_can_be_cancelled(bus):
     name = tried(bus, "later")
     flooded(bus)
@@ -154,6 +157,7 @@ def test_a_moved_task_can_be_cancelled(bus):
     assert bus.subscribe("mail", lambda _d: None, drain=True).run() == 0
 
 
+@on_one_store
 def test_tasks_that_wait_for_a_moved_one_get_ready_when_it_is_done(bus):
     name = tried(bus, "first")
     flooded(bus)
@@ -186,6 +190,7 @@ def test_a_moved_task_keeps_its_place_among_those_with_its_ordering_key(bus):
     assert got == [1, 2, 3]
 
 
+@on_one_store
 def test_only_the_group_that_retries_has_the_moved_task(bus):
     queue = bus.queue("mail", bound=BOUND)
     for group in ("default", "other"):
@@ -204,6 +209,7 @@ def test_only_the_group_that_retries_has_the_moved_task(bus):
     assert got == ["later"]
 
 
+@on_one_store
 def test_what_a_dead_worker_held_of_them_is_reclaimed(bus, connect):
     name = tried(bus, "later")
     flooded(bus)
@@ -217,6 +223,7 @@ def test_what_a_dead_worker_held_of_them_is_reclaimed(bus, connect):
     assert got == [3]
 
 
+@on_one_store
 def test_a_task_that_runs_still_keeps_ten_times_the_bound(bus, connect):
     queue = bus.queue("mail", bound=BOUND)
     name = queue.publish("long")
@@ -240,6 +247,7 @@ def test_a_queue_with_moved_tasks_is_deleted_whole(bus):
     assert ask(bus, "EXISTS", keys.moved("mail"), keys.retries("mail", "default", "retry")) == 0
 
 
+@pytest.mark.slow
 @on_one_store
 def test_the_moved_tasks_themselves_do_not_pile_up(bus):
     keys = bus.runner.scope.keys

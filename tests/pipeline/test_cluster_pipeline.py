@@ -57,6 +57,7 @@ def filled(server, project: str, number: int) -> list[list[str]]:
 
 
 # A master, a worker, an executor and a driver, each a JVM, on a machine that runs all the other tests.
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_the_pipeline_runs_on_a_cluster_whose_workers_lack_the_package(
     cluster, valkey, project, tmp_path

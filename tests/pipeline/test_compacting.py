@@ -21,6 +21,7 @@ from agentbus.pipeline.archives.reader import read
 from agentbus.pipeline.archives.versions import COMPACT
 from agentbus.pipeline.rows import typed_columns as typed
 from tests.pipeline.archives import row, write_archive
+from tests.tiers import nightly
 
 T = 1_763_640_000_000
 DAY = 86_400_000
@@ -220,8 +221,8 @@ def killed_at(spark, path, when, owner, name):
 
 
 POINTS = [
-    ("after", compacting, "_write", False),
-    ("after", Directory, "copy", False),
+    nightly("after", compacting, "_write", False),
+    nightly("after", Directory, "copy", False),
     ("before", Log, "commit", False),
     ("after", Log, "commit", True),
 ]
