@@ -127,7 +127,7 @@ def test_a_dependent_that_is_buried_with_its_dependency_is_announced(bus: agentb
 
 def test_delayed_tasks_and_batches_are_announced_by_their_ids(bus: agentbus.Bus) -> None:
     queue = bus.queue("mail")
-    delayed = queue.publish("x", delay=0.01, notify=True)
+    delayed = queue.publish("x", delay=0, notify=True)
     ids = queue.publish_many(["a", "b"], notify=True)
 
     bus.subscribe("mail", lambda _batch: None, batch=True, drain=True).run()

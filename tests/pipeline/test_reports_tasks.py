@@ -125,7 +125,7 @@ def reckoned(framed, size, seed, days, *names):
 
 SEEDS = st.integers(0, 2**32)
 ONE = settings(max_examples=1)
-SIZES = pytest.mark.parametrize("size", [2_000, nightly(10_000)])
+SIZES = pytest.mark.parametrize("size", [1_000, nightly(10_000)])
 
 
 @SIZES
