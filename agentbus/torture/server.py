@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import importlib.util
 import os
 import pathlib
+import secrets
 import shutil
 import signal
 import socket
@@ -22,17 +24,25 @@ from agentbus.torture.plain import plain_client
 
 _STARTS_WITHIN, _ANSWERS_WITHIN = 20.0, 10.0
 _GLANCE = 0.01
+# A connection may take a port of the system's range before the server does; Linux begins at 32,768.
+_LOWEST, _HIGHEST = 10_000, 32_768
 # A unix socket's path must fit into 108 bytes on Linux and 104 on macOS.
 _LONGEST_SOCKET_PATH = 100
 _PRELOADED = "vendor/libfaketime/src/libfaketime.so.1"
 
 
 def free_port() -> int:
-    """Return a TCP port that is free now."""
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port: int = sock.getsockname()[1]
-        return port
+    """Return a TCP port that is free now, below those that the system gives to connections."""
+    while True:
+        port = _LOWEST + secrets.randbelow(_HIGHEST - _LOWEST)
+        with socket.socket() as sock:
+            try:
+                sock.bind(("127.0.0.1", port))
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE:
+                    raise
+            else:
+                return port
 
 
 def clockwork() -> pathlib.Path | None:
