@@ -17,7 +17,7 @@ from agentbus.workers.registry import workers
 from tests import inprocess
 from tests.servers import ask
 from tests.test_pausing_workers import intervals, running
-from tests.tiers import nightly
+from tests.tiers import nightly, on_one_store
 
 # The fixtures are used by their names.
 __all__ = ["intervals", "running"]
@@ -101,6 +101,7 @@ def test_an_infinite_time_is_shown(bus, number, url):
         assert (done.code in (0, 6), done.err) == (True, b"")
 
 
+@on_one_store
 @pytest.mark.parametrize("record", ["beat", "paused", "queues", "quarantined", "ch:main"])
 def test_health_names_a_foreign_value(bus, record):
     ask(bus, "SET", f"{bus.project}:{record}", "x")

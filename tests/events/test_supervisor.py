@@ -194,6 +194,7 @@ def test_an_endless_loop_is_killed_and_nobody_else_disturbed(watch, ledger, sent
     assert one.supervisor.status().crashes == 1
 
 
+@pytest.mark.slow
 @on_sqlite
 def test_a_handler_that_says_that_it_goes_on_may_take_longer(watch, passed, sent):
     one = watch(heartbeat_timeout=2.0, only="welcome")

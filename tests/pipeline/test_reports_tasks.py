@@ -181,7 +181,7 @@ def test_the_slowest_and_odd_hours_are_what_a_plain_program_reckons(framed, size
 
 
 def test_compacted_rows_say_the_same_as_raw_ones(spark, framed, tmp_path):
-    raw = framed(history(2000, 5, 2))
+    raw = framed(history(1000, 5, 2))
     typed(raw.where("kind = 'metrics'"), "metrics").write.parquet(str(tmp_path / "typed"))
     compacted = spark.read.parquet(str(tmp_path / "typed")).withColumn("fields", F.lit(None))
 

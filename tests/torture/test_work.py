@@ -67,7 +67,7 @@ def test_a_server_that_is_not_ours_is_spared_and_left_as_it_was(
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=() if name in ("count_deliveries", "maxlen") else pytest.mark.slow)
+        pytest.param(name, marks=() if name == "maxlen" else pytest.mark.slow)
         for name in MODES["work"].controls
     ],
 )
