@@ -198,7 +198,7 @@ def test_a_lost_answer_while_a_batch_runs_neither_runs_it_again_nor_loses_the_ne
     assert stats(near_bus, project, "stale") == left(near_bus, project) == 0
 
 
-@pytest.mark.parametrize("mode", ["threads", "coroutines"])
+@pytest.mark.parametrize("mode", ["threads", nightly("coroutines")])
 def test_what_a_lost_answer_gave_is_looked_for_without_running_anything_twice(
     far_bus, near_bus, lossy, project, mode
 ):

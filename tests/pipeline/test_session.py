@@ -54,6 +54,7 @@ except AgentBusError as error:
 """
 
 
+@pytest.mark.slow
 def test_a_machine_without_java_runs_python_in_spark_and_says_nothing(tmp_path):
     tools = tmp_path / "tools"
     tools.mkdir()

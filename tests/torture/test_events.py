@@ -55,7 +55,7 @@ def order(tmp_path: pathlib.Path) -> Trial:
 @pytest.mark.parametrize(
     ("plan", "database"),
     [
-        (FEWER_DEATHS, "postgresql"),
+        nightly(FEWER_DEATHS, "postgresql"),
         nightly(POSTGRESQL, "postgresql"),
         nightly(SQLITE, "sqlite"),
     ],

@@ -124,6 +124,7 @@ def test_no_flag_is_held_by_two_and_no_awaiter_forgotten_whatever_dies(
     assert verdict.figures["await failures"] > 0
 
 
+@pytest.mark.slow
 def test_a_server_that_is_not_ours_suffers_nothing_and_keeps_nothing(
     own_server: Any, tmp_path: pathlib.Path
 ) -> None:
