@@ -62,11 +62,15 @@ _HERE = pathlib.Path(__file__).parent
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What one benchmark measured, and how many seconds it took in all."""
+    """What one benchmark measured, and how many seconds it took in all.
+
+    `apart` says when and how it was measured, if not together with the others.
+    """
 
     benchmark: str
     seconds: float
     figures: tuple[Figure, ...]
+    apart: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +93,7 @@ class Page:
         """Return what `dump` wrote."""
         found = json.loads(text)
         runs = (
-            Run(run["benchmark"], run["seconds"], tuple(map(Figure.load, run["figures"])))
+            Run(**{**run, "figures": tuple(map(Figure.load, run["figures"]))})
             for run in found["runs"]
         )
         return cls(**{**found, "runs": tuple(runs), "failed": tuple(found["failed"])})
@@ -207,7 +211,8 @@ def _lines(page: Page, folder: str) -> Iterator[str]:
     where = f"{about.pop('cores')} cores, {about.pop('system')}"
     named = ", ".join(f"{name} {number}" for name, number in about.items())
     size = "" if page.size == "page" else f" --size {page.size}"
-    yield f"Measured on {page.date}, in one run, on {where}: {named}.\n"
+    others = ", but for the sections that say otherwise" if any(r.apart for r in page.runs) else ""
+    yield f"Measured on {page.date}, in one run{others}, on {where}: {named}.\n"
     yield f"```text\nscripts/bench{size} --page docs/explanation/performance.md\n```\n"
     for run in page.runs:
         yield from _run(run, page.size, folder)
@@ -224,6 +229,8 @@ def _run(run: Run, size: str, folder: str) -> Iterator[str]:
     for module, figures in sections.items():
         yield f"## {_TITLES[module]}\n"
         yield _prose(module)
+        if run.apart:
+            yield f"Measured {run.apart}.\n"
         yield f"Repeat it: `scripts/bench {run.benchmark} --size {size}`.\n"
         told: set[str] = set()
         for figure in figures:
