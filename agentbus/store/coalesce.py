@@ -50,7 +50,7 @@ class Coalescer:
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def append(self, step: Push) -> asyncio.Future[bytes | None] | None:
-        """Have a payload join others; the future has its id, or None if there is no room.
+        """Have a payload join others; the future has its id, or None if the queue is full.
 
         Returns None for a lone caller's, and where no connection is open: then the caller sends it, and
         counts it in `in_flight`.

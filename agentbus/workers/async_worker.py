@@ -32,9 +32,7 @@ class AsyncWorker(AnyWorker):
             runner.blocking,
             queue,
             handler,
-            loop=asyncio.get_running_loop(),
-            # A handler's requests use the bus's connection: a loop has few threads.
-            arun=partial(runner.run, verb="work"),
+            **_in_callers_loop(runner),
             **options,
         )
 
@@ -72,8 +70,7 @@ class AsyncMatchWorker(AnyMatchWorker):
             runner.blocking,
             pattern,
             handler,
-            loop=asyncio.get_running_loop(),
-            arun=partial(runner.run, verb="work"),
+            **_in_callers_loop(runner),
             **options,
         )
 
@@ -85,6 +82,12 @@ class AsyncMatchWorker(AnyMatchWorker):
         """
         with stopped_by_signals(self.stop):
             return await until_it_ends(self._work, self.stop)
+
+
+def _in_callers_loop(runner: AsyncRunner) -> dict[str, Any]:
+    """Return the options of a worker whose handlers run in the caller's event loop."""
+    # A handler's requests use the bus's connection: a loop has few threads.
+    return {"loop": asyncio.get_running_loop(), "arun": partial(runner.run, verb="work")}
 
 
 async def until_it_ends(work: Callable[[], int], stop: Callable[[], None]) -> int:

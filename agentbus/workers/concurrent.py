@@ -278,6 +278,7 @@ class Concurrent(Loop):
     def _collected(self) -> tuple[list[Taken], int]:
         """Settle what has ended and take new tasks, in one exchange; return these, and how many ended."""
         in_flight = self._in_flight
+        # So that one exchange settles many tasks; those fetched ahead run meanwhile.
         time.sleep(_COLLECT)
         ended = in_flight.collect()
         outcomes = [outcome for outcome, _ in ended]

@@ -3,7 +3,7 @@
 -- KEYS: stream, once slot, stats, queues, the stream of retries
 -- ARGV: token, bound, queue, the envelope of all ('': none; '*': each payload is followed by its own), the agent that
 --       publishes them, then the payloads
--- Returns: the first id, which those of the others follow; or nothing if there is no room without trimming
+-- Returns: the first id, which those of the others follow; or nothing if the queue is full unless it is trimmed
 local call, token = redis.call, ARGV[1] .. ' '
 -- As lib/once.lua, for a plain id.
 local kept = call('GET', KEYS[2])
