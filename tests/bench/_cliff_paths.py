@@ -291,15 +291,22 @@ def idle_queues(site: Site) -> dict[str, float]:
     with site.bus() as bus:
         for number in range(site.number):
             bus.queue(f"mail-{number}").publish(number)
-        return _watched(site, bus.subscribe_many("mail-*", plain))
+        worker = bus.subscribe_many("mail-*", plain)
+        # Each queue has a worker until its task is done and a second is over, sixteen of them at once.
+        return _watched(site, worker, lambda: worker.done == site.number and not worker._running())
 
 
-def _watched(site: Site, worker: Any) -> dict[str, float]:
-    """Return a worker's connections and threads, its requests a second, and its percentage of a core."""
+def _watched(site: Site, worker: Any, idle: Callable[[], bool] = lambda: True) -> dict[str, float]:
+    """Return a worker's connections and threads, its requests a second, and its percentage of a core.
+
+    It is watched from the moment at which it is `idle`.
+    """
     threads = threading.active_count()
     running = threading.Thread(target=worker.run)
     running.start()
     time.sleep(_SETTLED)
+    while not idle():
+        time.sleep(0.1)
     site.meter.mine = site.meter.theirs = site.meter.took = 0.0
     with site.meter.on():
         time.sleep(_WATCHED)
