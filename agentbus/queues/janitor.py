@@ -199,8 +199,9 @@ class _Tidying:
         for priority, groups in streams.items():
             trimmed += yield from self._trim(queue, priority)
             stream = scope.keys.queue(queue, priority)
-            for raw in (info[b"name"] for info in groups):
-                if priority != RETRY:
+            for info in groups:
+                raw = info[b"name"]
+                if priority != RETRY and info[b"pending"]:
                     yield from self._unpin(queue, raw.decode("utf-8", "replace"), priority)
                 silent = self._dead_after
                 consumers += yield self._script(
