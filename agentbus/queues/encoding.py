@@ -2,47 +2,66 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from agentbus.core import context, envelope
 from agentbus.core.errors import UsageError
 from agentbus.queues.ids import PRIORITIES
-from agentbus.queues.task import Task, check, envelope_of
+from agentbus.queues.task import Task, envelope_of
 
 if TYPE_CHECKING:
     from agentbus.store.scope import Scope
 
 
-def words_of(scope: Scope, item: object) -> Any:
-    """Return an encoded payload; for a `Task`, its fields, its key and its ordering key."""
+class Encoded(NamedTuple):
+    """A task with an envelope: its payload and the rest of the envelope, both encoded, and its keys.
+
+    `meta` is empty if the keys and the payload are all there is.
+    """
+
+    payload: bytes
+    meta: bytes
+    key: str | None
+    ordering_key: str | None
+
+    def words(self, agent: str) -> list[bytes | str]:
+        """Return the fields and values of its entry, published by an agent."""
+        meta = (b"meta", self.meta) if self.meta else ()
+        return [b"payload", self.payload, *meta, *envelope.by(agent)]
+
+
+def encoded(scope: Scope, item: object) -> bytes | Encoded:
+    """Return an encoded payload; for a task with more than that, and in a handler, with its envelope."""
     origin = context.current.get()
     if not isinstance(item, Task):
         if origin is None:
             return envelope.encode(item, scope.max_body)
         item = Task(item)
-    words: list[bytes | str] = [b"payload", envelope.encode(item.payload, scope.max_body)]
-    if meta := meta_of(scope, item):
-        words += [b"meta", meta]
-    words += envelope.by(scope.agent)
-    return words, item.key, item.ordering_key
+    found = envelope_of(item)
+    data = envelope.encode(item.payload, scope.max_body)
+    if found is None and origin is None:
+        return data
+    meta = found or {}
+    if origin is not None:
+        _link(meta, origin)
+    kept = envelope.encode(meta, scope.max_body) if meta else b""
+    return Encoded(data, kept, item.key, item.ordering_key)
 
 
 def meta_of(scope: Scope, item: Task) -> bytes:
     """Return the encoded envelope of a task without its payload; empty if there is nothing in it."""
-    meta = envelope_of(item)
-    check(meta)
-    origin = context.current.get()
-    if not all(meta.values()):
-        meta = {name: value for name, value in meta.items() if value}
-    if origin is not None:
-        # A task that a handler publishes is linked to the handler's task.
-        meta.setdefault("correlation_id", origin.correlation_id or origin.id)
-        meta.setdefault("causation_id", origin.id)
-        if origin.trail:
-            meta.setdefault("trail", origin.trail)
-        if origin.traceparent and context.is_traceparent(origin.traceparent):
-            meta.setdefault("traceparent", context.child(origin.traceparent))
-    return envelope.encode(meta, scope.max_body) if meta else b""
+    found = encoded(scope, item.__replace__(payload=None))
+    return found.meta if isinstance(found, Encoded) else b""
+
+
+def _link(meta: dict[str, Any], origin: context.Origin) -> None:
+    """Link a task that a handler publishes to the handler's task."""
+    meta.setdefault("correlation_id", origin.correlation_id or origin.id)
+    meta.setdefault("causation_id", origin.id)
+    if origin.trail:
+        meta.setdefault("trail", origin.trail)
+    if origin.traceparent and context.is_traceparent(origin.traceparent):
+        meta.setdefault("traceparent", context.child(origin.traceparent))
 
 
 def known(priority: object) -> None:

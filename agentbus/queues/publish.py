@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import chain
+from operator import itemgetter
 from sys import modules
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +11,7 @@ from agentbus.core import context, envelope
 from agentbus.core.stream import text
 from agentbus.queues import tracing
 from agentbus.queues.bound import refused
-from agentbus.queues.encoding import known, meta_of, words_of
+from agentbus.queues.encoding import Encoded, encoded, known, meta_of
 from agentbus.queues.ids import BOUND, DEDUP_WINDOW, PRIORITIES, writable
 from agentbus.queues.scheduling import schedule
 from agentbus.queues.stream_keys import place as stream_keys
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
 
 # When a queue is at its bound, so many publishes in a row ask for trimming at once.
 _CROWDED = 20
+_payload_and_meta = itemgetter(0, 1)
 # Tasks in one request, and the bytes of payloads at which it is complete: more gains nothing, and a script
 # must not block the server.
 BATCH, BATCH_BYTES = 500, 1 << 19
@@ -87,8 +90,7 @@ def publish(
             return str(reply.decode() + place.suffix)
         place.crowded = _CROWDED
     place.crowded -= 1
-    rich: list[Any] = [([b"payload", data, *envelope.by(scope.agent)], None, None)]
-    (found,) = yield from _send(scope, queue, rich, priority, bound, window, trim, None)
+    (found,) = yield from _send(scope, queue, [data], priority, bound, window, trim, None)
     return found
 
 
@@ -110,7 +112,7 @@ def _publish(
         priority = item.priority or priority
     known(priority)
     (found,) = yield from _send(
-        scope, queue, [words_of(scope, item)], priority, bound, window, trim, None
+        scope, queue, [encoded(scope, item)], priority, bound, window, trim, None
     )
     return found
 
@@ -195,25 +197,23 @@ def _grouped(
         common is not None and (common.key or common.ordering_key) is not None
     )
     for item in items:
-        priority, rich = default, inherits
+        priority = default
+        found: bytes | Encoded | None = None
         if inherits or isinstance(item, Task):
             if common is not None:
                 item = common.filling(item)
-            if isinstance(item, Task):
-                priority = item.priority or default
+            if isinstance(item, Task) and item.priority:
+                priority = item.priority
                 known(priority)
-                rich = inherits or not is_bare(item)
-                item = item if rich else item.payload
+            found = encoded(scope, item)
+        rich = isinstance(found, Encoded)
         if batch and (rich is not kind or priority != now):
             yield now, batch
             batch, left = [], BATCH_BYTES
         now, kind = priority, rich
-        if rich:
-            found = words_of(scope, item)
-            left -= len(found[0][1])
-        else:
+        if found is None:
             found = encode(item, limit)
-            left -= len(found)
+        left -= len(found.payload if isinstance(found, Encoded) else found)
         batch.append(found)
         if left <= 0 or len(batch) == most:
             # Before the next item is read: it may take long, or be invalid.
@@ -235,12 +235,12 @@ def _send(
     meta: bytes = b"",
 ) -> Op[list[str]]:
     place, once = stream_keys(scope.keys.project, queue, priority), scope.once()
-    rich = isinstance(tasks[0], tuple)
-    if not rich or all(key is ordering is None for _, key, ordering in tasks):
+    rich = isinstance(tasks[0], Encoded)
+    if not rich or all(one.key is one.ordering_key is None for one in tasks):
         if not place.crowded:
             head = (once.token, bound, queue, b"*" if rich else meta, scope.agent)
-            plain = (*head, *(_with_envelopes(tasks) if rich else tasks))
-            step = Script("push", place.plain(once.key), plain, writes=True)
+            words = chain.from_iterable(map(_payload_and_meta, tasks)) if rich else tasks
+            step = Script("push", place.plain(once.key), (*head, *words), writes=True)
             if ahead is not None:
                 step.meanwhile = ahead.prepare
             reply = yield step
@@ -254,8 +254,7 @@ def _send(
         place.crowded -= 1
         # There may be room after finished tasks, or the oldest, are trimmed.
         if not rich:
-            rest = [*([b"meta", meta] if meta else []), *envelope.by(scope.agent)]
-            tasks = [([b"payload", data, *rest], None, None) for data in tasks]
+            tasks = [Encoded(data, meta, None, None) for data in tasks]
         once = scope.once()
     keys = [
         *(place.stream, place.queues, place.stats, once.key),
@@ -265,10 +264,12 @@ def _send(
         *(1, queue, bound, "trim" if trim else "refuse", round(window), place.suffix),
         *(once.token, len(tasks)),
     ]
-    for words, key, ordering in tasks:
-        argv += (len(words), 0 if key is None else len(keys) - 7, ordering or "", *words)
-        if key is not None:
-            keys.append(scope.keys.seen(queue, key))
+    for one in tasks:
+        fields = one.words(scope.agent)
+        seen = 0 if one.key is None else len(keys) - 7
+        argv += (len(fields), seen, one.ordering_key or "", *fields)
+        if one.key is not None:
+            keys.append(scope.keys.seen(queue, one.key))
     while True:
         step = Script("publish", keys, argv, writes=True)
         if ahead is not None:
@@ -280,10 +281,3 @@ def _send(
         yield from refused(scope, queue, priority, bound, argv, reply)
     ids = [text(found) for found in reply[1:]]
     return [found if "@" in found else found + place.suffix for found in ids]
-
-
-def _with_envelopes(tasks: Iterable[Any]) -> Iterator[bytes]:
-    """Return the payload and the envelope of each task, from its fields and values."""
-    for words, _, _ in tasks:
-        yield words[1]
-        yield words[3] if words[2] == b"meta" else b""

@@ -11,7 +11,7 @@ from agentbus.core import context, envelope
 from agentbus.core.errors import UsageError
 from agentbus.core.stream import text
 from agentbus.queues.bound import refused
-from agentbus.queues.encoding import known, words_of
+from agentbus.queues.encoding import Encoded, encoded, known
 from agentbus.queues.ids import RETRY, suffix, writable
 from agentbus.queues.task import LONGEST, Task, check_due
 from agentbus.store.steps import Push, Script
@@ -79,7 +79,7 @@ def schedule(
     """Keep one payload or `Task` until it is due, and return its id. Raises `QueueFull`."""
     writable(queue)
     when = due(delay, at)
-    priority, (words, key, ordering) = kept(scope, item, priority, delay, at)
+    priority, words, key, ordering = kept(scope, item, priority, delay, at)
     keys = scope.keys
     seen = [keys.seen(queue, key)] if key is not None else []
     if isinstance(words[0], bytes):
@@ -121,24 +121,25 @@ def schedule(
 
 def kept(
     scope: Scope, item: object, priority: str, delay: float | None, at: float | None
-) -> tuple[str, Any]:
-    """Return the priority and the words of a task that is kept until it is ready."""
+) -> tuple[str, list[Any], str | None, str | None]:
+    """Return the priority of a task that is kept until it is ready, its fields and values, and its keys."""
     now = round(scope.now(), 3)
     if not isinstance(item, Task) and context.current.get() is None:
         # As below, for a payload alone, which is the usual case.
         known(priority)
         data = envelope.encode(item, scope.max_body).decode()
         meta = f'{{"created_at":{now}}}'
-        return priority, (["payload", data, "meta", meta, "agent_id", scope.agent], None, None)
+        return priority, ["payload", data, "meta", meta, "agent_id", scope.agent], None, None
     task = item if isinstance(item, Task) else Task(item)
     priority = task.priority or priority
     known(priority)
     if task.created_at is None:
         # The entry's id will show when it was ready, not when it was published.
         task = task.__replace__(created_at=now)
-    words = words_of(scope, task)
+    found = encoded(scope, task)
+    assert isinstance(found, Encoded)
     check_due(task, at - scope.now() if at is not None else delay or 0.0)
-    return priority, words
+    return priority, found.words(scope.agent), found.key, found.ordering_key
 
 
 def due(delay: float | None, at: float | None) -> tuple[str, str]:

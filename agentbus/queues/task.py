@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from functools import partial
-from itertools import compress
-from operator import attrgetter, is_not
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from agentbus.core import context, names
@@ -67,7 +65,6 @@ class Task(Record):
 _FIELDS = tuple(name for name in META if name in Task.__match_args__)
 _values = attrgetter(*_FIELDS)
 _EMPTY = (None,) * len(_FIELDS)
-_is_set = partial(is_not, None)
 
 
 def is_bare(task: Task) -> bool:
@@ -75,16 +72,25 @@ def is_bare(task: Task) -> bool:
     return _values(task) == _EMPTY
 
 
-def envelope_of(task: Task) -> dict[str, Any]:
-    """Return the fields that a task has beside its payload and its priority."""
+def envelope_of(task: Task) -> dict[str, Any] | None:
+    """Return the fields that a task has beside its payload and its priority; None for a bare task.
+
+    Raises `InvalidPayload` or `UsageError` for one that is not as it must be.
+    """
     values = _values(task)
-    return dict(compress(zip(_FIELDS, values, strict=True), map(_is_set, values)))
-
-
-def check(found: Mapping[str, Any]) -> None:
-    """Raise `InvalidPayload` or `UsageError` for a field of an envelope that is not as it must be."""
-    for what, value in found.items():
-        _CHECKS[what](what, value)
+    left = len(values) - values.count(None)
+    if not left:
+        return None
+    found: dict[str, Any] = {}
+    for what, value, check in zip(_FIELDS, values, _CHECKS, strict=True):
+        if value is not None:
+            check(what, value)
+            if value:
+                found[what] = value
+            left -= 1
+            if not left:
+                break
+    return found
 
 
 def _name(what: str, value: Any) -> None:
@@ -98,6 +104,9 @@ def _reply_to(what: str, value: Any) -> None:
 
 
 def _text(what: str, value: Any) -> None:
+    if type(value) is str and len(value) * 4 <= MOST_TEXT:
+        # Most are short: without a check of each character.
+        return
     if not isinstance(value, str):
         raise InvalidPayload(f"the {what} is a {type(value).__name__}", hint="give it as text")
     _check_size(f"the {what}", value)
@@ -132,13 +141,12 @@ def _headers(_what: str, headers: Any) -> None:
     if not hasattr(headers, "items"):
         raise InvalidPayload(f"the headers are a {type(headers).__name__}", hint="give a dict")
     size = 0
-    for pair in dict(headers).items():
-        for part in pair:
-            if not isinstance(part, str):
-                raise InvalidPayload(
-                    "a header is not text", hint="give text for its name and its value"
-                )
-            size += len(part)
+    for name, value in (headers if type(headers) is dict else dict(headers)).items():
+        if not (isinstance(name, str) and isinstance(value, str)):
+            raise InvalidPayload(
+                "a header is not text", hint="give text for its name and its value"
+            )
+        size += len(name) + len(value)
     if size * 4 > MOST_TEXT:
         _check_size("the headers", *(part for pair in dict(headers).items() for part in pair))
 
@@ -161,8 +169,7 @@ def _anything(_what: str, _value: Any) -> None:
     """Accept a value: it is checked when it is encoded."""
 
 
-_CHECKS: dict[str, Callable[[str, Any], None]] = {
-    **dict.fromkeys(_FIELDS, _anything),
+_CHECKED: dict[str, Callable[[str, Any], None]] = {
     **dict.fromkeys(("key", "ordering_key", "topic"), _name),
     **dict.fromkeys(("correlation_id", "causation_id", "source", "tenant"), _text),
     "reply_to": _reply_to,
@@ -174,12 +181,10 @@ _CHECKS: dict[str, Callable[[str, Any], None]] = {
     "attempts": _attempts,
     "expires": _expires,
 }
+_CHECKS = tuple(_CHECKED.get(what, _anything) for what in _FIELDS)
 
 
 def _check_size(what: str, *texts: str) -> None:
-    # Most are short: without a check of each character.
-    if sum(map(len, texts)) * 4 <= MOST_TEXT:
-        return
     size = sum(len(text.encode("utf-8", "replace")) for text in texts)
     if size > MOST_TEXT:
         raise InvalidPayload(
