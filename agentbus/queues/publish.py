@@ -87,7 +87,8 @@ def publish(
             # Not with the request of another one.
             scope.settled(push.once, push)
         if reply is not None:
-            return str(reply.decode() + place.suffix)
+            found: str = reply.decode() + place.suffix
+            return found
         place.crowded = _CROWDED
     place.crowded -= 1
     (found,) = yield from _send(scope, queue, [data], priority, bound, window, trim, None)

@@ -16,7 +16,7 @@ from agentbus.store.sessions import attending
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator
+    from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
     from typing import Any, Protocol, Self, TypeVar
 
     from agentbus.core.settings import Settings
@@ -91,15 +91,15 @@ class _AnyRunner:
         server = socket_path() if self.settings.url is None else self.settings.url
         return server, self.scope.keys.project, self.backend
 
-    def recorded(self, op: Op[T]) -> Op[T]:
+    def recorded(self, op: Op[T], now: float) -> Op[T]:
         """Have an operation record this session, if that is due."""
-        due = self.scope.monotonic() - self.scope.attended >= ATTENDED
-        return attending(self.scope, op) if due else op
+        return op if now - self.scope.attended < ATTENDED else attending(self.scope, op)
 
     def _shortly(self) -> float:
         return min(_LAST_WORDS, self.settings.deadline)
 
-    def _again(self, op: Op[T], elapsed: float) -> Op[T]:
+    def again(self, op: Op[T], elapsed: float) -> Op[T]:
+        """Wrap an operation in retries, `elapsed` seconds after its start."""
         return self.attempt(op, elapsed=elapsed)
 
     def record(
@@ -160,10 +160,11 @@ class Runner(_AnyRunner):
         Once the server has answered, an outage may last `patience` seconds instead of the deadline.
         Raises `BackendUnavailable`, `OutcomeUnknown`.
         """
-        began, op = time.monotonic(), self.recorded(op)
+        began = time.monotonic()
+        op = self.recorded(op, began)
         try:
             if patience is None and deadline is None:
-                found = at_once(self.link, op, self.settings.deadline, self._again)
+                found = at_once(self.link, op, self.settings.deadline, self.again)
             else:
                 found = run(self.link, self.attempt(op, patience, deadline))
         except AgentBusError as error:
@@ -174,7 +175,7 @@ class Runner(_AnyRunner):
 
     def iterate(self, op: Op[Any], patience: float | None = None) -> Iterator[Any]:
         """Run an operation and yield what it emits; with `patience`, it is taken for a follower."""
-        tried = self.attempt(self.recorded(op), patience)
+        tried = self.attempt(self.recorded(op, time.monotonic()), patience)
         return self._follow(tried) if patience else iterate(self.link, tried)
 
     def _follow(self, op: Op[Any]) -> Iterator[Any]:
@@ -256,27 +257,31 @@ class AsyncRunner(_AnyRunner):
         super().__init__(settings)
         self._drive = async_driver
         self.link = async_link(self.backend)
-        self._coalescer = Coalescer(self.link, self._retrying)
+        self.deadline = settings.deadline
+        self.coalescer = Coalescer(self.link, self._retrying)
         # For workers, which call the server from their own threads.
         self.blocking = Runner(settings, self)
 
-    async def run(
+    def run(
         self,
         op: Op[T],
         *,
         verb: str | None = None,
         patience: float | None = None,
         deadline: float | None = None,
-    ) -> T:
+    ) -> Coroutine[Any, Any, T]:
         """Run an operation as `Runner.run` does."""
-        began, op = time.monotonic(), self.recorded(op)
+        if patience is None and deadline is None:
+            return self._drive.at_once(self, op, verb)
+        return self._run(op, verb, patience, deadline)
+
+    async def _run(
+        self, op: Op[T], verb: str | None, patience: float | None, deadline: float | None
+    ) -> T:
+        began = time.monotonic()
+        op = self.recorded(op, began)
         try:
-            if patience is None and deadline is None:
-                found = await self._drive.at_once(
-                    self.link, op, self.settings.deadline, self._again, self._coalescer
-                )
-            else:
-                found = await self._drive.run(self.link, self.attempt(op, patience, deadline))
+            found = await self._drive.run(self.link, self.attempt(op, patience, deadline))
         except AgentBusError as error:
             self.record(verb, began, error)
             raise
@@ -284,11 +289,11 @@ class AsyncRunner(_AnyRunner):
         return found
 
     async def _retrying(self, op: Op[T], elapsed: float) -> T:
-        return await self._drive.run(self.link, self._again(op, elapsed))
+        return await self._drive.run(self.link, self.again(op, elapsed))
 
     def iterate(self, op: Op[Any], patience: float | None = None) -> AsyncIterator[Any]:
         """Run an operation and yield what it emits; with `patience`, it is taken for a follower."""
-        tried = self.attempt(self.recorded(op), patience)
+        tried = self.attempt(self.recorded(op, time.monotonic()), patience)
         return self._follow(tried) if patience else self._drive.iterate(self.link, tried)
 
     async def _follow(self, op: Op[Any]) -> AsyncIterator[Any]:

@@ -30,6 +30,7 @@ class Schedule(Push):
     """
 
     __slots__ = ("_when",)
+    script = "schedule"
 
     def __init__(
         self,
@@ -41,7 +42,6 @@ class Schedule(Push):
         body: bytes,
     ) -> None:
         super().__init__(kind, reserve, keys_with, head, body)
-        self.script = "schedule"
         self._when = when
 
     @property

@@ -129,6 +129,8 @@ class Push(Script):
     """
 
     __slots__ = ("_head", "_keys_with", "_once", "_reserve", "kind", "payload")
+    script = "push"
+    writes = True
 
     def __init__(
         self,
@@ -141,8 +143,6 @@ class Push(Script):
         self.within = 5.0
         self.sendings = 0
         self.meanwhile = None
-        self.script = "push"
-        self.writes = True
         self._reserve = reserve
         self._keys_with = keys_with
         self._once: Once | None = None
