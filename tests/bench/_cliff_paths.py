@@ -11,6 +11,7 @@ import asyncio
 import json
 import os
 import resource
+import socket
 import sys
 import threading
 import time
@@ -20,7 +21,6 @@ from typing import Any
 
 import hiredis
 import orjson
-import redis
 
 import agentbus
 from agentbus import Backoff, Task
@@ -34,11 +34,27 @@ _RAW = (5, 10, 20)
 _WATCHED, _SETTLED = 5.0, 1.5
 
 
+class Server:
+    """The server, asked by hand: a client library loads what a program need not have, such as tracing."""
+
+    def __init__(self, path: str) -> None:
+        self._link = socket.socket(socket.AF_UNIX)
+        self._link.connect(path)
+        self._reader = hiredis.Reader(encoding="utf-8")
+
+    def ask(self, *words: str) -> Any:
+        """Send a command and return its reply."""
+        self._link.sendall(hiredis.pack_command(words))  # type: ignore[arg-type]
+        while (found := self._reader.gets()) is False:
+            self._reader.feed(self._link.recv(65_536))
+        return found
+
+
 class Meter:
     """Adds up the CPU time of this process and of the server while something is measured."""
 
-    def __init__(self, socket: str) -> None:
-        self.server = redis.Redis(unix_socket_path=socket, protocol=2)
+    def __init__(self, path: str) -> None:
+        self.server = Server(path)
         self.mine = self.theirs = self.took = 0.0
 
     @contextmanager
@@ -57,8 +73,8 @@ class Meter:
         return {**found, "wall": self.took / number * 1e6}
 
     def _served(self) -> float:
-        said: Any = self.server.info("cpu")
-        return float(said["used_cpu_user"] + said["used_cpu_sys"])
+        lines = dict(line.split(":") for line in self.server.ask("INFO", "cpu").split()[2:])
+        return float(lines["used_cpu_user"]) + float(lines["used_cpu_sys"])
 
 
 def _used() -> float:
@@ -69,12 +85,12 @@ def _used() -> float:
 class Site:
     """The server, a fresh project on it, and how many tasks to measure."""
 
-    def __init__(self, socket: str, number: int) -> None:
-        self.socket = socket
-        self.url = f"unix://{socket}"
+    def __init__(self, path: str, number: int) -> None:
+        self.socket = path
+        self.url = f"unix://{path}"
         self.project = f"cliffs{time.time_ns()}"
         self.number = number
-        self.meter = Meter(socket)
+        self.meter = Meter(path)
 
     def bus(self) -> agentbus.Bus:
         """Return a bus of its own on the project."""
@@ -232,8 +248,6 @@ def large_raw(site: Site) -> dict[str, float]:
 
 
 def _by_hand(site: Site, size: int, meter: Meter) -> dict[str, float]:
-    import socket
-
     stream, number, reader = f"{site.project}:raw{size}", site.number, hiredis.Reader()
     with socket.socket(socket.AF_UNIX) as link:
         link.connect(site.socket)
@@ -273,7 +287,7 @@ def _by_hand(site: Site, size: int, meter: Meter) -> dict[str, float]:
                     assert orjson.loads(fields[1])["n"] == done
                     done += 1
                 send((b"XACK", key, b"g", *(one for one, _ in entries)))
-    meter.server.delete(stream)
+    meter.server.ask("DEL", stream)
     return meter.told(number)
 
 
@@ -325,9 +339,11 @@ def _watched(site: Site, worker: Any, idle: Callable[[], bool] = lambda: True) -
 
 def _requests(site: Site) -> int:
     """Return how many commands other connections send for a while, without those of scripts."""
+    import redis
+
     number = 0
     with redis.Redis(unix_socket_path=site.socket, protocol=2).monitor() as monitor:
-        end = threading.Timer(_WATCHED, site.meter.server.echo, ["end"])
+        end = threading.Timer(_WATCHED, site.meter.server.ask, ["ECHO", "end"])
         end.start()
         while (seen := monitor.next_command())["command"] != "ECHO end":
             number += seen["client_type"] != "lua"
@@ -381,7 +397,7 @@ def async_followers(site: Site) -> dict[str, float]:
 
 
 def _connections(site: Site) -> int:
-    return len(site.meter.server.client_list())
+    return len(site.meter.server.ask("CLIENT", "LIST").splitlines())
 
 
 PATHS: dict[str, Callable[[Site], dict[str, float]]] = {
@@ -411,8 +427,8 @@ PATHS: dict[str, Callable[[Site], dict[str, float]]] = {
 
 def main() -> None:
     """Measure one path."""
-    _, socket, path, number = sys.argv
-    found = PATHS[path](Site(socket, int(number)))
+    _, place, path, number = sys.argv
+    found = PATHS[path](Site(place, int(number)))
     sys.stdout.write(json.dumps(found) + "\n")
     sys.stdout.flush()
     # Followers that were not told to end do not keep it.

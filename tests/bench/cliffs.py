@@ -48,7 +48,7 @@ _WORK = (
     _Path("plain", _WORKED),
     _Path("result", "the handler returns a value", 15),
     _Path("ordering", "an ordering key, of 1,000", 30, 0.25),
-    _Path("retried", "fails once, then retried", 60, 0.1),
+    _Path("retried", "fails once, then retried", 60, 0.05),
     _Path("delayed", "delayed: publish and work", 40, 0.25),
     _Path("threads", "concurrency=8, threads", 12),
     _Path("coroutines", "concurrency=16, coroutines", 12),
@@ -61,11 +61,11 @@ _PUBLISH = (
     _Path("publish-envelope", "an envelope", 6, base=_PUBLISHED),
     _Path("publish-priority", "a priority", 6, base=_PUBLISHED),
     _Path("callers", "async publish, 100 callers", 8, base=_PUBLISHED),
-    _Path("caller", "async publish, one caller", None, 0.1, base=_PUBLISHED),
+    _Path("caller", "async publish, one caller", None, 0.02, base=_PUBLISHED),
 )
 _PAYLOADS = (
-    _Path("large-raw", _LARGE, part=0.1, base=_LARGE),
-    _Path("large", "publish_many and work", part=0.1, base=_LARGE),
+    _Path("large-raw", _LARGE, part=0.02, base=_LARGE),
+    _Path("large", "publish_many and work", part=0.02, base=_LARGE),
 )
 # This part of what is done by hand is done in the same time.
 _LEAST = 0.9
@@ -312,7 +312,7 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("paths", nargs="*", metavar="PATH")
-    parser.add_argument("--tasks", type=int, default=20_000)
+    parser.add_argument("--tasks", type=int, default=100_000)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--followers", type=int, default=1000)
     parser.add_argument(
