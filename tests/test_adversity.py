@@ -601,6 +601,27 @@ def test_all_is_done_though_somebody_destroys_the_group_under_the_worker(bus, pr
 
 
 @each_mode
+def test_large_malformed_entries_are_buried_among_sound_ones(bus, project, mode):
+    stream, queue = Keys(project).queue("mail"), bus.queue("mail")
+    text = "x" * 20_000
+    for number in range(12):
+        queue.publish({"n": number, "text": text})
+        ask(bus, "XADD", stream, "*", "payload", f'{{"text": "{text}', "agent_id", "bob")
+    done = []
+
+    def act(delivery: Delivery) -> None:
+        done.append((delivery.payload["n"], len(delivery.payload["text"])))
+
+    assert subscribed(bus, mode, act, visibility=AGES, drain=True).run() == 12
+
+    assert sorted(done) == [(number, 20_000) for number in range(12)]
+    letters = queue.dead_letters()
+    assert len(letters) == 12
+    assert all(letter.error.startswith("the entry is malformed") for letter in letters)
+    assert left(bus, project) == 0
+
+
+@each_mode
 def test_malformed_entries_are_buried_among_sound_ones(bus, project, mode):
     # given a queue into which another program writes what is no task
     stream, queue = Keys(project).queue("mail"), bus.queue("mail")

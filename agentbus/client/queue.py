@@ -127,7 +127,7 @@ class Queue(OnBus[BusT_co]):
     ) -> Op[list[str]]:
         """Append payloads or `Task`s in batches and return their ids.
 
-        A batch has up to 500 tasks of one priority, or 512 KiB, and is atomic. `envelope` sets fields of
+        A batch has up to 500 tasks of one priority, or 1 MiB, and is atomic. `envelope` sets fields of
         each `Task`; a `Task` keeps its own. Raises `QueueFull` for a batch that does not fit; earlier
         batches stay in the queue.
         """

@@ -5,6 +5,8 @@ from __future__ import annotations
 import traceback
 from typing import Any
 
+import orjson
+
 from agentbus.core.clock import rfc3339
 from agentbus.core.envelope import INBOX, WORK_ITEM
 from agentbus.core.stream import is_number
@@ -146,6 +148,47 @@ class Taken:
     def ordered(self) -> bool:
         """Whether it has an ordering key."""
         return isinstance(self.meta.get("ordering_key"), str)
+
+
+class UndecodedTask(Taken):
+    """A claimed task whose payload is decoded when it is first needed.
+
+    For a large one that is while the server executes the worker's next request.
+    """
+
+    __slots__ = ("_data", "_payload", "_why")
+
+    def __init__(
+        self, entry_id: bytes, priority: str, data: bytes, meta: dict[str, Any], attempt: int
+    ) -> None:
+        super().__init__(entry_id, priority, None, meta, attempt)
+        self._data: bytes | None = data
+
+    @property
+    def payload(self) -> Any:
+        self._decode()
+        return self._payload
+
+    @payload.setter
+    def payload(self, payload: Any) -> None:
+        self._payload = payload
+
+    @property
+    def error(self) -> str | None:
+        self._decode()
+        return self._why
+
+    @error.setter
+    def error(self, error: str | None) -> None:
+        self._why = error
+
+    def _decode(self) -> None:
+        if self._data is not None:
+            data, self._data = self._data, None
+            try:
+                self._payload = orjson.loads(data)
+            except ValueError as error:
+                self._why = str(error)
 
 
 def said(error: BaseException | str) -> str:

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+# The bytes of a payload, on average, from which it is decoded late.
+_LARGE = 16_384
 # The kind of a task that a dead worker may have begun, in the reply of `again`.
 _SUSPECT = 2
 
@@ -244,7 +246,8 @@ class Consumption(Ending):
             # One of them stands for all.
             size = len(sample[1])
             self.mean_bytes = max(size, (self.mean_bytes + size) / 2)
-        found, asks_first = decoded(entries, priority, attempt, claiming=self.claiming)
+        large = self.mean_bytes > _LARGE
+        found, asks_first = decoded(entries, priority, attempt, claiming=self.claiming, large=large)
         self.asks_first = self.asks_first or asks_first
         return found
 

@@ -40,7 +40,7 @@ _CROWDED = 20
 _payload_and_meta = itemgetter(0, 1)
 # Tasks in one request, and the bytes of payloads at which it is complete: more gains nothing, and a script
 # must not block the server.
-BATCH, BATCH_BYTES = 500, 1 << 19
+BATCH, BATCH_BYTES = 500, 1 << 20
 
 
 def _stamped(item: object, traceparent: str | None) -> object:
