@@ -91,7 +91,7 @@ _HOMES = {
                 "InvalidName",
             ),
             *("InvalidPayload", "NoteExists", "NotFound", "NotHolder", "OutcomeUnknown"),
-            *("QueueFull", "Refused", "ReplayTooOld", "StaleDelivery", "StaleLease"),
+            *("QueueFull", "Refused", "ReplayTooOld", "Sandboxed", "StaleDelivery", "StaleLease"),
             *("TaskBuried", "TaskCancelled", "TaskFailed", "TimedOut", "Unhealthy"),
             *("UnknownBackend", "UsageError"),
         ),

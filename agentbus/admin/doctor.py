@@ -17,7 +17,7 @@ from agentbus.store import sessions
 from agentbus.store.failures import refused
 from agentbus.store.scan import scan
 from agentbus.store.scope import ATTENDED, EMBEDDED_ADVICE, embedded_advice
-from agentbus.store.steps import Batch, Command, LinkDown, ServerReply
+from agentbus.store.steps import Batch, Command, Denied, LinkDown, ServerReply
 from agentbus.store.url import read
 
 TYPE_CHECKING = False
@@ -129,6 +129,8 @@ def _unreachable(
             raise error
         loading = failure.code == "LOADING"
         remedy = "wait until it has loaded its data" if loading else "see the server's log"
+    elif isinstance(failure, Denied):
+        return Finding("connection", "failed", failure.error.message, failure.error.hint)
     elif settings.url is None:
         said, advice = embedded_advice(str(failure))
         return Finding("connection", "failed", f"{where} does not answer ({said})", advice)

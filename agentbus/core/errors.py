@@ -31,6 +31,10 @@ class BackendUnavailable(AgentBusError):
     """Raised when the server cannot be reached or cannot serve, but may later."""
 
 
+class Sandboxed(BackendUnavailable):
+    """Raised when a sandbox keeps this process from the server: a retry cannot help there."""
+
+
 class QueueFull(AgentBusError):
     """Raised when a queue is at its bound and no entry may be trimmed yet."""
 

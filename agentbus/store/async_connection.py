@@ -9,11 +9,12 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from agentbus.core.errors import BackendUnavailable
+from agentbus.store import sandbox
 from agentbus.store.connection import Backend, Target, check_peer, encoder
-from agentbus.store.failures import down, mistake
+from agentbus.store.failures import mistake, revive, unconnected
 from agentbus.store.hiredis_reader import buffer, reader
 from agentbus.store.resp import NO_REDIS, forgotten, moved, pack, settle
-from agentbus.store.steps import LinkDown, ServerReply, Step, Wait
+from agentbus.store.steps import Denied, LinkDown, ServerReply, Step, Wait
 from agentbus.store.tail import Tails
 
 if TYPE_CHECKING:
@@ -76,17 +77,15 @@ class AsyncPlainLink:
 
     async def dial(self, within: float) -> _AsyncConnection:
         """Open a connection."""
+        if denied := sandbox.without_wakeups():
+            raise Denied(denied)
         target = await asyncio.to_thread(self._backend.find, within)
         try:
             return await _open(target, within, self._backend.client)
-        except LinkDown:
-            if self._backend.revive is None:
+        except LinkDown as failure:
+            if self._backend.revive is None or isinstance(failure, Denied):
                 raise
-        try:
-            await asyncio.to_thread(self._backend.revive, within)
-        except BackendUnavailable as failure:
-            # Another process may be starting it: a caller with time left tries again.
-            raise LinkDown(failure.message, sent=False) from None
+        await asyncio.to_thread(revive, self._backend.revive, within)
         return await _open(target, within, self._backend.client)
 
     async def aclose(self) -> None:
@@ -305,5 +304,5 @@ async def _open(target: Target, within: float, client: str) -> _AsyncConnection:
     except TimeoutError:
         raise LinkDown("no connection in time", sent=False) from None
     except OSError as error:
-        raise down(error, "connection", target.host, sent=False) from None
+        raise unconnected(error, target.host, target.path) from None
     return connection

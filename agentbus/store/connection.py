@@ -17,7 +17,7 @@ from agentbus.store.resp import (
     parse,
     settle,
 )
-from agentbus.store.steps import LinkDown, ServerReply, Step
+from agentbus.store.steps import Denied, LinkDown, ServerReply, Step
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -207,16 +207,12 @@ class PlainLink:
         target = self._backend.find(within)
         try:
             return _Connection(target, until, self._backend.client)
-        except LinkDown:
-            if self._backend.revive is None:
+        except LinkDown as failure:
+            if self._backend.revive is None or isinstance(failure, Denied):
                 raise
-        from agentbus.core.errors import BackendUnavailable
+        from agentbus.store.failures import revive
 
-        try:
-            self._backend.revive(within)
-        except BackendUnavailable as failure:
-            # Another process may be starting it: a caller with time left tries again.
-            raise LinkDown(failure.message, sent=False) from None
+        revive(self._backend.revive, within)
         # It may have been given another place.
         return _Connection(self._backend.find(within), until, self._backend.client)
 
@@ -241,7 +237,9 @@ class _Connection:
         try:
             self._socket = _open(target, until)
         except OSError as error:
-            raise _down(error, "connection", target.host, sent=False) from None
+            from agentbus.store.failures import unconnected
+
+            raise unconnected(error, target.host, target.path) from None
 
     def exchange(
         self,

@@ -10,8 +10,9 @@ import redis.sentinel
 from redis.exceptions import RedisClusterException
 
 from agentbus.core.errors import ConfigError
+from agentbus.store import sandbox
 from agentbus.store.connection import Target
-from agentbus.store.steps import LinkDown
+from agentbus.store.steps import Denied, LinkDown
 from agentbus.store.url import Url
 
 _ACCESS = ("WRONGPASS", "NOAUTH", "NOPERM", "invalid username-password")
@@ -70,6 +71,7 @@ class SentinelFinder:
             found = sentinel.discover_master(self._service)  # type: ignore[no-untyped-call]
         except redis.RedisError as error:
             _refuse_access(error, self._name)
+            _refuse_without_sockets()
             asked = ", ".join(f"{host}:{port}" for host, port in hosts)
             why = f"no sentinel of {asked} names a master for {self._service!r}"
             raise LinkDown(why, sent=False) from None
@@ -122,6 +124,7 @@ class ClusterFinder:
                 cluster.close()
         except (redis.RedisError, RedisClusterException) as error:
             _refuse_access(error, self._url.masked())
+            _refuse_without_sockets()
             raise LinkDown(f"the cluster names no shard ({error})", sent=False) from None
         if node is None:
             raise LinkDown("the cluster has no shard for this project now", sent=False)
@@ -132,6 +135,12 @@ class ClusterFinder:
             password=self._url.password,
             tls=self._tls,
         )
+
+
+def _refuse_without_sockets() -> None:
+    """Raise `Denied` where there are no sockets for a network, which the client library does not tell."""
+    if denied := sandbox.without_sockets():
+        raise Denied(denied)
 
 
 def _refuse_access(error: BaseException, name: str) -> None:

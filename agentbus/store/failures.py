@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from agentbus.core.errors import AgentBusError, BackendUnavailable, ConfigError, OutcomeUnknown
+from agentbus.core.errors import (
+    AgentBusError,
+    BackendUnavailable,
+    ConfigError,
+    OutcomeUnknown,
+    Sandboxed,
+)
+from agentbus.store import sandbox
 from agentbus.store.functions import MISSING, library
-from agentbus.store.steps import LinkDown, ServerReply, Step
+from agentbus.store.steps import Denied, LinkDown, ServerReply, Step
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import TypeVar
 
     from agentbus.store.steps import Advice, Op
@@ -70,8 +78,11 @@ def given_up(
     )
 
 
-def refused(failure: ServerReply, step: Step, where: str) -> AgentBusError:
-    """Return the error for a step that the server refused."""
+def refused(failure: LinkDown | ServerReply, step: Step, where: str) -> AgentBusError:
+    """Return the error for a step that the server refused, or for a connection that the system refused."""
+    if not isinstance(failure, ServerReply):
+        assert isinstance(failure, Denied)
+        return failure.error
     said = str(failure)
     if hint := next((_LOGIN[words] for words in _LOGIN if words in said), None):
         return ConfigError(f"{where} refused the login: {said[:120]}", hint=hint)
@@ -163,6 +174,23 @@ def why(error: OSError, lacking: str) -> str:
 def down(error: OSError, lacking: str, host: str, *, sent: bool) -> LinkDown | ConfigError:
     """Return the error for a failed connection: a retry cannot help if a certificate was not accepted."""
     return mistake(error, host) or LinkDown(why(error, lacking), sent=sent)
+
+
+def unconnected(error: OSError, host: str, path: str | None) -> LinkDown | ConfigError:
+    """Return the error for a connection that was not made: a retry cannot help in a sandbox."""
+    if denied := sandbox.kept_off(error, path):
+        return Denied(denied)
+    return down(error, "connection", host, sent=False)
+
+
+def revive(start: Callable[[float], None], within: float) -> None:
+    """Start the server. Raises `LinkDown`: another process may be starting it, so a caller tries again."""
+    try:
+        start(within)
+    except Sandboxed as failure:
+        raise Denied(failure) from None
+    except BackendUnavailable as failure:
+        raise LinkDown(failure.message, sent=False) from None
 
 
 def mistake(error: BaseException, host: str) -> ConfigError | None:

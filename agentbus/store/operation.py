@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from agentbus.store.steps import Emit, LinkDown, Pause, ServerReply, Stopped, Take, Wait
+from agentbus.store.steps import Denied, Emit, LinkDown, Pause, ServerReply, Stopped, Take, Wait
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -80,10 +80,7 @@ def attempt(
                         break
                     if isinstance(failure, LinkDown):
                         maybe_done = maybe_done or failure.sent
-                    elif failure.code not in _PASSING and not (
-                        # Whether the first copy was executed, the server can say only with free memory.
-                        step.writes and maybe_done and failure.code in _UNSEEN
-                    ):
+                    if _is_final(failure, answered, step.writes and maybe_done):
                         step = op.throw(_refused(failure, step, where))
                         break
                     left = started + allowed(started) - monotonic()
@@ -113,6 +110,14 @@ def attempt(
         return value
     finally:
         op.close()
+
+
+def _is_final(failure: LinkDown | ServerReply, answered: bool, maybe_done: bool) -> bool:
+    if isinstance(failure, LinkDown):
+        # What the system forbids from the start, it will not allow in a moment.
+        return isinstance(failure, Denied) and not answered
+    # Whether a first copy was executed, the server can say only with free memory.
+    return failure.code not in _PASSING and not (maybe_done and failure.code in _UNSEEN)
 
 
 def _readable(op: Op[T], where: str) -> Op[T]:

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping, Sequence
     from typing import Any, Protocol, TypeAlias, TypeVar
 
+    from agentbus.core.errors import AgentBusError
+
     T = TypeVar("T")
     Arg: TypeAlias = str | bytes | int
     # A hint, or what makes of the reason for a failure a better one and a hint.
@@ -322,6 +324,14 @@ class LinkDown(Exception):
     def __init__(self, why: str, *, sent: bool) -> None:
         super().__init__(why)
         self.sent = sent
+
+
+class Denied(LinkDown):
+    """The system does not allow the connection; `error` is the error for the caller."""
+
+    def __init__(self, error: AgentBusError) -> None:
+        super().__init__(error.message, sent=False)
+        self.error = error
 
 
 class ServerReply(Exception):

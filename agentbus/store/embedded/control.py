@@ -25,7 +25,7 @@ from agentbus.store.embedded.launch import (
 )
 from agentbus.store.embedded.watch import Watch
 from agentbus.store.scope import EMBEDDED, embedded
-from agentbus.store.steps import Command, LinkDown, ServerReply
+from agentbus.store.steps import Command, Denied, LinkDown, ServerReply
 
 if TYPE_CHECKING:
     from agentbus.store.steps import Link
@@ -92,6 +92,8 @@ def stop() -> bool:
     link = _link()
     try:
         link.execute(Command("SHUTDOWN", "NOSAVE"))
+    except Denied as denied:
+        raise denied.error from None
     except LinkDown:
         pass
     except ServerReply as refused:

@@ -21,6 +21,7 @@ from agentbus.core.settings import (
     variable,
 )
 from agentbus.core.settings_check import make_private, own_directory
+from agentbus.store import sandbox
 from agentbus.store.connection import check_peer
 from agentbus.store.embedded import binary, disk
 
@@ -57,12 +58,12 @@ def prepare() -> str:
     place = server_directory()
     try:
         make_private(place)
+        own_directory(place)
     except OSError as error:
-        raise ConfigError(
+        raise sandbox.read_only(error, place) or ConfigError(
             f"the embedded server's directory {place} cannot be created ({error.strerror})",
             hint=f"make {home()} writable, set XDG_STATE_HOME, or give the URL of a server",
         ) from None
-    own_directory(place)
     return place
 
 
@@ -76,7 +77,7 @@ def place_socket(place: str) -> None:
     try:
         made = socket_place.make(place, runtime)
     except OSError as error:
-        raise ConfigError(
+        raise sandbox.read_only(error, place) or ConfigError(
             f"no directory for the embedded server's socket can be created ({error.strerror})",
             hint="set XDG_STATE_HOME to a shorter path, or give the URL of a server",
         ) from None
@@ -101,7 +102,9 @@ def accepts(*, ready: bool = False) -> bool:
             return True
         sock.sendall(b"PING\r\n")
         return sock.recv(64).startswith(b"+PONG")
-    except OSError:
+    except OSError as error:
+        if denied := sandbox.kept_off(error, socket_path()):
+            raise denied from None
         return False
     finally:
         sock.close()
@@ -219,6 +222,8 @@ class Lock:
         try:
             self.descriptor = os.open(path, flags, 0o600)
         except OSError as error:
+            if denied := sandbox.read_only(error, path):
+                raise denied from None
             disk.check()
             raise BackendUnavailable(
                 f"the file {path} cannot be opened ({error.strerror})",
