@@ -14,6 +14,7 @@ from typing import IO, Any
 import redis
 
 import agentbus
+from agentbus.core.names import SESSION_VARIABLES
 from agentbus.store.steps import Command
 from agentbus.torture.server import Server, free_port
 
@@ -54,7 +55,7 @@ CACHE = pathlib.Path(sys.prefix, "cache")
 
 def scrubbed(environment: dict[str, str]) -> dict[str, str]:
     """Return an environment without what AgentBus reads, but for the cache that all tests share."""
-    ours = ("AGENT", "REDIS_URL", "PROJECT_PREFIX", "XDG_")
+    ours = ("AGENT", "REDIS_URL", "PROJECT_PREFIX", "XDG_", "CODEX_", *SESSION_VARIABLES)
     kept = {
         name: value
         for name, value in environment.items()

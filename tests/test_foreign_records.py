@@ -24,6 +24,7 @@ __all__ = ["intervals", "running"]
 
 RECORDS = [
     *("beat", "paused", "agents", "topics", "heard", "agents:sessions", "agents:waiting"),
+    "sessions",
     *("queues", "metrics", "stats:mail:default", "quarantined", "triggers", "tidied:results"),
     *("stats:mail", "attempts:mail:cancelled"),
     *("after", "after:mail", "after:mail:of", "positions:mail", "readers:mail"),
@@ -43,6 +44,7 @@ HASHES = {
     "after",
     "positions:mail",
     "readers:mail",
+    "sessions",
 }
 
 

@@ -37,6 +37,8 @@ def every_key(keys: Keys, first: str, second: str) -> dict[tuple[str, ...], str]
         ("cursor", first, second): keys.cursor(first, second),
         ("heard",): keys.heard,
         ("agents",): keys.agents,
+        ("client sessions",): keys.client_sessions,
+        ("who", first): keys.who(first),
         ("topics",): keys.topics,
         ("once", first): keys.once(first),
         ("jot", first): keys.jot(first),

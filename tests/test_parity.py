@@ -182,7 +182,7 @@ def test_every_error_has_its_exit_code():
     }
 
     assert codes == {
-        **dict.fromkeys(["AgentBusError", "BackendUnavailable", "QueueFull"], 1),
+        **dict.fromkeys(["AgentBusError", "BackendUnavailable", "QueueFull", "Sandboxed"], 1),
         **dict.fromkeys(["EventsLost", "EpochMismatch"], 1),
         **dict.fromkeys(["UsageError", "InvalidName", "InvalidPayload", "ConfigError"], 2),
         **dict.fromkeys(["UnknownBackend", "CommitInTransactionError", "HandlerFailed"], 2),

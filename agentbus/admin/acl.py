@@ -40,6 +40,7 @@ TALK = frozenset(
     [
         *("ch", "last", "heard", "once", "agents", "topics", "jot", "jots", "jots_by_tag"),
         *("flag", "done", "failed", "fence"),
+        *("sessions", "who"),
     ]
 )
 _OF_GROUPS = frozenset(command for command in WRITES if command.startswith("xgroup")) | {

@@ -1,8 +1,10 @@
-"""Names an agent that was given no name: after its CI job, or else after its POSIX session."""
+"""Names an agent that was given no name: after its client's session, its CI job, or its POSIX session."""
 
 from __future__ import annotations
 
 import os
+
+from agentbus.core.names import SESSION_VARIABLES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -16,17 +18,26 @@ _CI_SYSTEMS = (
     (("BUILDKITE_JOB_ID",), ("BUILDKITE_STEP_KEY", "BUILDKITE_LABEL")),
     (("BUILD_TAG", "NODE_NAME", "EXECUTOR_NUMBER"), ("JOB_BASE_NAME", "JOB_NAME")),
 )
+# The kinds of sources of a name, in the order in which they are looked for.
+IDENTITIES = ("given", "session", "ancestor", "ci", "posix")
 _LONGEST_JOB = 24
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
-def default(environment: Mapping[str, str]) -> tuple[str, str, str]:
+def default(environment: Mapping[str, str], state: str = "") -> tuple[str, str, str]:
     """Return a name, its source, and what the names of its peers begin with ('' if it has none).
 
-    In a CI job: `ci-<job>-<6 letters>`, the same in all its processes, from a variable. Else
-    `user@host~SID`, which a POSIX session has for itself: a terminal, a cron job, an ssh command. The peers
-    of a session are those of the same user and host.
+    In a session of a coding agent's client: `<client>-<word>-<3 letters>`, from a variable with its id, or
+    from the file of a process above this one, below `state`. In a CI job: `ci-<job>-<6 letters>`, the
+    same in all its processes, from a variable. Else `user@host~SID`, which a POSIX session has for itself:
+    a terminal, a cron job, an ssh command. The peers of a session are those of the same user and host.
     """
+    if any(map(environment.get, SESSION_VARIABLES)) or (state and _has_files(state)):
+        from agentbus.core import client_session
+
+        session = client_session.find(environment, client_session.folder_in(state))
+        if session is not None:
+            return session.agent, session.source, ""
     for identity, names in _CI_SYSTEMS:
         if environment.get(identity[0]):
             return _of_job(environment, identity, names), identity[0], ""
@@ -35,6 +46,24 @@ def default(environment: Mapping[str, str]) -> tuple[str, str, str]:
         user = "root" if os.getuid() == 0 else _user_name(os.getuid())
     peers = f"{user}@{os.uname().nodename}~"
     return f"{peers}{os.getsid(0)}", "default", peers
+
+
+def identity(source: str, peers: str) -> str:
+    """Return which kind of source a name has, one of `IDENTITIES`."""
+    if source == "ancestor":
+        return source
+    if any(source == known[0] for known, _ in _CI_SYSTEMS):
+        return "ci"
+    if source in SESSION_VARIABLES:
+        return "session"
+    return "posix" if peers else "given"
+
+
+def _has_files(state: str) -> bool:
+    try:
+        return bool(os.listdir(f"{state}/sessions"))
+    except OSError:
+        return False
 
 
 def _of_job(

@@ -98,6 +98,17 @@ class Keys:
         """`<P>:fence:<name>`, string: the last fencing token: at least the server's clock in ms."""
         return f"{self.project}:fence:{flag}"
 
+    # -- sessions and presence --
+
+    @property
+    def client_sessions(self) -> str:
+        """`<P>:sessions`, hash: `<client>:<session id>` → agent; and agent → `<client>:<session id>`."""
+        return f"{self.project}:sessions"
+
+    def who(self, agent: str) -> str:
+        """`<P>:who:<agent>`, hash: an agent's presence, such as its state, for a day."""
+        return f"{self.project}:who:{escape(agent)}"
+
     # -- queues --
 
     @property

@@ -33,6 +33,8 @@ KEY_KINDS = frozenset(
         "once",
         "heard",
         "agents",
+        "sessions",
+        "who",
         "topics",
         "q",
         "dlq",
@@ -58,6 +60,13 @@ KEY_KINDS = frozenset(
         "after",
     ]
 )
+
+# For each variable that holds the id of a session of a coding agent's client, the client.
+SESSION_VARIABLES = {
+    "CLAUDE_CODE_SESSION_ID": "claude",
+    "CODEX_THREAD_ID": "codex",
+    "COPILOT_AGENT_SESSION_ID": "copilot",
+}
 
 _PROJECT_CHARACTERS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-")
 _PRIME = 0x9E3779B97F4A7BB9

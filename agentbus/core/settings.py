@@ -151,7 +151,7 @@ def resolve(flags: Mapping[str, object] | None = None) -> Settings:
     if agent is None:
         from agentbus.core import agent_name
 
-        found, sources["agent"], peers = agent_name.default(os.environ)
+        found, sources["agent"], peers = agent_name.default(os.environ, state_directory())
         agent = names.name("agent", found)
     chosen = value("project", None)
     if chosen is None:

@@ -22,7 +22,7 @@ def kept_off(error: OSError, path: str | None = None) -> BackendUnavailable | No
     """
     if isinstance(error, _socket.gaierror):
         return without_sockets()
-    # Errors of TLS have numbers of their own, of which one is that of EPERM.
+    # Errors of TLS are numbered differently: one has the number of EPERM.
     if not isinstance(error, PermissionError):
         return None
     if error.errno == errno.EACCES and path is not None and not _permitted(path):

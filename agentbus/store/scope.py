@@ -6,8 +6,8 @@ import os
 import time
 
 from agentbus.core.keys import Keys
-from agentbus.core.names import MAX_BODY_BYTES
-from agentbus.core.settings import socket_path
+from agentbus.core.names import MAX_BODY_BYTES, SESSION_VARIABLES
+from agentbus.core.settings import environment, socket_path, state_directory, variable
 from agentbus.store.connection import Backend, Target
 from agentbus.store.steps import LinkDown, Once, OptionalScript, ServerReply
 
@@ -15,6 +15,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from agentbus.core.client_session import ClientSession
     from agentbus.core.settings import Settings
     from agentbus.store.steps import Op, Step
 
@@ -118,7 +119,7 @@ class Scope:
             "attend",
             (keys.sessions, keys.agents, keys.heard, keys.cursor(agent)),
             (
-                f"{agent}\n{os.uname().nodename}\n{os.getsid(0)}",
+                f"{agent}\n{os.uname().nodename}\n{_session_number()}",
                 *(round(ATTENDED * 1000), NAMES_KEPT * 1000, int(self.peers != ""), agent),
             ),
         )
@@ -177,6 +178,23 @@ def embedded_advice(said: str) -> tuple[str, str]:
 def embedded(_within: float) -> Target:
     """Return where the embedded server is."""
     return Target(path=socket_path(), own=True)
+
+
+def client_session() -> ClientSession | None:
+    """Return the session of a coding agent's client that this process belongs to."""
+    from agentbus.core.client_session import find, folder_in
+
+    return find(environment(), folder_in(state_directory()))
+
+
+def _session_number() -> int:
+    """Return the process by which a session is recorded: a client's, or the first of the POSIX session."""
+    # A client may run each command in a new POSIX session.
+    if any(map(variable, SESSION_VARIABLES)):
+        found = client_session()
+        if found is not None and found.pid is not None:
+            return found.pid
+    return os.getsid(0)
 
 
 def _printable(name: str) -> str:

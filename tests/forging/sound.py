@@ -171,6 +171,8 @@ def _rest(keys: Keys, client: redis.Redis) -> None:
     client.zadd(keys.rate("agent", "bob"), {"1-1@sound": 1_790_000_000_000})
     client.set(keys.tidied("results"), "worker-1", ex=int(LONG))
     client.set(keys.cursor("ada"), "0-1")
+    client.hset(keys.client_sessions, mapping={"claude:1": "bob", "bob": "claude:1"})
+    client.hset(keys.who("bob"), mapping={"state": "active", "seen": "1790000000000", "pid": "1"})
     client.sadd(keys.purged("worked", "default"), "1-1")
     client.hset(keys.replayed("worked", "default"), "1-1", "2-1@worked")
     client.hset(keys.beat("w1"), mapping={"queue": QUEUE, "group": "default", "agent": "bob"})

@@ -18,6 +18,7 @@ def examine(scope: Scope) -> Op[list[HealthFinding]]:
     """Return a critical finding for each record that has another type than the bus gives it."""
     keys = scope.keys
     types = {
+        keys.client_sessions: "hash",
         **dict.fromkeys((keys.channel, keys.metrics), "stream"),
         **dict.fromkeys((keys.paused, keys.heard, keys.settled, keys.quarantined), "hash"),
         **dict.fromkeys((keys.beats, keys.queues, keys.agents, keys.topics, keys.jots), "zset"),

@@ -1,0 +1,62 @@
+"""Which agent each session of a coding agent's client is: known from either, for a project."""
+
+from __future__ import annotations
+
+from agentbus.core import client_session, names
+from agentbus.core.names import escape
+from agentbus.core.stream import text
+from agentbus.store.steps import Batch, Command, Script
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from agentbus.store.scope import Scope
+    from agentbus.store.steps import Op
+
+# Beyond so many fields, two for each session, those of agents without a presence are removed.
+MOST = 2_000
+_AT_ONCE = 500
+
+
+def register(scope: Scope, client: str, session: str, agent: str | None = None) -> Op[str | None]:
+    """Record which agent a session is, by default the one of its name; repeating it changes nothing.
+
+    Returns the other session that has this name already, as `<client>:<id>`: it keeps the name, and the two
+    share an inbox. None if there is no other one. Raises `ValueError` for an invalid client or id.
+    """
+    known = client_session.name(client, session)
+    agent = known if agent is None else names.name("agent", agent)
+    key = scope.keys.client_sessions
+    step = Script("session", (key,), (f"{client}:{session}", escape(agent), agent), writes=True)
+    other, fields = yield step
+    if int(fields) > MOST:
+        yield from _prune(scope)
+    return text(other) or None
+
+
+def agent_of(scope: Scope, client: str, session: str) -> Op[str | None]:
+    """Return which agent a session is, None if it was never recorded."""
+    found = yield Command("HGET", scope.keys.client_sessions, f"{client}:{session}")
+    return None if found is None else text(found)
+
+
+def session_of(scope: Scope, agent: str) -> Op[tuple[str, str] | None]:
+    """Return the client and the id of an agent's session, None if it has none."""
+    found = yield Command("HGET", scope.keys.client_sessions, escape(agent))
+    client, colon, session = text(found or b"").partition(":")
+    return (client, session) if colon else None
+
+
+def _prune(scope: Scope) -> Op[None]:
+    """Remove the sessions of agents that were not seen for a day; one that goes on is recorded again."""
+    keys = scope.keys
+    flat = yield Command("HGETALL", keys.client_sessions)
+    pairs = [(text(flat[at]), text(flat[at + 1])) for at in range(0, len(flat), 2)]
+    # A session's field has a colon; in that of an agent it is encoded.
+    agents = {field: agent if ":" in field else names.unescape(field) for field, agent in pairs}
+    fields = list(agents)
+    for at in range(0, len(fields), _AT_ONCE):
+        page = fields[at : at + _AT_ONCE]
+        there = yield Batch([("EXISTS", keys.who(agents[field])) for field in page])
+        gone = [field for field, found in zip(page, there, strict=True) if found == 0]
+        if gone:
+            yield Command("HDEL", keys.client_sessions, *gone)

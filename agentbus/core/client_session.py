@@ -1,0 +1,254 @@
+"""The session of a coding agent's client in which this process runs, and the name that follows from its id.
+
+A client names its session in a variable, or its hook writes a file for the client's process, which the
+processes below that one find by walking up their parents.
+"""
+
+from __future__ import annotations
+
+import os
+
+from agentbus.core.names import SESSION_VARIABLES
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+_PRIME = 0x9E3779B97F4A7BB9
+# Without those that are taken for each other: l and 1, o and 0.
+_LETTERS = "abcdefghijkmnpqrstuvwxyz23456789"
+_PLAIN = frozenset("abcdefghijklmnopqrstuvwxyz0123456789")
+_LONGEST_CLIENT, _LONGEST_ID = 16, 200
+# Processes above one another that are looked at.
+_HIGHEST = 64
+_SHELLS = frozenset(
+    ("sh", "bash", "dash", "zsh", "fish", "ksh", "ash", "busybox", "env", "timeout")
+)
+
+
+class ClientSession:
+    """A session by its client and id, the agent that it is, where this is known from, and its process."""
+
+    __slots__ = ("agent", "client", "id", "pid", "source")
+
+    def __init__(self, client: str, id: str, agent: str, source: str, pid: int | None) -> None:
+        self.client = client
+        self.id = id
+        self.agent = agent
+        self.source = source
+        self.pid = pid
+
+
+def name(client: str, session: str) -> str:
+    """Return the name of a client's session, `<client>-<word>-<3 letters>`: always the same for its id.
+
+    Raises `ValueError` if there is no such client, or no such id.
+    """
+    if not client or len(client) > _LONGEST_CLIENT or not _PLAIN.issuperset(client):
+        raise ValueError(f"{client!r} is not the name of a client")
+    if not is_id(session):
+        raise ValueError(f"{session[:60]!r} is not the id of a session")
+    from agentbus.core.words import WORDS
+
+    # Faster than importing a module of hashes, and as evenly spread for ids that differ in few places.
+    number = pow(int.from_bytes(session.encode(), "big"), 3, _PRIME) >> 8
+    letters = "".join([_LETTERS[number >> 5 * at & 31] for at in range(3)])
+    return f"{client}-{WORDS.split()[number >> 15 & 511]}-{letters}"
+
+
+def is_id(session: str) -> bool:
+    """Tell whether a text may be the id of a session: printable ASCII without spaces."""
+    return 0 < len(session) <= _LONGEST_ID and all("!" <= c <= "~" for c in session)
+
+
+def folder_in(state: str) -> str:
+    """Return the directory of the files of clients' processes, which need not exist."""
+    return os.path.join(state, "sessions")
+
+
+def find(environment: Mapping[str, str], folder: str) -> ClientSession | None:
+    """Return the session that this process belongs to; `folder` holds the files of the clients' processes.
+
+    Of several that variables name, where one client runs another, it is that of the nearest client.
+    """
+    above = of_ancestor(folder)
+    named = [
+        (client, session, variable)
+        for variable, client in SESSION_VARIABLES.items()
+        if (session := environment.get(variable)) and is_id(session)
+    ]
+    if not named:
+        return above
+    own = [each for each in named if above is not None and above.id == each[1]]
+    client, session, variable = (own or named)[0]
+    pid = above.pid if own and above is not None else None
+    return ClientSession(client, session, name(client, session), variable, pid)
+
+
+# -- the files of the clients' processes --
+
+
+def of_ancestor(folder: str) -> ClientSession | None:
+    """Return the session of the nearest process above this one that has a file, and lives since then."""
+    try:
+        written = set(os.listdir(folder))
+    except OSError:
+        return None
+    if written:
+        for pid, began in ancestors():
+            if str(pid) in written:
+                found = read(folder, pid, began)
+                if found is not None:
+                    return found
+    return None
+
+
+def write(folder: str, client: str, session: str, agent: str, pid: int | None = None) -> int | None:
+    """Write the file of a client's process, by default that above this one's shells; return its id.
+
+    None if there is no such process. Files of processes that have ended are removed. Raises `OSError`.
+    """
+    from agentbus.core.settings_check import make_private
+
+    pid = client_process() if pid is None else pid
+    began = None if pid is None else start_of(pid)
+    if pid is None or began is None:
+        return None
+    make_private(folder)
+    prune(folder)
+    path = os.path.join(folder, str(pid))
+    beside = f"{path}.{os.getpid()}"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = os.open(beside, flags, 0o600)
+    try:
+        os.write(descriptor, "\n".join((began, client, session, agent, "")).encode())
+    finally:
+        os.close(descriptor)
+    os.replace(beside, path)
+    return pid
+
+
+def read(folder: str, pid: int, began: str) -> ClientSession | None:
+    """Return the session in a process's file; None if that was written for another one of its number."""
+    try:
+        with open(os.path.join(folder, str(pid)), "rb") as file:
+            parts = file.read(4096).decode().split("\n")
+    except (OSError, ValueError):
+        return None
+    if len(parts) != 5 or parts[0] != began or not is_id(parts[2]):
+        return None
+    _, client, session, agent, _ = parts
+    return ClientSession(client, session, agent, "ancestor", pid)
+
+
+def remove(folder: str, session: str) -> None:
+    """Remove the files of a session that has ended."""
+    for found in live(folder):
+        if found.id == session:
+            _unlink(os.path.join(folder, str(found.pid)))
+
+
+def live(folder: str) -> list[ClientSession]:
+    """Return the sessions whose client's process has a file, and lives."""
+    return [found for _, found in _files(folder) if found is not None]
+
+
+def prune(folder: str) -> None:
+    """Remove the files of processes that have ended."""
+    for path, found in _files(folder):
+        if found is None:
+            _unlink(path)
+
+
+def _files(folder: str) -> Iterator[tuple[str, ClientSession | None]]:
+    try:
+        written = os.listdir(folder)
+    except OSError:
+        return
+    for each in written:
+        # What is being written has a dot in its name.
+        if each.isascii() and each.isdigit():
+            began = start_of(int(each))
+            found = None if began is None else read(folder, int(each), began)
+            yield os.path.join(folder, each), found
+
+
+def _unlink(path: str) -> None:
+    try:
+        os.unlink(path)
+    except OSError:
+        return
+
+
+# -- processes --
+
+
+def client_process() -> int | None:
+    """Return the nearest process above this one that is not a shell, which started this one for it."""
+    for pid, _ in ancestors():
+        if _command(pid) not in _SHELLS:
+            return pid
+    return None
+
+
+def ancestors() -> Iterator[tuple[int, str]]:
+    """Yield the processes above this one, the nearest first, each with its start."""
+    pid = os.getppid()
+    for _ in range(_HIGHEST):
+        # A client may be the first process of a container.
+        if pid < 1:
+            return
+        found = _stat(pid)
+        if found is None:
+            return
+        above, began = found
+        yield pid, began
+        pid = above
+
+
+def start_of(pid: int) -> str | None:
+    """Return when a process was started, as text that no later process of its number has; None if gone."""
+    found = _stat(pid)
+    return None if found is None else found[1]
+
+
+def _stat(pid: int) -> tuple[int, str] | None:
+    """Return a process's parent, and its start."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
+            # Its name may hold anything, brackets too.
+            parts = file.read().rpartition(b")")[2].split()
+        return int(parts[1]), parts[19].decode()
+    except FileNotFoundError:
+        return None if os.path.isdir("/proc/self") else _asked(pid)
+    except (OSError, ValueError, LookupError):
+        return None
+
+
+def _asked(pid: int) -> tuple[int, str] | None:
+    """Return a process's parent and its start, where there is no /proc."""
+    import subprocess
+
+    command = ["ps", "-o", "ppid=,lstart=", "-p", str(pid)]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=2, check=False)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    above, _, began = done.stdout.strip().partition(" ")
+    return (int(above), " ".join(began.split())) if above.isdigit() else None
+
+
+def _command(pid: int) -> str:
+    try:
+        with open(f"/proc/{pid}/comm", "rb", buffering=0) as file:
+            return file.read().decode(errors="replace").strip()
+    except OSError:
+        pass
+    import subprocess
+
+    command = ["ps", "-o", "comm=", "-p", str(pid)]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=2, check=False)
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return os.path.basename(done.stdout.strip()).lstrip("-")
