@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from agentbus.admin.health.findings import Health as Health, HealthFinding as HealthFinding
     from agentbus.admin.metrics_reader import Metrics as Metrics
     from agentbus.admin.pause import Dismissal as Dismissal, Order as Order
-    from agentbus.admin.project import Presence as Presence, Topic as Topic
+    from agentbus.admin.project import AgentActivity as AgentActivity, Topic as Topic
     from agentbus.admin.projects import Project as Project, Projects as Projects
     from agentbus.admin.stats import (
         Group as Group,
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from agentbus.coordination.flags import FlagState as FlagState, Hold as Hold
     from agentbus.coordination.message import Message as Message
     from agentbus.coordination.notes import Note as Note
+    from agentbus.coordination.presence import Presence as Presence
     from agentbus.coordination.wait import Completion as Completion
     from agentbus.coordination.waiters import Waiter as Waiter
     from agentbus.core.errors import *  # noqa: F403
@@ -61,6 +62,7 @@ _HOMES = {
     **dict.fromkeys(("FlagState", "Hold"), "coordination.flags"),
     "Message": "coordination.message",
     "Note": "coordination.notes",
+    "Presence": "coordination.presence",
     "Letter": "queues.dead_letters",
     "Policy": "queues.policy",
     "Priority": "queues.ids",
@@ -75,7 +77,7 @@ _HOMES = {
     **dict.fromkeys(("Group", "QueueStats", "StreamInfo"), "admin.stats"),
     **dict.fromkeys(("Health", "HealthFinding"), "admin.health.findings"),
     "Metrics": "admin.metrics_reader",
-    **dict.fromkeys(("Presence", "Topic"), "admin.project"),
+    **dict.fromkeys(("AgentActivity", "Topic"), "admin.project"),
     **dict.fromkeys(("Project", "Projects"), "admin.projects"),
     "Registered": "workers.registry",
     **dict.fromkeys(

@@ -303,7 +303,7 @@ GLOBAL = (
 )
 
 GROUPS = {
-    "Talk": ("speak", "overhear", "monitor"),
+    "Talk": ("speak", "overhear", "monitor", "who"),
     "Notes": ("jot", "recall", "list", "forget"),
     "Flags": ("announce", "await", "satisfy", "fail", "release", "hold"),
     "Work": (

@@ -21,6 +21,7 @@ IN_THE_LIBRARY = {
     "recall": ["recall", "notes"],
     "monitor": ["overhear", "flags", "waiters", "list_", "queues"],
     "whoami": ["settings"],
+    "who": ["present", "here"],
     "publish": ["queue", "policy"],
     "ask": ["ask", "answer"],
     "result": ["result"],

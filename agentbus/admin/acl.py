@@ -40,7 +40,7 @@ TALK = frozenset(
     [
         *("ch", "last", "heard", "once", "agents", "topics", "jot", "jots", "jots_by_tag"),
         *("flag", "done", "failed", "fence"),
-        *("sessions", "who"),
+        *("sessions", "who", "inbox", "leases"),
     ]
 )
 _OF_GROUPS = frozenset(command for command in WRITES if command.startswith("xgroup")) | {

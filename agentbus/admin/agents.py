@@ -16,7 +16,7 @@ from agentbus.workers import registry
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from agentbus.admin.project import Presence
+    from agentbus.admin.project import AgentActivity
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Op
     from agentbus.workers.registry import Registered
@@ -34,7 +34,7 @@ class Attendee(Record):
     `state` is `working`, `paused` or `stopping` if one of its workers is, `dead` if all of them are, None
     without workers. `seen` is the unix time of its last heartbeat or channel use, `age` the seconds since
     then by the server's clock, `since` the unix time at which its first live worker started. `lag` is the
-    number of due tasks that its groups have not finished. `heard` and `unheard` are as in `Presence`.
+    number of due tasks that its groups have not finished. `heard` and `unheard` are as in `AgentActivity`.
     `flags` are the flags that it holds, None if the server has too many keys to search.
     """
 
@@ -86,7 +86,7 @@ def _attendee(
     agent: str,
     now: float,
     workers: Sequence[Registered],
-    spoke: Presence | None,
+    spoke: AgentActivity | None,
     flags: tuple[str, ...] | None,
 ) -> Attendee:
     alive = [one for one in workers if one.alive]

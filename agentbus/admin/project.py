@@ -21,7 +21,7 @@ _AT_ONCE = 500
 _UNLINKED = 100
 
 
-class Presence(Record):
+class AgentActivity(Record):
     """An agent that has used the bus, with its last activity (unix time) and its cursor `heard`.
 
     `unheard` counts the messages after the cursor, None if that is unknown.
@@ -40,7 +40,7 @@ class Topic(Record):
     last_spoken: float
 
 
-def agents(scope: Scope) -> Op[list[Presence]]:
+def agents(scope: Scope) -> Op[list[AgentActivity]]:
     """Return the agents, most recently active first, with the number of messages not read."""
     keys = scope.keys
     yield floor()
@@ -60,7 +60,7 @@ def agents(scope: Scope) -> Op[list[Presence]]:
             reached = text(cursor) if cursor is not None else None
             known_id, _, ordinal = text(position or b"").partition(" ")
             unheard = max(0, added - int(ordinal)) if reached and known_id == reached else None
-            found.append(Presence(agent, last, reached, unheard))
+            found.append(AgentActivity(agent, last, reached, unheard))
     return found
 
 

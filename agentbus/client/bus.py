@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from agentbus.client.presence_verbs import PresenceVerbs
 from agentbus.client.queue_verbs import QueueVerbs
 from agentbus.client.stats_verbs import StatsVerbs
 from agentbus.client.subscriptions import Subscriptions
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from typing import Any, Self, TypeVar
 
     from agentbus.admin.doctor import Finding
-    from agentbus.admin.project import Presence, Topic
+    from agentbus.admin.project import AgentActivity, Topic
     from agentbus.coordination.flags import FlagState, Hold
     from agentbus.coordination.hold import Holding
     from agentbus.coordination.message import Message
@@ -35,7 +36,7 @@ _FOR_EVER = float("inf")
 _READ_AT_ONCE = 100
 
 
-class Verbs(QueueVerbs, StatsVerbs, WorkerVerbs):
+class Verbs(PresenceVerbs, QueueVerbs, StatsVerbs, WorkerVerbs):
     """The verbs, each defined once for `Bus` and `AsyncBus`."""
 
     settings: Settings
@@ -310,7 +311,7 @@ class Verbs(QueueVerbs, StatsVerbs, WorkerVerbs):
     # -- the project --
 
     @verb
-    def agents(self) -> Op[list[Presence]]:
+    def agents(self) -> Op[list[AgentActivity]]:
         """Return the agents of this project, most recently active first, with their unread messages."""
         from agentbus.admin import project
 

@@ -109,6 +109,19 @@ class Keys:
         """`<P>:who:<agent>`, hash: an agent's presence, such as its state, for a day."""
         return f"{self.project}:who:{escape(agent)}"
 
+    def inbox(self, agent: str) -> str:
+        """`<P>:inbox:<agent>`, stream: the messages to one agent."""
+        return f"{self.project}:inbox:{escape(agent)}"
+
+    def inbox_at(self, agent: str) -> str:
+        """`<P>:inbox:<agent>:at`, hash: the id up to which the agent has read."""
+        return f"{self.inbox(agent)}:at"
+
+    @property
+    def leases(self) -> str:
+        """`<P>:leases`, hash: pattern, newline, agent → the lease, as JSON."""
+        return f"{self.project}:leases"
+
     # -- queues --
 
     @property

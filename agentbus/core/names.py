@@ -35,6 +35,8 @@ KEY_KINDS = frozenset(
         "agents",
         "sessions",
         "who",
+        "inbox",
+        "leases",
         "topics",
         "q",
         "dlq",

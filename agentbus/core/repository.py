@@ -43,6 +43,21 @@ def is_head(path: str, text: str) -> bool:
     return len(commit) in (40, 64) and _HEX.issuperset(commit)
 
 
+def branch(root: str) -> str | None:
+    """Return the branch of the work tree at `root`, the first 8 digits of a commit, or None."""
+    git = f"{root}/.git"
+    try:
+        if not os.path.isdir(git):
+            linked = _config(git).partition("gitdir:")[2].strip()
+            # The files of a bare repository are in its root.
+            git = os.path.join(root, linked) if linked else root
+        head = _config(f"{git}/HEAD").partition("\n")[0].strip(_SPACE)
+    except ConfigError:
+        return None
+    named = head.removeprefix("ref:").lstrip(_SPACE)
+    return named.removeprefix("refs/heads/") or None if named != head else head[:8] or None
+
+
 def check_trust(path: str, common: str | None) -> None:
     """Raise `ConfigError` unless the user of a clone trusts its config file with the choice of a server."""
     said = values(_config(f"{common}/config"), "agentbus", "trust") if common else []

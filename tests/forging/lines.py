@@ -23,6 +23,7 @@ LINES: dict[str, list[str]] = {
         *("--agent ada", "--topic t --json", "--catch-up", "--from-start --max 2", "--reset"),
     ],
     "monitor": ["--timeout 0.05", "--timeout 0.05 --json"],
+    "who": ["", "--json", "--all", "--all --json", "--doing x"],
     "jot": ["other value", f"{NOTE} changed --tag b,c", f"{NOTE} x --if-absent"],
     "recall": [NOTE, f"{NOTE} --json", "--tag a", "--tag a,b --all --json", "--tag b --latest 1"],
     "list": [

@@ -173,6 +173,10 @@ def _rest(keys: Keys, client: redis.Redis) -> None:
     client.set(keys.cursor("ada"), "0-1")
     client.hset(keys.client_sessions, mapping={"claude:1": "bob", "bob": "claude:1"})
     client.hset(keys.who("bob"), mapping={"state": "active", "seen": "1790000000000", "pid": "1"})
+    client.xadd(keys.inbox("bob"), {"agent_id": "ada", "message": "hi"})
+    client.hset(keys.inbox_at("bob"), "heard", "0-1")
+    lease = {"agent": "bob", "pattern": "src/**", "until": 9_000_000_000_000, "token": 7}
+    client.hset(keys.leases, "src/**\nbob", json.dumps(lease))
     client.sadd(keys.purged("worked", "default"), "1-1")
     client.hset(keys.replayed("worked", "default"), "1-1", "2-1@worked")
     client.hset(keys.beat("w1"), mapping={"queue": QUEUE, "group": "default", "agent": "bob"})

@@ -1,0 +1,40 @@
+"""The verbs of presence: who is there, and what each agent does."""
+
+from __future__ import annotations
+
+from agentbus.store.verb import verb
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from agentbus.coordination.presence import Presence
+    from agentbus.store.scope import Scope
+    from agentbus.store.steps import Op
+
+
+class PresenceVerbs:
+    """The verbs of presence, each defined once for `Bus` and `AsyncBus`."""
+
+    scope: Scope
+
+    @verb
+    def here(self, *, doing: str | None = None, state: str | None = None) -> Op[None]:
+        """Record that this agent is present, where it runs, its `state` and what it is `doing`.
+
+        The state is `active`, `idle`, `waiting` or `gone`; without one it stays as it is, at first
+        `active`. An empty `doing` removes the last one. The record is kept for 24 hours. Raises
+        `UsageError`, and `InvalidPayload` for a `doing` of more than 200 characters.
+        """
+        from agentbus.coordination import presence
+
+        return presence.here(self.scope, doing=doing, state=state)
+
+    @verb
+    def present(self, *, all: bool = False, limit: int | None = 30) -> Op[list[Presence]]:
+        """Return the agents that are present, last seen first, with their leases and unread messages.
+
+        These are the agents that recorded their presence within 24 hours and are not `gone`, and those that
+        used the channel within an hour; with `all`, every known agent. Not atomic beyond 100 agents.
+        """
+        from agentbus.coordination import presence
+
+        return presence.present(self.scope, every=all, limit=limit)

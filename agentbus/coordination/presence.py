@@ -1,0 +1,217 @@
+"""Presence: which agents are there, where each one runs, and what it does."""
+
+from __future__ import annotations
+
+import os
+
+from agentbus.core import names, repository
+from agentbus.core.record import Record
+from agentbus.core.settings import repository as repository_here
+from agentbus.core.stream import fields, is_number, score, text
+from agentbus.store.failures import or_empty
+from agentbus.store.scope import client_session
+from agentbus.store.steps import Command, Script, one_step
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from agentbus.core.errors import UsageError
+    from agentbus.store.scope import Scope
+    from agentbus.store.steps import Op
+
+STATES = ("active", "idle", "waiting", "gone")
+# Seconds for which a presence is kept after the agent was seen.
+KEPT = 86_400.0
+# Seconds for which an agent without a presence is listed after it used the channel.
+RECENT = 3_600.0
+LONGEST_DOING = 200
+# As many unread messages as an inbox may hold.
+_MOST_UNREAD = 1_000
+_AT_ONCE = 100
+# The longest place, branch or host that is recorded.
+_LONGEST = 500
+
+
+class Presence(Record):
+    """The presence of an agent: its `state`, and when it was last `seen` (unix time).
+
+    `state` is `active`, `idle`, `waiting` or `gone`, and None for an agent that only used the channel;
+    `since` is when that state began. `client`, `session`, `host`, `pid`, `cwd`, `branch` and `doing` are
+    what the agent recorded. `leases` are the patterns that it leases; `unread` counts its unread messages.
+    """
+
+    agent: str
+    state: str | None
+    seen: float
+    client: str | None
+    host: str | None
+    branch: str | None
+    doing: str | None
+    leases: tuple[str, ...]
+    unread: int
+    session: str | None = None
+    pid: int | None = None
+    cwd: str | None = None
+    since: float | None = None
+
+
+def here(
+    scope: Scope,
+    *,
+    doing: str | None = None,
+    state: str | None = None,
+    place: Mapping[str, str] | None = None,
+) -> Op[None]:
+    """Record for a day that this agent is present.
+
+    `place` has the fields `client`, `session`, `host`, `pid`, `cwd` and `branch`, by default those of this
+    process; an empty `doing` removes what was recorded.
+    """
+    if state is not None and state not in STATES:
+        raise _mistake(f"the state is {state!a}", hint=f"use one of {', '.join(STATES)}")
+    known = {**(this_place(scope) if place is None else place)}
+    if doing is not None:
+        known["doing"] = _checked(doing)
+    words = [word for name, value in known.items() for word in (name, value[:_LONGEST])]
+    keys = scope.keys
+    yield Script(
+        "here",
+        (keys.who(scope.agent), keys.agents),
+        (scope.agent, round(KEPT * 1000), state or "", *words),
+        writes=True,
+    )
+
+
+def present(scope: Scope, *, every: bool = False, limit: int | None = 30) -> Op[list[Presence]]:
+    """Return the agents that are present, last seen first; with `every`, all known agents.
+
+    An agent is present for a day after it was seen, unless it is `gone`; one without a record is present
+    for an hour after it used the channel. Each 100 of them are read in one step.
+    """
+    if limit is not None and (not isinstance(limit, int) or limit < 0):
+        raise _mistake(f"the limit is {limit!a}", hint="give a number of agents")
+    found: list[Presence] = []
+    at = 0
+    while limit is None or len(found) < limit:
+        asked = Command("ZREVRANGE", scope.keys.agents, at, at + _AT_ONCE - 1, "WITHSCORES")
+        flat = yield from or_empty(one_step(asked), [])
+        page = [(text(flat[i]), score(flat[i + 1])) for i in range(0, len(flat), 2)]
+        if not page:
+            break
+        at += _AT_ONCE
+        now, read = yield from _read(scope, page)
+        found += [one for one in read if every or _is_there(one, now)]
+        if len(page) < _AT_ONCE or (not every and now - page[-1][1] > KEPT):
+            break
+    found.sort(key=lambda one: -one.seen)
+    return found if limit is None else found[:limit]
+
+
+def this_place(scope: Scope) -> dict[str, str]:
+    """Return where this process runs: client, session, host, process, directory and branch; '' if unknown.
+
+    The process is the one that lives as long as the agent: its client's, or the first of the POSIX session
+    that the agent is named after.
+    """
+    session = client_session()
+    pid = "" if session is None or session.pid is None else str(session.pid)
+    try:
+        directory = os.fsencode(os.getcwd()).decode("utf-8", "backslashreplace")
+    except OSError:
+        directory = ""
+    root, _ = repository_here()
+    return {
+        "client": "" if session is None else session.client,
+        "session": "" if session is None else session.id,
+        "host": os.uname().nodename,
+        "pid": str(os.getsid(0)) if scope.peers else pid,
+        "cwd": directory,
+        "branch": ("" if root is None else repository.branch(root)) or "",
+    }
+
+
+def _read(scope: Scope, agents: list[tuple[str, float]]) -> Op[tuple[float, list[Presence]]]:
+    keys = scope.keys
+    each = [(keys.who(one), keys.inbox(one), keys.inbox_at(one)) for one, _ in agents]
+    now, *found = yield Script(
+        "who",
+        (keys.leases, *(key for three in each for key in three)),
+        (*(agent for agent, _ in agents), _MOST_UNREAD),
+    )
+    read = [
+        _presence(agent, last, fields(flat), int(unread), tuple(sorted(map(text, leases))))
+        for (agent, last), (flat, unread, leases) in zip(agents, found, strict=True)
+    ]
+    return int(now) / 1000, read
+
+
+def _presence(
+    agent: str, last: float, named: dict[str, str], unread: int, leases: tuple[str, ...]
+) -> Presence:
+    """Return an agent's presence from the fields of its record, which any program may have written."""
+    state = named.get("state")
+    state = state if state in STATES else None
+    host, pid = named.get("host"), named.get("pid", "")
+    number = int(pid) if is_number(pid) else None
+    seen, since = (_time(named.get(name, "")) for name in ("seen", "since"))
+    if state == "gone" and last > (seen or 0.0) + 1:
+        # It has used the channel since.
+        state = None
+    if state is not None and host == os.uname().nodename and number and not _lives(number):
+        state = "gone"
+    doing = named.get("doing")
+    return Presence(
+        agent,
+        state,
+        max(last, seen or 0.0),
+        named.get("client"),
+        host,
+        named.get("branch"),
+        None if doing is None else doing[:LONGEST_DOING],
+        leases,
+        unread,
+        named.get("session"),
+        number,
+        named.get("cwd"),
+        since,
+    )
+
+
+def _is_there(one: Presence, now: float) -> bool:
+    if one.state is None:
+        return now - one.seen <= RECENT
+    return one.state != "gone"
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except (PermissionError, OverflowError):
+        return True
+    return True
+
+
+def _time(value: str) -> float | None:
+    return int(value) / 1000 if is_number(value) else None
+
+
+def _checked(doing: str) -> str:
+    if doing:
+        names.body("description", doing)
+        if len(doing) > LONGEST_DOING:
+            from agentbus.core.errors import InvalidPayload
+
+            raise InvalidPayload(
+                f"the description has {len(doing)} characters; the limit is {LONGEST_DOING}",
+                hint="say in one line what you do",
+            )
+    return doing
+
+
+def _mistake(message: str, *, hint: str) -> UsageError:
+    from agentbus.core.errors import UsageError
+
+    return UsageError(message, hint=hint)

@@ -1,0 +1,74 @@
+"""who: list the agents that are present, and what each one does."""
+
+from __future__ import annotations
+
+import os
+
+from agentbus.commands import _values, _views
+from agentbus.commands._declare import Call, Param, Verb, whole
+from agentbus.core.clock import rfc3339
+from agentbus.core.names import word
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from agentbus.coordination.presence import Presence
+
+VERB = Verb(
+    "who",
+    "List the agents that are present, and say what this one does.",
+    Param("--doing TEXT", "Record what this agent does, for others to see; '' removes it."),
+    Param("--max, --limit N", "At most N agents (30).", convert=whole, default=30),
+    Param("--all", "All known agents, including those that are gone."),
+    text="Last seen first. An agent is present if it recorded its presence within 24 hours and is not gone,"
+    " or used the channel within an hour. JSON: agent, state (active, idle, waiting, gone; null without a"
+    " record), seen, client, host, branch, doing, leases, unread.",
+    examples=("agentbus who", "agentbus who --doing 'the parser'", "agentbus who --all --json"),
+)
+
+_FIELDS = ("agent", "state", "seen", "client", "host", "branch", "doing", "leases", "unread")
+# Of each agent, so many leases and letters are shown in text.
+_LEASES, _LETTERS = 3, 60
+# What patterns and branches hold, beside letters and digits; others are quoted.
+_PLAIN = "._@~:-/*?+#"
+
+
+def run(call: Call) -> None:
+    """Print the agents, one a line."""
+    args, bus, out = call.args, call.bus, call.out
+    if args.doing is not None:
+        bus.here(doing=args.doing)
+    found = bus.present(all=args.all, limit=args.max + 1)
+    _views.empty(call, found)
+    for one in found[: args.max]:
+        fields = _values.fields(one, *_FIELDS) | {"seen": rfc3339(one.seen)}
+        out.record(fields, "" if out.json else _line(one, bus.scope.now()))
+    if len(found) > args.max:
+        out.warn(f"more agents are {'known' if args.all else 'present'}: give a larger --max")
+
+
+def _line(one: Presence, now: float) -> str:
+    line = f"{word(one.agent)} {one.state or 'seen'} {_age(now - one.seen)}"
+    if one.host is not None and one.host != os.uname().nodename:
+        line += f", on {_cut(one.host)}"
+    if one.branch is not None:
+        line += f", {_cut(one.branch)}"
+    if one.leases:
+        line += f", leases {' '.join(map(_cut, one.leases[:_LEASES]))}"
+        left = len(one.leases) - _LEASES
+        line += f" and {left} more" if left > 0 else ""
+    if one.unread:
+        line += f", {one.unread} unread"
+    return line + (f": {one.doing}" if one.doing else "")
+
+
+def _age(seconds: float) -> str:
+    for unit, size in (("d", 86_400), ("h", 3_600), ("m", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds // size:.0f} {unit}"
+    return f"{max(0.0, seconds):.0f} s"
+
+
+def _cut(text: str) -> str:
+    shown = text if len(text) <= _LETTERS else text[: _LETTERS - 3] + "..."
+    plain = all(c.isascii() and (c.isalnum() or c in _PLAIN) for c in shown)
+    return shown if plain else word(shown)
