@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from agentbus.client.bus import Bus as Bus, connect as connect
     from agentbus.client.queue import Queue as Queue
     from agentbus.coordination.flags import FlagState as FlagState, Hold as Hold
+    from agentbus.coordination.leases import Lease as Lease
+    from agentbus.coordination.leasing import Leasing as Leasing
     from agentbus.coordination.message import Message as Message
     from agentbus.coordination.notes import Note as Note
     from agentbus.coordination.presence import Presence as Presence
@@ -60,6 +62,8 @@ _HOMES = {
     "Waiter": "coordination.waiters",
     "Delivery": "queues.delivery",
     **dict.fromkeys(("FlagState", "Hold"), "coordination.flags"),
+    "Lease": "coordination.leases",
+    "Leasing": "coordination.leasing",
     "Message": "coordination.message",
     "Note": "coordination.notes",
     "Presence": "coordination.presence",
@@ -92,8 +96,9 @@ _HOMES = {
                 "HandlerFailed",
                 "InvalidName",
             ),
-            *("InvalidPayload", "NoteExists", "NotFound", "NotHolder", "OutcomeUnknown"),
-            *("QueueFull", "Refused", "ReplayTooOld", "Sandboxed", "StaleDelivery", "StaleLease"),
+            *("InvalidPayload", "LeaseHeld", "LeasesFull", "NoteExists", "NotFound", "NotHolder"),
+            *("OutcomeUnknown", "QueueFull", "Refused", "ReplayTooOld", "Sandboxed", "StaleDelivery"),
+            "StaleLease",
             *("TaskBuried", "TaskCancelled", "TaskFailed", "TimedOut", "Unhealthy"),
             *("UnknownBackend", "UsageError"),
         ),

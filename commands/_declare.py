@@ -305,7 +305,7 @@ GLOBAL = (
 GROUPS = {
     "Talk": ("speak", "overhear", "monitor", "who"),
     "Notes": ("jot", "recall", "list", "forget"),
-    "Flags": ("announce", "await", "satisfy", "fail", "release", "hold"),
+    "Flags": ("announce", "await", "satisfy", "fail", "release", "hold", "lease"),
     "Work": (
         *("publish", "work", "result", "route", "ask", "dlq", "pause", "halt", "resume", "agent"),
         *("bus", "metrics", "rerun", "tidy", "task"),

@@ -6,7 +6,9 @@ import inspect
 from typing import Any
 
 import agentbus
+from agentbus.coordination import leases
 from agentbus.store.steps import LinkDown, Pause, ServerReply, Wait
+from agentbus.store.verb import Patient
 
 
 class Blocked:
@@ -15,10 +17,14 @@ class Blocked:
     Whatever a test does in between happens while the verb waits, on every kind of server.
     """
 
-    def __init__(self, bus: agentbus.Bus, verb: str, *args: object, **options: object) -> None:
-        define: Any = inspect.unwrap(getattr(type(bus), verb))
+    def __init__(
+        self, bus: agentbus.Bus, verb: str | Patient[Any], *args: object, **options: object
+    ) -> None:
+        waiting: Any = verb
+        if isinstance(verb, str):
+            define: Any = inspect.unwrap(getattr(type(bus), verb))
+            waiting = define(bus, *args, **options)
         self._link = bus.runner.link
-        waiting = define(bus, *args, **options)
         self._op = bus.runner.attempt(waiting.op, waiting.seconds)
         self._step = next(self._op)
         while not isinstance(self._step, Wait):
@@ -46,6 +52,11 @@ class Blocked:
             self._step = self._op.throw(failure)
         else:
             self._step = self._op.send(reply)
+
+
+def leasing(bus: agentbus.Bus, *paths: str, wait: float) -> Blocked:
+    """Return a lease that is waiting for others to end."""
+    return Blocked(bus, Patient(leases.take(bus.scope, paths, wait=wait), wait))
 
 
 def awaiting(bus: agentbus.Bus, *flags: str, **options: object) -> Blocked:

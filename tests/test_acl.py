@@ -71,13 +71,14 @@ LOOKING = [
     *(("bus", "list"), ("bus", "stats"), ("bus", "groups", "mail"), ("bus", "inspect", "mail")),
     *(("metrics",), ("metrics", "--raw"), ("dlq", "list", "bad"), ("pause",)),
     *(("agent", "list"), ("quarantine", "list"), ("clear", "--dry-run"), ("health",)),
-    *(("doctor",), ("projects",)),
+    *(("doctor",), ("projects",), ("lease",), ("lease", "--check", "docs/a")),
 ]
 DOING = [
     *(("speak", "hi", "--topic", "build"), ("speak", "ho"), ("overhear",)),
     *(("overhear", "--topic", "build"), ("overhear", "--follow", "--timeout", "0.01")),
     *(("jot", "how", "make", "--tag", "make,all"), ("jot", "other", "x"), ("forget", "other")),
     *(("announce", "building", "--ttl", "60"), ("announce", "building"), ("release", "building")),
+    *(("lease", "src/**", "--why", "x"), ("lease", "src/**", "--force"), ("lease", "--drop")),
     *(("announce", "testing", "--wait", "1"), ("satisfy", "testing"), ("fail", "tested")),
     ("satisfy", "tested"),
     *(("await", "testing", "--delete"), ("hold", "deploying", "--", "true")),

@@ -34,6 +34,7 @@ IN_THE_LIBRARY = {
     "bus": ["queue", "streams", "stats"],
     "pause": ["pause", "paused"],
     "halt": ["halt", "resume"],
+    "lease": ["lease", "leases", "holder_of", "check_leases", "drop_leases"],
     "agent": ["workers", "who", "pause", "resume", "delete"],
 }
 # What is about a user's machine or an archive rather than about a bus.
@@ -184,12 +185,14 @@ def test_every_error_has_its_exit_code():
 
     assert codes == {
         **dict.fromkeys(["AgentBusError", "BackendUnavailable", "QueueFull", "Sandboxed"], 1),
+        "LeasesFull": 1,
         **dict.fromkeys(["EventsLost", "EpochMismatch"], 1),
         **dict.fromkeys(["UsageError", "InvalidName", "InvalidPayload", "ConfigError"], 2),
         **dict.fromkeys(["UnknownBackend", "CommitInTransactionError", "HandlerFailed"], 2),
         "ForeignLedger": 2,
         "TimedOut": 3,
         **dict.fromkeys(["Refused", "FlagHeld", "NotHolder", "NoteExists", "StaleDelivery"], 4),
+        "LeaseHeld": 4,
         "ReplayTooOld": 4,
         "StaleLease": 4,
         **dict.fromkeys(["NotFound"], 5),

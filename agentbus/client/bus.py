@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from agentbus.client.lease_verbs import LeaseVerbs
 from agentbus.client.presence_verbs import PresenceVerbs
 from agentbus.client.queue_verbs import QueueVerbs
 from agentbus.client.stats_verbs import StatsVerbs
@@ -36,7 +37,7 @@ _FOR_EVER = float("inf")
 _READ_AT_ONCE = 100
 
 
-class Verbs(PresenceVerbs, QueueVerbs, StatsVerbs, WorkerVerbs):
+class Verbs(LeaseVerbs, PresenceVerbs, QueueVerbs, StatsVerbs, WorkerVerbs):
     """The verbs, each defined once for `Bus` and `AsyncBus`."""
 
     settings: Settings

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import threading
-
-from agentbus.core.errors import AgentBusError, NotHolder, UsageError
+from agentbus.coordination.upkeep import Upkeep
+from agentbus.core.errors import AgentBusError, UsageError
 from agentbus.store.verb import Awaiting, Blocking, BusT_co, Generic
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import asyncio
     from types import TracebackType
     from typing import Any
 
@@ -40,9 +38,7 @@ class Holding(Generic[BusT_co]):
         self._wait = wait
         self._on_failure = on_failure
         self._hold: Hold[Any] | None = None
-        self._over = threading.Event()
-        self._thread: threading.Thread | None = None
-        self._task: asyncio.Task[None] | None = None
+        self._upkeep: Upkeep | None = None
 
     @property
     def hold(self) -> Hold[BusT_co]:
@@ -52,9 +48,8 @@ class Holding(Generic[BusT_co]):
 
     def __enter__(self: Holding[Blocking]) -> Hold:
         self._hold = self._bus.announce(self._flag, ttl=self._ttl, wait=self._wait, renew=False)
-        self._over.clear()
-        self._thread = threading.Thread(target=self._keep, daemon=True)
-        self._thread.start()
+        self._upkeep = Upkeep(self._renew, self._ttl / 3)
+        self._upkeep.start()
         return self.hold
 
     def __exit__(
@@ -63,22 +58,19 @@ class Holding(Generic[BusT_co]):
         error: BaseException | None,
         at: TracebackType | None,
     ) -> None:
-        self._over.set()
-        if self._thread is not None:
-            self._thread.join()
+        if self._upkeep is not None:
+            self._upkeep.stop()
         try:
             self._end(error)
         except AgentBusError as failure:
             self._failed(failure, error)
 
     async def __aenter__(self: Holding[Awaiting]) -> Hold[Awaiting]:
-        # Loaded here, because the blocking half does not need it.
-        import asyncio
-
         self._hold = await self._bus.announce(
             self._flag, ttl=self._ttl, wait=self._wait, renew=False
         )
-        self._task = asyncio.ensure_future(self._akeep())
+        self._upkeep = Upkeep(self._renew, self._ttl / 3)
+        self._upkeep.astart()
         return self.hold
 
     async def __aexit__(
@@ -87,11 +79,8 @@ class Holding(Generic[BusT_co]):
         error: BaseException | None,
         at: TracebackType | None,
     ) -> None:
-        import asyncio
-
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task])
+        if self._upkeep is not None:
+            await self._upkeep.astop()
         try:
             await self._end(error)
         except AgentBusError as failure:
@@ -111,27 +100,8 @@ class Holding(Generic[BusT_co]):
         # The error of the block takes precedence.
         error.add_note(f"and the hold of {self._flag!r} did not end: {failure}")
 
-    def _keep(self: Holding[Blocking]) -> None:
-        while not self._over.wait(self._ttl / 3):
-            try:
-                self.hold.renew(self._ttl)
-            except NotHolder:
-                return
-            except AgentBusError:
-                # The server may be back before the hold expires.
-                continue
-
-    async def _akeep(self: Holding[Awaiting]) -> None:
-        import asyncio
-
-        while True:
-            await asyncio.sleep(self._ttl / 3)
-            try:
-                await self.hold.renew(self._ttl)
-            except NotHolder:
-                return
-            except AgentBusError:
-                continue
+    def _renew(self) -> Any:
+        return self.hold.renew(self._ttl)
 
 
 def _note(error: BaseException) -> str:

@@ -21,3 +21,10 @@ def rfc3339(seconds: float, *, milliseconds: bool = False) -> str:
         f"T{t.tm_hour:02d}:{t.tm_min:02d}:{t.tm_sec:02d}"
     )
     return f"{text}.{thousandths:03d}Z" if milliseconds else f"{text}Z"
+
+
+def of_day(seconds: float) -> str:
+    """Format a unix time in the local time zone: `14:32`, on another day with the date."""
+    there = time.localtime(min(max(seconds, 0.0), _LAST))
+    form = "%H:%M" if there[:3] == time.localtime()[:3] else "%Y-%m-%d %H:%M"
+    return time.strftime(form, there)

@@ -39,6 +39,10 @@ class QueueFull(AgentBusError):
     """Raised when a queue is at its bound and no entry may be trimmed yet."""
 
 
+class LeasesFull(AgentBusError):
+    """Raised when a project has as many leases as it may have, until one of them ends."""
+
+
 class TaskFailed(AgentBusError):
     """Raised when a task whose result was asked for was buried; the message holds its error."""
 
@@ -96,7 +100,36 @@ class FlagHeld(Refused):
 
 
 class NotHolder(Refused):
-    """Raised when a hold is no longer this agent's to renew or release."""
+    """Raised when a hold or a lease is no longer this agent's to renew or give up."""
+
+
+class LeaseHeld(Refused):
+    """Raised when another agent has leased a path.
+
+    It has the lease's `agent`, `why`, end (`until`, unix time) and `pattern`, the `path` that was asked
+    for, and how many `others` of the leases conflict.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        hint: str | None = None,
+        shell_hint: str | None = None,
+        agent: str = "",
+        why: str | None = None,
+        until: float = 0.0,
+        pattern: str = "",
+        path: str = "",
+        others: int = 0,
+    ) -> None:
+        super().__init__(message, hint=hint, shell_hint=shell_hint)
+        self.agent = agent
+        self.why = why
+        self.until = until
+        self.pattern = pattern
+        self.path = path
+        self.others = others
 
 
 class NoteExists(Refused):

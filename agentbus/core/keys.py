@@ -117,10 +117,27 @@ class Keys:
         """`<P>:inbox:<agent>:at`, hash: the id up to which the agent has read."""
         return f"{self.inbox(agent)}:at"
 
+    # -- leases --
+
     @property
     def leases(self) -> str:
         """`<P>:leases`, hash: pattern, newline, agent → the lease, as JSON."""
         return f"{self.project}:leases"
+
+    @property
+    def lease_fence(self) -> str:
+        """`<P>:leases:fence`, string: the last token of a lease, by the rule of `<P>:fence:<name>`."""
+        return f"{self.project}:leases:fence"
+
+    @property
+    def lease_bell(self) -> str:
+        """`<P>:leases:bell`, stream of the latest ring: wakes agents that wait for leases to end."""
+        return f"{self.project}:leases:bell"
+
+    @property
+    def leases_refused(self) -> str:
+        """`<P>:leases:refused`, hash: counts of refused leases, and what the metrics stream has of them."""
+        return f"{self.project}:leases:refused"
 
     # -- queues --
 

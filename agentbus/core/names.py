@@ -60,6 +60,7 @@ KEY_KINDS = frozenset(
         "triggers",
         "rate",
         "after",
+        "leases",
     ]
 )
 

@@ -67,6 +67,7 @@ class Scope:
         max_body: int = MAX_BODY_BYTES,
         webhooks: bool = False,
         peers: str = "",
+        leases_by_worktree: bool = False,
         intervals: Intervals = INTERVALS,
         now: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
@@ -77,6 +78,7 @@ class Scope:
         self.max_body = max_body
         self.webhooks = webhooks
         self.peers = peers
+        self.leases_by_worktree = leases_by_worktree
         # When the use of the name was last recorded, by the monotonic clock.
         self.attended = float("-inf")
         self.intervals = intervals

@@ -1,0 +1,80 @@
+"""The verbs of leases, for `Bus` and `AsyncBus`."""
+
+from __future__ import annotations
+
+from agentbus.store.verb import verb
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Self
+
+    from agentbus.coordination.leases import Lease
+    from agentbus.coordination.leasing import Leasing
+    from agentbus.store.scope import Scope
+    from agentbus.store.steps import Op
+
+
+class LeaseVerbs:
+    """What a bus does with leases."""
+
+    scope: Scope
+
+    def lease(
+        self,
+        *paths: str,
+        why: str | None = None,
+        ttl: float = 900.0,
+        wait: float | None = None,
+        force: bool = False,
+    ) -> Leasing[Self]:
+        """Lease paths or patterns, so that no other agent may edit them, and return the leases.
+
+        All are leased or none. Paths are relative to the current directory, or absolute; a pattern may have
+        `*`, `?` and `**`, and `src/` is `src/**`. A lease of this agent is renewed; its own leases never
+        conflict. `ttl` is in seconds; `wait` is how many seconds to wait for other agents' leases to end;
+        `force` ends them. As `with bus.lease(...)` the leases are renewed during the block, and dropped at
+        its end. On an `AsyncBus`, `await` it or use `async with`. Raises `LeaseHeld`, `LeasesFull` beyond
+        500 leases in a project, and `UsageError` for a path outside the repository.
+        """
+        from agentbus.coordination import leases, leasing
+
+        op = leases.take(self.scope, paths, why=why, ttl=ttl, wait=wait, force=force)
+        return leasing.Leasing(self, op, ttl=ttl, wait=wait)
+
+    @verb
+    def leases(self) -> Op[list[Lease]]:
+        """Return the leases in force, by pattern and agent."""
+        from agentbus.coordination import leases
+
+        return leases.leases(self.scope)
+
+    @verb
+    def holder_of(self, path: str) -> Op[Lease | None]:
+        """Return the lease that overlaps a path or pattern, None if it is free.
+
+        Of several it is another agent's before this agent's own.
+        """
+        from agentbus.coordination import leases
+
+        return leases.holder_of(self.scope, path)
+
+    @verb
+    def check_leases(self, *paths: str) -> Op[dict[str, Lease | None]]:
+        """Raise `LeaseHeld` if another agent has leased one of the paths; nothing is changed.
+
+        Otherwise it returns, for the pattern of each path, this agent's lease that overlaps it, or None.
+        """
+        from agentbus.coordination import leases
+
+        return leases.check_paths(self.scope, paths)
+
+    @verb
+    def drop_leases(self, *paths: str, force: bool = False) -> Op[list[Lease]]:
+        """End this agent's leases of these paths or patterns, without any all of them, and return them.
+
+        With `force`, other agents' leases of the same patterns end, too. What can be ended is, also if it
+        raises `NotHolder` because another agent holds the rest, or `NotFound` because nobody does.
+        """
+        from agentbus.coordination import leases
+
+        return leases.drop(self.scope, paths, force=force)

@@ -1,0 +1,330 @@
+"""Leases: the right to edit paths, with an owner, an end, a reason and a fencing token.
+
+Two leases of different agents never overlap: one script decides that, and takes all paths of a call or
+none. Nothing of it appears on the channel. All times are the server's.
+"""
+
+from __future__ import annotations
+
+from agentbus.coordination.paths import MOST_PATTERNS, of_files, patterns
+from agentbus.core import names
+from agentbus.core.clock import of_day
+from agentbus.core.errors import LeaseHeld, LeasesFull, NotFound, NotHolder, UsageError
+from agentbus.core.record import Record
+from agentbus.core.stream import text
+from agentbus.store.steps import Script, Wait
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from typing import Any
+
+    from agentbus.store.scope import Scope
+    from agentbus.store.steps import Op
+
+TTL = 900.0
+MOST_LEASES = 500
+# Look just after a lease has ended, not just before.
+_SLACK = 0.002
+_LONGEST_TTL = 366 * 86_400.0
+# Beside the characters of names, those that are usual in paths are shown without quotes.
+_PLAIN = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-@~/*?[]+=%")
+
+
+class Lease(Record):
+    """The right of an agent to edit the paths that match a pattern, from `since` to `until` (unix times).
+
+    `token` is a fencing token that only grows, of up to 64 bits; a renewal keeps it. `auto` is true for a
+    lease that a hook took, `sub` the part of the agent that holds it.
+    """
+
+    pattern: str
+    agent: str
+    why: str | None
+    until: float
+    since: float
+    token: int
+    auto: bool = False
+    sub: str | None = None
+
+    def described(self) -> str:
+        """Return who holds it, until when and why, as in a refusal."""
+        why = f'"{quoted(self.why)}", ' if self.why else ""
+        return f"leased by {names.word(self.agent)} until {of_day(self.until)} ({why}{shown(self.pattern)})"
+
+
+class Leased(Record):
+    """What `take` has done: the leases in the order of the patterns, and those taken from other agents."""
+
+    leases: tuple[Lease, ...]
+    renewed: tuple[bool, ...]
+    displaced: tuple[Lease, ...]
+
+
+def take(
+    scope: Scope,
+    paths: Iterable[str],
+    *,
+    why: str | None = None,
+    ttl: float = TTL,
+    wait: float | None = None,
+    force: bool = False,
+    auto: bool = False,
+    sub: str | None = None,
+    literal: bool = False,
+) -> Op[Leased]:
+    """Take leases on paths or patterns, or renew this agent's: all, or none.
+
+    `wait` is how many seconds to wait for others' leases to end. `force` ends those of other agents that
+    overlap. Hooks give `auto`, the part of the agent as `sub`, and `literal` paths of files. Raises
+    `LeaseHeld`, `LeasesFull`, and `UsageError` for paths that cannot be leased.
+    """
+    wanted = patterns(paths, by_worktree=scope.leases_by_worktree, literal=literal)
+    if not wanted:
+        raise UsageError("no path was given", hint="give at least one")
+    reason = "" if why is None else names.name("reason", why)
+    part = "" if sub is None else names.name("sub", sub)
+    pairs = [word for one in wanted for word in (one, "")]
+    milliseconds = _milliseconds("ttl", ttl)
+    until = None if not wait else scope.monotonic() + _milliseconds("wait", wait) / 1000
+    while True:
+        last = until is None or scope.monotonic() >= until
+        reply = yield from _lease(
+            scope, milliseconds, pairs, force=force, why=reason, auto=auto, sub=part, counts=last
+        )
+        what = reply[0]
+        if what == b"taken":
+            displaced = int(reply[1])
+            rest = reply[2 + displaced :]
+            return Leased(
+                tuple(map(lease, rest[1::2])),
+                tuple(word == b"renewed" for word in rest[::2]),
+                tuple(map(lease, reply[2 : 2 + displaced])),
+            )
+        if what == b"full":
+            raise LeasesFull(
+                f"the project has {int(reply[1])} leases, of at most {MOST_LEASES}",
+                hint="wait until one ends, drop those that are done, or lease a pattern for several paths",
+            )
+        if last:
+            raise held(wanted, int(reply[3]), reply[4:])
+        left = int(reply[2]) / 1000 + _SLACK
+        remaining = (until or 0.0) - scope.monotonic()
+        if remaining > 0:
+            yield Wait(scope.keys.lease_bell, text(reply[1]), min(left, remaining))
+
+
+def renew(scope: Scope, held_now: Sequence[Lease], ttl: float) -> Op[tuple[Lease, ...]]:
+    """Extend leases that this agent holds to `ttl` seconds from now, all or none. Raises `NotHolder`."""
+    pairs = [word for one in held_now for word in (one.pattern, str(one.token))]
+    reply = yield from _lease(scope, _milliseconds("ttl", ttl), pairs)
+    if reply[0] != b"taken":
+        # Another's lease overlaps this agent's only if its own has ended.
+        number = int(reply[1]) if reply[0] == b"over" else 1
+        raise lost([held_now[number - 1].pattern])
+    return tuple(map(lease, reply[3::2]))
+
+
+def drop(scope: Scope, paths: Iterable[str] = (), *, force: bool = False) -> Op[list[Lease]]:
+    """End this agent's leases of paths, without any all of them, and return them.
+
+    With `force`, other agents' leases of the same patterns end, too. Those that can be ended are, even if
+    it raises `NotHolder` because another agent holds the others, or `NotFound` because nobody does.
+    """
+    wanted = patterns(paths, by_worktree=scope.leases_by_worktree)
+    if force and not wanted:
+        raise UsageError("no path was given", hint="name those that others are to lose")
+    pairs = [word for one in wanted for word in (one, "")]
+    ended, missing = yield from _drop(scope, pairs, force=force, every=not wanted)
+    for number, other in missing:
+        path = shown(wanted[number - 1])
+        if other is not None:
+            raise NotHolder(
+                f"{path} is not {names.word(scope.agent)}'s to drop: it is {other.described()}",
+                hint=ask_for(other.agent),
+            )
+        raise NotFound(
+            f"{names.word(scope.agent)} has no lease of {path}",
+            hint="bus.leases() returns what is leased; name the pattern as it is there",
+            shell_hint="see 'agentbus lease' for what is leased, and name the pattern as it is there",
+        )
+    return list(ended)
+
+
+def end(scope: Scope, held_now: Sequence[Lease]) -> Op[list[str]]:
+    """End the leases with these tokens, and return the patterns of those that had ended before."""
+    pairs = [word for one in held_now for word in (one.pattern, str(one.token))]
+    _, missing = yield from _drop(scope, pairs)
+    return [held_now[number - 1].pattern for number, _ in missing]
+
+
+def check(scope: Scope, wanted: Sequence[str]) -> Op[tuple[list[tuple[str, Lease]], int]]:
+    """Return which leases overlap patterns, with the pattern: at most 20 of others, then this agent's own.
+
+    The number is that of all pairs of a pattern and another agent's lease.
+    """
+    reply = yield Script("leased", (scope.keys.leases,), (scope.agent, *wanted))
+    found = [
+        (wanted[int(number) - 1], lease(json))
+        for number, json in zip(reply[1::2], reply[2::2], strict=True)
+    ]
+    return found, int(reply[0])
+
+
+def check_paths(scope: Scope, paths: Iterable[str]) -> Op[dict[str, Lease | None]]:
+    """Return for the pattern of each path this agent's own lease that overlaps it, if there is one.
+
+    Raises `LeaseHeld` if another agent holds a lease that overlaps one of them.
+    """
+    wanted = patterns(paths, by_worktree=scope.leases_by_worktree)
+    if not wanted:
+        raise UsageError("no path was given", hint="give at least one")
+    found, others = yield from check(scope, wanted)
+    if others:
+        raise refusal(*found[0], others - 1)
+    own = dict(found)
+    return {one: own.get(one) for one in wanted}
+
+
+def conflicts(scope: Scope, files: Iterable[str]) -> Op[list[tuple[str, Lease]]]:
+    """Return the leases of other agents that overlap files, with the file's path relative to the root.
+
+    There may be any number of files; of 64 at a time, at most 20 conflicts are found.
+    """
+    known = yield from leases(scope)
+    if all(one.agent == scope.agent for one in known):
+        return []
+    wanted = of_files(files, by_worktree=scope.leases_by_worktree)
+    found: list[tuple[str, Lease]] = []
+    for at in range(0, len(wanted), MOST_PATTERNS):
+        page, _ = yield from check(scope, wanted[at : at + MOST_PATTERNS])
+        found += [(path, one) for path, one in page if one.agent != scope.agent]
+    return found
+
+
+def holder_of(scope: Scope, path: str) -> Op[Lease | None]:
+    """Return a lease that overlaps a path or pattern, another agent's first; None if there is none."""
+    found, _ = yield from check(scope, patterns([path], by_worktree=scope.leases_by_worktree))
+    return found[0][1] if found else None
+
+
+def leases(scope: Scope) -> Op[list[Lease]]:
+    """Return the leases in force, by pattern and agent."""
+    reply = yield Script("leased", (scope.keys.leases,), (scope.agent,))
+    return sorted(map(lease, reply[2::2]), key=lambda one: (one.pattern, one.agent))
+
+
+def lease(reply: bytes) -> Lease:
+    """Return a lease from its form in a reply: its values, a line each."""
+    pattern, agent, why, until, since, token, auto, sub = text(reply).split("\n")
+    return Lease(
+        pattern,
+        agent,
+        why or None,
+        int(until) / 1000,
+        int(since or until) / 1000,
+        int(token),
+        auto == "1",
+        sub or None,
+    )
+
+
+def held(wanted: Sequence[str], number: int, pairs: Sequence[Any]) -> LeaseHeld:
+    """Return the error for a refusal with these pairs of a pattern's number and a lease."""
+    return refusal(wanted[int(pairs[0]) - 1], lease(pairs[1]), number - 1)
+
+
+def refusal(path: str, one: Lease, others: int = 0) -> LeaseHeld:
+    """Return the error for a path that another agent has leased, and how many other conflicts there are."""
+    more = f"; {others} more conflict{'' if others == 1 else 's'}" if others else ""
+    return LeaseHeld(
+        f"{shown(path)} is {one.described()}{more}",
+        # Not by force: models do what hints say.
+        hint=f"do something else, or {ask_for(one.agent)}",
+        agent=one.agent,
+        why=one.why,
+        until=one.until,
+        pattern=one.pattern,
+        path=path,
+        others=others,
+    )
+
+
+def ask_for(agent: str) -> str:
+    """Return how to ask the holder of a lease."""
+    return f"ask: agentbus tell {names.shell_word(agent)} '…?' --wait 300"
+
+
+def lost(patterns: Sequence[str]) -> NotHolder:
+    """Return the error for leases that have ended before their time."""
+    return NotHolder(
+        f"the lease of {' and '.join(map(shown, patterns))} is over",
+        hint="another agent may have edited there: look at what changed, and lease it again",
+    )
+
+
+def shown(pattern: str) -> str:
+    """Return a pattern as text shows it: in quotes, if it holds anything unusual."""
+    return pattern if _PLAIN.issuperset(pattern) else names.word(pattern)
+
+
+def quoted(why: str) -> str:
+    """Return a reason for text: on one line, without double quotes."""
+    from agentbus.core.escape import escaped
+
+    return escaped(why.replace('"', "'"))
+
+
+def _lease(
+    scope: Scope,
+    milliseconds: int,
+    pairs: Sequence[str],
+    *,
+    force: bool = False,
+    why: str = "",
+    auto: bool = False,
+    sub: str = "",
+    counts: bool = False,
+) -> Op[list[Any]]:
+    keys, once = scope.keys, scope.once()
+    step = Script(
+        "lease",
+        (
+            *(keys.leases, keys.lease_fence, keys.lease_bell, keys.metrics, keys.leases_refused),
+            once.key,
+        ),
+        [
+            *(scope.agent, str(milliseconds), str(int(force)), why, str(int(auto)), sub),
+            *(str(int(counts)), str(MOST_LEASES), once.token, *pairs),
+        ],
+        writes=True,
+    )
+    reply: list[Any] = yield step
+    scope.settled(once, step)
+    return reply
+
+
+def _drop(
+    scope: Scope, pairs: Sequence[str], *, force: bool = False, every: bool = False
+) -> Op[tuple[tuple[Lease, ...], list[tuple[int, Lease | None]]]]:
+    keys, once = scope.keys, scope.once()
+    step = Script(
+        "unlease",
+        (keys.leases, keys.lease_bell, once.key),
+        (scope.agent, int(force), scope.peers, int(every), once.token, *pairs),
+        writes=True,
+    )
+    reply = yield step
+    scope.settled(once, step)
+    ended = int(reply[0])
+    rest = reply[1 + ended :]
+    return tuple(map(lease, reply[1 : 1 + ended])), [
+        (int(number), lease(other) if other else None)
+        for number, other in zip(rest[::2], rest[1::2], strict=True)
+    ]
+
+
+def _milliseconds(what: str, seconds: float) -> int:
+    if not isinstance(seconds, (int, float)) or not 0 < seconds <= _LONGEST_TTL:
+        raise UsageError(f"{what} is {seconds!r}", hint="give seconds above 0, at most a year")
+    return max(1, round(seconds * 1000))

@@ -1,0 +1,99 @@
+#!lua
+-- Takes leases on patterns of paths, or renews those of this agent: all, or none where another agent's overlaps one.
+-- Leases that have ended are deleted on the way.
+-- KEYS: leases, fence, bell, metrics, counts of refusals, once slot
+-- ARGV: agent, ms that they last, 1 to take them from others, why ('' for none), 1 if a hook takes them, which part of the
+--       agent ('' for none), 1 to count a refusal, most leases of a project, token, then for each: pattern, and the
+--       fencing token of the lease that is renewed ('' to take it, too)
+-- Returns: {'taken', how many were taken from others, their lines, then for each 'new' or 'renewed' and its lines};
+--          {'held', bell's last id, ms until the last of them has ended, how many, then for the first 20: number of the
+--          pattern, and lines}; {'over', number of the pattern} if the lease with that token has ended;
+--          or {'full', number of leases}
+--@include once
+--@include ids
+--@include fence
+--@include stream
+--@include refused
+--@include overlap
+--@include leases
+local before = already(KEYS[6], ARGV[9])
+if before then return before end
+own(KEYS[2])
+local now, agent = clock(), ARGV[1]
+local paths, tokens = {}, {}
+for i = 10, #ARGV, 2 do paths[#paths + 1], tokens[#tokens + 1] = ARGV[i], ARGV[i + 1] end
+local found, over = leases(KEYS[1], now)
+local mine = {}
+for _, one in ipairs(found) do
+  if one.agent == agent then mine[one.path] = one end
+end
+for n, path in ipairs(paths) do
+  if tokens[n] ~= '' and not (mine[path] and mine[path].token == tokens[n]) then return { 'over', n } end
+end
+local conflicts = overlapping(found, paths, function(one) return one.agent ~= agent end)
+if #conflicts > 0 and ARGV[3] ~= '1' then
+  if ARGV[7] == '1' then refused(KEYS[4], KEYS[5], 100000, '~leases', 1) end
+  local there, bell = pcall(stream, KEYS[3])
+  local last, reply = 0, { 'held', there and bell['last-generated-id'] or '0-0', '', #conflicts }
+  for at, each in ipairs(conflicts) do
+    last = math.max(last, each[2].lease['until'])
+    if at <= 20 then
+      reply[#reply + 1] = each[1]
+      reply[#reply + 1] = each[2].text
+    end
+  end
+  reply[3] = string.format('%d', last - now)
+  return reply
+end
+local gone, taken = {}, {}
+for _, each in ipairs(conflicts) do
+  if not gone[each[2].field] then
+    gone[each[2].field] = true
+    taken[#taken + 1] = each[2]
+  end
+end
+local fresh = 0
+for _, path in ipairs(paths) do
+  if not mine[path] then fresh = fresh + 1 end
+end
+if #found - #taken + fresh > tonumber(ARGV[8]) then return { 'full', #found } end
+tell_refused(KEYS[4], KEYS[5], 100000, '~leases', 1000)
+local woken = #taken > 0
+for _, one in ipairs(taken) do over[#over + 1] = one.field end
+delete(KEYS[1], over)
+local function json(value)
+  return type(value) == 'string' and value ~= '' and cjson.encode(value) or 'null'
+end
+-- next_token(ms): a token for a lease of so many ms, kept for as long as an earlier one has to be kept.
+local kept_for = redis.call('PTTL', KEYS[2])
+local function next_token(ms)
+  local token = fence(KEYS[2], string.format('%d', ms))
+  if kept_for > redis.call('PTTL', KEYS[2]) then redis.call('PEXPIRE', KEYS[2], kept_for) end
+  return token
+end
+local reply = { 'taken', #taken }
+for _, one in ipairs(taken) do reply[#reply + 1] = one.text end
+for _, path in ipairs(paths) do
+  local old = mine[path] or { lease = {} }
+  local renews = old.token and old.token ~= '0'
+  local ends, why, sub = now + tonumber(ARGV[2]), old.lease['why'], old.lease['sub']
+  local auto = ARGV[5] == '1' and (not renews or old.lease['auto'] == true)
+  -- What a hook takes neither shortens nor replaces the lease that an agent took itself.
+  if renews and ARGV[5] == '1' then ends = math.max(ends, old.lease['until']) end
+  if renews and ends < old.lease['until'] then woken = true end
+  local since = renews and type(old.lease['since']) == 'number' and old.lease['since'] or now
+  if ARGV[4] ~= '' then why = ARGV[4] end
+  if ARGV[6] ~= '' then sub = ARGV[6] end
+  local token = renews and old.token or next_token(ends - now)
+  if renews then
+    local needed = tonumber(kept(string.format('%d', ends - now)))
+    if redis.call('PTTL', KEYS[2]) < needed then redis.call('PEXPIRE', KEYS[2], needed) end
+  end
+  redis.call('HSET', KEYS[1], path .. '\n' .. agent, string.format(
+    '{"agent":%s,"pattern":%s,"why":%s,"until":%d,"since":%d,"token":%s,"auto":%s,"sub":%s}', json(agent), json(path),
+    json(why), ends, since, token, tostring(auto), json(sub)))
+  reply[#reply + 1] = renews and 'renewed' or 'new'
+  reply[#reply + 1] = lines(path, agent, why, ends, since, token, auto and '1' or '', sub)
+end
+if woken then ring(KEYS[3]) end
+return keep(KEYS[6], ARGV[9], reply)

@@ -1,0 +1,49 @@
+#!lua flags=allow-oom
+-- Ends leases before their time, and wakes who waits for them.
+-- KEYS: leases, bell, once slot
+-- ARGV: agent, 1 to end others' too, what the names of the agent's peers begin with, before a number ('' if it has none),
+--       1 for all leases of the agent, token, then for each: pattern, and its fencing token ('' for any)
+-- Returns: how many have ended, their lines, then for each pattern that had none to end: its number, and the lines of
+--          another agent's lease of it ('' for none)
+--@include once
+--@include overlap
+--@include leases
+local before = already(KEYS[3], ARGV[5])
+if before then return before end
+local found, over = leases(KEYS[1], clock())
+local function ends(one)
+  return one.agent == ARGV[1] or ARGV[2] == '1' or (ARGV[3] ~= '' and string.sub(one.agent, 1, #ARGV[3]) == ARGV[3]
+    and string.find(string.sub(one.agent, #ARGV[3] + 1), '^%d+$'))
+end
+local reply, ended, missing = {}, 0, {}
+local function drop(one)
+  over[#over + 1] = one.field
+  reply[#reply + 1] = one.text
+  ended = ended + 1
+end
+for _, one in ipairs(found) do
+  if ARGV[4] == '1' and one.agent == ARGV[1] then drop(one) end
+end
+for i = 6, #ARGV, 2 do
+  local dropped, held = false, ''
+  for _, one in ipairs(found) do
+    if one.path == ARGV[i] then
+      local token = ARGV[i + 1] == '' or one.token == ARGV[i + 1]
+      if ends(one) and token then
+        drop(one)
+        dropped = true
+      elseif one.agent ~= ARGV[1] then
+        held = one.text
+      end
+    end
+  end
+  if not dropped then
+    missing[#missing + 1] = math.floor((i - 4) / 2)
+    missing[#missing + 1] = held
+  end
+end
+delete(KEYS[1], over)
+if ended > 0 then ring(KEYS[2]) end
+table.insert(reply, 1, ended)
+for _, word in ipairs(missing) do reply[#reply + 1] = word end
+return keep(KEYS[3], ARGV[5], reply)

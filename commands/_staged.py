@@ -1,0 +1,56 @@
+"""Checks the paths that git has staged against the leases of other agents, for a pre-commit hook."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+
+from agentbus.coordination import leases
+from agentbus.core.errors import AgentBusError, UsageError
+from agentbus.core.names import shell_word
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from agentbus.commands._declare import Call
+
+# A server that is away must not keep anybody from committing, nor for long.
+_DEADLINE = 1.0
+_NAMED = 20
+
+
+def check(call: Call) -> None:
+    """Raise `LeaseHeld` if another agent has leased a staged path; without a server, warn."""
+    paths = staged()
+    call.settings.deadline = min(call.settings.deadline, _DEADLINE)
+    try:
+        found = call.run(leases.conflicts(call.enter(), paths)) if paths else []
+    except AgentBusError as error:
+        call.out.warn(f"the staged paths were not checked for leases: {error.message}")
+        return
+    if not found:
+        return
+    refused = [leases.refusal(path, lease) for path, lease in found]
+    for other in refused[1:_NAMED]:
+        call.out.warn(other.message)
+    first = leases.refusal(*found[0], len(found) - 1)
+    first.shell_hint = (
+        f"leave it out ('git restore --staged {shell_word(f':/{first.path}')}'), or"
+        f" {leases.ask_for(first.agent)}"
+    )
+    raise first
+
+
+def staged() -> list[str]:
+    """Return the staged paths, each below the root of the work tree; of a renamed file both names."""
+    # Relative to the root wherever this runs, and as bytes: without -z, git writes them in quotes.
+    command = ["git", "diff", "--cached", "--name-only", "--no-renames", "--no-ext-diff", "-z"]
+    try:
+        done = subprocess.run(command, capture_output=True, check=False, stdin=subprocess.DEVNULL)
+    except OSError as error:
+        raise UsageError(f"git cannot be run ({error.strerror})", hint="install git") from None
+    if done.returncode:
+        said = done.stderr.decode("utf-8", "replace").strip().partition("\n")[0]
+        raise UsageError(
+            f"git cannot list the staged paths ({said[:200]})", hint="run it in a repository"
+        )
+    return [os.fsdecode(path) for path in done.stdout.split(b"\0") if path]
