@@ -176,6 +176,34 @@ def test_claude_and_codex_spell_one_file_in_two_ways_and_get_one_lease(shell, sh
     assert shell.run("lease", "src/A.py", "--agent", "codex", cwd=shop).returncode == 0
 
 
+def test_each_work_tree_has_separate_leases_where_the_config_file_says_so(shell, shop):
+    other = shop.parent / "second"
+    git(shell, shop, "worktree", "add", "-q", str(other))
+    project = {"AGENTBUS_PROJECT": ""}
+    shell.ok("lease", "src/**", cwd=shop, env=project)
+    as_bob = ("lease", "src/a.py", "--agent", "bob")
+    assert shell.run(*as_bob, cwd=other, env=project).returncode == 4
+
+    for tree in (shop, other):
+        (tree / ".agentbus.yaml").write_text("lease.scope: worktree\n")
+        (tree / "src/a.py").write_text("mine\n")
+        git(shell, tree, "add", ".")
+    (record,) = shell.records(*as_bob, cwd=other, env=project)
+    assert record["pattern"] == "second/src/a.py"
+    assert shell.ok("lease", "src/**", cwd=shop, env=project).startswith("shop/src/** until")
+    guard = ("lease", "--check", "--staged")
+    assert shell.run(*guard, cwd=shop, env=project).returncode == 0
+    refused = shell.run(*guard, cwd=other, env=project)
+    assert refused.returncode == 4
+    assert "agentbus: src/a.py is leased by bob" in refused.stderr
+    assert "--staged :/src/a.py" in refused.stderr
+
+    (shop / ".agentbus.yaml").write_text("lease.scope: clone\n")
+    done = shell.run("lease", cwd=shop, env=project)
+    assert done.returncode == 2
+    assert "repository or worktree" in done.stderr
+
+
 # -- the commit guard --
 
 

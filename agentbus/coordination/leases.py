@@ -187,18 +187,20 @@ def check_paths(scope: Scope, paths: Iterable[str]) -> Op[dict[str, Lease | None
 
 
 def conflicts(scope: Scope, files: Iterable[str]) -> Op[list[tuple[str, Lease]]]:
-    """Return the leases of other agents that overlap files, with the file's path relative to the root.
+    """Return the leases of other agents that overlap files, each with the file's path.
 
-    There may be any number of files; of 64 at a time, at most 20 conflicts are found.
+    The paths are relative to the root. There may be any number of files; of each 64, at most 20 conflicts
+    are found.
     """
     known = yield from leases(scope)
     if all(one.agent == scope.agent for one in known):
         return []
-    wanted = of_files(files, by_worktree=scope.leases_by_worktree)
+    named = of_files(files, by_worktree=scope.leases_by_worktree)
+    wanted = [*named]
     found: list[tuple[str, Lease]] = []
     for at in range(0, len(wanted), MOST_PATTERNS):
         page, _ = yield from check(scope, wanted[at : at + MOST_PATTERNS])
-        found += [(path, one) for path, one in page if one.agent != scope.agent]
+        found += [(named[path], one) for path, one in page if one.agent != scope.agent]
     return found
 
 

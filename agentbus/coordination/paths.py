@@ -54,10 +54,10 @@ def patterns(
     return found
 
 
-def of_files(paths: Iterable[str], *, by_worktree: bool = False) -> list[str]:
-    """Return the patterns of any number of files, whose paths are relative to the root."""
+def of_files(paths: Iterable[str], *, by_worktree: bool = False) -> dict[str, str]:
+    """Return the patterns of any number of files, and their paths, which are relative to the root."""
     first = worktree(repository()[0] or os.getcwd()) if by_worktree else ""
-    return list(dict.fromkeys(written(path, first, literal=True) for path in paths))
+    return {written(path, first, literal=True): path for path in paths}
 
 
 def within(path: str, here: str, root: str, *, literal: bool = False) -> str:

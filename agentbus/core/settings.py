@@ -35,10 +35,11 @@ VARIABLES = {
     "webhook_allow": ("AGENTBUS_WEBHOOK_ALLOW",),
     "queues": (),
     "health": (),
+    "lease.scope": (),
 }
 # What any config file may set; in a repository's own, `url` counts only for a clone that its user trusts.
 # No file chooses the log's path or the server's program.
-IN_FILES = ("project", "json", "queues", "health", "url")
+IN_FILES = ("project", "json", "queues", "health", "url", "lease.scope")
 # What only the user's own file, or one chosen by --config, may set beside these: a repository must not
 # choose names, deadlines, logs, files to write to, nor what is sent to the network.
 IN_OWN_FILE = (
@@ -56,7 +57,10 @@ _UNPLAIN = frozenset('"\\#;\r\t ')
 class Settings:
     """The resolved settings, and the source of each value."""
 
-    __slots__ = (*IN_FILES, *IN_OWN_FILE, "nearby", "peers", "sources")
+    __slots__ = (
+        *(setting.replace(".", "_") for setting in (*IN_FILES, *IN_OWN_FILE)),
+        *("nearby", "peers", "sources"),
+    )
 
     def __init__(
         self,
@@ -76,6 +80,7 @@ class Settings:
         webhook_allow: Sequence[str] = (),
         queues: Mapping[object, object] | None = None,
         health: Mapping[object, object] | None = None,
+        lease_scope: str = "repository",
         nearby: Sequence[str] = (),
     ) -> None:
         self.agent = agent
@@ -97,6 +102,8 @@ class Settings:
         self.queues = queues or {}
         # Unparsed: `agentbus.admin.health.thresholds` reads it, and only for that verb.
         self.health = health or {}
+        # Whether the work trees of a `repository` share leases, or each `worktree` has its own.
+        self.lease_scope = lease_scope
         # The settings that come from a repository's own file, which may not set them to everything.
         self.nearby = nearby
 
@@ -172,6 +179,7 @@ def resolve(flags: Mapping[str, object] | None = None) -> Settings:
         webhook_allow=value("webhook_allow", ()),
         queues=value("queues", None),
         health=value("health", None),
+        lease_scope=value("lease.scope", "repository"),
         nearby=near,
     )
 

@@ -140,6 +140,11 @@ def _hosts(given: Located) -> tuple[str, ...] | None:
     return found
 
 
+def _lease_scope(given: Located) -> str | None:
+    scopes = ("repository", "worktree")
+    return str(given.value) if given.value in scopes else given.wrong(" or ".join(scopes))
+
+
 def _mapping(given: Located) -> object:
     # What it holds is read by the verbs that need it.
     if given.value is not None and not isinstance(given.value, dict):
@@ -161,4 +166,5 @@ _CHECKS: Mapping[str, Callable[[Located], object]] = {
     "webhook_allow": _hosts,
     "queues": _mapping,
     "health": _mapping,
+    "lease.scope": _lease_scope,
 }

@@ -166,6 +166,7 @@ def enter(settings: Settings) -> tuple[Backend, Scope]:
         max_body=settings.max_body,
         webhooks=settings.webhooks,
         peers=settings.peers,
+        leases_by_worktree=settings.lease_scope == "worktree",
     )
 
 
