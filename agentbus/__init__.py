@@ -22,11 +22,14 @@ if TYPE_CHECKING:
     from agentbus.client.bus import Bus as Bus, connect as connect
     from agentbus.client.queue import Queue as Queue
     from agentbus.coordination.flags import FlagState as FlagState, Hold as Hold
+    from agentbus.coordination.inbox import InboxMessage as InboxMessage
     from agentbus.coordination.leases import Lease as Lease
     from agentbus.coordination.leasing import Leasing as Leasing
     from agentbus.coordination.message import Message as Message
     from agentbus.coordination.notes import Note as Note
     from agentbus.coordination.presence import Presence as Presence
+    from agentbus.coordination.receipts import Receipt as Receipt
+    from agentbus.coordination.tell import Sent as Sent
     from agentbus.coordination.wait import Completion as Completion
     from agentbus.coordination.waiters import Waiter as Waiter
     from agentbus.core.errors import *  # noqa: F403
@@ -62,9 +65,12 @@ _HOMES = {
     "Waiter": "coordination.waiters",
     "Delivery": "queues.delivery",
     **dict.fromkeys(("FlagState", "Hold"), "coordination.flags"),
+    "InboxMessage": "coordination.inbox",
     "Lease": "coordination.leases",
     "Leasing": "coordination.leasing",
     "Message": "coordination.message",
+    "Receipt": "coordination.receipts",
+    "Sent": "coordination.tell",
     "Note": "coordination.notes",
     "Presence": "coordination.presence",
     "Letter": "queues.dead_letters",
@@ -96,9 +102,9 @@ _HOMES = {
                 "HandlerFailed",
                 "InvalidName",
             ),
-            *("InvalidPayload", "LeaseHeld", "LeasesFull", "NoteExists", "NotFound", "NotHolder"),
-            *("OutcomeUnknown", "QueueFull", "Refused", "ReplayTooOld", "Sandboxed", "StaleDelivery"),
-            "StaleLease",
+            *("InboxFull", "InvalidPayload", "LeaseHeld", "LeasesFull", "NoSuchAgent", "NoteExists"),
+            *("NotFound", "NotHolder", "OutcomeUnknown", "QueueFull", "Refused", "ReplayTooOld"),
+            *("Sandboxed", "StaleDelivery", "StaleLease", "TooManyMessages"),
             *("TaskBuried", "TaskCancelled", "TaskFailed", "TimedOut", "Unhealthy"),
             *("UnknownBackend", "UsageError"),
         ),

@@ -61,6 +61,14 @@ def _may_be_a_file(path: str) -> bool:
 def _no_file(what: str, argument: str, option: str | None) -> UsageError:
     """Return the error for what begins with `@` and was meant as text, such as a mention of an agent."""
     short = len(argument) <= _SHOWN
+    who, _, said = argument[1:].partition(" ")
+    if what == "message" and who and short:
+        command = f"agentbus tell {shell_word(who)} {shell_word(said.strip()) if said.strip() else 'TEXT'}"
+        return UsageError(
+            f"{argument!a} names no file",
+            hint=f"send it to one agent by {command}; a message to all that begins with '@' is given by"
+            f" {option} {shell_word(argument)}",
+        )
     literally = f"{option} {shell_word(argument) if short else '@…'}"
     return UsageError(
         f"{argument[:_SHOWN]!a}{'' if short else '…'} names no file",

@@ -303,7 +303,7 @@ GLOBAL = (
 )
 
 GROUPS = {
-    "Talk": ("speak", "overhear", "monitor", "who"),
+    "Talk": ("speak", "overhear", "monitor", "tell", "reply", "inbox", "receipts", "who"),
     "Notes": ("jot", "recall", "list", "forget"),
     "Flags": ("announce", "await", "satisfy", "fail", "release", "hold", "lease"),
     "Work": (

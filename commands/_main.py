@@ -31,7 +31,7 @@ _WAITING = {
     "metrics": "serve",
     "outbox": "relay",
     "overhear": "follow",
-    "result": "wait",
+    **dict.fromkeys(("inbox", "receipts", "result", "tell"), "wait"),
 }
 _GLOBAL_FLAGS = ("agent", "project", "url", "log_level", "config", "deadline")
 

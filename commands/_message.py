@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 # The fields that every entry may have; other fields belong to a notice of the bus.
 _OWN = ("id", "agent_id", "topic", "message", "timestamp", "event")
-_NUMBERS = frozenset(("missed", "skipped", "token"))
+_NUMBERS = frozenset(("missed", "skipped", "token", "truncated"))
 
 
 def pair(entry_id: str, named: dict[str, str]) -> tuple[str, dict[str, str]]:

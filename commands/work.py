@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from agentbus.commands._program import Program
     from agentbus.workers.match import MatchWorker
-    from agentbus.workers.webhooks import Sent
+    from agentbus.workers.webhooks import WebhooksSent
     from agentbus.workers.worker import Worker
 
 _NOT_FOUND = 127
@@ -282,7 +282,7 @@ def _tell_of_pauses(call: Call) -> None:
 
 def _webhooks(
     call: Call, drain: Callable[[], bool]
-) -> contextlib.AbstractContextManager[Sent | None]:
+) -> contextlib.AbstractContextManager[WebhooksSent | None]:
     """Send webhooks meanwhile, if they are enabled and this worker does not take them itself."""
     if not call.settings.webhooks:
         return contextlib.nullcontext()

@@ -7,7 +7,7 @@ from typing import Any
 
 import agentbus
 from agentbus.coordination import leases
-from agentbus.store.steps import LinkDown, Pause, ServerReply, Wait
+from agentbus.store.steps import Emit, LinkDown, Pause, ServerReply, Wait
 from agentbus.store.verb import Patient
 
 
@@ -37,6 +37,19 @@ class Blocked:
                 self._go_on()
         except StopIteration as end:
             return end.value
+
+    def emitted(self) -> list[Any]:
+        """Go on to the end, blocking, and return what the verb emits."""
+        found = []
+        try:
+            while True:
+                if isinstance(self._step, Emit):
+                    found.append(self._step.value)
+                    self._step = self._op.send(None)
+                else:
+                    self._go_on()
+        except StopIteration:
+            return found
 
     def look_again(self) -> None:
         """Go on until it would block once more."""

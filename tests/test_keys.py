@@ -64,6 +64,11 @@ def every_key(keys: Keys, first: str, second: str) -> dict[tuple[str, ...], str]
         ("after", first): keys.after(first),
         ("after bodies", first): keys.after_bodies(first),
         ("awaited", first): keys.awaited(first),
+        ("inbox", first): keys.inbox(first),
+        ("inbox at", first): keys.inbox_at(first),
+        ("answers", first): keys.answers(first),
+        ("inbox bell", first): keys.inbox_bell(first),
+        ("who", first): keys.who(first),
     }
 
 

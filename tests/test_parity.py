@@ -20,6 +20,8 @@ IN_THE_LIBRARY = {
     "list": ["list_", "flags", "waiters", "agents", "topics", "queues"],
     "recall": ["recall", "notes"],
     "monitor": ["overhear", "flags", "waiters", "list_", "queues"],
+    "tell": ["tell", "tell_many"],
+    "receipts": ["receipts", "heard_by"],
     "whoami": ["settings"],
     "who": ["present", "here"],
     "publish": ["queue", "policy"],
@@ -186,6 +188,9 @@ def test_every_error_has_its_exit_code():
     assert codes == {
         **dict.fromkeys(["AgentBusError", "BackendUnavailable", "QueueFull", "Sandboxed"], 1),
         "LeasesFull": 1,
+        "InboxFull": 1,
+        "TooManyMessages": 4,
+        "NoSuchAgent": 5,
         **dict.fromkeys(["EventsLost", "EpochMismatch"], 1),
         **dict.fromkeys(["UsageError", "InvalidName", "InvalidPayload", "ConfigError"], 2),
         **dict.fromkeys(["UnknownBackend", "CommitInTransactionError", "HandlerFailed"], 2),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from agentbus.client.inbox_verbs import InboxVerbs
 from agentbus.client.lease_verbs import LeaseVerbs
 from agentbus.client.presence_verbs import PresenceVerbs
 from agentbus.client.queue_verbs import QueueVerbs
@@ -37,7 +38,9 @@ _FOR_EVER = float("inf")
 _READ_AT_ONCE = 100
 
 
-class Verbs(LeaseVerbs, PresenceVerbs, QueueVerbs, StatsVerbs, WorkerVerbs):
+class Verbs(
+    InboxVerbs, LeaseVerbs, PresenceVerbs, QueueVerbs, StatsVerbs, WorkerVerbs
+):
     """The verbs, each defined once for `Bus` and `AsyncBus`."""
 
     settings: Settings

@@ -39,6 +39,10 @@ class QueueFull(AgentBusError):
     """Raised when a queue is at its bound and no entry may be trimmed yet."""
 
 
+class InboxFull(AgentBusError):
+    """Raised when an agent has 1,000 unread messages; none of the recipients then gets the message."""
+
+
 class LeasesFull(AgentBusError):
     """Raised when a project has as many leases as it may have, until one of them ends."""
 
@@ -95,6 +99,10 @@ class Refused(AgentBusError):
     exit_code = 4
 
 
+class TooManyMessages(Refused):
+    """Raised when two agents exchange messages too fast."""
+
+
 class FlagHeld(Refused):
     """Raised when a flag is held by another agent."""
 
@@ -144,6 +152,10 @@ class NotFound(AgentBusError):
     """Raised when a note, flag, queue, project, dead letter or result does not exist."""
 
     exit_code = 5
+
+
+class NoSuchAgent(NotFound):
+    """Raised when a message is for an agent that never used the project."""
 
 
 class TaskBuried(NotFound):
@@ -218,11 +230,11 @@ class HandlerFailed(UsageError):
 
 EXIT_CODES = {
     0: "done",
-    1: "failed for a reason that may pass: server unreachable, queue full",
+    1: "failed for a reason that may pass: server unreachable, queue or inbox full",
     2: "usage or configuration",
     3: "waited, and it did not happen in time",
     4: "refused: held by another agent, already exists, not the holder",
-    5: "not found: no such note, flag, queue, project, letter, result",
+    5: "not found: no such note, flag, queue, project, letter, result, agent, message",
     6: "unhealthy (health, doctor), not compatible (events check), or broken (torture)",
     7: "the outcome is unknown: it was sent, no answer came, and it may have happened",
     8: "the awaited flag or task failed (await, result --wait, ask), or tasks were buried (work --drain)",

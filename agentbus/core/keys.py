@@ -109,14 +109,6 @@ class Keys:
         """`<P>:who:<agent>`, hash: an agent's presence, such as its state, for a day."""
         return f"{self.project}:who:{escape(agent)}"
 
-    def inbox(self, agent: str) -> str:
-        """`<P>:inbox:<agent>`, stream: the messages to one agent."""
-        return f"{self.project}:inbox:{escape(agent)}"
-
-    def inbox_at(self, agent: str) -> str:
-        """`<P>:inbox:<agent>:at`, hash: the id up to which the agent has read."""
-        return f"{self.inbox(agent)}:at"
-
     # -- leases --
 
     @property
@@ -138,6 +130,24 @@ class Keys:
     def leases_refused(self) -> str:
         """`<P>:leases:refused`, hash: counts of refused leases, and what the metrics stream has of them."""
         return f"{self.project}:leases:refused"
+
+    # -- inboxes --
+
+    def inbox(self, agent: str) -> str:
+        """`<P>:inbox:<agent>`, stream: the messages to one agent."""
+        return f"{self.project}:inbox:{escape(agent)}"
+
+    def inbox_at(self, agent: str) -> str:
+        """`<P>:inbox:<agent>:at`, hash: the id up to which the agent has read, when, and what beyond it."""
+        return f"{self.inbox(agent)}:at"
+
+    def answers(self, agent: str) -> str:
+        """`<P>:inbox:<agent>:answers`, hash: entry id of a message to the agent → id of its answer."""
+        return f"{self.inbox(agent)}:answers"
+
+    def inbox_bell(self, agent: str) -> str:
+        """`<P>:inbox:<agent>:bell`, stream of the latest ring: wakes who waits until the agent reads."""
+        return f"{self.inbox(agent)}:bell"
 
     # -- queues --
 

@@ -60,7 +60,6 @@ KEY_KINDS = frozenset(
         "triggers",
         "rate",
         "after",
-        "leases",
     ]
 )
 

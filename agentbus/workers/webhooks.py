@@ -118,7 +118,7 @@ def sender(bus: BlockingBus, **options: Any) -> Worker:
     return Worker(bus.runner, WEBHOOKS, handler(bus.runner.settings), **kept)
 
 
-class Sent:
+class WebhooksSent:
     """The number of webhooks that `beside` has sent."""
 
     def __init__(self) -> None:
@@ -126,13 +126,13 @@ class Sent:
 
 
 @contextlib.contextmanager
-def beside(bus: BlockingBus, *, drain: Callable[[], bool] = bool) -> Iterator[Sent]:
+def beside(bus: BlockingBus, *, drain: Callable[[], bool] = bool) -> Iterator[WebhooksSent]:
     """Send webhooks in a thread during the `with` block, if they are on.
 
     At the end of the block it sends the waiting webhooks as long as `drain` returns true, without retries.
     Then the number of those that were sent is in the yielded object's `count`.
     """
-    sent = Sent()
+    sent = WebhooksSent()
     if not bus.runner.settings.webhooks:
         yield sent
         return

@@ -1,0 +1,138 @@
+"""The verbs of messages to one agent."""
+
+from __future__ import annotations
+
+from agentbus.store.verb import Emits, Patient, stream_verb, verb
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from agentbus.coordination.inbox import InboxMessage
+    from agentbus.coordination.receipts import Receipt
+    from agentbus.coordination.tell import Sent
+    from agentbus.store.scope import Scope
+    from agentbus.store.steps import Op
+
+
+class InboxVerbs:
+    """The verbs of messages to one agent, each defined once for `Bus` and `AsyncBus`."""
+
+    scope: Scope
+
+    @verb
+    def tell(
+        self,
+        to: str,
+        text: str,
+        *,
+        topic: str | None = None,
+        thread: str | None = None,
+        urgent: bool = False,
+        wait: float | None = None,
+        until: str = "answer",
+    ) -> Patient[Sent]:
+        """Send a message to one agent, and return its id and what is known of that agent.
+
+        The message stays in the agent's inbox until it is read. `wait` is how many seconds to wait for the
+        answer, which is then in `answer` and counts as read, or with `until="read"` until the message is
+        read. A text that ends with `?`, or waits for an answer, is an ask. `thread` is the id of the first
+        message of a thread. Raises `NoSuchAgent` for a name that never used the project, `InboxFull`
+        if 1,000 messages are unread, `TooManyMessages`, and `TimedOut` with how far the message got.
+        """
+        from agentbus.coordination import receipts
+
+        op = receipts.told(
+            self.scope,
+            [to],
+            text,
+            topic=topic,
+            thread=thread,
+            urgent=urgent,
+            wait=wait,
+            until=until,
+        )
+        return Patient(op, wait or 0.0)
+
+    @verb
+    def tell_many(
+        self,
+        to: Sequence[str],
+        text: str,
+        *,
+        topic: str | None = None,
+        thread: str | None = None,
+        urgent: bool = False,
+    ) -> Op[list[Sent]]:
+        """Send a message to several agents, to all or to none, atomically.
+
+        Returns one value for each agent, in order. The rest is as in `tell`.
+        """
+        from agentbus.coordination import tell
+
+        return tell.tell(self.scope, to, text, topic=topic, thread=thread, urgent=urgent)
+
+    @verb
+    def reply(self, id: str, text: str) -> Op[Sent]:
+        """Answer a message to this agent: a message to its sender, in its thread.
+
+        A message has one answer: a second call sends nothing and returns the first answer, `repeated`. What
+        was answered counts as read. Raises `NotFound` if this agent's inbox has no such message.
+        """
+        from agentbus.coordination import tell
+
+        return tell.reply(self.scope, id, text)
+
+    @stream_verb
+    def inbox(
+        self,
+        topic: str | None = None,
+        *,
+        from_: str | None = None,
+        thread: str | None = None,
+        limit: int | None = 100,
+        peek: bool = False,
+        wait: float | None = None,
+    ) -> Emits[InboxMessage]:
+        """Iterate over the unread messages to this agent: urgent ones first, then the oldest.
+
+        They are marked as read after each page, and when the loop ends those before the current one; a
+        reader that crashes reads some messages again. With `peek` they stay unread. `from_` is a sender.
+        `thread` is the id of a message: its thread from there on, with what was read before, unless `wait`
+        is given. `wait` is how many seconds to wait if there is no message; it raises `TimedOut`.
+        """
+        from agentbus.coordination import inbox
+
+        op = inbox.inbox(
+            self.scope,
+            topic=topic,
+            sender=from_,
+            thread=thread,
+            limit=limit,
+            peek=peek,
+            wait=wait,
+        )
+        return Emits(op, wait or 0.0)
+
+    @verb
+    def receipts(
+        self, id: str, *, wait: float | None = None, until: str = "answer"
+    ) -> Patient[Receipt]:
+        """Return how far a message to an agent got: `sent`, `notified`, `read` or `answered`.
+
+        `wait` is how many seconds to wait until it is answered, or with `until="read"` until it is read.
+        Raises `NotFound`, and `TimedOut`.
+        """
+        from agentbus.coordination import receipts
+
+        return Patient(receipts.receipt(self.scope, id, wait=wait, until=until), wait or 0.0)
+
+    @verb
+    def heard_by(self, id: str) -> Op[list[Receipt]]:
+        """Return which of the agents present have read a message of the channel, the last seen first.
+
+        Present is an agent that was seen in the last 24 hours and has not left. Raises `NotFound`.
+        """
+        from agentbus.coordination import receipts
+
+        return receipts.heard_by(self.scope, id)

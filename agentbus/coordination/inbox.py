@@ -1,0 +1,320 @@
+"""Messages to one agent: each agent has an inbox, which keeps them until the agent has read them."""
+
+from __future__ import annotations
+
+from agentbus.core import names
+from agentbus.core.record import Record
+from agentbus.core.stream import fields, id_time, text
+from agentbus.store.scope import NAMES_KEPT
+from agentbus.store.steps import Command, Emit, Script, Stopped, Wait
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+    from agentbus.core.errors import NotFound, UsageError
+    from agentbus.store.scope import Scope
+    from agentbus.store.steps import Op
+
+# The unread messages that an inbox holds at most.
+MOST_UNREAD = 1_000
+# Of what was read, the newest messages are kept, and those of the last days.
+_KEPT, _KEPT_FOR = 200, 7 * 86_400
+# Bytes of messages that one reply of the server holds, about.
+_PAGE_BYTES = 1024 * 1024
+# A blocked reader looks again this often, in case the server came back with less than it had.
+_RECHECK = 30.0
+_ID_DIGITS = 20
+
+
+class InboxMessage(Record):
+    """A message to one agent, `to`; its id is `<entry id>@<agent>`, `timestamp` unix seconds.
+
+    `thread` is the id of the message that began the thread, for that message its own; `reply_to` the id of
+    the message that it answers. `ask` tells whether the sender waits for an answer, `gives` which leases
+    came with it, `sub` which subagent wrote it, and `file` from which file it was sent.
+    """
+
+    id: str
+    agent_id: str
+    to: str
+    text: str
+    topic: str | None
+    thread: str
+    reply_to: str | None
+    ask: bool
+    urgent: bool
+    timestamp: float
+    gives: tuple[str, ...] = ()
+    sub: str | None = None
+    file: str | None = None
+
+
+class Page(Record):
+    """Messages of one read: urgent ones first, and what the server knew then.
+
+    `unread` counts all unread messages; `tail` is the inbox's last id; `now` is the server's time.
+    """
+
+    messages: tuple[InboxMessage, ...]
+    unread: int
+    more: bool
+    tail: str
+    now: float
+
+
+def message_id(entry_id: str, agent: str) -> str:
+    """Return the id of a message, `<entry id>@<agent>`."""
+    return f"{entry_id}@{agent}"
+
+
+def split_id(value: object) -> tuple[str, str]:
+    """Return the entry id and the agent of a message's id; an agent's own name may hold an `@`.
+
+    Raises `UsageError`.
+    """
+    entry_id, at, agent = value.partition("@") if isinstance(value, str) else ("", "", "")
+    if not at or not is_entry_id(entry_id):
+        raise mistake(
+            f"{value!a:.80} is not the id of a message to an agent",
+            hint="give an id such as 1763622000123-0@reviewer, which tell and inbox print",
+        )
+    return entry_id, names.name("agent", agent)
+
+
+def is_entry_id(value: str) -> bool:
+    """Tell whether a text is the id of an entry of a stream: two numbers of 64 bits."""
+    parts = value.split("-")
+    return len(parts) == 2 and all(
+        part.isascii() and part.isdigit() and len(part) <= _ID_DIGITS and int(part) < 2**64
+        for part in parts
+    )
+
+
+def keys_of(scope: Scope, agent: str) -> tuple[str, str, str, str]:
+    """Return the keys of an inbox, its positions, its answers and its bell."""
+    keys = scope.keys
+    return keys.inbox(agent), keys.inbox_at(agent), keys.answers(agent), keys.inbox_bell(agent)
+
+
+# -- reading --
+
+
+def read(
+    scope: Scope,
+    *,
+    topic: str | None = None,
+    sender: str | None = None,
+    thread: str | None = None,
+    again: bool = False,
+    limit: int = MOST_UNREAD,
+    skip: tuple[int, int] = (0, 0),
+) -> Op[Page]:
+    """Return a page of unread messages, urgent ones first, oldest first; `again`: those read before, too.
+
+    `thread` is the id of a message: its thread, with `again` from this message on. `skip` is how many
+    urgent messages and how many others to pass over. Nothing is marked as read.
+    """
+    agent, start = scope.agent, "-" if again else ""
+    if thread is not None:
+        thread, begins = yield from _thread_of(scope, thread)
+        start = begins if again else ""
+    wanted = ["" if topic is None else names.name("topic", topic)]
+    wanted += ["" if sender is None else names.name("agent", sender), thread or ""]
+    now, tail, unread, more, urgent, others = yield Script(
+        "inbox",
+        (scope.keys.inbox(agent), scope.keys.inbox_at(agent)),
+        (limit, _PAGE_BYTES, start, *wanted, skip[0], skip[1]),
+    )
+    found = [as_message(agent, *entry) for entry in (*urgent, *others)]
+    left_out = bool(more) or len(found) > limit
+    return Page(tuple(found[:limit]), int(unread), left_out, text(tail), int(now) / 1000)
+
+
+def _thread_of(scope: Scope, known: str) -> Op[tuple[str, str]]:
+    """Return the first message of a message's thread, and where in this inbox to begin with it."""
+    entry_id, agent = split_id(known)
+    if agent != scope.agent:
+        return known, "-"
+    page = yield Command("XRANGE", scope.keys.inbox(agent), entry_id, entry_id)
+    return (as_message(agent, *page[0]).thread if page else known), entry_id
+
+
+def pending(
+    scope: Scope,
+    *,
+    wait: float | None = None,
+    peek: bool = False,
+    topic: str | None = None,
+    sender: str | None = None,
+    thread: str | None = None,
+    again: bool = False,
+    limit: int = MOST_UNREAD,
+) -> Op[Page]:
+    """Return a page of unread messages as `read` does; if there is none, wait for one, `wait` seconds.
+
+    Unless `peek`, the agent is recorded, so that others may send it messages. Raises `TimedOut`.
+    """
+    check_wait(wait)
+    until = None if wait is None else scope.monotonic() + wait
+    recorded = peek
+    while True:
+        page = yield from read(
+            scope, topic=topic, sender=sender, thread=thread, again=again, limit=limit
+        )
+        if not page.messages and not recorded:
+            recorded = True
+            yield from mark(scope, [])
+        if page.messages or until is None:
+            return page
+        left = until - scope.monotonic()
+        if left <= 0:
+            from agentbus.core.errors import TimedOut
+
+            raise TimedOut(
+                f"no message for {names.word(scope.agent)} came in {wait:g} s",
+                hint="wait again, or go on and look later",
+            )
+        yield Wait(scope.keys.inbox(scope.agent), page.tail, min(left, _RECHECK))
+
+
+def inbox(
+    scope: Scope,
+    *,
+    topic: str | None = None,
+    sender: str | None = None,
+    thread: str | None = None,
+    limit: int | None = 100,
+    peek: bool = False,
+    wait: float | None = None,
+) -> Op[None]:
+    """Emit the unread messages, urgent ones first, then mark them as read, page by page."""
+    if limit is not None and (not isinstance(limit, int) or limit < 0):
+        raise mistake(f"limit is {limit!r}", hint="give a number of messages")
+    again = thread is not None and wait is None
+    passed = [0, 0]
+    left = MOST_UNREAD * 10 if limit is None else limit
+    while left > 0:
+        many = min(left, MOST_UNREAD)
+        if wait is None:
+            page = yield from read(
+                scope,
+                topic=topic,
+                sender=sender,
+                thread=thread,
+                again=again,
+                limit=many,
+                skip=(passed[0], passed[1]),
+            )
+            if not (page.messages or peek or sum(passed)):
+                yield from mark(scope, [])
+        else:
+            page = yield from pending(
+                scope,
+                wait=wait,
+                peek=peek,
+                topic=topic,
+                sender=sender,
+                thread=thread,
+                limit=many,
+            )
+            wait = None
+        done: list[str] = []
+        try:
+            for message in page.messages:
+                yield Emit(message)
+                done.append(message.id)
+                if peek or again:
+                    passed[0 if message.urgent and not again else 1] += 1
+        except Stopped:
+            # The reader stopped while it processed a message: that one counts as unread.
+            if done and not peek:
+                yield from mark(scope, done)
+            raise
+        if done and not peek:
+            yield from mark(scope, done)
+        left -= len(done)
+        if not (page.more and done):
+            return
+
+
+def mark(scope: Scope, ids: Sequence[str], kind: str = "heard") -> Op[int]:
+    """Mark messages as read, or the last one of those that were `notified`; return the number unread."""
+    keys, agent = scope.keys, scope.agent
+    _, unread = yield Script(
+        "mark",
+        (*keys_of(scope, agent), keys.agents),
+        (
+            *(agent, kind, NAMES_KEPT * 1000 if scope.peers else "", _KEPT, _KEPT_FOR * 1000),
+            *(split_id(one)[0] for one in ids),
+        ),
+        writes=True,
+    )
+    return int(unread)
+
+
+def as_message(agent: str, entry: bytes, flat: Any) -> InboxMessage:
+    """Return an entry of an inbox as a message; any program may have written it."""
+    named, entry_id = fields(flat or ()), text(entry)
+    own = message_id(entry_id, agent)
+    return InboxMessage(
+        own,
+        named.get("agent_id", ""),
+        agent,
+        named.get("message", ""),
+        named.get("topic"),
+        named.get("thread") or own,
+        named.get("reply_to"),
+        named.get("ask") == "1",
+        named.get("urgent") == "1",
+        id_time(entry_id),
+        _list(named.get("gives", "")),
+        named.get("sub"),
+        named.get("file"),
+    )
+
+
+def _list(value: str) -> tuple[str, ...]:
+    """Return the texts of a JSON list; another program may have written anything."""
+    if not value:
+        return ()
+    import json
+
+    try:
+        found = json.loads(value)
+    except ValueError:
+        return ()
+    return tuple(one for one in found if isinstance(one, str)) if isinstance(found, list) else ()
+
+
+# -- errors --
+
+
+def check_wait(wait: float | None) -> None:
+    """Raise `UsageError` for a wait that is not a number of seconds."""
+    if wait is not None and (not isinstance(wait, (int, float)) or not wait >= 0):
+        raise mistake(f"wait is {wait!r}", hint="give seconds")
+
+
+def no_message(known: str) -> NotFound:
+    """Return the error for a message that is not kept, or never was."""
+    return not_found(
+        f"there is no message {known!a:.300}",
+        hint="messages that were read are kept for 7 days; bus.inbox() has the unread ones",
+        shell_hint="messages that were read are kept for 7 days; 'agentbus inbox' has the unread ones",
+    )
+
+
+def mistake(message: str, *, hint: str) -> UsageError:
+    """Return the error for a wrong call."""
+    from agentbus.core.errors import UsageError
+
+    return UsageError(message, hint=hint)
+
+
+def not_found(message: str, *, hint: str, shell_hint: str) -> NotFound:
+    """Return the error for something that does not exist."""
+    from agentbus.core.errors import NotFound
+
+    return NotFound(message, hint=hint, shell_hint=shell_hint)

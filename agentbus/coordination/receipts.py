@@ -1,0 +1,247 @@
+"""Receipts: how far a message got. They are derived from cursors; nothing is stored for a message."""
+
+from __future__ import annotations
+
+from agentbus.coordination import inbox, tell
+from agentbus.core import names
+from agentbus.core.record import Record
+from agentbus.core.stream import fields, id_time, is_number, position, score, text
+from agentbus.store.steps import Batch, Command, Script, ServerReply, Wait
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+    from agentbus.coordination.inbox import InboxMessage
+    from agentbus.coordination.tell import Sent
+    from agentbus.store.scope import Scope
+    from agentbus.store.steps import Op
+
+STATES = ("sent", "notified", "read", "answered")
+UNTIL = ("read", "answer")
+# A waiter looks again this often, in case the server came back with less than it had.
+_RECHECK = 30.0
+# An agent that was seen in the last day is present; and the agents that are looked at, at most.
+_PRESENT = 86_400.0
+_MOST_PRESENT = 500
+# How many moves of a cursor an inbox remembers.
+_RECORDS = 200
+
+
+class Receipt(Record):
+    """How far a message to an agent got: `state` is `sent`, `notified`, `read` or `answered`.
+
+    `sent`, `notified` and `read` are unix times, None for what has not happened or has no known time;
+    `answered` is the id of the answer.
+    """
+
+    id: str
+    to: str
+    state: str
+    sent: float
+    notified: float | None = None
+    read: float | None = None
+    answered: str | None = None
+
+
+def receipt(
+    scope: Scope,
+    known: str,
+    *,
+    wait: float | None = None,
+    until: str = "answer",
+    given: float | None = None,
+) -> Op[Receipt]:
+    """Return how far a message got; wait until it was read or answered for `wait` seconds.
+
+    The reader wakes the waiter. `given` is the wait that an error names, if `wait` is the rest of it.
+    Raises `NotFound`, and `TimedOut` with how far the message got.
+    """
+    inbox.check_wait(wait)
+    check_until(until)
+    entry_id, agent = inbox.split_id(known)
+    keys = scope.keys
+    bell = keys.inbox_bell(agent)
+    end = None if wait is None else scope.monotonic() + wait
+    while True:
+        reply = yield Script(
+            "receipts",
+            (keys.inbox(agent), keys.inbox_at(agent), keys.answers(agent), bell),
+            (entry_id,),
+        )
+        if not reply:
+            raise inbox.no_message(known)
+        found, tail = _receipt(known, entry_id, agent, reply), text(reply[9])
+        if end is None or met(found, until):
+            return found
+        left = end - scope.monotonic()
+        if left <= 0:
+            raise _late(found, until, wait if given is None else given)
+        yield Wait(bell, tail, min(left, _RECHECK))
+
+
+def check_until(until: str) -> None:
+    """Raise `UsageError` for what cannot be waited for."""
+    if until not in UNTIL:
+        from agentbus.core.errors import UsageError
+
+        raise UsageError(f"{until!r} cannot be waited for", hint=f"use one of {', '.join(UNTIL)}")
+
+
+def met(found: Receipt, until: str) -> bool:
+    """Tell whether a message was read, or answered."""
+    return found.state == "answered" or (until == "read" and found.state == "read")
+
+
+def told(
+    scope: Scope,
+    to: Sequence[str],
+    body: str,
+    *,
+    topic: str | None = None,
+    thread: str | None = None,
+    urgent: bool = False,
+    wait: float | None = None,
+    until: str = "answer",
+) -> Op[Sent]:
+    """Send a message to one agent, and wait until it was read or answered; the answer counts as read."""
+    inbox.check_wait(wait)
+    check_until(until)
+    asks = wait is not None and until == "answer"
+    end = scope.monotonic() + (wait or 0.0)
+    (sent,) = yield from tell.tell(
+        scope, to, body, topic=topic, thread=thread, urgent=urgent, ask=asks
+    )
+    if wait is None:
+        return sent
+    left = max(0.0, end - scope.monotonic())
+    found = yield from receipt(scope, sent.id, wait=left, until=until, given=wait)
+    answered = yield from answer(scope, found)
+    if answered is not None:
+        yield from inbox.mark(scope, [answered.id])
+    return sent.__replace__(answer=answered)
+
+
+def answer(scope: Scope, found: Receipt) -> Op[InboxMessage | None]:
+    """Return the answer to a message of this agent, None if it is no longer kept; it stays unread."""
+    if found.answered is None:
+        return None
+    entry_id, agent = inbox.split_id(found.answered)
+    if agent != scope.agent:
+        return None
+    page = yield Command("XRANGE", scope.keys.inbox(agent), entry_id, entry_id)
+    return inbox.as_message(agent, *page[0]) if page else None
+
+
+def _receipt(known: str, entry_id: str, agent: str, reply: list[Any]) -> Receipt:
+    heard, at_heard, past, notified, at_notified, past_notified, alone, answered = (
+        text(part) for part in reply[1:9]
+    )
+    read = _milliseconds(alone)
+    has_read = read is not None
+    if not has_read and _reaches(heard, entry_id):
+        has_read, read = True, _when(past, entry_id) or _milliseconds(at_heard)
+    rung = None
+    was_notified = _reaches(notified, entry_id)
+    if was_notified:
+        rung = _when(past_notified, entry_id) or _milliseconds(at_notified)
+    state = STATES[3 if answered else 2 if has_read else 1 if was_notified else 0]
+    return Receipt(known, agent, state, id_time(entry_id), rung, read, answered or None)
+
+
+def _reaches(cursor: str, entry_id: str) -> bool:
+    return inbox.is_entry_id(cursor) and position(cursor) >= position(entry_id)
+
+
+def _milliseconds(value: str) -> float | None:
+    return int(value) / 1000 if is_number(value) else None
+
+
+def _when(past: str, entry_id: str) -> float | None:
+    """Return when a cursor passed an entry, from the newest records of its moves."""
+    words = past.split()
+    moves = [*zip(words[::2], words[1::2], strict=False)]
+    for moved, at in moves:
+        if moved == f"={entry_id}":
+            return _milliseconds(at)
+    # What was passed before the oldest record has no known time.
+    for number, (moved, at) in enumerate(moves):
+        if moved[0] != "=" and _reaches(moved, entry_id):
+            return _milliseconds(at) if number or len(moves) < _RECORDS else None
+    return None
+
+
+def _late(found: Receipt, until: str, wait: float | None) -> Exception:
+    from agentbus.core.errors import TimedOut
+
+    who = names.word(found.to)
+    if found.state == "read":
+        far = f"{who} has read it"
+    else:
+        was = "was notified of it, but has not read it" if found.state == "notified" else ""
+        far = f"{who} {was or 'has not read it yet'}"
+    what = "no answer" if until == "answer" else "not read"
+    word = names.shell_word(found.id)
+    wanted = "" if until == "answer" else " --for read"
+    return TimedOut(
+        f"{what} in {wait:g} s: {far}",
+        hint=f"wait on with bus.receipts({found.id!a}, wait=60, until={until!r})",
+        shell_hint=f"wait on with 'agentbus receipts {word} --wait 60{wanted}'",
+    )
+
+
+def heard_by(scope: Scope, entry_id: str) -> Op[list[Receipt]]:
+    """Return who of the agents present has heard a message of the channel, the last seen first.
+
+    Present is who was seen in the last 24 hours and has not left. Raises `NotFound`.
+    """
+    keys = scope.keys
+    if not inbox.is_entry_id(entry_id):
+        # Its error says what an id is.
+        inbox.split_id(entry_id)
+    page, seen, time = yield Batch(
+        [
+            ("XRANGE", keys.channel, entry_id, entry_id),
+            ("ZREVRANGE", keys.agents, 0, _MOST_PRESENT - 1, "WITHSCORES"),
+            ("TIME",),
+        ]
+    )
+    for one in (page, seen):
+        if isinstance(one, ServerReply):
+            raise one
+    if not page:
+        from agentbus.core.errors import NotFound
+
+        raise NotFound(
+            f"the channel has no message {entry_id}",
+            hint="the oldest messages are trimmed; ids of messages to agents end with @ and the agent",
+        )
+    named = fields(page[0][1])
+    oldest = int(time[0]) - _PRESENT
+    here = [
+        text(name)
+        for name, at in zip(seen[::2], seen[1::2], strict=True)
+        if score(at) >= oldest and text(name) != named.get("agent_id")
+    ]
+    if not here:
+        return []
+    topic = named.get("topic")
+    asked = [
+        (
+            ("MGET", keys.cursor(one), *([keys.cursor(one, topic)] if topic else ())),
+            ("HGET", keys.who(one), "state"),
+        )
+        for one in here
+    ]
+    replies = yield Batch([command for both in asked for command in both])
+    found = []
+    for number, agent in enumerate(here):
+        cursors, state = replies[2 * number : 2 * number + 2]
+        if state == b"gone":
+            continue
+        has = isinstance(cursors, list) and any(
+            _reaches(text(cursor or b""), entry_id) for cursor in cursors
+        )
+        found.append(Receipt(entry_id, agent, "read" if has else "sent", id_time(entry_id)))
+    return found

@@ -1,0 +1,197 @@
+"""Sends messages to agents, each into the agent's inbox."""
+
+from __future__ import annotations
+
+from agentbus.coordination.inbox import (
+    MOST_UNREAD,
+    as_message,
+    keys_of,
+    message_id,
+    mistake,
+    no_message,
+    not_found,
+    split_id,
+)
+from agentbus.core import names
+from agentbus.core.record import Record
+from agentbus.core.stream import is_number, text
+from agentbus.store.scope import NAMES_KEPT
+from agentbus.store.steps import Command, Script
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+    from agentbus.coordination.inbox import InboxMessage
+    from agentbus.core.errors import AgentBusError
+    from agentbus.store.scope import Scope
+    from agentbus.store.steps import Op
+
+# The messages that two agents may exchange, and in how many seconds: more are a loop of two programs.
+_EXCHANGED, _EXCHANGED_IN = 20, 60
+# Names that an error compares with a mistyped one.
+_COMPARED = 1_000
+
+
+class Sent(Record):
+    """A message that was sent to one agent, and what was known of that agent.
+
+    `state` is the agent's presence (`active`, `idle`, `waiting`, `gone`) or None, `seen` the unix time of
+    its last activity or None, and `unread` the number of its unread messages, this one included. `answer`
+    is the answer if it was waited for. `repeated` is true for a reply to a message that was answered
+    before, which sends nothing; its `id` is that of the first answer.
+    """
+
+    id: str
+    to: str
+    state: str | None
+    seen: float | None
+    unread: int
+    answer: InboxMessage | None = None
+    repeated: bool = False
+
+
+def tell(
+    scope: Scope,
+    to: Sequence[str],
+    body: str,
+    *,
+    topic: str | None = None,
+    thread: str | None = None,
+    urgent: bool = False,
+    ask: bool = False,
+    file: str | None = None,
+) -> Op[list[Sent]]:
+    """Put a message into the inboxes of agents, into all or none; it asks if it ends with `?`."""
+    agents = [names.name("agent", agent) for agent in dict.fromkeys(to)]
+    if not agents:
+        raise mistake("no agent was named", hint="name at least one")
+    names.at_most("agent", len(agents))
+    said = names.body("message", body, scope.max_body)
+    words = ["message", said]
+    if topic is not None:
+        words += ["topic", names.name("topic", topic)]
+    if thread is not None:
+        words += ["thread", message_id(*split_id(thread))]
+    words += ["ask", "1"] if ask or said.rstrip().endswith("?") else []
+    words += ["urgent", "1"] if urgent else []
+    words += ["file", file] if file else []
+    return (yield from _send(scope, agents, words, urgent=urgent))
+
+
+def reply(scope: Scope, answered: str, body: str) -> Op[Sent]:
+    """Answer a message of this agent's inbox, in its thread; a second answer to it sends nothing."""
+    entry_id, agent = split_id(answered)
+    said = names.body("message", body, scope.max_body)
+    if agent != scope.agent:
+        raise not_found(
+            f"{answered!a:.300} is a message to {names.word(agent)},"
+            f" and this agent is {names.word(scope.agent)}",
+            hint="answer messages to this agent, or connect as the other one",
+            shell_hint="answer messages to this agent, or give --agent",
+        )
+    page = yield Command("XRANGE", scope.keys.inbox(agent), entry_id, entry_id)
+    found = as_message(agent, *page[0]) if page else None
+    if found is None or not found.agent_id:
+        raise no_message(answered)
+    words = ["message", said, "thread", found.thread, "reply_to", found.id]
+    words += ["topic", found.topic] if found.topic else []
+    (sent,) = yield from _send(scope, [found.agent_id], words, answered=entry_id)
+    return sent
+
+
+def _send(
+    scope: Scope,
+    to: Sequence[str],
+    words: Sequence[str],
+    *,
+    urgent: bool = False,
+    answered: str = "",
+) -> Op[list[Sent]]:
+    keys, once, agent = scope.keys, scope.once(), scope.agent
+    argv: list[str | int] = [agent, once.token, answered, MOST_UNREAD]
+    argv += [_EXCHANGED, _EXCHANGED_IN * 1000, int(urgent), len(words), *words]
+    for one in to:
+        argv += [one, _kept(one)]
+    step = Script(
+        "tell",
+        (
+            *(keys.agents, once.key, *keys_of(scope, agent)),
+            *(key for one in to for key in (keys.inbox(one), keys.inbox_at(one), keys.who(one))),
+        ),
+        argv,
+        writes=True,
+    )
+    reply = yield step
+    scope.settled(once, step)
+    outcome = text(reply[0])
+    if outcome in ("sent", "before"):
+        before = outcome == "before"
+        return [_sent(agent, found, before) for agent, found in zip(to, reply[2:], strict=True)]
+    if outcome == "nobody":
+        known = yield Command("ZREVRANGE", keys.agents, 0, _COMPARED - 1)
+        raise _nobody([text(name) for name in reply[1:]], [text(name) for name in known], agent)
+    raise _refused(outcome, text(reply[1]), int(reply[2]))
+
+
+def _sent(agent: str, found: list[Any], before: bool) -> Sent:
+    entry_id, unread, state, at, last = found
+    shown = text(at)
+    seen = int(shown) / 1000 if is_number(shown) else None
+    if seen is None and last:
+        seen = float(last)
+    # The id of an earlier answer names its agent.
+    known = text(entry_id)
+    return Sent(
+        known if before else message_id(known, agent),
+        agent,
+        text(state) or None,
+        seen,
+        int(unread),
+        repeated=before,
+    )
+
+
+def _kept(agent: str) -> str:
+    """Return the ms to keep the inbox of a session without a name; '' for that of a named agent."""
+    is_session = "~" in agent and is_number(agent.rpartition("~")[2])
+    return str(NAMES_KEPT * 1000) if is_session else ""
+
+
+def _nobody(unknown: list[str], known: list[str], agent: str) -> AgentBusError:
+    from difflib import get_close_matches
+
+    from agentbus.core.errors import NoSuchAgent
+
+    others = [name for name in known if name != agent]
+    near: dict[str, None] = {}
+    for name in unknown:
+        near |= dict.fromkeys(one for one in others if one.startswith(name) or name.startswith(one))
+        near |= dict.fromkeys(get_close_matches(name, others))
+    shown = [names.word(name) for name in [*near][:3]] or [names.word(name) for name in others[:3]]
+    said = "nobody else was ever here"
+    if near:
+        said = f"did you mean {' or '.join(shown)}?"
+    elif shown:
+        said = f"here were, the last first: {', '.join(shown)}"
+    return NoSuchAgent(
+        f"nobody was ever here by the name of {', '.join(map(names.word, unknown))}; {said}",
+        hint="bus.agents() returns all who were",
+        shell_hint="see 'agentbus list --agents' for all who were",
+    )
+
+
+def _refused(outcome: str, agent: str, number: int) -> AgentBusError:
+    from agentbus.core.errors import InboxFull, TooManyMessages
+
+    who = names.word(agent)
+    if outcome == "full":
+        return InboxFull(
+            f"the inbox of {who} is full: {number} messages are unread",
+            hint="send it again when some are read",
+        )
+    return TooManyMessages(
+        f"{number} messages went between this agent and {who} in the last {_EXCHANGED_IN} s",
+        hint="slow down, or raise it with a person",
+    )

@@ -1,0 +1,22 @@
+#!lua flags=no-writes
+-- Reads how far a message to an agent got.
+-- KEYS: inbox, its positions, answers, bell
+-- ARGV: entry id
+-- Returns: {the sender, heard, at:heard, past, notified, at:notified, past:notified, when it was read beyond heard, the
+--          answer's id, bell's last id}, each '' if there is none, or {} if there is no such message
+--@include stream
+local entry = redis.call('XRANGE', KEYS[1], ARGV[1], ARGV[1])[1]
+if not entry then return {} end
+local by = ''
+for i = 1, #entry[2] - 1, 2 do
+  if entry[2][i] == 'agent_id' then by = entry[2][i + 1] end
+end
+local found = { by }
+local fields = { 'heard', 'at:heard', 'past', 'notified', 'at:notified', 'past:notified', ARGV[1] }
+local kept = redis.pcall('HMGET', KEYS[2], unpack(fields))
+if kept['err'] then kept = {} end
+for i = 1, #fields do found[#found + 1] = kept[i] or '' end
+local answer = redis.pcall('HGET', KEYS[3], ARGV[1])
+found[#found + 1] = type(answer) == 'string' and answer or ''
+found[#found + 1] = stream(KEYS[4])['last-generated-id']
+return found

@@ -1,0 +1,51 @@
+"""receipts: print how far a message got."""
+
+from __future__ import annotations
+
+from agentbus.commands import _inbox
+from agentbus.commands._declare import Call, Param, Verb, seconds
+from agentbus.coordination import receipts
+from agentbus.core.errors import UsageError
+
+VERB = Verb(
+    "receipts",
+    "Print how far a message got: sent, notified, read or answered.",
+    Param("ID", "The message, as 'tell' or 'speak' printed it.", required=True),
+    Param("--wait S", "Wait up to S seconds for the answer, and print it.", convert=seconds),
+    Param("--for", "What to wait for (answer).", dest="until", choices=_inbox.UNTIL),
+    text="For a message of the channel: who has heard it of the agents present, a line each. An agent is"
+    " present that was seen in the last 24 hours and has not left. Exit 5 if there is no such message; exit"
+    " 3 if the wait times out. JSON: id, to, state, sent, notified, read (times, or null), answered (the"
+    " answer's id, or null).",
+    examples=(
+        "agentbus receipts 1763622000123-0@reviewer",
+        "agentbus receipts 1763622000123-0@reviewer --wait 60 --for read",
+        "agentbus receipts 1763622000123-0",
+    ),
+    subject="id",
+    goes_with={"--for": ("--wait",)},
+)
+
+
+def run(call: Call) -> None:
+    """Print the receipts of a message."""
+    from agentbus.commands import _together
+
+    args = call.args
+    _together.check(VERB, args)
+    scope = call.enter()
+    if "@" not in args.id:
+        if args.wait is not None:
+            raise UsageError(
+                "a message of the channel cannot be waited for",
+                hint="leave --wait out, or send the message with 'agentbus tell'",
+            )
+        found = call.run(receipts.heard_by(scope, args.id))
+        for one in found:
+            _inbox.receipt(call, one, scope.now())
+        if not found:
+            call.out.warn("no other agent was seen in the last 24 hours")
+    elif args.wait is not None:
+        _inbox.await_all(call, [args.id], args.wait, args.until or "answer")
+    else:
+        _inbox.receipt(call, call.run(receipts.receipt(scope, args.id)), scope.now())
