@@ -19,6 +19,7 @@ _SETTINGS = {
     "config": "The config file.",
     "deadline": "Seconds to wait for an unresponsive server.",
     "max_body": "The largest body in bytes.",
+    "exchange_limit": "Messages that two agents may exchange in a minute.",
     "server": "Program of the embedded server.",
     "database": "URL of the database of events.",
     "webhooks": "1: workers send webhooks.",
@@ -75,8 +76,8 @@ TOPICS = {
         " git repository, then agentbus/config.yaml in XDG_CONFIG_HOME (~/.config). The nearest file that"
         " has a setting wins. With --config or AGENTBUS_CONFIG only that file is read.\n\n"
         "Settings: project, json, queues, health, and url; and in the user's own file agent, log_level,"
-        " deadline, max_body, database, webhooks, webhook_secret, webhook_allow. The url of a repository's"
-        " file counts in a clone that you trust: git config agentbus.trust true.\n\n"
+        " deadline, max_body, exchange_limit, database, webhooks, webhook_secret, webhook_allow. The"
+        " url of a repository's file counts in a clone that you trust: git config agentbus.trust true.\n\n"
         "'agentbus whoami' shows the agent, the project and the URL, and where each comes from.",
     ),
     "exit-codes": HelpTopic(

@@ -170,6 +170,17 @@ def test_two_agents_that_exchange_too_many_messages_are_slowed_down(bus, bob, co
     connect("eve").tell("bob", "hi")
 
 
+def test_the_limit_of_an_exchange_is_a_setting(bus, bob, monkeypatch, connect):
+    monkeypatch.setenv("AGENTBUS_EXCHANGE_LIMIT", "1")
+    bus.tell("bob", "one")
+    with pytest.raises(TooManyMessages):
+        connect("ada").tell("bob", "two")
+
+    monkeypatch.setenv("AGENTBUS_EXCHANGE_LIMIT", "0")
+    for _ in range(25):
+        connect("ada").tell("bob", "more")
+
+
 def test_the_inbox_of_a_session_without_a_name_expires(bus, connect):
     list(connect("ada@host~4711").inbox())
     bus.tell("ada@host~4711", "hi")

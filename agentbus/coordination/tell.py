@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Op
 
-# The messages that two agents may exchange, and in how many seconds: more are a loop of two programs.
-_EXCHANGED, _EXCHANGED_IN = 20, 60
+# Seconds in which two agents may exchange as many messages as their limit: more are a loop of programs.
+_EXCHANGED_IN = 60
 # Names that an error compares with a mistyped one.
 _COMPARED = 1_000
 
@@ -111,7 +111,7 @@ def _send(
 ) -> Op[list[Sent]]:
     keys, once, agent = scope.keys, scope.once(), scope.agent
     argv: list[str | int] = [agent, once.token, answered, MOST_UNREAD]
-    argv += [_EXCHANGED, _EXCHANGED_IN * 1000, int(urgent), len(words), *words]
+    argv += [scope.exchange_limit, _EXCHANGED_IN * 1000, int(urgent), len(words), *words]
     for one in to:
         argv += [one, _kept(one)]
     step = Script(

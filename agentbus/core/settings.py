@@ -28,6 +28,7 @@ VARIABLES = {
     "config": ("AGENTBUS_CONFIG",),
     "deadline": ("AGENTBUS_DEADLINE",),
     "max_body": ("AGENTBUS_MAX_BODY",),
+    "exchange_limit": ("AGENTBUS_EXCHANGE_LIMIT",),
     "server": ("AGENTBUS_SERVER",),
     "database": ("AGENTBUS_DATABASE",),
     "webhooks": ("AGENTBUS_WEBHOOKS",),
@@ -43,10 +44,10 @@ IN_FILES = ("project", "json", "queues", "health", "url", "lease.scope")
 # What only the user's own file, or one chosen by --config, may set beside these: a repository must not
 # choose names, deadlines, logs, files to write to, nor what is sent to the network.
 IN_OWN_FILE = (
-    *("agent", "log_level", "deadline", "max_body"),
+    *("agent", "log_level", "deadline", "max_body", "exchange_limit"),
     *("database", "webhooks", "webhook_secret", "webhook_allow"),
 )
-DEFAULT_DEADLINE = 5.0
+DEFAULT_DEADLINE, EXCHANGE_LIMIT = 5.0, 20
 # A unix socket's path must fit into 108 bytes on Linux and 104 on macOS.
 LONGEST_SOCKET_PATH = 100
 _SMALL = 65_536
@@ -82,6 +83,7 @@ class Settings:
         health: Mapping[object, object] | None = None,
         lease_scope: str = "repository",
         nearby: Sequence[str] = (),
+        exchange_limit: int = EXCHANGE_LIMIT,
     ) -> None:
         self.agent = agent
         self.project = project
@@ -90,6 +92,7 @@ class Settings:
         self.log_level = log_level
         self.deadline = deadline
         self.max_body = max_body
+        self.exchange_limit = exchange_limit
         self.sources = sources
         # Used by the verbs of events alone. It may hold a password.
         self.database = database
@@ -98,9 +101,8 @@ class Settings:
         self.webhook_allow = webhook_allow
         # What the names of this user's other sessions on this host begin with; empty for a named agent.
         self.peers = peers
-        # Unparsed: `agentbus.queues.policy` reads it, and only for verbs of queues.
+        # Unparsed: the verbs of queues read the one, `health` the other.
         self.queues = queues or {}
-        # Unparsed: `agentbus.admin.health.thresholds` reads it, and only for that verb.
         self.health = health or {}
         # Whether the work trees of a `repository` share leases, or each `worktree` has its own.
         self.lease_scope = lease_scope
@@ -181,6 +183,7 @@ def resolve(flags: Mapping[str, object] | None = None) -> Settings:
         health=value("health", None),
         lease_scope=value("lease.scope", "repository"),
         nearby=near,
+        exchange_limit=value("exchange_limit", EXCHANGE_LIMIT),
     )
 
 

@@ -116,6 +116,13 @@ def _size(given: Located) -> int | None:
     return given.whole(1, _LARGEST_BODY)
 
 
+def _count(given: Located) -> int | None:
+    text = given.value
+    if isinstance(text, str) and text.isascii() and text.isdigit() and len(text) < 12:
+        given.value = int(text)
+    return given.whole(0, 1_000_000)
+
+
 def _secret(given: Located) -> str | None:
     value = given.value
     if isinstance(value, str) and 16 <= len(value) <= 256 and value.isprintable():
@@ -160,6 +167,7 @@ _CHECKS: Mapping[str, Callable[[Located], object]] = {
     "log_level": _level,
     "deadline": _seconds,
     "max_body": _size,
+    "exchange_limit": _count,
     "database": _url,
     "webhooks": _switch,
     "webhook_secret": _secret,

@@ -7,7 +7,13 @@ import time
 
 from agentbus.core.keys import Keys
 from agentbus.core.names import MAX_BODY_BYTES, SESSION_VARIABLES
-from agentbus.core.settings import environment, socket_path, state_directory, variable
+from agentbus.core.settings import (
+    EXCHANGE_LIMIT,
+    environment,
+    socket_path,
+    state_directory,
+    variable,
+)
 from agentbus.store.connection import Backend, Target
 from agentbus.store.steps import LinkDown, Once, OptionalScript, ServerReply
 
@@ -65,6 +71,7 @@ class Scope:
         *,
         channel_bound: int = CHANNEL_BOUND,
         max_body: int = MAX_BODY_BYTES,
+        exchange_limit: int = EXCHANGE_LIMIT,
         webhooks: bool = False,
         peers: str = "",
         leases_by_worktree: bool = False,
@@ -76,6 +83,7 @@ class Scope:
         self.agent = agent
         self.channel_bound = channel_bound
         self.max_body = max_body
+        self.exchange_limit = exchange_limit
         self.webhooks = webhooks
         self.peers = peers
         self.leases_by_worktree = leases_by_worktree
@@ -164,6 +172,7 @@ def enter(settings: Settings) -> tuple[Backend, Scope]:
         project,
         settings.agent,
         max_body=settings.max_body,
+        exchange_limit=settings.exchange_limit,
         webhooks=settings.webhooks,
         peers=settings.peers,
         leases_by_worktree=settings.lease_scope == "worktree",
