@@ -100,6 +100,17 @@ def test_a_message_is_text_in_json():
     assert found["queue"] is None
 
 
+def test_a_message_to_one_agent_is_text_in_json_and_keeps_its_thread():
+    words = (b"agent_id", b"ada", b"message", b"may I?", b"topic", b"merge")
+
+    found = row("inbox:bob", *words, b"thread", b"1-1@bob", b"ask", b"1")
+
+    assert (found["kind"], found["stream"]) == ("inbox", "inbox:bob")
+    assert (found["agent"], found["topic"], found["queue"]) == ("ada", "merge", None)
+    assert json.loads(found["payload"]) == "may I?"
+    assert found["fields"] == {"thread": "1-1@bob", "ask": "1"}
+
+
 def test_an_event_keeps_its_subject():
     found = row(
         "ch:main", b"agent_id", b"ada", b"message", b"x", b"event", b"announced", b"flag", b"f"

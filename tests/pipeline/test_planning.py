@@ -171,6 +171,10 @@ def test_an_emptied_stream_that_only_counted_its_last_id_on_has_nothing_new():
         ("ev:shop%3Aorders:relay", None),
         ("ev:", None),
         ("ev", None),
+        ("inbox:bob", "inbox"),
+        ("inbox:a%3Ab", "inbox"),
+        ("inbox:bob:bell", None),
+        ("inbox", None),
         ("ch:other", None),
         ("metrics:x", None),
         ("jot:x", None),
@@ -192,6 +196,8 @@ def test_streams_are_found_by_kind_and_by_name(reader, add):
     add("q:other", "1-1")
     add("dlq:mail:default", "1-1")
     add("ch:main", "1-1")
+    add("inbox:bob", "1-1")
+    add("inbox:bob:bell", "1-1")
 
     def found(words: str) -> list[str]:
         return reader.run(discovery.Discovery(reader.scope, discovery.Selection(words)).op())
@@ -199,6 +205,7 @@ def test_streams_are_found_by_kind_and_by_name(reader, add):
     assert found("queues") == ["q:mail", "q:mail:high", "q:other"]
     assert found("dead-letters,q:mail") == ["dlq:mail:default", "q:mail"]
     assert found("channel,metrics") == ["ch:main", "metrics"]
+    assert found("inboxes") == ["inbox:bob"]
 
 
 def test_a_queue_that_registers_is_found_without_going_through_all_keys(

@@ -30,6 +30,7 @@ _WORDS = {
     schema.DEAD_LETTER: "dead letters",
     schema.METRICS: "entries of metrics",
     schema.EVENT: "events",
+    schema.INBOX: "messages to one agent",
 }
 
 

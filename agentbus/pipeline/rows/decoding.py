@@ -23,6 +23,7 @@ from agentbus.pipeline.rows.schema import (
     EVENT,
     FIELDS,
     GAP,
+    INBOX,
     METRICS,
     QUEUE,
     VERSION,
@@ -194,10 +195,21 @@ def _plain(entries: Sequence[Entry], **fields: bytes) -> Columns:
 
 def _channel(entries: Sequence[Entry]) -> Columns:
     columns = _plain(entries, agent=b"agent_id", topic=b"topic", event=b"event", payload=b"message")
-    said = columns["payload"].to_pylist()
-    columns["payload"] = pa.array(
-        [None if one is None else orjson.dumps(one).decode() for one in said], pa.string()
+    columns["payload"] = _in_json(columns["payload"])
+    return columns
+
+
+def _in_json(texts: pa.Array) -> pa.Array:
+    """Return texts as JSON."""
+    return pa.array(
+        [None if one is None else orjson.dumps(one).decode() for one in texts.to_pylist()],
+        pa.string(),
     )
+
+
+def _inbox(entries: Sequence[Entry]) -> Columns:
+    columns = _plain(entries, agent=b"agent_id", topic=b"topic", payload=b"message")
+    columns["payload"] = _in_json(columns["payload"])
     return columns
 
 
@@ -223,6 +235,7 @@ _READERS: dict[str, Callable[[Sequence[Entry]], Columns]] = {
     DEAD_LETTER: _dead_letter,
     METRICS: _metrics,
     EVENT: _event,
+    INBOX: _inbox,
 }
 
 

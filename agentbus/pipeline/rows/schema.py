@@ -12,8 +12,8 @@ VERSION = 1
 # What a stream is: the value of `kind`, and an archive's first partition. A `gap` stands for entries
 # that were gone before they were read.
 CHANNEL, QUEUE, DEAD_LETTER, METRICS, GAP = "channel", "queue", "dead_letter", "metrics", "gap"
-EVENT = "event"
-KINDS = (CHANNEL, QUEUE, DEAD_LETTER, METRICS, EVENT, GAP)
+EVENT, INBOX = "event", "inbox"
+KINDS = (CHANNEL, QUEUE, DEAD_LETTER, METRICS, EVENT, INBOX, GAP)
 
 FIELDS = pa.map_(pa.string(), pa.string())
 # Spark compares the first batch with this to the letter.

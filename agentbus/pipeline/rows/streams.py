@@ -1,7 +1,7 @@
 """The names and kinds of streams, and the gaps in them.
 
 A stream is named by its key without the project: `ch:main`, `q:mail`, `q:mail:high`,
-`dlq:mail:default`, `metrics`, `ev:orders`.
+`dlq:mail:default`, `metrics`, `ev:orders`, `inbox:reviewer`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 
 from agentbus.core.names import unescape
-from agentbus.pipeline.rows.schema import CHANNEL, DEAD_LETTER, EVENT, METRICS, QUEUE
+from agentbus.pipeline.rows.schema import CHANNEL, DEAD_LETTER, EVENT, INBOX, METRICS, QUEUE
 from agentbus.queues.ids import PRIORITIES
 
 _FORMS = {
@@ -19,6 +19,7 @@ _FORMS = {
     QUEUE: re.compile(rf"q:[^:]+(:({'|'.join(PRIORITIES)}))?"),
     DEAD_LETTER: re.compile("dlq:[^:]+:[^:]+"),
     EVENT: re.compile("ev:[^:]+"),
+    INBOX: re.compile("inbox:[^:]+"),
 }
 
 

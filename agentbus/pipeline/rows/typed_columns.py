@@ -150,6 +150,11 @@ TYPED: dict[str, dict[str, str]] = {
         "created_at": _moment(_meta("__creation_timestamp_ms__", "metadata")),
         "bytes": _BYTES,
     },
+    schema.INBOX: {
+        "thread": _text("thread"),
+        "reply_to": _text("reply_to"),
+        "bytes": _BYTES,
+    },
     schema.GAP: {},
 }
 

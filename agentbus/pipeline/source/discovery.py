@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 from agentbus.core.errors import UsageError
-from agentbus.pipeline.rows.schema import CHANNEL, DEAD_LETTER, EVENT, METRICS, QUEUE
+from agentbus.pipeline.rows.schema import CHANNEL, DEAD_LETTER, EVENT, INBOX, METRICS, QUEUE
 from agentbus.pipeline.rows.streams import kind
 from agentbus.queues.ids import PRIORITIES
 from agentbus.store.scan import members, scan
@@ -27,6 +27,7 @@ _WORDS = {
     "dead-letters": DEAD_LETTER,
     "metrics": METRICS,
     "events": EVENT,
+    "inboxes": INBOX,
 }
 ALL = ",".join(_WORDS)
 
@@ -46,7 +47,7 @@ class Selection:
                 raise UsageError(
                     f"{word[:80]!a} is not a stream",
                     hint=f"name some of {ALL}, or a stream such as q:mail, q:mail:high,"
-                    " dlq:mail:default, ev:orders",
+                    " dlq:mail:default, ev:orders, inbox:reviewer",
                 )
         if not self._kinds and not self._names:
             raise UsageError("no streams were named", hint=f"name some of {ALL}")
@@ -57,7 +58,7 @@ class Selection:
 
     def scanned(self) -> tuple[str, ...]:
         """Return the kinds of keys to scan for streams."""
-        found = (("q", QUEUE), ("dlq", DEAD_LETTER), ("ev", EVENT))
+        found = (("q", QUEUE), ("dlq", DEAD_LETTER), ("ev", EVENT), ("inbox", INBOX))
         return tuple(key for key, what in found if what in self._kinds)
 
     def certain(self) -> set[str]:
