@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from agentbus.commands import _values, _views
 from agentbus.commands._declare import Call, Param, Verb, tags, whole
+from agentbus.commands._format import count
 from agentbus.coordination.flags import FlagState
 from agentbus.core.clock import rfc3339
 from agentbus.core.errors import UsageError
@@ -20,6 +21,7 @@ VERB = Verb(
     Param("--latest N", "At most N notes (50).", convert=whole, default=50),
     Param("--flags", "Flags that are held, satisfied, failed or awaited, and who waits."),
     Param("--agents", "Agents seen on the channel, and how far they have heard it."),
+    Param("--max, --limit N", "With --agents: at most N agents (50).", convert=whole),
     Param("--topics", "Topics of messages."),
     Param("--queues", "Queues."),
     text="Notes come without their values, newest first. JSON: for notes key, agent_id, timestamp, tags;"
@@ -35,6 +37,8 @@ VERB = Verb(
 
 # Flags to show: more would take more than a second or two.
 _MOST = 10_000
+# Agents that are listed unless more are asked for: a list of thousands is of no use to a model.
+_AGENTS = 50
 
 
 def run(call: Call) -> None:
@@ -43,16 +47,22 @@ def run(call: Call) -> None:
     asked = [kind for kind in ("flags", "agents", "topics", "queues") if getattr(args, kind)]
     if len(asked) > 1 or (asked and args.tag is not None):
         raise UsageError("several kinds were given", hint="give one at a time")
+    if args.max is not None and not args.agents:
+        raise UsageError("--max goes with --agents alone", hint="for notes give --latest")
     if args.flags:
         _flags(call)
     elif args.agents:
         _views.empty(call, agents := bus.agents())
-        for seen in agents:
+        most = _AGENTS if args.max is None else args.max
+        for seen in agents[:most]:
             at = rfc3339(seen.last_seen)
             behind = "" if seen.unheard is None else f", {seen.unheard} unheard"
             out.record(
                 _values.fields(seen) | {"last_seen": at}, f"{word(seen.agent_id)} seen {at}{behind}"
             )
+        if len(agents) > most:
+            more = count(len(agents) - most, "more agent")
+            out.warn(f"{more} seen earlier; --max {len(agents)} lists all")
     elif args.topics:
         _views.empty(call, topics := bus.topics())
         for topic in topics:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from agentbus.commands import _message
-from agentbus.commands._declare import Call, Param, Verb, seconds, whole
+from agentbus.commands._declare import Args, Call, Param, Verb, seconds, whole
 from agentbus.coordination import overhear
 
 VERB = Verb(
@@ -18,6 +18,9 @@ VERB = Verb(
     Param("--since ID|TIME|30m", "Start after this message, or at this time; move no cursor."),
     Param("--last N", "The last N messages; move no cursor.", convert=whole),
     Param("--max, --limit N", "At most N messages (100; with --follow: no limit).", convert=whole),
+    Param(
+        "--max-chars N", "At most about N letters of output; the rest stays unheard.", convert=whole
+    ),
     Param("--follow", "Wait for new messages."),
     Param("--timeout S", "With --follow: stop after S seconds.", convert=seconds),
     Param("--peek", "Move no cursor."),
@@ -41,8 +44,9 @@ VERB = Verb(
     excludes={
         "--catch-up": (
             *("--since", "--last", "--max", "--follow", "--timeout", "--peek", "--others"),
-            *("--from-start", "--reset"),
-        )
+            *("--from-start", "--reset", "--max-chars"),
+        ),
+        "--max-chars": ("--follow",),
     },
 )
 
@@ -55,6 +59,8 @@ def run(call: Call) -> None:
     if args.catch_up:
         _catch_up(call, topics)
         return
+    if args.max_chars is not None:
+        _check(args)
     limit = args.max if args.max is not None or args.follow else 100
     scope = call.enter()
     if scope.peers and not (args.peek or args.since or args.last is not None):
@@ -76,14 +82,26 @@ def run(call: Call) -> None:
         make=_message.pair,
     )
     patience = (args.timeout or float("inf")) if args.follow else 0.0
-    printed = 0
-    for entry_id, named in call.each(op, patience=patience):
-        _message.show(call.out, entry_id, named)
-        printed += named.get("event") not in overhear.REPORTS
-    if printed == limit and not (args.peek or args.since or args.last is not None):
+    printed, stopped = 0, False
+    if args.max_chars is not None:
+        from agentbus.commands import _bounded
+
+        printed, stopped = _bounded.overheard(call, call.each(op), args.max_chars)
+    else:
+        for entry_id, named in call.each(op, patience=patience):
+            _message.show(call.out, entry_id, named)
+            printed += named.get("event") not in overhear.REPORTS
+    if (printed == limit or stopped) and not (args.peek or args.since or args.last is not None):
         remaining = call.run(overhear.unheard(scope, topics, others=args.others))
         if remaining:
             call.out.warn(f"{remaining} more remain; --catch-up marks them as heard")
+
+
+def _check(args: Args) -> None:
+    from agentbus.commands import _bounded, _together
+
+    _together.check(VERB, args)
+    _bounded.check(args.max_chars)
 
 
 def _catch_up(call: Call, topics: list[str]) -> None:

@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from agentbus.commands._declare import Call, Param, Verb, tags, whole
 from agentbus.coordination import recall
+from agentbus.core.stream import text
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 VERB = Verb(
     "recall",
@@ -19,8 +24,10 @@ VERB = Verb(
     ),
     Param("--all", "Only notes with all of the tags."),
     Param("--latest N", "At most N notes (10).", convert=whole, default=10),
-    text="With a key it prints only the note's text, unchanged. If there is no such note, exit 5. JSON:"
-    " key, value, agent_id, timestamp, tags.",
+    Param("--max-chars N", "At most about N letters of the notes.", convert=whole),
+    text="With a key it prints only the note's text, unchanged. If there is no such note, exit 5. With"
+    " --max-chars, a longer text is cut, and stderr says so. JSON: key, value, agent_id, timestamp, tags;"
+    " truncated (letters left out) where it was cut.",
     examples=(
         "agentbus recall docker-build",
         'sh -c "$(agentbus recall docker-build)"',
@@ -45,17 +52,33 @@ def run(call: Call) -> None:
             hint="give one key, or --tag",
         )
     args.key = key
+    if args.max_chars is not None:
+        _bounded(call)
     scope = call.enter()
     if key is not None and not call.out.json:
         found = call.run(recall.read(scope, key))
         value = found[found.index(b"value") + 1] if b"value" in found[::2] else b""
-        call.out.exactly(value)
+        if args.max_chars is None:
+            call.out.exactly(value)
+        else:
+            _bounded(call).value(call, text(value), args.max_chars)
         return
     from agentbus.commands import _values
     from agentbus.coordination import notes
 
     if key is not None:
-        _values.note(call.out, call.run(notes.recall(scope, key)), value=True)
+        listed = [call.run(notes.recall(scope, key))]
+    else:
+        listed = call.run(notes.notes(scope, labels, every=args.all, latest=args.latest))
+    if args.max_chars is not None:
+        _bounded(call).notes(call, listed, args.max_chars)
         return
-    for noted in call.run(notes.notes(scope, labels, every=args.all, latest=args.latest)):
+    for noted in listed:
         _values.note(call.out, noted, value=True)
+
+
+def _bounded(call: Call) -> Any:
+    from agentbus.commands import _bounded
+
+    _bounded.check(call.args.max_chars)
+    return _bounded

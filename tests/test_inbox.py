@@ -13,7 +13,7 @@ from hypothesis import given, strategies as st
 
 import agentbus
 from agentbus import InboxFull, InvalidPayload, NoSuchAgent, NotFound, TimedOut, UsageError
-from agentbus.coordination import inbox as inboxes
+from agentbus.coordination import inbox as inboxes, tell
 from agentbus.errors import InvalidName, TooManyMessages
 from tests.pausing import Blocked
 from tests.servers import ask
@@ -442,6 +442,40 @@ def test_any_text_is_an_id_or_a_usage_error(text):
         return
     assert inboxes.message_id(entry_id, agent) == text
     assert all(int(part) < 2**64 for part in entry_id.split("-"))
+
+
+# -- requests that are sent again --
+
+
+def resent(bus, op):
+    """Run an operation whose every answer is lost once, so that each request is sent twice."""
+    try:
+        step = next(op)
+        while True:
+            bus.runner.link.execute(step)
+            step.sendings = 2
+            step = op.send(bus.runner.link.execute(step))
+    except StopIteration as end:
+        return end.value
+
+
+def test_a_message_whose_answer_is_lost_is_sent_once(bus, bob):
+    (sent,) = resent(bus, tell.tell(bus.scope, ["bob"], "may I?"))
+    reply = resent(bob, tell.reply(bob.scope, sent.id, "yes"))
+
+    assert texts(bob, thread=sent.id) == ["may I?"]
+    assert [message.id for message in bus.inbox()] == [reply.id]
+    assert (sent.unread, reply.repeated) == (1, False)
+
+
+def test_messages_that_are_marked_twice_are_read_once(bus, bob):
+    fill(bus, "bob", 3)
+    found = list(bob.inbox(peek=True))
+
+    left = resent(bob, inboxes.mark(bob.scope, [found[0].id, found[2].id]))
+
+    assert left == 1
+    assert texts(bob) == ["1"]
 
 
 # -- asynchronous --
