@@ -95,9 +95,15 @@ def result(out: Out, task_id: str, found: object) -> None:
     """Print a task's result: text unchanged, other values as JSON, None as nothing."""
     if out.json:
         out.record(with_old({"task_id": task_id, "result": found}, id="task_id"), "")
-    elif isinstance(found, str):
-        out.exactly(found.encode() if found.endswith("\n") else found.encode() + b"\n")
     elif found is not None:
+        value(out, found)
+
+
+def value(out: Out, found: object) -> None:
+    """Print a value as text: text unchanged, other values as JSON."""
+    if isinstance(found, str):
+        out.exactly(found.encode() if found.endswith("\n") else found.encode() + b"\n")
+    else:
         import orjson
 
         out.record({}, orjson.dumps(found).decode())

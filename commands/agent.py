@@ -42,7 +42,8 @@ VERB = Verb(
     text="If a live worker did not comply in time, exit 3; the order remains in force. No such worker or"
     " agent: exit 5. JSON: worker, agent_id, queue, group, state, alive, age, last_seen, started,"
     " done, failed, running, pending, concurrency, host, pid, version, paused, lag, and with list"
-    " heard, unheard, flags; for agents without workers agent_id, last_seen, heard, unheard, flags;"
+    " heard, unheard, flags, tasks; for agents without workers agent_id, last_seen, heard, unheard,"
+    " flags, tasks; each of tasks, which the agent has taken by hand, has task_id, queue, group, until;"
     " for pause kind, name, agent_id, timestamp, why, confirmed, unconfirmed; for resume kind, name,"
     " resumed; for delete name, gone, unconfirmed, handed_over.",
     examples=(
@@ -135,7 +136,17 @@ def _said(value: object) -> str:
 
 def _show_agent(out: Out, one: Attendee) -> None:
     flags = None if one.flags is None else list(one.flags)
+    tasks = [
+        {
+            "task_id": held.id,
+            "queue": held.queue,
+            "group": held.group,
+            "until": rfc3339(held.until, milliseconds=True),
+        }
+        for held in one.tasks
+    ]
     talk: dict[str, object] = {"heard": one.heard, "unheard": one.unheard, "flags": flags}
+    talk["tasks"] = tasks
     if out.json:
         for worker in one.workers:
             out.record(_values.with_old(_fields(worker) | talk, seen="last_seen"), "")
@@ -150,6 +161,9 @@ def _show_agent(out: Out, one: Attendee) -> None:
     out.record({}, ", ".join(known))
     for worker in one.workers:
         out.record({}, f"    {_line(worker)}", red="" if worker.alive else " dead, ")
+    for held in one.tasks:
+        until = f"by hand until {rfc3339(held.until)}"
+        out.record({}, f"    {word(held.queue)} {word(held.group)} holds {held.id} {until}")
 
 
 def _line(one: Registered) -> str:

@@ -10,6 +10,7 @@ from agentbus.commands._declare import Call, Param, Verb, whole
 from agentbus.core.clock import rfc3339
 from agentbus.core.errors import NotFound, UsageError
 from agentbus.core.names import shell_word, word
+from agentbus.queues.ids import taker
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -248,10 +249,12 @@ def _inspect(call: Call) -> None:
 
 
 def _line(one: Entry) -> str:
-    text = f"{one.id} {one.state}"
+    text, agent = f"{one.id} {one.state}", taker(one.holder)
+    if agent is not None:
+        text += f", held by hand by {word(agent)}"
     if one.due is not None:
         text += f" until {rfc3339(one.due)}"
-    if one.holder is not None and one.idle is not None:
+    if agent is None and one.holder is not None and one.idle is not None:
         text += f" by {word(one.holder)} for {_format.age(one.idle)}"
     if one.attempts is not None:
         text += f", attempts {one.attempts}"

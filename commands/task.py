@@ -1,4 +1,4 @@
-"""task: show what has become of a task, or cancel it."""
+"""task: show what has become of a task, cancel it, or take it by hand and settle it."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import orjson
 
 from agentbus.commands import _format, _together, _values
 from agentbus.commands._bare import actions
-from agentbus.commands._declare import Call, Param, Verb
+from agentbus.commands._declare import Call, Param, Verb, seconds
 from agentbus.core.clock import rfc3339
+from agentbus.core.errors import UsageError
 from agentbus.core.names import word
+from agentbus.queues.ids import taker
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -17,44 +19,86 @@ if TYPE_CHECKING:
     from agentbus.queues.attempts import Attempt
     from agentbus.queues.task_state import TaskState
 
+BY_HAND = ("take", "done", "retry", "bury", "renew")
+_SAY = ("done", "retry", "bury")
 VERB = Verb(
     "task",
-    "Show what has become of a task, or cancel it.",
+    "Show or cancel a task, or take one by hand and settle it.",
     actions(
         {
             "show ID": "Print its state, attempts, errors and workers, and the tasks around it.",
             "cancel ID": "Remove it, or ask the worker that runs it to stop.",
+            "take QUEUE": "Take a task for this agent; print its id, its token and its payload.",
+            "done ID [RESULT]": "It is done; keep its result.",
+            "retry ID [ERROR]": "It failed, or is given back: retry it, or bury it after the last attempt.",
+            "bury ID ERROR": "Move it to the dead letters.",
+            "renew ID": "Hold it for longer.",
         }
     ),
-    Param("ID", "The task's id, as 'publish' printed it.", required=True),
+    Param("ID", "The task's id, as 'publish' printed it; with take, the queue.", required=True),
+    Param("TEXT", "The result or the error: text, JSON, - for stdin, or @FILE."),
     Param(
         "--group G",
-        "With show: the group, if several process the queue (default, or the only one).",
+        "The group (default; with show, also the only one there is).",
         values="group",
     ),
+    Param("--wait S", "With take: wait up to S seconds for a task.", convert=seconds),
+    Param(
+        "--visibility S",
+        "With take and renew: hold it for S seconds from now (30m).",
+        convert=seconds,
+    ),
+    Param("--after S", "With retry: in S seconds (the queue's backoff).", convert=seconds),
+    Param("--token T", "With done, retry, bury and renew: the token (the one that take kept)."),
     text="A state is delayed, dependent (waits for other tasks), waiting, pending (a worker holds it),"
     " retrying, done, buried or cancelled. The attempts of a task that failed once are recorded for 24"
     " hours; those of a task that succeeded at once are not. A cancelled task does not start any more,"
     " and tasks that wait for it are buried. A program that runs for it is ended, a coroutine"
     " interrupted; a run that succeeds all the same is done. Exit 5 if there is no such task, 4 if it"
-    " has ended and cannot be cancelled. JSON: for show task_id, queue, group, priority, state,"
+    " has ended and cannot be cancelled. A task that was taken is held by this agent, whatever its"
+    " processes do, until it is settled or its visibility ends; then any worker takes it as its next"
+    " attempt. take keeps the token in the state directory; with it, any later process of the agent"
+    " settles the task. The same call again changes nothing. A token is stale once another has the"
+    " task, or it was settled otherwise: exit 4. No token is kept: exit 5. take: exit 5 if no task is"
+    " ready, 3 after --wait. JSON: for show task_id, queue, group, priority, state,"
     " timestamp, due, worker, idle, attempts, runs, error, letter, replayed, waits_for, awaited_by,"
     " payload, envelope; each of runs has attempt, worker, agent_id, timestamp, waited_ms, took_ms,"
-    " outcome, error; for cancel task_id, queue, state (cancelled or stopping), workers.",
+    " outcome, error; for cancel task_id, queue, state (cancelled or stopping), workers; for take"
+    " task_id, token, until, queue, group, priority, attempt, timestamp, payload, envelope; for done,"
+    " retry and bury task_id, queue, group, state (done, retrying, buried or cancelled), attempt, due,"
+    " repeated; for renew task_id, queue, group, agent_id, until.",
     examples=(
         "agentbus task show 1763622000123-0@mail",
         "agentbus task show 1763622000123-0@mail --group audit --json",
         "agentbus task cancel 1763622000123-0@mail",
+        "agentbus task take review --wait 60",
+        "agentbus task done 1763622000123-0@review 'approved'",
+        "agentbus task retry 1763622000123-0@review 'the build is red' --after 10m",
     ),
     subject="id",
-    goes_with={"--group": ("show",)},
+    goes_with={
+        "--group": ("show", *BY_HAND),
+        "--wait": ("take",),
+        "--visibility": ("take", "renew"),
+        "--after": ("retry",),
+        "--token": BY_HAND[1:],
+    },
 )
 
 
 def run(call: Call) -> None:
     """Run the action."""
     _together.check(VERB, call.args)
-    (_show if call.args.action == "show" else _cancel)(call)
+    action = call.args.action
+    if call.args.text is not None and action not in _SAY:
+        raise UsageError(f"{action} takes no text", hint="leave it out")
+    if action not in BY_HAND:
+        (_show if action == "show" else _cancel)(call)
+        return
+    from agentbus.commands import _by_hand
+
+    by_name = {"take": _by_hand.take, "renew": _by_hand.renew}
+    by_name.get(action, _by_hand.settle)(call)
 
 
 def _cancel(call: Call) -> None:
@@ -71,14 +115,18 @@ def _show(call: Call) -> None:
     if call.out.json:
         call.out.record(_fields(found), "")
         return
+    agent = taker(found.worker)
     held = "" if found.idle is None else f", heartbeat {_format.age(found.idle)} ago"
+    worker = None if found.worker is None else f"{word(found.worker)}{held}"
+    if agent is not None:
+        worker = f"{word(agent)}, by hand until {_time(found.due)}"
     rows: dict[str, object] = {
         "task": found.id,
         "queue": f"{word(found.queue)}, group {word(found.group)}, priority {found.priority}",
         "state": found.state,
         "published": _time(found.published),
-        "due": _time(found.due),
-        "worker": None if found.worker is None else f"{word(found.worker)}{held}",
+        "due": _time(found.due) if agent is None else None,
+        "worker": worker,
         "attempts": found.attempts,
         "error": found.error,
         "letter": found.letter,

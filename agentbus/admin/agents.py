@@ -9,6 +9,7 @@ from agentbus.admin.metrics_reader import server_time
 from agentbus.coordination.announce import split
 from agentbus.core.record import Record
 from agentbus.core.stream import text
+from agentbus.queues import by_hand
 from agentbus.store.scan import scan
 from agentbus.store.steps import Command
 from agentbus.workers import registry
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from agentbus.admin.project import AgentActivity
+    from agentbus.queues.by_hand import HeldTask
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Op
     from agentbus.workers.registry import Registered
@@ -29,13 +31,14 @@ _STATES = ("working", "paused", "stopping")
 
 
 class Attendee(Record):
-    """An agent that has `workers`, has used the channel, or holds a flag.
+    """An agent that has `workers`, has used the channel, or holds a flag or a task.
 
     `state` is `working`, `paused` or `stopping` if one of its workers is, `dead` if all of them are, None
     without workers. `seen` is the unix time of its last heartbeat or channel use, `age` the seconds since
     then by the server's clock, `since` the unix time at which its first live worker started. `lag` is the
     number of due tasks that its groups have not finished. `heard` and `unheard` are as in `AgentActivity`.
-    `flags` are the flags that it holds, None if the server has too many keys to search.
+    `flags` are the flags that it holds, None if the server has too many keys to search; `tasks` are the
+    tasks that it has taken by hand.
     """
 
     agent_id: str
@@ -51,6 +54,7 @@ class Attendee(Record):
     unheard: int | None
     flags: tuple[str, ...] | None
     workers: tuple[Registered, ...]
+    tasks: tuple[HeldTask, ...] = ()
 
 
 def who(scope: Scope, *, every: bool = False) -> Op[list[Attendee]]:
@@ -71,12 +75,16 @@ def who(scope: Scope, *, every: bool = False) -> Op[list[Attendee]]:
     held: dict[str, list[str]] = {}
     for flag, agent in (flags or {}).items():
         held.setdefault(agent, []).append(flag)
-    named = {*by_agent, *held}
+    tasks: dict[str, list[HeldTask]] = {}
+    for task in (yield from by_hand.all_held(scope)):
+        tasks.setdefault(task.agent_id, []).append(task)
+    named = {*by_agent, *held, *tasks}
     named |= {agent for agent, one in spoke.items() if every or now - one.last_seen <= RECENT}
     return [
         _attendee(
             *(agent, now, by_agent.get(agent, []), spoke.get(agent)),
             None if flags is None else tuple(sorted(held.get(agent, ()))),
+            tuple(tasks.get(agent, ())),
         )
         for agent in sorted(named)
     ]
@@ -88,6 +96,7 @@ def _attendee(
     workers: Sequence[Registered],
     spoke: AgentActivity | None,
     flags: tuple[str, ...] | None,
+    tasks: tuple[HeldTask, ...],
 ) -> Attendee:
     alive = [one for one in workers if one.alive]
     seen = [one.seen for one in workers] + ([spoke.last_seen] if spoke else [])
@@ -106,6 +115,7 @@ def _attendee(
         spoke.unheard if spoke else None,
         flags,
         tuple(workers),
+        tasks,
     )
 
 

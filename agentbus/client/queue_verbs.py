@@ -1,4 +1,4 @@
-"""The queue verbs of a bus: `queue`, `policy`, `ask`, `answer`, `result`, `task`, `cancel`, `tidy`."""
+"""The queue verbs of a bus: queues and policies, requests, results, tasks, and tasks held by hand."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from agentbus.core.envelope import Envelope
     from agentbus.core.settings import Settings
     from agentbus.queues.ask import Answer
+    from agentbus.queues.by_hand import AsyncTakenTask, HeldTask, SettledTask, TakenTask
     from agentbus.queues.cancel import Cancelled
     from agentbus.queues.janitor import Tidied
     from agentbus.queues.policy import Policy
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from agentbus.queues.task_state import TaskState
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Op
+    from agentbus.store.verb import PerBus
 
 _FOR_EVER = float("inf")
 
@@ -124,6 +126,78 @@ class QueueVerbs:
         from agentbus.queues import cancel
 
         return cancel.cancel(self.scope, task_id, self.runner.policies)
+
+    @verb
+    def take(
+        self,
+        queue: str,
+        *,
+        group: str = "default",
+        wait: float | None = None,
+        visibility: float = 1800,
+    ) -> Patient[PerBus[TakenTask, AsyncTakenTask]]:
+        """Take a task for this agent, and hold it for `visibility` seconds, even if this process ends.
+
+        It comes as `Queue.fetch` takes tasks, and its attempt is counted. Settle it by its methods, or from
+        another process with `settle` and its `token`; after the visibility any consumer may take it. Waits
+        up to `wait` seconds for a task. Raises `NotFound` if none is ready, or there is no such queue, and
+        `TimedOut` after `wait`.
+        """
+        from agentbus.workers import by_hand
+
+        op: Op[Any] = by_hand.take(
+            self.runner, queue, group=group, wait=wait, visibility=visibility
+        )
+        return Patient(op, wait or 0.0)
+
+    @verb
+    def settle(
+        self,
+        task_id: str,
+        token: str | int,
+        outcome: str = "done",
+        *,
+        result: object = None,
+        error: str | None = None,
+        after: float | None = None,
+        group: str = "default",
+    ) -> Op[SettledTask]:
+        """Settle a task that was taken by hand: `outcome` is "done", "retry" or "bury".
+
+        A done task keeps its `result`. A retry is due `after` seconds, by default after the queue's
+        backoff; after the last attempt it is buried, as a worker does. `error` says why it failed; "bury"
+        needs it. Idempotent: a second call with the same token and outcome changes nothing, for 24 hours.
+        Raises `StaleToken` if the task is not held with this token any more.
+        """
+        from agentbus.workers import by_hand
+
+        return by_hand.settle(
+            self.runner,
+            task_id,
+            token,
+            outcome,
+            result=result,
+            error=error,
+            after=after,
+            group=group,
+        )
+
+    @verb
+    def renew(
+        self,
+        task_id: str,
+        token: str | int,
+        visibility: float = 1800,
+        *,
+        group: str = "default",
+    ) -> Op[HeldTask]:
+        """Hold a task that was taken by hand for `visibility` seconds from now.
+
+        Raises `StaleToken` if it is not held with this token any more, and `Refused` if it was cancelled.
+        """
+        from agentbus.workers import by_hand
+
+        return by_hand.renew(self.runner, task_id, token, visibility, group=group)
 
     @verb
     def tidy(self, queue: str | None = None, *, dry_run: bool = False) -> Op[list[Tidied]]:

@@ -148,6 +148,10 @@ class StaleDelivery(Refused):
     """Raised when a delivery was reclaimed by another consumer."""
 
 
+class StaleToken(StaleDelivery):
+    """Raised when a task that was taken by hand is no longer held with this token."""
+
+
 class NotFound(AgentBusError):
     """Raised when a note, flag, queue, project, dead letter or result does not exist."""
 

@@ -225,6 +225,19 @@ class Keys:
         """`<P>:attempts:<task id>:<group>:runs`, hash: number → run of a task that failed once, as JSON."""
         return f"{self.project}:attempts:{escape(task_id)}:{escape(group)}:runs"
 
+    @property
+    def taken(self) -> str:
+        """`<P>:attempts:taken`, hash: task, group, token → what an agent holds by hand, until when.
+
+        Both are lines: the value is the agent, queue, priority, entry and the unix ms of the end.
+        """
+        return f"{self.project}:attempts:taken"
+
+    @property
+    def taken_fence(self) -> str:
+        """`<P>:attempts:fence`, string: the last token of a task that was taken by hand."""
+        return f"{self.project}:attempts:fence"
+
     def order(self, queue: str, priority: str) -> str:
         """`<P>:order:<queue>:<priority>`, zset: ordering key and entry id, of equal scores."""
         return f"{self.project}:order:{escape(queue)}:{priority}"

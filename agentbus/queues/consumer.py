@@ -283,6 +283,7 @@ class Consumption(Ending):
             for task, record in zip(tasks, reply[4], strict=True):
                 if is_number(text(record)):
                     task.attempt = int(record) + 1
+                self.overdue += b" hand:" in record
         if firsts_only:
             tasks.sort(key=lambda task: position(text(task.entry_id)))
         return tasks, due, int(reply[2]), reply[3] == _SUSPECT

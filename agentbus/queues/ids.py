@@ -38,6 +38,8 @@ ASIDE = "~aside"
 BOUND = 10_000
 DEDUP_WINDOW = 300
 RESULT_KEPT = 86_400
+# The consumer that holds the tasks which an agent has taken by hand: this, and the agent's name.
+BY_HAND = "hand:"
 # Among these, by when they were first used, the names nearest to an unknown one are searched.
 _NAMED = 9_999
 # The group of routers, which move tasks and process none.
@@ -46,6 +48,13 @@ ROUTER = "router"
 OF_THE_BUS = "~"
 # The prefix of a private stream in an envelope; the caller's name follows.
 PRIVATE = "~replies."
+
+
+def taker(consumer: str | None) -> str | None:
+    """Return the agent for which a consumer takes tasks by hand; None for other consumers."""
+    if consumer is None or not consumer.startswith(BY_HAND):
+        return None
+    return consumer.removeprefix(BY_HAND)
 
 
 def bound_of(queue: str) -> int:

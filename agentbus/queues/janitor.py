@@ -9,7 +9,7 @@ from agentbus.core.errors import UsageError
 from agentbus.core.record import Record
 from agentbus.core.stream import position, text
 from agentbus.core.timespec import stream_id
-from agentbus.queues import dependencies, dependents
+from agentbus.queues import by_hand, dependencies, dependents
 from agentbus.queues.dead_letters import DeadLetters
 from agentbus.queues.ids import (
     ASIDE,
@@ -81,6 +81,7 @@ def tidy(
         one = yield from or_empty(tidying.queue(name), Tidied(name, 0, 0, 0))
         done.append(one)
     if not dry_run:
+        yield from by_hand.tidy(scope)
         yield from dependents.follow(scope)
     return done
 
@@ -127,6 +128,8 @@ class Janitor:
         tidying = _Tidying(scope, self._policies, leftovers=leftovers)
         for queue in (yield from _registered(scope)):
             yield from or_empty(tidying.queue(queue), Tidied(queue, 0, 0, 0))
+        if leftovers:
+            yield from by_hand.tidy(scope)
 
 
 def keep(scope: Scope, reader: str, queue: str, priority: str, entry_id: str | None) -> Op[None]:

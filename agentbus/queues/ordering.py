@@ -46,6 +46,8 @@ class Ordering:
         self.missing = False
         # Whether an answer with tasks may have been lost, so that it holds some without knowing.
         self.doubtful = False
+        # How many tasks it has taken whose agents held them by hand for longer than their visibility.
+        self.overdue = 0
         # Whether a task has been seen that the server must admit before it starts.
         self.asks_first = False
         # By priority, the unix time at which to look for tasks put aside. No key is ever added, since

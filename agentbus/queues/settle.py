@@ -107,7 +107,8 @@ class Ending(Ordering):
         keys = (
             *(self.streams[task.priority], self.stats, self.attempts(task.priority)),
             *(self.scope.keys.result(name, self.group), *self._noting(name)),
-            *(once.key, self.scope.keys.runs(name, self.group), *others.keys),
+            *(once.key, self.scope.keys.runs(name, self.group)),
+            *(self.retries(task.priority), *others.keys),
         )
         # A first run that succeeds is not recorded: that would cost every task a request.
         record = self._run(task, "done") if task.redelivered else b""

@@ -28,9 +28,9 @@ class Entry(Record):
     """A task of a queue, with its state in a group; times are in seconds.
 
     `state` is `delayed` (until `due`), `dependent` (waits for others), `waiting` (not delivered), `pending`
-    (held by `holder`, without a heartbeat for `idle` seconds), `retrying` (until `due`), `done`, `buried`
-    or `cancelled`. `deliveries` counts the deliveries of a pending task, `attempts` the counted runs.
-    `error` says why a malformed entry cannot be decoded.
+    (held by `holder`, without a heartbeat for `idle` seconds, or by hand until `due`), `retrying` (until
+    `due`), `done`, `buried` or `cancelled`. `deliveries` counts the deliveries of a pending task,
+    `attempts` the counted runs. `error` says why a malformed entry cannot be decoded.
     """
 
     id: str
@@ -114,7 +114,8 @@ def entries(
                 one[3],
                 int(begun) if is_number(begun) else None,
                 *(payload, meta, error),
-                due_at(due[i]) if states[i] == "retrying" else None,
+                # What is held by hand is due when its visibility ends.
+                due_at(due[i]) if states[i] in ("retrying", "pending") else None,
             )
         )
     return result

@@ -37,8 +37,9 @@ class TaskState(Record):
 
     `state` is as in `Entry`, or `routed` (a router moved it to another queue). `attempts` is the number of
     runs that have begun, `runs` has those of a task that failed once, oldest first, at most 20. `worker`
-    holds the task, without a heartbeat for `idle` seconds. `error` is why it was buried or cancelled, or
-    its last failure; `letter` is its dead letter, `replayed` the task that a replay of it published.
+    holds the task, without a heartbeat for `idle` seconds, or by hand until `due`. `error` is why it was
+    buried or cancelled, or its last failure; `letter` is its dead letter, `replayed` the task that a replay
+    of it published.
     `waits_for` are the unfinished tasks that it waits for, `awaited_by` those that wait for it.
     """
 

@@ -25,13 +25,14 @@ if TYPE_CHECKING:
     from agentbus.queues.claimed import Taken
     from agentbus.queues.delivery import AnyDelivery
     from agentbus.queues.runner import Runner
+    from agentbus.store.scope import Scope
     from agentbus.store.steps import Op
 
 # Retries and delayed tasks may become due while a fetch waits for new ones.
 _LOOK_EVERY = 0.1
 
 
-class _Consumer:
+class Here:
     """The consumer of one bus in this process, and when it next reclaims."""
 
     def __init__(self) -> None:
@@ -41,6 +42,13 @@ class _Consumer:
         self.due_at: dict[tuple[str, str], float] = {}
         self.tallies: dict[tuple[str, str], FetchTally] = {}
 
+    def tally(self, scope: Scope, queue: str, group: str) -> FetchTally:
+        """Return the counts of a group."""
+        known = self.tallies.get((queue, group))
+        return known or self.tallies.setdefault(
+            (queue, group), FetchTally(scope, queue, group, self.name)
+        )
+
     def flush(self) -> Op[None]:
         """Write the counts that were not written yet."""
         if self.process == os.getpid():
@@ -48,13 +56,14 @@ class _Consumer:
                 yield from tally.flush()
 
 
-_consumers: weakref.WeakKeyDictionary[Any, _Consumer] = weakref.WeakKeyDictionary()
+_consumers: weakref.WeakKeyDictionary[Any, Here] = weakref.WeakKeyDictionary()
 
 
-def _here(runner: Runner | AsyncRunner) -> _Consumer:
+def here(runner: Runner | AsyncRunner) -> Here:
+    """Return the consumer of a bus in this process."""
     known = _consumers.get(runner)
     if known is None or known.process != os.getpid():
-        known = _consumers[runner] = _Consumer()
+        known = _consumers[runner] = Here()
         runner.at_close.append(known.flush)
     return known
 
@@ -72,13 +81,11 @@ def fetch(
     """Take tasks for this process's consumer, waiting up to `block` seconds for the first one."""
     tail = at_tail(start)
     scope, policy = runner.scope, runner.policy(queue)
-    known = _here(runner)
+    known = here(runner)
     consumer = Consumption(
         scope, queue, group, known.name, kept=policy.results, letters_of=policy.dead_letters
     )
-    tally = known.tallies.get((queue, group)) or known.tallies.setdefault(
-        (queue, group), FetchTally(scope, queue, group, known.name)
-    )
+    tally = known.tally(scope, queue, group)
     seconds = policy.visibility if visibility is None else visibility
     # A group that this process has used is not new, even if the server has lost it.
     tail = tail and (queue, group) not in known.due_at
@@ -86,7 +93,7 @@ def fetch(
     reclaimer = Reclaimer(consumer, tally, seconds, own=True, due_at=due_at)
     fetcher = Fetcher(consumer, reclaimer, tally, attempts=policy.attempts, tail=tail, exact=True)
     awaiting = isinstance(runner, AsyncRunner)
-    taken = yield from tally.aboard(_fetched(fetcher, count, block or 0.0, awaiting))
+    taken = yield from tally.aboard(fetched(fetcher, count, block or 0.0, awaiting))
     known.due_at[queue, group] = reclaimer.due_at
     kind = AsyncDelivery if awaiting else Delivery
     holder = Fetched(
@@ -96,7 +103,8 @@ def fetch(
     return [kind(holder, partial(runner.run, verb="fetch"), task) for task in taken]
 
 
-def _fetched(fetcher: Fetcher, count: int, block: float, awaiting: bool) -> Op[list[Taken]]:
+def fetched(fetcher: Fetcher, count: int, block: float, awaiting: bool) -> Op[list[Taken]]:
+    """Take tasks, waiting up to `block` seconds for the first one; none of a paused queue."""
     consumer = fetcher.consumer
     until = time.monotonic() + block
     # A paused queue has its group, too: tasks that are published now are counted for it.

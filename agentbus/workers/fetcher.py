@@ -38,7 +38,7 @@ class Fetcher:
     """Fetches tasks for one consumer, and decides whether each may start.
 
     Its methods return operations, which workers and `Queue.fetch` run. If it is `exact`, every attempt at a
-    task that was delivered before is counted before it starts.
+    task that was delivered before is counted before it starts; if it `counts_all`, also every first one.
     """
 
     def __init__(
@@ -50,6 +50,7 @@ class Fetcher:
         attempts: int,
         tail: bool = False,
         exact: bool = False,
+        counts_all: bool = False,
     ) -> None:
         self.consumer = consumer
         self.reclaimer = reclaimer
@@ -57,6 +58,7 @@ class Fetcher:
         self._attempts = attempts
         self._tail = tail
         self._exact = exact
+        self._counts_all = counts_all
         self._turn = 0
         self._unsure = True
         # How many tasks that were put aside it has taken.
@@ -149,6 +151,9 @@ class Fetcher:
                     continue
                 if lost:
                     self._tally.note("lost", lost)
+                if self.consumer.overdue:
+                    self._tally.note("reclaimed", self.consumer.overdue)
+                    self.consumer.overdue = 0
                 left = longest if next_due is None else next_due
                 due[priority] = 0.0 if found else now + min(max(left, 0.0), longest)
                 found += tasks
@@ -217,7 +222,7 @@ class Fetcher:
 
     def counts(self, task: Taken) -> bool:
         """Return whether an attempt must be counted before it starts."""
-        if task.only_once or (task.redelivered and not task.attempt):
+        if self._counts_all or task.only_once or (task.redelivered and not task.attempt):
             return True
         # Else it is counted if its worker dies, which must not bury a task that had not started.
         last = task.attempt + 1 > task.limit(self._attempts)

@@ -82,7 +82,7 @@ class QueueMachine(Machine):
     @rule(agent=consumers, group=groups, count=st.integers(1, 5))
     def take(self, agent: str, group: str, count: int) -> None:
         # As if the half minute were over in which a consumer does not look for what others left.
-        fetch._here(self.bus(agent).runner).due_at.clear()
+        fetch.here(self.bus(agent).runner).due_at.clear()
         found = self.queue(agent).fetch(group=group, count=count, visibility=LONG)
 
         wanted = self.model.take(group, agent, count, paused=self.paused)
@@ -142,7 +142,7 @@ class QueueMachine(Machine):
         self, agent: str, group: str, next_: str, count: int
     ) -> None:
         # Nobody gives one for what was put aside, either; that waits for its time nevertheless.
-        names = {agent: fetch._here(self.bus(agent).runner).name, ASIDE: ASIDE}
+        names = {agent: fetch.here(self.bus(agent).runner).name, ASIDE: ASIDE}
         for task, pending in self.model.pending_of(group):
             if pending.holder in names:
                 stream, name = self.keys.queue(QUEUE, task.priority), names[pending.holder]
@@ -259,7 +259,7 @@ class QueueMachine(Machine):
 
     @invariant()
     def whoever_holds_a_task_in_the_model_holds_it(self) -> None:
-        names = {fetch._here(self.bus(agent).runner).name: agent for agent in ("ada", "bob")}
+        names = {fetch.here(self.bus(agent).runner).name: agent for agent in ("ada", "bob")}
         streams = [self.keys.queue(QUEUE, priority) for priority in PRIORITIES]
         for group in self.model.groups:
             asked = [("XPENDING", stream, group, "-", "+", 1000) for stream in streams]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from agentbus.admin.health.findings import HealthFinding, above, span, things
 from agentbus.admin.stats import HEARD, live
 from agentbus.core.stream import position, text
-from agentbus.queues.ids import ASIDE, PRIORITIES
+from agentbus.queues.ids import ASIDE, PRIORITIES, taker
 from agentbus.queues.state import due_at
 
 if TYPE_CHECKING:
@@ -269,7 +269,7 @@ class QueueCheck:
                 f"{consumer.name!r} holds {things(consumer.pending, 'task')} of"
                 f" {self._of(group)}{heard}",
                 f"see what it does: agentbus bus groups {self._quoted}"
-                if works or consumer.idle < HEARD
+                if works or consumer.idle < HEARD or taker(consumer.name) is not None
                 else self._reclaiming(group),
             )
 
@@ -278,7 +278,8 @@ class QueueCheck:
             (int(row[2]) / 1000, text(row[1]))
             for at in self._idle.get(group.group, ())
             for row in self._requests.rows(at)
-            if text(row[1]) != ASIDE
+            # One that is held by hand sends no heartbeats, and is due when its visibility ends.
+            if text(row[1]) != ASIDE and taker(text(row[1])) is None
         ]
         if not held:
             return

@@ -13,7 +13,7 @@ local time = call('TIME')
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 local firsts, suspects = tonumber(ARGV[4]), ARGV[5] == '1'
 local most, kind = math.max(tonumber(ARGV[3]), firsts), nil
-local taken, numbers, lost = {}, {}, 0
+local taken, numbers, lost, overdue = {}, {}, 0, 0
 -- Takes tasks; the record of those that are without an attempt is deleted, and so is what names no entry.
 local function take(members, records, first)
   call('ZREM', KEYS[2], unpack(members))
@@ -28,6 +28,8 @@ local function take(members, records, first)
     if first or not found[id] then gone[#gone + 1] = id end
     if found[id] then
       taken[#taken + 1], numbers[#numbers + 1] = found[id], records[i] or ''
+      -- It was held by hand, until now.
+      if string.find(records[i] or '', ' hand:', 1, true) then overdue = overdue + 1 end
     elseif is_id(id) and #call('XRANGE', KEYS[1], id, id) == 0 then
       lost = lost + 1
       call('XACK', KEYS[1], ARGV[1], id)
@@ -63,6 +65,7 @@ if #taken == 0 then
   if #ids > 0 then take(ids, records, kind == 1) end
 end
 if lost > 0 then redis.pcall('HINCRBY', KEYS[4], 'lost', lost) end
+if overdue > 0 then redis.pcall('HINCRBY', KEYS[4], 'reclaimed', overdue) end
 local next = redis.pcall('ZRANGEBYSCORE', KEYS[2], suspects and '-inf' or 1000, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
 local left = next[2] and string.format('%d', math.ceil(math.min(math.max(0, tonumber(next[2]) - now), 1e15))) or ''
 return { taken, left, lost, kind or 0, numbers }

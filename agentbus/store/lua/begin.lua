@@ -8,7 +8,7 @@
 -- Returns: the number of this attempt, 0 if this consumer no longer holds the task, or -1 if it was cancelled
 --@include owner
 --@include runs
-if not owns(KEYS[1], ARGV[1], ARGV[2], ARGV[3]) then
+if not owns(KEYS[1], ARGV[1], ARGV[2], ARGV[3], KEYS[2]) then
   -- Its holder before the reclaim may have got it back, and done it without knowing of a count.
   if #redis.call('XPENDING', KEYS[1], ARGV[1], ARGV[3], ARGV[3], 1) == 0 then redis.call('HDEL', KEYS[2], ARGV[3]) end
   return 0

@@ -15,7 +15,7 @@
 --@include runs
 local before = already(KEYS[9], ARGV[8])
 if before then return before end
-if not owns(KEYS[1], ARGV[1], ARGV[2], ARGV[3]) then
+if not owns(KEYS[1], ARGV[1], ARGV[2], ARGV[3], KEYS[4]) then
   redis.pcall('HINCRBY', KEYS[3], 'stale', 1)
   return 0
 end

@@ -13,7 +13,7 @@
 --@include runs
 local before = already(KEYS[8], ARGV[8])
 if before then return before end
-if not owns(KEYS[1], ARGV[1], ARGV[2], ARGV[3]) then
+if not owns(KEYS[1], ARGV[1], ARGV[2], ARGV[3], KEYS[3]) then
   redis.pcall('HINCRBY', KEYS[2], 'stale', 1)
   return 0
 end

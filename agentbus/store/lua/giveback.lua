@@ -9,7 +9,7 @@ local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 local given = 0
 for i = 5, #ARGV do
-  if owns(KEYS[1], ARGV[1], ARGV[2], ARGV[i]) then
+  if owns(KEYS[1], ARGV[1], ARGV[2], ARGV[i], KEYS[2]) then
     replace(KEYS[2], 'HSETNX', ARGV[i], ARGV[4])
     -- One that a dead worker may have begun still runs alone.
     local suspected = string.match(redis.call('HGET', KEYS[2], ARGV[i]), '^(%d+) [^-]')

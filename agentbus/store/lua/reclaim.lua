@@ -1,5 +1,6 @@
 #!lua flags=allow-oom
 -- Puts aside tasks whose holder sent no heartbeat, due at once for any worker.
+-- A task that is held by hand needs none, and is due when its visibility ends.
 -- KEYS: stream, dead letters, stats, attempts, awaited, recorded outcomes, retries, bell
 -- ARGV: group, consumer, idle time in ms, id to continue from, how many to examine, the consumer that holds tasks
 --       put aside, another one that is left alone (a worker that was frozen may still run its own tasks), the
@@ -12,7 +13,8 @@ local page = redis.call('XPENDING', KEYS[1], ARGV[1], 'IDLE', ARGV[3], ARGV[4], 
 local taken, lost, last = 0, 0, ''
 for _, pending in ipairs(page) do
   last = pending[1]
-  if pending[2] ~= ARGV[6] and pending[2] ~= ARGV[7] then
+  local by_hand = string.sub(pending[2], 1, 5) == 'hand:' and type(redis.pcall('ZSCORE', KEYS[7], last)) == 'string'
+  if pending[2] ~= ARGV[6] and pending[2] ~= ARGV[7] and not by_hand then
     if suspect(KEYS[1], ARGV[1], ARGV[6], KEYS[4], KEYS[7], last, pending[2]) then
       taken = taken + 1
     else

@@ -7,12 +7,19 @@
 -- Returns: for each 1, 0 if this consumer no longer holds it, or 2 if it was cancelled and must be settled as that
 --@include once
 --@include held
+--@include owner
 --@include replace
 --@include runs
 local before = already(KEYS[5], ARGV[4])
 if before then return before end
 local call, words = redis.call, 7
-local mine = held(KEYS[1], ARGV[1], ARGV[2], ARGV[5], ARGV[#ARGV - words + 1])
+local mine
+if string.find(ARGV[2], '\n', 1, true) then
+  -- A task that is held by hand is settled alone.
+  mine = { [ARGV[5]] = owns(KEYS[1], ARGV[1], ARGV[2], ARGV[5], KEYS[3]) }
+else
+  mine = held(KEYS[1], ARGV[1], ARGV[2], ARGV[5], ARGV[#ARGV - words + 1])
+end
 local now, cancelled = clock(), call('EXISTS', KEYS[6]) == 1
 local reply, aside, attempts, dues, stale = {}, {}, {}, {}, 0
 for n = 1, (#ARGV - 4) / words do

@@ -37,7 +37,11 @@ for _, key in ipairs(keys) do
     if type(due) == 'string' then
       waiting = 1
       -- Below are those that a dead worker may have begun, which are due.
-      if tonumber(due) > 1000 then call('ZADD', retries, 1000, id) end
+      -- One that is held by hand is due when its visibility ends.
+      local stream = retries == KEYS[6] and KEYS[5] or KEYS[1]
+      local holder = redis.pcall('XPENDING', stream, group, id, id, 1)[1]
+      local by_hand = holder and string.sub(holder[2], 1, 5) == 'hand:'
+      if tonumber(due) > 1000 and not by_hand then call('ZADD', retries, 1000, id) end
     end
   end
 end

@@ -1,4 +1,10 @@
--- owns(stream, group, consumer, id): whether this consumer holds the entry now.
-local function owns(stream, group, consumer, id)
-  return #redis.call('XPENDING', stream, group, id, id, 1, consumer) == 1
+-- owns(stream, group, consumer, id, attempts): whether this consumer holds the entry now. One that holds it by hand is
+-- followed by a newline and a token, which must be the one in the record of the entry's attempts.
+local function token_of(record)
+  return string.match(type(record) == 'string' and record or '', '^%d+ hand:(%d+)$')
+end
+local function owns(stream, group, consumer, id, attempts)
+  local name, token = string.match(consumer, '^(.*)\n(%d+)$')
+  if token and token_of(redis.pcall('HGET', attempts, id)) ~= token then return false end
+  return #redis.call('XPENDING', stream, group, id, id, 1, name or consumer) == 1
 end

@@ -1,0 +1,120 @@
+"""Keeps the tokens of tasks that agents have taken by hand, a file each, in the user's state directory."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+import stat
+import time
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from agentbus.core.record import Record
+from agentbus.core.settings import state_directory
+from agentbus.core.settings_check import make_private
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_LARGEST = 8_192
+# A visibility is at most seven days; a file that is older is of a task that was lost long ago.
+_KEPT = 8 * 86_400
+
+
+class TaskToken(Record):
+    """The token of a task that an agent has taken by hand."""
+
+    project: str
+    agent_id: str
+    task_id: str
+    group: str
+    token: str
+
+
+def keep(one: TaskToken) -> None:
+    """Write the file of a token, for this user alone. Raises `OSError`."""
+    folder = _folder(one.project, one.agent_id)
+    make_private(folder)
+    _prune(folder)
+    made = os.path.join(folder, f".{secrets.token_hex(8)}")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = os.open(made, flags, 0o600)
+    try:
+        with open(descriptor, "wb") as file:
+            file.write(orjson.dumps({name: getattr(one, name) for name in one.__match_args__}))
+        os.replace(made, os.path.join(folder, _name(one.task_id, one.group)))
+    except OSError:
+        os.unlink(made)
+        raise
+
+
+def kept(project: str, agent: str, task_id: str, group: str | None = None) -> list[TaskToken]:
+    """Return the kept tokens of a task, of one group or of all."""
+    found = all_kept(project, agent)
+    return [one for one in found if one.task_id == task_id and group in (None, one.group)]
+
+
+def all_kept(project: str, agent: str) -> list[TaskToken]:
+    """Return the tokens that are kept for an agent."""
+    found = map(_read, _files(_folder(project, agent)))
+    return [
+        one for one in found if one is not None and (one.project, one.agent_id) == (project, agent)
+    ]
+
+
+def drop(one: TaskToken) -> None:
+    """Remove the file of a token, unless another one has replaced it."""
+    path = os.path.join(_folder(one.project, one.agent_id), _name(one.task_id, one.group))
+    if _read(path) == one:
+        try:
+            os.unlink(path)
+        except OSError:
+            # Without the right to remove it, it is refused when it is used.
+            return
+
+
+def _folder(project: str, agent: str) -> str:
+    return os.path.join(state_directory(), "taken", _digest(f"{project}\n{agent}"))
+
+
+def _name(task_id: str, group: str) -> str:
+    return _digest(f"{task_id}\n{group}")
+
+
+def _digest(text: str) -> str:
+    # A name may be longer than a file's, or name another directory.
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def _files(folder: str) -> Iterator[str]:
+    try:
+        with os.scandir(folder) as found:
+            yield from sorted(file.path for file in found if not file.name.startswith("."))
+    except OSError:
+        return
+
+
+def _read(path: str) -> TaskToken | None:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open(descriptor, "rb") as file:
+            about = os.fstat(descriptor)
+            if not stat.S_ISREG(about.st_mode) or about.st_uid != os.getuid():
+                return None
+            fields: Any = orjson.loads(file.read(_LARGEST))
+        values = [fields[name] for name in TaskToken.__match_args__]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return TaskToken(*values) if all(isinstance(value, str) for value in values) else None
+
+
+def _prune(folder: str) -> None:
+    old = time.time() - _KEPT
+    for path in _files(folder):
+        try:
+            if os.lstat(path).st_mtime < old:
+                os.unlink(path)
+        except OSError:
+            continue

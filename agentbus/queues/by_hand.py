@@ -1,0 +1,265 @@
+"""Tasks that agents hold by hand: taken for an agent, not for a process, until a visibility ends."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+from agentbus.core import names
+from agentbus.core.errors import Refused, StaleToken, UsageError
+from agentbus.core.record import Record
+from agentbus.core.stream import is_number, text
+from agentbus.queues.delivery import AnyDelivery, AsyncDelivery, Delivery
+from agentbus.queues.ids import BY_HAND, STREAMS, task_id
+from agentbus.queues.results import Address
+from agentbus.store.failures import or_empty
+from agentbus.store.scan import hash_fields
+from agentbus.store.steps import Batch, Command, one_step
+from agentbus.store.verb import verb
+
+if TYPE_CHECKING:
+    from agentbus.queues.consumer import Consumption
+    from agentbus.store.scope import Scope
+    from agentbus.store.steps import Op
+
+# Seconds for which a task is held unless the agent says otherwise: agents think for minutes.
+VISIBILITY = 1800.0
+_LONGEST = 7 * 86_400.0
+# The most tasks held by hand that are listed, and the most that are looked at in one request.
+_MOST, _AT_ONCE = 10_000, 250
+# What `take` returns of a task that was cancelled.
+_CANCELLED = b""
+
+
+class HeldTask(Record):
+    """A task that the agent `agent_id` holds by hand until the unix time `until`.
+
+    After that, any consumer of the group may take it.
+    """
+
+    id: str
+    agent_id: str
+    queue: str
+    group: str
+    until: float
+    token: str
+    _priority: str
+    _entry: str
+
+    @property
+    def place(self) -> tuple[str, str]:
+        """Its stream, by priority, and its entry there."""
+        return self._priority, self._entry
+
+    def held_until(self, until: float) -> HeldTask:
+        """Return the same task with another end."""
+        named = self.id, self.agent_id, self.queue, self.group
+        return HeldTask(*named, until, self.token, *self.place)
+
+
+class SettledTask(Record):
+    """A task that was settled by hand.
+
+    `state` is `done`, `retrying` (until the unix time `due`), `buried`, or `cancelled`, if it had been
+    cancelled meanwhile. `repeated` is whether an earlier call with this token had settled it so.
+    """
+
+    id: str
+    queue: str
+    group: str
+    state: str
+    attempt: int
+    due: float | None
+    repeated: bool
+
+
+class Holder(Protocol):
+    """The consumer of a task that is held by hand."""
+
+    token: str | None
+    until: float
+
+
+class AnyTakenTask(AnyDelivery):
+    """The common part of blocking and asynchronous tasks that are held by hand."""
+
+    __slots__ = ()
+
+    @property
+    def token(self) -> str:
+        """The token with which the task is settled, also by another process."""
+        holder: Any = self._consumer
+        return str(holder.token)
+
+    @property
+    def until(self) -> float:
+        """The unix time at which its visibility ends."""
+        holder: Any = self._consumer
+        found: float = holder.until
+        return found
+
+    @verb
+    def renew(self, visibility: float = VISIBILITY) -> Op[float]:
+        """Hold the task for `visibility` seconds from now, and return the unix time of the end.
+
+        Raises `StaleToken` if another has it, `Refused` if it was cancelled.
+        """
+        return extend(
+            self._consumer, self.id, self._taken.priority, self._taken.entry_id, visibility
+        )
+
+
+class TakenTask(AnyTakenTask, Delivery):
+    """A task that an agent holds by hand: a `Delivery` with a `token`, held `until` a unix time.
+
+    It is not bound to this process: `bus.settle` and `bus.renew` do the same from any other, by the token.
+    """
+
+    __slots__ = ()
+
+
+class AsyncTakenTask(AnyTakenTask, AsyncDelivery):
+    """A task that an agent holds by hand, in a coroutine: as `TakenTask`, but its methods are awaited."""
+
+    __slots__ = ()
+
+
+def seconds(visibility: object) -> float:
+    """Check a visibility, in seconds."""
+    sound = isinstance(visibility, (int, float)) and not isinstance(visibility, bool)
+    if not sound or not 0 < visibility <= _LONGEST:  # type: ignore[operator]
+        raise UsageError(
+            f"the visibility is {visibility!r}", hint="give seconds, more than 0 and at most 7 days"
+        )
+    return float(visibility)  # type: ignore[arg-type]
+
+
+def checked(token: object) -> str:
+    """Check a token, which is a number, also as text."""
+    found = str(token)
+    if not (found.isascii() and found.isdigit()) or len(found) > 19:
+        raise UsageError(f"{found[:60]!a} is not a token", hint="give the one that 'take' returned")
+    return found
+
+
+def extend(
+    consumer: Consumption, name: str, priority: str, entry: bytes, visibility: float
+) -> Op[float]:
+    """Hold a task by hand for `visibility` seconds from now, and return the unix time of the end.
+
+    A consumer without a token gets one. Raises `StaleToken`, and `Refused` if it was cancelled.
+    """
+    scope, holder = consumer.scope, consumer_token(consumer)
+    keys = (
+        *(consumer.streams[priority], consumer.attempts(priority), consumer.retries(priority)),
+        *(scope.keys.taken_fence, scope.keys.taken, consumer.cancelled),
+    )
+    place = task_id(text(entry), consumer.queue, priority)
+    agent = consumer.consumer.removeprefix(BY_HAND)
+    reply = yield consumer._script(
+        *("take", keys, entry, round(seconds(visibility) * 1000), place, name, agent),
+        *(consumer.queue, priority),
+    )
+    if not reply:
+        raise StaleToken(
+            f"the token {holder.token} of the task {name!r} is stale", hint="take it again"
+        )
+    if reply[0] == _CANCELLED:
+        by = text((yield Command("HGET", consumer.cancelled, place)) or b"").rpartition(" @ ")[0]
+        raise Refused(
+            f"the task {name!r} was cancelled" + (f" by {by}" if by else ""),
+            hint=f"stop working on it, and settle it with bus.settle({name!r}, token, 'retry')",
+            shell_hint=f"stop working on it, and say so with 'agentbus task retry {name}'",
+        )
+    holder.token, holder.until = text(reply[0]), int(reply[1]) / 1000
+    return holder.until
+
+
+def consumer_token(consumer: Any) -> Holder:
+    """Return a consumer as the holder of one task."""
+    found: Holder = consumer
+    return found
+
+
+def held(scope: Scope, given: str, token: str, group: str) -> Op[HeldTask | None]:
+    """Return the record of a task that was taken by hand with this token, None if there is none."""
+    Address(given)
+    field = f"{given}\n{names.name('group', group)}\n{token}"
+    (found,) = yield Batch([("HGET", scope.keys.taken, field)])
+    return _decoded(field, found) if isinstance(found, bytes) else None
+
+
+def all_held(scope: Scope) -> Op[list[HeldTask]]:
+    """Return the tasks that agents hold by hand, by agent and end; at most 10,000."""
+    stored = yield from or_empty(hash_fields(scope.keys.taken, _MOST), {})
+    known = [_decoded(text(field), value) for field, value in stored.items()]
+    asked = [one for one in known if one is not None]
+    found = []
+    for at in range(0, len(asked), _AT_ONCE):
+        page = asked[at : at + _AT_ONCE]
+        for one, still in zip(page, (yield from still_held(scope, page)), strict=True):
+            if still:
+                found.append(one)
+    return sorted(found, key=lambda one: (one.agent_id, one.until, one.id))
+
+
+def still_held(scope: Scope, tasks: list[HeldTask]) -> Op[list[bool]]:
+    """Return of each task whether it is still held with its token."""
+    keys = scope.keys
+    commands: list[tuple[Any, ...]] = []
+    for one in tasks:
+        priority, entry = one.place
+        stream = keys.queue(one.queue, priority)
+        commands.append(("HGET", keys.attempts(one.queue, one.group, priority), entry))
+        commands.append(("XPENDING", stream, one.group, entry, entry, 1))
+    replies = (yield Batch(commands)) if commands else []
+    return [
+        token_of(replies[2 * at]) == one.token
+        and isinstance(pending := replies[2 * at + 1], list)
+        and bool(pending)
+        and text(pending[0][1]) == BY_HAND + one.agent_id
+        for at, one in enumerate(tasks)
+    ]
+
+
+def token_of(record: Any) -> str | None:
+    """Return the token in the record of a task's attempts; None if it is not held by hand."""
+    if not isinstance(record, bytes):
+        return None
+    number, _, mark = text(record).partition(" ")
+    kind, colon, token = mark.partition(":")
+    return token if is_number(number) and colon and kind + colon == BY_HAND else None
+
+
+def forget(scope: Scope, name: str, group: str, token: str) -> Op[None]:
+    """Delete the record of a task that is no longer held with this token."""
+    yield Batch([("HDEL", scope.keys.taken, f"{name}\n{group}\n{token}")])
+
+
+def tidy(scope: Scope) -> Op[None]:
+    """Delete the records of tasks that are no longer held by hand."""
+    cursor = "0"
+    while True:
+        page = Command("HSCAN", scope.keys.taken, cursor, "COUNT", _AT_ONCE)
+        onwards, flat = yield from or_empty(one_step(page), [b"0", []])
+        known = {flat[i]: _decoded(text(flat[i]), flat[i + 1]) for i in range(0, len(flat), 2)}
+        sound = [one for one in known.values() if one is not None]
+        still = {
+            one
+            for one, holds in zip(sound, (yield from still_held(scope, sound)), strict=True)
+            if holds
+        }
+        gone = [field for field, one in known.items() if one not in still]
+        if gone:
+            yield Command("HDEL", scope.keys.taken, *gone)
+        cursor = text(onwards)
+        if cursor == "0":
+            return
+
+
+def _decoded(field: str, value: bytes) -> HeldTask | None:
+    """Return a record; None for what another program has written."""
+    named, parts = field.split("\n"), text(value).split("\n")
+    if len(named) != 3 or len(parts) != 5 or not is_number(parts[4]) or parts[2] not in STREAMS:
+        return None
+    (name, group, token), (agent, queue, priority, entry, until) = named, parts
+    return HeldTask(name, agent, queue, group, int(until) / 1000, token, priority, entry)

@@ -1,0 +1,156 @@
+"""The actions of `task` on tasks that an agent holds by hand."""
+
+from __future__ import annotations
+
+from agentbus.client import task_tokens
+from agentbus.commands import _values
+from agentbus.commands._declare import body
+from agentbus.commands._payload import json_or_text
+from agentbus.core.clock import rfc3339
+from agentbus.core.errors import InvalidPayload, NotFound, StaleToken, UsageError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from agentbus.client.task_tokens import TaskToken
+    from agentbus.commands._declare import Call
+    from agentbus.queues.by_hand import SettledTask, TakenTask
+
+# Half an hour: an agent may think for minutes between two commands.
+VISIBILITY = 1800.0
+_GROUP = "default"
+
+
+def take(call: Call) -> None:
+    """Take a task, keep its token, and print it."""
+    args, bus = call.args, call.bus
+    visibility = VISIBILITY if args.visibility is None else args.visibility
+    group = _GROUP if args.group is None else args.group
+    try:
+        task = bus.take(args.id, group=group, wait=args.wait or None, visibility=visibility)
+        _keep(call, task)
+        _show_taken(call, task)
+    finally:
+        # The last counts are written when it is closed.
+        bus.close()
+
+
+def settle(call: Call) -> None:
+    """Settle a task with the kept token, or the given one."""
+    args, bus = call.args, call.bus
+    outcome = args.action
+    said = _said(call, "result" if outcome == "done" else "error")
+    if outcome == "bury" and said is None:
+        raise UsageError("bury needs an error", hint="say why: agentbus task bury ID ERROR")
+    one = _token(call)
+    result = None if said is None or outcome != "done" else json_or_text(said)
+    error = None if outcome == "done" else said
+    try:
+        done = bus.settle(
+            *(one.task_id, one.token, outcome),
+            result=result,
+            error=error,
+            after=args.after,
+            group=one.group,
+        )
+    except StaleToken:
+        task_tokens.drop(one)
+        raise
+    finally:
+        bus.close()
+    task_tokens.drop(one)
+    _show_settled(call, done)
+
+
+def renew(call: Call) -> None:
+    """Extend the visibility of a task."""
+    args = call.args
+    one = _token(call)
+    visibility = VISIBILITY if args.visibility is None else args.visibility
+    try:
+        held = call.bus.renew(one.task_id, one.token, visibility, group=one.group)
+    except StaleToken:
+        task_tokens.drop(one)
+        raise
+    fields = {"task_id": held.id, **_values.fields(held, "queue", "group", "agent_id")}
+    until = rfc3339(held.until, milliseconds=True)
+    call.out.record(fields | {"until": until}, f"{held.id} held until {rfc3339(held.until)}")
+
+
+def _said(call: Call, what: str) -> str | None:
+    """Return the result or the error that was given, if any."""
+    if call.args.text is None:
+        return None
+    text = body(what, call.args.text, None, call.settings.max_body)
+    if not text.strip():
+        raise InvalidPayload(f"the {what} is empty", hint="leave it out, or send at least a word")
+    return text
+
+
+def _token(call: Call) -> TaskToken:
+    """Return the token that was given, or the one that `take` kept. Raises `NotFound`."""
+    from agentbus.queues.results import Address
+
+    args, settings = call.args, call.settings
+    task_id = Address(args.id).id
+    project, agent = call.bus.project, settings.agent
+    if args.token is not None:
+        from agentbus.queues.by_hand import checked
+
+        group = _GROUP if args.group is None else args.group
+        return task_tokens.TaskToken(project, agent, task_id, group, checked(args.token))
+    found = task_tokens.kept(project, agent, task_id, args.group)
+    if len(found) > 1:
+        groups = " and ".join(repr(one.group) for one in found)
+        raise UsageError(f"{agent!r} holds {task_id!r} in {groups}", hint="name the group")
+    if not found:
+        raise NotFound(
+            f"no token of {task_id!r} is kept here for the agent {agent!r}: it has not taken the task,"
+            " or has settled it",
+            hint="give the token by --token, and the agent that took it by --agent",
+        )
+    return found[0]
+
+
+def _keep(call: Call, task: TakenTask) -> None:
+    one = task_tokens.TaskToken(
+        call.bus.project, call.settings.agent, task.id, task.group, task.token
+    )
+    try:
+        task_tokens.keep(one)
+    except OSError as error:
+        call.out.warn(
+            f"the token cannot be kept ({error.strerror}): give it to 'task done' by --token {one.token}"
+        )
+
+
+def _show_taken(call: Call, task: TakenTask) -> None:
+    out = call.out
+    if out.json:
+        envelope = _values.fields(task.task)
+        shown: dict[str, object] = {
+            "task_id": task.id,
+            "token": task.token,
+            "until": rfc3339(task.until, milliseconds=True),
+            "queue": task.queue,
+            "group": task.group,
+            "priority": task.priority,
+            "attempt": task.attempt,
+            "timestamp": rfc3339(task.created_at, milliseconds=True),
+            "payload": envelope.pop("payload"),
+        }
+        for name in ("priority", "created_at"):
+            del envelope[name]
+        named = {name: value for name, value in envelope.items() if value is not None}
+        out.record({**shown, "envelope": named}, "")
+        return
+    out.record({}, f"{task.id} {task.token}")
+    _values.value(out, task.payload)
+
+
+def _show_settled(call: Call, done: SettledTask) -> None:
+    fields = {"task_id": done.id, **_values.fields(done)}
+    del fields["id"]
+    fields["due"] = None if done.due is None else rfc3339(done.due, milliseconds=True)
+    text = f"{done.id} {done.state}"
+    text += "" if done.due is None else f" until {rfc3339(done.due)}"
+    call.out.record(fields, text + (" already" if done.repeated else ""))
