@@ -43,7 +43,7 @@ VERB = Verb(
     " agent: exit 5. JSON: worker, agent_id, queue, group, state, alive, age, last_seen, started,"
     " done, failed, running, pending, concurrency, host, pid, version, paused, lag, and with list"
     " heard, unheard, flags, tasks; for agents without workers agent_id, last_seen, heard, unheard,"
-    " flags, tasks; each of tasks, which the agent has taken by hand, has task_id, queue, group, until;"
+    " flags, tasks; each of tasks has task_id, queue, group, until;"
     " for pause kind, name, agent_id, timestamp, why, confirmed, unconfirmed; for resume kind, name,"
     " resumed; for delete name, gone, unconfirmed, handed_over.",
     examples=(

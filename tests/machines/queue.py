@@ -9,7 +9,7 @@ from hypothesis.stateful import initialize, invariant, precondition, rule
 
 import agentbus
 from agentbus import QueueFull
-from agentbus.queues.ids import ASIDE, PRIORITIES
+from agentbus.queues.ids import ASIDE, BY_HAND, PRIORITIES
 from agentbus.workers import fetch
 from tests.machines.base import Machine, refused
 from tests.machines.tasks import Model, Pending
@@ -23,7 +23,7 @@ numbers = st.sampled_from([0, 0, 1, 1, 2, 3, 5, 20])
 
 
 class QueueMachine(Machine):
-    """Two consumers in each of two groups take tasks by hand, and forget some of them."""
+    """Two agents in each of two groups take tasks, for a process or by hand, and forget some of them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -96,6 +96,22 @@ class QueueMachine(Machine):
             for one, (task, _) in zip(found, wanted, strict=True)
         ]
 
+    @rule(agent=consumers, group=groups)
+    def take_by_hand(self, agent: str, group: str) -> None:
+        fetch.here(self.bus(agent).runner).due_at.clear()
+        holder = BY_HAND + agent
+        wanted = self.model.take(group, holder, 1, paused=self.paused)
+        if not wanted:
+            with refused(agentbus.NotFound):
+                self.bus(agent).take(QUEUE, group=group, visibility=LATER)
+            return
+        found = self.bus(agent).take(QUEUE, group=group, visibility=LATER)
+        self._name_what_fell_due()
+        ((task, attempt),) = wanted
+        assert (found.id, found.payload, found.attempt) == (task.task_id, task.payload, attempt)
+        self.model.hold(group, task, attempt)
+        self.hands.append((found, self.model.groups[group].pending[task], group, holder))
+
     def _streams(self) -> list[Any]:
         return self.ask_all(
             *(("XRANGE", self.keys.queue(QUEUE, priority), "-", "+") for priority in PRIORITIES)
@@ -111,8 +127,8 @@ class QueueMachine(Machine):
     @precondition(lambda self: self.hands)
     @rule(which=numbers, result=st.sampled_from([None, {"sent": 1}]))
     def ack(self, which: int, result: object) -> None:
-        delivery, _, group, agent = self.hands[-1 - which % len(self.hands)]
-        ours = self.model.settle(group, agent, delivery.id)
+        delivery, since, group, agent = self.hands[-1 - which % len(self.hands)]
+        ours = self.model.settle(group, agent, delivery.id, since)
         assert delivery.ack(result) == (ours is not None)
         if ours and result is not None:
             assert self.queue().result(delivery.id, group=group) == result
@@ -120,15 +136,15 @@ class QueueMachine(Machine):
     @precondition(lambda self: self.hands)
     @rule(which=numbers)
     def retry(self, which: int) -> None:
-        delivery, _, group, agent = self.hands[-1 - which % len(self.hands)]
-        ours = self.model.put_aside(group, agent, delivery.id, delivery.attempt)
+        delivery, since, group, agent = self.hands[-1 - which % len(self.hands)]
+        ours = self.model.put_aside(group, agent, delivery.id, delivery.attempt, since)
         assert delivery.retry(after=LATER) == ours
 
     @precondition(lambda self: self.hands)
     @rule(which=numbers, error=st.sampled_from(["it bounced", "no such address"]))
     def bury(self, which: int, error: str) -> None:
-        delivery, _, group, agent = self.hands[-1 - which % len(self.hands)]
-        task = self.model.settle(group, agent, delivery.id)
+        delivery, since, group, agent = self.hands[-1 - which % len(self.hands)]
+        task = self.model.settle(group, agent, delivery.id, since)
         assert delivery.bury(error) == (task is not None)
         if task:
             self.model.bury(group, task, error, delivery.attempt)
@@ -141,8 +157,9 @@ class QueueMachine(Machine):
     def a_consumer_gives_no_sign_of_life(
         self, agent: str, group: str, next_: str, count: int
     ) -> None:
-        # Nobody gives one for what was put aside, either; that waits for its time nevertheless.
+        # Nobody gives one for what was put aside, or is held by hand; that waits for its time nevertheless.
         names = {agent: fetch.here(self.bus(agent).runner).name, ASIDE: ASIDE}
+        names |= {BY_HAND + one: BY_HAND + one for one in ("ada", "bob")}
         for task, pending in self.model.pending_of(group):
             if pending.holder in names:
                 stream, name = self.keys.queue(QUEUE, task.priority), names[pending.holder]
@@ -167,6 +184,17 @@ class QueueMachine(Machine):
         if aside:
             task, pending = aside[which % len(aside)]
             pending.due, pending.suspect = pending.due or self.model.tick(), 0
+            retries = self.keys.retries(QUEUE, group, task.priority)
+            self.ask("ZADD", retries, "XX", pending.due, task.entry_id)
+        if count:
+            self.take(next_, group, count)
+
+    @rule(group=groups, which=numbers, next_=consumers, count=st.integers(0, 5))
+    def a_visibility_ends(self, group: str, which: int, next_: str, count: int) -> None:
+        by_hand = [(task, one) for task, one in self.model.pending_of(group) if one.by_hand]
+        if by_hand:
+            task, pending = by_hand[which % len(by_hand)]
+            pending.due = pending.due or self.model.tick()
             retries = self.keys.retries(QUEUE, group, task.priority)
             self.ask("ZADD", retries, "XX", pending.due, task.entry_id)
         if count:
@@ -296,6 +324,18 @@ class QueueMachine(Machine):
             )
             assert pending >= {one.decode() for ids in counted for one in ids}
             assert sorted(one.decode() for one in noted) == sorted(replayed)
+
+    @invariant()
+    def what_is_held_by_hand_is_listed(self) -> None:
+        wanted = {
+            (task.task_id, group, pending.holder)
+            for group in self.model.groups
+            for task, pending in self.model.pending_of(group)
+            if pending.by_hand
+        }
+        # Nobody could tell by anything else that the records of others are left.
+        held = [one for agent in self.bus("ada").who() for one in agent.tasks] if wanted else []
+        assert {(one.id, one.group, BY_HAND + one.agent_id) for one in held} == wanted
 
     @invariant()
     def what_is_delayed_waits(self) -> None:

@@ -25,13 +25,15 @@ class Task:
 class Pending:
     """A task that a group was given: who holds it, or since when it could be tried again.
 
-    A suspect, which a dead consumer may have begun, has its number of attempts.
+    A suspect, which a dead consumer may have begun, has its number of attempts. One that an agent holds
+    `by_hand` could be tried again when its visibility has ended.
     """
 
     holder: str
     idle: bool = False
     due: int = 0
     suspect: int = 0
+    by_hand: bool = False
 
 
 @dataclass(eq=False, slots=True)
@@ -172,7 +174,8 @@ class Model:
             aside = [
                 (task, one)
                 for task, one in self.pending_of(name)
-                if one.holder == ASIDE and task.priority == priority and (one.due or one.suspect)
+                if (one.holder == ASIDE or one.by_hand)
+                and (task.priority == priority and (one.due or one.suspect))
             ]
             # Suspects first, those with the fewest attempts before the others.
             aside.sort(key=lambda found: (not found[1].suspect, found[1].suspect, found[1].due))
@@ -199,22 +202,31 @@ class Model:
 
     # -- settling --
 
-    def _held(self, name: str, holder: str, task_id: str) -> Task | None:
+    def hold(self, name: str, task: Task, attempt: int) -> None:
+        """Let an agent hold by hand what it was given; its attempt counts."""
+        self.groups[name].attempts[task] = attempt
+        self.groups[name].pending[task].by_hand = True
+
+    def _held(self, name: str, holder: str, task_id: str, since: Pending | None) -> Task | None:
         for task, one in self.groups[name].pending.items():
-            if task.task_id == task_id and one.holder == holder:
+            # Only what is held by hand has a token.
+            same = one is since or not one.by_hand
+            if task.task_id == task_id and one.holder == holder and same:
                 return task
         return None
 
-    def settle(self, name: str, holder: str, task_id: str) -> Task | None:
+    def settle(self, name: str, holder: str, task_id: str, since: Pending | None) -> Task | None:
         """Return the task if it was this consumer's, which it is no longer."""
-        task = self._held(name, holder, task_id)
+        task = self._held(name, holder, task_id, since)
         if task is not None:
             del self.groups[name].pending[task]
             self.groups[name].attempts.pop(task, None)
         return task
 
-    def put_aside(self, name: str, holder: str, task_id: str, attempt: int) -> bool:
-        task = self._held(name, holder, task_id)
+    def put_aside(
+        self, name: str, holder: str, task_id: str, attempt: int, since: Pending | None
+    ) -> bool:
+        task = self._held(name, holder, task_id, since)
         if task is not None:
             self.groups[name].pending[task] = Pending(ASIDE)
             self.groups[name].attempts[task] = attempt
