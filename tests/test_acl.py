@@ -115,6 +115,7 @@ SETTLING = [
     *(("rerun", "mail", "--from", "1h"), ("pause", "mail"), ("halt", "--wait", "0")),
     *(("route", "rules.yaml", "--drain"), ("clear", "--force")),
     *(("bus", "delete", "mail", "--force"), ("agent", "pause", "ada", "--wait", "0")),
+    ("task", "take", "mail"),
 ]
 AT_THE_END = [
     *(("dlq", "purge", "bad"), ("bus", "delete", "bad", "--group", "default", "--force")),
@@ -218,6 +219,9 @@ def test_a_user_does_every_verb_in_its_project(users, user):
         task = users.run("publish", "mail", '"r"', "--delay", delay).out.decode().strip()
         assert done(users, [("task", "show", task), ("task", "cancel", task)]) == {}
     task = users.run("publish", "mail", '"r"').out.decode().strip()
+    held = users.run("task", "take", "mail").out.decode().split()[0]
+    by_hand = [("task", "renew", held), ("agent", "list"), ("task", "done", held, "yes")]
+    assert done(users, by_hand) == {}
     assert done(users, [("work", "mail", "--drain", "--", "cat"), ("result", task)]) == {}
     supervise(users)
     assert done(users, AT_THE_END) == {}
