@@ -5,7 +5,7 @@ from __future__ import annotations
 from agentbus.commands._declare import FLAG, Call, Param, Verb, one_flag, seconds, whole
 from agentbus.coordination import announce
 from agentbus.core.names import word
-from agentbus.core.settings import held_token
+from agentbus.core.settings import variable
 
 VERB = Verb(
     "announce",
@@ -42,7 +42,9 @@ def run(call: Call) -> None:
     flag = one_flag(args)
     scope = call.enter()
     given = args.token
-    if given is None and not args.force and (outer := held_token(flag)):
+    # Within 'agentbus hold'.
+    if given is None and not args.force and variable("AGENTBUS_FLAG") == flag:
+        outer = variable("AGENTBUS_TOKEN") or ""
         given = whole(outer) if outer.isdigit() else None
     op = announce.take(scope, flag, ttl=args.ttl, force=args.force, wait=args.wait, token=given)
     what, value, token, left = call.run(op, patience=args.wait or 0.0)

@@ -38,9 +38,7 @@ _FOR_EVER = float("inf")
 _READ_AT_ONCE = 100
 
 
-class Verbs(
-    InboxVerbs, LeaseVerbs, PresenceVerbs, QueueVerbs, StatsVerbs, WorkerVerbs
-):
+class Verbs(InboxVerbs, LeaseVerbs, PresenceVerbs, QueueVerbs, StatsVerbs, WorkerVerbs):
     """The verbs, each defined once for `Bus` and `AsyncBus`."""
 
     settings: Settings

@@ -332,20 +332,19 @@ def home() -> str:
     return os.environ.get("HOME") or os.path.expanduser("~")
 
 
+def _place(name: str, *default: str) -> str:
+    base = os.environ.get(name) or ""
+    return base if os.path.isabs(base) else os.path.join(home(), *default)
+
+
 def state_directory() -> str:
     """Return the directory of this user's logs and embedded server."""
-    base = os.environ.get("XDG_STATE_HOME") or ""
-    if not os.path.isabs(base):
-        base = os.path.join(home(), ".local", "state")
-    return os.path.join(base, "agentbus")
+    return os.path.join(_place("XDG_STATE_HOME", ".local", "state"), "agentbus")
 
 
 def cache_directory() -> str:
     """Return the directory of this user's cached files."""
-    base = os.environ.get("XDG_CACHE_HOME") or ""
-    if not os.path.isabs(base):
-        base = os.path.join(home(), ".cache")
-    return os.path.join(base, "agentbus")
+    return os.path.join(_place("XDG_CACHE_HOME", ".cache"), "agentbus")
 
 
 def server_directory() -> str:
@@ -370,17 +369,9 @@ def log_path() -> str:
     return os.environ.get("AGENTBUS_LOG") or os.path.join(state_directory(), "agentbus.log")
 
 
-def held_token(flag: str) -> str | None:
-    """Return the token of the hold of `flag` in which `agentbus hold` started this process."""
-    return os.environ.get("AGENTBUS_TOKEN") if os.environ.get("AGENTBUS_FLAG") == flag else None
-
-
 def user_config_path() -> str:
     """Return the path of the user's own config file."""
-    base = os.environ.get("XDG_CONFIG_HOME") or ""
-    if not os.path.isabs(base):
-        base = os.path.join(home(), ".config")
-    return os.path.join(base, "agentbus", "config.yaml")
+    return os.path.join(_place("XDG_CONFIG_HOME", ".config"), "agentbus", "config.yaml")
 
 
 def _config_files(chosen: object, root: str | None, common: str | None) -> list[tuple[str, bool]]:
