@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import signal
 
@@ -51,6 +52,9 @@ def run(
     settings, values = call.settings, vars(call.args)
     with contextlib.ExitStack() as stack:
         if waits:
+            # A quick verb ends before garbage matters (see scripts/agentbus); what is imported is none.
+            gc.freeze()
+            gc.enable()
             values["pid"] = os.getpid()
             # Verbs put the two ways to name flags together when they run.
             named = [*values.get("names", ()), *filter(None, [values.get("name")])]

@@ -83,6 +83,23 @@ def test_a_verb_that_waits_leaves_a_line_when_it_begins_and_one_when_it_ends(rea
     assert found[0]["timeout"] == 0.01
 
 
+def test_garbage_is_collected_while_a_verb_waits(real_shell, tmp_path):
+    # given an interpreter that reports when its collector is switched on again
+    mark = tmp_path / "mark"
+    (tmp_path / "sitecustomize.py").write_text(
+        "import gc, os\nenable = gc.enable\n"
+        "def told():\n    enable()\n    open(os.environ['MARK'], 'w').write(str(gc.isenabled()))\n"
+        "gc.enable = told\n"
+    )
+    told = {"PYTHONPATH": str(tmp_path), "MARK": str(mark)}
+
+    real_shell.run("speak", "hi", env=told)
+    quick = mark.exists()
+    real_shell.run("await", "building", "--timeout", "0.01", env=told)
+
+    assert (quick, mark.read_text()) == (False, "True")
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
 def test_a_wait_that_a_signal_ends_leaves_a_line(real_shell, number):
     waiting = real_shell.start("await", "never")
