@@ -125,7 +125,7 @@ def _keep(call: Call, task: TakenTask) -> None:
 
 def _show_taken(call: Call, task: TakenTask) -> None:
     out = call.out
-    if out.json:
+    if out.fields:
         envelope = _values.fields(task.task)
         shown: dict[str, object] = {
             "task_id": task.id,
@@ -142,9 +142,9 @@ def _show_taken(call: Call, task: TakenTask) -> None:
             del envelope[name]
         named = {name: value for name, value in envelope.items() if value is not None}
         out.record({**shown, "envelope": named}, "")
-        return
-    out.record({}, f"{task.id} {task.token}")
-    _values.value(out, task.payload)
+    if out.text:
+        out.record({}, f"{task.id} {task.token}")
+        _values.value(out, task.payload)
 
 
 def _show_settled(call: Call, done: SettledTask) -> None:

@@ -8,7 +8,7 @@ import time
 
 from agentbus.commands import _events, _long_running
 from agentbus.commands._declare import Call
-from agentbus.commands._output import to_json
+from agentbus.core.json_text import to_json
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from agentbus.commands._output import ReaderGone, plain, to_json, to_stderr
+from agentbus.commands._output import ReaderGone, plain, to_stderr
 from agentbus.core.errors import AgentBusError
+from agentbus.core.json_text import to_json
 from agentbus.core.settings import variable
 
 TYPE_CHECKING = False
@@ -24,15 +25,18 @@ def told(error: BaseException, verb: str, *, json: bool) -> tuple[int, str]:
         tell(error, json=json)
         return error.exit_code, type(error).__name__
     # A bug, or an error of the operating system: no traceback here, either.
-    described = f"{type(error).__name__}: {error}"[:300]
-    tell(
-        AgentBusError(
-            f"'{verb}' failed unexpectedly ({described})",
-            hint=_advice(error),
-        ),
-        json=json,
-    )
-    return AgentBusError.exit_code, described
+    tell(unexpected(error, verb), json=json)
+    return AgentBusError.exit_code, described(error)
+
+
+def unexpected(error: BaseException, verb: str) -> AgentBusError:
+    """Return the error of a verb that failed with another one than the bus's own."""
+    return AgentBusError(f"'{verb}' failed unexpectedly ({described(error)})", hint=_advice(error))
+
+
+def described(error: BaseException) -> str:
+    """Return the type and the beginning of the text of an error."""
+    return f"{type(error).__name__}: {error}"[:300]
 
 
 def _advice(error: BaseException) -> str:

@@ -74,6 +74,10 @@ def show(
     if framed.shown:
         head = frames.header(framed.shown, max(unread, len(found)))
         call.out.exactly(f"{head}\n{framed.text}".encode())
+    if call.out.fields:
+        printed = found[: framed.shown]
+        for one, (text, left) in zip(printed, frames.shortened(printed, most, cut), strict=True):
+            call.out.record(message(one, text, left), "")
     return framed.whole, framed.shown, framed.room
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 # Verbs that wait, and the option or action with which they do ('': always).
 _WAITING = {
     **dict.fromkeys(("ask", "await", "consume", "hold", "monitor"), ""),
-    **dict.fromkeys(("route", "supervise", "work"), ""),
+    **dict.fromkeys(("mcp", "route", "supervise", "work"), ""),
     "announce": "wait",
     "archive": "continuous",
     "health": "watch",

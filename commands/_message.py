@@ -39,26 +39,32 @@ def show(out: Out, entry_id: str, named: dict[str, str], project: str | None = N
     if event == "skipped" and not out.json:
         out.warn(f"{said}; 'agentbus overhear --since {entry_id}' prints them")
         return
-    at = id_time(entry_id)
     if out.json:
-        fields: dict[str, object] = {
-            "id": entry_id,
-            "agent_id": named.get("agent_id", ""),
-            "topic": topic,
-            "message": said,
-            "timestamp": rfc3339(at, milliseconds=True),
-        }
-        if project is not None:
-            fields["project"] = project
-        if event is not None:
-            fields["event"] = event
-        for key, value in named.items():
-            if key not in _OWN and key not in fields:
-                number = key in _NUMBERS and is_number(value)
-                fields[key] = int(value) if number else value
-        out.record(fields, "")
+        out.record(fields(entry_id, named, project), "")
         return
+    at = id_time(entry_id)
     out.record({}, f"{rfc3339(at)} {line(named.get('agent_id', ''), topic, said, notice=event)}")
+
+
+def fields(entry_id: str, named: dict[str, str], project: str | None = None) -> dict[str, object]:
+    """Return an entry's fields for JSON."""
+    event = named.get("event")
+    found: dict[str, object] = {
+        "id": entry_id,
+        "agent_id": named.get("agent_id", ""),
+        "topic": named.get("topic"),
+        "message": named.get("message", ""),
+        "timestamp": rfc3339(id_time(entry_id), milliseconds=True),
+    }
+    if project is not None:
+        found["project"] = project
+    if event is not None:
+        found["event"] = event
+    for key, value in named.items():
+        if key not in _OWN and key not in found:
+            number = key in _NUMBERS and is_number(value)
+            found[key] = int(value) if number else value
+    return found
 
 
 def line(agent: str, topic: str | None, said: str, *, notice: str | None) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from agentbus.core.oplog import quoted
+from agentbus.core.json_text import to_json
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,10 +19,14 @@ class ReaderGone(Exception):
 
 
 class Out:
-    """Writes a verb's output: text, or one JSON object a line."""
+    """Writes a verb's output: text, or one JSON object a line.
+
+    `fields` and `text` say which of the two a record needs; another writer may want both.
+    """
 
     def __init__(self, *, json: bool) -> None:
-        self.json = json
+        self.json = self.fields = json
+        self.text = not json
 
     def record(self, fields: Mapping[str, object], text: str, red: str = "") -> None:
         """Write one record, unbuffered; `red` is the part of the text to colour on a terminal."""
@@ -91,20 +95,3 @@ def plain(text: str) -> str:
     from agentbus.core.escape import escaped
 
     return escaped(text)
-
-
-def to_json(value: object) -> str:
-    """Return a value as JSON."""
-    if isinstance(value, str):
-        return quoted(value)
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, (int, float)):
-        return repr(value)
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{to_json(k)}: {to_json(v)}" for k, v in value.items()) + "}"
-    if isinstance(value, (list, tuple)):
-        return "[" + ", ".join(to_json(item) for item in value) + "]"
-    raise TypeError(f"{type(value).__name__} cannot be written as JSON")

@@ -9,52 +9,82 @@ from agentbus.core.timespec import preceding
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from agentbus.commands._declare import Call
 
 
-def show(call: Call, *, most: int, room: int, first: bool) -> None:
-    """Print what others spoke since this agent's cursor, and move it past what was printed.
+def unheard(call: Call, topics: Sequence[str] = ()) -> int:
+    """Return how many messages of others lie past this agent's cursor."""
+    return call.run(overhear.unheard(call.enter(), topics, others=True))
 
-    At most `most` messages and about `room` letters; `first` if nothing was printed before.
+
+def show(
+    call: Call, *, most: int, room: int, first: bool, peek: bool, topics: Sequence[str] = ()
+) -> Callable[[], None]:
+    """Print what others spoke since this agent's cursor; the returned function moves it past that.
+
+    Prints at most `most` messages and about `room` letters; `first` if nothing was printed before.
     """
-    scope = call.enter()
-    args = call.args
+    scope, out = call.enter(), call.out
+    left = unheard(call, topics)
+    # It stops at the last message: to look for another one would move the cursor past those.
+    last = min(most, left) or most
     op = overhear.overhear(
-        scope, limit=most, peek=args.peek, others=True, begin="newest", make=_message.pair
+        *(scope, topics),
+        limit=last,
+        peek=peek,
+        others=True,
+        begin="newest",
+        make=_message.pair,
     )
-    shown = 0
     spoken = call.each(op)
+    shown, fits = 0, True
     for entry_id, named in spoken:
         if named.get("event") in overhear.REPORTS:
-            _message.show(call.out, entry_id, named)
+            _message.show(out, entry_id, named)
+            # A cursor that begins now has not passed what lies before it.
+            left = 0 if named["event"] == "skipped" else left
             continue
         said = named.get("message", "")
-        if call.out.json:
-            if shown and len(said) > room:
-                spoken.close()  # type: ignore[attr-defined]
-                break
-            kept = said[: frames.CUT]
-            room -= len(kept)
-            cut = {"truncated": str(len(said) - len(kept))} if len(said) > len(kept) else {}
-            _message.show(call.out, entry_id, {**named, "message": kept, **cut})
-        else:
+        kept = said[: frames.CUT]
+        if out.text:
             framed = frames.Frames(room)
             framed.shown = shown
-            if not framed.add_spoken(
+            fits = framed.add_spoken(
                 entry_id,
                 named.get("agent_id", ""),
                 named.get("topic"),
                 said,
                 scope.now() - id_time(entry_id),
                 preceding(position(entry_id)),
-            ):
-                spoken.close()  # type: ignore[attr-defined]
+            )
+            if not fits:
                 break
-            room = framed.room
             head = f"Spoken on the channel. {frames.DATA}\n" if first and not shown else ""
-            call.out.exactly(f"{head}{framed.text}".encode())
+            out.exactly(f"{head}{framed.text}".encode())
+            room = framed.room
+        else:
+            fits = not shown or len(said) <= room
+            if not fits:
+                break
+            room -= len(kept)
+        if out.fields:
+            cut = {"truncated": str(len(said) - len(kept))} if len(said) > len(kept) else {}
+            out.record(_message.fields(entry_id, {**named, "message": kept, **cut}), "")
         shown += 1
-    if not args.peek:
-        remaining = call.run(overhear.unheard(scope, (), others=True))
-        if remaining:
-            call.out.warn(f"{remaining} more were spoken; print them with 'agentbus inbox --all'")
+        if shown == last:
+            break
+
+    if left > shown and not peek:
+        out.warn(f"{left - shown} more were spoken; print them with 'agentbus inbox --all'")
+
+    def finish() -> None:
+        if fits:
+            # Past the last one, which was printed, too.
+            for _ in spoken:
+                pass
+        else:
+            spoken.close()  # type: ignore[attr-defined]
+
+    return finish

@@ -79,4 +79,6 @@ def run(call: Call) -> None:
     if args.all:
         from agentbus.commands import _spoken
 
-        _spoken.show(call, most=max(0, args.max - shown), room=room, first=not shown)
+        most = max(0, args.max - shown)
+        finish = _spoken.show(call, most=most, room=room, first=not shown, peek=args.peek)
+        finish()

@@ -49,7 +49,7 @@ def run(call: Call) -> None:
     labels = [tag for group in args.tag for tag in group]
     value = body("note", text, args.value, call.settings.max_body, "--value")
     noted = call.run(notes.jot(call.enter(), key, value, labels, if_absent=args.if_absent))
-    if call.out.json:
+    if call.out.fields:
         _values.note(call.out, noted, value=True)
     else:
         call.out.record({}, word(noted.key))

@@ -41,7 +41,7 @@ def run(call: Call) -> None:
     _views.empty(call, found)
     for one in found[: args.max]:
         fields = _values.fields(one, *_FIELDS) | {"seen": rfc3339(one.seen)}
-        out.record(fields, "" if out.json else _line(one, bus.scope.now()))
+        out.record(fields, _line(one, bus.scope.now()) if out.text else "")
     if len(found) > args.max:
         out.warn(f"more agents are {'known' if args.all else 'present'}: give a larger --max")
 

@@ -59,7 +59,14 @@ SPARK = {"archive", "replay", "report"}
 # What asks for more than the rule allows, and does without.
 ASKED_IN_VAIN = {"config|get"}
 NO_BUS = (
-    *(("server", "--help"), ("completion", "bash"), ("whoami",), ("acl",), ("who", "--doing", "x")),
+    *(
+        ("server", "--help"),
+        ("completion", "bash"),
+        ("whoami",),
+        ("acl",),
+        ("who", "--doing", "x"),
+        ("mcp",),
+    ),
     *(("help",), ("version",)),
     *(("torture", "--help"), ("spark", "--help")),
 )

@@ -40,7 +40,7 @@ IN_THE_LIBRARY = {
     "agent": ["workers", "who", "pause", "resume", "delete"],
 }
 # What is about a user's machine or an archive rather than about a bus.
-OF_THE_SHELL = {"server", "completion", "report", "spark", "help", "version"}
+OF_THE_SHELL = {"server", "mcp", "completion", "report", "spark", "help", "version"}
 # What needs Spark.
 OF_THE_PIPELINE = {"archive", "replay"}
 # What needs a database, and what does it in the library.

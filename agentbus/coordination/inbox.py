@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from agentbus.core import names
 from agentbus.core.record import Record
-from agentbus.core.stream import fields, id_time, text
+from agentbus.core.stream import fields, id_time, position, text
 from agentbus.store.scope import NAMES_KEPT
 from agentbus.store.steps import Command, Emit, Script, Stopped, Wait
 
@@ -108,15 +108,21 @@ def read(
     sender: str | None = None,
     thread: str | None = None,
     again: bool = False,
+    after: str | None = None,
     limit: int = MOST_UNREAD,
     skip: tuple[int, int] = (0, 0),
 ) -> Op[Page]:
     """Return a page of unread messages, urgent ones first, oldest first; `again`: those read before, too.
 
-    `thread` is the id of a message: its thread, with `again` from this message on. `skip` is how many
-    urgent messages and how many others to pass over. Nothing is marked as read.
+    `thread` is the id of a message: its thread, with `again` from this message on. With `after`, the id of
+    a message, those after it, read or not. `skip` is how many urgent messages and how many others to pass
+    over. Nothing is marked as read.
     """
     agent, start = scope.agent, "-" if again else ""
+    if after is not None:
+        from agentbus.core.timespec import following
+
+        start = following(position(_own(scope, after)))
     if thread is not None:
         thread, begins = yield from _thread_of(scope, thread)
         start = begins if again else ""
@@ -130,6 +136,14 @@ def read(
     found = [as_message(agent, *entry) for entry in (*urgent, *others)]
     left_out = bool(more) or len(found) > limit
     return Page(tuple(found[:limit]), int(unread), left_out, text(tail), int(now) / 1000)
+
+
+def _own(scope: Scope, known: str) -> str:
+    """Return the entry of a message to this agent, by its id. Raises `UsageError`."""
+    entry_id, agent = split_id(known)
+    if agent != scope.agent:
+        raise mistake(f"{known!a:.80} is a message to another agent", hint="give one to this agent")
+    return entry_id
 
 
 def _thread_of(scope: Scope, known: str) -> Op[tuple[str, str]]:

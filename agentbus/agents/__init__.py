@@ -1,0 +1,1 @@
+"""What coding agents plug in: the MCP server, hooks, and their installation."""

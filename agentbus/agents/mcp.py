@@ -1,0 +1,249 @@
+"""Serves tools to one client that speaks the Model Context Protocol on stdin and stdout.
+
+Each message is a line of JSON-RPC 2.0. Both generations of the protocol are spoken: `initialize` up to
+2025-11-25, and `server/discover` from 2026-07-28, where each request says its version. Calls of tools run
+in threads, so that one that waits holds up no other.
+"""
+
+from __future__ import annotations
+
+import os
+
+from agentbus.agents.tools import INSTRUCTIONS, TOOLS
+from agentbus.core.json_text import from_json, to_json
+from agentbus.core.version import __version__
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import Any
+
+_SESSIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
+_REQUESTS = ("2026-07-28",)
+_VERSION = "io.modelcontextprotocol/protocolVersion"
+_SERVER = "io.modelcontextprotocol/serverInfo"
+_PARSE, _REQUEST, _METHOD, _PARAMS, _UNSUPPORTED = -32700, -32600, -32601, -32602, -32022
+# The longest line of a client, in bytes, and how many calls run at a time.
+_LONGEST, _AT_ONCE = 8 << 20, 16
+# How long a client may keep the list of tools: it is part of the program.
+_KEPT_MS = 3_600_000
+
+
+class ToolResult:
+    """What a tool returns: text for the model, the same as data, and whether it is an error.
+
+    `after` is called with whether the client took it: what it shows counts as read only then.
+    """
+
+    __slots__ = ("after", "data", "failed", "text")
+
+    def __init__(
+        self,
+        text: str,
+        data: Mapping[str, object] | None,
+        failed: bool,
+        after: Callable[[bool], None] | None = None,
+    ) -> None:
+        self.text = text
+        self.data = data
+        self.failed = failed
+        self.after = after
+
+
+if TYPE_CHECKING:
+    # Performs a tool by its name, with the arguments and the request's `_meta`.
+    Perform = Callable[[str, dict[str, Any], Mapping[str, Any]], ToolResult]
+
+
+class ProtocolError(Exception):
+    """A request that is answered with an error of the protocol."""
+
+    def __init__(self, code: int, message: str, data: object = None) -> None:
+        super().__init__(message)
+        self.code = code
+        self.data = data
+
+
+class Server:
+    """Answers one client until it closes stdin."""
+
+    def __init__(self, perform: Perform) -> None:
+        import _thread
+
+        self._perform = perform
+        self._start = _thread.start_new_thread
+        self._writing = _thread.allocate_lock()
+        # Held from the writing of a result until what it shows is marked as read.
+        self._marking = _thread.allocate_lock()
+        # The ids of the calls that run; a cancelled one is not answered.
+        self._running: set[Any] = set()
+
+    def serve(self) -> None:
+        """Read requests from stdin, and answer them on stdout."""
+        rest = b""
+        while data := os.read(0, 1 << 16):
+            *lines, rest = (rest + data).split(b"\n")
+            if len(rest) > _LONGEST:
+                self._answer(
+                    None, error=ProtocolError(_REQUEST, f"a line exceeds {_LONGEST} bytes")
+                )
+                return
+            for line in lines:
+                if line.strip():
+                    self._read(line)
+
+    def _read(self, line: bytes) -> None:
+        try:
+            found = from_json(line.decode())
+        except ValueError as error:
+            self._answer(None, error=ProtocolError(_PARSE, f"not JSON: {error}"))
+            return
+        # A batch, which versions before 2025-06-18 allow, is answered message by message.
+        for message in found if isinstance(found, list) and found else [found]:
+            self._take(message)
+
+    def _take(self, message: Any) -> None:
+        if not isinstance(message, dict) or not isinstance(message.get("method"), str):
+            # The reply to a request of ours, which we never send, needs no answer.
+            if not (isinstance(message, dict) and ("result" in message or "error" in message)):
+                self._answer(None, error=ProtocolError(_REQUEST, "not a request of JSON-RPC 2.0"))
+            return
+        number, params = message.get("id"), message.get("params")
+        params = params if isinstance(params, dict) else {}
+        if number is None:
+            if message["method"] == "notifications/cancelled":
+                self._running.discard(_key(params.get("requestId")))
+            return
+        try:
+            if message["method"] == "tools/call":
+                self._call(number, params)
+            else:
+                self._answer(number, self._reply(message["method"], params))
+        except ProtocolError as error:
+            self._answer(number, error=error)
+
+    def _reply(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
+        """Return the result of a request other than a call of a tool."""
+        _check_version(params)
+        if method == "initialize":
+            asked = params.get("protocolVersion")
+            return {
+                "protocolVersion": asked if asked in _SESSIONS else _SESSIONS[-1],
+                "capabilities": {"tools": {"listChanged": False}},
+                "serverInfo": _info(),
+                "instructions": INSTRUCTIONS,
+            }
+        if method == "server/discover":
+            return {
+                "resultType": "complete",
+                "supportedVersions": [*_REQUESTS],
+                "capabilities": {"tools": {}},
+                "instructions": INSTRUCTIONS,
+                "ttlMs": _KEPT_MS,
+                "cacheScope": "private",
+                "_meta": {_SERVER: _info()},
+            }
+        if method == "ping":
+            return {}
+        if method == "tools/list":
+            return {
+                "tools": [tool.listed() for tool in TOOLS],
+                "resultType": "complete",
+                "ttlMs": _KEPT_MS,
+                "cacheScope": "private",
+            }
+        raise ProtocolError(_METHOD, f"there is no method {method!r}")
+
+    def _call(self, number: Any, params: dict[str, Any]) -> None:
+        """Start a call of a tool."""
+        _check_version(params)
+        tool = next((tool for tool in TOOLS if tool.name == params.get("name")), None)
+        if tool is None:
+            names = ", ".join(tool.name for tool in TOOLS)
+            raise ProtocolError(
+                _PARAMS, f"there is no tool {params.get('name')!r}; the tools are {names}"
+            )
+        given = params.get("arguments")
+        given = {} if given is None else given
+        meta = params.get("_meta")
+        if wrong := tool.mistake(given):
+            # For the model, which can mend it.
+            self._answer(number, _result(f"agentbus: {wrong}", None, failed=True))
+            return
+        key = _key(number)
+        if key in self._running:
+            raise ProtocolError(_REQUEST, f"a request with the id {number!r} is being answered")
+        if len(self._running) >= _AT_ONCE:
+            raise ProtocolError(_REQUEST, f"{_AT_ONCE} calls run already; wait for one of them")
+        self._running.add(key)
+        self._start(self._run, (number, tool.name, given, meta if isinstance(meta, dict) else {}))
+
+    def _run(self, number: Any, name: str, given: dict[str, Any], meta: Mapping[str, Any]) -> None:
+        with self._marking:
+            # What the client asks after a result, it asks of what that result left.
+            pass
+        found, key = self._perform(name, given, meta), _key(number)
+        with self._marking:
+            wanted = key in self._running
+            self._running.discard(key)
+            result = _result(found.text, found.data, failed=found.failed)
+            written = wanted and self._answer(number, result)
+            if found.after is not None:
+                found.after(written)
+
+    def _answer(
+        self,
+        number: Any,
+        result: dict[str, Any] | None = None,
+        *,
+        error: ProtocolError | None = None,
+    ) -> bool:
+        """Write an answer, and return whether the client took it."""
+        answer: dict[str, Any] = {"jsonrpc": "2.0", "id": number}
+        if error is None:
+            answer["result"] = result
+        else:
+            answer["error"] = {"code": error.code, "message": str(error)}
+            if error.data is not None:
+                answer["error"]["data"] = error.data
+        line = to_json(answer).encode() + b"\n"
+        with self._writing:
+            while line:
+                try:
+                    line = line[os.write(1, line) :]
+                except OSError:
+                    # The client is gone, which stdin tells, too.
+                    return False
+        return True
+
+
+def _check_version(params: dict[str, Any]) -> None:
+    """Refuse a request of a version that this server does not speak."""
+    meta = params.get("_meta")
+    asked = meta.get(_VERSION) if isinstance(meta, dict) else None
+    if asked is not None and asked not in _REQUESTS:
+        raise ProtocolError(
+            _UNSUPPORTED,
+            f"version {asked!r} of the protocol is not supported",
+            {"supported": [*_REQUESTS], "requested": asked},
+        )
+
+
+def _key(number: Any) -> tuple[type, Any]:
+    """Return what identifies a request: 1 and true are different ids."""
+    return type(number), number if isinstance(number, (str, int, float)) else repr(number)
+
+
+def _info() -> dict[str, str]:
+    return {"name": "agentbus", "version": __version__}
+
+
+def _result(text: str, data: Mapping[str, object] | None, *, failed: bool) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "content": [{"type": "text", "text": text}],
+        "isError": failed,
+        "resultType": "complete",
+    }
+    if data is not None:
+        found["structuredContent"] = data
+    return found

@@ -1,0 +1,394 @@
+"""What each tool of the MCP server does, by the verbs of the command line."""
+
+from __future__ import annotations
+
+from agentbus.agents.tools import LONGEST_WAIT
+from agentbus.commands import _declare
+from agentbus.commands._declare import Args, Call
+from agentbus.commands._output import Out, plain
+from agentbus.core.oplog import write
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import Any
+
+    from agentbus.client.bus import Bus
+    from agentbus.coordination.inbox import Page
+    from agentbus.core.settings import Settings
+    from agentbus.store.connection import Backend
+    from agentbus.store.scope import Scope
+    from agentbus.store.steps import Link
+
+    Opened = tuple[Backend, Scope, Link]
+
+# The most letters of a reading, which is about 2,000 tokens, and the most messages.
+_LETTERS, _MESSAGES = 6_000, 20
+# Agents and leases that a reading names; `who` and `lease` list all.
+_NEAR = 8
+
+
+class Captured(Out):
+    """Collects what a verb prints, as text and as fields."""
+
+    def __init__(self) -> None:
+        super().__init__(json=False)
+        self.fields = self.text = True
+        self.records: list[Mapping[str, object]] = []
+        self.lines: list[str] = []
+
+    def record(self, fields: Mapping[str, object], text: str, red: str = "") -> None:
+        if fields:
+            self.records.append(fields)
+        if text and self.text:
+            self.lines.append(plain(text))
+
+    def drawn(self, line: str) -> None:
+        self.lines.append(line)
+
+    def exactly(self, data: bytes) -> None:
+        self.lines.append(data.decode("utf-8", "backslashreplace").removesuffix("\n"))
+
+    def warn(self, text: str) -> None:
+        self.lines.append(f"({plain(text)})")
+
+
+class Links:
+    """The connections of one agent's calls, each used by one call at a time."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self._free: list[Opened] = []
+        self._bus: Bus | None = None
+
+    @property
+    def bus(self) -> Bus:
+        """The bus of verbs that use one; threads may share it."""
+        if self._bus is None:
+            from agentbus.client.bus import Bus
+
+            self._bus = Bus(self.settings)
+        return self._bus
+
+    def take(self) -> Opened | None:
+        """Return a connection that no call uses, if there is one."""
+        try:
+            return self._free.pop()
+        except IndexError:
+            return None
+
+    def put(self, opened: Opened) -> None:
+        """Keep a connection for the next call."""
+        self._free.append(opened)
+
+
+class ToolCall(Call):
+    """One call of a tool: it prints into memory, and its connection is kept for others."""
+
+    def __init__(self, links: Links, given: dict[str, Any]) -> None:
+        super().__init__(Args({}), links.settings)
+        self.given = given
+        self.captured = Captured()
+        self._out = self.captured
+        self._links = links
+        # Runs when the result was written: what was read counts as read from then on.
+        self.after: list[Callable[[], object]] = []
+
+    @property
+    def bus(self) -> Bus:
+        return self._links.bus
+
+    def enter(self) -> Scope:
+        if self._link is None:
+            opened = self._links.take()
+            if opened is None:
+                return super().enter()
+            self._backend, self._scope, self._link = opened
+        return self._scope
+
+    def finish(self, taken: bool) -> None:
+        """Mark as read what the client took, and let other calls have the connection."""
+        from agentbus.core.errors import AgentBusError
+
+        try:
+            for step in self.after if taken else ():
+                step()
+        except AgentBusError as error:
+            # Nobody waits for it: what was shown is shown again.
+            write("warning", self.settings.log_level, {"verb": "mcp", "outcome": error.message})
+            return
+        if self._link is not None:
+            self._links.put((self._backend, self._scope, self._link))
+            self._link = None
+
+    def verb(self, called: str, **values: object) -> None:
+        """Run a verb with these values of its parameters."""
+        module = _declare.module(called)
+        initial = {param.dest: param.initial() for param in module.VERB.params}
+        self.args = Args({**initial, **values})
+        module.run(self)
+
+    def wait(self) -> float | None:
+        """Return how many seconds the call may wait; None if it was not told to."""
+        wait = self.given.get("wait")
+        return None if wait is None else max(0.0, min(float(wait), LONGEST_WAIT))
+
+
+def catch_up(call: ToolCall) -> None:
+    """Print what is unread, what was spoken, who is there, and what is leased."""
+    from agentbus.commands import _inbox, _spoken
+    from agentbus.coordination import inbox
+
+    scope, given = call.enter(), call.given
+    peek, topic, after = given.get("peek", False), given.get("topic"), given.get("after")
+    topics = [] if topic is None else [topic]
+    if after is None:
+        op = inbox.pending(scope, peek=peek, topic=topic, limit=_MESSAGES)
+    else:
+        op = inbox.read(scope, after=after, topic=topic, limit=_MESSAGES)
+    page, wait = call.run(op), call.wait()
+    if wait and after is None and not page.messages and not _spoken.unheard(call, topics):
+        page = _waited(call, wait, peek, topic) or page
+    unread = 0 if topic or after else page.unread
+    read, shown, room = _inbox.show(call, page.messages, page.now, unread=unread, most=_LETTERS)
+    if read and not peek:
+        call.after.append(lambda: call.run(inbox.mark(scope, read)))
+    if shown < len(page.messages) or page.more:
+        last = page.messages[shown - 1].id
+        how = f"with after={last}" if peek or after else "again"
+        call.out.warn(f"there are more: call catch_up {how}")
+    if after is None:
+        most, first = _MESSAGES - shown, not shown
+        show = _spoken.show(call, most=most, room=room, first=first, peek=peek, topics=topics)
+        call.after.append(show)
+    if not call.captured.lines:
+        call.out.record({}, "Nothing new.")
+    _nearby(call)
+
+
+def _waited(call: ToolCall, wait: float, peek: bool, topic: str | None) -> Page | None:
+    from agentbus.coordination import inbox
+    from agentbus.core.errors import TimedOut
+
+    op = inbox.pending(call.enter(), wait=wait, peek=peek, topic=topic, limit=_MESSAGES)
+    try:
+        return call.run(op, patience=wait)
+    except TimedOut:
+        return None
+
+
+def _nearby(call: ToolCall) -> None:
+    """Print who is there, and which paths others lease."""
+    from agentbus.coordination.leases import shown
+    from agentbus.core.clock import of_day
+    from agentbus.core.names import word
+
+    bus, own = call.bus, call.settings.agent
+    found = [one for one in bus.present(limit=_NEAR + 1) if one.agent != own]
+    here = [f"{word(one.agent)} {one.state or 'seen'}" for one in found[:_NEAR]]
+    more = " and others: call who" if len(found) > _NEAR else ""
+    call.out.record({}, f"Here: {', '.join(here) or 'no other agent'}{more}.")
+    leases = [one for one in bus.leases() if one.agent != own]
+    if leases:
+        told = [
+            f"{shown(one.pattern)} by {word(one.agent)} until {of_day(one.until)}"
+            for one in leases[:_NEAR]
+        ]
+        more = " and others: call lease" if len(leases) > _NEAR else ""
+        call.out.record({}, f"Leased: {', '.join(told)}{more}.")
+
+
+def tell(call: ToolCall) -> None:
+    """Send a message to agents, or speak to all."""
+    from agentbus.commands import _inbox
+    from agentbus.coordination import speak, tell as messages
+    from agentbus.core.errors import UsageError
+    from agentbus.core.names import word
+
+    scope, given = call.enter(), call.given
+    text, topic = given["text"], given.get("topic")
+    if given.get("to"):
+        op = messages.tell(
+            *(scope, given["to"], text),
+            topic=topic,
+            thread=given.get("thread"),
+            urgent=given.get("urgent", False),
+        )
+        for one in call.run(op):
+            _inbox.sent(call, one, scope.now())
+        return
+    if given.get("thread") or given.get("urgent"):
+        raise UsageError(
+            "a message to all has no thread and is not urgent", hint="name agents in to"
+        )
+    entry_id = call.run(speak.append(scope, text, topic))
+    fields = {"id": entry_id, "agent_id": scope.agent, "topic": topic, "message": text}
+    here = [one for one in call.bus.present() if one.agent != scope.agent]
+    away = [word(one.agent) for one in here if one.state != "active"]
+    reach = f"{len(here)} present" + (f", not active: {', '.join(away)}" if away else "")
+    call.out.record(fields, f"{entry_id} spoken to all; {reach}")
+
+
+def ask(call: ToolCall) -> None:
+    """Send an ask, or look at one again, and wait for its answer."""
+    from agentbus.commands import _inbox
+    from agentbus.coordination import receipts, tell as messages
+    from agentbus.core.errors import TimedOut, UsageError
+
+    scope, given, known = call.enter(), call.given, call.given.get("id")
+    if (known is None) != ("to" in given and "text" in given) or (known and len(given) > 2):
+        raise UsageError(
+            "ask takes to and text, or the id of an earlier ask", hint="give one or the other"
+        )
+    if known is None:
+        (one,) = call.run(messages.tell(scope, [given["to"]], given["text"], ask=True))
+        _inbox.sent(call, one, scope.now())
+        known = one.id
+    wait = call.wait()
+    wait = LONGEST_WAIT if wait is None else wait
+    op = receipts.receipt(scope, known, wait=wait, until="answer")
+    try:
+        found = call.run(op, patience=wait)
+    except TimedOut:
+        _inbox.receipt(call, call.run(receipts.receipt(scope, known)), scope.now())
+        call.out.warn(f"no answer yet; go on, or call ask again with id={known}")
+        return
+    answer = call.run(receipts.answer(scope, found))
+    if answer is None:
+        _inbox.receipt(call, found, scope.now())
+        return
+    whole, _, _ = _inbox.show(call, [answer], scope.now())
+    if whole:
+        from agentbus.coordination import inbox
+
+        call.after.append(lambda: call.run(inbox.mark(scope, whole)))
+
+
+def reply(call: ToolCall) -> None:
+    """Answer a message."""
+    call.verb("reply", id=call.given["id"], msg=call.given["text"])
+
+
+def receipts_of(call: ToolCall) -> None:
+    """Print how far a message got."""
+    call.verb("receipts", id=call.given["id"])
+
+
+def who(call: ToolCall) -> None:
+    """Print who is there, and record what this agent does."""
+    call.verb("who", doing=call.given.get("doing"))
+    if not call.captured.lines:
+        call.out.record({}, "Nobody is here.")
+
+
+def lease(call: ToolCall) -> None:
+    """Take, drop or list leases."""
+    from agentbus.core.errors import UsageError
+
+    given = call.given
+    paths, minutes, drop = given.get("paths", []), given.get("minutes"), given.get("give_up", False)
+    if drop and (given.get("why") or minutes is not None):
+        raise UsageError("give_up takes no reason and no time", hint="leave them out")
+    if drop:
+        call.verb("lease", paths=paths, drop=True)
+    else:
+        ttl = None if minutes is None else float(minutes) * 60
+        call.verb("lease", paths=paths, why=given.get("why"), ttl=ttl)
+    if not call.captured.lines:
+        call.out.record({}, "No lease was held." if drop else "No path is leased.")
+
+
+def note(call: ToolCall) -> None:
+    """Write a note, or read it by its key, or notes by their tags."""
+    from agentbus.core.errors import UsageError
+    from agentbus.core.escape import escaped
+    from agentbus.core.names import word
+
+    given = call.given
+    key, tags = given.get("key"), given.get("tags", [])
+    if "text" in given:
+        if key is None:
+            raise UsageError("a note needs a key", hint="give one")
+        call.verb("jot", name=key, value=given["text"], tag=[tags])
+        return
+    # As JSON: a note of several lines is shown in several lines.
+    out = call.captured
+    out.json, out.text = True, False
+    call.verb("recall", name=key, tag=[tags] if tags else [], max_chars=_LETTERS)
+    for one in out.records:
+        labels = one["tags"]
+        assert isinstance(labels, list)
+        about = f" [{','.join(map(word, labels))}]" if labels else ""
+        out.lines.append(f"{word(str(one['key']))}{about} by {word(str(one['agent_id']))}")
+        out.lines += [f"| {escaped(line)}" for line in str(one["value"]).splitlines()]
+        if "truncated" in one:
+            out.lines.append(f"[… {one['truncated']} more letters]")
+    if not out.records:
+        out.lines.append("No note has these tags.")
+
+
+def flag(call: ToolCall) -> None:
+    """Take, end or await a flag."""
+    from agentbus.core.errors import UsageError
+
+    given, action = call.given, call.given["do"]
+    if "note" in given and action not in ("done", "fail"):
+        raise UsageError(f"{action} takes no note", hint="leave it out")
+    name, wait, said = given["name"], call.wait(), given.get("note")
+    if action == "take":
+        call.verb("announce", name=name, wait=wait)
+    elif action == "wait":
+        timeout = LONGEST_WAIT if wait is None else max(wait, 0.001)
+        call.verb("await", names=[name], timeout=timeout)
+    elif action == "drop":
+        call.verb("release", name=name)
+    else:
+        call.verb("satisfy" if action == "done" else "fail", name=name, note=said)
+
+
+def work(call: ToolCall) -> None:
+    """Take a task by hand, settle it, or publish one."""
+    from agentbus.core.errors import NotFound, UsageError
+
+    given, action = call.given, call.given["do"]
+    place = "queue" if action in ("take", "put") else "id"
+    other = "id" if place == "queue" else "queue"
+    if place not in given or other in given:
+        raise UsageError(f"{action} takes {place}, and no {other}", hint=f"give the {place}")
+    body = given.get("body")
+    if action == "put":
+        if body is None:
+            raise UsageError("put needs a body", hint="give the payload")
+        call.verb("publish", queue=given["queue"], payload=_literal(body))
+    elif action == "take":
+        try:
+            call.verb("task", action="take", id=given["queue"])
+        except NotFound as error:
+            call.out.record({}, error.message)
+    else:
+        call.verb("task", action=action, id=given["id"], text=_literal(body))
+
+
+def _literal(text: str | None) -> str | None:
+    """Return a text of a model, which names neither stdin nor a file."""
+    from agentbus.core.errors import InvalidPayload
+
+    if text is not None and (text == "-" or text[:1] == "@"):
+        raise InvalidPayload(
+            f"the body begins with {text[0]!r}", hint="quote it as JSON, or put a word before it"
+        )
+    return text
+
+
+PERFORM: dict[str, Callable[[ToolCall], None]] = {
+    "catch_up": catch_up,
+    "tell": tell,
+    "ask": ask,
+    "reply": reply,
+    "receipts": receipts_of,
+    "who": who,
+    "lease": lease,
+    "note": note,
+    "flag": flag,
+    "work": work,
+}

@@ -1,0 +1,112 @@
+"""mcp: serve the tools of a coding agent over stdin and stdout."""
+
+from __future__ import annotations
+
+from copy import copy
+
+from agentbus.agents.mcp import Server, ToolResult
+from agentbus.commands._declare import Call, Verb
+from agentbus.core import client_session
+from agentbus.core.json_text import from_json
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+    from agentbus.commands._tools import Links, ToolCall
+    from agentbus.core.errors import AgentBusError
+
+VERB = Verb(
+    "mcp",
+    "Serve tools to a coding agent by MCP, on stdin and stdout.",
+    text="A client of the Model Context Protocol starts it, one for each session. The tools are catch_up,"
+    " tell, ask, reply, receipts, who, lease, note, flag and work; a call waits for at most 45 seconds."
+    " Ends when stdin does.",
+    examples=("agentbus mcp",),
+)
+
+
+# The tools whose result is a list, however long it is.
+_LISTS = ("catch_up", "lease", "note", "receipts", "who")
+
+
+def run(call: Call) -> None:
+    """Serve until the client closes stdin."""
+    Server(_Tools(call).perform).serve()
+
+
+class _Tools:
+    """Performs the tools for the agents that a client names, usually one."""
+
+    def __init__(self, call: Call) -> None:
+        self._settings = call.settings
+        self._links: dict[str, Links] = {}
+
+    def perform(self, name: str, given: dict[str, Any], meta: Mapping[str, Any]) -> ToolResult:
+        """Perform a tool; errors become its result."""
+        # Imported by the first call: a client that asks for the list waits for none of it.
+        from agentbus.commands import _tools
+        from agentbus.commands._errors import unexpected
+        from agentbus.core.errors import AgentBusError
+
+        tool = None
+        try:
+            tool = _tools.ToolCall(self._of(meta), given)
+            _tools.PERFORM[name](tool)
+        except AgentBusError as error:
+            return _failed(error, tool)
+        except Exception as error:  # noqa: BLE001 (the server goes on)
+            return _failed(unexpected(error, name), tool)
+        printed = tool.captured
+        data: Mapping[str, object] = {"items": printed.records}
+        if len(printed.records) == 1 and name not in _LISTS:
+            (data,) = printed.records
+        return ToolResult("\n".join(printed.lines), data, False, tool.finish)
+
+    def _of(self, meta: Mapping[str, Any]) -> Links:
+        """Return the connections of the agent for which a client calls."""
+        from agentbus.commands._tools import Links
+
+        agent, peers = self._settings.agent, self._settings.peers
+        if peers:
+            # The client's hook may have named its session since, or each call names it.
+            agent, peers = _named(meta) or _default()
+        if agent not in self._links:
+            settings = copy(self._settings)
+            settings.agent, settings.peers = agent, peers
+            self._links[agent] = Links(settings)
+        return self._links[agent]
+
+
+def _default() -> tuple[str, str]:
+    from agentbus.core import agent_name
+    from agentbus.core.settings import environment, state_directory
+
+    agent, _, peers = agent_name.default(environment(), state_directory())
+    return agent, peers
+
+
+def _named(meta: Mapping[str, Any]) -> tuple[str, str] | None:
+    """Return the agent of the session that Codex names in each call."""
+    turn = meta.get("x-codex-turn-metadata")
+    if isinstance(turn, str):
+        # It may be JSON itself.
+        try:
+            turn = from_json(turn)
+        except ValueError:
+            return None
+    session = turn.get("session_id") if isinstance(turn, dict) else None
+    if not isinstance(session, str) or not client_session.is_id(session):
+        return None
+    return client_session.name("codex", session), ""
+
+
+def _failed(error: AgentBusError, tool: ToolCall | None) -> ToolResult:
+    """Return what went wrong, in the words of the command line."""
+    text = f"agentbus: {error.message}"
+    if error.shell_hint:
+        text += f"\nhint: {error.shell_hint}"
+    shown = [*tool.captured.lines, text] if tool is not None else [text]
+    data = {"error": error.message, "code": error.exit_code, "hint": error.shell_hint}
+    return ToolResult("\n".join(shown), data, True, None if tool is None else tool.finish)

@@ -1,0 +1,399 @@
+"""The MCP server, as clients start it: the protocol, and what each tool does."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import subprocess
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings, strategies as st
+
+from agentbus.agents.tools import TOOLS
+from agentbus.core import client_session
+from tests.servers import Shell, program
+from tests.tiers import nightly
+
+TOOL_NAMES = [
+    *("catch_up", "tell", "ask", "reply", "receipts", "who", "lease", "note", "flag", "work"),
+]
+_VERSION = "io.modelcontextprotocol/protocolVersion"
+
+
+class McpClient:
+    """A client of one server, that waits for each answer, or asks several things at once."""
+
+    def __init__(self, shell: Shell, agent: str | None = "ada") -> None:
+        named = {"AGENTBUS_AGENT": agent or ""}
+        self.server = subprocess.Popen(
+            [program(), "mcp"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**shell.environment, **named},
+            cwd=shell.home,
+        )
+        self._ids = map("call-{}".format, itertools.count())
+
+    def write(self, line: bytes) -> None:
+        assert self.server.stdin is not None
+        self.server.stdin.write(line + b"\n")
+        self.server.stdin.flush()
+
+    def read(self) -> dict[str, Any]:
+        assert self.server.stdout is not None
+        found: dict[str, Any] = json.loads(self.server.stdout.readline())
+        assert found["jsonrpc"] == "2.0"
+        return found
+
+    def send(self, method: str, **params: object) -> str:
+        number = next(self._ids)
+        message = {"jsonrpc": "2.0", "id": number, "method": method, "params": params}
+        self.write(json.dumps(message).encode())
+        return number
+
+    def ask(self, method: str, **params: object) -> dict[str, Any]:
+        number = self.send(method, **params)
+        answer = self.read()
+        assert answer["id"] == number
+        return answer
+
+    def call(self, tool: str, **given: object) -> tuple[str, Any]:
+        """Call a tool that must succeed, and return its text and its data."""
+        found = self.ask("tools/call", name=tool, arguments=given)["result"]
+        assert not found["isError"], found
+        return found["content"][0]["text"], found["structuredContent"]
+
+    def failed(self, tool: str, **given: object) -> str:
+        found = self.ask("tools/call", name=tool, arguments=given)["result"]
+        assert found["isError"], found
+        text: str = found["content"][0]["text"]
+        return text
+
+    def close(self) -> int:
+        assert self.server.stdin is not None
+        assert self.server.stdout is not None
+        self.server.stdin.close()
+        self.server.stdout.close()
+        return self.server.wait(30)
+
+
+@pytest.fixture
+def client(real_shell: Shell) -> Iterator[McpClient]:
+    made = McpClient(real_shell)
+    yield made
+    assert made.close() == 0
+
+
+# -- the protocol --
+
+
+@pytest.mark.parametrize(
+    ("asked", "spoken"),
+    [
+        *((version, version) for version in ("2024-11-05", "2025-03-26", "2025-06-18")),
+        *(("2025-11-25", "2025-11-25"), ("1999-01-01", "2025-11-25"), (None, "2025-11-25")),
+    ],
+)
+def test_a_session_speaks_the_version_that_the_client_asks_for(client, asked, spoken):
+    found = client.ask("initialize", protocolVersion=asked)["result"]
+
+    assert found["protocolVersion"] == spoken
+    assert found["serverInfo"]["name"] == "agentbus"
+    assert len(found["instructions"]) / 4 <= 80
+
+
+@pytest.mark.parametrize("mode", ["auto", nightly("legacy"), nightly("2026-07-28")])
+def test_the_official_client_lists_and_calls_the_tools(real_shell, mode):
+    from mcp import StdioServerParameters
+    from mcp.client.client import Client
+    from mcp.client.stdio import stdio_client
+
+    async def used() -> tuple[list[str], str, bool]:
+        server = StdioServerParameters(
+            command=program(), args=["mcp"], env={**real_shell.environment, "AGENTBUS_AGENT": "ada"}
+        )
+        async with Client(stdio_client(server), mode=mode) as client:
+            tools = await client.list_tools()
+            said = await client.call_tool("catch_up", {})
+            wrong = await client.call_tool("work", {"do": "dance"})
+            return [tool.name for tool in tools.tools], said.content[0].text, wrong.is_error
+
+    names, said, wrong = asyncio.run(used())
+
+    assert names == TOOL_NAMES
+    assert said.startswith("Nothing new.")
+    assert wrong
+
+
+def test_the_list_of_tools_is_short_and_says_that_none_destroys(client):
+    tools = client.ask("tools/list")["result"]["tools"]
+
+    assert [tool["name"] for tool in tools] == TOOL_NAMES
+    assert len(json.dumps(tools)) / 4 <= 1500
+    for tool in tools:
+        notes = tool["annotations"]
+        assert set(notes) == {
+            *("title", "readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint")
+        }
+        assert not notes["destructiveHint"]
+        assert not notes["openWorldHint"]
+        assert len(tool["description"].split()) <= 40
+
+
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [
+        (b"{", -32700),
+        (b"\xff", -32700),
+        (b"[" * 100_000, -32700),
+        (b"7", -32600),
+        (b"{}", -32600),
+        (b'{"jsonrpc":"2.0","id":1,"method":7}', -32600),
+        (b'{"jsonrpc":"2.0","id":1,"method":"resources/list"}', -32601),
+        (b'{"jsonrpc":"2.0","id":1,"method":"tools/call"}', -32602),
+        (b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"send"}}', -32602),
+    ],
+)
+def test_a_wrong_message_is_answered_with_its_error(client, line, code):
+    client.write(line)
+
+    assert client.read()["error"]["code"] == code
+    assert client.ask("ping")["result"] == {}
+
+
+def test_a_version_of_requests_that_is_not_spoken_is_refused_with_those_that_are(client):
+    answer = client.ask("tools/list", _meta={_VERSION: "2031-01-01"})
+
+    assert answer["error"]["code"] == -32022
+    assert answer["error"]["data"] == {"supported": ["2026-07-28"], "requested": "2031-01-01"}
+
+
+@pytest.mark.parametrize(
+    ("tool", "given"),
+    [
+        ("tell", {}),
+        ("tell", {"text": 7}),
+        ("tell", {"text": "x", "to": "bob"}),
+        ("tell", {"text": "x", "shout": True}),
+        ("flag", {"name": "x", "do": "dance"}),
+        ("catch_up", {"wait": "long"}),
+    ],
+)
+def test_a_wrong_argument_is_a_sentence_for_the_model(client, tool, given):
+    assert client.failed(tool, **given).startswith("agentbus: ")
+
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=8,
+)
+messages = st.fixed_dictionaries(
+    {},
+    optional={
+        "jsonrpc": st.just("2.0") | values,
+        "id": values,
+        "method": st.sampled_from(["initialize", "tools/list", "tools/call", "x"]) | values,
+        "params": values | st.fixed_dictionaries({"name": st.sampled_from(TOOL_NAMES) | values}),
+    },
+)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(found=st.lists(messages | values, max_size=5))
+@example(found=[{"id": True, "method": "tools/call", "params": {"name": "receipts"}}])
+def test_no_message_ends_the_server_or_gets_an_answer_that_is_not_json(client, found):
+    for message in found:
+        client.write(json.dumps(message).encode())
+    number = client.send("ping")
+
+    answers = iter(client.read, {})
+    assert next(answer for answer in answers if answer["id"] == number)["result"] == {}
+
+
+def test_a_call_that_waits_holds_up_no_other(client):
+    waiting = client.send(
+        "tools/call", name="flag", arguments={"name": "building", "do": "wait", "wait": 45}
+    )
+    assert client.ask("ping")["result"] == {}
+    done = client.send("tools/call", name="flag", arguments={"name": "building", "do": "done"})
+
+    answers = [client.read(), client.read()]
+
+    assert sorted(answer["id"] for answer in answers) == [waiting, done]
+    assert not any(answer["result"]["isError"] for answer in answers)
+
+
+def test_a_cancelled_call_is_not_answered(client):
+    waiting = client.send(
+        "tools/call", name="flag", arguments={"name": "building", "do": "wait", "wait": 45}
+    )
+    client.write(
+        json.dumps({"method": "notifications/cancelled", "params": {"requestId": waiting}}).encode()
+    )
+
+    client.call("flag", name="building", do="done")
+    client.call("who")
+
+    assert client.ask("ping")["result"] == {}
+
+
+# -- the tools --
+
+
+def test_a_message_is_read_once_its_reading_was_written(client, real_shell):
+    real_shell.ok("inbox", "--agent", "ada")
+    real_shell.ok("tell", "ada", "does it build?", "--agent", "bob")
+
+    text, data = client.call("catch_up")
+
+    assert "| does it build?" in text
+    assert data["items"][0]["message"] == "does it build?"
+    assert client.call("catch_up")[0].startswith("Nothing new.")
+    (known,) = real_shell.records("receipts", data["items"][0]["id"], "--agent", "bob")
+    assert known["state"] == "read"
+
+
+def test_a_message_stays_unread_if_the_client_went_before_it_was_written(real_shell):
+    real_shell.ok("inbox", "--agent", "ada")
+    real_shell.ok("tell", "ada", "hi", "--agent", "bob")
+    real_shell.ok("speak", "all of you", "--agent", "bob")
+    client = McpClient(real_shell)
+    client.ask("ping")
+    assert client.server.stdout is not None
+    client.server.stdout.close()
+
+    client.send("tools/call", name="catch_up", arguments={})
+    assert client.close() == 0
+
+    assert "| hi" in real_shell.ok("inbox", "--agent", "ada", "--all")
+
+
+def test_an_agent_reads_what_was_told_to_it_and_to_all(client, real_shell):
+    other = McpClient(real_shell, "bob")
+    other.call("catch_up")
+    client.call("catch_up")
+
+    sent, _ = client.call("tell", text="look at db.py", to=["bob"], urgent=True)
+    spoken, _ = client.call("tell", text="unit tests green", topic="build")
+    text, data = other.call("catch_up")
+
+    assert "@bob sent" in sent
+    assert "spoken to all; 1 present" in spoken
+    assert "| look at db.py" in text
+    assert "| unit tests green" in text
+    assert [item["message"] for item in data["items"]] == ["look at db.py", "unit tests green"]
+    other.close()
+
+
+def test_an_ask_waits_for_its_answer(client, real_shell):
+    other = McpClient(real_shell, "bob")
+    other.call("catch_up")
+    number = client.send(
+        "tools/call", name="ask", arguments={"to": "bob", "text": "which port?", "wait": 45}
+    )
+
+    _, data = other.call("catch_up", wait=45)
+    known = data["items"][0]["id"]
+    other.call("reply", id=known, text="6379")
+
+    answer = client.read()
+    assert answer["id"] == number
+    assert "| 6379" in answer["result"]["content"][0]["text"]
+    assert "answered" in client.call("receipts", id=known)[0]
+    other.close()
+
+
+def test_an_ask_without_an_answer_in_time_says_how_far_it_got(client, real_shell):
+    real_shell.ok("inbox", "--agent", "bob")
+
+    text, data = client.call("ask", to="bob", text="which port?", wait=0)
+
+    assert "not read by bob" in text
+    assert f"call ask again with id={data['items'][0]['id']}" in text
+
+
+def test_paths_are_leased_listed_and_given_up(client, real_shell):
+    assert "src/** until" in client.call("lease", paths=["src/**"], why="parser", minutes=5)[0]
+    other = McpClient(real_shell, "bob")
+
+    refused = other.failed("lease", paths=["src/a.py"])
+    near = other.call("catch_up")[0]
+
+    assert "ada" in refused
+    assert "parser" in refused
+    assert "--force" not in refused
+    assert "Leased: src/** by ada" in near
+    assert "dropped" in client.call("lease", give_up=True)[0]
+    assert client.call("lease")[0] == "No path is leased."
+    other.close()
+
+
+def test_a_note_keeps_its_lines_and_cannot_begin_one_of_its_own(client):
+    client.call("note", key="db", text="use postgres\nadmin: drop it", tags=["decision"])
+
+    text, data = client.call("note", tags=["decision"])
+
+    assert text.splitlines() == ["db [decision] by ada", "| use postgres", "| admin: drop it"]
+    assert data["items"][0]["value"] == "use postgres\nadmin: drop it"
+    assert client.call("note", tags=["none"])[0] == "No note has these tags."
+
+
+def test_a_flag_is_taken_failed_and_dropped(client):
+    assert "held by ada" in client.call("flag", name="building", do="take")[0]
+    client.call("flag", name="building", do="fail", note="tests red")
+
+    assert "tests red" in client.failed("flag", name="building", do="wait", wait=1)
+    client.call("flag", name="building", do="take")
+    client.call("flag", name="building", do="drop")
+
+
+def test_a_task_is_published_taken_and_done(client):
+    _, put = client.call("work", do="put", queue="review", body='{"pr": 12}')
+    text, taken = client.call("work", do="take", queue="review")
+
+    assert taken["payload"] == {"pr": 12}
+    assert text.splitlines()[1] == '{"pr":12}'
+    assert "done" in client.call("work", do="done", id=put["task_id"], body="approved")[0]
+    assert client.call("work", do="take", queue="review")[0] == "no task of 'review' is ready"
+
+
+def test_a_body_of_a_model_never_names_a_file(client):
+    assert "quote it" in client.failed("work", do="put", queue="review", body="@/etc/passwd")
+    client.call("tell", text="@/etc/passwd")
+
+    assert "root:" not in client.call("catch_up")[0]
+
+
+def test_codex_names_the_session_in_each_call(real_shell):
+    client = McpClient(real_shell, None)
+    turn = {"session_id": "0199c1f2-77aa", "turn_id": "1"}
+    name = client_session.name("codex", "0199c1f2-77aa")
+
+    client.ask(
+        "tools/call",
+        name="who",
+        arguments={"doing": "the parser"},
+        _meta={"x-codex-turn-metadata": turn},
+    )
+
+    assert f"{name} active" in real_shell.ok("who")
+    client.close()
+
+
+def test_each_tool_has_a_verb_that_performs_it():
+    from agentbus.commands._tools import PERFORM
+
+    assert [*PERFORM] == [tool.name for tool in TOOLS]
+
+
+def test_a_server_that_is_away_is_an_error_of_the_tool_alone(real_shell):
+    real_shell.environment |= {"AGENTBUS_URL": "redis://127.0.0.1:1", "AGENTBUS_DEADLINE": "0.2"}
+    client = McpClient(real_shell)
+
+    assert client.failed("who").startswith("agentbus: ")
+    assert client.ask("ping")["result"] == {}
+    assert client.close() == 0
