@@ -13,8 +13,8 @@ VERB = Verb(
     Param("ID", "The message, as 'tell' or 'speak' printed it.", required=True),
     Param("--wait S", "Wait up to S seconds for the answer, and print it.", convert=seconds),
     Param("--for", "What to wait for (answer).", dest="until", choices=_inbox.UNTIL),
-    text="For a message of the channel: who has heard it of the agents present, a line each. An agent is"
-    " present that was seen in the last 24 hours and has not left. Exit 5 if there is no such message; exit"
+    text="For a message of the channel: who has heard it of the agents present, a line each"
+    " ('agentbus who' lists those). Exit 5 if there is no such message; exit"
     " 3 if the wait times out. JSON: id, to, state, sent, notified, read (times, or null), answered (the"
     " answer's id, or null).",
     examples=(
@@ -44,7 +44,7 @@ def run(call: Call) -> None:
         for one in found:
             _inbox.receipt(call, one, scope.now())
         if not found:
-            call.out.warn("no other agent was seen in the last 24 hours")
+            call.out.warn("no other agent is present")
     elif args.wait is not None:
         _inbox.await_all(call, [args.id], args.wait, args.until or "answer")
     else:

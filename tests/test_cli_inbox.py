@@ -85,9 +85,9 @@ def test_tell_as_json(cli):
 
 
 def test_tell_says_the_state_of_an_agent_that_has_one(cli, bus):
-    ask(bus, "HSET", bus.scope.keys.who("bob"), "state", "idle", "seen", "1700000000000")
+    ask(bus, "HSET", bus.scope.keys.who("zoe"), "state", "idle", "seen", "1700000000000")
 
-    assert re.search(r"sent; bob is idle, 1 unread, seen \d+ d ago\n$", cli.ok("tell", "bob", "hi"))
+    assert re.search(r"sent; zoe is idle, 1 unread, seen \d+ d ago\n$", cli.ok("tell", "zoe", "hi"))
 
 
 def test_tell_to_several_prints_a_line_for_each(cli):

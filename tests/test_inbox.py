@@ -82,17 +82,27 @@ def test_tell_says_when_the_recipient_was_seen(bus, bob):
 
 
 def test_tell_says_the_presence_of_the_recipient(bus, bob):
-    ask(bus, "HSET", bus.scope.keys.who("bob"), "state", "idle", "seen", "1700000000000")
+    bob.here(state="idle")
 
-    sent = bus.tell("bob", "hi")
+    assert bus.tell("bob", "hi").state == "idle"
 
-    assert (sent.state, sent.seen) == ("idle", 1700000000.0)
+
+def test_an_agent_that_left_and_came_back_is_not_gone(bus, bob):
+    bob.here(state="gone")
+    assert bus.tell("bob", "hi").state == "gone"
+
+    ask(bus, "HSET", bus.scope.keys.who("bob"), "seen", "1700000000000")
+    bob.speak("back")
+
+    assert bus.tell("bob", "hi").state is None
 
 
 def test_an_agent_whose_presence_alone_is_known_can_be_sent_messages(bus):
-    ask(bus, "HSET", bus.scope.keys.who("zoe"), "state", "active")
+    ask(bus, "HSET", bus.scope.keys.who("zoe"), "state", "active", "seen", "1700000000000")
 
-    assert bus.tell("zoe", "hi").state == "active"
+    sent = bus.tell("zoe", "hi")
+
+    assert (sent.state, sent.seen) == ("active", 1700000000.0)
 
 
 def test_a_message_to_a_name_that_nobody_had_is_refused_with_the_nearest_names(bus, bob):

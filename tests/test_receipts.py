@@ -138,12 +138,12 @@ def test_a_wait_that_times_out_says_how_far_the_message_got(bus, bob):
         bus.receipts(notified.id, wait=0, until="read")
 
 
-def test_reading_the_channel_leaves_receipts_of_those_who_are_present(bus, bob, connect):
+def test_reading_the_channel_leaves_receipts_of_those_that_are_present(bus, bob, connect):
     eve, zoe, old = connect("eve"), connect("zoe"), connect("old")
     for one in (eve, zoe, old):
         one.speak("here")
     ask(bus, "ZADD", bus.scope.keys.agents, "1000", "old")
-    ask(bus, "HSET", bus.scope.keys.who("zoe"), "state", "gone")
+    zoe.here(state="gone")
     said = bus.speak("freeze", topic="plan")
     list(eve.overhear("plan"))
 

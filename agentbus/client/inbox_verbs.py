@@ -131,7 +131,7 @@ class InboxVerbs:
     def heard_by(self, id: str) -> Op[list[Receipt]]:
         """Return which of the agents present have read a message of the channel, the last seen first.
 
-        Present is an agent that was seen in the last 24 hours and has not left. Raises `NotFound`.
+        Which agents are present, `present` says. Raises `NotFound`.
         """
         from agentbus.coordination import receipts
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Op
 
-STATES = ("active", "idle", "waiting", "gone")
+STATES = names.STATES
 # Seconds for which a presence is kept after the agent was seen.
 KEPT = 86_400.0
 # Seconds for which an agent without a presence is listed after it used the channel.

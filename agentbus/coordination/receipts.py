@@ -5,8 +5,8 @@ from __future__ import annotations
 from agentbus.coordination import inbox, tell
 from agentbus.core import names
 from agentbus.core.record import Record
-from agentbus.core.stream import fields, id_time, is_number, position, score, text
-from agentbus.store.steps import Batch, Command, Script, ServerReply, Wait
+from agentbus.core.stream import fields, id_time, is_number, position, text
+from agentbus.store.steps import Batch, Command, Script, Wait
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,8 +22,7 @@ STATES = ("sent", "notified", "read", "answered")
 UNTIL = ("read", "answer")
 # A waiter looks again this often, in case the server came back with less than it had.
 _RECHECK = 30.0
-# An agent that was seen in the last day is present; and the agents that are looked at, at most.
-_PRESENT = 86_400.0
+# The agents that are looked at, at most.
 _MOST_PRESENT = 500
 # How many moves of a cursor an inbox remembers.
 _RECORDS = 200
@@ -192,24 +191,17 @@ def _late(found: Receipt, until: str, wait: float | None) -> Exception:
 
 
 def heard_by(scope: Scope, entry_id: str) -> Op[list[Receipt]]:
-    """Return who of the agents present has heard a message of the channel, the last seen first.
+    """Return which agents of those present have heard a message of the channel, the last seen first.
 
-    Present is who was seen in the last 24 hours and has not left. Raises `NotFound`.
+    Raises `NotFound`.
     """
+    from agentbus.coordination.presence import present
+
     keys = scope.keys
     if not inbox.is_entry_id(entry_id):
         # Its error says what an id is.
         inbox.split_id(entry_id)
-    page, seen, time = yield Batch(
-        [
-            ("XRANGE", keys.channel, entry_id, entry_id),
-            ("ZREVRANGE", keys.agents, 0, _MOST_PRESENT - 1, "WITHSCORES"),
-            ("TIME",),
-        ]
-    )
-    for one in (page, seen):
-        if isinstance(one, ServerReply):
-            raise one
+    page = yield Command("XRANGE", keys.channel, entry_id, entry_id)
     if not page:
         from agentbus.core.errors import NotFound
 
@@ -218,30 +210,21 @@ def heard_by(scope: Scope, entry_id: str) -> Op[list[Receipt]]:
             hint="the oldest messages are trimmed; ids of messages to agents end with @ and the agent",
         )
     named = fields(page[0][1])
-    oldest = int(time[0]) - _PRESENT
-    here = [
-        text(name)
-        for name, at in zip(seen[::2], seen[1::2], strict=True)
-        if score(at) >= oldest and text(name) != named.get("agent_id")
-    ]
+    topic = named.get("topic")
+    found = yield from present(scope, limit=_MOST_PRESENT)
+    here = [one.agent for one in found if one.agent != named.get("agent_id")]
     if not here:
         return []
-    topic = named.get("topic")
     asked = [
-        (
-            ("MGET", keys.cursor(one), *([keys.cursor(one, topic)] if topic else ())),
-            ("HGET", keys.who(one), "state"),
-        )
-        for one in here
+        ("MGET", keys.cursor(one), *([keys.cursor(one, topic)] if topic else ())) for one in here
     ]
-    replies = yield Batch([command for both in asked for command in both])
-    found = []
-    for number, agent in enumerate(here):
-        cursors, state = replies[2 * number : 2 * number + 2]
-        if state == b"gone":
-            continue
-        has = isinstance(cursors, list) and any(
-            _reaches(text(cursor or b""), entry_id) for cursor in cursors
-        )
-        found.append(Receipt(entry_id, agent, "read" if has else "sent", id_time(entry_id)))
-    return found
+    replies = yield Batch(asked)
+    has = [
+        isinstance(cursors, list)
+        and any(_reaches(text(cursor or b""), entry_id) for cursor in cursors)
+        for cursors in replies
+    ]
+    return [
+        Receipt(entry_id, agent, "read" if read else "sent", id_time(entry_id))
+        for agent, read in zip(here, has, strict=True)
+    ]

@@ -14,7 +14,7 @@ from agentbus.coordination.inbox import (
 )
 from agentbus.core import names
 from agentbus.core.record import Record
-from agentbus.core.stream import is_number, text
+from agentbus.core.stream import is_number, score, text
 from agentbus.store.scope import NAMES_KEPT
 from agentbus.store.steps import Command, Script
 
@@ -136,17 +136,20 @@ def _send(
 
 
 def _sent(agent: str, found: list[Any], before: bool) -> Sent:
-    entry_id, unread, state, at, last = found
-    shown = text(at)
-    seen = int(shown) / 1000 if is_number(shown) else None
-    if seen is None and last:
-        seen = float(last)
+    entry_id, unread, presence, at, last = found
+    shown, state = text(at), text(presence)
+    recorded = int(shown) / 1000 if is_number(shown) else None
+    used = score(last) if last else None
+    seen = max((one for one in (recorded, used) if one is not None), default=None)
+    if state == "gone" and (used or 0.0) > (recorded or 0.0) + 1:
+        # It has used the bus since.
+        state = ""
     # The id of an earlier answer names its agent.
     known = text(entry_id)
     return Sent(
         known if before else message_id(known, agent),
         agent,
-        text(state) or None,
+        state if state in names.STATES else None,
         seen,
         int(unread),
         repeated=before,
@@ -177,8 +180,8 @@ def _nobody(unknown: list[str], known: list[str], agent: str) -> AgentBusError:
         said = f"here were, the last first: {', '.join(shown)}"
     return NoSuchAgent(
         f"nobody was ever here by the name of {', '.join(map(names.word, unknown))}; {said}",
-        hint="bus.agents() returns all who were",
-        shell_hint="see 'agentbus list --agents' for all who were",
+        hint="bus.present(all=True) returns all who were",
+        shell_hint="see 'agentbus who --all' for all who were",
     )
 
 

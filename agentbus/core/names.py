@@ -15,6 +15,8 @@ MAX_PROJECT_BYTES = 128
 MAX_BODY_BYTES = 256 * 1024
 # How many tags, or awaited flags, one call may name.
 MOST_AT_ONCE = 1_000
+# The states of an agent's presence.
+STATES = ("active", "idle", "waiting", "gone")
 LOG_LEVELS = ("debug", "info", "warning", "error", "off")
 
 # The word that follows the project in a key. A project's later segments may not be one of these,
