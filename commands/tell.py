@@ -16,6 +16,9 @@ VERB = Verb(
     Param("--topic T", "The topic.", values="topic"),
     Param("--thread ID", "Continue the thread that began with this message."),
     Param("--urgent", "Show it before all others."),
+    Param(
+        "--give PATH", "Give this agent's lease of PATH to the other. May be repeated.", many=True
+    ),
     Param("--wait S", "Wait up to S seconds for the answer, and print it.", convert=seconds),
     Param("--for", "What to wait for (answer).", dest="until", choices=_inbox.UNTIL),
     text="Each agent keeps it in its inbox until it has read it ('agentbus inbox'). Prints the id, and"
@@ -29,6 +32,7 @@ VERB = Verb(
         "agentbus tell reviewer 'does migration 42 drop the column?' --wait 300",
         "agentbus tell ada,bob @plan.md --topic plan --urgent",
         "agentbus tell reviewer 'the build is broken' --wait 60 --for read",
+        "agentbus tell ada 'the parser is yours' --give 'src/parser/**'",
     ),
     subject="to",
     goes_with={"--for": ("--wait",)},
@@ -57,6 +61,7 @@ def run(call: Call) -> None:
             urgent=args.urgent,
             ask=args.wait is not None and until == "answer",
             file=file_name(args.text),
+            give=args.give,
         )
     )
     if scope.peers:

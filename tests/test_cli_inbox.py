@@ -130,6 +130,18 @@ def test_speak_to_a_mention_says_how_to_send_it_to_one_agent(cli):
     assert "--msg '@reviewer please look'" in done.err.decode()
 
 
+def test_tell_gives_leases(cli, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    cli.ok("lease", "src/**", "docs/**")
+
+    cli.told("yours", "--give", "src/**", "--give", "docs/")
+
+    assert 'gives "src/**" "docs/**"' in cli.bob("inbox", "--peek")
+    assert json.loads(cli.bob("inbox", "--json"))["gives"] == ["src/**", "docs/**"]
+    assert {one["agent"] for one in cli.records("lease")} == {"bob"}
+    assert cli.run("tell", "bob", "again", "--give", "src/**").code == 4
+
+
 # -- inbox --
 
 

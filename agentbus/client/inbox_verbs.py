@@ -29,6 +29,7 @@ class InboxVerbs:
         topic: str | None = None,
         thread: str | None = None,
         urgent: bool = False,
+        give: Sequence[str] = (),
         wait: float | None = None,
         until: str = "answer",
     ) -> Patient[Sent]:
@@ -37,8 +38,10 @@ class InboxVerbs:
         The message stays in the agent's inbox until it is read. `wait` is how many seconds to wait for the
         answer, which is then in `answer` and counts as read, or with `until="read"` until the message is
         read. A text that ends with `?`, or waits for an answer, is an ask. `thread` is the id of the first
-        message of a thread. Raises `NoSuchAgent` for a name that never used the project, `InboxFull`
-        if 1,000 messages are unread, `TooManyMessages`, and `TimedOut` with how far the message got.
+        message of a thread. `give` are paths that this agent leases: the other agent then has the leases,
+        with new tokens, in the same step. Raises `NoSuchAgent` for a name that never used the project,
+        `InboxFull` if 1,000 messages are unread, `TooManyMessages`, `NotHolder` or `NotFound` for a lease
+        that is not this agent's, and `TimedOut` with how far the message got.
         """
         from agentbus.coordination import receipts
 
@@ -49,6 +52,7 @@ class InboxVerbs:
             topic=topic,
             thread=thread,
             urgent=urgent,
+            give=give,
             wait=wait,
             until=until,
         )

@@ -137,18 +137,27 @@ def drop(scope: Scope, paths: Iterable[str] = (), *, force: bool = False) -> Op[
     pairs = [word for one in wanted for word in (one, "")]
     ended, missing = yield from _drop(scope, pairs, force=force, every=not wanted)
     for number, other in missing:
-        path = shown(wanted[number - 1])
-        if other is not None:
-            raise NotHolder(
-                f"{path} is not {names.word(scope.agent)}'s to drop: it is {other.described()}",
-                hint=ask_for(other.agent),
-            )
-        raise NotFound(
-            f"{names.word(scope.agent)} has no lease of {path}",
-            hint="bus.leases() returns what is leased; name the pattern as it is there",
-            shell_hint="see 'agentbus lease' for what is leased, and name the pattern as it is there",
-        )
+        raise _not_own(scope, wanted[number - 1], other, "drop")
     return list(ended)
+
+
+def not_own(scope: Scope, pattern: str, reply: bytes) -> NotHolder | NotFound:
+    """Return the error for a lease that is to be given, and is another agent's or nobody's."""
+    return _not_own(scope, pattern, lease(reply) if reply else None, "give")
+
+
+def _not_own(scope: Scope, pattern: str, other: Lease | None, what: str) -> NotHolder | NotFound:
+    path = shown(pattern)
+    if other is not None:
+        return NotHolder(
+            f"{path} is not {names.word(scope.agent)}'s to {what}: it is {other.described()}",
+            hint=ask_for(other.agent),
+        )
+    return NotFound(
+        f"{names.word(scope.agent)} has no lease of {path}",
+        hint="bus.leases() returns what is leased; name the pattern as it is there",
+        shell_hint="see 'agentbus lease' for what is leased, and name the pattern as it is there",
+    )
 
 
 def end(scope: Scope, held_now: Sequence[Lease]) -> Op[list[str]]:

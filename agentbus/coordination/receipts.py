@@ -101,6 +101,7 @@ def told(
     topic: str | None = None,
     thread: str | None = None,
     urgent: bool = False,
+    give: Sequence[str] = (),
     wait: float | None = None,
     until: str = "answer",
 ) -> Op[Sent]:
@@ -110,7 +111,7 @@ def told(
     asks = wait is not None and until == "answer"
     end = scope.monotonic() + (wait or 0.0)
     (sent,) = yield from tell.tell(
-        scope, to, body, topic=topic, thread=thread, urgent=urgent, ask=asks
+        scope, to, body, topic=topic, thread=thread, urgent=urgent, ask=asks, give=give
     )
     if wait is None:
         return sent

@@ -62,8 +62,12 @@ def tell(
     urgent: bool = False,
     ask: bool = False,
     file: str | None = None,
+    give: Sequence[str] = (),
 ) -> Op[list[Sent]]:
-    """Put a message into the inboxes of agents, into all or none; it asks if it ends with `?`."""
+    """Put a message into the inboxes of agents, into all or none; it asks if it ends with `?`.
+
+    With `give`, this agent's leases of these paths are then the recipient's, in the same step.
+    """
     agents = [names.name("agent", agent) for agent in dict.fromkeys(to)]
     if not agents:
         raise mistake("no agent was named", hint="name at least one")
@@ -77,7 +81,12 @@ def tell(
     words += ["ask", "1"] if ask or said.rstrip().endswith("?") else []
     words += ["urgent", "1"] if urgent else []
     words += ["file", file] if file else []
-    return (yield from _send(scope, agents, words, urgent=urgent))
+    patterns = _patterns(scope, agents, give) if give else []
+    if patterns:
+        import json
+
+        words += ["gives", json.dumps(patterns, ensure_ascii=False)]
+    return (yield from _send(scope, agents, words, urgent=urgent, gives=patterns))
 
 
 def reply(scope: Scope, answered: str, body: str) -> Op[Sent]:
@@ -108,16 +117,19 @@ def _send(
     *,
     urgent: bool = False,
     answered: str = "",
+    gives: Sequence[str] = (),
 ) -> Op[list[Sent]]:
     keys, once, agent = scope.keys, scope.once(), scope.agent
     argv: list[str | int] = [agent, once.token, answered, MOST_UNREAD]
     argv += [scope.exchange_limit, _EXCHANGED_IN * 1000, int(urgent), len(words), *words]
+    argv += [len(gives), *gives]
     for one in to:
         argv += [one, _kept(one)]
     step = Script(
         "tell",
         (
-            *(keys.agents, once.key, *keys_of(scope, agent)),
+            *(keys.agents, once.key, keys.leases, keys.lease_fence, keys.lease_bell),
+            *keys_of(scope, agent),
             *(key for one in to for key in (keys.inbox(one), keys.inbox_at(one), keys.who(one))),
         ),
         argv,
@@ -132,6 +144,10 @@ def _send(
     if outcome == "nobody":
         known = yield Command("ZREVRANGE", keys.agents, 0, _COMPARED - 1)
         raise _nobody([text(name) for name in reply[1:]], [text(name) for name in known], agent)
+    if outcome == "unleased":
+        from agentbus.coordination.leases import not_own
+
+        raise not_own(scope, gives[int(reply[1]) - 1], reply[2])
     raise _refused(outcome, text(reply[1]), int(reply[2]))
 
 
@@ -154,6 +170,18 @@ def _sent(agent: str, found: list[Any], before: bool) -> Sent:
         int(unread),
         repeated=before,
     )
+
+
+def _patterns(scope: Scope, agents: Sequence[str], give: Sequence[str]) -> list[str]:
+    from agentbus.coordination.paths import patterns
+
+    if isinstance(give, str):
+        raise mistake("the paths to give are one text", hint="give a list of paths")
+    if len(agents) > 1:
+        raise mistake("leases are given to several agents", hint="give them to one agent")
+    if agents[0] == scope.agent:
+        raise mistake("leases are given to their holder", hint="give them to another agent")
+    return patterns(give, by_worktree=scope.leases_by_worktree)
 
 
 def _kept(agent: str) -> str:

@@ -1,15 +1,15 @@
 #!lua
 -- Puts a message into inboxes, into all or none; with the message that it answers, only once.
--- KEYS: agents, once slot, then the sender's inbox, its positions, answers and bell, then for each recipient its inbox,
---       its positions and its presence
+-- KEYS: agents, once slot, leases, their fence and bell, then the sender's inbox, its positions, answers and bell, then
+--       for each recipient its inbox, its positions and its presence
 -- ARGV: sender, token, entry id in the sender's inbox of the message that this answers ('' for none), most unread
 --       messages of an inbox, most messages that two agents may exchange (0: any number), in how many ms, 1 for an
---       urgent one, how many words of fields and values follow, those, then for each recipient its name and the ms to
---       keep its inbox ('': without end)
+--       urgent one, how many words of fields and values follow, those, how many patterns follow of leases that the first
+--       recipient gets, those, then for each recipient its name and the ms to keep its inbox ('': without end)
 -- Returns: {'sent', now in ms, then for each recipient {entry id, unread messages, state, when it was seen by its
 --          presence in ms ('': unknown), when it was seen in s}}, the same with 'before' for one that was answered
 --          before, with the answer's id, {'nobody', names that were never seen}, {'full', name, unread},
---          or {'fast', name, how many}
+--          {'fast', name, how many}, or {'unleased', number of a pattern, the lines of another agent's lease of it or ''}
 --@include once
 --@include ids
 --@include about
@@ -17,13 +17,20 @@
 --@include replace
 --@include say
 --@include inbox
+--@include fence
+--@include overlap
+--@include leases
+--@include give
 local before = already(KEYS[2], ARGV[2])
 if before then return before end
 local sender, answered, fields = ARGV[1], ARGV[3], { unpack(ARGV, 9, 8 + ARGV[8]) }
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 local stamp = string.format('%d', now)
-local first = 9 + tonumber(ARGV[8])
+local patterns = 9 + tonumber(ARGV[8])
+local gives = { unpack(ARGV, patterns + 1, patterns + ARGV[patterns]) }
+local first = patterns + 1 + #gives
+local INBOX, AT, ANSWERS, BELL, TO = 6, 7, 8, 9, 10
 
 local function seen(name, at, presence)
   local here = redis.pcall('HMGET', presence, 'state', 'seen')
@@ -32,8 +39,8 @@ local function seen(name, at, presence)
   return { unread(KEYS[at], KEYS[at + 1]), here[1] or '', here[2] or '', type(last) == 'string' and last or '' }
 end
 if answered ~= '' then
-  local answer = redis.pcall('HGET', KEYS[5], answered)
-  if type(answer) == 'string' then return { 'before', stamp, { answer, unpack(seen(ARGV[first], 7, KEYS[9])) } } end
+  local answer = redis.pcall('HGET', KEYS[ANSWERS], answered)
+  if type(answer) == 'string' then return { 'before', stamp, { answer, unpack(seen(ARGV[first], TO, KEYS[TO + 2])) } } end
 end
 
 local function between(inbox, agent)
@@ -47,7 +54,7 @@ local function between(inbox, agent)
 end
 local found, unknown = {}, {}
 for i = first, #ARGV, 2 do
-  local name, at = ARGV[i], 7 + 3 * (i - first) / 2
+  local name, at = ARGV[i], TO + 3 * (i - first) / 2
   local about_it = seen(name, at, KEYS[at + 2])
   if about_it[4] == '' and answered == '' and redis.call('EXISTS', KEYS[at], KEYS[at + 2]) == 0 then
     unknown[#unknown + 1] = name
@@ -56,19 +63,22 @@ for i = first, #ARGV, 2 do
 end
 if #unknown > 0 then return { 'nobody', unpack(unknown) } end
 for i = first, #ARGV, 2 do
-  local name, at = ARGV[i], 7 + 3 * (i - first) / 2
+  local name, at = ARGV[i], TO + 3 * (i - first) / 2
   local left = found[1 + (i - first) / 2][1]
   if left >= tonumber(ARGV[4]) then return { 'full', name, left } end
   if tonumber(ARGV[5]) > 0 and name ~= sender then
-    local count = between(KEYS[at], sender) + between(KEYS[3], name)
+    local count = between(KEYS[at], sender) + between(KEYS[INBOX], name)
     if count >= tonumber(ARGV[5]) then return { 'fast', name, count } end
   end
 end
+local mine, lacking, other = given(KEYS[3], now, sender, gives)
+if not mine then return { 'unleased', lacking, other } end
+if #mine > 0 then own(KEYS[4]) end
 
 touch(KEYS[1], sender, string.format('%.3f', now / 1000))
 local sent = { 'sent', stamp }
 for i = first, #ARGV, 2 do
-  local at = 7 + 3 * (i - first) / 2
+  local at = TO + 3 * (i - first) / 2
   local about_it = found[1 + (i - first) / 2]
   local id = redis.call('XADD', KEYS[at], '*', 'agent_id', sender, unpack(fields))
   if ARGV[7] == '1' then replace(KEYS[at + 1], 'HSET', 'urgent', id) end
@@ -80,9 +90,10 @@ for i = first, #ARGV, 2 do
   sent[#sent + 1] = { id, unpack(about_it) }
 end
 if answered ~= '' then
-  replace(KEYS[5], 'HSET', answered, sent[3][1] .. '@' .. ARGV[first])
+  replace(KEYS[ANSWERS], 'HSET', answered, sent[3][1] .. '@' .. ARGV[first])
   -- An agent that answers a message has read it.
-  mark_read(KEYS[3], KEYS[4], KEYS[6], stamp, { answered })
-  redis.call('XADD', KEYS[6], 'MAXLEN', '=', 1, '*', 'answered', answered)
+  mark_read(KEYS[INBOX], KEYS[AT], KEYS[BELL], stamp, { answered })
+  redis.call('XADD', KEYS[BELL], 'MAXLEN', '=', 1, '*', 'answered', answered)
 end
+give(KEYS[3], KEYS[4], KEYS[5], now, ARGV[first], mine)
 return keep(KEYS[2], ARGV[2], sent)
