@@ -348,6 +348,20 @@ def test_another_programs_values_in_the_record_of_a_reader_are_passed_over(bus, 
     assert texts(bob) == []
 
 
+@pytest.mark.parametrize("record", ["inbox_at", "answers", "inbox_bell", "who"])
+def test_another_programs_record_beside_an_inbox_holds_up_no_message(bus, bob, record):
+    sent = bus.tell("bob", "may I?")
+    ask(bus, "DEL", key := getattr(bus.scope.keys, record)("bob"))
+    ask(bus, "RPUSH", key, "nonsense")
+
+    assert bus.tell("bob", "one").unread == 2
+    assert bus.receipts(sent.id).state == "sent"
+    bob.reply(sent.id, "yes")
+    assert texts(bob) == ["one"]
+    assert bus.receipts(sent.id).state == "answered"
+    assert texts(bus) == ["yes"]
+
+
 def test_the_inbox_goes_with_its_project(bus, bob):
     bus.tell("bob", "hi")
     list(bob.inbox())

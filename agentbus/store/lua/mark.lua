@@ -37,7 +37,7 @@ if excess > 0 and marked > 0 then
       next_id = entry[1]
       stays = excess == 0 or not goes(entry[1])
       if stays then break end
-      redis.call('HDEL', KEYS[3], entry[1])
+      replace(KEYS[3], 'HDEL', entry[1])
       gone, excess = true, excess - 1
     end
     -- The last one that was looked at stays in any case; the next page begins with it.

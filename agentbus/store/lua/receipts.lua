@@ -18,5 +18,6 @@ if kept['err'] then kept = {} end
 for i = 1, #fields do found[#found + 1] = kept[i] or '' end
 local answer = redis.pcall('HGET', KEYS[3], ARGV[1])
 found[#found + 1] = type(answer) == 'string' and answer or ''
-found[#found + 1] = stream(KEYS[4])['last-generated-id']
+local there, bell = pcall(stream, KEYS[4])
+found[#found + 1] = there and bell['last-generated-id'] or '0-0'
 return found

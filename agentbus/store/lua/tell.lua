@@ -93,7 +93,7 @@ if answered ~= '' then
   replace(KEYS[ANSWERS], 'HSET', answered, sent[3][1] .. '@' .. ARGV[first])
   -- An agent that answers a message has read it.
   mark_read(KEYS[INBOX], KEYS[AT], KEYS[BELL], stamp, { answered })
-  redis.call('XADD', KEYS[BELL], 'MAXLEN', '=', 1, '*', 'answered', answered)
+  replace(KEYS[BELL], 'XADD', 'MAXLEN', '=', 1, '*', 'answered', answered)
 end
 give(KEYS[3], KEYS[4], KEYS[5], now, ARGV[first], mine)
 return keep(KEYS[2], ARGV[2], sent)

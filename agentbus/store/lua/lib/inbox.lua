@@ -76,6 +76,6 @@ local function mark_read(inbox, at, bell, now, ids)
     past[#past + 1] = now
     remember(at, 'past', past)
   end
-  redis.call('XADD', bell, 'MAXLEN', '=', 1, '*', 'heard', from)
+  replace(bell, 'XADD', 'MAXLEN', '=', 1, '*', 'heard', from)
   return marked
 end
