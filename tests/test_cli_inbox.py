@@ -405,6 +405,20 @@ def test_tell_waits_for_the_answer_and_prints_it(real_shell: Shell, cli):
     assert cli.ok("inbox") == ""
 
 
+def test_tell_to_several_waits_for_the_answer_of_each(real_shell: Shell, cli):
+    cli.ok("inbox", "--agent", "eve")
+    asking = real_shell.start("tell", "bob,eve", "ready", "--wait", "60")
+    assert asking.stdout is not None
+    first, second = (asking.stdout.readline().split()[0] for _ in range(2))
+    cli.ok("reply", second, "no", "--agent", "eve")
+    cli.bob("reply", first, "yes")
+
+    out, _ = asking.communicate(timeout=30)
+
+    assert asking.returncode == 0
+    assert [line for line in out.splitlines() if line[:1] == "|"] == ["| yes", "| no"]
+
+
 def test_tell_waits_until_the_message_is_read(real_shell: Shell, cli):
     asking = real_shell.start("tell", "bob", "look", "--wait", "60", "--for", "read")
     assert asking.stdout is not None
