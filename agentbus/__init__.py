@@ -34,6 +34,11 @@ if TYPE_CHECKING:
     from agentbus.coordination.waiters import Waiter as Waiter
     from agentbus.core.errors import *  # noqa: F403
     from agentbus.core.version import __version__ as __version__
+    from agentbus.queues.by_hand import (
+        HeldTask as HeldTask,
+        SettledTask as SettledTask,
+        TakenTask as TakenTask,
+    )
     from agentbus.queues.dead_letters import Letter as Letter
     from agentbus.queues.delivery import Delivery as Delivery
     from agentbus.queues.ids import Priority as Priority

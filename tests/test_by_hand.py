@@ -6,6 +6,7 @@ import pytest
 
 import agentbus
 from agentbus import StaleToken
+from agentbus.admin import doctor, stats
 from agentbus.errors import NotFound, Refused, TimedOut, UsageError
 from tests.conftest import Connect
 from tests.servers import ask
@@ -366,7 +367,23 @@ def test_a_task_held_by_hand_is_healthy_within_its_visibility(bus, queue, monkey
     (entry,) = ask(bus, "XRANGE", stream, "-", "+")
     ask(bus, "XCLAIM", stream, "default", "hand:ada", 0, entry[0], "IDLE", 3_600_000, "JUSTID")
 
-    assert [one for one in bus.health().findings if one.check in ("idle", "dead_worker")] == []
+    assert [one for one in bus.health().findings if one.check in ("idle", "starving")] == []
+    monkeypatch.setattr(doctor, "_STALE", -1.0)
+    (found,) = [one for one in bus.doctor() if one.check == "consumers"]
+    assert found.status == "ok"
+
+
+def test_a_task_whose_visibility_has_ended_starves_without_a_worker(bus, queue, monkeypatch):
+    queue.publish(1)
+    bus.take("mail")
+    stream, retries = f"{bus.project}:q:mail", f"{bus.project}:attempts:mail:default:normal:due"
+    (entry,) = ask(bus, "XRANGE", stream, "-", "+")
+    ask(bus, "ZADD", retries, "XX", round((bus.scope.now() - 7200) * 1000), entry[0])
+    # Nobody has taken tasks since.
+    monkeypatch.setattr(stats, "HEARD", -1.0)
+
+    (found,) = [one for one in bus.health().findings if one.check == "starving"]
+    assert "have waited for the group 'default' for 2 hours, and it has no worker" in found.text
 
 
 def test_a_queue_whose_last_task_was_done_by_hand_is_drained(bus, queue):

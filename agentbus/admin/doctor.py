@@ -13,6 +13,7 @@ from agentbus.core import installation
 from agentbus.core.errors import ConfigError
 from agentbus.core.record import Record
 from agentbus.core.stream import is_number
+from agentbus.queues.ids import taker
 from agentbus.store import sessions
 from agentbus.store.failures import refused
 from agentbus.store.scan import scan
@@ -252,7 +253,8 @@ def _leftovers(scope: Scope) -> Op[list[Finding]]:
     known, _ = yield from stats.known_queues(scope)
     number, known = len(known), known[:_QUEUES]
     stale = sum(
-        consumer.pending > 0 and consumer.idle > _STALE
+        # What an agent holds by hand needs no heartbeat.
+        consumer.pending > 0 and consumer.idle > _STALE and taker(consumer.name) is None
         for survey in (yield from stats.surveyed(scope, known))
         for name in survey.groups
         for consumer in survey.group(name).consumers

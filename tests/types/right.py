@@ -13,12 +13,15 @@ from agentbus import (
     Bus,
     Entry,
     Group,
+    HeldTask,
     Hold,
     Letter,
     Message,
     Note,
     Order,
     Queue,
+    SettledTask,
+    TakenTask,
     Task,
     Worker,
 )
@@ -58,6 +61,13 @@ def work(bus: Bus) -> None:
     assert_type(queue.peek(), list[tuple[str, Any]])
     assert_type(queue.replay_all(match="timed out"), list[str])
     assert_type(queue.purge("1-1", group="default"), int)
+    taken = bus.take("mail", wait=5)
+    assert_type(taken, TakenTask)
+    assert_type(taken.token, str)
+    assert_type(taken.ack({"sent": 1}), bool)
+    assert_type(taken.renew(60), float)
+    assert_type(bus.settle(taken.id, taken.token, "retry", after=3), SettledTask)
+    assert_type(bus.renew(taken.id, taken.token), HeldTask)
     assert_type(queue.resume(), bool)
     assert_type(queue.dead_letters(match="timed out"), list[Letter])
     assert_type(queue.groups(), list[Group])
@@ -107,6 +117,11 @@ async def awork(bus: AsyncBus) -> None:
     assert_type(await queue.pause("upgrade"), Order)
     assert_type(await queue.paused(), Order | None)
     assert_type(await bus.ask("mail", 1, timeout=3), Any)
+    taken = await bus.take("mail", wait=5)
+    assert_type(taken.until, float)
+    assert_type(await taken.renew(60), float)
+    assert_type(await taken.ack(), bool)
+    assert_type(await bus.settle(taken.id, taken.token), SettledTask)
 
     @bus.subscribe("mail", concurrency=4)
     async def send(delivery: agentbus.Delivery) -> int:

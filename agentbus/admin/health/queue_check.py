@@ -69,7 +69,8 @@ class QueueCheck:
         requests, keys = self._requests, self._keys
         self._delayed = requests.put("ZRANGE", keys.delayed(self.queue), 0, 0, "WITHSCORES")
         for group in self._groups:
-            if group.retrying:
+            # What is held by hand is due when its visibility ends.
+            if group.retrying or any(one.pending and taker(one.name) for one in group.consumers):
                 self._retries[group.group] = [
                     requests.put(
                         *("ZRANGE", keys.retries(self.queue, group.group, priority)),
