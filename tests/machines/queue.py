@@ -9,6 +9,7 @@ from hypothesis.stateful import initialize, invariant, precondition, rule
 
 import agentbus
 from agentbus import QueueFull
+from agentbus.queues import by_hand
 from agentbus.queues.ids import ASIDE, BY_HAND, PRIORITIES
 from agentbus.workers import fetch
 from tests.machines.base import Machine, refused
@@ -191,9 +192,9 @@ class QueueMachine(Machine):
 
     @rule(group=groups, which=numbers, next_=consumers, count=st.integers(0, 5))
     def a_visibility_ends(self, group: str, which: int, next_: str, count: int) -> None:
-        by_hand = [(task, one) for task, one in self.model.pending_of(group) if one.by_hand]
-        if by_hand:
-            task, pending = by_hand[which % len(by_hand)]
+        held = [(task, one) for task, one in self.model.pending_of(group) if one.by_hand]
+        if held:
+            task, pending = held[which % len(held)]
             pending.due = pending.due or self.model.tick()
             retries = self.keys.retries(QUEUE, group, task.priority)
             self.ask("ZADD", retries, "XX", pending.due, task.entry_id)
@@ -333,8 +334,8 @@ class QueueMachine(Machine):
             for task, pending in self.model.pending_of(group)
             if pending.by_hand
         }
-        # Nobody could tell by anything else that the records of others are left.
-        held = [one for agent in self.bus("ada").who() for one in agent.tasks] if wanted else []
+        bus = self.bus("ada")
+        held = bus._run("held", by_hand.all_held(bus.scope)) if wanted else []
         assert {(one.id, one.group, BY_HAND + one.agent_id) for one in held} == wanted
 
     @invariant()

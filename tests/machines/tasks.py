@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, field
 
 from agentbus.queues.ids import ASIDE, PRIORITIES
@@ -154,9 +155,9 @@ class Model:
                 if taken:
                     return taken
                 continue
-            for task in aside[:count]:
-                if group.attempts[task]:
-                    break
+            firsts = list(itertools.takewhile(lambda task: not group.attempts[task], aside[:count]))
+            # Those that fall due together come in the order of their entries.
+            for task in sorted(firsts, key=self.all[firsts[0].priority].index):
                 del group.attempts[task]
                 group.pending[task] = Pending(holder)
                 taken.append((task, 1))
