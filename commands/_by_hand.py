@@ -113,7 +113,7 @@ def _token(call: Call) -> TaskToken:
 
 def _keep(call: Call, task: TakenTask) -> None:
     one = task_tokens.TaskToken(
-        call.bus.project, call.settings.agent, task.id, task.group, task.token
+        call.bus.project, call.settings.agent, task.id, task.group, str(task.token)
     )
     try:
         task_tokens.keep(one)

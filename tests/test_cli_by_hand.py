@@ -68,7 +68,7 @@ def test_take_as_json(shell, queue):
     (record,) = shell.records("task", "take", "review", "--visibility", "10m")
 
     assert record["task_id"] == task_id
-    assert record["token"].isdigit()
+    assert isinstance(record["token"], int)
     assert (record["queue"], record["group"], record["priority"]) == ("review", "default", "high")
     assert (record["attempt"], record["payload"]) == (1, 1)
     assert record["envelope"] == {"correlation_id": "c", "headers": {"branch": "main"}}

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 # Seconds for which a task is held unless the agent says otherwise: agents think for minutes.
 VISIBILITY = 1800.0
 _LONGEST = 7 * 86_400.0
+# The digits of a token of 64 bits.
+_DIGITS = 19
 # The most tasks held by hand that are listed, and the most that are looked at in one request.
 _MOST, _AT_ONCE = 10_000, 250
 # What `take` returns of a task that was cancelled.
@@ -41,7 +43,7 @@ class HeldTask(Record):
     queue: str
     group: str
     until: float
-    token: str
+    token: int
     _priority: str
     _entry: str
 
@@ -85,10 +87,10 @@ class AnyTakenTask(AnyDelivery):
     __slots__ = ()
 
     @property
-    def token(self) -> str:
-        """The token with which the task is settled, also by another process."""
+    def token(self) -> int:
+        """The token with which the task is settled, also by another process; it grows with each take."""
         holder: Any = self._consumer
-        return str(holder.token)
+        return int(holder.token)
 
     @property
     def until(self) -> float:
@@ -136,7 +138,7 @@ def seconds(visibility: object) -> float:
 def checked(token: object) -> str:
     """Check a token, which is a number, also as text."""
     found = str(token)
-    if not (found.isascii() and found.isdigit()) or len(found) > 19:
+    if isinstance(token, bool) or not _is_token(found):
         raise UsageError(f"{found[:60]!a} is not a token", hint="give the one that 'take' returned")
     return found
 
@@ -213,7 +215,7 @@ def still_held(scope: Scope, tasks: list[HeldTask]) -> Op[list[bool]]:
         commands.append(("XPENDING", stream, one.group, entry, entry, 1))
     replies = (yield Batch(commands)) if commands else []
     return [
-        token_of(replies[2 * at]) == one.token
+        token_of(replies[2 * at]) == str(one.token)
         and isinstance(pending := replies[2 * at + 1], list)
         and bool(pending)
         and text(pending[0][1]) == BY_HAND + one.agent_id
@@ -259,7 +261,13 @@ def tidy(scope: Scope) -> Op[None]:
 def _decoded(field: str, value: bytes) -> HeldTask | None:
     """Return a record; None for what another program has written."""
     named, parts = field.split("\n"), text(value).split("\n")
-    if len(named) != 3 or len(parts) != 5 or not is_number(parts[4]) or parts[2] not in STREAMS:
+    if len(named) != 3 or len(parts) != 5 or parts[2] not in STREAMS:
+        return None
+    if not (is_number(parts[4]) and _is_token(named[2])):
         return None
     (name, group, token), (agent, queue, priority, entry, until) = named, parts
-    return HeldTask(name, agent, queue, group, int(until) / 1000, token, priority, entry)
+    return HeldTask(name, agent, queue, group, int(until) / 1000, int(token), priority, entry)
+
+
+def _is_token(digits: str) -> bool:
+    return digits.isascii() and digits.isdigit() and len(digits) <= _DIGITS and digits[0] != "0"

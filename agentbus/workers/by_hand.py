@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from agentbus.store.steps import Arg, Op, Script
 
 OUTCOMES = ("done", "retry", "bury")
+# Seconds between two looks for retries in a long wait, on a `Bus` and on an `AsyncBus`.
+_LOOK_EVERY = (1.0, 0.1)
 
 
 class ByHand(Fetched):
@@ -126,10 +128,12 @@ def take(
         *(consumer, reclaimer, tally), attempts=policy.attempts, exact=True, counts_all=True
     )
     awaiting = isinstance(runner, AsyncRunner)
+    # Coroutines look for new tasks, too.
+    longest = _LOOK_EVERY[awaiting]
     until = time.monotonic() + (wait or 0.0)
     while True:
         left = max(0.0, until - time.monotonic())
-        found = yield from tally.aboard(fetched(fetcher, 1, left, awaiting))
+        found = yield from tally.aboard(fetched(fetcher, 1, left, awaiting, longest))
         known.due_at[queue, group] = reclaimer.due_at
         if not found:
             raise (yield from _nothing(scope, queue, wait))
@@ -272,13 +276,14 @@ def _found(runner: Runner | AsyncRunner, one: HeldTask) -> Op[tuple[ByHand, Take
             ("HGETALL", scope.keys.runs(one.id, one.group)),
         ]
     )
-    if by_hand.token_of(record) != one.token:
+    token = str(one.token)
+    if by_hand.token_of(record) != token:
         return None
     found = entries if isinstance(entries, list) and entries else [(entry.encode(), [])]
     (task,) = consumer.decoded(found, priority, int(text(record).partition(" ")[0]))
     # It was counted when it was taken.
     task.uncounted, task.counted = 0, True
-    consumer.token = one.token
+    consumer.token = token
     runs = attempts.decoded(attempts.newest(flat if isinstance(flat, list) else []), None)
     if runs and runs[-1].began is not None:
         consumer.since -= max(0.0, scope.now() - runs[-1].began)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import secrets
 import socket
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 
 # Retries and delayed tasks may become due while a fetch waits for new ones.
 _LOOK_EVERY = 0.1
+# How much longer each look of a long wait is.
+_LONGER = 1.2
 
 
 class Here:
@@ -103,20 +106,29 @@ def fetch(
     return [kind(holder, partial(runner.run, verb="fetch"), task) for task in taken]
 
 
-def fetched(fetcher: Fetcher, count: int, block: float, awaiting: bool) -> Op[list[Taken]]:
-    """Take tasks, waiting up to `block` seconds for the first one; none of a paused queue."""
+def fetched(
+    fetcher: Fetcher, count: int, block: float, awaiting: bool, longest: float = _LOOK_EVERY
+) -> Op[list[Taken]]:
+    """Take tasks, waiting up to `block` seconds for the first one; none of a paused queue.
+
+    After a while it looks only every `longest` seconds for retries, and for delayed tasks that others
+    publish meanwhile.
+    """
     consumer = fetcher.consumer
     until = time.monotonic() + block
     # A paused queue has its group, too: tasks that are published now are counted for it.
     yield from fetcher.prepare()
+    look = _LOOK_EVERY
     while True:
         left = until - time.monotonic()
-        moment = max(0.001, min(_LOOK_EVERY, left))
+        moment = max(0.001, min(look, left))
+        look = min(longest, look * _LONGER)
         taken: list[Taken] = []
         paused = yield from _paused(consumer)
         if not paused:
             taken = yield from _due(fetcher, count)
             if not taken and left > 0 and not awaiting:
+                moment = max(0.001, min(moment, fetcher.due_in))
                 found = yield from fetcher.wait(count, moment)
                 # The server applied the count to each priority.
                 yield from consumer.give_back(found[count:])
@@ -157,7 +169,8 @@ def _due(fetcher: Fetcher, count: int) -> Op[list[Taken]]:
     """Take redelivered tasks, then new ones."""
     consumer, reclaimer = fetcher.consumer, fetcher.reclaimer
     yield from fetcher.prepare()
-    yield from consumer.promote()
+    _, due = yield from consumer.promote()
+    fetcher.due_in = math.inf if due is None else due
     fetcher.look_again()
     yield from reclaimer.reclaim()
     taken: list[Taken] = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from agentbus.core.errors import UsageError
@@ -61,6 +62,8 @@ class Fetcher:
         self._counts_all = counts_all
         self._turn = 0
         self._unsure = True
+        # Seconds until the next delayed task is due, as of the last look of `Queue.fetch`.
+        self.due_in = math.inf
         # How many tasks that were put aside it has taken.
         self.aside = 0
 

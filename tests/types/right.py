@@ -63,7 +63,7 @@ def work(bus: Bus) -> None:
     assert_type(queue.purge("1-1", group="default"), int)
     taken = bus.take("mail", wait=5)
     assert_type(taken, TakenTask)
-    assert_type(taken.token, str)
+    assert_type(taken.token, int)
     assert_type(taken.ack({"sent": 1}), bool)
     assert_type(taken.renew(60), float)
     assert_type(bus.settle(taken.id, taken.token, "retry", after=3), SettledTask)
