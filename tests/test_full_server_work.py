@@ -80,6 +80,21 @@ def test_tasks_are_fetched_by_hand_from_a_full_server(
     assert delivery.ack()
 
 
+def test_tasks_are_taken_and_settled_by_hand_on_a_full_server(
+    bus: agentbus.Bus, own_server: Server
+) -> None:
+    queue = bus.queue("mail")
+    queue.publish_many(range(3))
+    own_server.starve()
+
+    done, failed, again = (bus.take("mail") for _ in range(3))
+
+    assert bus.settle(done.id, done.token, result="yes").state == "done"
+    assert bus.settle(failed.id, failed.token, "bury", error="no").state == "buried"
+    assert again.renew(600) > bus.scope.now()
+    assert bus.settle(again.id, again.token, "retry").state == "retrying"
+
+
 def test_work_that_another_program_named_is_done_on_a_full_server(
     bus: agentbus.Bus, own_server: Server, project: str
 ) -> None:

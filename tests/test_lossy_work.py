@@ -91,6 +91,37 @@ def test_what_becomes_of_a_task_is_told_truly_though_its_answer_was_lost(
     assert ask(near_bus, "HGET", Keys(project).stats("mail"), "stale") is None
 
 
+@pytest.mark.parametrize(
+    ("script", "outcome", "state"),
+    [
+        ("take", "done", "done"),
+        ("finish", "done", "done"),
+        ("retry", "retry", "retrying"),
+        ("bury", "bury", "buried"),
+    ],
+)
+def test_a_task_is_taken_and_settled_by_hand_once_though_an_answer_was_lost(
+    far_bus, near_bus, lossy, script, outcome, state
+):
+    # given a server that knows the scripts by a first task
+    near_bus.queue("mail").publish_many([1, 2])
+    error = "no" if outcome == "bury" else None
+    first = far_bus.take("mail")
+    far_bus.settle(first.id, first.token, outcome, error=error)
+
+    # when the answer about the second is lost, so that it is asked for again
+    lossy.loses = digest(script).encode()
+    second = far_bus.take("mail")
+    settled = far_bus.settle(second.id, second.token, outcome, error=error)
+
+    # then its token was good, and it was settled once
+    assert lossy.lost == 1
+    assert (settled.state, settled.repeated) == (state, False)
+    assert near_bus.task(second.id).attempts == 1
+    assert not any(one.tasks for one in near_bus.who())
+    assert "stale" not in near_bus.stats("mail")[0].counters
+
+
 def test_no_task_is_buried_because_answers_were_lost(far_bus, near_bus, lossy, project):
     # given tasks that each succeed at their very last attempt
     near_bus.queue("mail").publish_many(range(20))
