@@ -24,8 +24,9 @@ from tests.source_tree import PACKAGE
 LIBRARY = (PACKAGE / "store/lua/lib/overlap.lua").read_text()
 # ARGV: pairs of patterns. Returns 1 or 0 for each.
 DECIDES = """
+local function read(path) return { path = path, head = head(path) } end
 local found = {}
-for i = 1, #ARGV, 2 do found[#found + 1] = overlap(pattern(ARGV[i]), pattern(ARGV[i + 1])) and 1 or 0 end
+for i = 1, #ARGV, 2 do found[#found + 1] = overlap(read(ARGV[i]), read(ARGV[i + 1])) and 1 or 0 end
 return found
 """
 # Two of the patterns below share a path if they share one of up to 4 segments, of these names.

@@ -28,18 +28,19 @@ for _, one in ipairs(found) do
   if one.agent == agent then mine[one.path] = one end
 end
 for n, path in ipairs(paths) do
-  if tokens[n] ~= '' and not (mine[path] and mine[path].token == tokens[n]) then return { 'over', n } end
+  local _, token = stored(mine[path] or { json = '' })
+  if tokens[n] ~= '' and token ~= tokens[n] then return { 'over', n } end
 end
-local conflicts = overlapping(found, paths, function(one) return one.agent ~= agent end)
+local conflicts = overlapping(found, paths, agent, false)
 if #conflicts > 0 and ARGV[3] ~= '1' then
   if ARGV[7] == '1' then refused(KEYS[4], KEYS[5], 100000, '~leases', 1) end
   local there, bell = pcall(stream, KEYS[3])
   local last, reply = 0, { 'held', there and bell['last-generated-id'] or '0-0', '', #conflicts }
   for at, each in ipairs(conflicts) do
-    last = math.max(last, each[2].lease['until'])
+    last = math.max(last, each[2].ends)
     if at <= 20 then
       reply[#reply + 1] = each[1]
-      reply[#reply + 1] = each[2].text
+      reply[#reply + 1] = shown(each[2])
     end
   end
   reply[3] = string.format('%d', last - now)
@@ -72,19 +73,20 @@ local function next_token(ms)
   return token
 end
 local reply = { 'taken', #taken }
-for _, one in ipairs(taken) do reply[#reply + 1] = one.text end
+for _, one in ipairs(taken) do reply[#reply + 1] = shown(one) end
 for _, path in ipairs(paths) do
-  local old = mine[path] or { lease = {} }
-  local renews = old.token and old.token ~= '0'
-  local ends, why, sub = now + tonumber(ARGV[2]), old.lease['why'], old.lease['sub']
-  local auto = ARGV[5] == '1' and (not renews or old.lease['auto'] == true)
+  local old = mine[path] or { json = '', ends = 0 }
+  local values, number = stored(old)
+  local renews = number ~= '0'
+  local ends, why, sub = now + tonumber(ARGV[2]), values['why'], values['sub']
+  local auto = ARGV[5] == '1' and (not renews or values['auto'] == true)
   -- What a hook takes neither shortens nor replaces the lease that an agent took itself.
-  if renews and ARGV[5] == '1' then ends = math.max(ends, old.lease['until']) end
-  if renews and ends < old.lease['until'] then woken = true end
-  local since = renews and type(old.lease['since']) == 'number' and old.lease['since'] or now
+  if renews and ARGV[5] == '1' then ends = math.max(ends, old.ends) end
+  if renews and ends < old.ends then woken = true end
+  local since = renews and type(values['since']) == 'number' and values['since'] or now
   if ARGV[4] ~= '' then why = ARGV[4] end
   if ARGV[6] ~= '' then sub = ARGV[6] end
-  local token = renews and old.token or next_token(ends - now)
+  local token = renews and number or next_token(ends - now)
   if renews then
     local needed = tonumber(kept(string.format('%d', ends - now)))
     if redis.call('PTTL', KEYS[2]) < needed then redis.call('PEXPIRE', KEYS[2], needed) end

@@ -12,16 +12,16 @@ for i = 2, #ARGV do paths[#paths + 1] = ARGV[i] end
 local found = leases(KEYS[1], clock())
 local function add(n, one)
   reply[#reply + 1] = n
-  reply[#reply + 1] = one.text
+  reply[#reply + 1] = shown(one)
 end
 if #paths == 0 then
   for _, one in ipairs(found) do add(0, one) end
   return reply
 end
-local others = overlapping(found, paths, function(one) return one.agent ~= ARGV[1] end)
+local others = overlapping(found, paths, ARGV[1], false)
 reply[1] = #others
 for at = 1, math.min(20, #others) do add(others[at][1], others[at][2]) end
-for _, each in ipairs(overlapping(found, paths, function(one) return one.agent == ARGV[1] end)) do
+for _, each in ipairs(overlapping(found, paths, ARGV[1], true)) do
   if each[1] ~= last then add(each[1], each[2]) end
   last = each[1]
 end

@@ -14,34 +14,43 @@ local function lines(...)
   end
   return table.concat(found, '\n')
 end
--- leases(key, now): the leases in force, each with its stored field and values, its `token` as digits, and its `text` for a
--- reply; and the fields of those that have ended, or that another program wrote in another form.
+-- leases(key, now): the leases in force, each with its field, path, agent, JSON and end; and the fields of those that have
+-- ended, or that another program wrote in another form. There may be hundreds, so what few need is read later.
 local function leases(key, now)
-  local flat, found, over = redis.call('HGETALL', key), {}, {}
+  local flat, found, over, count = redis.call('HGETALL', key), {}, {}, 0
   for i = 1, #flat, 2 do
-    local path, agent = string.match(flat[i], '^(.+)\n(.+)$')
-    local read, lease = pcall(cjson.decode, flat[i + 1])
-    local sound = path and read and type(lease) == 'table' and type(lease['until']) == 'number'
-    if sound and lease['until'] > now then
-      -- Lua's numbers hold 53 bits of the token's 64.
-      local token = string.match(flat[i + 1], '"token"%s*:%s*(%d+)') or '0'
-      found[#found + 1] = { field = flat[i], path = path, agent = agent, lease = lease, token = token,
-        pattern = pattern(path), text = lines(path, agent, lease['why'], lease['until'], lease['since'], token,
-          lease['auto'] == true and '1' or '', lease['sub']) }
+    local field, json = flat[i], flat[i + 1]
+    local at, ends = string.find(field, '\n', 2, true), string.match(json, '"until"%s*:%s*(%d+)')
+    if at and at < #field and ends and tonumber(ends) > now then
+      local path = string.sub(field, 1, at - 1)
+      count = count + 1
+      found[count] = { field = field, path = path, agent = string.sub(field, at + 1), json = json, ends = tonumber(ends),
+        head = head(path) }
     else
-      over[#over + 1] = flat[i]
+      over[#over + 1] = field
     end
   end
   return found, over
 end
--- overlapping(found, paths, which): pairs of a path's number and a lease that overlaps it, of those leases for which
--- `which` is true.
-local function overlapping(found, paths, which)
+-- stored(one): the values of a lease, by name; and its token, as digits, since Lua's numbers hold 53 bits of 64.
+local function stored(one)
+  local read, values = pcall(cjson.decode, one.json)
+  return read and type(values) == 'table' and values or {}, string.match(one.json, '"token"%s*:%s*(%d+)') or '0'
+end
+-- shown(one): a lease as a reply has it.
+local function shown(one)
+  local values, token = stored(one)
+  return lines(one.path, one.agent, values['why'], one.ends, values['since'], token, values['auto'] == true and '1' or '',
+    values['sub'])
+end
+-- overlapping(found, paths, agent, own): pairs of a path's number and a lease that overlaps it, of the leases of this agent
+-- if `own`, else of those of others.
+local function overlapping(found, paths, agent, own)
   local met = {}
   for n, path in ipairs(paths) do
-    local wanted = pattern(path)
+    local wanted = { path = path, head = head(path) }
     for _, one in ipairs(found) do
-      if which(one) and overlap(wanted, one.pattern) then met[#met + 1] = { n, one } end
+      if (one.agent == agent) == own and overlap(wanted, one) then met[#met + 1] = { n, one } end
     end
   end
   return met
