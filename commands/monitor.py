@@ -1,4 +1,4 @@
-"""monitor: a live view of messages, flags, notes and queues."""
+"""monitor: a live view of messages, flags, leases, notes and queues."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from agentbus.commands import _message, _views
 from agentbus.commands._declare import Call, Param, Verb, seconds
 from agentbus.commands._output import plain
-from agentbus.core.clock import rfc3339
+from agentbus.coordination.leases import shown
+from agentbus.core.clock import of_day, rfc3339
 from agentbus.core.names import word
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ def _interval(text: str) -> float:
 
 VERB = Verb(
     "monitor",
-    "Watch messages, flags, notes and queues as they change.",
+    "Watch messages, flags, leases, notes and queues as they change.",
     Param("--timeout S", "Stop after S seconds.", convert=seconds),
     Param(
         "--interval S",
@@ -98,7 +99,7 @@ def _live(call: Call) -> None:
 
 
 class _Rest:
-    """The lines of flags, notes and queues, which are not read again for a while if that takes long."""
+    """The lines of flags and leases, notes, and queues, which are not read again for a while if that takes long."""
 
     def __init__(self, bus: Bus, interval: float) -> None:
         self._bus = bus
@@ -108,7 +109,7 @@ class _Rest:
         self._found: tuple[list[str], list[str], list[str]] = [], [], []
 
     def read(self) -> tuple[list[str], list[str], list[str]]:
-        """Return the lines of flags, notes and queues."""
+        """Return the lines of flags and leases, of notes, and of queues."""
         bus, began = self._bus, time.monotonic()
         self._old = began < self._next
         if self._old:
@@ -120,6 +121,10 @@ class _Rest:
         flags += [
             f"{word(w.agent_id)} waits for {word(w.flag)} until {w.until} since {rfc3339(w.since)[11:19]}"
             for w in bus.waiters()
+        ]
+        flags += [
+            f"{shown(one.pattern)} leased by {word(one.agent)} until {of_day(one.until)}"
+            for one in bus.leases()[:_FLAGS]
         ]
         notes = [word(note.key) for note in bus.list_(latest=_SHOWN)]
         self._found = flags, notes, [*map(word, bus.queues())]
@@ -153,7 +158,7 @@ def _view(bus: Bus, messages: deque[Message], rest: _Rest) -> RenderableType:
         Layout(panel(f"{bus.project}: messages", spoken), ratio=3), Layout(name="low")
     )
     layout["low"].split_row(
-        Layout(panel("flags", flags)),
+        Layout(panel("flags and leases", flags)),
         Layout(panel("notes", notes)),
         Layout(panel("queues", queues)),
     )

@@ -365,13 +365,14 @@ def terminal(shell: Shell) -> Iterator[Terminal]:
     shell.ok("speak", "before")
     shell.ok("announce", "building")
     shell.ok("jot", "a-note", "x")
+    shell.ok("lease", "src/**")
     opened = Terminal(shell, "monitor")
     yield opened
     opened.close()
 
 
 def test_monitor_in_a_terminal_shows_messages_flags_and_notes_as_they_change(terminal, shell):
-    for text in ("before", "building held by ada", "a-note"):
+    for text in ("before", "building held by ada", "src/** leased by ada until", "a-note"):
         terminal.read_until(text)
 
     shell.ok("speak", "fresh news", "--agent", "bob")

@@ -6,7 +6,7 @@ import pytest
 
 import agentbus
 from agentbus.core.keys import Keys
-from agentbus.errors import BackendUnavailable
+from agentbus.errors import BackendUnavailable, LeaseHeld
 from agentbus.queues import janitor
 from agentbus.queues.delivery import Delivery
 from agentbus.queues.policy import Policies
@@ -59,6 +59,29 @@ def test_a_flag_is_taken_and_ended_over_any_value_of_its_token(bus: agentbus.Bus
     assert bus.announce("x").token > 10**12
     spoil(bus, "fence:x")
     assert bus.satisfy("x").state == "satisfied"
+
+
+def test_paths_are_leased_over_any_value_of_what_is_beside_the_leases(connect, bus) -> None:
+    for record in ("leases:fence", "leases:bell", "leases:refused"):
+        spoil(bus, record)
+    bob = connect("bob")
+
+    assert bus.lease("src/**").token > 10**12
+    with pytest.raises(LeaseHeld):
+        bob.lease("src/a.py", wait=0.01)
+    assert len(bus.drop_leases()) == 1
+    assert bob.lease("src/a.py").pattern == "src/a.py"
+
+
+def test_a_foreign_key_of_leases_is_an_error_in_a_sentence_and_a_finding(bus: agentbus.Bus) -> None:
+    spoil(bus, "leases")
+
+    with pytest.raises(BackendUnavailable, match="WRONGTYPE"):
+        bus.lease("src/**")
+    with pytest.raises(BackendUnavailable):
+        bus.leases()
+    assert "leases" in " ".join(one.subject or "" for one in bus.health().findings)
+    assert "leases" not in [one.check for one in bus.doctor()]
 
 
 def test_sound_notes_are_listed_beside_foreign_ones(bus: agentbus.Bus) -> None:

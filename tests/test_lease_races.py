@@ -13,7 +13,7 @@ from tests.repositories import make_repository
 from tests.servers import Shell, all_exit
 from tests.tiers import nightly
 
-# Each file is created by its holder alone, so a second one that finds it there is an overlap. The patterns overlap
+# A holder creates a file for each path: if it is there already, two hold that path. The patterns overlap
 # in different ways, and are spelled in three; what each covers is said beside it.
 _ROUNDS = """
 import os, random, sys

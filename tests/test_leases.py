@@ -298,6 +298,19 @@ def test_a_check_changes_nothing_and_raises_only_for_anothers_lease(bus, bob):
     assert bus.leases() == list(lease.leases)
 
 
+def test_doctor_counts_leases_and_warns_near_their_bound(bus, bob):
+    def finding() -> list[tuple[str, str]]:
+        return [(one.status, one.found) for one in bus.doctor() if one.check == "leases"]
+
+    assert finding() == []
+    bus.lease("a")
+    bob.lease("b")
+    assert finding() == [("ok", "2 of 500, held by 2 agents")]
+    for at in range(0, 400, 50):
+        bus.lease(*(f"src/{n}" for n in range(at, at + 50)))
+    assert finding() == [("warning", "402 of 500, held by 2 agents")]
+
+
 # -- ending --
 
 

@@ -9,8 +9,9 @@ from math import inf
 from agentbus.admin import server_health, stats
 from agentbus.admin.health import holds
 from agentbus.admin.health.thresholds import Thresholds
+from agentbus.coordination import leases
 from agentbus.core import installation
-from agentbus.core.errors import ConfigError
+from agentbus.core.errors import AgentBusError, ConfigError
 from agentbus.core.record import Record
 from agentbus.core.stream import is_number
 from agentbus.queues.ids import taker
@@ -40,6 +41,7 @@ _STATUS = {None: "ok", "warning": "warning", "critical": "failed"}
 _STALE = 15 * 60.0
 # Queues that are searched for stale consumers.
 _QUEUES = 3_000
+_MANY_LEASES = leases.MOST_LEASES * 4 // 5
 
 
 class Finding(Record):
@@ -70,6 +72,7 @@ def diagnose(scope: Scope, settings: Settings, where: str) -> Op[list[Finding]]:
     findings.append(_identity(settings))
     findings += yield from _shared_names(scope)
     findings += yield from _left_holds(scope)
+    findings += yield from _leases(scope)
     findings += secrets(settings)
     findings += installed()
     findings += yield from _leftovers(scope)
@@ -200,6 +203,25 @@ def _left_holds(scope: Scope) -> Op[list[Finding]]:
         Finding("flags", "warning", hold.found, hold.remedy)
         for hold in (yield from holds.left(scope))
     ]
+
+
+def _leases(scope: Scope) -> Op[list[Finding]]:
+    """Say how many leases there are, if any; near their bound, agents are soon refused."""
+    try:
+        found = yield from leases.leases(scope)
+    except AgentBusError:
+        # Another program's key, which `health` names.
+        return []
+    if not found:
+        return []
+    agents = len({one.agent for one in found})
+    said = (
+        f"{len(found)} of {leases.MOST_LEASES}, held by {agents} agent{'s' if agents > 1 else ''}"
+    )
+    if len(found) < _MANY_LEASES:
+        return [Finding("leases", "ok", said)]
+    remedy = "drop those that are done, or lease patterns in place of single files: agentbus lease"
+    return [Finding("leases", "warning", said, remedy)]
 
 
 def secrets(settings: Settings) -> list[Finding]:

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 TTL = 900.0
 MOST_LEASES = 500
+# Another program may end a lease without ringing: look again this often, in seconds.
+RECHECK = 10.0
 # Look just after a lease has ended, not just before.
 _SLACK = 0.002
 _LONGEST_TTL = 366 * 86_400.0
@@ -108,7 +110,7 @@ def take(
             )
         if last:
             raise held(wanted, int(reply[3]), reply[4:])
-        left = int(reply[2]) / 1000 + _SLACK
+        left = min(int(reply[2]) / 1000 + _SLACK, RECHECK)
         remaining = (until or 0.0) - scope.monotonic()
         if remaining > 0:
             yield Wait(scope.keys.lease_bell, text(reply[1]), min(left, remaining))

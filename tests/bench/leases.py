@@ -1,7 +1,6 @@
 """How long a lease takes beside 50 and 500 leases of other agents: the server's time, and the caller's.
 
-The baseline is a PING on the same connection. Half of the leases there are patterns, in the directory that is asked
-for, so that they are compared sign by sign.
+The baseline is a PING on the same connection. Half of the leases there are patterns.
 
     python -m tests.bench.leases [--rounds N]
 """

@@ -35,6 +35,7 @@ local conflicts = overlapping(found, paths, agent, false)
 if #conflicts > 0 and ARGV[3] ~= '1' then
   if ARGV[7] == '1' then refused(KEYS[4], KEYS[5], 100000, '~leases', 1) end
   local there, bell = pcall(stream, KEYS[3])
+  if not there then redis.call('DEL', KEYS[3]) end
   local last, reply = 0, { 'held', there and bell['last-generated-id'] or '0-0', '', #conflicts }
   for at, each in ipairs(conflicts) do
     last = math.max(last, each[2].ends)

@@ -61,7 +61,8 @@ local function delete(key, fields)
     redis.call('HDEL', key, unpack(fields, i, math.min(#fields, i + 999)))
   end
 end
--- ring(bell): wakes who waits for leases to end. A corrupted bell must not keep a lease.
+-- ring(bell): wakes who waits for leases to end. What another program stored in its place is deleted.
 local function ring(bell)
-  redis.pcall('XADD', bell, 'MAXLEN', 1, '*', 'ended', 1)
+  local id = redis.pcall('XADD', bell, 'MAXLEN', 1, '*', 'ended', 1)
+  if type(id) == 'table' then redis.call('DEL', bell) end
 end
