@@ -99,7 +99,7 @@ def _live(call: Call) -> None:
 
 
 class _Rest:
-    """The lines of flags and leases, notes, and queues, which are not read again for a while if that takes long."""
+    """The lines of flags and leases, notes, and queues, read less often if that takes long."""
 
     def __init__(self, bus: Bus, interval: float) -> None:
         self._bus = bus
