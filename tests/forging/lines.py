@@ -47,6 +47,11 @@ LINES: dict[str, list[str]] = {
     "satisfy": ["building --note done", "building --force --json"],
     "fail": ["building --note bad", "building --force --json"],
     "release": ["building", "building --force --json"],
+    "lease": [
+        *("", "--json", "--check src/a.py new.py", "--check src/a.py --json --agent ada"),
+        *("src/** --ttl 9 --json", "src/a.py --wait 0.05 --agent ada", "new.py --why x"),
+        *("--drop new.py", "src/a.py --force --agent ada", "--drop --json"),
+    ],
     "hold": ["building --wait 0.05 -- true", "new -- true", "done-flag --on-failure fail -- false"],
     "publish": [
         *(
@@ -135,6 +140,7 @@ LINES: dict[str, list[str]] = {
 }
 # The views in which a sound record must be found, whatever lies beside it.
 SHOWN = {
+    "lease": "src/** by bob until",
     "overhear --last 50": MESSAGE,
     "overhear --last 50 --json": MESSAGE,
     "overhear --since 0-0 --json": MESSAGE,
