@@ -217,6 +217,17 @@ def test_what_another_program_wrote_in_another_form_is_no_lease_and_is_deleted(b
         bob.lease("docs/x")
 
 
+def test_a_lease_with_numbers_out_of_all_bounds_is_shown_and_renewed(bus, bob):
+    wild = '{"until": 999999999999999999, "since": -1.5, "token": 7, "why": "x"}'
+    ask(bus, "HSET", Keys(bus.project).leases, "a\nada", wild)
+
+    assert (bus.leases()[0].since, bus.leases()[0].until) == (0, 9e12)
+    with pytest.raises(LeaseHeld, match="until 9999-12-31"):
+        bob.lease("a", wait=0.02)
+    assert bus.lease("a").token == 7
+    assert bus.leases()[0].until < 9e11
+
+
 def test_a_token_of_64_bits_is_kept_to_the_last_digit(bus):
     field, value = "a\nada", '{"until": 9000000000000, "token": 9007199254740993}'
     ask(bus, "HSET", Keys(bus.project).leases, field, value)

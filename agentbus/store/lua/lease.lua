@@ -84,7 +84,7 @@ for _, path in ipairs(paths) do
   -- What a hook takes neither shortens nor replaces the lease that an agent took itself.
   if renews and ARGV[5] == '1' then ends = math.max(ends, old.ends) end
   if renews and ends < old.ends then woken = true end
-  local since = renews and type(values['since']) == 'number' and values['since'] or now
+  local since = renews and type(values['since']) == 'number' and whole(values['since']) or now
   if ARGV[4] ~= '' then why = ARGV[4] end
   if ARGV[6] ~= '' then sub = ARGV[6] end
   local token = renews and number or next_token(ends - now)

@@ -3,13 +3,17 @@ local function clock()
   local time = redis.call('TIME')
   return tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 end
+-- whole(number): a number that another program may have written, as one that can be printed.
+local function whole(number)
+  return math.floor(math.max(0, math.min(number, 9e15)))
+end
 -- lines(path, agent, why, until, since, token, auto, sub): a lease as a reply has it: these, a line each.
 local function lines(...)
   local found, words = {}, { ... }
   for i = 1, 8 do
     local word = words[i]
     -- Other programs may have stored other characters, and numbers.
-    word = type(word) == 'number' and string.format('%d', word) or type(word) == 'string' and word or ''
+    word = type(word) == 'number' and string.format('%d', whole(word)) or type(word) == 'string' and word or ''
     found[i] = string.gsub(word, '%c', ' ')
   end
   return table.concat(found, '\n')
@@ -24,8 +28,8 @@ local function leases(key, now)
     if at and at < #field and ends and tonumber(ends) > now then
       local path = string.sub(field, 1, at - 1)
       count = count + 1
-      found[count] = { field = field, path = path, agent = string.sub(field, at + 1), json = json, ends = tonumber(ends),
-        head = head(path) }
+      found[count] = { field = field, path = path, agent = string.sub(field, at + 1), json = json,
+        ends = whole(tonumber(ends)), head = head(path) }
     else
       over[#over + 1] = field
     end
