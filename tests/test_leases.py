@@ -161,6 +161,15 @@ def test_a_lease_of_a_hook_neither_shortens_nor_replaces_the_agents_own(bus):
     assert [one.auto for one in bus.leases()] == [False, False]
 
 
+def test_who_has_leased_can_be_asked_as_a_refusal_advises(bus, bob):
+    bus.lease("a")
+    with pytest.raises(LeaseHeld, match="agentbus tell ada"):
+        bob.lease("a")
+
+    assert bob.tell("ada", "may I?").to == "ada"
+    assert [one.text for one in bus.inbox()] == ["may I?"]
+
+
 def test_nothing_of_a_lease_is_on_the_channel(bus, bob):
     bus.speak("hi")
     bus.lease("a", why="x")

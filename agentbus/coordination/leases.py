@@ -304,7 +304,7 @@ def _lease(
         "lease",
         (
             *(keys.leases, keys.lease_fence, keys.lease_bell, keys.metrics, keys.leases_refused),
-            once.key,
+            *(keys.agents, once.key),
         ),
         [
             *(scope.agent, str(milliseconds), str(int(force)), why, str(int(auto)), sub),

@@ -1,7 +1,7 @@
 #!lua
 -- Takes leases on patterns of paths, or renews those of this agent: all, or none where another agent's overlaps one.
--- Leases that have ended are deleted on the way.
--- KEYS: leases, fence, bell, metrics, counts of refusals, once slot
+-- Leases that have ended are deleted on the way. Who has leased is seen, so that others can send it messages.
+-- KEYS: leases, fence, bell, metrics, counts of refusals, agents, once slot
 -- ARGV: agent, ms that they last, 1 to take them from others, why ('' for none), 1 if a hook takes them, which part of the
 --       agent ('' for none), 1 to count a refusal, most leases of a project, token, then for each: pattern, and the
 --       fencing token of the lease that is renewed ('' to take it, too)
@@ -14,9 +14,10 @@
 --@include fence
 --@include stream
 --@include refused
+--@include say
 --@include overlap
 --@include leases
-local before = already(KEYS[6], ARGV[9])
+local before = already(KEYS[7], ARGV[9])
 if before then return before end
 own(KEYS[2])
 local now, agent = clock(), ARGV[1]
@@ -98,5 +99,6 @@ for _, path in ipairs(paths) do
   reply[#reply + 1] = renews and 'renewed' or 'new'
   reply[#reply + 1] = lines(path, agent, why, ends, since, token, auto and '1' or '', sub)
 end
+touch(KEYS[6], agent, tostring(now / 1000))
 if woken then ring(KEYS[3]) end
-return keep(KEYS[6], ARGV[9], reply)
+return keep(KEYS[7], ARGV[9], reply)
