@@ -29,8 +29,7 @@ for _, one in ipairs(found) do
   if one.agent == agent then mine[one.path] = one end
 end
 for n, path in ipairs(paths) do
-  local _, token = stored(mine[path] or { json = '' })
-  if tokens[n] ~= '' and token ~= tokens[n] then return { 'over', n } end
+  if tokens[n] ~= '' and not (mine[path] and mine[path].token == tokens[n]) then return { 'over', n } end
 end
 local conflicts = overlapping(found, paths, agent, false)
 if #conflicts > 0 and ARGV[3] ~= '1' then
@@ -42,7 +41,7 @@ if #conflicts > 0 and ARGV[3] ~= '1' then
     last = math.max(last, each[2].ends)
     if at <= 20 then
       reply[#reply + 1] = each[1]
-      reply[#reply + 1] = shown(each[2])
+      reply[#reply + 1] = each[2].text
     end
   end
   reply[3] = string.format('%d', last - now)
@@ -75,11 +74,10 @@ local function next_token(ms)
   return token
 end
 local reply = { 'taken', #taken }
-for _, one in ipairs(taken) do reply[#reply + 1] = shown(one) end
+for _, one in ipairs(taken) do reply[#reply + 1] = one.text end
 for _, path in ipairs(paths) do
-  local old = mine[path] or { json = '', ends = 0 }
-  local values, number = stored(old)
-  local renews = number ~= '0'
+  local old = mine[path] or { lease = {}, token = '0', ends = 0 }
+  local values, renews = old.lease, old.token ~= '0'
   local ends, why, sub = now + tonumber(ARGV[2]), values['why'], values['sub']
   local auto = ARGV[5] == '1' and (not renews or values['auto'] == true)
   -- What a hook takes neither shortens nor replaces the lease that an agent took itself.
@@ -88,7 +86,7 @@ for _, path in ipairs(paths) do
   local since = renews and type(values['since']) == 'number' and whole(values['since']) or now
   if ARGV[4] ~= '' then why = ARGV[4] end
   if ARGV[6] ~= '' then sub = ARGV[6] end
-  local token = renews and number or next_token(ends - now)
+  local token = renews and old.token or next_token(ends - now)
   if renews then
     local needed = tonumber(kept(string.format('%d', ends - now)))
     if redis.call('PTTL', KEYS[2]) < needed then redis.call('PEXPIRE', KEYS[2], needed) end

@@ -12,7 +12,7 @@ for i = 2, #ARGV do paths[#paths + 1] = ARGV[i] end
 local found = leases(KEYS[1], clock())
 local function add(n, one)
   reply[#reply + 1] = n
-  reply[#reply + 1] = shown(one)
+  reply[#reply + 1] = one.text
 end
 if #paths == 0 then
   for _, one in ipairs(found) do add(0, one) end

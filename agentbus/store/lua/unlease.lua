@@ -18,7 +18,7 @@ end
 local reply, ended, missing = {}, 0, {}
 local function drop(one)
   over[#over + 1] = one.field
-  reply[#reply + 1] = shown(one)
+  reply[#reply + 1] = one.text
   ended = ended + 1
 end
 for _, one in ipairs(found) do
@@ -28,12 +28,11 @@ for i = 6, #ARGV, 2 do
   local dropped, held = false, ''
   for _, one in ipairs(found) do
     if one.path == ARGV[i] then
-      local _, token = stored(one)
-      if ends(one) and (ARGV[i + 1] == '' or token == ARGV[i + 1]) then
+      if ends(one) and (ARGV[i + 1] == '' or one.token == ARGV[i + 1]) then
         drop(one)
         dropped = true
       elseif one.agent ~= ARGV[1] then
-        held = shown(one)
+        held = one.text
       end
     end
   end

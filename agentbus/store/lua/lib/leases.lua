@@ -18,8 +18,26 @@ local function lines(...)
   end
   return table.concat(found, '\n')
 end
--- leases(key, now): the leases in force, each with its field, path, agent, JSON and end; and the fields of those that have
--- ended, or that another program wrote in another form. There may be hundreds, so what few need is read later.
+-- What few leases of hundreds need is read when it is asked for: `lease`, the stored values by name; `token`, its digits,
+-- since Lua's numbers hold 53 bits of 64; and `text`, the lease as a reply has it.
+local later = {}
+function later.__index(one, name)
+  local found
+  if name == 'lease' then
+    local read, values = pcall(cjson.decode, one.json)
+    found = read and type(values) == 'table' and values or {}
+  elseif name == 'token' then
+    found = string.match(one.json, '"token"%s*:%s*(%d+)') or '0'
+  elseif name == 'text' then
+    local values = one.lease
+    found = lines(one.path, one.agent, values['why'], one.ends, values['since'], one.token,
+      values['auto'] == true and '1' or '', values['sub'])
+  end
+  rawset(one, name, found)
+  return found
+end
+-- leases(key, now): the leases in force, each with its field, path, agent, JSON and end, and with what is read later; and
+-- the fields of those that have ended, or that another program wrote in another form.
 local function leases(key, now)
   local flat, found, over, count = redis.call('HGETALL', key), {}, {}, 0
   for i = 1, #flat, 2 do
@@ -28,24 +46,13 @@ local function leases(key, now)
     if at and at < #field and ends and tonumber(ends) > now then
       local path = string.sub(field, 1, at - 1)
       count = count + 1
-      found[count] = { field = field, path = path, agent = string.sub(field, at + 1), json = json,
-        ends = whole(tonumber(ends)), head = head(path) }
+      found[count] = setmetatable({ field = field, path = path, agent = string.sub(field, at + 1), json = json,
+        ends = whole(tonumber(ends)), head = head(path) }, later)
     else
       over[#over + 1] = field
     end
   end
   return found, over
-end
--- stored(one): the values of a lease, by name; and its token, as digits, since Lua's numbers hold 53 bits of 64.
-local function stored(one)
-  local read, values = pcall(cjson.decode, one.json)
-  return read and type(values) == 'table' and values or {}, string.match(one.json, '"token"%s*:%s*(%d+)') or '0'
-end
--- shown(one): a lease as a reply has it.
-local function shown(one)
-  local values, token = stored(one)
-  return lines(one.path, one.agent, values['why'], one.ends, values['since'], token, values['auto'] == true and '1' or '',
-    values['sub'])
 end
 -- overlapping(found, paths, agent, own): pairs of a path's number and a lease that overlaps it, of the leases of this agent
 -- if `own`, else of those of others.
