@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pathlib
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -463,6 +464,37 @@ def test_a_wait_that_is_over_is_refused_and_counted_once(bus, bob):
     with pytest.raises(LeaseHeld):
         bob.lease("a", wait=0.01)
     assert [sample.counts for sample in bus.samples()] == [{"refused": 1}]
+
+
+@pytest.mark.parametrize("url", ["valkey"], indirect=True)
+@pytest.mark.parametrize("hours", [-1000, 1000])
+def test_the_clock_of_an_agents_machine_does_not_count(connect, monkeypatch, hours):
+    real = time.time
+    monkeypatch.setattr(time, "time", lambda: real() + hours * 3600)
+    bus, bob = connect(), connect("bob")
+    lease = bus.lease("a", ttl=600)
+
+    assert abs(lease.until - real() - 600) < 60
+    with pytest.raises(LeaseHeld):
+        bob.lease("a", wait=0.01)
+    assert bob.leases() == list(lease.leases)
+
+
+def test_a_wait_survives_a_server_that_is_killed(own_server, project):
+    with (
+        agentbus.connect(own_server.url, project=project, agent="ada") as bus,
+        agentbus.connect(own_server.url, project=project, agent="bob") as bob,
+        ThreadPoolExecutor() as pool,
+    ):
+        bus.lease("src/**")
+        waiting = pool.submit(bob.lease, "src/a.py", wait=60)
+        while b"blocked_clients:1" not in own_server.ask("INFO", "clients"):
+            time.sleep(0.001)
+        own_server.kill()
+        own_server.start()
+        bus.drop_leases()
+
+        assert waiting.result(60).leases[0].agent == "bob"
 
 
 # -- paths --

@@ -15,6 +15,8 @@ from agentbus import (
     Group,
     HeldTask,
     Hold,
+    Lease,
+    Leasing,
     Letter,
     Message,
     Note,
@@ -47,6 +49,11 @@ def talk() -> None:
             assert_type(hold.renew(60), Hold[Blocking])
         held: Hold = bus.announce("deploy", wait=3)
         assert_type(held.renew().token, int)
+        with bus.lease("src/**", why="parser") as lease:
+            assert_type(lease, Leasing[Blocking])
+            assert_type(lease.renew(), None)
+        assert_type(bus.lease("a").token, int)
+        assert_type(bus.leases(), list[Lease])
         assert_type(bus.halt(why="upgrade"), Order)
         assert_type(bus.stats()[0].queue, str)
 
@@ -100,6 +107,10 @@ async def atalk() -> None:
         async with bus.hold("deploy") as hold:
             assert_type(hold, Hold[Awaiting])
             assert_type(await hold.renew(60), Hold[Awaiting])
+        async with bus.lease("src/**") as lease:
+            assert_type(lease, Leasing[Awaiting])
+            assert_type(await lease.renew(), None)
+        assert_type(await bus.lease("a"), Leasing[Awaiting])
         held = await bus.announce("deploy")
         await held.renew()
         await bus.await_("deploy", any=True)

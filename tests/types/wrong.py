@@ -30,6 +30,8 @@ async def awaited(bus: AsyncBus) -> None:
     hold = await bus.announce(text)
     hold.renew()  # mypy unused-coroutine, pyright reportUnusedCoroutine
     (await hold.renew()).frobnicate()  # mypy attr-defined, pyright reportAttributeAccessIssue
+    with bus.lease("a"):  # mypy misc, pyright reportGeneralTypeIssues
+        pass
     await send(queue)  # mypy arg-type, pyright reportArgumentType
 
 
