@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from agentbus.commands import _session, _staged, _together
+from agentbus.commands import _together
 from agentbus.commands._declare import Call, Param, Verb, seconds
-from agentbus.coordination.leases import TTL, Lease, quoted, shown
+from agentbus.coordination import leases
+from agentbus.coordination.leases import quoted, shown
 from agentbus.core.clock import of_day, rfc3339
 from agentbus.core.errors import UsageError
 from agentbus.core.names import word
@@ -55,17 +56,22 @@ def run(call: Call) -> None:
     if args.check:
         _check(call)
     elif args.drop:
-        for lease in call.bus.drop_leases(*args.paths, force=args.force):
+        for lease in call.run(leases.drop(call.enter(), args.paths, force=args.force)):
             out.record(_fields(lease), f"{shown(lease.pattern)} dropped")
     elif args.paths:
-        taken = call.bus.lease(
-            *args.paths,
+        scope = call.enter()
+        op = leases.take(
+            scope,
+            args.paths,
             why=args.why,
-            ttl=TTL if args.ttl is None else args.ttl,
+            ttl=leases.TTL if args.ttl is None else args.ttl,
             wait=args.wait,
             force=args.force,
         )
-        if call.bus.scope.peers:
+        taken = call.run(op, patience=args.wait or 0.0)
+        if scope.peers:
+            from agentbus.commands import _session
+
             _session.warn(call)
         for lease in taken.displaced:
             out.warn(f"{word(lease.agent)} has lost the lease of {shown(lease.pattern)}")
@@ -74,7 +80,7 @@ def run(call: Call) -> None:
     elif args.force or any(getattr(args, name[2:]) is not None for name in _TAKING):
         raise UsageError("no path was given", hint="give at least one, as in: lease 'src/**'")
     else:
-        for lease in call.bus.leases():
+        for lease in call.run(leases.leases(call.enter())):
             why = f'"{quoted(lease.why)}", ' if lease.why else ""
             out.record(
                 _fields(lease),
@@ -88,9 +94,11 @@ def _check(call: Call) -> None:
     if args.staged and args.paths:
         raise UsageError("paths and --staged were given", hint="give one of them")
     if args.staged:
+        from agentbus.commands import _staged
+
         _staged.check(call)
         return
-    for path, lease in call.bus.check_leases(*args.paths).items():
+    for path, lease in call.run(leases.check_paths(call.enter(), args.paths)).items():
         if lease is None:
             nobody = dict.fromkeys(("agent", "why", "until", "token"))
             out.record({"pattern": path, **nobody}, f"{shown(path)} is free")
@@ -99,11 +107,11 @@ def _check(call: Call) -> None:
             out.record(own, f"{shown(path)} is this agent's: {_until(lease)}")
 
 
-def _until(lease: Lease) -> str:
+def _until(lease: leases.Lease) -> str:
     return f"{shown(lease.pattern)} until {of_day(lease.until)} (token {lease.token})"
 
 
-def _fields(lease: Lease) -> dict[str, object]:
+def _fields(lease: leases.Lease) -> dict[str, object]:
     return {
         "pattern": lease.pattern,
         "agent": lease.agent,
