@@ -162,6 +162,18 @@ def test_a_lease_of_a_hook_neither_shortens_nor_replaces_the_agents_own(bus):
     assert [one.auto for one in bus.leases()] == [False, False]
 
 
+def test_a_lease_of_a_hook_that_is_renewed_by_its_token_stays_one(bus):
+    taken = run(bus, leases.take(bus.scope, ["b*.py"], ttl=10, auto=True, literal=True))
+    assert taken.leases[0].pattern == "b\ufffd.py"
+
+    run(bus, leases.renew(bus.scope, bus.leases(), 600))
+
+    (one,) = bus.leases()
+    assert (one.auto, one.token) == (True, taken.leases[0].token)
+    assert run(bus, leases.end(bus.scope, [one])) == []
+    assert bus.leases() == []
+
+
 def test_who_has_leased_can_be_asked_as_a_refusal_advises(bus, bob):
     bus.lease("a")
     with pytest.raises(LeaseHeld, match="agentbus tell ada"):

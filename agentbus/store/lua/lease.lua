@@ -75,11 +75,12 @@ local function next_token(ms)
 end
 local reply = { 'taken', #taken }
 for _, one in ipairs(taken) do reply[#reply + 1] = one.text end
-for _, path in ipairs(paths) do
+for n, path in ipairs(paths) do
   local old = mine[path] or { lease = {}, token = '0', ends = 0 }
   local values, renews = old.lease, old.token ~= '0'
   local ends, why, sub = now + tonumber(ARGV[2]), values['why'], values['sub']
-  local auto = ARGV[5] == '1' and (not renews or values['auto'] == true)
+  -- One that is renewed by its token stays what it is.
+  local auto = values['auto'] == true and (ARGV[5] == '1' or tokens[n] ~= '') or ARGV[5] == '1' and not renews
   -- What a hook takes neither shortens nor replaces the lease that an agent took itself.
   if renews and ARGV[5] == '1' then ends = math.max(ends, old.ends) end
   if renews and ends < old.ends then woken = true end
