@@ -26,8 +26,6 @@ KEPT = 86_400.0
 # Seconds for which an agent without a presence is listed after it used the channel.
 RECENT = 3_600.0
 LONGEST_DOING = 200
-# As many unread messages as an inbox may hold.
-_MOST_UNREAD = 1_000
 _AT_ONCE = 100
 # The longest place, branch or host that is recorded.
 _LONGEST = 500
@@ -137,7 +135,7 @@ def _read(scope: Scope, agents: list[tuple[str, float]]) -> Op[tuple[float, list
     now, *found = yield Script(
         "who",
         (keys.leases, *(key for three in each for key in three)),
-        (*(agent for agent, _ in agents), _MOST_UNREAD),
+        [agent for agent, _ in agents],
     )
     read = [
         _presence(agent, last, fields(flat), int(unread), tuple(sorted(map(text, leases))))

@@ -1,13 +1,15 @@
 #!lua flags=no-writes
 -- Reads the presence of agents, with what each has leased and how much it has not read.
 -- KEYS: leases, then for each agent its presence, its inbox and the inbox's positions
--- ARGV: the agents, most messages to count for each
+-- ARGV: the agents
 -- Returns: {now in ms, then for each agent {presence as HGETALL returns it, unread messages, patterns of its leases}}
 --@include ids
+--@include stream
+--@include inbox
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 local leased = {}
-for i = 1, #ARGV - 1 do leased[ARGV[i]] = {} end
+for i = 1, #ARGV do leased[ARGV[i]] = {} end
 local leases = redis.pcall('HVALS', KEYS[1])
 for _, value in ipairs(leases['err'] and {} or leases) do
   -- Another program may have written anything.
@@ -17,23 +19,13 @@ for _, value in ipairs(leases['err'] and {} or leases) do
     table.insert(leased[lease['agent']], lease['pattern'])
   end
 end
-local function unread(inbox, at)
-  local heard = redis.pcall('HGET', at, 'heard')
-  if type(heard) ~= 'string' or not is_id(heard) then heard = '0-0' end
-  local count, from, most = 0, heard, tonumber(ARGV[#ARGV])
-  repeat
-    local page = redis.pcall('XRANGE', inbox, '(' .. from, '+', 'COUNT', 50)
-    if page['err'] then return count end
-    for _, entry in ipairs(page) do
-      from = entry[1]
-      if not redis.pcall('HGET', at, from) then count = count + 1 end
-    end
-  until #page < 50 or count >= most
-  return count
+local function waiting(inbox, at)
+  if redis.call('TYPE', inbox)['ok'] ~= 'stream' then return 0 end
+  return unread(inbox, at)
 end
 local found = { now }
-for i = 1, #ARGV - 1 do
+for i = 1, #ARGV do
   local presence = redis.pcall('HGETALL', KEYS[3 * i - 1])
-  found[i + 1] = { presence['err'] and {} or presence, unread(KEYS[3 * i], KEYS[3 * i + 1]), leased[ARGV[i]] }
+  found[i + 1] = { presence['err'] and {} or presence, waiting(KEYS[3 * i], KEYS[3 * i + 1]), leased[ARGV[i]] }
 end
 return found
