@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from agentbus.commands import _message, _values
 from agentbus.commands._format import count
+from agentbus.commands._output import plain, to_json
 from agentbus.coordination.overhear import REPORTS
 from agentbus.core.errors import UsageError
 from agentbus.core.stream import position
@@ -11,52 +12,97 @@ from agentbus.core.timespec import preceding
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from typing import Any
 
     from agentbus.commands._declare import Call
+    from agentbus.commands._output import Out
     from agentbus.coordination.notes import Note
 
-# A line has about so many letters beside its text, and the first one shows at least so many of its text.
-_BESIDE, _LEAST = 60, 100
+    # The fields of a record for JSON, and its line of text.
+    Shown = tuple[Mapping[str, Any], str]
+
+# Beside a cut text, names are cut to this length, and so many tags are shown, so that they fit into the
+# least bound: another program may have written any.
+_NAME, _TAGS = 30, 2
+_LEAST = 300
 
 
 def check(most: int) -> None:
     """Raise `UsageError` for a bound that leaves no room for a text."""
-    if most < _BESIDE + _LEAST:
-        raise UsageError(
-            f"--max-chars is {most}", hint=f"give at least {_BESIDE + _LEAST}: a line takes some"
-        )
+    if most < _LEAST:
+        raise UsageError(f"--max-chars is {most}", hint=f"give at least {_LEAST}")
+
+
+class _Room:
+    """How many letters may still be printed."""
+
+    def __init__(self, out: Out, most: int) -> None:
+        self._out = out
+        self._left = most
+
+    def add(self, shown: Shown) -> bool:
+        """Print a record if it fits, and return whether it did."""
+        size = self._size(shown)
+        if size > self._left:
+            return False
+        self._left -= size
+        self._out.record(*shown)
+        return True
+
+    def add_cut(self, text: str, cut: Callable[[str], Shown]) -> int:
+        """Print the record that `cut` makes of a text's beginning; return how many letters are left out."""
+        keep = min(self._left, len(text))
+        while keep and (size := self._size(cut(text[:keep]))) > self._left:
+            # One letter may take ten, where it is escaped.
+            keep = min(keep - 1, keep * self._left // size)
+        self._out.record(*cut(text[:keep]))
+        self._left = 0
+        return len(text) - keep
+
+    def _size(self, shown: Shown) -> int:
+        fields, line = shown
+        return len(to_json(fields) if self._out.json else plain(line)) + 1
 
 
 def overheard(call: Call, spoken: Iterator[Any], most: int) -> tuple[int, bool]:
-    """Print messages of the channel; return how many, and whether some did not fit, which stay unheard."""
-    printed, room = 0, most
+    """Print messages of the channel; return how many, and whether some did not fit, which stay unheard.
+
+    The first one is cut if it does not fit, and counts as heard: it would hold up all later ones.
+    """
+    out, printed = call.out, 0
+    room = _Room(out, most)
     for entry_id, named in spoken:
         if named.get("event") in REPORTS:
-            _message.show(call.out, entry_id, named)
-            continue
-        said = named.get("message", "")
-        if len(said) + _BESIDE > room:
-            if printed:
-                # The cursor then moves past those before this one.
-                spoken.close()  # type: ignore[attr-defined]
-                return printed, True
-            kept = said[: room - _BESIDE]
-            left = len(said) - len(kept)
-            if call.out.json:
-                named = {**named, "message": kept, "truncated": str(left)}
-            else:
-                named = {**named, "message": f"{kept}…"}
-                before = preceding(position(entry_id))
-                call.out.warn(
-                    f"{left} letters of a message were left out;"
-                    f" 'agentbus overhear --since {before} --max 1' prints it whole"
-                )
-        _message.show(call.out, entry_id, named)
-        printed += 1
-        room -= len(said) + _BESIDE
+            _message.show(out, entry_id, named)
+        elif room.add(_message.rendered(out, entry_id, named)):
+            printed += 1
+        elif printed:
+            # The cursor then moves past those before this one.
+            spoken.close()  # type: ignore[attr-defined]
+            return printed, True
+        else:
+            _cut(out, room, entry_id, named)
+            printed += 1
     return printed, False
+
+
+def _cut(out: Out, room: _Room, entry_id: str, named: dict[str, str]) -> None:
+    names = ("agent_id", "topic", "event")
+    beside = {name: _cut_name(named[name]) for name in names if name in named}
+    said = named.get("message", "")
+
+    def cut(text: str) -> Shown:
+        fields, line = _message.rendered(out, entry_id, {**beside, "message": text})
+        return {**fields, "truncated": len(said) - len(text)}, f"{line}…"
+
+    left = room.add_cut(said, cut)
+    if not out.json:
+        before = preceding(position(entry_id))
+        out.warn(
+            f"{left} letters of a message were left out;"
+            f" 'agentbus overhear --since {before} --max 1' prints it whole"
+        )
 
 
 def value(call: Call, text: str, most: int) -> None:
@@ -68,19 +114,29 @@ def value(call: Call, text: str, most: int) -> None:
 
 def notes(call: Call, found: Sequence[Note], most: int) -> None:
     """Print notes, the first one cut if need be, and count those that do not fit."""
-    room = most
+    room = _Room(call.out, most)
     for number, noted in enumerate(found):
+        if room.add(_values.of_note(noted, value=True)):
+            continue
+        if number:
+            call.out.warn(f"{count(len(found) - number, 'more note')} left out")
+            return
         text = noted.value or ""
-        if len(text) + _BESIDE > room:
-            if number:
-                call.out.warn(f"{count(len(found) - number, 'more note')} left out")
-                return
-            kept = text[: room - _BESIDE]
-            _values.note(
-                call.out, noted.__replace__(value=kept), value=True, left=len(text) - len(kept)
-            )
-            if not call.out.json:
-                call.out.warn(f"{len(text) - len(kept)} letters of the note were left out")
-        else:
-            _values.note(call.out, noted, value=True)
-        room -= len(text) + _BESIDE
+        tags = tuple(map(_cut_name, noted.tags[:_TAGS]))
+        beside = noted.__replace__(author=_cut_name(noted.author), tags=tags)
+
+        def cut(kept: str, text: str = text, beside: Note = beside) -> Shown:
+            made = beside.__replace__(value=kept, key=_cut_name(beside.key))
+            fields, line = _values.of_note(made, value=True)
+            return {**fields, "truncated": len(text) - len(kept)}, line
+
+        left = room.add_cut(text, cut)
+        if not call.out.json:
+            call.out.warn(f"{left} letters of the note were left out")
+
+
+def _cut_name(name: str) -> str:
+    if not (name.isascii() and name.isprintable()) or "\\" in name or '"' in name:
+        # Escaped, each of its letters takes up to ten.
+        return "…"
+    return name if len(name) <= _NAME else f"{name[: _NAME - 3]}..."

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from agentbus.coordination.message import Message
 
 # The fields that every entry may have; other fields belong to a notice of the bus.
-_OWN = ("id", "agent_id", "topic", "message", "timestamp", "event")
+_OWN = ("id", "agent_id", "topic", "message", "timestamp", "event", "truncated")
 _NUMBERS = frozenset(("missed", "skipped", "token", "truncated"))
 
 
@@ -32,18 +32,25 @@ def show_message(out: Out, message: Message, project: str) -> None:
 
 def show(out: Out, entry_id: str, named: dict[str, str], project: str | None = None) -> None:
     """Print an entry; a gap or a skip is a warning on stderr unless the output is JSON."""
-    event, topic, said = named.get("event"), named.get("topic"), named.get("message", "")
+    event, said = named.get("event"), named.get("message", "")
     if event == "gap" and not out.json:
         out.warn(f"{said}; they are gone for good")
         return
     if event == "skipped" and not out.json:
         out.warn(f"{said}; 'agentbus overhear --since {entry_id}' prints them")
         return
+    out.record(*rendered(out, entry_id, named, project))
+
+
+def rendered(
+    out: Out, entry_id: str, named: dict[str, str], project: str | None = None
+) -> tuple[dict[str, object], str]:
+    """Return an entry's fields for JSON and no text, or no fields and its line of text."""
     if out.json:
-        out.record(fields(entry_id, named, project), "")
-        return
-    at = id_time(entry_id)
-    out.record({}, f"{rfc3339(at)} {line(named.get('agent_id', ''), topic, said, notice=event)}")
+        return fields(entry_id, named, project), ""
+    event, topic, said = named.get("event"), named.get("topic"), named.get("message", "")
+    at = rfc3339(id_time(entry_id))
+    return {}, f"{at} {line(named.get('agent_id', ''), topic, said, notice=event)}"
 
 
 def fields(entry_id: str, named: dict[str, str], project: str | None = None) -> dict[str, object]:

@@ -70,8 +70,9 @@ def show(
                 break
             room -= len(kept)
         if out.fields:
-            cut = {"truncated": str(len(said) - len(kept))} if len(said) > len(kept) else {}
-            out.record(_message.fields(entry_id, {**named, "message": kept, **cut}), "")
+            fields = _message.fields(entry_id, {**named, "message": kept})
+            cut = {"truncated": len(said) - len(kept)} if len(said) > len(kept) else {}
+            out.record({**fields, **cut}, "")
         shown += 1
         if shown == last:
             break

@@ -36,16 +36,21 @@ def with_old(fields: dict[str, Any], **old: str) -> dict[str, Any]:
     return fields | {name: fields[now] for name, now in old.items()}
 
 
-def note(out: Out, found: Note, *, value: bool, left: int = 0) -> None:
-    """Print a note, with or without its value, of which `left` letters were left out."""
+def note(out: Out, found: Note, *, value: bool) -> None:
+    """Print a note, with or without its value."""
+    out.record(*of_note(found, value=value))
+
+
+def of_note(found: Note, *, value: bool) -> tuple[dict[str, Any], str]:
+    """Return a note's fields for JSON and its line of text, with or without its value."""
     at = rfc3339(found.timestamp)
     shown: dict[str, Any] = {"key": found.key}
     if value:
         shown["value"] = found.value
     shown |= {"agent_id": found.author, "timestamp": at, "tags": list(found.tags)}
-    shown = with_old(shown, author="agent_id") | ({"truncated": left} if left else {})
+    shown = with_old(shown, author="agent_id")
     head = word(found.key) + (f" [{','.join(map(word, found.tags))}]" if found.tags else "")
-    out.record(shown, f"{head} {found.value}" if value else f"{head} {word(found.author)} {at}")
+    return shown, f"{head} {found.value}" if value else f"{head} {word(found.author)} {at}"
 
 
 def flag(out: Out, state: FlagState, waiting: Sequence[Waiter] = ()) -> None:

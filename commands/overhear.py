@@ -19,7 +19,7 @@ VERB = Verb(
     Param("--last N", "The last N messages; move no cursor.", convert=whole),
     Param("--max, --limit N", "At most N messages (100; with --follow: no limit).", convert=whole),
     Param(
-        "--max-chars N", "At most about N letters of output; the rest stays unheard.", convert=whole
+        "--max-chars N", "At most N letters (300 or more); the rest stays unheard.", convert=whole
     ),
     Param("--follow", "Wait for new messages."),
     Param("--timeout S", "With --follow: stop after S seconds.", convert=seconds),
@@ -91,7 +91,10 @@ def run(call: Call) -> None:
         for entry_id, named in call.each(op, patience=patience):
             _message.show(call.out, entry_id, named)
             printed += named.get("event") not in overhear.REPORTS
-    if (printed == limit or stopped) and not (args.peek or args.since or args.last is not None):
+    moves = not (args.peek or args.since or args.last is not None)
+    if stopped and not moves:
+        call.out.warn("more messages do not fit; a larger --max-chars prints more")
+    elif moves and (stopped or printed == limit):
         remaining = call.run(overhear.unheard(scope, topics, others=args.others))
         if remaining:
             call.out.warn(f"{remaining} more remain; --catch-up marks them as heard")

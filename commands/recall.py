@@ -24,7 +24,7 @@ VERB = Verb(
     ),
     Param("--all", "Only notes with all of the tags."),
     Param("--latest N", "At most N notes (10).", convert=whole, default=10),
-    Param("--max-chars N", "At most about N letters of the notes.", convert=whole),
+    Param("--max-chars N", "At most N letters (300 or more).", convert=whole),
     text="With a key it prints only the note's text, unchanged. If there is no such note, exit 5. With"
     " --max-chars, a longer text is cut, and stderr says so. JSON: key, value, agent_id, timestamp, tags;"
     " truncated (letters left out) where it was cut.",

@@ -6,6 +6,7 @@ import json
 import re
 
 import pytest
+from hypothesis import given, strategies as st
 
 from tests import inprocess
 
@@ -52,19 +53,72 @@ def test_a_message_that_is_too_long_for_the_bound_is_cut_and_named(run):
 
     _, out, err = run("overhear", "--max-chars", "1000")
 
-    assert out.endswith(f"ada {'x' * 940}…\n")
-    command = re.search(r"4060 letters of a message were left out; 'agentbus (.*)' prints it", err)
+    assert len(out) == 1000
+    assert re.search(r" ada x+…\n$", out)
+    command = re.search(
+        r"(\d+) letters of a message were left out; 'agentbus (.*)' prints it whole", err
+    )
     assert command is not None
-    assert "x" * 5000 in run(*command[1].split())[1]
+    assert int(command[1]) == 5000 - out.count("x")
+    assert "x" * 5000 in run(*command[2].split())[1]
     assert run("overhear")[1].endswith("ada after\n")
 
 
 def test_a_message_is_cut_in_json_too(run):
     run("speak", "x" * 5000)
 
-    record = json.loads(run("overhear", "--max-chars", "1000", "--json")[1])
+    _, out, _ = run("overhear", "--max-chars", "1000", "--json")
 
-    assert (len(record["message"]), record["truncated"]) == (940, 4060)
+    record = json.loads(out)
+    assert len(out) == 1000
+    assert set(record["message"]) == {"x"}
+    assert len(record["message"]) + record["truncated"] == 5000
+
+
+@pytest.mark.parametrize("options", [("--peek",), ("--since", "0-0"), ("--last", "9")])
+def test_what_moves_no_cursor_says_that_there_is_more(run, options):
+    for _ in range(3):
+        run("speak", "x" * 200)
+
+    _, out, err = run("overhear", "--max-chars", "500", *options)
+
+    assert out.count("\n") == 2
+    assert err == "agentbus: more messages do not fit; a larger --max-chars prints more\n"
+
+
+texts = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0"), min_size=1)
+# Another program may write any name, and any field.
+names = st.none() | st.sampled_from(["t", '"' * 90, "\x1b" * 300, "long name " * 40, "…" * 200])
+entries = st.tuples(texts, st.integers(1, 60), names, names, st.booleans())
+
+
+@given(st.lists(entries, min_size=1, max_size=5), st.integers(300, 900), st.booleans())
+def test_every_message_is_shown_once_and_no_page_is_longer_than_its_bound(
+    valkey, said, most, as_json
+):
+    valkey.ask("DEL", "bounded:ch:main", "bounded:last:ada", "bounded:heard")
+    ids = []
+    for text, times, agent, topic, more in said:
+        fields = ["message", text * times, "agent_id", agent or "b"]
+        fields += ["topic", topic] if topic else []
+        fields += ["truncated", "7", "field", "y" * 2000] if more else []
+        ids.append(valkey.ask("XADD", "bounded:ch:main", "*", *fields).decode())
+    line = ["overhear", "--max-chars", str(most), "--from-start", "--agent", "ada"]
+    line += ["--url", valkey.url, "--project", "bounded", *(["--json"] if as_json else [])]
+    shown = []
+    for _ in said:
+        done = inprocess.run(*line)
+        assert done.code == 0
+        assert len(done.out.decode()) <= most
+        shown += done.out.decode().splitlines()
+
+    assert len(shown) == len(said)
+    for one, entry_id, (text, times, *_) in zip(shown, ids, said, strict=True):
+        if as_json:
+            found = json.loads(one)
+            assert found["id"] == entry_id
+            assert (text * times).startswith(found["message"])
+            assert len(found["message"]) + found.get("truncated", 0) == len(text * times)
 
 
 @pytest.mark.parametrize(
@@ -89,7 +143,7 @@ def test_recall_cuts_a_long_note_and_says_so(run):
     assert (code, out) == (0, "x" * 1000)
     assert "4000 letters were left out" in err
     record = json.loads(run("recall", "plan", "--max-chars", "1000", "--json")[1])
-    assert (len(record["value"]), record["truncated"]) == (940, 4060)
+    assert 700 < len(record["value"]) == 5000 - record["truncated"] < 1000
     assert run("recall", "plan", "--max-chars", "6000")[1:] == ("x" * 5000, "")
 
 
