@@ -1,7 +1,8 @@
 """Runs a command in a sandbox like that of Codex on Linux: `python tests/sandboxing.py CMD…`.
 
 Its filter of system calls refuses what that of codex-rs/linux-sandbox (landlock.rs) refuses, with EPERM:
-`connect`, `sendto` and others that reach a network, for Unix sockets too, and `socket` for all but those.
+`connect`, `sendto` and others that reach a network, for Unix sockets too, and `socket` for all but those;
+with `--no-sockets` before the command `socket` for all, as that of Claude Code on Linux does.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import sys
 _NO_NEW_PRIVILEGES, _SECCOMP, _FILTER = 38, 22, 2
 _LOAD, _EQUALS, _RETURN = 0x20, 0x15, 0x06
 _ALLOW, _REFUSE = 0x7FFF0000, 0x00050000 | 1
-_UNIX = 1
+_UNSPECIFIED, _UNIX = 0, 1
 # `socket`, and what is refused whatever its arguments: connect, bind, listen, accept, accept4, sendto,
 # sendmmsg, recvmmsg, getpeername, getsockname, shutdown, getsockopt, setsockopt.
 _CALLS = {
@@ -28,14 +29,14 @@ def available() -> bool:
     return sys.platform == "linux" and os.uname().machine in _CALLS
 
 
-def enter() -> None:
-    """Put this process, and all that it starts, into the sandbox."""
+def enter(family: int = _UNIX) -> None:
+    """Put this process, and all that it starts, into the sandbox, with sockets of one family."""
     socket, refused = _CALLS[os.uname().machine]
     # The number of a refused call leads to the last of the instructions, five after these tests.
     end = len(refused) + 4
     lines = [(_LOAD, 0, 0, 0)]
     lines += [(_EQUALS, end - at, 0, call) for at, call in enumerate(refused, 1)]
-    lines += [(_EQUALS, 0, 2, socket), (_LOAD, 0, 0, 16), (_EQUALS, 0, 1, _UNIX)]
+    lines += [(_EQUALS, 0, 2, socket), (_LOAD, 0, 0, 16), (_EQUALS, 0, 1, family)]
     lines += [(_RETURN, 0, 0, _ALLOW), (_RETURN, 0, 0, _REFUSE)]
     code = b"".join(struct.pack("HBBI", *line) for line in lines)
     held = ctypes.create_string_buffer(code)
@@ -47,5 +48,10 @@ def enter() -> None:
 
 
 if __name__ == "__main__":
-    enter()
-    os.execvp(sys.argv[1], sys.argv[1:])
+    command = sys.argv[1:]
+    if command[0] == "--no-sockets":
+        del command[0]
+        enter(_UNSPECIFIED)
+    else:
+        enter()
+    os.execvp(command[0], command)

@@ -55,6 +55,7 @@ def homely(tmp_path: pathlib.Path, project: str) -> Shell:
     [
         ("speak", "hi"),
         ("overhear",),
+        ("inbox",),
         ("await", "built"),
         ("work", "mail", "--", "true"),
         ("server", "start"),
@@ -75,6 +76,15 @@ def test_a_command_that_may_not_connect_says_so_at_once(homely, words):
     assert "repair" not in done.stderr
     # No server was started that nobody could reach.
     assert not list(homely.home.rglob("server.log"))
+
+
+@needs_filters
+@pytest.mark.parametrize("words", [("speak", "hi"), ("server", "start"), ("doctor",)], ids=" ".join)
+def test_so_does_one_that_may_have_no_socket(homely, words):
+    done = sandboxed(homely, "--no-sockets", program(), *words)
+
+    assert done.returncode == (6 if words == ("doctor",) else 1)
+    assert f"{SAID} (Operation not permitted)" in done.stdout + done.stderr
 
 
 @needs_filters

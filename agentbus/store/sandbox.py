@@ -65,14 +65,15 @@ def without_sockets() -> Sandboxed | None:
 
 def without_wakeups() -> Sandboxed | None:
     """Return the error where an event loop could not be woken by a thread, since nothing can be sent."""
-    first, second = _socket.socketpair()
     try:
-        first.send(b"x")
+        first, second = _socket.socketpair()
+        try:
+            first.send(b"x")
+        finally:
+            first.close()
+            second.close()
     except OSError as error:
         return sandboxed(error) if isinstance(error, PermissionError) else None
-    finally:
-        first.close()
-        second.close()
     return None
 
 

@@ -9,7 +9,6 @@ from agentbus.core.keys import Keys
 from agentbus.core.names import MAX_BODY_BYTES, SESSION_VARIABLES
 from agentbus.core.settings import (
     EXCHANGE_LIMIT,
-    environment,
     socket_path,
     state_directory,
     variable,
@@ -196,7 +195,8 @@ def client_session() -> ClientSession | None:
     """Return the session of a coding agent's client that this process belongs to."""
     from agentbus.core.client_session import find, folder_in
 
-    return find(environment(), folder_in(state_directory()))
+    found = {name: variable(name) or "" for name in SESSION_VARIABLES}
+    return find(found, folder_in(state_directory()))
 
 
 def _session_number() -> int:

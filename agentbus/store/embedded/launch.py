@@ -93,8 +93,9 @@ def place_socket(place: str) -> None:
 
 def accepts(*, ready: bool = False) -> bool:
     """Report whether the server accepts connections; with `ready`, whether it has loaded its data."""
-    sock = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
+    sock = None
     try:
+        sock = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
         sock.settimeout(1.0)
         sock.connect(socket_path())
         check_peer(sock, socket_path())
@@ -107,7 +108,8 @@ def accepts(*, ready: bool = False) -> bool:
             raise denied from None
         return False
     finally:
-        sock.close()
+        if sock is not None:
+            sock.close()
 
 
 def alive_now() -> bool:
