@@ -211,6 +211,40 @@ def test_without_proc_processes_are_asked_for_by_ps():
     assert re.search(r"\d\d:\d\d:\d\d", began)
 
 
+# -- reserved names --
+
+
+@pytest.mark.parametrize("name", ["human", "User", "SYSTEM", "developer", "assistant", "agentbus"])
+def test_an_agent_is_not_called_what_readers_take_for_another_speaker(name):
+    with pytest.raises(agentbus.InvalidName, match="is reserved"):
+        agentbus.connect(agent=name)
+
+
+def test_a_user_allows_a_reserved_name_in_the_own_config_file(shell):
+    refused = shell.run("whoami", "--agent", "user")
+    assert refused.returncode == 2
+    assert "agent.reserved: true" in refused.stderr
+    own = shell.home / ".config" / "agentbus" / "config.yaml"
+    own.parent.mkdir(parents=True)
+    own.write_text("agent.reserved: true\n")
+
+    assert whoami(shell, AGENTBUS_AGENT="user")["agent_id"] == "user"
+    own.write_text("agent.reserved: off\n")
+    assert shell.run("whoami", "--agent", "user").returncode == 2
+
+
+def test_a_repository_does_not_allow_a_reserved_name(shell):
+    (shell.home / ".agentbus.yaml").write_text("agent.reserved: true\n")
+
+    assert shell.run("whoami", "--agent", "user").returncode == 2
+
+
+@pytest.mark.parametrize("name", ["human:ada", "users", "user@laptop~7", "the-user"])
+def test_a_name_that_holds_a_reserved_one_is_as_good_as_any(name):
+    with agentbus.connect(agent=name) as bus:
+        assert bus.agent == name
+
+
 # -- the records of a project --
 
 

@@ -65,6 +65,8 @@ KEY_KINDS = frozenset(
     ]
 )
 
+# Who reads a message could take an agent of such a name for a person, or for the program itself.
+RESERVED = frozenset(("human", "user", "system", "developer", "assistant", "agentbus"))
 # For each variable that holds the id of a session of a coding agent's client, the client.
 SESSION_VARIABLES = {
     "CLAUDE_CODE_SESSION_ID": "claude",

@@ -34,9 +34,7 @@ VARIABLES = {
     "webhooks": ("AGENTBUS_WEBHOOKS",),
     "webhook_secret": ("AGENTBUS_WEBHOOK_SECRET",),
     "webhook_allow": ("AGENTBUS_WEBHOOK_ALLOW",),
-    "queues": (),
-    "health": (),
-    "lease.scope": (),
+    **dict.fromkeys(("agent.reserved", "queues", "health", "lease.scope"), ()),
 }
 # What any config file may set; in a repository's own, `url` counts only for a clone that its user trusts.
 # No file chooses the log's path or the server's program.
@@ -122,7 +120,7 @@ def resolve(flags: Mapping[str, object] | None = None) -> Settings:
         from agentbus.core.config_file import load
 
         files = [
-            (path, nearby, load(path, IN_FILES, IN_OWN_FILE, nearby=nearby))
+            (path, nearby, load(path, IN_FILES, (*IN_OWN_FILE, "agent.reserved"), nearby=nearby))
             for path, nearby in paths
         ]
 
@@ -154,7 +152,7 @@ def resolve(flags: Mapping[str, object] | None = None) -> Settings:
             return found
         from agentbus.core.settings_check import checked
 
-        return checked(setting, found, sources[setting], line)
+        return checked(setting, found, sources[setting], line, pick)
 
     agent, peers = value("agent", None), ""
     if agent is None:
@@ -194,8 +192,8 @@ def _is_sound(setting: str, value: object) -> bool:
         return False
     try:
         if setting == "agent":
-            names.name("agent", value)
-        elif setting == "project":
+            return names.name("agent", value).lower() not in names.RESERVED
+        if setting == "project":
             names.project(value)
         else:
             return setting == "url" and value != ""

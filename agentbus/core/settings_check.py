@@ -19,11 +19,29 @@ ON = ("1", "true", "yes", "on")
 _OFF = ("0", "false", "no", "off")
 
 
-def checked(setting: str, value: object, source: str, line: int = 0) -> object:
-    """Return a setting's value in its type. Raises `ConfigError`, or `InvalidName`."""
+def checked(
+    setting: str,
+    value: object,
+    source: str,
+    line: int = 0,
+    pick: Callable[[str, object], tuple[object, int]] | None = None,
+) -> object:
+    """Return a setting's value in its type. Raises `ConfigError`, or `InvalidName`.
+
+    `pick` returns another setting's value and its line in its file.
+    """
     # A flag needs no place: it has just been given.
     problems = Problems("" if source == "flag" else source)
     found = _CHECKS[setting](Located(value, problems, setting, line=line))
+    if setting == "agent" and str(found).lower() in names.RESERVED and pick is not None:
+        allowed, at = pick("agent.reserved", False)
+        if not checked("agent.reserved", allowed, "agent.reserved", at):
+            problems.add(
+                line,
+                f"the name {found!a} is reserved: readers would take it for another kind of speaker",
+                f"choose another name, such as 'human:{found}' for a person, or set"
+                " agent.reserved: true in your own config file",
+            )
     if problems:
         raise problems.error(InvalidName if setting in ("agent", "project") else ConfigError)
     return found
@@ -161,6 +179,7 @@ def _mapping(given: Located) -> object:
 
 _CHECKS: Mapping[str, Callable[[Located], object]] = {
     "agent": lambda given: given.name("agent"),
+    "agent.reserved": _switch,
     "project": _project,
     "url": _url,
     "json": _switch,
