@@ -52,17 +52,20 @@ def run(call: Call) -> None:
     if args.flags:
         _flags(call)
     elif args.agents:
-        _views.empty(call, agents := bus.agents())
+        from agentbus.admin import project
+
         most = _AGENTS if args.max is None else args.max
-        for seen in agents[:most]:
+        _views.empty(call, agents := bus.agents(limit=most))
+        for seen in agents:
             at = rfc3339(seen.last_seen)
             behind = "" if seen.unheard is None else f", {seen.unheard} unheard"
             out.record(
                 _values.fields(seen) | {"last_seen": at}, f"{word(seen.agent_id)} seen {at}{behind}"
             )
-        if len(agents) > most:
-            more = count(len(agents) - most, "more agent")
-            out.warn(f"{more} seen earlier; --max {len(agents)} lists all")
+        known = bus.runner.run(project.known(bus.scope), verb="list") if len(agents) == most else 0
+        if known > most:
+            more = count(known - most, "more agent")
+            out.warn(f"{more} seen earlier; --max {known} lists all")
     elif args.topics:
         _views.empty(call, topics := bus.topics())
         for topic in topics:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from tests import inprocess
+from tests.servers import ask
 
 # Verbs leave connections as they do where a process ends.
 pytestmark = pytest.mark.filterwarnings(
@@ -165,3 +166,11 @@ def test_list_of_agents_prints_the_newest_and_counts_the_others(run):
 
     assert re.findall(r"^agent-(\d)", out, re.MULTILINE) == ["3", "2", "1"]
     assert "1 more agent seen earlier; --max 4 lists all" in err
+
+
+def test_the_library_bounds_agents_too(bus):
+    ask(bus, "ZADD", bus.scope.keys.agents, *(w for n in range(5) for w in (str(n), f"a{n}")))
+
+    assert [one.agent_id for one in bus.agents(limit=2)] == ["a4", "a3"]
+    assert bus.agents(limit=0) == []
+    assert len(bus.agents()) == 5

@@ -40,11 +40,13 @@ class Topic(Record):
     last_spoken: float
 
 
-def agents(scope: Scope) -> Op[list[AgentActivity]]:
+def agents(scope: Scope, limit: int | None = None) -> Op[list[AgentActivity]]:
     """Return the agents, most recently active first, with the number of messages not read."""
     keys = scope.keys
     yield floor()
-    seen = yield from _newest(keys.agents)
+    if limit == 0:
+        return []
+    seen = yield from _newest(keys.agents, limit)
     named = [(text(seen[i]), score(seen[i + 1])) for i in range(0, len(seen), 2)]
     if not named:
         return []
@@ -64,6 +66,12 @@ def agents(scope: Scope) -> Op[list[AgentActivity]]:
     return found
 
 
+def known(scope: Scope) -> Op[int]:
+    """Return how many agents the project knows."""
+    found = yield from or_empty(one_step(Command("ZCARD", scope.keys.agents)), 0)
+    return int(found)
+
+
 def topics(scope: Scope) -> Op[list[Topic]]:
     """Return the topics, most recently used first."""
     yield floor()
@@ -71,9 +79,10 @@ def topics(scope: Scope) -> Op[list[Topic]]:
     return [Topic(text(seen[i]), score(seen[i + 1])) for i in range(0, len(seen), 2)]
 
 
-def _newest(key: str) -> Op[list[bytes]]:
+def _newest(key: str, limit: int | None = None) -> Op[list[bytes]]:
     """Return the members of a sorted set and their scores, the newest first."""
-    return or_empty(one_step(Command("ZREVRANGE", key, 0, -1, "WITHSCORES")), [])
+    last = -1 if limit is None else limit - 1
+    return or_empty(one_step(Command("ZREVRANGE", key, 0, last, "WITHSCORES")), [])
 
 
 def clear(scope: Scope, *, dry_run: bool = False) -> Op[dict[str, int]]:

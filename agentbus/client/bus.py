@@ -313,11 +313,11 @@ class Verbs(InboxVerbs, LeaseVerbs, PresenceVerbs, QueueVerbs, StatsVerbs, Worke
     # -- the project --
 
     @verb
-    def agents(self) -> Op[list[AgentActivity]]:
-        """Return the agents of this project, most recently active first, with their unread messages."""
+    def agents(self, *, limit: int | None = None) -> Op[list[AgentActivity]]:
+        """Return the agents, or the first `limit`, last seen first, with their unread messages."""
         from agentbus.admin import project
 
-        return project.agents(self.scope)
+        return project.agents(self.scope, limit)
 
     @verb
     def topics(self) -> Op[list[Topic]]:
