@@ -27,7 +27,6 @@ LINES: dict[str, list[str]] = {
     "reply": ["1-1@bob yes"],
     "inbox": ["--peek", "--peek --json", "--all", "--json", "--agent ada"],
     "receipts": ["1-1@bob", "1-1@bob --json"],
-    "lease": ["", "--json", "src/a --check", "docs/x --why y --json", "docs/x --drop"],
     "who": ["", "--json", "--all", "--all --json", "--doing x"],
     "jot": ["other value", f"{NOTE} changed --tag b,c", f"{NOTE} x --if-absent"],
     "recall": [NOTE, f"{NOTE} --json", "--tag a", "--tag a,b --all --json", "--tag b --latest 1"],
