@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from agentbus.commands import _message, _values
 from agentbus.commands._format import count
-from agentbus.commands._output import plain, to_json
+from agentbus.commands._output import plain
 from agentbus.coordination.overhear import REPORTS
 from agentbus.core.errors import UsageError
+from agentbus.core.json_text import to_json
 from agentbus.core.stream import position
 from agentbus.core.timespec import preceding
 
