@@ -77,7 +77,7 @@ def run(world: SoundWorld, line: str) -> tuple[inprocess.Done, list[str]]:
     """Run a line; return how it ended, and what is wrong with that."""
     argv = line.format(**world.ids).split()
     with interrupted(LIMIT) as late:
-        done = inprocess.run(*argv, stdin=b"1\n")
+        done = inprocess.run(*argv, stdin=lines.STDIN.get(argv[0], b"1\n"))
     wrong = oracle.mistakes(done, argv, exact=argv[0] in _EXACT)
     return done, wrong + ["it took too long"] * bool(late)
 

@@ -241,6 +241,18 @@ def test_a_cancelled_call_is_not_answered(client):
     assert client.ask("ping")["result"] == {}
 
 
+def test_requests_that_are_written_at_once_are_all_answered(real_shell):
+    requests = [
+        {"jsonrpc": "2.0", "id": tool, "method": "tools/call", "params": {"name": tool}}
+        for tool in ("who", "catch_up", "lease")
+    ]
+
+    printed = real_shell.ok("mcp", stdin="\n".join(map(json.dumps, requests)) + "\n")
+
+    answers = [json.loads(line) for line in printed.splitlines()]
+    assert sorted(answer["id"] for answer in answers) == ["catch_up", "lease", "who"]
+
+
 # -- the tools --
 
 

@@ -7,7 +7,9 @@ in threads, so that one that waits holds up no other.
 
 from __future__ import annotations
 
+import _thread
 import os
+import time
 
 from agentbus.agents.tools import INSTRUCTIONS, TOOLS
 from agentbus.core.json_text import from_json, to_json
@@ -25,6 +27,8 @@ _SERVER = "io.modelcontextprotocol/serverInfo"
 _PARSE, _REQUEST, _METHOD, _PARAMS, _UNSUPPORTED = -32700, -32600, -32601, -32602, -32022
 # The longest line of a client, in bytes, and how many calls run at a time.
 _LONGEST, _AT_ONCE = 8 << 20, 16
+# Seconds in which running calls are still answered when the client has written its last one.
+_LAST_ANSWERS = 1.0
 # How long a client may keep the list of tools: it is part of the program.
 _KEPT_MS = 3_600_000
 
@@ -68,10 +72,10 @@ class Server:
     """Answers one client until it closes stdin."""
 
     def __init__(self, perform: Perform) -> None:
-        import _thread
-
         self._perform = perform
         self._start = _thread.start_new_thread
+        # One for each call, held while it runs.
+        self._calls: list[_thread.LockType] = []
         self._writing = _thread.allocate_lock()
         # Held from the writing of a result until what it shows is marked as read.
         self._marking = _thread.allocate_lock()
@@ -91,6 +95,10 @@ class Server:
             for line in lines:
                 if line.strip():
                     self._read(line)
+        # Calls that wait for nothing are answered, as for a client that wrote all of its requests at once.
+        until = time.monotonic() + _LAST_ANSWERS
+        for call in self._calls:
+            call.acquire(timeout=max(0.0, until - time.monotonic()))
 
     def _read(self, line: bytes) -> None:
         try:
@@ -176,9 +184,20 @@ class Server:
         if len(self._running) >= _AT_ONCE:
             raise ProtocolError(_REQUEST, f"{_AT_ONCE} calls run already; wait for one of them")
         self._running.add(key)
-        self._start(self._run, (number, tool.name, given, meta if isinstance(meta, dict) else {}))
+        ends = _thread.allocate_lock()
+        ends.acquire()
+        self._calls = [*(call for call in self._calls if call.locked()), ends]
+        meta = meta if isinstance(meta, dict) else {}
+        self._start(self._run, (number, tool.name, given, meta, ends))
 
-    def _run(self, number: Any, name: str, given: dict[str, Any], meta: Mapping[str, Any]) -> None:
+    def _run(
+        self,
+        number: Any,
+        name: str,
+        given: dict[str, Any],
+        meta: Mapping[str, Any],
+        ends: _thread.LockType,
+    ) -> None:
         with self._marking:
             # What the client asks after a result, it asks of what that result left.
             pass
@@ -190,6 +209,7 @@ class Server:
             written = wanted and self._answer(number, result)
             if found.after is not None:
                 found.after(written)
+        ends.release()
 
     def _answer(
         self,

@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
+import json
+
 from tests.forging.sound import CONSUMER, FLAG, MESSAGE, NOTE, QUEUE
 
 # These read neither the bus, nor a database, nor an archive.
 READ_NOTHING = {"help", "version", "completion", "torture", "spark", "whoami"}
 # What has files of its own: `archives.py` and `ledgers.py` have their lines.
 ELSEWHERE = {"archive", "replay", "report", "events", "outbox", "consume", "supervise"}
+
+# What a verb reads from stdin; the others read `1`.
+_CALLS = (
+    *(("catch_up", {}), ("who", {}), ("lease", {}), ("receipts", {"id": "1-1@bob"})),
+    *(("note", {"tags": ["a"]}), ("flag", {"name": FLAG, "do": "take"})),
+)
+STDIN = {
+    "mcp": "".join(
+        f'{{"jsonrpc": "2.0", "id": {number}, "method": "tools/call",'
+        f' "params": {{"name": "{name}", "arguments": {json.dumps(given)}}}}}\n'
+        for number, (name, given) in enumerate(_CALLS)
+    ).encode()
+}
 
 # `{task}` and the like are ids of the sound project. What only views comes before what changes.
 LINES: dict[str, list[str]] = {
@@ -28,6 +43,7 @@ LINES: dict[str, list[str]] = {
     "inbox": ["--peek", "--peek --json", "--all", "--json", "--agent ada"],
     "receipts": ["1-1@bob", "1-1@bob --json"],
     "who": ["", "--json", "--all", "--all --json", "--doing x"],
+    "mcp": [""],
     "jot": ["other value", f"{NOTE} changed --tag b,c", f"{NOTE} x --if-absent"],
     "recall": [NOTE, f"{NOTE} --json", "--tag a", "--tag a,b --all --json", "--tag b --latest 1"],
     "list": [
