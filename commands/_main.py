@@ -10,9 +10,6 @@ import time
 # What is imported stays: to look through it for garbage takes a quick verb a twentieth of its time.
 gc.set_threshold(20_000, 10, 10)
 
-from agentbus.commands._declare import Args, Call, parse  # noqa: E402
-from agentbus.core.settings import resolve  # noqa: E402
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,12 +36,22 @@ _GLOBAL_FLAGS = ("agent", "project", "url", "log_level", "config", "deadline")
 def main() -> NoReturn:
     """Run the command line of this process and end it."""
     _fill_descriptors()
+    if sys.argv[1:2] == ["hook"]:
+        # At every turn and tool of an agent: without what other verbs need.
+        from agentbus.agents import hook
+
+        code = hook.main(sys.argv[2:])
+        if code is not None:
+            os._exit(code)
     try:
         code = run(sys.argv[1:])
     except BaseException as error:  # noqa: BLE001 (the last word to the user)
         from agentbus.commands._errors import json_wished, told
 
         code, _ = told(error, "agentbus", json=json_wished(sys.argv[1:]))
+    if code == 2 and sys.argv[1:2] == ["hook"]:
+        # A client would take that for a refusal, and stop its agent.
+        code = 0
     # The interpreter's own farewell takes longer than a verb; nothing is left to flush. Only Spark has
     # a directory of temporary files, if it ran.
     if scratch := sys.modules.get("agentbus.pipeline.spark.scratch"):
@@ -69,6 +76,8 @@ def run(argv: Sequence[str]) -> int:
         from agentbus.commands._completion import complete
 
         return complete(root())
+    from agentbus.commands._declare import parse
+
     found = parse(argv)
     if found is None:
         from agentbus.commands._click import read
@@ -85,12 +94,17 @@ def run(argv: Sequence[str]) -> int:
 
 def call(verb: Verb, values: dict[str, Any], module: Any) -> int:
     """Call a verb with its parameters' values, and log the outcome."""
+    from agentbus.commands._declare import Args, Call
+    from agentbus.core.settings import resolve
+
     began = time.monotonic()
     settings = None
     flags = {key: values.pop(key) for key in _GLOBAL_FLAGS}
     shape = values.pop("format")
     flags["json"] = True if values.pop("json") else None if shape is None else shape == "json"
     try:
+        if verb.unconfigured:
+            values["flags"] = flags
         settings = _no_settings(flags) if verb.unconfigured else resolve(flags)
         made = Call(Args(values), settings)
         waits = verb.name in _WAITING and _waits(_WAITING[verb.name], values)

@@ -51,9 +51,10 @@ RULES = "agents: [ada]\nrules: [{work_type: docs, to: ada}]\n"
 OWNER = {"shutdown", "function|list", "function|load"}
 ALWAYS = {"auth"}
 # APPEND is a way to write files there, and the other one prints what somebody else is to send.
-# MODULE is an argument of a verb there.
+# MODULE and CLIENT are arguments of verbs there.
 NAMES_NO_COMMANDS = {
     *("agentbus.pipeline.archives.log", "agentbus.admin.acl", "agentbus.commands._events"),
+    "agentbus.commands.hook",
 }
 SPARK = {"archive", "replay", "report"}
 # What asks for more than the rule allows, and does without.
@@ -67,7 +68,7 @@ NO_BUS = (
         ("who", "--doing", "x"),
         ("mcp",),
     ),
-    *(("help",), ("version",)),
+    *(("help",), ("version",), ("hook", "claude", "Stop")),
     *(("torture", "--help"), ("spark", "--help")),
 )
 LOOKING = [
@@ -78,7 +79,7 @@ LOOKING = [
     *(("bus", "list"), ("bus", "stats"), ("bus", "groups", "mail"), ("bus", "inspect", "mail")),
     *(("metrics",), ("metrics", "--raw"), ("dlq", "list", "bad"), ("pause",)),
     *(("agent", "list"), ("quarantine", "list"), ("clear", "--dry-run"), ("health",)),
-    *(("doctor",), ("projects",), ("lease",), ("lease", "--check", "docs/a")),
+    *(("prime",), ("doctor",), ("projects",), ("lease",), ("lease", "--check", "docs/a")),
 ]
 DOING = [
     *(("speak", "hi", "--topic", "build"), ("speak", "ho"), ("overhear",)),

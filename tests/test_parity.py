@@ -52,13 +52,15 @@ OF_THE_EVENTS = {
     "quarantine": "quarantined",
 }
 OF_THE_ROUTING = {"route"}
+# What is for clients of coding agents, and for what they show.
+OF_THE_AGENTS = {"hook", "prime"}
 # What is about users of a server.
 OF_THE_USERS = {"acl"}
 # What brings servers of its own.
 OF_THE_TORTURE = {"torture"}
 NOT_OF_A_BUS = (
     *(OF_THE_SHELL | OF_THE_PIPELINE | OF_THE_ROUTING | OF_THE_USERS),
-    *(OF_THE_TORTURE | {*OF_THE_EVENTS}),
+    *(OF_THE_TORTURE | OF_THE_AGENTS | {*OF_THE_EVENTS}),
 )
 
 

@@ -254,11 +254,16 @@ def shell_word(text: str) -> str:
 
 def word(text: str) -> str:
     """Return a name as text shows it: in quotes, unless it has only ASCII letters, digits and `._@~:-`."""
-    if text and _PLAIN_IN_TEXT.issuperset(text):
+    if is_plain(text):
         return text
     from agentbus.core.escape import in_quotes
 
     return in_quotes(text)
+
+
+def is_plain(text: str) -> bool:
+    """Tell whether a name has only ASCII letters, digits and `._@~:-`."""
+    return text != "" and _PLAIN_IN_TEXT.issuperset(text)
 
 
 def _text(kind: str, value: object) -> str:

@@ -108,8 +108,8 @@ class Settings:
         self.nearby = nearby
 
 
-def resolve(flags: Mapping[str, object] | None = None) -> Settings:
-    """Resolve every setting from the flags given, the environment, the files and the defaults."""
+def resolve(flags: Mapping[str, object] | None = None, *, session: str = "") -> Settings:
+    """Resolve every setting from flags, environment, files and defaults; `session` is a default agent."""
     given = {key: value for key, value in (flags or {}).items() if value is not None}
     sources: dict[str, str] = {}
     root, common = repository()
@@ -154,7 +154,7 @@ def resolve(flags: Mapping[str, object] | None = None) -> Settings:
 
         return checked(setting, found, sources[setting], line, pick)
 
-    agent, peers = value("agent", None), ""
+    agent, peers = value("agent", session or None), ""
     if agent is None:
         from agentbus.core import agent_name
 

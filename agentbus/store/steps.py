@@ -275,15 +275,15 @@ class Take(Step):
 
 
 class Both(Step):
-    """A script, and another one after it in the same exchange.
+    """A script, or several in turn, and another one after it in the same exchange.
 
-    The reply is a pair, of which the second may be an error.
+    The reply is a list of theirs, of which all but the first may be errors.
     """
 
     __slots__ = ("first", "second")
     writes = True
 
-    def __init__(self, first: Script, second: Script) -> None:
+    def __init__(self, first: Script | Both, second: Script) -> None:
         super().__init__()
         self.first = first
         self.second = second

@@ -5,21 +5,8 @@
 --       '' removes a field
 -- Returns: now in ms
 --@include say
+--@include present
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
-local stamp = string.format('%d', now)
-local before = redis.call('HGET', KEYS[1], 'state')
-local state = ARGV[3]
-if state == '' then state = before or 'active' end
-if state ~= before then redis.call('HSET', KEYS[1], 'since', stamp) end
-redis.call('HSET', KEYS[1], 'state', state, 'seen', stamp)
-for i = 4, #ARGV, 2 do
-  if ARGV[i + 1] == '' then
-    redis.call('HDEL', KEYS[1], ARGV[i])
-  else
-    redis.call('HSET', KEYS[1], ARGV[i], ARGV[i + 1])
-  end
-end
-redis.call('PEXPIRE', KEYS[1], ARGV[2])
-touch(KEYS[2], ARGV[1], string.format('%.3f', now / 1000))
+present(KEYS[1], KEYS[2], ARGV[1], ARGV[2], now, ARGV[3], { unpack(ARGV, 4) })
 return now

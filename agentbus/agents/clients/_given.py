@@ -1,0 +1,47 @@
+"""Reads fields of what a client sends, which may hold anything."""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+
+def text(given: Mapping[str, Any], *fields: str) -> str | None:
+    """Return the first of these fields that is a text with at least one character."""
+    for field in fields:
+        found = given.get(field)
+        if isinstance(found, str) and found:
+            return found
+    return None
+
+
+def part(given: Mapping[str, Any], *fields: str) -> Mapping[str, Any]:
+    """Return the first of these fields that is an object; an empty one if there is none."""
+    for field in fields:
+        found = given.get(field)
+        if isinstance(found, dict):
+            return found
+    return {}
+
+
+def edited(
+    given: Mapping[str, Any], tools: Mapping[str, tuple[str, ...]], *, tool: str, input: str
+) -> list[str]:
+    """Return the path that one of `tools` is about to edit, by the fields in which each has it."""
+    fields = tools.get(text(given, tool) or "")
+    found = None if fields is None else text(part(given, input), *fields)
+    return [] if found is None else [found]
+
+
+def patched(patch: str) -> list[str]:
+    """Return the paths in a patch of the tool `apply_patch`."""
+    found = []
+    for line in patch.splitlines():
+        for mark in ("*** Add File: ", "*** Update File: ", "*** Delete File: ", "*** Move to: "):
+            if line.startswith(mark):
+                path = line[len(mark) :].strip()
+                if path and path not in found:
+                    found.append(path)
+    return found

@@ -1,0 +1,59 @@
+"""Claude Code: its hooks' input and output."""
+
+from __future__ import annotations
+
+from agentbus.agents.clients import _given
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+EVENTS = {
+    "SessionStart": "start",
+    "UserPromptSubmit": "turn",
+    "PostToolUse": "tool",
+    "PreToolUse": "edit",
+    "Stop": "stop",
+    "SessionEnd": "end",
+}
+_EDITS = {
+    **dict.fromkeys(("Edit", "Write", "MultiEdit"), ("file_path",)),
+    "NotebookEdit": ("notebook_path", "file_path"),
+}
+
+
+def session(given: Mapping[str, Any]) -> str | None:
+    """Return the id of the session."""
+    return _given.text(given, "session_id")
+
+
+def edited(given: Mapping[str, Any]) -> list[str]:
+    """Return the paths that a tool is about to edit."""
+    return _given.edited(given, _EDITS, tool="tool_name", input="tool_input")
+
+
+def stopped_before(given: Mapping[str, Any]) -> bool:
+    """Tell whether this turn goes on because its end was refused."""
+    return given.get("stop_hook_active") is not False
+
+
+def context(event: str, text: str) -> object:
+    """Return the answer that adds a text to what the model reads."""
+    return {"hookSpecificOutput": {"hookEventName": event, "additionalContext": text}}
+
+
+def deny(event: str, text: str) -> object:
+    """Return the answer that refuses a tool."""
+    return {
+        "hookSpecificOutput": {
+            "hookEventName": event,
+            "permissionDecision": "deny",
+            "permissionDecisionReason": text,
+        }
+    }
+
+
+def go_on(event: str, text: str) -> object:
+    """Return the answer that refuses the end of a turn."""
+    return {"decision": "block", "reason": text}

@@ -1,0 +1,52 @@
+"""OpenCode: what AgentBus's plugin for it passes on, and what that takes as an answer."""
+
+from __future__ import annotations
+
+from agentbus.agents.clients import _given
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+EVENTS = {
+    "session.created": "start",
+    "chat.message": "turn",
+    "tool.execute.after": "tool",
+    "tool.execute.before": "edit",
+    "session.idle": "stop",
+    "session.deleted": "end",
+}
+_EDITS = dict.fromkeys(("edit", "write"), ("filePath",))
+
+
+def session(given: Mapping[str, Any]) -> str | None:
+    """Return the id of the session."""
+    return _given.text(given, "sessionID")
+
+
+def edited(given: Mapping[str, Any]) -> list[str]:
+    """Return the paths that a tool is about to edit."""
+    if given.get("tool") == "patch":
+        return _given.patched(_given.text(_given.part(given, "args"), "patchText") or "")
+    return _given.edited(given, _EDITS, tool="tool", input="args")
+
+
+def stopped_before(given: Mapping[str, Any]) -> bool:
+    """Tell whether this turn goes on because its end was refused: the plugin says so."""
+    return given.get("again", False) is not False
+
+
+def context(event: str, text: str) -> object:
+    """Return the text that the plugin adds to a tool's output, or to the prompt."""
+    return {"context": text}
+
+
+def deny(event: str, text: str) -> object:
+    """Return the text of the error by which the plugin refuses a tool."""
+    return {"deny": text}
+
+
+def go_on(event: str, text: str) -> object:
+    """Return the prompt with which the plugin has the agent go on."""
+    return {"prompt": text}

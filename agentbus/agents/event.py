@@ -1,0 +1,154 @@
+"""One event of a session of a client: what came with it, and the way to the server."""
+
+from __future__ import annotations
+
+import os
+
+from agentbus.core.settings import resolve
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from agentbus.store.scope import Scope
+    from agentbus.store.steps import Link, Script, Step
+
+# Presence is recorded at most this often, in ms, and kept so long; leases that hooks take last so long.
+_RECORDED_EVERY, _KEPT, _LEASED = 5_000, 86_400_000, 600_000
+# Seconds that a server gets to answer, so that a hook ends within half a second.
+WITHIN = 0.4
+
+
+class Event:
+    """One event of a session of a client."""
+
+    scope: Scope
+    link: Link
+
+    def __init__(
+        self, client: Any, event: str, kind: str, given: dict[str, Any], flags: dict[str, object]
+    ) -> None:
+        self.client = client
+        self.event = event
+        self.kind = kind
+        self.given = given
+        self.name = client.__name__.rpartition(".")[2]
+        self.session = _session(client.session(given))
+        agent = ""
+        if self.session:
+            from agentbus.core import client_session
+
+            agent = client_session.name(self.name, self.session)
+        there = given.get("cwd")
+        if (
+            isinstance(there, str)
+            and there[:1] == "/"
+            and "\0" not in there
+            and os.path.isdir(there)
+        ):
+            os.chdir(there)
+        # For the directory and the session of the event.
+        self.settings = resolve(flags, session=agent)
+
+    @classmethod
+    def read(cls, client: str, event: str, data: bytes, flags: dict[str, object]) -> Event | None:
+        """Return what a client sent; None if it is nothing that AgentBus answers."""
+        module = __import__(f"agentbus.agents.clients.{client}", fromlist=("EVENTS",))
+        kind = module.EVENTS.get(event)
+        if kind is None:
+            return None
+        from agentbus.core.json_text import from_json
+
+        try:
+            given = from_json(data.decode("utf-8", "replace").removeprefix("\ufeff"))
+        except ValueError:
+            return None
+        if not isinstance(given, dict) or (kind == "edit" and not module.edited(given)):
+            return None
+        return cls(module, event, kind, given, flags)
+
+    def enter(self) -> None:
+        """Open the backend of the settings."""
+        from agentbus.store.scope import enter
+
+        backend, self.scope = enter(self.settings)
+        if self.kind != "start":
+            # Only a session that begins starts the embedded server.
+            backend.revive = None
+        self.link = backend.link()
+
+    def execute(self, step: Step) -> Any:
+        """Exchange one step with the server, within the time that a hook has."""
+        step.within = WITHIN
+        step.sendings = 1
+        return _execute(self.link, step, resolves=self.settings.url is not None)
+
+    def news(self, place: tuple[str, ...] = (), *, every: int = _RECORDED_EVERY) -> Script:
+        """Return the step that records that a session goes on, and reads what is new for its agent.
+
+        `place` has further fields and values of the presence, which is recorded once in `every` ms.
+        """
+        from agentbus.store.steps import Script
+
+        keys, agent, kind = self.scope.keys, self.scope.agent, self.kind
+        stays = kind == "stop" and not self.client.stopped_before(self.given)
+        if kind != "stop" and self.client.context(self.event, "") is None:
+            # Nobody would see it: it is kept for the next event.
+            kind = "unseen"
+        return Script(
+            "news",
+            (
+                *(keys.who(agent), keys.agents, keys.inbox(agent), keys.inbox_at(agent)),
+                *(keys.leases, keys.lease_fence),
+            ),
+            (agent, kind, _KEPT, every, _LEASED, int(stays), *self.place(), *place),
+            writes=True,
+        )
+
+    def place(self) -> tuple[str, ...]:
+        """Return the fields and values of a presence that cost nothing to know."""
+        host = os.uname().nodename
+        return ("host", host, "cwd", _here(), "client", self.name, "session", self.session)
+
+
+def _execute(link: Link, step: Step, *, resolves: bool) -> Any:
+    """Exchange one step; in a thread where a name may have to be resolved, which has no time limit."""
+    if not resolves:
+        return link.execute(step)
+    import _thread
+
+    done = _thread.allocate_lock()
+    found: list[tuple[Any, BaseException | None]] = []
+
+    def exchange() -> None:
+        try:
+            found.append((link.execute(step), None))
+        except BaseException as error:  # noqa: BLE001 (raised below)
+            found.append((None, error))
+        finally:
+            done.release()
+
+    done.acquire()
+    _thread.start_new_thread(exchange, ())
+    if not done.acquire(timeout=step.within + 0.05):
+        from agentbus.store.steps import LinkDown
+
+        raise LinkDown("no connection in time", sent=True)
+    reply, error = found[0]
+    if error is not None:
+        raise error
+    return reply
+
+
+def _session(found: str | None) -> str:
+    """Return the id of a session, '' for one that no name can be made of."""
+    from agentbus.core.client_session import is_id
+
+    return found if found is not None and is_id(found) else ""
+
+
+def _here() -> str:
+    try:
+        return os.fsencode(os.getcwd()).decode("utf-8", "backslashreplace")[:500]
+    except OSError:
+        return ""

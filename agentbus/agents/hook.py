@@ -1,0 +1,208 @@
+"""Answers the hooks of coding agents' clients: one event of one session, in one exchange with the server.
+
+With nothing new it prints nothing. It never fails, and never keeps an agent waiting: a server that does
+not answer within half a second is left alone for 30 seconds.
+"""
+
+from __future__ import annotations
+
+import os
+
+from agentbus.agents.clients import CLIENTS
+from agentbus.agents.event import Event
+from agentbus.core.settings import state_directory, variable
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from agentbus.core.settings import Settings
+
+# Seconds for which a server that did not answer is left alone.
+LEFT_ALONE = 30.0
+# Seconds between two renewals of tasks that are held by hand: their visibility is half an hour by default.
+_RENEWED_EVERY = 300.0
+# What a pipe holds at most by default; and more than any client sends.
+_PIECE, _MOST_BYTES = 65_536, 64 * 1024 * 1024
+
+
+def main(words: Sequence[str]) -> int | None:
+    """Run `hook CLIENT EVENT` and return its exit code; None for a command line with options."""
+    if len(words) != 2 or any(word[:1] == "-" for word in words):
+        return None
+    run(words[0], words[1])
+    return 0
+
+
+def run(client: str, event: str, flags: dict[str, object] | None = None) -> None:
+    """Answer an event whose JSON is on stdin, on stdout; nothing is ever raised."""
+    if client not in CLIENTS:
+        known = ", ".join(CLIENTS)
+        os.write(2, f"agentbus: there is no client {client[:60]!a}\nhint: use {known}\n".encode())
+        return
+    try:
+        said = answer(client, event, stdin(), flags)
+        if said:
+            data = f"{said}\n".encode()
+            while data:
+                data = data[os.write(1, data) :]
+    except Exception as error:  # noqa: BLE001 (a client would show it, or stop its agent)
+        _log(f"{type(error).__name__}: {error}"[:300])
+
+
+def stdin() -> bytes:
+    """Return what is on stdin; nothing where a person has started this on a terminal."""
+    if os.isatty(0):
+        return b""
+    pieces, size = [], 0
+    while size < _MOST_BYTES:
+        piece = os.read(0, _PIECE)
+        if not piece:
+            break
+        pieces.append(piece)
+        size += len(piece)
+    return b"".join(pieces)
+
+
+def answer(client: str, event: str, data: bytes, flags: dict[str, object] | None = None) -> str:
+    """Return the JSON that answers an event, '' for none. A server that is away raises nothing."""
+    asked = Event.read(client, event, data, flags or {})
+    if asked is None:
+        return ""
+    if asked.kind in ("start", "end"):
+        from agentbus.agents import sessions
+
+        (sessions.announce if asked.kind == "start" else sessions.forget)(asked)
+    mark = _mark(asked.settings)
+    away = _age(mark)
+    starts = asked.kind == "start" and asked.settings.url is None
+    if away is not None and away < LEFT_ALONE and not starts:
+        return ""
+    from agentbus.store.steps import Denied, LinkDown
+
+    try:
+        said = _answered(asked, was_away=away is not None)
+    except Denied:
+        return ""
+    except LinkDown as failure:
+        _leave(mark)
+        _log(str(failure))
+        return ""
+    if starts and away is not None:
+        # It was started: the next hooks need not wait.
+        os.utime(mark, (0, 0))
+    if said is None:
+        return ""
+    if away is not None and asked.kind in ("turn", "tool"):
+        _unlink(mark)
+    from agentbus.core.json_text import to_json
+
+    return to_json(said)
+
+
+def _answered(event: Event, *, was_away: bool) -> object:
+    """Return what a client is to be answered; None for nothing."""
+    event.enter()
+    try:
+        if event.kind == "edit":
+            from agentbus.agents import edits
+
+            refused = edits.lease(event)
+            return None if refused is None else event.client.deny(event.event, refused)
+        if event.kind not in ("start", "end"):
+            return _news(event, was_away)
+        from agentbus.agents import sessions
+
+        if event.kind == "start":
+            return sessions.begin(event)
+        sessions.end(event)
+        return None
+    finally:
+        event.link.close()
+
+
+def _news(event: Event, was_away: bool) -> object:
+    reply = event.execute(event.news())
+    if event.kind == "tool" and _renewal_is_due(event.settings.agent):
+        from agentbus.agents import tasks
+
+        tasks.renew(event)
+    if not reply or (reply[0] == b"idle" and len(reply) == 1):
+        return None
+    if reply[0] == b"idle":
+        from agentbus.agents import sessions
+
+        sessions.tidy(event, reply[1:])
+        return None
+    from agentbus.agents import bell
+
+    if reply[0] == b"stay":
+        return event.client.go_on(event.event, bell.stay(reply))
+    said = bell.bell(reply)
+    return event.client.context(event.event, f"{bell.WAS_AWAY}\n{said}" if was_away else said)
+
+
+def _renewal_is_due(agent: str) -> bool:
+    """Tell, once in a few minutes, whether to look for tasks that are held by hand, which takes longer."""
+    state = state_directory()
+    if not os.path.isdir(os.path.join(state, "taken")):
+        return False
+    path = os.path.join(state, f"renewed-{_file_name(agent)}")
+    renewed = _age(path)
+    if renewed is not None and renewed < _RENEWED_EVERY:
+        return False
+    _leave(path)
+    return True
+
+
+# -- the mark of a server that did not answer --
+
+
+def _mark(settings: Settings) -> str:
+    """Return the path of the file that says when the server of these settings did not answer."""
+    address = (settings.url or "").rpartition("@")[2]
+    return os.path.join(state_directory(), f"away-{_file_name(address) or 'embedded'}")
+
+
+def _file_name(text: str) -> str:
+    return "".join([c if c.isascii() and c.isalnum() else "-" for c in text])[-100:]
+
+
+def _age(path: str) -> float | None:
+    """Return how many seconds ago a file was written, None if there is none."""
+    try:
+        written = os.stat(path).st_mtime
+    except OSError:
+        return None
+    import time
+
+    # A clock that was set back must not keep hooks off for long.
+    return abs(time.time() - written)
+
+
+def _leave(path: str) -> None:
+    from agentbus.core.settings_check import make_private
+
+    try:
+        make_private(os.path.dirname(path))
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
+        os.utime(path)
+    except OSError:
+        return
+
+
+def _unlink(path: str) -> None:
+    try:
+        os.unlink(path)
+    except OSError:
+        return
+
+
+def _log(why: str) -> None:
+    try:
+        from agentbus.core.oplog import write
+
+        level = (variable("AGENTBUS_LOG_LEVEL") or "info").lower()
+        write("warning", level, {"verb": "hook", "outcome": why})
+    except Exception:  # noqa: BLE001 (there is nobody else to tell)
+        return

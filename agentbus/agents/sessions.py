@@ -1,0 +1,158 @@
+"""The beginning and the end of a client's session, and the end of each of its turns."""
+
+from __future__ import annotations
+
+import os
+
+from agentbus.core import client_session
+from agentbus.core.settings import (
+    VARIABLES,
+    repository as repository_here,
+    state_directory,
+    variable,
+)
+from agentbus.store.steps import Both, ServerReply
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+    from agentbus.agents.event import Event
+    from agentbus.store.steps import Script
+
+_GIT_SECONDS = 2.0
+
+
+def announce(event: Event) -> None:
+    """Let the processes of a session that begins know its name: by a file, and in Claude Code's shells."""
+    if not event.session:
+        return
+    folder, agent = client_session.folder_in(state_directory()), event.settings.agent
+    _write(folder, event, agent)
+    path = variable("CLAUDE_ENV_FILE")
+    if path is None or any(map(variable, VARIABLES["agent"])):
+        return
+    from agentbus.core.names import shell_word
+
+    line = f"export AGENTBUS_AGENT={shell_word(agent)}\n".encode()
+    try:
+        with open(path, "ab+") as file:
+            file.seek(0)
+            before = file.read(1 << 20)
+            if line not in before:
+                file.write(line if before[-1:] in (b"", b"\n") else b"\n" + line)
+    except OSError:
+        return
+
+
+def _write(folder: str, event: Event, agent: str) -> None:
+    try:
+        client_session.write(folder, event.name, event.session, agent)
+    except OSError:
+        # Read-only: then its processes know the name by a variable, or not at all.
+        return
+
+
+def begin(event: Event) -> object:
+    """Record the session and its presence, and return the page that its agent reads first."""
+    from agentbus.agents import prime
+    from agentbus.coordination import sessions
+    from agentbus.core import repository
+
+    scope = event.scope
+    root, _ = repository_here()
+    pid = client_session.client_process()
+    branch = ("" if root is None else repository.branch(root)) or ""
+    place = ("branch", branch, "pid", "" if pid is None else str(pid))
+    try:
+        known = event.execute(prime.recent(scope))
+    except ServerReply:
+        # Another program has stored something else in the place of the agents.
+        known = []
+    # What the page counts rings no bell afterwards.
+    steps = [event.news(place, every=0), prime.reading(scope, known)]
+    if event.session:
+        steps.append(_first(sessions.register(scope, event.name, event.session, scope.agent)))
+    reply = _together(event, steps)[1]
+    page = prime.page(scope, reply, quotes=False, sandbox=event.name == "codex")
+    return event.client.context(event.event, page)
+
+
+def end(event: Event) -> None:
+    """Record that the agent is gone, and end its leases; give back the tasks that it holds by hand."""
+    from agentbus.coordination import leases, presence
+
+    scope = event.scope
+    here = _first(presence.here(scope, state="gone", place={}))
+    _together(event, [here, _first(leases.drop(scope))])
+    if os.path.isdir(os.path.join(state_directory(), "taken")):
+        from agentbus.agents import tasks
+
+        tasks.give_back(event)
+
+
+def forget(event: Event) -> None:
+    """Remove the file of a session that ends."""
+    if event.session:
+        client_session.remove(client_session.folder_in(state_directory()), event.session)
+
+
+def tidy(event: Event, pairs: Sequence[bytes]) -> None:
+    """End the leases that hooks took, by pattern and token, of files that git sees unchanged."""
+    held = {pairs[at].decode(): pairs[at + 1].decode() for at in range(0, len(pairs), 2)}
+    root, _ = repository_here()
+    changed = None if root is None else _changed(root)
+    if changed is None:
+        return
+    from agentbus.coordination.paths import of_files
+
+    still = of_files(changed, by_worktree=event.scope.leases_by_worktree)
+    over = [(pattern, token) for pattern, token in held.items() if pattern not in still]
+    if over:
+        from agentbus.coordination import leases
+
+        ended = [leases.Lease(pattern, "", None, 0.0, 0.0, int(token)) for pattern, token in over]
+        event.execute(_first(leases.end(event.scope, ended)))
+
+
+def _changed(root: str) -> list[str] | None:
+    """Return the files that git sees changed, of a renamed one both names; None if it cannot be asked."""
+    import subprocess
+
+    command = ["git", "-C", root, "--no-optional-locks", "status", "--porcelain", "-z", "-uall"]
+    try:
+        done = subprocess.run(
+            [*command, "--no-renames"],
+            capture_output=True,
+            check=False,
+            stdin=subprocess.DEVNULL,
+            timeout=_GIT_SECONDS,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    if done.returncode:
+        return None
+    return [os.fsdecode(line[3:]) for line in done.stdout.split(b"\0") if len(line) > 3]
+
+
+def _together(event: Event, steps: Sequence[Script]) -> list[Any]:
+    """Return the replies to scripts that are sent in one exchange."""
+    joined: Script | Both = steps[0]
+    for step in steps[1:]:
+        joined = Both(joined, step)
+    replies: list[Any] = event.execute(joined)
+    for at, reply in enumerate(replies):
+        if isinstance(reply, ServerReply):
+            if reply.code != "NOSCRIPT":
+                raise reply
+            # The server knew the scripts before this one, and gets its text.
+            replies[at] = event.execute(steps[at])
+    return replies
+
+
+def _first(op: Any) -> Script:
+    """Return the step of an operation of one step."""
+    step: Script = next(op)
+    op.close()
+    return step

@@ -1,0 +1,56 @@
+"""The tasks that a session holds by hand: kept while it goes on, and given back at its end."""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from agentbus.agents.event import Event
+    from agentbus.client.task_tokens import TaskToken
+
+
+def renew(event: Event) -> None:
+    """Hold the tasks of the event's session for another visibility."""
+    from agentbus.client.bus import Bus
+    from agentbus.core.errors import AgentBusError
+
+    kept = _kept(event)
+    if not kept:
+        return
+    with Bus(event.settings) as bus:
+        for one in kept:
+            try:
+                bus.renew(one.task_id, one.token, group=one.group)
+            except AgentBusError:
+                # Another has it, or it was cancelled: settling it says so.
+                continue
+
+
+def give_back(event: Event) -> None:
+    """Let others have the tasks that the event's session holds."""
+    from agentbus.client import task_tokens
+    from agentbus.client.bus import Bus
+    from agentbus.core.errors import AgentBusError
+
+    kept = _kept(event)
+    if not kept:
+        return
+    with Bus(event.settings) as bus:
+        for one in kept:
+            try:
+                bus.settle(
+                    *(one.task_id, one.token, "retry"),
+                    error="the session that held it has ended",
+                    after=0,
+                    group=one.group,
+                )
+            except AgentBusError:
+                # It was settled before, or another has it.
+                continue
+            task_tokens.drop(one)
+
+
+def _kept(event: Event) -> list[TaskToken]:
+    from agentbus.client import task_tokens
+
+    event.settings.deadline = 2.0
+    return task_tokens.all_kept(event.scope.keys.project, event.scope.agent)

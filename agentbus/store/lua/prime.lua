@@ -1,0 +1,47 @@
+#!lua flags=no-writes
+-- Reads what an agent reads first, when its session begins: who is there, what is leased, what waits for it, and decisions.
+-- KEYS: agents, leases, inbox, its positions, the notes that are tagged as decisions, then the presence of each agent
+-- ARGV: agent, most agents to return, most leases of others and of this agent, most decisions, then the agents to look at
+-- Returns: {now in ms, number of agents present, agents {name, client, state, seen in ms, branch, doing}, number of leases
+--          of others, those that end last as lines, number of this agent's, those, {asks, urgent messages, others, unread
+--          messages, then for each ask and urgent message its sender and the ms when it was sent}, newest decisions}
+--@include ids
+--@include stream
+--@include overlap
+--@include leases
+--@include inbox
+--@include pressing
+local now, agent = clock(), ARGV[1]
+local present, agents = 0, {}
+for i = 5, #ARGV do
+  local name = ARGV[i]
+  local here = redis.pcall('HMGET', KEYS[i + 1], 'state', 'seen', 'client', 'branch', 'doing')
+  if here['err'] then here = {} end
+  local used = redis.pcall('ZSCORE', KEYS[1], name)
+  used = type(used) == 'string' and tonumber(used) or 0
+  local state = here[1] or ''
+  local seen = tonumber(here[2] or '') or used * 1000
+  local there = state ~= 'gone' and now - seen < (state == '' and 3600000 or 86400000)
+  if there then
+    present = present + 1
+    if name ~= agent and #agents < tonumber(ARGV[2]) then
+      agents[#agents + 1] = { name, here[3] or '', state, string.format('%d', seen), here[4] or '', here[5] or '' }
+    end
+  end
+end
+local there, all = pcall(leases, KEYS[2], now)
+all = there and all or {}
+table.sort(all, function(a, b) return a.lease['until'] > b.lease['until'] end)
+local counts, lists = { 0, 0 }, { {}, {} }
+for _, one in ipairs(all) do
+  local which = one.agent == agent and 2 or 1
+  counts[which] = counts[which] + 1
+  if #lists[which] < tonumber(ARGV[3]) then table.insert(lists[which], one.text) end
+end
+local heard = redis.pcall('HGET', KEYS[4], 'heard')
+local found = waiting(KEYS[3], KEYS[4], later(heard, ''), 200, function() return true end)
+local left = { 0, 0, 0, 0 }
+if found then left = { found.asks, found.urgent, found.others, unread(KEYS[3], KEYS[4]), unpack(found.who) } end
+local decisions = redis.pcall('ZREVRANGE', KEYS[5], 0, tonumber(ARGV[4]) - 1)
+return { string.format('%d', now), present, agents, counts[1], lists[1], counts[2], lists[2], left,
+  decisions['err'] and {} or decisions }

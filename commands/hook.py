@@ -1,0 +1,31 @@
+"""hook: answer an event of a coding agent's client."""
+
+from __future__ import annotations
+
+from agentbus.commands._declare import Param, Verb
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from agentbus.commands._declare import Call
+
+VERB = Verb(
+    "hook",
+    "Answer an event of a coding agent's client; for clients, not for people.",
+    Param("CLIENT", "claude, codex, copilot, gemini, cursor or opencode.", required=True),
+    Param("EVENT", "The event, as the client calls it.", required=True),
+    text="Reads the client's JSON on stdin. With nothing new it prints nothing; else one JSON object, in"
+    " the form that the client takes. It says what waits for the agent ('agentbus inbox' reads it),"
+    " leases what a tool is about to edit, and refuses the edit of a path that another agent has leased."
+    " The exit code is 0 in any case. A server that does not answer within half a second is left alone"
+    " for 30 s.",
+    examples=("agentbus hook claude PostToolUse",),
+    subject="event",
+    unconfigured=True,
+)
+
+
+def run(call: Call) -> None:
+    """Answer the event."""
+    from agentbus.agents import hook
+
+    hook.run(call.args.client, call.args.event, call.args.flags)

@@ -1,0 +1,31 @@
+"""prime: print the page that an agent reads first."""
+
+from __future__ import annotations
+
+from agentbus.commands._declare import Call, Param, Verb, whole
+from agentbus.core.errors import UsageError
+
+VERB = Verb(
+    "prime",
+    "Print what an agent reads first: who is there, and what to do.",
+    Param("--max-chars N", "At most N letters (2400).", convert=whole, default=2400),
+    text="Says this agent's name, who is present, what is leased, what waits in the inbox, the newest notes"
+    " with the tag 'decision', and the commands to use. What other agents wrote is quoted and shortened."
+    " Nothing is marked as read.",
+    examples=("agentbus prime", "agentbus prime --max-chars 1600"),
+)
+
+
+def run(call: Call) -> None:
+    """Print the page."""
+    from agentbus.agents import prime
+
+    most = call.args.max_chars
+    if most < prime.LEAST:
+        raise UsageError(f"--max-chars is {most}", hint=f"give at least {prime.LEAST}")
+    scope = call.enter()
+    page = prime.page(scope, call.run(prime.read(scope)), most=most)
+    if call.out.json:
+        call.out.record({"text": page}, "")
+    else:
+        call.out.exactly(f"{page}\n".encode())
