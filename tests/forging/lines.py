@@ -21,7 +21,13 @@ STDIN = {
         f'{{"jsonrpc": "2.0", "id": {number}, "method": "tools/call",'
         f' "params": {{"name": "{name}", "arguments": {json.dumps(given)}}}}}\n'
         for number, (name, given) in enumerate(_CALLS)
-    ).encode()
+    ).encode(),
+    "hook": json.dumps(
+        {
+            **{"session_id": "s-1", "cwd": ".", "stop_hook_active": False, "tool_name": "Edit"},
+            "tool_input": {"file_path": "src/a.py"},
+        }
+    ).encode(),
 }
 
 # `{task}` and the like are ids of the sound project. What only views comes before what changes.
@@ -44,6 +50,8 @@ LINES: dict[str, list[str]] = {
     "receipts": ["1-1@bob", "1-1@bob --json"],
     "who": ["", "--json", "--all", "--all --json", "--doing x"],
     "mcp": [""],
+    "prime": ["", "--max-chars 600"],
+    "hook": ["claude UserPromptSubmit", "claude PreToolUse", "claude Stop"],
     "jot": ["other value", f"{NOTE} changed --tag b,c", f"{NOTE} x --if-absent"],
     "recall": [NOTE, f"{NOTE} --json", "--tag a", "--tag a,b --all --json", "--tag b --latest 1"],
     "list": [
