@@ -24,7 +24,10 @@ STDIN = {
     ).encode(),
     "hook": json.dumps(
         {
-            **{"session_id": "s-1", "cwd": ".", "stop_hook_active": False, "tool_name": "Edit"},
+            "session_id": "s-1",
+            "cwd": ".",
+            "stop_hook_active": False,
+            "tool_name": "Edit",
             "tool_input": {"file_path": "src/a.py"},
         }
     ).encode(),
