@@ -27,7 +27,7 @@ _AHEAD = 0.05
 _MEASURE_EVERY = 0.25
 _MEASURE_FIRST = 0.05
 # Above this rate per second, tasks are settled with the fetches, of which one begins every few ms.
-_BRISK, _COLLECT = 2000.0, 0.005
+_BRISK, _COLLECT, _COLLECT_LEAST = 2000.0, 0.005, 0.001
 # Runs that took less time are counted together.
 _QUICK = 0.001
 
@@ -84,7 +84,12 @@ class InFlight:
     def brisk(self) -> bool:
         """Whether tasks end so quickly that they should be settled with the fetches."""
         self._measure(0)
-        return self._rate > _BRISK and self._rate * _COLLECT * 2 < self._most - self._concurrency
+        return self._rate > _BRISK and self.collect_every >= _COLLECT_LEAST
+
+    @property
+    def collect_every(self) -> float:
+        """Seconds between two fetches that settle: those fetched ahead must last for two of them."""
+        return min(_COLLECT, (self._most - self._concurrency) / (2 * max(1.0, self._rate)))
 
     def collect(self) -> list[_Ended]:
         """Return what has ended since the last call; from now on, no other thread settles it."""
@@ -279,7 +284,7 @@ class Concurrent(Loop):
         """Settle what has ended and take new tasks, in one exchange; return these, and how many ended."""
         in_flight = self._in_flight
         # So that one exchange settles many tasks; those fetched ahead run meanwhile.
-        time.sleep(_COLLECT)
+        time.sleep(in_flight.collect_every)
         ended = in_flight.collect()
         outcomes = [outcome for outcome, _ in ended]
         try:
