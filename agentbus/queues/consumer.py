@@ -80,11 +80,9 @@ class Consumption(Ending):
         if once:
             self.scope.settled(once, step)
         self.missing = self.missing or bool(missing)
-        taken = [
-            task
-            for index, entries in found
-            for task in self.decoded(entries, PRIORITIES[index - 1])
-        ]
+        taken: list[Taken] = []
+        for index, entries in found:
+            taken += self.decoded(entries, PRIORITIES[index - 1])
         self.doubtful = self.doubtful or (step.sendings > 1 and count > 0)
         if awaited:
             yield from passed_on(self.scope)
@@ -161,11 +159,10 @@ class Consumption(Ending):
 
     def _of_streams(self, reply: Sequence[Any]) -> list[Taken]:
         priorities = {stream.encode(): priority for priority, stream in self.streams.items()}
-        return [
-            task
-            for stream, entries in reply
-            for task in self.decoded(entries, priorities[bytes(stream)])
-        ]
+        taken: list[Taken] = []
+        for stream, entries in reply:
+            taken += self.decoded(entries, priorities[bytes(stream)])
+        return taken
 
     def finish_many(self, priority: str, done: Sequence[FinishedRun]) -> Op[int]:
         """Acknowledge tasks of a priority with their results, entries ascending, all redelivered or none.
@@ -240,8 +237,8 @@ class Consumption(Ending):
                 raise
             return otherwise
 
-    def decoded(self, entries: Sequence[Any], priority: str, attempt: int = 1) -> list[Taken]:
-        """Decode entries as tasks; a malformed one carries its error."""
+    def decoded(self, entries: list[Any], priority: str, attempt: int = 1) -> list[Taken]:
+        """Decode entries as tasks, and empty their list; a malformed one carries its error."""
         if entries and (sample := entries[len(entries) // 2][1]):
             # One of them stands for all.
             size = len(sample[1])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import orjson
 
@@ -11,9 +11,6 @@ from agentbus.queues import retry_stream
 from agentbus.queues.claimed import Taken, UndecodedTask
 from agentbus.queues.ids import RETRY
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
 # Shared by all tasks without one, and never modified.
 _NO_META: dict[str, Any] = {}
 # The length of an entry with an envelope: the payload, the rest of the envelope, and the agent.
@@ -21,9 +18,9 @@ _ENVELOPED = 6
 
 
 def decoded(
-    entries: Sequence[Any], priority: str, attempt: int, *, claiming: bool, large: bool = False
+    entries: list[Any], priority: str, attempt: int, *, claiming: bool, large: bool = False
 ) -> tuple[list[Taken], bool]:
-    """Return entries as tasks, and whether the server must admit one of them.
+    """Return entries as tasks, and whether the server must admit one of them; empties `entries`.
 
     A malformed one carries its error. Unless `claiming`, no task claims a piece of work. `large` payloads
     are decoded when they are needed.
@@ -34,7 +31,11 @@ def decoded(
     task_of: Any = UndecodedTask if large else Taken
     # `bytes` returns bytes as they are.
     loads: Any = bytes if large else orjson.loads
-    for entry_id, flat in entries:
+    # Each entry is freed when its task is made: the garbage collector then runs half as often.
+    entries.reverse()
+    pop = entries.pop
+    while entries:
+        entry_id, flat = pop()
         size = len(flat) if flat else 0
         if (size == 2 or (size == 4 and flat[2] == agent)) and flat[0] == b"payload":
             try:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from agentbus.core.errors import UsageError
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 FIRST, TAIL = "first", "tail"
 # Every tenth fetch begins at the low end, so that no priority starves.
 _LOW_TURN = 10
+_priority = attrgetter("priority")
 # The most tasks that one step lets start in the order of their keys.
 _ENTER = 500
 
@@ -101,8 +104,8 @@ class Fetcher:
         holds: dict[str, int] | None = None
         if self.reclaimer.certain():
             holds = {priority: len(ids) for priority, ids in done.items()}
-            for task in batch:
-                holds[task.priority] = holds.get(task.priority, 0) + 1
+            for priority, number in Counter(map(_priority, batch)).items():
+                holds[priority] = holds.get(priority, 0) + number
         stale, taken = yield from self.consumer.turn_ahead(done, took, count, holds, meanwhile)
         return len(stale), self._received(taken)
 
