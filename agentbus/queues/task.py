@@ -65,6 +65,7 @@ class Task(Record):
 _FIELDS = tuple(name for name in META if name in Task.__match_args__)
 _values = attrgetter(*_FIELDS)
 _EMPTY = (None,) * len(_FIELDS)
+_SHOWN: dict[str, str] = {name: name.replace("_", " ") for name in _FIELDS}
 
 
 def is_bare(task: Task) -> bool:
@@ -94,7 +95,7 @@ def envelope_of(task: Task) -> dict[str, Any] | None:
 
 
 def _name(what: str, value: Any) -> None:
-    names.name(what.replace("_", " "), value)
+    names.name(_SHOWN[what], value)
 
 
 def _reply_to(what: str, value: Any) -> None:
