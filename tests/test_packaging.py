@@ -100,10 +100,13 @@ def test_the_wheel_holds_every_module_and_script(contents):
         for name in MODULES - elsewhere
     }
     scripts = {str(path.relative_to(ROOT)) for path in (PACKAGE / "store/lua").rglob("*.lua")}
+    texts = {str(path.relative_to(ROOT)) for path in (PACKAGE / "agents/plugin_data").iterdir()}
 
     assert modules - contents == set()
     assert scripts - contents == set()
+    assert texts - contents == set()
     assert scripts
+    assert texts
     assert "pyspark_agentbus.py" in contents
     assert "agentbus/py.typed" in contents
 
@@ -127,7 +130,7 @@ def test_the_wheel_holds_nothing_that_is_not_the_package(contents):
     inside = {name for name in contents if name.startswith("agentbus/")}
 
     assert {pathlib.PurePath(name).suffix for name in inside} == {
-        *(".py", ".lua", ".txt", ".typed", ".properties", ".css", ".jinja", ".js"),
+        *(".py", ".lua", ".txt", ".typed", ".properties", ".css", ".jinja", ".js", ".md"),
     }
     # agentbus.testing is for users' own tests.
     assert not [
