@@ -10,7 +10,7 @@ import subprocess
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from agentbus.agents.clients import CLIENTS, codex
+from agentbus.agents.clients import CLIENTS, codex, copilot
 from agentbus.core import client_session
 from tests.hooks import RECORDED, Session
 from tests.servers import program
@@ -159,6 +159,13 @@ def test_every_client_has_a_recorded_input_of_each_event():
     own_files = {("copilot", event) for event in module("copilot").EVENTS if event[0].islower()}
 
     assert events - recorded == own_files - {("copilot", "preToolUse"), ("copilot", "postToolUse")}
+
+
+def test_a_patch_is_an_edit_in_a_plugin_of_copilot_too():
+    patch = "*** Begin Patch\n*** Add File: docs/db.md\n+text\n*** End Patch"
+
+    given = {"tool_name": "Edit", "tool_input": {"input": patch}}
+    assert copilot.edited(given) == ["docs/db.md"]
 
 
 def test_a_patch_edits_the_files_that_it_adds_updates_deletes_and_moves_to():

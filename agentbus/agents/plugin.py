@@ -33,7 +33,7 @@ _CLAUDE = {
 HOOKS = {
     "claude": _CLAUDE,
     "codex": _CLAUDE | {"PreToolUse": "Bash|apply_patch"},
-    "copilot": _CLAUDE | {"PreToolUse": ""},
+    "copilot": _CLAUDE | {"PreToolUse": "edit|create|Edit|Write"},
     "gemini": {
         "SessionStart": "",
         "BeforeAgent": "",
@@ -68,7 +68,7 @@ def files(program: str) -> dict[str, str]:
     found: dict[str, Any] = {
         ".claude-plugin/marketplace.json": market,
         f"{NAME}/.claude-plugin/plugin.json": about,
-        # Each of the two reads this manifest first, and the hooks that it names instead of hooks/hooks.json.
+        # Each of the two reads its manifest first, and then the hooks that it names.
         f"{NAME}/.codex-plugin/plugin.json": about | {"hooks": "./hooks/codex.json"},
         f"{NAME}/.plugin/plugin.json": about | {"hooks": "hooks/copilot.json"},
         f"{NAME}/hooks/hooks.json": hooks("claude", program),

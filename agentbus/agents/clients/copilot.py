@@ -29,6 +29,10 @@ def session(given: Mapping[str, Any]) -> str | None:
 def edited(given: Mapping[str, Any]) -> list[str]:
     """Return the paths that a tool is about to edit."""
     if "toolName" not in given:
+        # A patch is an edit, too, whose input is the patch.
+        patch = _given.text(_given.part(given, "tool_input"), "input")
+        if patch is not None and given.get("tool_name") in _EDITS:
+            return _given.patched(patch)
         return _given.edited(given, _EDITS, tool="tool_name", input="tool_input")
     arguments = given.get("toolArgs")
     if isinstance(arguments, str):
