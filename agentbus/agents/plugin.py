@@ -50,7 +50,7 @@ HOOKS = {
 
 
 def files(program: str) -> dict[str, str]:
-    """Return the text of each file of the folder by its path; `program` is the absolute path of `agentbus`."""
+    """Return the text of each file by its path; `program` is the absolute path of `agentbus`."""
     about = {
         "name": NAME,
         "version": version(),
