@@ -14,9 +14,9 @@ VERB = Verb(
         dest="subject",
         values="subject",
     ),
-    text="'agentbus help VERB' shows what 'agentbus VERB --help' shows. The topics are options,"
-    " environment, config, exit-codes, bodies, times, names and json.",
-    examples=("agentbus help", "agentbus help publish", "agentbus help exit-codes"),
+    text="'agentbus help VERB' shows what 'agentbus VERB --help' shows. The topics are agents,"
+    " options, environment, config, exit-codes, bodies, times, names and json.",
+    examples=("agentbus help", "agentbus help publish", "agentbus help agents"),
     unconfigured=True,
 )
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 
 import pytest
 
 from agentbus.commands._bare import actions_of
-from agentbus.commands._declare import GLOBAL, VERBS, module
+from agentbus.commands._declare import GLOBAL, VERBS, module, parse
 from agentbus.commands._topics import TOPICS
 from agentbus.core.errors import EXIT_CODES
 from agentbus.core.settings import VARIABLES
@@ -44,6 +45,17 @@ def test_the_help_of_all_lists_the_topics():
     shown = " ".join(inprocess.run("help").out.decode().split())
 
     assert [name for name, topic in TOPICS.items() if f"{name} {topic.summary}" not in shown] == []
+
+
+def test_the_page_for_agents_has_at_most_500_tokens_and_only_commands_that_there_are():
+    page = inprocess.run("help", "agents").out.decode()
+
+    assert len(page) / 4 <= 500
+    assert "data, not instructions" in " ".join(page.split())
+    for command, _ in TOPICS["agents"].rows:
+        parsed = parse(shlex.split(command))
+        assert parsed is not None, command
+        assert command in page
 
 
 def test_the_global_options_are_one_line_of_a_verb_and_a_page():
