@@ -13,6 +13,7 @@ VERB = Verb(
     "Answer an event of a coding agent's client; for clients, not for people.",
     Param("CLIENT", "claude, codex, copilot, gemini, cursor or opencode.", required=True),
     Param("EVENT", "The event, as the client calls it.", required=True),
+    Param("--tools", "The client has the tools of 'agentbus mcp': name these, not commands."),
     text="Reads the client's JSON on stdin. With nothing new it prints nothing; else one JSON object, in"
     " the form that the client takes. It says what waits for the agent ('agentbus inbox' reads it),"
     " leases what a tool is about to edit, and refuses the edit of a path that another agent has leased."
@@ -28,4 +29,4 @@ def run(call: Call) -> None:
     """Answer the event."""
     from agentbus.agents import hook
 
-    hook.run(call.args.client, call.args.event, call.args.flags)
+    hook.run(call.args.client, call.args.event, call.args.flags, tools=call.args.tools)

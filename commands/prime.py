@@ -9,10 +9,11 @@ VERB = Verb(
     "prime",
     "Print what an agent reads first: who is there, and what to do.",
     Param("--max-chars N", "At most N letters (2400).", convert=whole, default=2400),
+    Param("--tools", "Name the tools of 'agentbus mcp' in place of commands."),
     text="Says this agent's name, who is present, what is leased, what waits in the inbox, the newest notes"
     " with the tag 'decision', and the commands to use. What other agents wrote is quoted and shortened."
     " Nothing is marked as read.",
-    examples=("agentbus prime", "agentbus prime --max-chars 1600"),
+    examples=("agentbus prime", "agentbus prime --tools --max-chars 1600"),
 )
 
 
@@ -24,7 +25,7 @@ def run(call: Call) -> None:
     if most < prime.LEAST:
         raise UsageError(f"--max-chars is {most}", hint=f"give at least {prime.LEAST}")
     scope = call.enter()
-    page = prime.page(scope, call.run(prime.read(scope)), most=most)
+    page = prime.page(scope, call.run(prime.read(scope)), most=most, tools=call.args.tools)
     if call.out.json:
         call.out.record({"text": page}, "")
     else:

@@ -277,6 +277,13 @@ def test_a_session_begins_with_the_page_that_its_agent_reads_first(session, revi
     assert "rm -rf" not in page
 
 
+@pytest.mark.parametrize("client", ["claude", "codex"])
+def test_a_session_of_codex_learns_what_works_in_its_sandbox(session, client):
+    page = session.context("SessionStart", client=client)
+
+    assert ("Where a sandbox forbids sockets" in page) == (client == "codex")
+
+
 def test_a_session_is_recorded_with_its_client_and_its_place(session, own):
     session.answer("SessionStart", source="resume")
 
@@ -435,6 +442,18 @@ def test_a_hook_takes_global_options(real_url, project, tmp_path):
         )
 
     assert b"1 message" in done.stdout
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_a_hook_names_the_tools_of_a_client_that_has_them(real_url, project, tmp_path, before):
+    session = Session(real_url, project, tmp_path)
+    words = ["claude", "SessionStart"]
+    done = run(
+        *(session, "hook", *(["--tools", *words] if before else [*words, "--tools"])),
+        stdin=session.event("SessionStart"),
+    )
+
+    assert b"catch up first: catch_up" in done.stdout
 
 
 def test_the_program_runs_a_hook(real_url, project, tmp_path):

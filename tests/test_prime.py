@@ -71,6 +71,28 @@ def test_the_page_of_a_quiet_project_is_short_and_says_what_to_do(bus):
     assert "`agentbus inbox`" in found
 
 
+def test_with_the_tools_at_hand_the_page_names_them_in_place_of_commands(crowd):
+    with_tools, without = page(crowd, tools=True), page(crowd)
+
+    assert "`agentbus" not in with_tools
+    assert "agentbus who" not in with_tools
+    assert "more: tool who" in with_tools
+    assert "catch up first: catch_up" in with_tools
+    assert "catch_up" not in without
+
+
+@pytest.mark.parametrize("tools", [True, False])
+def test_a_line_says_what_works_in_a_sandbox(bus, tools):
+    (line,) = set(page(bus, tools=tools, sandbox=True).splitlines()) - set(
+        page(bus, tools=tools).splitlines()
+    )
+
+    assert line == (
+        "Where a sandbox forbids sockets, your shell's command `agentbus` does not work;"
+        " the tools of AgentBus (catch_up, tell, lease, …) do."
+    )
+
+
 def test_the_page_says_who_is_there_what_is_leased_and_what_waits(
     bus, connect, tmp_path, monkeypatch
 ):
@@ -150,10 +172,12 @@ def test_the_verb_prints_the_page_within_the_letters(real_url, project):
     with inprocess.environment(variables):
         text = inprocess.run("prime")
         record = inprocess.run("prime", "--json")
+        tools = inprocess.run("prime", "--tools")
         short = inprocess.run("prime", "--max-chars", "500")
         wrong = inprocess.run("prime", "--max-chars", "3")
 
     assert text.out.decode().startswith("You are ada on AgentBus")
+    assert "concerns one: tell (ask," in tools.out.decode()
     assert json.loads(record.out)["text"] == text.out.decode()[:-1]
     assert len(short.out.decode()) <= 501
     assert (wrong.code, wrong.out) == (2, b"")

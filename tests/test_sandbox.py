@@ -56,6 +56,7 @@ def homely(tmp_path: pathlib.Path, project: str) -> Shell:
         ("speak", "hi"),
         ("overhear",),
         ("inbox",),
+        ("prime",),
         ("await", "built"),
         ("work", "mail", "--", "true"),
         ("server", "start"),

@@ -24,6 +24,8 @@ class Event:
 
     scope: Scope
     link: Link
+    # Whether the client has the tools of the MCP server.
+    tools = False
 
     def __init__(
         self, client: Any, event: str, kind: str, given: dict[str, Any], flags: dict[str, object]

@@ -27,21 +27,28 @@ _PIECE, _MOST_BYTES = 65_536, 64 * 1024 * 1024
 
 
 def main(words: Sequence[str]) -> int | None:
-    """Run `hook CLIENT EVENT` and return its exit code; None for a command line with options."""
+    """Run `hook CLIENT EVENT` and return its exit code; None for a command line with other options."""
+    tools = bool(words) and words[-1] == "--tools"
+    words = words[:-1] if tools else words
     if len(words) != 2 or any(word[:1] == "-" for word in words):
         return None
-    run(words[0], words[1])
+    run(words[0], words[1], tools=tools)
     return 0
 
 
-def run(client: str, event: str, flags: dict[str, object] | None = None) -> None:
-    """Answer an event whose JSON is on stdin, on stdout; nothing is ever raised."""
+def run(
+    client: str, event: str, flags: dict[str, object] | None = None, *, tools: bool = False
+) -> None:
+    """Answer an event whose JSON is on stdin, on stdout; nothing is ever raised.
+
+    With `tools`, the client has those of the MCP server.
+    """
     if client not in CLIENTS:
         known = ", ".join(CLIENTS)
         os.write(2, f"agentbus: there is no client {client[:60]!a}\nhint: use {known}\n".encode())
         return
     try:
-        said = answer(client, event, stdin(), flags)
+        said = answer(client, event, stdin(), flags, tools=tools)
         if said:
             data = f"{said}\n".encode()
             while data:
@@ -64,11 +71,19 @@ def stdin() -> bytes:
     return b"".join(pieces)
 
 
-def answer(client: str, event: str, data: bytes, flags: dict[str, object] | None = None) -> str:
+def answer(
+    client: str,
+    event: str,
+    data: bytes,
+    flags: dict[str, object] | None = None,
+    *,
+    tools: bool = False,
+) -> str:
     """Return the JSON that answers an event, '' for none. A server that is away raises nothing."""
     asked = Event.read(client, event, data, flags or {})
     if asked is None:
         return ""
+    asked.tools = tools
     if asked.kind in ("start", "end"):
         from agentbus.agents import sessions
 

@@ -75,7 +75,8 @@ def begin(event: Event) -> object:
     if event.session:
         steps.append(_first(sessions.register(scope, event.name, event.session, scope.agent)))
     reply = _together(event, steps)[1]
-    page = prime.page(scope, reply, quotes=False, sandbox=event.name == "codex")
+    options = {"tools": event.tools, "sandbox": event.name == "codex"}
+    page = prime.page(scope, reply, quotes=False, **options)
     return event.client.context(event.event, page)
 
 
