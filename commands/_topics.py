@@ -114,9 +114,10 @@ TOPICS = {
         "Read are .agentbus.yaml in the current directory and in each one above it up to the root of the"
         " git repository, then agentbus/config.yaml in XDG_CONFIG_HOME (~/.config). The nearest file that"
         " has a setting wins. With --config or AGENTBUS_CONFIG only that file is read.\n\n"
-        "Settings: project, json, queues, health, and url; and in the user's own file agent, log_level,"
-        " deadline, max_body, exchange_limit, database, webhooks, webhook_secret, webhook_allow. The"
-        " url of a repository's file counts in a clone that you trust: git config agentbus.trust true.\n\n"
+        "Settings: project, json, queues, health, lease.scope, and url; and in the user's own file agent,"
+        " log_level, deadline, max_body, exchange_limit, database, webhooks, webhook_secret,"
+        " webhook_allow, agent.reserved, hook.text. The url of a repository's file counts in a clone that"
+        " you trust: git config agentbus.trust true.\n\n"
         "'agentbus whoami' shows the agent, the project and the URL, and where each comes from.",
     ),
     "exit-codes": HelpTopic(

@@ -154,6 +154,11 @@ def _news(event: Event, was_away: bool) -> object:
     if reply[0] == b"stay":
         return event.client.go_on(event.event, bell.stay(reply))
     said = bell.bell(reply)
+    if event.settings.hook_text == "quote":
+        from agentbus.agents import quote
+
+        quoted = quote.newest(event, int(reply[1]) / 1000, int(reply[5]))
+        said = f"{said}\n{quoted}" if quoted else said
     return event.client.context(event.event, f"{bell.WAS_AWAY}\n{said}" if was_away else said)
 
 

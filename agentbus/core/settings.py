@@ -34,7 +34,7 @@ VARIABLES = {
     "webhooks": ("AGENTBUS_WEBHOOKS",),
     "webhook_secret": ("AGENTBUS_WEBHOOK_SECRET",),
     "webhook_allow": ("AGENTBUS_WEBHOOK_ALLOW",),
-    **dict.fromkeys(("agent.reserved", "queues", "health", "lease.scope"), ()),
+    **dict.fromkeys(("agent.reserved", "queues", "health", "lease.scope", "hook.text"), ()),
 }
 # What any config file may set; in a repository's own, `url` counts only for a clone that its user trusts.
 # No file chooses the log's path or the server's program.
@@ -43,7 +43,7 @@ IN_FILES = ("project", "json", "queues", "health", "url", "lease.scope")
 # choose names, deadlines, logs, files to write to, nor what is sent to the network.
 IN_OWN_FILE = (
     *("agent", "log_level", "deadline", "max_body", "exchange_limit"),
-    *("database", "webhooks", "webhook_secret", "webhook_allow"),
+    *("database", "webhooks", "webhook_secret", "webhook_allow", "hook.text"),
 )
 DEFAULT_DEADLINE, EXCHANGE_LIMIT = 5.0, 20
 # A unix socket's path must fit into 108 bytes on Linux and 104 on macOS.
@@ -80,6 +80,7 @@ class Settings:
         queues: Mapping[object, object] | None = None,
         health: Mapping[object, object] | None = None,
         lease_scope: str = "repository",
+        hook_text: str = "counts",
         nearby: Sequence[str] = (),
         exchange_limit: int = EXCHANGE_LIMIT,
     ) -> None:
@@ -104,6 +105,8 @@ class Settings:
         self.health = health or {}
         # Whether the work trees of a `repository` share leases, or each `worktree` has its own.
         self.lease_scope = lease_scope
+        # Whether hooks say `counts` alone, or `quote` the newest message.
+        self.hook_text = hook_text
         # The settings that come from a repository's own file, which may not set them to everything.
         self.nearby = nearby
 
@@ -180,6 +183,7 @@ def resolve(flags: Mapping[str, object] | None = None, *, session: str = "") -> 
         queues=value("queues", None),
         health=value("health", None),
         lease_scope=value("lease.scope", "repository"),
+        hook_text=value("hook.text", "counts"),
         nearby=near,
         exchange_limit=value("exchange_limit", EXCHANGE_LIMIT),
     )
@@ -376,11 +380,9 @@ def _config_files(chosen: object, root: str | None, common: str | None) -> list[
     """Return the config files that apply, nearest first, and whether each was found nearby."""
     explicit = os.environ.get("AGENTBUS_CONFIG") or None if chosen is None else chosen
     if explicit is not None:
-        if not os.path.isfile(str(explicit)):
-            from agentbus.core.settings_check import missing_file
+        from agentbus.core.settings_check import existing_file
 
-            raise missing_file(str(explicit))
-        return [(str(explicit), False)]
+        return [(existing_file(str(explicit)), False)]
     paths: list[tuple[str, bool]] = []
     try:
         here = os.getcwd()

@@ -81,9 +81,11 @@ def make_private(path: str) -> None:
             raise
 
 
-def missing_file(path: str) -> ConfigError:
-    """Return the error for a config file that was chosen, and is not there."""
-    return ConfigError(
+def existing_file(path: str) -> str:
+    """Return the path of a config file that was chosen. Raises `ConfigError` if it is not there."""
+    if os.path.isfile(path):
+        return path
+    raise ConfigError(
         f"the config file {path!a} is not there",
         hint="correct AGENTBUS_CONFIG",
         shell_hint="correct --config or AGENTBUS_CONFIG",
@@ -170,6 +172,11 @@ def _lease_scope(given: Located) -> str | None:
     return str(given.value) if given.value in scopes else given.wrong(" or ".join(scopes))
 
 
+def _hook_text(given: Located) -> str | None:
+    said = ("counts", "quote")
+    return str(given.value) if given.value in said else given.wrong(" or ".join(said))
+
+
 def _mapping(given: Located) -> object:
     # What it holds is read by the verbs that need it.
     if given.value is not None and not isinstance(given.value, dict):
@@ -194,4 +201,5 @@ _CHECKS: Mapping[str, Callable[[Located], object]] = {
     "queues": _mapping,
     "health": _mapping,
     "lease.scope": _lease_scope,
+    "hook.text": _hook_text,
 }
