@@ -3,9 +3,9 @@
 A `console` block holds commands after `$ ` (going on after `> `) and the output of each, where
 `...` stands for anything, and ids and times for any id and time. A `python` block is followed by an
 `output` block if it prints something. A page is one session: a fresh home with an embedded server.
-Marks stand in a comment on the line before a block: `terminal=2` is another shell; with `waits` its
-output is looked at when the page ends. `no-run` marks what needs more than one machine has, `signature`
-how something is called.
+Marks stand in a comment on the line before a block: `terminal=2` is another shell, `terminal=3` a third;
+with `waits` its output is looked at when the page ends. `no-run` marks what needs more than one machine
+has, `signature` how something is called.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ DOCS = sorted(path for path in (ROOT / "docs").rglob("*.md") if "examples" not i
 PAGES = [ROOT / "README.md", *DOCS]
 LANGUAGES = {"console", "python", "output", "yaml", "json", "ini", "text"}
 NOT_RUN = {"no-run", "signature"}
-MARKS = {*NOT_RUN, "waits", "terminal=2"}
+MARKS = {*NOT_RUN, "waits", "terminal=2", "terminal=3"}
 CODE_SPAN = re.compile(r"(`+)(?!`)(?=.*?\S).+?(?<!`)\1(?!`)", re.DOTALL)
 # Where links to files of the repository lead that stand on pages which are shown elsewhere, too.
 REPOSITORY = re.compile(r"https://github\.com/agentbus-toolkit/agentbus/(?:blob|tree|raw)/main/")
