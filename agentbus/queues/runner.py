@@ -110,10 +110,12 @@ class _AnyRunner:
         found: object = None,
     ) -> None:
         """Log the outcome of a verb and the ids that it published, if the program has loaded `logging`."""
-        if verb is None or "logging" not in sys.modules:
+        if verb is None:
             return
         global _loggers  # noqa: PLW0603 (an import for each publish costs more)
         if _loggers is None:
+            if "logging" not in sys.modules:
+                return
             from agentbus.core import loggers as _loggers
         publishes = error is None and verb == "publish"
         level = "debug" if publishes else "info" if error is None else "warning"
