@@ -18,6 +18,7 @@ EVENTS = {
     "agentStop": "stop",
     "sessionEnd": "end",
 }
+_PATCH = "*** Begin Patch"
 _EDITS = dict.fromkeys(("edit", "create", "Edit", "Write"), ("path", "file_path"))
 
 
@@ -27,14 +28,13 @@ def session(given: Mapping[str, Any]) -> str | None:
 
 
 def edited(given: Mapping[str, Any]) -> list[str]:
-    """Return the paths that a tool is about to edit."""
-    if "toolName" not in given:
-        # A patch is an edit, too, whose input is the patch.
-        patch = _given.text(_given.part(given, "tool_input"), "input")
-        if patch is not None and given.get("tool_name") in _EDITS:
-            return _given.patched(patch)
-        return _given.edited(given, _EDITS, tool="tool_name", input="tool_input")
-    arguments = given.get("toolArgs")
+    """Return the paths that a tool is about to edit: one, or those of a patch, which some models send."""
+    name, input = ("toolName", "toolArgs") if "toolName" in given else ("tool_name", "tool_input")
+    tool, arguments = given.get(name), given.get(input)
+    # The patch is all of the input, or a field of it.
+    patch = arguments if isinstance(arguments, str) else _given.part(given, input).get("input")
+    if isinstance(patch, str) and _PATCH in patch and tool in ("apply_patch", *_EDITS):
+        return _given.patched(patch)
     if isinstance(arguments, str):
         from agentbus.core.json_text import from_json
 
@@ -42,8 +42,7 @@ def edited(given: Mapping[str, Any]) -> list[str]:
             arguments = from_json(arguments)
         except ValueError:
             return []
-    named = {"toolName": given["toolName"], "toolArgs": arguments}
-    return _given.edited(named, _EDITS, tool="toolName", input="toolArgs")
+    return _given.edited({name: tool, input: arguments}, _EDITS, tool=name, input=input)
 
 
 def stopped_before(given: Mapping[str, Any]) -> bool:

@@ -27,7 +27,8 @@ def session(given: Mapping[str, Any]) -> str | None:
 
 def edited(given: Mapping[str, Any]) -> list[str]:
     """Return the paths that a tool is about to edit."""
-    if given.get("tool") == "patch":
+    # Models of OpenAI get a patch in the place of the others.
+    if given.get("tool") in ("apply_patch", "patch"):
         return _given.patched(_given.text(_given.part(given, "args"), "patchText") or "")
     return _given.edited(given, _EDITS, tool="tool", input="args")
 
