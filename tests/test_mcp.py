@@ -105,6 +105,21 @@ def test_a_session_speaks_the_version_that_the_client_asks_for(client, asked, sp
     assert len(found["instructions"]) / 4 <= 80
 
 
+@pytest.mark.parametrize(
+    ("name", "has_data"),
+    [("claude-code", False), ("codex-mcp-client", False), ("copilot-cli", False), ("mcp", True)],
+)
+def test_a_client_that_shows_data_to_its_model_gets_the_marked_text_alone(client, name, has_data):
+    about = {"name": name, "version": "1"}
+    by_request = {"io.modelcontextprotocol/clientInfo": about}
+    found = [client.ask("tools/call", name="who", arguments={}, _meta=by_request)]
+    client.ask("initialize", protocolVersion="2025-11-25", clientInfo=about)
+    found.append(client.ask("tools/call", name="who", arguments={}))
+
+    assert [("structuredContent" in each["result"]) for each in found] == [has_data, has_data]
+    assert all(each["result"]["content"][0]["text"] for each in found)
+
+
 @pytest.mark.parametrize("mode", ["auto", nightly("legacy"), nightly("2026-07-28")])
 def test_the_official_client_lists_and_calls_the_tools(real_shell, mode):
     from mcp import StdioServerParameters

@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 _SESSIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
 _REQUESTS = ("2026-07-28",)
 _VERSION = "io.modelcontextprotocol/protocolVersion"
-_SERVER = "io.modelcontextprotocol/serverInfo"
+_SERVER, _CLIENT = "io.modelcontextprotocol/serverInfo", "io.modelcontextprotocol/clientInfo"
+# Clients that give their model a result's data instead of its text, or both: they get the text alone, in
+# which what other agents wrote stands between marks.
+_SHOW_DATA = ("claude-code", "codex-mcp-client", "copilot-cli")
 _PARSE, _REQUEST, _METHOD, _PARAMS, _UNSUPPORTED = -32700, -32600, -32601, -32602, -32022
 # The longest line of a client, in bytes, and how many calls run at a time.
 _LONGEST, _AT_ONCE = 8 << 20, 16
@@ -79,6 +82,8 @@ class Server:
         self._writing = _thread.allocate_lock()
         # Held from the writing of a result until what it shows is marked as read.
         self._marking = _thread.allocate_lock()
+        # What the client calls itself where it begins a session.
+        self._client: object = None
         # The ids of the calls that run; a cancelled one is not answered.
         self._running: set[Any] = set()
 
@@ -135,6 +140,7 @@ class Server:
         _check_version(params)
         if method == "initialize":
             asked = params.get("protocolVersion")
+            self._client = _name(params.get("clientInfo"))
             return {
                 "protocolVersion": asked if asked in _SESSIONS else _SESSIONS[-1],
                 "capabilities": {"tools": {"listChanged": False}},
@@ -205,7 +211,9 @@ class Server:
         with self._marking:
             wanted = key in self._running
             self._running.discard(key)
-            result = _result(found.text, found.data, failed=found.failed)
+            shows_data = (_name(meta.get(_CLIENT)) or self._client) in _SHOW_DATA
+            data = None if shows_data else found.data
+            result = _result(found.text, data, failed=found.failed)
             written = wanted and self._answer(number, result)
             if found.after is not None:
                 found.after(written)
@@ -252,6 +260,11 @@ def _check_version(params: dict[str, Any]) -> None:
 def _key(number: Any) -> tuple[type, Any]:
     """Return what identifies a request: 1 and true are different ids."""
     return type(number), number if isinstance(number, (str, int, float)) else repr(number)
+
+
+def _name(client: object) -> object:
+    """Return what a client calls itself."""
+    return client.get("name") if isinstance(client, dict) else None
 
 
 def _info() -> dict[str, str]:

@@ -1,7 +1,7 @@
 """Runs a real client against a scripted model, in a HOME and a network of its own.
 
-The clients are npm packages at fixed versions. Each runs without a terminal, with the plugin of AgentBus put
-in by its own command.
+The clients are npm packages at fixed versions. Each runs without a terminal, with the plugin of AgentBus
+put in by its own command.
 """
 
 from __future__ import annotations
