@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from copy import copy
 
-from agentbus.agents.mcp import Server, ToolResult
+from agentbus.agents.mcp import SESSION, Server, ToolResult
 from agentbus.commands._declare import Call, Verb
 from agentbus.core import client_session
 from agentbus.core.json_text import from_json
@@ -88,7 +88,8 @@ def _default() -> tuple[str, str]:
 
 
 def _named(meta: Mapping[str, Any]) -> tuple[str, str] | None:
-    """Return the agent of the session that Codex names in each call."""
+    """Return the agent of the session that Codex or OpenCode's plugin names in each call."""
+    client, session = "opencode", meta.get(SESSION)
     turn = meta.get("x-codex-turn-metadata")
     if isinstance(turn, str):
         # It may be JSON itself.
@@ -96,10 +97,11 @@ def _named(meta: Mapping[str, Any]) -> tuple[str, str] | None:
             turn = from_json(turn)
         except ValueError:
             return None
-    session = turn.get("session_id") if isinstance(turn, dict) else None
+    if isinstance(turn, dict):
+        client, session = "codex", turn.get("session_id")
     if not isinstance(session, str) or not client_session.is_id(session):
         return None
-    return client_session.name("codex", session), ""
+    return client_session.name(client, session), ""
 
 
 def _failed(error: AgentBusError, tool: ToolCall | None) -> ToolResult:

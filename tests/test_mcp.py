@@ -411,6 +411,17 @@ def test_codex_names_the_session_in_each_call(real_shell):
     client.close()
 
 
+def test_the_plugin_for_opencode_names_the_session_in_each_call(real_shell):
+    client = McpClient(real_shell, None)
+    name = client_session.name("opencode", "ses_1")
+
+    client.call("who", doing="the parser", _session="ses_1")
+
+    assert f"{name} active" in real_shell.ok("who")
+    assert "has no argument 'session'" in client.failed("who", session="ses_1")
+    client.close()
+
+
 def test_each_tool_has_a_verb_that_performs_it():
     from agentbus.commands._tools import PERFORM
 

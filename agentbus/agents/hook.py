@@ -84,6 +84,19 @@ def answer(
     if asked is None:
         return ""
     asked.tools = tools
+    said = _said(asked)
+    if asked.kind == "start" and asked.session:
+        named = getattr(asked.client, "named", None)
+        said = said if named is None else named(asked.settings.agent, said)
+    if said is None:
+        return ""
+    from agentbus.core.json_text import to_json
+
+    return to_json(said)
+
+
+def _said(asked: Event) -> object:
+    """Return what answers an event, None for nothing."""
     if asked.kind in ("start", "end"):
         from agentbus.agents import sessions
 
@@ -92,27 +105,23 @@ def answer(
     away = _age(mark)
     starts = asked.kind == "start" and asked.settings.url is None
     if away is not None and away < LEFT_ALONE and not starts:
-        return ""
+        return None
     from agentbus.store.steps import Denied, LinkDown
 
     try:
         said = _answered(asked, was_away=away is not None)
     except Denied:
-        return ""
+        return None
     except LinkDown as failure:
         _leave(mark)
         _log(str(failure))
-        return ""
+        return None
     if starts and away is not None:
         # It was started: the next hooks need not wait.
         os.utime(mark, (0, 0))
-    if said is None:
-        return ""
-    if away is not None and asked.kind in ("turn", "tool"):
+    if said is not None and away is not None and asked.kind in ("turn", "tool"):
         _unlink(mark)
-    from agentbus.core.json_text import to_json
-
-    return to_json(said)
+    return said
 
 
 def _answered(event: Event, *, was_away: bool) -> object:

@@ -28,6 +28,8 @@ _SERVER, _CLIENT = "io.modelcontextprotocol/serverInfo", "io.modelcontextprotoco
 # which what other agents wrote stands between marks.
 _SHOW_DATA = ("claude-code", "codex-mcp-client", "copilot-cli")
 _PARSE, _REQUEST, _METHOD, _PARAMS, _UNSUPPORTED = -32700, -32600, -32601, -32602, -32022
+# OpenCode has one server for all of its sessions; the plugin says by this argument whose a call is.
+SESSION = "_session"
 # The longest line of a client, in bytes, and how many calls run at a time.
 _LONGEST, _AT_ONCE = 8 << 20, 16
 # Seconds in which running calls are still answered when the client has written its last one.
@@ -180,6 +182,10 @@ class Server:
         given = params.get("arguments")
         given = {} if given is None else given
         meta = params.get("_meta")
+        meta = meta if isinstance(meta, dict) else {}
+        if isinstance(given, dict) and SESSION in given:
+            given = dict(given)
+            meta = {**meta, SESSION: given.pop(SESSION)}
         if wrong := tool.mistake(given):
             # For the model, which can mend it.
             self._answer(number, _result(f"agentbus: {wrong}", None, failed=True))
@@ -193,7 +199,6 @@ class Server:
         ends = _thread.allocate_lock()
         ends.acquire()
         self._calls = [*(call for call in self._calls if call.locked()), ends]
-        meta = meta if isinstance(meta, dict) else {}
         self._start(self._run, (number, tool.name, given, meta, ends))
 
     def _run(

@@ -17,7 +17,8 @@ EVENTS = {
     "session.idle": "stop",
     "session.deleted": "end",
 }
-_EDITS = dict.fromkeys(("edit", "write"), ("filePath",))
+_EDITS = dict.fromkeys(("edit", "write", "multiedit"), ("filePath",))
+_PATCHES = ("apply_patch", "patch")
 
 
 def session(given: Mapping[str, Any]) -> str | None:
@@ -27,8 +28,7 @@ def session(given: Mapping[str, Any]) -> str | None:
 
 def edited(given: Mapping[str, Any]) -> list[str]:
     """Return the paths that a tool is about to edit."""
-    # Models of OpenAI get a patch in the place of the others.
-    if given.get("tool") in ("apply_patch", "patch"):
+    if given.get("tool") in _PATCHES:
         return _given.patched(_given.text(_given.part(given, "args"), "patchText") or "")
     return _given.edited(given, _EDITS, tool="tool", input="args")
 
@@ -41,6 +41,11 @@ def stopped_before(given: Mapping[str, Any]) -> bool:
 def context(event: str, text: str) -> object:
     """Return the text that the plugin adds to a tool's output, or to the prompt."""
     return {"context": text}
+
+
+def named(agent: str, answer: object) -> object:
+    """Return the answer to a session that begins, with the name that the plugin gives to its shells."""
+    return {**(answer if isinstance(answer, dict) else {}), "agent": agent}
 
 
 def deny(event: str, text: str) -> object:
