@@ -69,8 +69,8 @@ def record(client: Client, url: str, *, own_files: bool = False) -> dict[str, di
             text = text.replace(re.sub("[^A-Za-z0-9]", "-", str(place)), shown.replace("/", "-"))
         given = json.loads(text)
         before = "pre" in event.lower() or ("before" in event.lower() and event != "BeforeAgent")
-        if before and "a = 2" not in text:
-            # It reads the file, or lists the directory.
+        # What reads the file, or lists the directory; the plugin of OpenCode asks for edits alone.
+        if before and "a = 2" not in text and client.name != "opencode":
             continue
         found[event] = given
     return found
