@@ -12,6 +12,7 @@ import subprocess
 import pytest
 
 from agentbus.agents import clients, plugin
+from agentbus.core.settings import VARIABLES
 
 PROGRAM = "/opt/an agent's place/bin/agentbus"
 DESCRIPTION = (
@@ -46,6 +47,7 @@ def test_the_folder_has_a_manifest_for_each_client(files):
         "agentbus/hooks/codex.json",
         "agentbus/hooks/copilot.json",
         "agentbus/.mcp.json",
+        "agentbus/codex.mcp.json",
         "agentbus/skills/agentbus/SKILL.md",
         "gemini/gemini-extension.json",
         "gemini/hooks/hooks.json",
@@ -101,6 +103,17 @@ def test_the_servers_are_started_by_this_program(files):
             "agentbus": {"command": PROGRAM, "args": ["mcp"]}
         }
     assert json.dumps(PROGRAM) in files["opencode/agentbus.js"]
+
+
+def test_codex_passes_on_all_variables_of_settings_to_the_server(files):
+    manifest = json.loads(files["agentbus/.codex-plugin/plugin.json"])
+    server = json.loads(files[f"agentbus/{manifest['mcpServers']}".replace("./", "")])["mcpServers"]
+
+    found = server["agentbus"]
+    assert (found["command"], found["args"]) == (PROGRAM, ["mcp"])
+    for names in VARIABLES.values():
+        assert set(names) <= set(found["env_vars"])
+    assert "XDG_STATE_HOME" in found["env_vars"]
 
 
 def test_the_skill_is_short_and_says_when_to_use_it(files):

@@ -12,6 +12,7 @@ import shlex
 from importlib import resources
 from typing import Any
 
+from agentbus.core.settings import VARIABLES
 from agentbus.core.version import __version__
 
 NAME = "agentbus"
@@ -69,12 +70,16 @@ def files(program: str) -> dict[str, str]:
         ".claude-plugin/marketplace.json": market,
         f"{NAME}/.claude-plugin/plugin.json": about,
         # Each of the two reads its manifest first, and then the hooks that it names.
-        f"{NAME}/.codex-plugin/plugin.json": about | {"hooks": "./hooks/codex.json"},
+        f"{NAME}/.codex-plugin/plugin.json": about
+        | {"hooks": "./hooks/codex.json", "mcpServers": "./codex.mcp.json"},
         f"{NAME}/.plugin/plugin.json": about | {"hooks": "hooks/copilot.json"},
         f"{NAME}/hooks/hooks.json": hooks("claude", program),
         f"{NAME}/hooks/codex.json": hooks("codex", program),
         f"{NAME}/hooks/copilot.json": hooks("copilot", program),
         f"{NAME}/.mcp.json": server,
+        f"{NAME}/codex.mcp.json": {
+            "mcpServers": {NAME: {"command": program, "args": ["mcp"], "env_vars": _variables()}}
+        },
         f"{NAME}/skills/{NAME}/SKILL.md": skill,
         "gemini/gemini-extension.json": {
             "name": NAME,
@@ -145,6 +150,12 @@ def text(name: str, program: str) -> str:
     return found.replace("@AGENTBUS_JSON@", json.dumps(program)).replace(
         "@AGENTBUS@", f"`{shlex.quote(program)}`"
     )
+
+
+def _variables() -> list[str]:
+    """Return the variables that Codex is to pass on to the server: by itself it passes HOME and the like."""
+    state = ("XDG_STATE_HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME", "XDG_RUNTIME_DIR")
+    return [*(one for found in VARIABLES.values() for one in found), *state]
 
 
 def version() -> str:

@@ -51,6 +51,11 @@ class Request:
         return self.at(*ABOVE)
 
     @property
+    def everywhere(self) -> str:
+        """All texts."""
+        return "\n".join(part.text for part in self.parts)
+
+    @property
     def from_tools(self) -> str:
         """All that tools returned."""
         return self.at(TOOL)

@@ -85,9 +85,9 @@ class Run:
         return self.model.requests
 
     @property
-    def everything(self) -> list[Request]:
-        """Also the requests for titles, summaries, and the like."""
-        return [*self.model.requests, *self.model.others]
+    def others(self) -> list[Request]:
+        """The requests for titles, summaries, and the like."""
+        return self.model.others
 
 
 class Client:
