@@ -67,6 +67,8 @@ NO_BUS = (
         ("acl",),
         ("who", "--doing", "x"),
         ("mcp",),
+        ("install", "claude", "--print"),
+        ("uninstall", "cursor"),
     ),
     *(("help",), ("version",), ("hook", "claude", "Stop")),
     *(("torture", "--help"), ("spark", "--help")),

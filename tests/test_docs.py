@@ -295,7 +295,8 @@ def test_nothing_is_installed_from_an_index_that_lacks_it():
         f"{named(path)}: {line.strip()}"
         for path in [*PAGES, *(ROOT / "docs/examples").rglob("*.*")]
         for line in path.read_text().splitlines()
-        if re.search(r"\binstall\b.*[ '\"]agentbus(-toolkit)?\b", line) and "git+" not in line
+        # Clients install the plugin `agentbus@agentbus` from a folder of this machine.
+        if re.search(r"\binstall\b.*[ '\"]agentbus(-toolkit)?\b(?!@)", line) and "git+" not in line
     ]
 
     assert wrong == []

@@ -1,7 +1,7 @@
 """The folder that clients install: a plugin for three of them, an extension, and a plugin in JavaScript.
 
-Every command in it has the absolute path of one `agentbus`, since a client's hooks need not have the PATH of
-the user's shell.
+Every command in it has the absolute path of one `agentbus`, since a client's hooks need not have the PATH
+of the user's shell.
 """
 
 from __future__ import annotations

@@ -1,0 +1,207 @@
+"""Changes files of others: keeps a copy, replaces them in one step, and gives back what was there."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import hashlib
+import os
+import shutil
+import stat
+import time
+from collections.abc import Callable
+from typing import Any
+
+from agentbus.agents.install.steps import InstallStep, done, shown
+from agentbus.core.errors import AgentBusError, Refused
+
+Change = Callable[[bytes], bytes]
+Merged = dict[str, dict[str, Any]]
+
+
+def read(path: str) -> bytes | None:
+    """Return what is in a file, None if there is none."""
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise AgentBusError(f"{path} cannot be read ({error.strerror})") from None
+
+
+def merge(path: str, change: Change, merged: Merged) -> InstallStep:
+    """Return the step that changes a file that others write, too; `change` returns what is to be in it.
+
+    The first time, a copy is kept beside the file. `merged` records it, and what was written.
+    """
+    target = os.path.realpath(path)
+    before = read(target)
+    after = change(before or b"")
+    if before == after:
+        return done(f"edit {shown(path)}")
+
+    def perform() -> None:
+        if read(target) != before:
+            raise AgentBusError(f"{path} was changed meanwhile", hint="run the command again")
+        known = merged.get(target)
+        made = _folders(os.path.dirname(target))
+        if known is None or known["digest"] != _digest(before or b""):
+            # It is the user's, with what they have changed since; a former copy is theirs, too.
+            backup = None if before is None else _copy(target)
+            known = {"backup": backup, "existed": before is not None, "folders": made}
+        _replace(target, after)
+        if read(target) != after:
+            raise AgentBusError(f"{path} does not hold what was written to it")
+        merged[target] = known | {"digest": _digest(after)}
+
+    return InstallStep(f"edit {shown(path)}", perform, _difference(path, before, after))
+
+
+def restore(path: str, change: Change, merged: Merged) -> InstallStep:
+    """Return the step that gives back what was in a file, or takes our part alone out of it by `change`."""
+    target = os.path.realpath(path)
+    before, known = read(target), merged.get(target)
+    if before is None:
+        merged.pop(target, None)
+        return done(f"edit {shown(path)}")
+    untouched = known is not None and known["digest"] == _digest(before)
+    backup = known["backup"] if known is not None and untouched else None
+    after: bytes | None = change(before)
+    if backup is not None and (kept := read(backup)) is not None:
+        after = kept
+    elif known is not None and not known["existed"] and (untouched or not (after or b"").strip()):
+        after = None
+    if before == after:
+        merged.pop(target, None)
+        return done(f"edit {shown(path)}")
+
+    def perform() -> None:
+        if after is None:
+            os.unlink(target)
+            _remove_folders(known["folders"] if known is not None else [], target, merged)
+        else:
+            _replace(target, after)
+        if backup is not None:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(backup)
+        merged.pop(target, None)
+
+    verb = "remove" if after is None else "edit"
+    return InstallStep(f"{verb} {shown(path)}", perform, _difference(path, before, after))
+
+
+def _remove_folders(folders: list[str], target: str, merged: Merged) -> None:
+    """Remove directories that were made for a file; one that another file is in, with that file."""
+    for folder in folders:
+        try:
+            os.rmdir(folder)
+        except OSError:
+            for path, known in merged.items():
+                if path != target and path.startswith(folder + os.sep):
+                    known["folders"].append(folder)
+                    break
+
+
+def own(path: str, text: str, mark: str) -> InstallStep:
+    """Return the step that writes a file of ours, with `mark` in it; `Refused` for another's."""
+    before, after = read(path), text.encode("utf-8", "surrogateescape")
+    if before == after:
+        return done(f"write {shown(path)}")
+    _check_own(path, before, mark)
+
+    def perform() -> None:
+        _folders(os.path.dirname(path))
+        _replace(path, after, mode=0o755 if text.startswith("#!") else 0o644)
+
+    return InstallStep(f"write {shown(path)}", perform, _difference(path, before, after))
+
+
+def remove_own(path: str, mark: str, *folders: str) -> InstallStep:
+    """Return the step that removes a file of ours, and those of these directories that are then empty."""
+    before = read(path)
+    if before is None or mark.encode() not in before:
+        return done(f"remove {shown(path)}")
+
+    def perform() -> None:
+        os.unlink(path)
+        for folder in folders:
+            with contextlib.suppress(OSError):
+                os.rmdir(folder)
+
+    return InstallStep(f"remove {shown(path)}", perform, _difference(path, before, None))
+
+
+def _check_own(path: str, before: bytes | None, mark: str) -> None:
+    if before is not None and mark.encode() not in before:
+        raise Refused(
+            f"{path} exists, and is not of AgentBus",
+            hint="move it away; 'agentbus install --print' shows what would be written",
+        )
+
+
+def _difference(path: str, before: bytes | None, after: bytes | None) -> str:
+    old = (before or b"").decode("utf-8", "backslashreplace").splitlines(keepends=True)
+    new = (after or b"").decode("utf-8", "backslashreplace").splitlines(keepends=True)
+    lines = difflib.unified_diff(
+        old,
+        new,
+        "/dev/null" if before is None else path,
+        "/dev/null" if after is None else path,
+    )
+    return "".join(line if line.endswith("\n") else f"{line}\n" for line in lines)
+
+
+def _copy(path: str) -> str:
+    """Copy a file beside itself, with its mode, and return the copy's path."""
+    stem = f"{path}.agentbus-backup-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}"
+    backup, number = stem, 1
+    while os.path.lexists(backup):
+        number += 1
+        backup = f"{stem}-{number}"
+    with _writing(backup):
+        shutil.copy2(path, backup)
+    return backup
+
+
+def _replace(path: str, data: bytes, mode: int = 0o644) -> None:
+    """Write a file in one step; one that exists keeps its mode."""
+    beside = f"{path}.agentbus-{os.getpid()}"
+    with _writing(path):
+        with contextlib.suppress(FileNotFoundError):
+            mode = stat.S_IMODE(os.stat(path).st_mode)
+        descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            with open(descriptor, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+                os.fchmod(file.fileno(), mode)
+            os.replace(beside, path)
+        except BaseException:
+            os.unlink(beside)
+            raise
+
+
+def _folders(path: str) -> list[str]:
+    """Make a directory, and return those that did not exist, the innermost first."""
+    missing = []
+    above = path
+    while above and not os.path.isdir(above):
+        missing.append(above)
+        above = os.path.dirname(above)
+    with _writing(path):
+        os.makedirs(path, exist_ok=True)
+    return missing
+
+
+@contextlib.contextmanager
+def _writing(path: str) -> Any:
+    try:
+        yield
+    except OSError as error:
+        raise AgentBusError(f"{path} cannot be written ({error.strerror})") from None
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()

@@ -1,0 +1,117 @@
+"""Where an installation's own files are: the folder that clients read, and the record of what was done."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import sys
+import sysconfig
+from typing import Any
+
+from agentbus.agents import plugin
+from agentbus.core.errors import AgentBusError, NotFound
+from agentbus.core.settings import home, variable
+from agentbus.core.settings_check import make_private
+from agentbus.core.version import __version__
+
+_RECORD = "installed.json"
+
+
+def program() -> str:
+    """Return the absolute path of this `agentbus`, as it was called: a link is not followed."""
+    called = os.path.abspath(sys.argv[0])
+    if os.path.basename(called) in ("agentbus", "agentbus-toolkit") and _runs(called):
+        return called
+    beside = os.path.join(sysconfig.get_path("scripts"), "agentbus")
+    if _runs(beside):
+        return beside
+    found = shutil.which("agentbus")
+    if found is None:
+        raise NotFound(
+            "the command agentbus is not installed, only the package",
+            hint="install it: pipx install agentbus-toolkit",
+        )
+    return os.path.abspath(found)
+
+
+def _runs(path: str) -> bool:
+    return os.path.isfile(path) and os.access(path, os.X_OK)
+
+
+def base() -> str:
+    """Return the directory of all that clients read, which need not exist."""
+    place = variable("XDG_DATA_HOME") or ""
+    if not os.path.isabs(place):
+        place = os.path.join(home(), ".local", "share")
+    return os.path.join(place, "agentbus", "clients")
+
+
+def folder() -> str:
+    """Return the directory that the clients of this version read."""
+    return os.path.join(base(), __version__)
+
+
+def is_written(wanted: str) -> bool:
+    """Tell whether the folder is what `wanted`, the path of a program, would have in it."""
+    place, files = folder(), plugin.files(wanted)
+    return plugin.present(place) == sorted(files) and not differing(place, files)
+
+
+def differing(place: str, files: dict[str, str]) -> list[str]:
+    """Return the files of a directory that are missing, or differ from these."""
+    return [path for path, text in files.items() if _read(os.path.join(place, path)) != text]
+
+
+def _read(path: str) -> str | None:
+    try:
+        with open(path, encoding="utf-8", errors="surrogateescape", newline="") as file:
+            return file.read()
+    except OSError:
+        return None
+
+
+class InstallRecord:
+    """What is installed: the clients by `client scope directory`, and the files that were merged into."""
+
+    def __init__(self) -> None:
+        self._path = os.path.join(base(), _RECORD)
+        found: Any = None
+        text = _read(self._path)
+        if text is not None:
+            try:
+                found = json.loads(text)
+            except ValueError:
+                raise AgentBusError(
+                    f"{self._path} is not JSON",
+                    hint="remove it, then run 'agentbus install CLIENT' again for each client",
+                ) from None
+        found = found if isinstance(found, dict) else {}
+        self.clients: dict[str, str] = found.get("clients") or {}
+        self.merged: dict[str, dict[str, Any]] = found.get("merged") or {}
+
+    def save(self) -> None:
+        """Write it in one step; without anything in it, remove the directory of all that clients read."""
+        if not self.clients and not self.merged:
+            shutil.rmtree(base(), ignore_errors=True)
+            with contextlib.suppress(OSError):
+                os.rmdir(os.path.dirname(base()))
+            return
+        make_private(os.path.dirname(self._path))
+        beside = f"{self._path}.{os.getpid()}"
+        with open(beside, "w", encoding="utf-8", errors="surrogateescape") as file:
+            file.write(plugin.as_json({"clients": self.clients, "merged": self.merged}))
+        os.replace(beside, self._path)
+
+    def tidy(self) -> None:
+        """Remove the folders of versions that no client reads any more."""
+        kept = {__version__, _RECORD, *self.clients.values()}
+        for name in os.listdir(base()) if os.path.isdir(base()) else ():
+            if name not in kept:
+                shutil.rmtree(os.path.join(base(), name), ignore_errors=True)
+
+
+def is_ours(path: str) -> bool:
+    """Tell whether a path is within the directory of all that clients read."""
+    return os.path.realpath(path).startswith(os.path.realpath(base()) + os.sep)

@@ -1,0 +1,208 @@
+"""Merges our entries into a client's settings of strict JSON, and takes them out; the rest stays."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Callable
+from typing import Any
+
+from agentbus.core.errors import Refused
+
+Entries = dict[str, Any]
+_INDENT = re.compile(r'\n([ \t]+)"')
+_BOM = b"\xef\xbb\xbf"
+
+
+def changed(path: str, change: Callable[[Entries], None]) -> Callable[[bytes], bytes]:
+    """Return what changes the text of a file: its JSON is parsed, changed, and written in its own layout.
+
+    Raises `Refused` for what is not strict JSON: comments, names that are there twice, no object.
+    """
+
+    def apply(data: bytes) -> bytes:
+        mark = _BOM if data.startswith(_BOM) else b""
+        text = _decoded(path, data.removeprefix(_BOM))
+        before = _parsed(path, text) if text.strip() else {}
+        found = _parsed(path, text) if text.strip() else {}
+        change(found)
+        if found == before:
+            return data
+        # Nothing of ours, in a file that held nothing.
+        if not found and not text.strip():
+            return data
+        return mark + _written(found, text)
+
+    return apply
+
+
+def _decoded(path: str, data: bytes) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        raise _refused(path, "it is not UTF-8") from None
+
+
+def _parsed(path: str, text: str) -> Entries:
+    def unique(pairs: list[tuple[str, Any]]) -> Entries:
+        names = [name for name, _ in pairs]
+        for name in names:
+            if names.count(name) > 1:
+                raise ValueError(f"the name {name!a} is there twice")
+        return dict(pairs)
+
+    def number(digits: str) -> float:
+        found = float(digits)
+        if repr(found) != digits and float(repr(found)) in (float("inf"), float("-inf")):
+            raise ValueError(f"the number {digits[:40]} is too large")
+        return found
+
+    def constant(word: str) -> None:
+        raise ValueError(f"{word} is not JSON")
+
+    try:
+        found = json.loads(
+            text, object_pairs_hook=unique, parse_float=number, parse_constant=constant
+        )
+    except (ValueError, RecursionError) as error:
+        raise _refused(path, f"it is not strict JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise _refused(path, "it is not a JSON object")
+    return found
+
+
+def _refused(path: str, why: str) -> Refused:
+    return Refused(
+        f"{path} cannot be merged into: {why}",
+        hint="mend it, or add by hand what 'agentbus install cursor --print' shows",
+    )
+
+
+def _written(found: Entries, text: str) -> bytes:
+    """Return the JSON in the layout of the text that it came from: its indent, its line ends, its end."""
+    lines = text.strip().count("\n")
+    indents = _INDENT.findall(text)
+    indent: str | int | None = (
+        indents[0] if indents else (None if text.strip() and not lines else 2)
+    )
+    said = json.dumps(found, indent=indent, ensure_ascii=text.isascii() and "\\u" in text)
+    try:
+        said.encode()
+    except UnicodeEncodeError:
+        said = json.dumps(found, indent=indent)
+    end = text[len(text.rstrip()) :] if text.strip() else "\n"
+    if "\r\n" in text:
+        said = said.replace("\n", "\r\n")
+    return (said + end).encode()
+
+
+# -- Cursor's two files --
+
+
+def add_hooks(path: str, wanted: Entries) -> Callable[[bytes], bytes]:
+    """Return what merges hooks into `hooks.json`, by event and command."""
+
+    def change(found: Entries) -> None:
+        _drop_hooks(path, found)
+        found.setdefault("version", wanted["version"])
+        hooks = found.setdefault("hooks", {})
+        for event, entries in wanted["hooks"].items():
+            hooks.setdefault(event, []).extend(entries)
+
+    return changed(path, _unless_there(change))
+
+
+def drop_hooks(path: str) -> Callable[[bytes], bytes]:
+    """Return what takes our hooks out of `hooks.json`."""
+    return changed(path, lambda found: _drop_hooks(path, found))
+
+
+def _unless_there(change: Callable[[Entries], None]) -> Callable[[Entries], None]:
+    """Return a change that leaves the order as it is where only that would change."""
+
+    def apply(found: Entries) -> None:
+        copy = json.loads(json.dumps(found))
+        change(copy)
+        if _sorted(copy) != _sorted(found):
+            found.clear()
+            found.update(copy)
+
+    return apply
+
+
+def _sorted(found: Entries) -> Any:
+    hooks = found.get("hooks")
+    if not isinstance(hooks, dict):
+        return found
+    ordered = {
+        event: sorted(json.dumps(entry, sort_keys=True) for entry in entries)
+        for event, entries in hooks.items()
+        if isinstance(entries, list)
+    }
+    return found | {"hooks": hooks | ordered}
+
+
+def _drop_hooks(path: str, found: Entries) -> None:
+    hooks = found.get("hooks", {})
+    if not isinstance(hooks, dict) or not all(isinstance(one, list) for one in hooks.values()):
+        raise _refused(path, "its hooks are not lists of an object")
+    for event in [*hooks]:
+        kept = [entry for entry in hooks[event] if not _is_our_hook(entry)]
+        if len(kept) < len(hooks[event]):
+            hooks[event] = kept
+            if not kept:
+                del hooks[event]
+
+
+def _is_our_hook(entry: object) -> bool:
+    command = entry.get("command") if isinstance(entry, dict) else None
+    try:
+        words = shlex.split(command) if isinstance(command, str) else []
+    except ValueError:
+        return False
+    return words[1:3] == ["hook", "cursor"] and _is_program(words[0])
+
+
+def add_server(path: str, server: Entries) -> Callable[[bytes], bytes]:
+    """Return what merges our MCP server into `mcp.json`."""
+
+    def change(found: Entries) -> None:
+        servers = found.setdefault("mcpServers", {})
+        if not isinstance(servers, dict):
+            raise _refused(path, "mcpServers is not an object")
+        there = servers.get("agentbus")
+        if there is not None and not _is_our_server(there):
+            raise Refused(
+                f"{path} has a server agentbus that is not ours",
+                hint="rename or remove it, then run the command again",
+            )
+        if isinstance(there, dict):
+            # What the user has added to it, such as variables.
+            there.update(server)
+        else:
+            servers["agentbus"] = server
+
+    return changed(path, change)
+
+
+def drop_server(path: str) -> Callable[[bytes], bytes]:
+    """Return what takes our MCP server out of `mcp.json`."""
+
+    def change(found: Entries) -> None:
+        servers = found.get("mcpServers")
+        if isinstance(servers, dict) and _is_our_server(servers.get("agentbus")):
+            del servers["agentbus"]
+
+    return changed(path, change)
+
+
+def _is_our_server(there: object) -> bool:
+    if not isinstance(there, dict) or there.get("args") != ["mcp"]:
+        return False
+    command = there.get("command")
+    return isinstance(command, str) and _is_program(command)
+
+
+def _is_program(path: str) -> bool:
+    return path.rpartition("/")[2] in ("agentbus", "agentbus-toolkit")

@@ -1,0 +1,182 @@
+"""Runs the hooks and the server that are installed, as their client would, in a separate project.
+
+The project has another agent, who tells the session something before each hook that can say so, and leases
+what it is about to edit; it is cleared afterwards. Nobody else's project is touched.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from agentbus.agents.install.samples import sample
+from agentbus.core import client_session
+from agentbus.core.errors import AgentBusError
+from agentbus.core.settings import environment, home, repository, resolve
+
+if TYPE_CHECKING:
+    from agentbus.client.bus import Bus
+
+_OTHER = "agentbus-check"
+_LONGEST = 20.0
+# Where the text is in an answer, whatever the client.
+_TEXTS = (
+    *("additionalContext", "permissionDecisionReason", "reason", "additional_context"),
+    *("agent_message", "followup_message", "context", "deny", "prompt"),
+)
+# Variables by which a hook would take itself for the session that runs the check.
+_OWN = ("AGENTBUS_AGENT", "AGENT_ID", "CLAUDE_ENV_FILE")
+
+
+@dataclass
+class HookRun:
+    """What a hook or a server did: its answer, its time, and what was wrong, '' for nothing."""
+
+    text: str
+    ms: float
+    wrong: str = ""
+
+
+class HookTrial:
+    """A separate project for the hooks of a client."""
+
+    def __init__(self, client: str) -> None:
+        self.client = client
+        self.project = f"agentbus-check-{uuid.uuid4().hex[:12]}"
+        self.session = f"check-{uuid.uuid4().hex[:12]}"
+        self.agent = client_session.name(client, self.session)
+        root, _ = repository()
+        self.folder = os.getcwd()
+        # Nothing is written to it.
+        self.path = os.path.join(root or self.folder, f"agentbus-check-{os.getpid()}.txt")
+        self.environment = {
+            name: value for name, value in environment().items() if name not in _OWN
+        } | {"AGENTBUS_PROJECT": self.project}
+        self.bus: Bus | None = None
+        # Why there is no bus.
+        self.away = ""
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[HookTrial]:
+        """Open the bus, if it can be reached, and clear the project at the end."""
+        from agentbus.client.bus import Bus
+
+        try:
+            bus = Bus(resolve({"project": self.project, "agent": _OTHER}))
+            bus.here(state="active")
+        except AgentBusError as error:
+            self.away = error.message
+            yield self
+            return
+        self.bus = bus
+        with bus:
+            try:
+                yield self
+            finally:
+                with contextlib.suppress(AgentBusError):
+                    bus.clear()
+
+    def hook(self, command: str, event: str, kind: str) -> HookRun:
+        """Run a hook's command with an example of its event, after something that it is to say."""
+        given = sample(self.client, event, self.session, self.folder, self.path)
+        try:
+            with self._something_to_say(kind):
+                began = time.perf_counter()
+                done = subprocess.run(
+                    ["sh", "-c", command],
+                    input=json.dumps(given).encode(),
+                    capture_output=True,
+                    timeout=_LONGEST,
+                    env=self.environment,
+                    cwd=self.folder,
+                    check=False,
+                )
+                took = _ms(began)
+        except (OSError, subprocess.SubprocessError) as error:
+            return HookRun("", _ms(began), f"it cannot be run ({type(error).__name__})")
+        if done.returncode:
+            said = done.stderr.decode(errors="replace").strip().splitlines()
+            why = f": {said[-1][:200]}" if said else ""
+            return HookRun("", took, f"it ends with exit {done.returncode}{why}")
+        return _read(done.stdout, took, says=kind if self.bus is not None else "")
+
+    def _something_to_say(self, kind: str) -> contextlib.AbstractContextManager[object]:
+        """Give a hook something to say: a message, or the lease of what is to be edited."""
+        if self.bus is not None and kind == "edit":
+            return self.bus.lease(self.path, why="agentbus install --check", ttl=60)
+        if self.bus is not None and kind in ("turn", "tool", "stop"):
+            said = "does this arrive?" if kind == "stop" else "this arrives"
+            self.bus.tell(self.agent, said)
+        return contextlib.nullcontext()
+
+
+def _ms(began: float) -> float:
+    return round((time.perf_counter() - began) * 1000, 1)
+
+
+def _read(output: bytes, took: float, *, says: str) -> HookRun:
+    """Return what a hook answered; `says` is the kind of its event if it had something to say."""
+    if not output:
+        wrong = "it says nothing" if says in ("start", "tool", "edit", "stop") else ""
+        return HookRun("", took, wrong)
+    try:
+        answer = json.loads(output)
+    except ValueError:
+        return HookRun("", took, "what it prints is not JSON")
+    return HookRun(_text(answer), took)
+
+
+def _text(answer: Any) -> str:
+    if not isinstance(answer, dict):
+        return ""
+    for name, value in answer.items():
+        if isinstance(value, dict):
+            if text := _text(value):
+                return text
+        elif name in _TEXTS and isinstance(value, str) and name != "decision":
+            return value
+    return ""
+
+
+def tools(command: Sequence[str]) -> tuple[list[str], HookRun]:
+    """Start an MCP server as a client does, and return the names of its tools."""
+    asked: list[dict[str, object]] = [
+        {
+            "id": 1,
+            "method": "initialize",
+            "params": {
+                "protocolVersion": "2025-11-25",
+                "capabilities": {},
+                "clientInfo": {"name": "agentbus-install", "version": "1"},
+            },
+        },
+        {"method": "notifications/initialized"},
+        {"id": 2, "method": "tools/list", "params": {}},
+    ]
+    lines = "".join(json.dumps({"jsonrpc": "2.0", **one}) + "\n" for one in asked)
+    began = time.perf_counter()
+    try:
+        done = subprocess.run(
+            [*command],
+            input=lines.encode(),
+            capture_output=True,
+            timeout=_LONGEST,
+            cwd=home(),
+            check=False,
+        )
+        replies = {one.get("id"): one for one in map(json.loads, done.stdout.splitlines())}
+        found = [tool["name"] for tool in replies[2]["result"]["tools"]]
+    except OSError as error:
+        return [], HookRun("", _ms(began), f"it cannot be run ({error.strerror})")
+    except subprocess.TimeoutExpired:
+        return [], HookRun("", _ms(began), f"it does not answer within {_LONGEST:g} s")
+    except (ValueError, LookupError, TypeError, AttributeError):
+        return [], HookRun("", _ms(began), "it does not answer as an MCP server")
+    return found, HookRun("", _ms(began), "" if found else "it has no tools")

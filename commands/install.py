@@ -1,0 +1,184 @@
+"""install: install AgentBus in the clients of coding agents."""
+
+from __future__ import annotations
+
+from agentbus.commands import _together
+from agentbus.commands._declare import Call, Param, Verb
+from agentbus.core.errors import AgentBusError, NotFound, Unhealthy
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from agentbus.agents.install.check import InstallFinding
+    from agentbus.agents.install.place import Installation
+    from agentbus.agents.install.run import StepOutcome
+
+# As agents.install.run has them, which takes longer to import.
+_CLIENTS = ("claude", "codex", "copilot", "gemini", "opencode", "cursor", "agents-md")
+CLIENT = Param(
+    "CLIENT...",
+    f"{', '.join(_CLIENTS[:-1])} or {_CLIENTS[-1]}.",
+    dest="clients",
+    many=True,
+    choices=_CLIENTS,
+)
+SCOPE = Param(
+    "--scope",
+    "For this user, or for this repository (user); the latter for claude, opencode and cursor.",
+    choices=("user", "project"),
+    default="user",
+)
+DRY_RUN = Param("--dry-run", "Only print the steps, and what would change in files.")
+GIT = Param("--git", "The hook of git that keeps a commit from changing what another has leased.")
+
+VERB = Verb(
+    "install",
+    "Install AgentBus in the clients of coding agents: hooks, tools, a skill.",
+    CLIENT,
+    SCOPE,
+    GIT,
+    DRY_RUN,
+    Param("--check", "Run what is installed, and print what a model would see; exit 6 on failure."),
+    Param("--uninstall", "Take it out again."),
+    Param("--print", "Print the commands that install it by hand."),
+    text="Without CLIENT: in those that are on the PATH; agents-md, a few lines in AGENTS.md, only if it is"
+    " named. Claude Code, Codex, Copilot and Gemini CLI install a folder under ~/.local/share/agentbus by"
+    " their own commands, which keep the user's settings. OpenCode gets a file. Entries are merged into"
+    " Cursor's settings, after a copy is made beside them; what is not strict JSON is refused. The second"
+    " run changes nothing. Exit 4 if something would have to change that is not of AgentBus, 5 if a client"
+    " is not on the PATH, with the commands to type. Codex runs hooks only after the user has trusted them"
+    " in /hooks: --check exits 6 until then. JSON: client, step, state (done, already, planned, failed),"
+    " difference, error; for --check client, check, status (ok, warning, failed), found, remedy, shows, ms;"
+    " for --print client, command.",
+    examples=(
+        "agentbus install",
+        "agentbus install claude codex --dry-run",
+        "agentbus install --check",
+        "agentbus install --uninstall",
+        "agentbus install --git",
+    ),
+    subject="clients",
+    excludes={
+        "--check": ("--uninstall", "--print", "--dry-run"),
+        "--print": ("--uninstall", "--dry-run"),
+    },
+)
+
+
+def run(call: Call) -> int:
+    """Install, check, print, or take out again."""
+    from agentbus.agents.install import folder, run as installation
+    from agentbus.agents.install.place import Installation
+
+    args = call.args
+    _together.check(VERB, args)
+    place = Installation(folder.program(), args.scope)
+    named = [*dict.fromkeys(args.clients), *(["git"] if args.git else [])]
+    if args.uninstall:
+        return take_out(call, place, named)
+    if args.check:
+        from agentbus.agents.install import check
+
+        clients = named or installation.recorded(place) or _found(place)
+        return _print_findings(call, check.check(place, clients))
+    clients = named or _found(place)
+    if args.print:
+        installation.write(place)
+        for client in clients:
+            for line in installation.by_hand(client, place):
+                call.out.record({"client": client, "command": line}, line)
+        return 0
+    changed = print_outcomes(call, installation.install(place, clients, dry=args.dry_run))
+    if "codex" in changed and not call.out.json:
+        call.out.warn("codex runs the hooks once you trust them: start codex, enter /hooks")
+    return 0
+
+
+def take_out(call: Call, place: Installation, named: Sequence[str]) -> int:
+    """Take it out of the named clients, by default of those in which it is installed."""
+    from agentbus.agents.install import run as installation
+
+    clients = named or installation.recorded(place)
+    if not clients and not call.out.json:
+        call.out.record({}, "nothing is installed")
+    print_outcomes(call, installation.uninstall(place, clients, dry=call.args.dry_run))
+    return 0
+
+
+def _found(place: Installation) -> list[str]:
+    """Return the clients that are on the PATH, of those that know the scope."""
+    from agentbus.agents.install import run as installation
+
+    found = installation.found()
+    if place.scope == "project":
+        found = [client for client in found if client in ("claude", "opencode", "cursor")]
+    if not found:
+        raise NotFound(
+            "no client of a coding agent is on the PATH",
+            hint=f"name one: agentbus install {' | '.join(_CLIENTS)}",
+        )
+    return found
+
+
+def print_outcomes(call: Call, outcomes: Iterable[StepOutcome]) -> set[str]:
+    """Print what became of each step, and return the clients with one that was done.
+
+    Raises the first error at the end.
+    """
+    changed: set[str] = set()
+    failed: list[AgentBusError] = []
+    for outcome in outcomes:
+        if outcome.state == "done":
+            changed.add(outcome.client)
+        if outcome.error is not None:
+            failed.append(outcome.error)
+        why = None if outcome.error is None else outcome.error.message
+        fields = {
+            "client": outcome.client,
+            "step": outcome.step,
+            "state": outcome.state,
+            "difference": outcome.difference,
+            "error": why,
+        }
+        if outcome.error is None or call.out.json:
+            call.out.record(fields, f"{outcome.client}: {outcome.step}: {outcome.state}")
+        if call.args.dry_run and not call.out.json:
+            for line in outcome.difference.splitlines():
+                call.out.record({}, line)
+    for error in failed[1:]:
+        call.out.warn(f"{error.message}\nhint: {error.shell_hint}")
+    if failed:
+        raise failed[0]
+    return changed
+
+
+def _print_findings(call: Call, findings: Iterable[InstallFinding]) -> int:
+    failed = False
+    for finding in findings:
+        failed = failed or finding.status == "failed"
+        call.out.record(
+            {
+                "client": finding.client,
+                "check": finding.check,
+                "status": finding.status,
+                "found": finding.found,
+                "remedy": finding.remedy,
+                "shows": finding.shows,
+                "ms": finding.ms,
+            },
+            shown(finding),
+            red="failed" if finding.status == "failed" else "",
+        )
+        if finding.shows and not call.out.json:
+            for line in finding.shows.splitlines():
+                call.out.record({}, f"          | {line}")
+    return Unhealthy.exit_code if failed else 0
+
+
+def shown(finding: InstallFinding) -> str:
+    """Return a finding on one line, without what the model would see."""
+    took = "" if finding.ms is None else f", {finding.ms:.0f} ms"
+    remedy = f"; {finding.remedy}" if finding.remedy else ""
+    what = f"{finding.client} {finding.check}"
+    return f"{finding.status:8}{what}: {finding.found}{took}{remedy}"

@@ -1,0 +1,32 @@
+"""uninstall: take AgentBus out of the clients of coding agents."""
+
+from __future__ import annotations
+
+from agentbus.commands._declare import Call, Verb
+from agentbus.commands.install import CLIENT, DRY_RUN, GIT, SCOPE, take_out
+
+VERB = Verb(
+    "uninstall",
+    "Take AgentBus out of the clients of coding agents.",
+    CLIENT,
+    SCOPE,
+    GIT,
+    DRY_RUN,
+    text="Without CLIENT: out of those in which it is installed. A file into which entries were merged"
+    " becomes what it was, byte for byte, if nobody else has changed it since; else the entries alone are"
+    " taken out of it. Settings that the client's own commands wrote mean the same as before. The same as"
+    " install --uninstall. JSON: client, step, state (done, already, planned, failed), difference, error.",
+    examples=("agentbus uninstall", "agentbus uninstall codex --dry-run"),
+    subject="clients",
+)
+
+
+def run(call: Call) -> int:
+    """Take it out again."""
+    from agentbus.agents.install import folder
+    from agentbus.agents.install.place import Installation
+
+    args = call.args
+    place = Installation(folder.program(), args.scope)
+    named = [*dict.fromkeys(args.clients), *(["git"] if args.git else [])]
+    return take_out(call, place, named)

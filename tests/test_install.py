@@ -1,0 +1,270 @@
+"""Installing in clients by their own commands: the steps, what is refused, and taking it out again."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+
+import pytest
+
+from agentbus.agents import plugin
+from agentbus.agents.install import folder
+from agentbus.core.version import __version__
+from tests.installing import User
+
+ALL = ("claude", "codex", "copilot", "gemini")
+FIRST = {
+    "claude": ["plugin marketplace add DIR", "plugin install agentbus@agentbus"],
+    "codex": ["plugin marketplace add DIR", "plugin add agentbus@agentbus"],
+    "copilot": ["plugin marketplace add DIR", "plugin install agentbus@agentbus"],
+    "gemini": ["extensions link DIR/gemini --consent"],
+}
+LAST = {
+    "claude": ["plugin uninstall agentbus@agentbus", "plugin marketplace remove agentbus"],
+    "codex": ["plugin remove agentbus@agentbus", "plugin marketplace remove agentbus"],
+    "copilot": ["plugin uninstall agentbus@agentbus", "plugin marketplace remove agentbus"],
+    "gemini": ["extensions uninstall agentbus"],
+}
+
+
+@pytest.fixture
+def user(tmp_path: pathlib.Path) -> User:
+    return User(tmp_path, *ALL)
+
+
+def directory(user: User) -> pathlib.Path:
+    return user.home / ".local/share/agentbus/clients" / __version__
+
+
+def typed(user: User, client: str, commands: dict[str, list[str]]) -> list[str]:
+    return [f"{client} {each}".replace("DIR", str(directory(user))) for each in commands[client]]
+
+
+@pytest.mark.parametrize("client", ALL)
+def test_installing_three_times_is_installing_once(user, client):
+    first = user.install(client)
+    assert user.calls() == typed(user, client, FIRST)
+    files = user.files()
+
+    assert [line.rpartition(": ")[2] for line in first] == ["done"] * len(first)
+    for _ in range(2):
+        again = user.install(client)
+        assert again == [line.removesuffix("done") + "already" for line in first]
+    assert user.calls() == []
+    assert user.files() == files
+
+
+@pytest.mark.parametrize("client", ALL)
+def test_taking_it_out_leaves_nothing_of_ours(user, client):
+    before = user.files()
+    user.install(client)
+    user.calls()
+
+    assert [line.rpartition(": ")[2] for line in user.uninstall()] == ["done"] * len(LAST[client])
+    assert user.calls() == typed(user, client, LAST)
+    assert user.files() == before
+    assert not (user.home / ".local/share/agentbus").exists()
+    user.uninstall(client)
+    assert user.calls() == []
+
+
+def test_without_a_client_it_is_installed_in_those_on_the_path(user):
+    lines = user.install()
+
+    assert {line.partition(":")[0] for line in lines} == {"agentbus", *ALL}
+
+
+def test_what_is_installed_is_taken_out_without_naming_it(user):
+    user.install("claude", "codex")
+    user.calls()
+
+    user.uninstall()
+    assert {line.partition(" ")[0] for line in user.calls()} == {"claude", "codex"}
+    assert user.uninstall() == ["nothing is installed"]
+
+
+@pytest.mark.parametrize("client", ["claude", "codex"])
+def test_a_client_that_copies_the_plugin_gets_what_has_changed(user, client, monkeypatch):
+    user.install(client)
+    user.calls()
+    monkeypatch.setattr(folder, "program", lambda: "/elsewhere/bin/agentbus")
+
+    user.install(client)
+
+    remove, *_ = typed(user, client, LAST)
+    assert user.calls() == [remove, typed(user, client, FIRST)[1]]
+    text = next((user.home / f".{client}").rglob(".mcp.json")).read_text()
+    assert "/elsewhere/bin/agentbus" in text
+
+
+@pytest.mark.parametrize("client", ALL)
+def test_a_new_version_takes_the_place_of_the_former_one(user, client, monkeypatch):
+    user.install(client)
+    user.calls()
+    monkeypatch.setattr(folder, "__version__", "9.9.9")
+    monkeypatch.setattr(plugin, "__version__", "9.9.9")
+
+    user.install(client)
+
+    calls = user.calls()
+    assert calls[0] == typed(user, client, LAST)[0]
+    assert str(directory(user).with_name("9.9.9")) in calls[-1] + calls[-2]
+    assert not directory(user).exists()
+
+
+def test_a_folder_that_another_client_reads_stays(user, monkeypatch):
+    user.install("claude", "gemini")
+    monkeypatch.setattr(folder, "__version__", "9.9.9")
+    user.install("claude")
+
+    assert (directory(user) / "gemini/GEMINI.md").exists()
+
+
+@pytest.mark.parametrize("client", ["claude", "codex", "copilot"])
+def test_a_marketplace_of_that_name_which_is_not_ours_is_refused(user, client):
+    user.fake(f"{client}.json", json.dumps({"market": "/somewhere/else"}))
+
+    done = user.run("install", client)
+
+    assert done.code == 4
+    assert b"a marketplace agentbus in /somewhere/else, which is not ours" in done.err
+    assert f"{client} plugin marketplace remove agentbus".encode() in done.err
+    assert user.calls() == []
+    user.uninstall(client)
+    assert user.calls() == []
+
+
+def test_an_extension_of_that_name_which_is_not_ours_is_refused(user):
+    user.fake("gemini.json", json.dumps({"market": None, "linked": "/somewhere/else"}))
+
+    assert user.run("install", "gemini").code == 4
+    user.uninstall("gemini")
+    assert user.calls() == []
+
+
+def test_a_client_that_is_not_there_is_named_with_the_commands_to_type(user):
+    (user.bin / "codex").unlink()
+
+    done = user.run("install", "codex", "claude")
+
+    assert done.code == 5
+    assert b"codex is not on the PATH" in done.err
+    assert " && ".join(typed(user, "codex", FIRST)).encode() in done.err
+    # The folder is there, so that they work; and the other client is installed.
+    assert directory(user).exists()
+    assert user.calls() == typed(user, "claude", FIRST)
+
+
+def test_without_any_client_it_says_what_can_be_named(user):
+    for client in ALL:
+        (user.bin / client).unlink()
+
+    done = user.run("install")
+
+    assert done.code == 5
+    assert b"no client of a coding agent is on the PATH" in done.err
+
+
+def test_a_command_that_fails_ends_the_steps_of_its_client_alone(user):
+    user.fake("fails", "claude plugin install")
+
+    done = user.run("install", "claude", "codex", "--json")
+
+    assert done.code == 1
+    assert b"failed with exit 3: it went wrong" in done.err
+    lines = [json.loads(line) for line in done.out.splitlines()]
+    assert [(line["client"], line["state"]) for line in lines] == [
+        ("agentbus", "done"),
+        ("claude", "done"),
+        ("claude", "failed"),
+        ("codex", "done"),
+        ("codex", "done"),
+    ]
+    assert "it went wrong" in lines[2]["error"]
+    # It goes on where it stopped.
+    user.fake("fails", "nothing")
+    user.calls()
+    user.install("claude")
+    assert user.calls() == typed(user, "claude", FIRST)[1:]
+
+
+def test_two_that_fail_are_both_told_of(user):
+    (user.bin / "codex").unlink()
+    (user.bin / "gemini").unlink()
+
+    done = user.run("install", "codex", "gemini")
+    assert b"codex is not on the PATH" in done.err
+    assert b"gemini is not on the PATH" in done.err
+
+
+def test_a_list_in_an_unknown_form_is_an_error_and_changes_nothing(user):
+    (user.bin / "claude").write_text("#!/bin/sh\necho '[{\"other\": 1}]'\n")
+
+    done = user.run("install", "claude")
+
+    assert done.code == 1
+    assert b"is not what is known of it" in done.err
+
+
+@pytest.mark.parametrize("words", [("install", *ALL, "--dry-run"), ("uninstall", "--dry-run")])
+def test_a_dry_run_changes_nothing(user, words):
+    if words[0] == "uninstall":
+        user.install()
+        user.calls()
+    before = user.files()
+
+    done = user.run(*words)
+
+    assert done.code == 0
+    assert {line.rpartition(b": ")[2] for line in done.out.splitlines()} == {b"planned"}
+    assert user.calls() == []
+    assert user.files() == before
+
+
+def test_print_says_what_to_type(user):
+    done = user.run("install", "claude", "gemini", "--print")
+
+    wanted = [*typed(user, "claude", FIRST), *typed(user, "gemini", FIRST)]
+    assert done.out.decode().splitlines() == wanted
+    assert user.calls() == []
+    # What they name is there.
+    assert (directory(user) / ".claude-plugin/marketplace.json").exists()
+
+
+def test_codex_is_said_to_wait_for_trust_when_something_was_installed(user):
+    assert b"enter /hooks" in user.run("install", "codex").err
+    assert user.run("install", "codex").err == b""
+
+
+def test_a_plugin_for_a_project_is_claudes_alone(user):
+    done = user.run("install", "codex", "--scope", "project")
+
+    assert done.code == 2
+    assert b"codex has plugins of the user only" in done.err
+    user.install("claude", "--scope", "project")
+    assert user.calls()[-1] == "claude plugin install agentbus@agentbus --scope project"
+
+
+def test_a_marketplace_that_another_project_uses_stays(user):
+    user.install("claude")
+    user.install("claude", "--scope", "project")
+    user.calls()
+
+    user.uninstall("claude", "--scope", "project")
+    assert "claude plugin marketplace remove agentbus" not in user.calls()
+
+
+def test_a_damaged_record_is_an_error_that_says_what_to_do(user):
+    user.install("claude")
+    record = directory(user).parent / "installed.json"
+    record.write_text("{")
+
+    done = user.run("install", "claude")
+    assert done.code == 1
+    assert str(record).encode() in done.err
+
+
+def test_options_that_exclude_each_other_are_refused(user):
+    assert user.run("install", "--check", "--dry-run").code == 2
+    assert user.run("install", "--print", "--uninstall").code == 2
+    assert user.run("install", "emacs").code == 2
