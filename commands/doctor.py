@@ -6,11 +6,16 @@ from agentbus.commands import _values
 from agentbus.commands._declare import Call, Verb
 from agentbus.core.errors import Unhealthy
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 VERB = Verb(
     "doctor",
     "Check the server and the project, with a remedy for each finding.",
     text="Connection, latency, version, persistence, eviction policy, memory, clock, disk, identity,"
-    " installation, stale consumers, dead letters. Exits 6 if something endangers data."
+    " installation, stale consumers, dead letters, and what 'install' has put into clients. Exits 6 if"
+    " something endangers data."
     " JSON: check, status (ok, warning, failed), found, remedy.",
     examples=("agentbus doctor", "agentbus doctor --json"),
 )
@@ -18,13 +23,49 @@ VERB = Verb(
 
 def run(call: Call) -> int:
     """Print the findings."""
-    failed = False
+    failed = away = False
     for finding in call.bus.doctor():
         failed = failed or finding.status == "failed"
+        away = away or (finding.check == "connection" and finding.status == "failed")
         remedy = f"; {finding.remedy}" if finding.remedy else ""
         call.out.record(
             _values.fields(finding),
             f"{finding.status:8}{finding.check}: {finding.found}{remedy}",
             red="failed" if finding.status == "failed" else "",
         )
+    if not away:
+        for client, status, found, advice in _clients():
+            check = f"install {client}"
+            fields = {"check": check, "status": status, "found": found, "remedy": advice}
+            text = f"{status:8}{check}: {found}{f'; {advice}' if advice else ''}"
+            call.out.record(fields, text)
     return Unhealthy.exit_code if failed else 0
+
+
+def _clients() -> Iterator[tuple[str, str, str, str | None]]:
+    """Yield what is wrong in each client in which AgentBus is installed, or that nothing is.
+
+    That endangers no data, so it is a warning.
+    """
+    from agentbus.agents.install import folder
+
+    if not folder.is_used():
+        return
+    from agentbus.agents.install import check, run as installation
+    from agentbus.agents.install.place import Installation
+    from agentbus.core.errors import AgentBusError
+
+    try:
+        place = Installation(folder.program())
+        clients = installation.recorded(place)
+    except AgentBusError as error:
+        yield "record", "warning", error.message, error.shell_hint
+        return
+    for client in clients:
+        wrong = 0
+        for one in check.check(place, [client], quick=True):
+            if one.status != "ok":
+                wrong += 1
+                yield client, "warning", f"{one.check}: {one.found}", one.remedy
+        if not wrong:
+            yield client, "ok", "its hooks and tools work", None

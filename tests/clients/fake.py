@@ -1,7 +1,7 @@
 """Stands in for the clients' programs: the commands by which they install plugins, with what they print.
 
-`put` writes a program of a client's name into a directory. It keeps in `$HOME/.fake/NAME.json` what it has, and
-writes each command that changes it to `$HOME/.fake/calls`. What is in `$HOME/.fake/fails` fails.
+`put` writes a program of a client's name into a directory. It keeps in `$HOME/.fake/NAME.json` what it has,
+and writes each command that changes it to `$HOME/.fake/calls`. What is in `$HOME/.fake/fails` fails.
 """
 
 from __future__ import annotations
@@ -42,12 +42,14 @@ class Fake:
     def run(self, words: list[str]) -> int:
         fails = self.place / "fails"
         if fails.exists() and fails.read_text().strip() in " ".join([self.name, *words]):
-            print("it went wrong", file=sys.stderr)
+            sys.stderr.write("it went wrong\n")
             return 3
         if words == ["app-server"]:
             return self.serve()
         if "list" in words:
-            print(self.listed(words), file=sys.stderr if self.name == "gemini" else sys.stdout)
+            # As Gemini CLI does.
+            out = sys.stderr if self.name == "gemini" else sys.stdout
+            out.write(self.listed(words) + "\n")
             return 0
         if "validate" in words:
             return 0
@@ -121,7 +123,8 @@ class Fake:
             result: Any = {}
             if asked["method"] == "hooks/list":
                 result = {"data": [{"hooks": [hook] if self.has.get("plugin") else []}]}
-            print(json.dumps({"id": asked["id"], "result": result}), flush=True)
+            sys.stdout.write(json.dumps({"id": asked["id"], "result": result}) + "\n")
+            sys.stdout.flush()
         return 0
 
 

@@ -48,6 +48,11 @@ def base() -> str:
     return os.path.join(place, "agentbus", "clients")
 
 
+def is_used() -> bool:
+    """Tell whether anything is installed, as far as one look at the disk tells."""
+    return os.path.isfile(os.path.join(base(), _RECORD))
+
+
 def folder() -> str:
     """Return the directory that the clients of this version read."""
     return os.path.join(base(), __version__)

@@ -32,7 +32,9 @@ def _codex(event: str, session: str, folder: str, path: str) -> Sample:
 
 def _copilot(event: str, session: str, folder: str, path: str) -> Sample:
     tool = {"tool_name": "Edit", "tool_input": {"path": path, "old_str": "a", "new_str": "b"}}
-    return _common(event, session, folder, path) | (tool if "ToolUse" in event else {})
+    said = _common(event, session, folder, path)
+    del said["transcript_path"]
+    return said | (tool if "ToolUse" in event else {})
 
 
 def _gemini(event: str, session: str, folder: str, path: str) -> Sample:
@@ -49,17 +51,18 @@ def _cursor(event: str, session: str, folder: str, path: str) -> Sample:
         "generation_id": "check",
         "hook_event_name": event,
         "workspace_roots": [folder],
-        "cwd": folder,
     }
     if event.endswith("ToolUse"):
-        return said | {"tool_name": "Write", "tool_input": {"file_path": path}}
+        return said | {"cwd": folder, "tool_name": "Write", "tool_input": {"file_path": path}}
     return said | ({"status": "completed", "loop_count": 0} if event == "stop" else {})
 
 
 def _opencode(event: str, session: str, folder: str, path: str) -> Sample:
     said: Sample = {"sessionID": session, "cwd": folder}
-    if event.startswith("tool."):
+    if event == "tool.execute.before":
         return said | {"tool": "edit", "args": {"filePath": path}}
+    if event == "tool.execute.after":
+        return said | {"tool": "edit"}
     return said | ({"again": False} if event == "session.idle" else {})
 
 
