@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from agentbus.torture.modes import TortureJob, TortureRun
     from agentbus.torture.verdict import Verdict
 
-_MODES = ("talk", "flags", "work", "events", "archive")
+_MODES = ("talk", "flags", "work", "agents", "events", "archive")
 _ALL = "all"
 # A day; for more, start again with another seed.
 _LONGEST = 1440.0
@@ -30,7 +30,7 @@ VERB = Verb(
     "Kill and cut off real clients and servers, and check the guarantees.",
     Param(
         "MODE...",
-        "What to torture: talk, flags, work, events, archive, or all of them (all).",
+        "What to torture: talk, flags, work, agents, events, archive, or all of them (all).",
         dest="modes",
         many=True,
         choices=(*_MODES, _ALL),

@@ -59,6 +59,27 @@ _MODES = (
         from_module("agentbus.torture.work.workload"),
     ),
     Mode(
+        "agents",
+        "8 agents send, read and answer messages and lease paths: none lost, and no path leased twice",
+        {
+            "read_first": "marks messages as read before it hands them out",
+            "last_id": "moves its position to the newest message that it read, past unread ones",
+            "reads_again": "reads again what was read out of order",
+            "maxlen": "trims an inbox to 15 messages, read or not",
+            "unbounded": "puts any number of messages into an inbox",
+            "whole_inbox": "counts read messages, too, against the bound of an inbox",
+            "refuse_after": "puts a message into a full inbox, and then refuses it",
+            "say_again": "repeats a message that was not answered, as if it had not been sent",
+            "answer_again": "sends a second answer to a message",
+            "read_on_arrival": "calls a message read when it has arrived",
+            "no_answers": "receipts that know of no answer",
+            "by_name": "patterns conflict only if they are written alike",
+            "no_expiry": "leases that do not end by their TTL",
+            "clock_tokens": "takes the server's clock for the fencing token",
+        },
+        from_module("agentbus.torture.agents.workload"),
+    ),
+    Mode(
         "events",
         "producers, relays and consumers on a database: each committed event has its effect once",
         {
