@@ -1,4 +1,4 @@
-"""The real clients, each installed once for a run, and a place with a repository and a bus for each test."""
+"""The real clients, each installed once a run, and a place with a repository and a bus for each test."""
 
 from __future__ import annotations
 
