@@ -42,9 +42,8 @@ TROUBLE = (BackendUnavailable, OutcomeUnknown)
 BLOCKING, ASYNCHRONOUS, COMMAND = "blocking", "asynchronous", "command"
 
 _DEADLINE = 2.5
-_PAGE = 25
 _WAIT = 0.25
-_ASKS, _URGENT, _LONG, _TWICE = 0.3, 0.15, 0.03, 0.3
+_ASKS, _URGENT, _LONG, _TWICE = 0.3, 0.25, 0.03, 0.3
 _LOOKS, _LEASES = 0.4, 0.4
 # One agent reads seldom, and many messages are for it, so that its inbox is full now and then.
 _SELDOM, _FOR_IT = 0.04, 0.3
@@ -177,10 +176,11 @@ class BusyAgent:
         return found
 
     def _read_page(self) -> int:
-        leaves_at, number = _PAGE, 0
+        leaves_at = page = self._chance.choice(self._options["pages"])
+        number = 0
         if self._chance.random() < self._options["leaves"]:
             leaves_at = self._chance.randrange(5)
-        with contextlib.closing(self._each(self._bus.inbox(limit=_PAGE))) as messages:
+        with contextlib.closing(self._each(self._bus.inbox(limit=page))) as messages:
             for message in messages:
                 number += 1
                 if number > leaves_at:

@@ -6,7 +6,7 @@ import random
 from typing import NamedTuple
 
 from agentbus.torture.mode import Trial
-from agentbus.torture.nemesis import CUT, FREEZE, KILL, LOST_REPLY, SERVER_KILL
+from agentbus.torture.nemesis import FREEZE, KILL, LOST_REPLY, SERVER_KILL
 
 # The share of the time in which messages are sent.
 _SENDING = 0.6
@@ -25,8 +25,9 @@ _LONG = 1_600
 class AgentPlan(NamedTuple):
     """How many messages each agent sends within `seconds`; inboxes hold `bound` unread ones.
 
-    `attempts` is how often a message is sent again that was refused. `leaves` is the share of readings that
-    are left in the middle of a page, `forgets` that of leases that nobody drops. `reads_by_command` is
+    `attempts` is how often a message is sent again that was refused. `pages`
+    are how many messages a reading takes at most. `leaves` is the share of readings that are left in the
+    middle of a page, `forgets` that of leases that nobody drops. `reads_by_command` is
     whether some agents read by the command. The replies that get lost are those to requests that hold
     `loses`, if it is not empty.
     """
@@ -37,6 +38,7 @@ class AgentPlan(NamedTuple):
     faults: dict[str, int]
     bound: int = BOUND
     attempts: int = 30
+    pages: tuple[int, ...] = (3, 25)
     leaves: float = 0.03
     forgets: float = 0.15
     reads_by_command: bool = True
@@ -48,17 +50,18 @@ class AgentPlan(NamedTuple):
         return self.seconds / max(1, sum(self.faults.values()))
 
 
-# Faults that a wrong implementation is sure to show itself by.
-_FAULTS = {KILL: 2, FREEZE: 1, CUT: 1}
+# Faults and pages by which a wrong implementation is sure to show itself.
+_CONTROL = AgentPlan(5, 40, 2.0, {KILL: 1, SERVER_KILL: 1}, pages=(3,), leaves=0.2)
 _CONTROLS = {
     "by_name": AgentPlan(5, 25, 1.5, {}),
     "no_expiry": AgentPlan(5, 40, 2.5, {}, forgets=0.8),
     "clock_tokens": AgentPlan(4, 15, 1.0, {}),
     "say_again": AgentPlan(4, 60, 2.0, {LOST_REPLY: 8}, loses=b" says "),
+    # Urgent messages that are read again must leave room for others.
+    "reads_again": _CONTROL._replace(pages=(12,)),
     "unbounded": AgentPlan(5, 40, 1.0, {}, bound=8),
     "whole_inbox": AgentPlan(5, 20, 1.0, {}, bound=8, attempts=2),
 }
-_CONTROL = AgentPlan(5, 50, 2.0, {KILL: 1, SERVER_KILL: 1}, leaves=0.2)
 
 
 def planned(trial: Trial) -> AgentPlan:

@@ -60,6 +60,7 @@ class Agents(Workload):
                 messages=plan.messages,
                 bound=plan.bound,
                 attempts=plan.attempts,
+                pages=plan.pages,
                 leaves=plan.leaves,
                 forgets=plan.forgets,
             )
