@@ -30,12 +30,15 @@ from tests.servers import Server
 
 # The benchmarks, in the order of the page.
 NAMES = (
-    *("cli_latency", "wakeup", "pressure", "memory", "queue", "cliffs", "router"),
-    *("events", "pipeline", "replay", "reports"),
+    *("cli_latency", "agents", "sessions", "leases", "wakeup", "pressure", "memory", "queue"),
+    *("cliffs", "router", "events", "pipeline", "replay", "reports"),
 )
 SIZES = ("quick", "page", FULL)
 _TITLES = {
     "cli_latency": "Shell verbs",
+    "agents": "Coding agents",
+    "sessions": "Many sessions at once",
+    "leases": "Leases",
     "wakeup": "Wake-up latency",
     "pressure": "Other clients beside a verb",
     "memory": "Memory of the channel",
