@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import pathlib
+import threading
 import time
+from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
@@ -13,9 +16,11 @@ import agentbus
 from agentbus import LeaseHeld, LeasesFull, NotFound, NotHolder, UsageError
 from agentbus.coordination import leases
 from agentbus.core.keys import Keys
+from agentbus.store.steps import Command, Wait
+from agentbus.store.verb import Patient
 from tests.pausing import leasing
 from tests.repositories import make_repository
-from tests.servers import ask
+from tests.servers import ask, client
 
 
 @pytest.fixture(autouse=True)
@@ -37,9 +42,18 @@ def held(bus: agentbus.Bus) -> list[tuple[str, str]]:
 
 
 def gone_by(bus: agentbus.Bus, lease: agentbus.Leasing) -> None:
-    """Wait until the server's clock has passed the end of a lease."""
-    while bus.holder_of(lease.pattern) is not None:
-        time.sleep(0.002)
+    """Block until the server's clock has passed the end of a lease."""
+
+    def op() -> Generator[Any, Any, None]:
+        while True:
+            seconds, microseconds = yield Command("TIME")
+            left = lease.until - int(seconds) - int(microseconds) / 1_000_000
+            if left < 0:
+                return
+            # Nothing is ever written there.
+            yield Wait(f"{bus.project}:nothing", "0-0", left + 0.001)
+
+    bus._run("gone_by", Patient(op(), 60.0))
 
 
 # -- taking --
@@ -419,11 +433,17 @@ def test_the_end_of_a_block_leaves_a_lease_that_was_taken_since(bus, bob):
     assert held(bus) == [("a", "ada")]
 
 
-def test_the_leases_of_a_block_are_renewed(bus, bob):
-    with bus.lease("a", ttl=0.2) as lease:
-        first = lease.until
-        while lease.until == first:
-            time.sleep(0.01)
+def test_the_leases_of_a_block_are_renewed(bus, monkeypatch):
+    lease, renewed = bus.lease("a", ttl=0.2), threading.Event()
+    first, renew = lease.until, lease.renew
+
+    def renewing() -> None:
+        renew()
+        renewed.set()
+
+    monkeypatch.setattr(lease, "renew", renewing)
+    with lease:
+        assert renewed.wait(60)
         assert bus.leases()[0].until > first
 
 
@@ -497,11 +517,13 @@ def test_a_wait_survives_a_server_that_is_killed(own_server, project):
         agentbus.connect(own_server.url, project=project, agent="ada") as bus,
         agentbus.connect(own_server.url, project=project, agent="bob") as bob,
         ThreadPoolExecutor() as pool,
+        client(own_server.url) as raw,
+        raw.monitor() as monitor,
     ):
         bus.lease("src/**")
         waiting = pool.submit(bob.lease, "src/a.py", wait=60)
-        while b"blocked_clients:1" not in own_server.ask("INFO", "clients"):
-            time.sleep(0.001)
+        while not monitor.next_command()["command"].startswith("XREAD"):
+            pass
         own_server.kill()
         own_server.start()
         bus.drop_leases()
