@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+from contextlib import suppress
 from copy import copy
 
 from agentbus.agents.mcp import SESSION, Server, ToolResult
 from agentbus.commands._declare import Call, Verb
 from agentbus.core import client_session
 from agentbus.core.json_text import from_json
+from agentbus.core.settings import resolve, variable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,7 +27,10 @@ VERB = Verb(
     " tell, ask, reply, receipts, who, lease, note, flag and work; a call waits for at most 45 seconds."
     " Ends when stdin does.",
     examples=("agentbus mcp",),
+    unconfigured=True,
 )
+# Which directory a client has a plugin in: Copilot starts the plugin's server there, not in the session's.
+_PLUGINS = ("COPILOT_PLUGIN_ROOT", "CLAUDE_PLUGIN_ROOT")
 
 
 # The tools whose result is a list, however long it is.
@@ -33,7 +39,17 @@ _LISTS = ("catch_up", "lease", "note", "receipts", "who")
 
 def run(call: Call) -> None:
     """Serve until the client closes stdin."""
+    _enter_session()
+    call.settings = resolve(call.args.flags)
     Server(_Tools(call).perform).serve()
+
+
+def _enter_session() -> None:
+    """Leave the directory of the plugin for that of the session, which decides on the project."""
+    here, there = os.path.realpath(os.curdir), variable("PWD")
+    if there and any(here == os.path.realpath(one) for one in map(variable, _PLUGINS) if one):
+        with suppress(OSError):
+            os.chdir(there)
 
 
 class _Tools:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import pathlib
 import subprocess
 from collections.abc import Iterator
 from typing import Any
@@ -14,6 +15,7 @@ from hypothesis import HealthCheck, example, given, settings, strategies as st
 
 from agentbus.agents.tools import TOOLS
 from agentbus.core import client_session
+from tests.repositories import make_repository
 from tests.servers import Shell, program
 from tests.tiers import nightly
 
@@ -26,14 +28,20 @@ _VERSION = "io.modelcontextprotocol/protocolVersion"
 class McpClient:
     """A client of one server, that waits for each answer, or asks several things at once."""
 
-    def __init__(self, shell: Shell, agent: str | None = "ada") -> None:
-        named = {"AGENTBUS_AGENT": agent or ""}
+    def __init__(
+        self,
+        shell: Shell,
+        agent: str | None = "ada",
+        place: pathlib.Path | None = None,
+        **environment: str,
+    ) -> None:
+        named = {"AGENTBUS_AGENT": agent or "", **environment}
         self.server = subprocess.Popen(
             [program(), "mcp"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**shell.environment, **named},
-            cwd=shell.home,
+            cwd=place or shell.home,
         )
         self._ids = map("call-{}".format, itertools.count())
 
@@ -420,6 +428,20 @@ def test_the_plugin_for_opencode_names_the_session_in_each_call(real_shell):
     assert f"{name} active" in real_shell.ok("who")
     assert "has no argument 'session'" in client.failed("who", session="ses_1")
     client.close()
+
+
+def test_the_server_of_a_plugin_serves_the_project_of_the_session(real_shell, tmp_path, project):
+    repository, plugin = tmp_path / "shop", tmp_path / "plugin"
+    make_repository(repository)
+    (repository / ".agentbus.yaml").write_text(f"project: {project}\n")
+    plugin.mkdir()
+    place = {"PWD": str(repository), "COPILOT_PLUGIN_ROOT": str(plugin), "AGENTBUS_PROJECT": ""}
+    client = McpClient(real_shell, place=plugin, **place)
+
+    client.call("note", key="style", text="black")
+
+    client.close()
+    assert real_shell.records("recall", "style")[0]["value"] == "black"
 
 
 def test_each_tool_has_a_verb_that_performs_it():
