@@ -77,7 +77,9 @@ def test_each_hook_calls_this_program_with_the_client_and_an_event_that_it_answe
 
     assert set(found) <= set(module.EVENTS)
     for event, groups in found.items():
-        assert [shlex.split(one) for one in commands(groups)] == [[PROGRAM, "hook", client, event]]
+        tools = ["--tools"] if event == "SessionStart" else []
+        words = [PROGRAM, "hook", client, event, *tools]
+        assert [shlex.split(one) for one in commands(groups)] == [words]
 
 
 def test_cursor_has_hooks_of_its_own_form():

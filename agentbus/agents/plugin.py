@@ -133,7 +133,9 @@ def hooks(client: str, program: str) -> dict[str, Any]:
 
 def command(program: str, client: str, event: str) -> str:
     """Return the shell command of a hook."""
-    return f"{shlex.quote(program)} hook {client} {event}"
+    # What a session reads first names the tools, whose server comes with the hooks.
+    tools = " --tools" if event.lower() in ("sessionstart", "session.created") else ""
+    return f"{shlex.quote(program)} hook {client} {event}{tools}"
 
 
 def _hook(client: str, event: str, program: str) -> dict[str, Any]:

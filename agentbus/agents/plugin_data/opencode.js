@@ -14,7 +14,9 @@ const LONGEST = 100_000
 function hook(event, given, ms = HOOK_MS, started = () => {}) {
   return new Promise((resolve) => {
     try {
-      const child = spawn(PROGRAM, ["hook", "opencode", event], { stdio: ["pipe", "pipe", "ignore"] })
+      // What a session reads first names the tools.
+      const words = ["hook", "opencode", event, ...(event === "session.created" ? ["--tools"] : [])]
+      const child = spawn(PROGRAM, words, { stdio: ["pipe", "pipe", "ignore"] })
       const timer = setTimeout(() => child.kill("SIGKILL"), ms)
       let said = ""
       const end = () => {
