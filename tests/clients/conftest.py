@@ -1,8 +1,7 @@
-"""The real clients, each installed once a run, and a place with a repository and a bus for each test."""
+"""The real clients, each installed once for a run, and for each test a repository and a bus."""
 
 from __future__ import annotations
 
-import pathlib
 import uuid
 from collections.abc import Callable, Iterator
 
@@ -61,8 +60,13 @@ class Desk:
 
     @property
     def agent(self) -> str:
-        """The name of the client's session, which is there since its beginning."""
-        (found,) = [one.agent for one in self.reviewer.present() if one.agent != "reviewer"]
+        """The name of the client's session, once that has begun."""
+        return self.presence.agent
+
+    @property
+    def presence(self) -> agentbus.Presence:
+        """What is known of the client's session; there is one."""
+        (found,) = [one for one in self.reviewer.present(all=True) if one.agent != "reviewer"]
         return found
 
     def run(self, *script: Step) -> Run:
@@ -89,9 +93,3 @@ def desk(request: pytest.FixtureRequest, made: Make, valkey: Server) -> Iterator
     found = Desk(made(*request.param), valkey.url)
     yield found
     found.reviewer.close()
-
-
-@pytest.fixture
-def place(tmp_path: pathlib.Path) -> pathlib.Path:
-    """A directory for a client that a test changes."""
-    return tmp_path / "place"

@@ -22,6 +22,9 @@ class _Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
     daemon_threads = True
     request_queue_size = 64
 
+    def handle_error(self, *_: object) -> None:
+        """Say nothing: a client that was killed has left its connections."""
+
 
 class Model:
     """The model: answers each request that offers tools by the next step, all others by a word."""
@@ -33,18 +36,22 @@ class Model:
         """Those for titles, summaries, and the like."""
         self.errors: list[str] = []
         self._script = list(script)
-        self._lock = threading.Lock()
+        self._lock = threading.Condition()
         self.socket = socket
         pathlib.Path(socket).unlink(missing_ok=True)
         self._server = _Server(socket, self._handler())
 
-    def __enter__(self) -> Model:
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
-        return self
 
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
+        """Stop answering."""
         self._server.shutdown()
         self._server.server_close()
+
+    def answered(self, number: int, within: float = 60.0) -> bool:
+        """Wait until so many requests have come; tell whether they have."""
+        with self._lock:
+            return self._lock.wait_for(lambda: len(self.requests) >= number, within)
 
     def _answer(self, request: Request) -> tuple[Answer, int]:
         with self._lock:
@@ -52,6 +59,7 @@ class Model:
                 self.others.append(request)
                 return Say("ok"), 0
             self.requests.append(request)
+            self._lock.notify_all()
             number = len(self.requests)
             step = self._script.pop(0) if self._script else Say()
             try:

@@ -182,6 +182,18 @@ class OpenCode(Client):
         ]
 
 
+class ServedOpenCode(OpenCode):
+    """OpenCode with a server, as with a terminal: it goes on when a turn has ended."""
+
+    def command(self, prompt: str) -> list[str]:
+        opencode, address = str(self.bin / "opencode"), "http://127.0.0.1:4712"
+        script = (
+            '"$0" serve --hostname 127.0.0.1 --port 4712 >&2 &\n'
+            f'until "$0" run --attach {address} "$1"; do sleep 0.2; done\nwait'
+        )
+        return ["sh", "-c", script, opencode, prompt]
+
+
 class Copilot(Client):
     name, version = "copilot", "1.0.102"
     # It gives models of this name patches in place of edits.

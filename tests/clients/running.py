@@ -55,29 +55,32 @@ def namespaces() -> bool:
 
 
 class Run:
-    """One run of a client, and what the model was asked in it."""
+    """One run of a client, and what the model was asked in it; at the end of `with` all of it is gone."""
 
     def __init__(self, process: subprocess.Popen[str], model: Model) -> None:
         self._process = process
         self.model = model
         self.output = ""
 
+    def __enter__(self) -> Run:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+        self.model.close()
+
     def wait(self) -> Run:
         """Wait for the client's end; it must have gone through the whole script."""
-        try:
-            self.output, errors = self._process.communicate(timeout=HANGS)
-        except subprocess.TimeoutExpired:
-            self.kill()
-            raise
-        self.output += errors
+        self.output = "\n".join(self._process.communicate(timeout=HANGS))
         assert self.model.errors == [], self.output
         assert self._process.returncode == 0, self.output
         return self
 
     def kill(self) -> None:
         """Kill the client and what it has started, as `kill -9` does."""
-        os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
+        if self._process.poll() is None:
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.communicate()
 
     @property
     def requests(self) -> list[Request]:
@@ -133,7 +136,6 @@ class Client:
     def start(self, *script: Step, **environment: str) -> Run:
         """Start the client on a prompt, with a model that follows the script."""
         model = Model(*script, socket=str(self.place / "model.sock"))
-        model.__enter__()
         inside = [sys.executable, str(HERE / "inside.py"), str(_PORT), model.socket]
         wrapped = ["unshare", "-rn", *inside] if self.isolated else [*inside, "--here"]
         process = subprocess.Popen(
@@ -150,11 +152,8 @@ class Client:
 
     def run(self, *script: Step, **environment: str) -> Run:
         """Run the client to its end."""
-        started = self.start(*script, **environment)
-        try:
+        with self.start(*script, **environment) as started:
             return started.wait()
-        finally:
-            started.model.__exit__()
 
     def own(self, *words: str) -> str:
         """Run a command of the client's own, such as the one that puts in a plugin."""

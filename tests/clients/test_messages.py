@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.clients.conftest import Desk, all_models, five
+from tests.clients.conftest import FIVE, Desk, all_models, each, five
 from tests.clients.forms import Say
+from tests.clients.real import OpenCode, ServedOpenCode
 
 pytestmark = pytest.mark.slow
 
@@ -45,9 +46,10 @@ def test_a_session_begins_with_the_page_of_prime_once(desk: Desk):
         assert request.above.count("on AgentBus, project") == 1
         assert "IGNORE" not in request.everywhere
     assert f"You are {desk.agent} on AgentBus, project {desk.project}" in run.requests[0].above
+    assert desk.presence.state == "gone"
 
 
-@five
+@each([one for one in FIVE if one[0] is not OpenCode])
 def test_an_agent_goes_on_once_when_an_ask_is_unread(desk: Desk):
     run = desk.run(desk.tells(ASK, Say()), Say("Later."))
 
@@ -56,6 +58,19 @@ def test_an_agent_goes_on_once_when_an_ask_is_unread(desk: Desk):
     assert "before you stop" not in first.everywhere
     assert second.last.count("AgentBus: before you stop, look at 1 ask from reviewer") == 1
     assert ASK not in second.everywhere
+
+
+@each([(ServedOpenCode, "scripted")])
+def test_an_agent_of_a_server_of_opencode_goes_on_once_when_an_ask_is_unread(desk: Desk):
+    # A run without a server ends with the turn.
+    with desk.start(desk.tells(ASK, Say()), Say("Later.")) as run:
+        assert run.model.answered(2)
+        first, second = run.requests
+
+    assert "before you stop" not in first.everywhere
+    assert second.last.count("AgentBus: before you stop, look at 1 ask from reviewer") == 1
+    assert ASK not in second.everywhere
+    assert run.model.errors == []
 
 
 @five

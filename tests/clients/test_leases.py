@@ -1,0 +1,54 @@
+"""A path that another agent has leased: no real client edits it, and its model reads why."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.clients.conftest import Desk, all_models
+from tests.clients.forms import Answer, Request, Say
+
+pytestmark = pytest.mark.slow
+
+
+@all_models
+def test_the_edit_of_a_path_that_another_agent_has_leased_is_refused(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(desk.root)
+    lease = desk.reviewer.lease("src/**", why="migration")
+    edits = desk.client.edits("src/db.py", "a = 1", "a = 2")
+    seen: list[str] = []
+
+    def gives_up(request: Request) -> Answer:
+        seen.append(desk.file.read_text())
+        lease.drop()
+        step = edits[0]
+        assert not callable(step)
+        return step
+
+    run = desk.run(*edits, gives_up, *edits[1:], Say())
+
+    assert seen == ["a = 1\n"]
+    refused = run.requests[len(edits)]
+    assert "src/db.py is leased by reviewer until" in refused.last
+    assert '("migration", src/**)' in refused.last
+    assert "is leased by reviewer" in refused.from_tools
+    assert desk.file.read_text() == "a = 2\n"
+    # The agent has leased what it edited, until it ended; none of it was said on the channel.
+    assert desk.reviewer.leases() == []
+    assert list(desk.reviewer.overhear(follow=False)) == []
+
+
+@all_models
+def test_an_edit_leases_its_path_for_the_agent(desk: Desk, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(desk.root)
+    held: list[tuple[str, str]] = []
+
+    def looks(request: Request) -> Answer:
+        held.extend((lease.pattern, lease.agent) for lease in desk.reviewer.leases())
+        return Say()
+
+    desk.run(*desk.client.edits("src/db.py", "a = 1", "a = 2"), looks)
+
+    assert held == [("src/db.py", desk.agent)]
+    assert desk.file.read_text() == "a = 2\n"
