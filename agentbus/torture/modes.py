@@ -76,6 +76,7 @@ _MODES = (
             "by_name": "patterns conflict only if they are written alike",
             "no_expiry": "leases that do not end by their TTL",
             "clock_tokens": "takes the server's clock for the fencing token",
+            "keeps_given": "gives a lease to another agent, and keeps it",
         },
         from_module("agentbus.torture.agents.workload"),
     ),

@@ -105,7 +105,7 @@ class ClientSession:
 
     async def _write(self, other: ClientSession) -> None:
         if other is not self:
-            await self._call("tell", to=other.agent, text="the parser is done", topic="parser")
+            await self._call("tell", to=[other.agent], text="the parser is done", topic="parser")
             self.load.told += 1
 
     async def _hook(self, name: str, **fields: object) -> str:
@@ -203,7 +203,8 @@ def sessions(given: argparse.Namespace) -> Iterator[Figure]:
         bare = [place.bare() for _ in range(10)]
         load, memory = asyncio.run(live(place, given.sessions, given.seconds, given.thinks))
     if load.trouble:
-        raise SystemExit(f"{len(load.trouble)} failures, such as {load.trouble[:3]}")
+        kinds = dict.fromkeys(one[:80] for one in load.trouble)
+        raise SystemExit(f"{len(load.trouble)} failures: {[*kinds][:9]}")
     about = (
         f"{given.sessions} sessions, {given.seconds:g} s: {len(load.hooks):,} hooks, {len(load.calls):,}"
         f" calls, {load.told:,} messages, {load.refused:,} edits refused; no failure"

@@ -63,6 +63,7 @@ def test_a_server_of_others_suffers_nothing_and_keeps_nothing(
         ("clock_tokens", "token_back"),
         nightly("by_name", "held_twice"),
         nightly("no_expiry", "refused_falsely"),
+        nightly("keeps_given", "refused_falsely"),
         nightly("read_first", "passed_unread"),
         nightly("last_id", "passed_unread"),
         nightly("reads_again", "read_again"),

@@ -147,8 +147,18 @@ def refused(who: str, begin: float, pattern: str, by: str, path: str = "src/a") 
     return act(who, "lease", begin, begin + 0.1, FAIL, **of)
 
 
+def give(who: str, begin: float, to: str, pattern: str, ttl: float = 5.0) -> AgentAct:
+    """Give a lease that was taken just before."""
+    of = {"t": f"{who} gives", "to": to, "i": f"{int(begin)}-0@{to}", "g": {pattern: "1"}}
+    return act(who, "give", begin, begin + 0.1, **of, ttl=ttl, b=int(begin * S))
+
+
 def leases(*acts: AgentAct, **changes: Any) -> AgentEvidence:
     return AgentEvidence(acts, [], [], {}, 3)._replace(**changes)
+
+
+GIVEN = give("ada", 2, "bob", "a")
+READ = Reading("bob", "2-0@bob", "ada", "", 9 * S, 9 * S)
 
 
 @pytest.mark.parametrize(
@@ -162,6 +172,11 @@ def leases(*acts: AgentAct, **changes: Any) -> AgentEvidence:
         # It may have ended before the answer came.
         leases(lease("ada", 1, "a", 1), drop("ada", 2, phase=UNKNOWN), lease("bob", 3, "a", 2)),
         leases(lease("ada", 1, "a", 1), refused("bob", 2, "a", "ada", "?")),
+        leases(
+            *(lease("ada", 1, "a", 1), GIVEN, drop("bob", 3, "a")),
+            *(lease("cid", 4, "a", 2), refused("ada", 2.5, "a", "bob", "a")),
+            readings=[READ],
+        ),
         # Of a process that died, nobody knows whether it has leased.
         leases(
             act("ada", "lease", 1, math.inf, "pending", p=["a"], ttl=1.0),
@@ -178,6 +193,10 @@ def test_leases_one_after_the_other_or_of_other_paths_are_sound(found: AgentEvid
     ("found", "check"),
     [
         (leases(lease("ada", 1, "src/**", 1), lease("bob", 2, "*/a", 2)), "held_twice"),
+        (leases(lease("ada", 1, "a", 1), GIVEN, lease("cid", 3, "?", 2), readings=[READ]),
+         "held_twice"),
+        (leases(lease("ada", 1, "a", 1), GIVEN, refused("cid", 3, "a", "ada", "a"), readings=[READ]),
+         "refused_falsely"),
         (leases(lease("ada", 1, "a", 2), lease("bob", 9, "b", 2)), "token_back"),
         (leases(lease("ada", 1, "a", 2), lease("bob", 9, "b", 1)), "token_back"),
         # Over by its TTL, dropped, never taken, and of other paths.

@@ -8,7 +8,7 @@ import inspect
 import os
 import random
 import time
-from collections.abc import Awaitable, Generator
+from collections.abc import Awaitable, Generator, Iterable, Sequence
 from typing import Any
 
 import agentbus
@@ -25,6 +25,7 @@ from agentbus.core.errors import (
     TimedOut,
 )
 from agentbus.core.keys import Keys
+from agentbus.core.settings import repository
 from agentbus.torture.agents.command import CommandReader
 from agentbus.torture.agents.controls import CONTROLS
 from agentbus.torture.agents.past import Past
@@ -33,10 +34,11 @@ from agentbus.torture.assignment import Allowance, Assignment
 from agentbus.torture.history import FAIL, OK, UNKNOWN
 from agentbus.torture.plain import library_errors, plain_client
 
-# Operations: a process begins, a message, one that was read, a reading that failed, what counts as read, an
-# answer, a receipt, leases; and how far the agent is.
+# Operations: a process begins, a message, one that was read, a reading that failed, what counts as read; an
+# answer, a receipt; what is done with leases, which are given with a message; and how far the agent is.
 LIFE, TELL, HEARD, TORN, LOOK = "life", "tell", "heard", "torn", "look"
-REPLY, RECEIPT, LEASE, RENEW, DROP = "reply", "receipt", "lease", "renew", "drop"
+REPLY, RECEIPT = "reply", "receipt"
+LEASE, RENEW, GIVE, DROP = "lease", "renew", "give", "drop"
 READY, SENT, ANSWERED = "ready", "sent", "answered"
 TROUBLE = (BackendUnavailable, OutcomeUnknown)
 BLOCKING, ASYNCHRONOUS, COMMAND = "blocking", "asynchronous", "command"
@@ -78,6 +80,9 @@ class BusyAgent:
             self._command = CommandReader(assignment, self._scribe, self._past, self._chance)
         # How often the answer to an ask that was read was refused.
         self._unanswered: dict[str, int] = dict.fromkeys(self._past.unanswered, 0)
+        # Patterns of leases that others have given to this agent.
+        self._given: dict[str, None] = {}
+        self._root = repository()[0] or os.getcwd()
         self._scribe.note(LIFE, OK)
 
     def live(self) -> None:
@@ -89,6 +94,7 @@ class BusyAgent:
         while True:
             quiet = self._read()
             self._answer()
+            self._drop_given()
             ready = ready or self._step(READY, quiet is not None)
             if self._past.next < min(self._limit.number, self._messages):
                 self._send()
@@ -162,12 +168,7 @@ class BusyAgent:
         ):
             return 1
         try:
-            if self._command:
-                found = self._command.read(
-                    answers=lambda known: self._unanswered.setdefault(known, 0)
-                )
-            else:
-                found = self._read_page()
+            found = self._command.read(self._received) if self._command else self._read_page()
             self._look()
         except TROUBLE:
             self._scribe.note(TORN, UNKNOWN)
@@ -186,10 +187,16 @@ class BusyAgent:
                 if number > leaves_at:
                     # The message in hand does not count as read.
                     break
-                self._scribe.note(HEARD, OK, i=message.id, a=message.agent_id, t=message.text)
-                if message.ask:
-                    self._unanswered.setdefault(message.id, 0)
+                of = {"i": message.id, "a": message.agent_id, "t": message.text}
+                self._scribe.note(HEARD, OK, **of, g=message.gives)
+                self._received(message.id, message.ask, message.gives)
         return number
+
+    def _received(self, known: str, ask: bool, gives: Sequence[str]) -> None:
+        """Remember what is to be done for a message."""
+        self._given |= dict.fromkeys(gives)
+        if ask:
+            self._unanswered.setdefault(known, 0)
 
     def _each(self, source: Any) -> Generator[Any, None, None]:
         if self._runner is None:
@@ -254,11 +261,15 @@ class BusyAgent:
     def _edit(self) -> None:
         """Lease paths, and give them up, now and then by their end alone."""
         with contextlib.suppress(NotHolder, *TROUBLE):
+            began = time.monotonic_ns()
             lease, of = self._lease()
             if lease is None:
                 return
             time.sleep(self._chance.uniform(0.0, 0.04))
-            if self._chance.random() < 0.2:
+            if self._chance.random() < self._options["gives"]:
+                if self._give({**of, "b": began}):
+                    return
+            elif self._chance.random() < 0.2:
                 ttl = self._chance.choice(SHORT_TTLS)
                 with self._scribe.asking(RENEW, **{**of, "ttl": ttl}):
                     self._do(lease.renew(ttl))
@@ -282,6 +293,32 @@ class BusyAgent:
                 taken = {one.pattern: str(one.token) for one in lease.leases}
                 answer |= {"g": taken, "r": list(lease.renewed)}
         return lease, {"g": {} if lease is None else taken, "ttl": ttl}
+
+    def _give(self, of: dict[str, Any]) -> bool:
+        """Give leases to another agent, and return whether that has certainly happened."""
+        to, said = self._chance.choice(self._others), f"{self._name} gives {time.monotonic_ns()}"
+        with (
+            contextlib.suppress(InboxFull, NotFound, NotHolder, *TROUBLE),
+            self._scribe.asking(GIVE, t=said, to=to, **of) as answer,
+        ):
+            sent = self._do(self._bus.tell(to, said, give=self._paths(of["g"])))
+            answer |= {"i": sent.id, "u": sent.unread}
+            self._past.told.append(sent.id)
+            return True
+        return False
+
+    def _drop_given(self) -> None:
+        """Drop what others have given to this agent; some of it may be over."""
+        if self._given:
+            with (
+                contextlib.suppress(NotFound, NotHolder, *TROUBLE),
+                self._scribe.asking(DROP, g=dict.fromkeys(self._given, "")),
+            ):
+                self._do(self._bus.drop_leases(*self._paths(self._given)))
+            self._given.clear()
+
+    def _paths(self, patterns: Iterable[str]) -> list[str]:
+        return [f"{self._root}/{pattern}" for pattern in patterns]
 
     def _insist_on_dropping(self) -> None:
         while True:

@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import Any
 
-from agentbus.torture.agents.agent import RECEIPT, REPLY, TELL
+from agentbus.torture.agents.agent import GIVE, RECEIPT, REPLY, TELL
 from agentbus.torture.agents.evidence import (
     AgentAct,
     AgentEvidence,
@@ -19,16 +19,18 @@ from agentbus.torture.agents.evidence import (
 from agentbus.torture.agents.lease_checks import held_twice, refused_falsely, token_back
 from agentbus.torture.history import FAIL
 
+_SENT = (TELL, GIVE)
+
 
 def lost(evidence: AgentEvidence) -> list[str]:
     """Acknowledged messages that their reader never read."""
     read = {reading.id for reading in evidence.readings}
-    return [act.said["i"] for act in evidence.of(TELL) if act.ok and act.said["i"] not in read]
+    return [act.said["i"] for act in evidence.of(*_SENT) if act.ok and act.said["i"] not in read]
 
 
 def doubled(evidence: AgentEvidence) -> list[str]:
     """Messages that were sent once, and are in an inbox more than once."""
-    asked = {act.asked["t"] for act in evidence.of(TELL)}
+    asked = {act.asked["t"] for act in evidence.of(*_SENT)}
     found = Counter(_texts(evidence))
     return [text for text, number in found.items() if number > 1 and text in asked]
 
@@ -37,7 +39,9 @@ def refused_and_there(evidence: AgentEvidence) -> list[str]:
     """Messages that were refused, and are in an inbox all the same."""
     there = set(_texts(evidence))
     return [
-        act.asked["t"] for act in evidence.of(TELL) if act.phase == FAIL and act.asked["t"] in there
+        act.asked["t"]
+        for act in evidence.of(*_SENT)
+        if act.phase == FAIL and act.asked["t"] in there
     ]
 
 
@@ -80,7 +84,7 @@ def overfull(evidence: AgentEvidence) -> list[tuple[str, int]]:
     """Inboxes that certainly held more unread messages than their bound, with the most of them."""
     read = _first_readings(evidence)
     moves: dict[str, list[tuple[float, int]]] = defaultdict(list)
-    for act in evidence.of(TELL):
+    for act in evidence.of(*_SENT):
         if act.ok:
             entry, reader = entry_of(act.said["i"])
             until = read.get((reader, entry))
@@ -100,14 +104,14 @@ def overfull(evidence: AgentEvidence) -> list[tuple[str, int]]:
 def refused_early(evidence: AgentEvidence) -> list[AgentAct]:
     """Messages that were refused by an inbox that cannot have been full."""
     begun: dict[str, list[int]] = defaultdict(list)
-    for act in evidence.of(TELL, REPLY):
+    for act in evidence.of(*_SENT, REPLY):
         if act.possible:
             begun[_recipient(act, evidence)].append(act.invoked)
     over = {
         reader: _counts(looks, evidence) for reader, looks in _by_reader(evidence.looks).items()
     }
     wrong = []
-    for act in evidence.of(TELL):
+    for act in evidence.of(*_SENT):
         if act.said.get("error") != "InboxFull":
             continue
         reader = act.asked["to"]
@@ -216,7 +220,7 @@ def _counts(looks: Sequence[InboxLook], evidence: AgentEvidence) -> tuple[list[i
 
 
 def _recipient(act: AgentAct, evidence: AgentEvidence) -> Any:
-    if act.op == TELL:
+    if act.op in _SENT:
         return act.asked["to"]
     entry, agent = entry_of(act.asked["i"])
     return evidence.inboxes.get(agent, {}).get(entry, {}).get("agent_id")

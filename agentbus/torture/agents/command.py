@@ -10,7 +10,7 @@ import random
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from agentbus.core.errors import BackendUnavailable
@@ -23,6 +23,8 @@ _KILLS = 0.25
 _LIFE = 0.12
 _GLANCE = 0.005
 _MUCH = "20000"
+
+Received = Callable[[str, bool, Sequence[str]], object]
 
 
 class CommandReader:
@@ -44,20 +46,26 @@ class CommandReader:
         self._words = [sys.executable, "-m", "agentbus", "inbox", "--max", "10", *options]
         self._output = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         fcntl.flock(self._output, fcntl.LOCK_EX)
-        self._note(past.reading, past.unanswered.setdefault)
+        self._note(past.reading, self._before)
 
-    def read(self, answers: Callable[[str], object]) -> int:
+    def _before(self, known: str, ask: bool, gives: Sequence[str]) -> None:
+        """Remember what a predecessor's reading has printed."""
+        self._past.leased = self._past.long = self._past.leased or bool(gives)
+        if ask:
+            self._past.unanswered[known] = None
+
+    def read(self, received: Received) -> int:
         """Read a page, and return how many messages it had, 0 if nothing is left.
 
-        `answers` takes the ids of asks.
+        `received` takes the id of each, whether it is an ask, and what leases it gives.
         """
         began = time.monotonic_ns()
         self._scribe.note("reading", OK, at=began)
         whole = self._run()
-        found, cut = self._note(began, answers)
+        found, cut = self._note(began, received)
         for known in cut:
             whole = self._run("--thread", known, "--max-chars", _MUCH) and whole
-            found += self._note(began, answers, known)[0]
+            found += self._note(began, received, known)[0]
         # A command that was killed may have left any number.
         return found if whole else max(1, found)
 
@@ -86,7 +94,7 @@ class CommandReader:
         command.kill()
 
     def _note(
-        self, since: int, answers: Callable[[str], object], only: str | None = None
+        self, since: int, received: Received, only: str | None = None
     ) -> tuple[int, list[str]]:
         """Note the messages that were printed since `since` in full; return also those that were cut."""
         found, cut = 0, []
@@ -108,10 +116,10 @@ class CommandReader:
                     i=said["id"],
                     a=said["agent_id"],
                     t=said["message"],
+                    g=said.get("gives", []),
                     b=since,
                     f=self._past.printed,
                 )
                 found += 1
-                if said["ask"]:
-                    answers(said["id"])
+                received(said["id"], said["ask"], said.get("gives", []))
         return found, [] if only else cut

@@ -146,10 +146,16 @@ def clock_tokens() -> None:
     _spoil(b"redis.call('INCR', key)\n    token = redis.call('GET', key)", b"", "lease")
 
 
+def keeps_given() -> None:
+    """Give a lease to another agent, and keep it."""
+    _spoil(b"redis.call('HDEL', key, one.field)\n", b"", "tell")
+
+
 CONTROLS: dict[str, Callable[[], None]] = {
     control.__name__: control
     for control in (
         *(read_first, last_id, reads_again, maxlen, unbounded, whole_inbox, refuse_after),
-        *(say_again, answer_again, read_on_arrival, no_answers, by_name, no_expiry, clock_tokens),
+        *(say_again, answer_again, read_on_arrival, no_answers, by_name, no_expiry),
+        *(clock_tokens, keeps_given),
     )
 }

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, TypeAlias
 from agentbus.core.stream import position
 from agentbus.torture.agents.agent import (
     DROP,
+    GIVE,
     HEARD,
     LEASE,
     LIFE,
@@ -108,7 +109,7 @@ class AgentEvidence(NamedTuple):
         counts = Counter((act.op, act.phase) for act in self.acts)
         reasons = Counter((act.op, act.said.get("error")) for act in self.acts)
         return {
-            "messages": counts[TELL, OK],
+            "messages": counts[TELL, OK] + counts[GIVE, OK],
             "unknown": sum(n for (_, phase), n in counts.items() if phase not in (OK, FAIL)),
             "refused by a full inbox": reasons[TELL, "InboxFull"],
             "read": len(self.readings),
@@ -120,6 +121,7 @@ class AgentEvidence(NamedTuple):
             "leases": counts[LEASE, OK],
             "leases refused": sum("by" in act.said for act in self.acts if act.op == LEASE),
             "renewals": counts[RENEW, OK],
+            "leases given": counts[GIVE, OK],
         }
 
 
@@ -145,7 +147,7 @@ class AgentCollector:
         elif op == LOOK:
             beyond = frozenset(map(position, of["m"]))
             self.looks.append(InboxLook(who, entry.at, position(of["h"]), beyond))
-        elif op in (TELL, REPLY, RECEIPT, LEASE, RENEW, DROP):
+        elif op in (TELL, REPLY, RECEIPT, LEASE, RENEW, GIVE, DROP):
             if entry.phase == INVOKE:
                 self._open[who] = entry
                 return

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from agentbus.torture.agents.agent import DROP, LEASE, RENEW
+from agentbus.torture.agents.agent import DROP, GIVE, LEASE, RENEW
 from agentbus.torture.agents.evidence import AgentAct, AgentEvidence
 from agentbus.torture.agents.overlap import overlap
 
@@ -74,7 +74,7 @@ def refused_falsely(evidence: AgentEvidence) -> list[object]:
     wrong: list[object] = []
     takes = _takes(evidence)
     drops: dict[str, list[AgentAct]] = defaultdict(list)
-    for act in evidence.of(DROP):
+    for act in evidence.of(DROP, GIVE):
         drops[act.who].append(act)
 
     def known(agent: str, pattern: str, since: int, until: float) -> bool:
@@ -117,7 +117,7 @@ def _patterns(act: AgentAct) -> Mapping[str, str]:
 
 def _takes_it(act: AgentAct, pattern: str) -> bool:
     """Tell whether an act may have taken or renewed a lease of a pattern."""
-    if act.ok or act.op == RENEW:
+    if act.ok or act.op != LEASE:
         return pattern in _patterns(act)
     # The root, to which patterns are relative, may lie above.
     return any(f"/{pattern}".endswith(f"/{one}") for one in act.asked["p"])
@@ -125,19 +125,22 @@ def _takes_it(act: AgentAct, pattern: str) -> bool:
 
 def _takes(evidence: AgentEvidence) -> dict[str, list[AgentAct]]:
     found: dict[str, list[AgentAct]] = defaultdict(list)
-    for act in evidence.of(LEASE, RENEW):
+    for act in evidence.of(LEASE, RENEW, GIVE):
         if act.possible:
-            found[act.who].append(act)
+            found[act.asked["to"] if act.op == GIVE else act.who].append(act)
     return found
 
 
 def _spans(evidence: AgentEvidence) -> Iterator[LeaseSpan]:
     by_agent: dict[str, list[AgentAct]] = defaultdict(list)
-    for act in evidence.of(LEASE, RENEW, DROP):
+    for act in evidence.of(LEASE, RENEW, GIVE, DROP):
         by_agent[act.who].append(act)
+    for give in evidence.of(GIVE):
+        if give.ok:
+            yield from _given(give, by_agent[give.asked["to"]], evidence)
     for agent, acts in by_agent.items():
         for number, act in enumerate(acts):
-            if act.op == DROP or not act.ok or _may_still_come(acts[:number], act):
+            if act.op in (DROP, GIVE) or not act.ok or _may_still_come(acts[:number], act):
                 continue
             expires = act.invoked + (act.asked["ttl"] - _SLACK) * _NS
             for pattern in _patterns(act):
@@ -147,10 +150,29 @@ def _spans(evidence: AgentEvidence) -> Iterator[LeaseSpan]:
                     yield LeaseSpan(agent, pattern, act.returned, end, act)
 
 
+def _given(
+    give: AgentAct, acts: Sequence[AgentAct], evidence: AgentEvidence
+) -> Iterator[LeaseSpan]:
+    """Yield how long a recipient, who did this, certainly held what it was given."""
+    before = [one for one in acts if one.invoked < give.invoked]
+    if _may_still_come(before, give):
+        return
+    expires = give.asked["b"] + (give.asked["ttl"] - _SLACK) * _NS
+    for pattern in _patterns(give):
+        # Also what was asked before, and answered since.
+        since = (one for one in acts if one.returned > give.invoked)
+        ends = (one.invoked for one in since if _touches(one, pattern))
+        end = min(expires, next(ends, math.inf))
+        if end > give.returned and not evidence.shifted(give.asked["b"], end):
+            yield LeaseSpan(give.asked["to"], pattern, give.returned, end, give)
+
+
 def _touches(act: AgentAct, pattern: str) -> bool:
     """Tell whether an act of the holder may end or shorten its lease of a pattern."""
-    every = act.op == DROP and act.asked["g"] is None
-    return act.possible and (every or pattern in _patterns(act) or not act.ok)
+    # What can be dropped is, even if the answer is that something cannot.
+    if act.op == DROP:
+        return act.asked["g"] is None or pattern in act.asked["g"]
+    return act.possible and (pattern in _patterns(act) or not act.ok)
 
 
 def _may_still_come(before: Sequence[AgentAct], act: AgentAct) -> bool:

@@ -28,8 +28,8 @@ class Past:
         op, phase, of = entry.op, entry.phase, entry.of
         if op == "life":
             self.lives += 1
-        elif op == "tell":
-            self.next = of["n"] + 1
+        elif op in ("tell", "give"):
+            self.next = of.get("n", self.next - 1) + 1
             if phase == OK:
                 self.told.append(of["i"])
         elif op == "reading":
@@ -38,6 +38,8 @@ class Past:
             self.printed = of.get("f", self.printed)
             if of["t"].endswith("?"):
                 self.unanswered[of["i"]] = None
+            if of.get("g"):
+                self.leased = self.long = True
         elif op == "reply" and phase == OK:
             self.unanswered.pop(of["i"], None)
         elif op == "sent":

@@ -27,7 +27,8 @@ class AgentPlan(NamedTuple):
 
     `attempts` is how often a message is sent again that was refused. `pages`
     are how many messages a reading takes at most. `leaves` is the share of readings that are left in the
-    middle of a page, `forgets` that of leases that nobody drops. `reads_by_command` is
+    middle of a page, `forgets` that of leases that nobody drops, `gives` that of leases
+    that are given to another agent. `reads_by_command` is
     whether some agents read by the command. The replies that get lost are those to requests that hold
     `loses`, if it is not empty.
     """
@@ -41,6 +42,7 @@ class AgentPlan(NamedTuple):
     pages: tuple[int, ...] = (3, 25)
     leaves: float = 0.03
     forgets: float = 0.15
+    gives: float = 0.15
     reads_by_command: bool = True
     loses: bytes = b""
 
@@ -57,6 +59,7 @@ _CONTROLS = {
     "no_expiry": AgentPlan(5, 40, 2.5, {}, forgets=0.8),
     "clock_tokens": AgentPlan(4, 15, 1.0, {}),
     "say_again": AgentPlan(4, 60, 2.0, {LOST_REPLY: 8}, loses=b" says "),
+    "keeps_given": AgentPlan(5, 40, 2.5, {}, forgets=0.0, gives=0.7),
     # Urgent messages that are read again must leave room for others.
     "reads_again": _CONTROL._replace(pages=(12,)),
     "unbounded": AgentPlan(5, 40, 1.0, {}, bound=8),

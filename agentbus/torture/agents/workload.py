@@ -63,6 +63,7 @@ class Agents(Workload):
                 pages=plan.pages,
                 leaves=plan.leaves,
                 forgets=plan.forgets,
+                gives=plan.gives,
             )
         # Nobody can write to an agent that was never there.
         self.step("agents start", lambda: self._have(agent.READY))
