@@ -194,10 +194,11 @@ async def live(place: Place, number: int, seconds: float, thinks: float) -> tupl
 
 
 def sessions(given: argparse.Namespace) -> Iterator[Figure]:
-    """All sessions at once: no hook fails, no tool fails, and no client waits longer than for one session.
+    """All sessions at once; a hook or a tool that fails fails the benchmark.
 
-    The times are those of the whole processes of the hooks, beside a `python -c pass` that was measured
-    before, without load, and those of MCP calls; with two cores for all, a process waits for its turn.
+    The times are those of the whole processes of the hooks, and of MCP calls, beside a `python -c pass`
+    that was measured before the sessions began. With two cores for all of them, a process waits for its
+    turn.
     """
     with installed() as place:
         bare = [place.bare() for _ in range(10)]
