@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+
 from agentbus.client import task_tokens
 from agentbus.commands import _values
 from agentbus.commands._declare import body
 from agentbus.commands._payload import json_or_text
 from agentbus.core.clock import rfc3339
 from agentbus.core.errors import InvalidPayload, NotFound, StaleToken, UsageError
+from agentbus.queues import by_hand
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -15,19 +18,17 @@ if TYPE_CHECKING:
     from agentbus.commands._declare import Call
     from agentbus.queues.by_hand import SettledTask, TakenTask
 
-# Half an hour: an agent may think for minutes between two commands.
-VISIBILITY = 1800.0
 _GROUP = "default"
 
 
 def take(call: Call) -> None:
     """Take a task, keep its token, and print it."""
     args, bus = call.args, call.bus
-    visibility = VISIBILITY if args.visibility is None else args.visibility
+    visibility = by_hand.VISIBILITY if args.visibility is None else args.visibility
     group = _GROUP if args.group is None else args.group
     try:
         task = bus.take(args.id, group=group, wait=args.wait or None, visibility=visibility)
-        _keep(call, task)
+        _keep(call, task, visibility)
         _show_taken(call, task)
     finally:
         # The last counts are written when it is closed.
@@ -65,12 +66,20 @@ def renew(call: Call) -> None:
     """Extend the visibility of a task."""
     args = call.args
     one = _token(call)
-    visibility = VISIBILITY if args.visibility is None else args.visibility
+    visibility = by_hand.VISIBILITY if args.visibility is None else args.visibility
     try:
         held = call.bus.renew(one.task_id, one.token, visibility, group=one.group)
     except StaleToken:
         task_tokens.drop(one)
         raise
+    if args.token is None:
+        # Hooks renew it for as long from now on.
+        with contextlib.suppress(OSError):
+            task_tokens.keep(
+                task_tokens.TaskToken(
+                    one.project, one.agent_id, one.task_id, one.group, one.token, visibility
+                )
+            )
     fields = {"task_id": held.id, **_values.fields(held, "queue", "group", "agent_id")}
     until = rfc3339(held.until, milliseconds=True)
     call.out.record(fields | {"until": until}, f"{held.id} held until {rfc3339(held.until)}")
@@ -111,9 +120,9 @@ def _token(call: Call) -> TaskToken:
     return found[0]
 
 
-def _keep(call: Call, task: TakenTask) -> None:
+def _keep(call: Call, task: TakenTask, visibility: float) -> None:
     one = task_tokens.TaskToken(
-        call.bus.project, call.settings.agent, task.id, task.group, str(task.token)
+        *(call.bus.project, call.settings.agent, task.id, task.group, str(task.token), visibility)
     )
     try:
         task_tokens.keep(one)

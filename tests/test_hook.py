@@ -8,12 +8,13 @@ import re
 import socket
 import subprocess
 import sys
+import time
 
 import pytest
 
 from agentbus.agents import hook
 from agentbus.coordination import leases
-from agentbus.core import client_session
+from agentbus.core import client_session, renewal
 from agentbus.core.settings import resolve
 from tests import inprocess
 from tests.hooks import Session
@@ -335,16 +336,26 @@ def test_a_session_that_ends_gives_back_the_tasks_that_it_holds(real_url, projec
             assert bob.take("build").id == task_id
 
 
-def test_tools_renew_the_tasks_that_a_session_holds(real_url, project, tmp_path):
+@pytest.mark.parametrize("visibility", [60, 7_200])
+def test_tools_renew_the_tasks_that_a_session_holds_for_their_visibility(
+    real_url, project, tmp_path, visibility
+):
     session = Session(real_url, project, tmp_path)
     with session.bus() as bus:
         task_id = bus.queue("build").publish("x")
+        session.answer("PostToolUse")
         with inprocess.environment({**session.environment, "AGENTBUS_AGENT": session.agent}):
-            assert inprocess.run("task", "take", "build", "--visibility", "60").code == 0
+            assert inprocess.run("task", "take", "build", "--visibility", str(visibility)).code == 0
         before = bus.task(task_id).due
         session.answer("PostToolUse")
 
-        assert bus.task(task_id).due > before + 600
+        after = bus.task(task_id).due
+        assert before < after < before + visibility
+        # Again before a third of it is over, and not at each tool.
+        session.answer("PostToolUse")
+        assert bus.task(task_id).due == after
+        due = os.stat(renewal.mark(str(session.state), session.agent)).st_mtime
+        assert due - time.time() <= min(300, visibility / 3)
 
 
 # -- a server that is away --

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
 # Seconds for which a server that did not answer is left alone.
 LEFT_ALONE = 30.0
-# Seconds between two renewals of tasks that are held by hand: their visibility is half an hour by default.
-_RENEWED_EVERY = 300.0
 # What a pipe holds at most by default; and more than any client sends.
 _PIECE, _MOST_BYTES = 65_536, 64 * 1024 * 1024
 
@@ -147,10 +145,8 @@ def _answered(event: Event, *, was_away: bool) -> object:
 
 def _news(event: Event, was_away: bool) -> object:
     reply = event.execute(event.news())
-    if event.kind == "tool" and _renewal_is_due(event.settings.agent):
-        from agentbus.agents import tasks
-
-        tasks.renew(event)
+    if event.kind == "tool":
+        _renew(event)
     if not reply or (reply[0] == b"idle" and len(reply) == 1):
         return None
     if reply[0] == b"idle":
@@ -171,17 +167,17 @@ def _news(event: Event, was_away: bool) -> object:
     return event.client.context(event.event, f"{bell.WAS_AWAY}\n{said}" if was_away else said)
 
 
-def _renewal_is_due(agent: str) -> bool:
-    """Tell, once in a few minutes, whether to look for tasks that are held by hand, which takes longer."""
-    state = state_directory()
+def _renew(event: Event) -> None:
+    """Renew the tasks that the session holds by hand, before a third of their visibility is over."""
+    state, agent = state_directory(), event.settings.agent
     if not os.path.isdir(os.path.join(state, "taken")):
-        return False
-    path = os.path.join(state, f"renewed-{_file_name(agent)}")
-    renewed = _age(path)
-    if renewed is not None and renewed < _RENEWED_EVERY:
-        return False
-    _leave(path)
-    return True
+        return
+    from agentbus.core import renewal
+
+    if renewal.is_due(state, agent):
+        from agentbus.agents import tasks
+
+        renewal.come_back(state, agent, tasks.renew(event))
 
 
 # -- the mark of a server that did not answer --

@@ -155,7 +155,7 @@ def text(name: str, program: str) -> str:
 
 
 def _variables() -> list[str]:
-    """Return the variables that Codex is to pass on to the server; by itself it passes on few."""
+    """Return the variables that Codex must be told to pass on to the server: it passes few by itself."""
     state = ("XDG_STATE_HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME", "XDG_RUNTIME_DIR")
     return [*(one for found in VARIABLES.values() for one in found), *state]
 

@@ -8,21 +8,23 @@ if TYPE_CHECKING:
     from agentbus.client.task_tokens import TaskToken
 
 
-def renew(event: Event) -> None:
-    """Hold the tasks of the event's session for another visibility."""
+def renew(event: Event) -> float:
+    """Hold the tasks of the event's session for another visibility, and return the shortest, in seconds."""
     from agentbus.client.bus import Bus
     from agentbus.core.errors import AgentBusError
+    from agentbus.queues.by_hand import VISIBILITY
 
     kept = _kept(event)
     if not kept:
-        return
+        return VISIBILITY
     with Bus(event.settings) as bus:
         for one in kept:
             try:
-                bus.renew(one.task_id, one.token, group=one.group)
+                bus.renew(one.task_id, one.token, one.visibility, group=one.group)
             except AgentBusError:
                 # Another has it, or it was cancelled: settling it says so.
                 continue
+    return min(one.visibility for one in kept)
 
 
 def give_back(event: Event) -> None:

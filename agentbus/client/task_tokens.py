@@ -11,9 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from agentbus.core import renewal
+from agentbus.core.errors import UsageError
 from agentbus.core.record import Record
 from agentbus.core.settings import state_directory
 from agentbus.core.settings_check import make_private
+from agentbus.queues import by_hand
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,10 +34,14 @@ class TaskToken(Record):
     task_id: str
     group: str
     token: str
+    visibility: float = by_hand.VISIBILITY
+
+
+_TEXTS = TaskToken.__match_args__[:-1]
 
 
 def keep(one: TaskToken) -> None:
-    """Write the file of a token, for this user alone. Raises `OSError`."""
+    """Write the file of a token, for this user alone; hooks then renew the task. Raises `OSError`."""
     folder = _folder(one.project, one.agent_id)
     make_private(folder)
     _prune(folder)
@@ -48,6 +55,7 @@ def keep(one: TaskToken) -> None:
     except OSError:
         os.unlink(made)
         raise
+    renewal.forget(state_directory(), one.agent_id)
 
 
 def kept(project: str, agent: str, task_id: str, group: str | None = None) -> list[TaskToken]:
@@ -67,7 +75,8 @@ def all_kept(project: str, agent: str) -> list[TaskToken]:
 def drop(one: TaskToken) -> None:
     """Remove the file of a token, unless another one has replaced it."""
     path = os.path.join(_folder(one.project, one.agent_id), _name(one.task_id, one.group))
-    if _read(path) == one:
+    found = _read(path)
+    if found is not None and found.token == one.token:
         try:
             os.unlink(path)
         except OSError:
@@ -104,10 +113,13 @@ def _read(path: str) -> TaskToken | None:
             if not stat.S_ISREG(about.st_mode) or about.st_uid != os.getuid():
                 return None
             fields: Any = orjson.loads(file.read(_LARGEST))
-        values = [fields[name] for name in TaskToken.__match_args__]
-    except (OSError, ValueError, KeyError, TypeError):
+        # Files of former versions have no visibility.
+        visibility = by_hand.seconds(fields.get("visibility", by_hand.VISIBILITY))
+        values = [*(fields[name] for name in _TEXTS), visibility]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, UsageError):
         return None
-    return TaskToken(*values) if all(isinstance(value, str) for value in values) else None
+    sound = all(isinstance(value, str) for value in values[:-1])
+    return TaskToken(*values) if sound else None
 
 
 def _prune(folder: str) -> None:
