@@ -56,6 +56,7 @@ class Desk:
         self.root = client.repository()
         self.file = self.root / "src/db.py"
         self.reviewer = agentbus.connect(url, project=self.project, agent="reviewer")
+        self.reviewer.here()
         self.environment = {"AGENTBUS_URL": url, "AGENTBUS_PROJECT": self.project}
 
     @property

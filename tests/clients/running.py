@@ -106,9 +106,12 @@ class Client:
         self.home, self.root = place / "home", place / "shop"
         self.home.mkdir(parents=True)
         self.isolated = namespaces()
+        path = f"{pathlib.Path(program()).parent}:{os.environ['PATH']}"
+        # Codex runs commands in a login shell.
+        self.write(".profile", f'PATH="{path}"\n')
         self.environment = {
             "HOME": str(self.home),
-            "PATH": f"{pathlib.Path(program()).parent}:{os.environ['PATH']}",
+            "PATH": path,
             "TERM": "dumb",
             "LANG": "C.UTF-8",
         }
