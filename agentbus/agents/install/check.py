@@ -17,6 +17,7 @@ from agentbus.agents.install.trial import HookRun, HookTrial, tools
 from agentbus.core.errors import AgentBusError
 
 _TOOLS = 10
+_SERVERS = {"codex": "codex.mcp.json"}
 
 
 @dataclass
@@ -130,7 +131,7 @@ def _plugin(client: str, place: Installation, quick: bool) -> ClientParts | Inst
     if client == "claude" and not quick:
         program.run("plugin", "validate", os.path.join(place.folder, "agentbus"))
     name = {"claude": "hooks.json"}.get(client, f"{client}.json")
-    server = _json(os.path.join(found.reads, ".mcp.json"))
+    server = _json(os.path.join(found.reads, _SERVERS.get(client, ".mcp.json")))
     return _parts(client, os.path.join(found.reads, "hooks", name), server)
 
 
