@@ -45,11 +45,15 @@ def run(call: Call) -> None:
 
 
 def _enter_session() -> None:
-    """Leave the directory of the plugin for that of the session, which decides on the project."""
-    here, there = os.path.realpath(os.curdir), variable("PWD")
-    if there and any(here == os.path.realpath(one) for one in map(variable, _PLUGINS) if one):
-        with suppress(OSError):
-            os.chdir(there)
+    """Leave the directory of the plugin for that of the session, which decides on the project.
+
+    That is the directory of the client, which only Linux tells; else of the shell that started it.
+    """
+    plugins = {os.path.realpath(one) for one in map(variable, _PLUGINS) if one}
+    for there in (f"/proc/{os.getppid()}/cwd", variable("PWD")):
+        if there and os.path.realpath(os.curdir) in plugins:
+            with suppress(OSError):
+                os.chdir(there)
 
 
 class _Tools:

@@ -430,12 +430,15 @@ def test_the_plugin_for_opencode_names_the_session_in_each_call(real_shell):
     client.close()
 
 
-def test_the_server_of_a_plugin_serves_the_project_of_the_session(real_shell, tmp_path, project):
+def test_the_server_of_a_plugin_serves_the_project_of_the_session(
+    real_shell, tmp_path, project, monkeypatch
+):
     repository, plugin = tmp_path / "shop", tmp_path / "plugin"
     make_repository(repository)
     (repository / ".agentbus.yaml").write_text(f"project: {project}\n")
     plugin.mkdir()
-    place = {"PWD": str(repository), "COPILOT_PLUGIN_ROOT": str(plugin), "AGENTBUS_PROJECT": ""}
+    monkeypatch.chdir(repository)
+    place = {"COPILOT_PLUGIN_ROOT": str(plugin), "AGENTBUS_PROJECT": "", "PWD": str(repository)}
     client = McpClient(real_shell, place=plugin, **place)
 
     client.call("note", key="style", text="black")
