@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from agentbus.commands._declare import Param, Verb
 
 TYPE_CHECKING = False
@@ -17,8 +19,9 @@ VERB = Verb(
     text="Reads the client's JSON on stdin. With nothing new it prints nothing; else one JSON object, in"
     " the form that the client takes. It says what waits for the agent ('agentbus inbox' reads it),"
     " leases what a tool is about to edit, and refuses the edit of a path that another agent has leased."
-    " The exit code is 0 in any case. A server that does not answer within half a second is left alone"
-    " for 30 s.",
+    " A server that does not answer within half a second is left alone for 30 s. The event Wake waits"
+    " for a message while the agent is idle, up to an hour, and says on stderr that it came. The exit"
+    " code is 2 in that case alone, else 0.",
     examples=("agentbus hook claude PostToolUse",),
     subject="event",
     unconfigured=True,
@@ -29,4 +32,7 @@ def run(call: Call) -> None:
     """Answer the event."""
     from agentbus.agents import hook
 
-    hook.run(call.args.client, call.args.event, call.args.flags, tools=call.args.tools)
+    code = hook.run(call.args.client, call.args.event, call.args.flags, tools=call.args.tools)
+    if code:
+        # As an answer to the client: the 2 of a wrong command line becomes 0.
+        os._exit(code)

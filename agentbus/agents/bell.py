@@ -32,6 +32,14 @@ def stay(reply: Sequence[Any]) -> str:
     )
 
 
+def wake(reply: Sequence[Any]) -> str:
+    """Return with what an idle agent is called."""
+    said = waiting(int(reply[1]), reply[2:])
+    return (
+        f"AgentBus: {said} came while you were idle. {READ} Answer an ask: agentbus reply ID TEXT."
+    )
+
+
 def waiting(now: int, counts: Sequence[Any]) -> str:
     """Return how many messages wait: asks, urgent ones with their senders, others.
 

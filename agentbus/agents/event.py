@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from agentbus.core.settings import resolve
+from agentbus.core.settings import resolve, state_directory
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ class Event:
 
         keys, agent, kind = self.scope.keys, self.scope.agent, self.kind
         stays = kind == "stop" and not self.client.stopped_before(self.given)
-        if kind != "stop" and self.client.context(self.event, "") is None:
+        if kind not in ("stop", "wake") and self.client.context(self.event, "") is None:
             # Nobody would see it: it is kept for the next event.
             kind = "unseen"
         return Script(
@@ -107,10 +107,21 @@ class Event:
             writes=True,
         )
 
+    @property
+    def waiting(self) -> str:
+        """The path of the file that a process locks while it waits for this session."""
+        of = self.session or self.settings.agent
+        return os.path.join(state_directory(), "waiting", file_name(of))
+
     def place(self) -> tuple[str, ...]:
         """Return the fields and values of a presence that cost nothing to know."""
         host = os.uname().nodename
         return ("host", host, "cwd", _here(), "client", self.name, "session", self.session)
+
+
+def file_name(text: str) -> str:
+    """Return a text as the name of a file."""
+    return "".join([c if c.isascii() and c.isalnum() else "-" for c in text])[-100:]
 
 
 def _execute(link: Link, step: Step, *, resolves: bool) -> Any:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 
 from agentbus.agents.clients import CLIENTS
-from agentbus.agents.event import Event
+from agentbus.agents.event import Event, file_name
 from agentbus.core.settings import state_directory, variable
 
 TYPE_CHECKING = False
@@ -30,29 +30,56 @@ def main(words: Sequence[str]) -> int | None:
     words = words[:-1] if tools else words
     if len(words) != 2 or any(word[:1] == "-" for word in words):
         return None
-    run(words[0], words[1], tools=tools)
-    return 0
+    return run(words[0], words[1], tools=tools)
 
 
 def run(
     client: str, event: str, flags: dict[str, object] | None = None, *, tools: bool = False
-) -> None:
+) -> int:
     """Answer an event whose JSON is on stdin, on stdout; nothing is ever raised.
 
-    With `tools`, the client has those of the MCP server.
+    With `tools`, the client has those of the MCP server. Returns the exit code: 0, or 2 with a line on
+    stderr if a message has woken an agent of Claude Code.
     """
     if client not in CLIENTS:
         known = ", ".join(CLIENTS)
         os.write(2, f"agentbus: there is no client {client[:60]!a}\nhint: use {known}\n".encode())
-        return
+        return 0
     try:
-        said = answer(client, event, stdin(), flags, tools=tools)
+        asked = Event.read(client, event, stdin(), flags or {})
+        if asked is None:
+            return 0
+        asked.tools = tools
+        if asked.kind == "wake":
+            return _wake(asked)
+        said = _answer(asked)
         if said:
-            data = f"{said}\n".encode()
-            while data:
-                data = data[os.write(1, data) :]
+            _write(1, said)
     except Exception as error:  # noqa: BLE001 (a client would show it, or stop its agent)
         _log(f"{type(error).__name__}: {error}"[:300])
+    return 0
+
+
+def _write(descriptor: int, text: str) -> None:
+    data = f"{text}\n".encode()
+    while data:
+        data = data[os.write(descriptor, data) :]
+
+
+def _wake(event: Event) -> int:
+    """Wait for a message, and return the exit code with which the client begins a turn."""
+    from agentbus.agents import wake
+    from agentbus.core.json_text import to_json
+
+    said = wake.wait(event)
+    if said is None:
+        return 0
+    answer = event.client.woken(event.event, said)
+    if answer is None:
+        _write(2, said)
+        return 2
+    _write(1, to_json(answer))
+    return 0
 
 
 def stdin() -> bytes:
@@ -82,6 +109,10 @@ def answer(
     if asked is None:
         return ""
     asked.tools = tools
+    return _answer(asked)
+
+
+def _answer(asked: Event) -> str:
     said = _said(asked)
     if asked.kind == "start" and asked.session:
         named = getattr(asked.client, "named", None)
@@ -95,6 +126,13 @@ def answer(
 
 def _said(asked: Event) -> object:
     """Return what answers an event, None for nothing."""
+    if asked.kind in ("start", "turn", "end"):
+        # What waited for a message until now.
+        path = asked.waiting
+        if os.path.exists(path):
+            from agentbus.agents import wake
+
+            wake.end(path)
     if asked.kind in ("start", "end"):
         from agentbus.agents import sessions
 
@@ -186,11 +224,7 @@ def _renew(event: Event) -> None:
 def _mark(settings: Settings) -> str:
     """Return the path of the file that says when the server of these settings did not answer."""
     address = (settings.url or "").rpartition("@")[2]
-    return os.path.join(state_directory(), f"away-{_file_name(address) or 'embedded'}")
-
-
-def _file_name(text: str) -> str:
-    return "".join([c if c.isascii() and c.isalnum() else "-" for c in text])[-100:]
+    return os.path.join(state_directory(), f"away-{file_name(address) or 'embedded'}")
 
 
 def _age(path: str) -> float | None:

@@ -21,6 +21,8 @@ _HOME = "https://github.com/agentbus-toolkit/agentbus"
 # Seconds that a client waits for a hook: the first one of a session may start the embedded server. Codex
 # waits for the last one for at most three.
 _WITHIN, _ENDS_WITHIN = 10, 3
+# Seconds that it lets one run that waits for a message while the agent is idle.
+_WAITS_FOR = 3600
 
 # The events of each client of which it is to call a hook, with the tools for which it is.
 _CLAUDE = {
@@ -128,6 +130,10 @@ def hooks(client: str, program: str) -> dict[str, Any]:
     for event, matcher in HOOKS[client].items():
         group: dict[str, Any] = {"matcher": matcher} if matcher else {}
         found[event] = [group | {"hooks": [_hook(client, event, program)]}]
+    if client == "claude":
+        # Beside the hook of the turn's end.
+        waits = {"type": "command", "command": command(program, client, "Wake")}
+        found["Stop"][0]["hooks"].append(waits | {"asyncRewake": True, "timeout": _WAITS_FOR})
     return {"hooks": found}
 
 

@@ -9,7 +9,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-EVENTS = {
+# Those that others have, too.
+COMMON = {
     "SessionStart": "start",
     "UserPromptSubmit": "turn",
     "PostToolUse": "tool",
@@ -17,6 +18,8 @@ EVENTS = {
     "Stop": "stop",
     "SessionEnd": "end",
 }
+# Beside Stop, as an asynchronous hook that may have the agent go on later.
+EVENTS = {**COMMON, "Wake": "wake"}
 _EDITS = {
     **dict.fromkeys(("Edit", "Write", "MultiEdit"), ("file_path",)),
     "NotebookEdit": ("notebook_path", "file_path"),
@@ -57,3 +60,15 @@ def deny(event: str, text: str) -> object:
 def go_on(event: str, text: str) -> object:
     """Return the answer that refuses the end of a turn."""
     return {"decision": "block", "reason": text}
+
+
+def woken(event: str, text: str) -> object:
+    """Return the answer that begins a turn: none, since the text on stderr and exit code 2 do."""
+    return None
+
+
+def waits(pid: int | None) -> bool:
+    """Tell whether the client's process goes on while a hook waits, and takes its answer later."""
+    from agentbus.agents.clients import _claude
+
+    return _claude.waits(pid)

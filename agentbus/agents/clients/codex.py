@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 from agentbus.agents.clients import _given
-from agentbus.agents.clients.claude import EVENTS, context, deny, go_on, session, stopped_before
+from agentbus.agents.clients.claude import (
+    COMMON as EVENTS,
+    context,
+    deny,
+    go_on,
+    session,
+    stopped_before,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 EVENTS = {
-    **claude.EVENTS,
+    **claude.COMMON,
     "sessionStart": "start",
     "userPromptSubmitted": "turn",
     "postToolUse": "tool",

@@ -16,6 +16,8 @@ EVENTS = {
     "tool.execute.before": "edit",
     "session.idle": "stop",
     "session.deleted": "end",
+    # From the plugin, when the session is idle.
+    "Wake": "wake",
 }
 _EDITS = dict.fromkeys(("edit", "write", "multiedit"), ("filePath",))
 _PATCHES = ("apply_patch", "patch")
@@ -56,3 +58,12 @@ def deny(event: str, text: str) -> object:
 def go_on(event: str, text: str) -> object:
     """Return the prompt with which the plugin has the agent go on."""
     return {"prompt": text}
+
+
+# A prompt, too.
+woken = go_on
+
+
+def waits(pid: int | None) -> bool:
+    """Tell whether the client goes on while a hook waits: the plugin does."""
+    return True

@@ -1,11 +1,13 @@
 #!lua flags=allow-oom
 -- Records that an agent goes on or stops, renews the leases that hooks took, and reads what is new since it was notified.
 -- KEYS: presence, agents, inbox, its positions, leases, fence of leases
--- ARGV: agent, 'stop' or another event ('unseen': nothing is read), ms to keep the presence, ms in which it is recorded once, ms that leases of
+-- ARGV: agent, 'stop', 'wake' (only an idle agent is looked at, and nothing is recorded unless there is something
+--       new) or another event ('unseen': nothing is read), ms to keep the presence, ms in which it is recorded once, ms that leases of
 --       hooks last, 1 if a stop may be refused, then fields and values of the presence
 -- Returns: {} if there is nothing new; {'news', now in ms, asks, urgent messages, others, unread messages, then for each
 --          ask and urgent message its sender and the ms when it was sent}; for a stop {'idle', then pattern and token of
---          each lease that a hook took}, or as 'news', but of all that is unread: {'stay', ...}
+--          each lease that a hook took}, or as 'news', but of all that is unread: {'stay', ...}; for a wake with
+--          nothing new {'quiet', the inbox's last id}, or {'busy'} if the agent is active or gone
 --@include ids
 --@include say
 --@include stream
@@ -73,13 +75,25 @@ if event == 'stop' then
   return reply
 end
 
+local function unseen()
+  return waiting(inbox, at, later(heard, notified), 200, function(entry) return not is_thanks(entry) end)
+end
+if event == 'wake' then
+  if before[1] == 'active' or before[1] == 'gone' then return { 'busy' } end
+  local found = unseen()
+  if not found then return { 'quiet', replace(inbox, 'XLEN') > 0 and stream(inbox)['last-generated-id'] or '0-0' } end
+  record('active')
+  notify(found.last)
+  return news('news', found)
+end
+
 local seen = tonumber(before[2] or '') or 0
 if before[1] ~= 'active' or now - seen >= tonumber(ARGV[4]) or seen > now then
   record('active')
   renew()
 end
 if event == 'unseen' then return {} end
-local found = waiting(inbox, at, later(heard, notified), 200, function(entry) return not is_thanks(entry) end)
+local found = unseen()
 if not found then return {} end
 notify(found.last)
 return news('news', found)

@@ -1,0 +1,166 @@
+"""Waits while an agent is idle, and ends when a message for it comes: its client then begins a turn.
+
+One process waits for a session at a time. It ends without a word when a turn begins, when the session or
+its client ends, and after an hour.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import time
+
+from agentbus.core import client_session
+from agentbus.core.settings_check import make_private
+from agentbus.store.driver import run
+from agentbus.store.steps import Denied, LinkDown, Pause, ServerReply, Wait
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+    from agentbus.agents.event import Event
+    from agentbus.store.steps import Op
+
+# Seconds: a client lets this run for an hour; and after which of them it looks whether all is as it was.
+_LONGEST, _RECHECK = 3_590.0, 30.0
+# Seconds in which the hook of the turn's end, which runs at the same time, records that the agent is idle.
+_ENDS = 15.0
+# The shortest and the longest pause, in seconds, before a server that is away is asked again.
+_SOON, _SELDOM = 0.05, 30.0
+_DAY = 86_400.0
+
+
+def wait(event: Event) -> str | None:
+    """Wait for messages that the agent was not notified of; return the line that says so, None for none."""
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+    client = ClientProcess()
+    held = _hold(event.waiting) if event.client.waits(client.pid) else None
+    if held is None:
+        return None
+    event.enter()
+    try:
+        reply = run(event.link, news(event, client, time.monotonic() + _LONGEST))
+    except ServerReply:
+        return None
+    finally:
+        event.link.close()
+        os.close(held)
+    if reply is None:
+        return None
+    from agentbus.agents import bell
+
+    return bell.wake(reply)
+
+
+def news(event: Event, client: ClientProcess, until: float) -> Op[Sequence[Any] | None]:
+    """Return what the script `news` replies once there is something new; None if there is no need to wait.
+
+    Nothing is marked as notified for a client that is gone.
+    """
+    ends, pause = time.monotonic() + _ENDS, _SOON
+    while (now := time.monotonic()) < until and client.lives():
+        try:
+            reply: Sequence[Any] = yield event.news()
+            if reply[0] == b"news":
+                return reply
+            if reply[0] == b"busy":
+                if now >= ends:
+                    return None
+                yield Pause(pause)
+                pause = min(2 * pause, 1.0)
+                continue
+            # From here on, another turn has begun if the agent is not idle.
+            ends, pause = now, _SOON
+            inbox = event.scope.keys.inbox(event.settings.agent)
+            yield Wait(inbox, reply[1].decode(), min(_RECHECK, until - now))
+        except Denied:
+            return None
+        except LinkDown:
+            # Messages are kept while the server is restarted.
+            yield Pause(pause)
+            pause = min(2 * pause, _SELDOM)
+    return None
+
+
+class ClientProcess:
+    """The process of the client, without which nobody reads what a message woke."""
+
+    def __init__(self) -> None:
+        self.pid = client_session.client_process()
+        self._began = None if self.pid is None else client_session.start_of(self.pid)
+
+    def lives(self) -> bool:
+        """Tell whether it runs; true where that is not known."""
+        return self.pid is None or client_session.start_of(self.pid) == self._began
+
+
+# -- what waits for a session --
+
+
+def end(path: str) -> None:
+    """End the process that holds a file; nothing if none does."""
+    try:
+        file = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return
+    try:
+        if not _lock(file):
+            _end_holder(file)
+    finally:
+        os.close(file)
+
+
+def _hold(path: str) -> int | None:
+    """Lock a file, and end the process that held it so far; None if that is not possible."""
+    try:
+        make_private(os.path.dirname(path))
+        _prune(os.path.dirname(path))
+        for _ in range(100):
+            file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            if _lock(file):
+                own = f"{os.getpid()}\n{client_session.start_of(os.getpid())}"
+                os.ftruncate(file, 0)
+                os.pwrite(file, own.encode(), 0)
+                return file
+            _end_holder(file)
+            os.close(file)
+            time.sleep(0.02)
+    except OSError:
+        pass
+    return None
+
+
+def _lock(file: int) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+def _end_holder(file: int) -> None:
+    pid, _, began = os.pread(file, 200, 0).decode("ascii", "replace").partition("\n")
+    # The number may be that of a former process, until the one that locked the file has written its own.
+    if pid.isdigit() and client_session.start_of(int(pid)) == began:
+        try:
+            os.kill(int(pid), signal.SIGTERM)
+        except OSError:
+            return
+
+
+def _prune(folder: str) -> None:
+    """Remove the files of sessions that did not wait for a day."""
+    for name in os.listdir(folder):
+        path = os.path.join(folder, name)
+        try:
+            if abs(time.time() - os.stat(path).st_mtime) < _DAY:
+                continue
+            file = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except OSError:
+            continue
+        if _lock(file):
+            os.unlink(path)
+        os.close(file)
