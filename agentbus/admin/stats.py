@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from agentbus.admin.metrics_reader import Metrics, recent, summed
+from agentbus.admin.metrics_reader import Metrics, Sample, recent, summed
 from agentbus.admin.project import MANY_KEYS
 from agentbus.core import names
 from agentbus.core.names import unescape
@@ -175,22 +175,30 @@ def stats(
     most: int | None = None,
     speed: bool = True,
     workers: Sequence[Registered] | None = None,
+    among: Sequence[str] | None = None,
+    samples: Callable[[float], Iterable[Sample]] | None = None,
 ) -> Op[list[QueueStats]]:
     """Return the statistics of every queue (at most `most`), or of one, by group. Raises `NotFound`.
 
     `letters_of` returns the queue that has a queue's dead letters. Without `speed` the metrics are not
-    read, and rates are those of an idle queue. `workers` are the registered ones, if they are known.
+    read, and rates are those of an idle queue. `workers` are the registered ones, `among` the queues, if
+    these are known; `samples` returns those since a unix time, if they were read before.
     """
-    if queue is None:
-        known, _ = yield from known_queues(scope)
-    else:
+    if queue is not None:
         known = [names.name("queue", queue)]
+    elif among is not None:
+        known = [*among]
+    else:
+        known, _ = yield from known_queues(scope)
     surveys = yield from surveyed(scope, known[:most])
     speeds: dict[tuple[str, str | None], Metrics] = {}
     if speed and surveys:
-        start = f"{max(0, round((surveys[0].now - _MINUTE) * 1000))}-0"
-        samples = yield from recent(scope, start, _SAMPLES)
-        speeds = {(s.queue, s.group): s for s in summed(samples, _MINUTE, queue)}
+        begins = max(0, round((surveys[0].now - _MINUTE) * 1000))
+        if samples is None:
+            read: Iterable[Sample] = yield from recent(scope, f"{begins}-0", _SAMPLES)
+        else:
+            read = samples(begins / 1000)
+        speeds = {(s.queue, s.group): s for s in summed(read, _MINUTE, queue)}
     if workers is None:
         workers = (yield from registry.workers(scope, counted=False)) if surveys else []
     found = yield from _stats_of(scope, surveys, speeds, letters_of, workers)

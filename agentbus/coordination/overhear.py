@@ -163,7 +163,7 @@ def _mistake(message: str, *, hint: str, shell_hint: str | None = None) -> Usage
     return UsageError(message, hint=hint, shell_hint=shell_hint)
 
 
-def _written(flat: Any) -> dict[str, str]:
+def written(flat: Any) -> dict[str, str]:
     """Return the fields of an entry; that one reports a gap or a skip is a claim, since only readers do."""
     named = fields(flat or ())
     if named.get("event") in REPORTS:
@@ -279,7 +279,7 @@ class _Reader:
                 "XREVRANGE", self.scope.keys.channel, end, "-", "COUNT", _EXAMINED_AT_ONCE
             )
             for entry_id, flat in entries:
-                named = _written(flat)
+                named = written(flat)
                 if self._matches(named) and len(found) < count:
                     found.append((text(entry_id), named))
             if len(entries) < _EXAMINED_AT_ONCE:
@@ -292,7 +292,7 @@ class _Reader:
         consumed, number = "", 0
         try:
             for entry_id, flat in entries:
-                yield Emit(self.make(text(entry_id), _written(flat)))
+                yield Emit(self.make(text(entry_id), written(flat)))
                 consumed, number = text(entry_id), number + 1
                 if self.left is not None:
                     self.left -= 1

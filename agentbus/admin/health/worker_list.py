@@ -15,10 +15,12 @@ if TYPE_CHECKING:
 
 
 class WorkerList:
-    """The registered workers by queue, the `number` of live ones, and the reasons of pauses by field."""
+    """The registered workers by queue, the numbers of live and `dead` ones, and the reasons of pauses."""
 
     def __init__(self, workers: Sequence[Registered], orders: Mapping[str, str]) -> None:
+        self.workers = workers
         self.number = sum(worker.alive for worker in workers)
+        self.dead = len(workers) - self.number
         self._orders = orders
         self._by_queue: dict[str, list[Registered]] = {}
         for worker in workers:
@@ -37,6 +39,10 @@ class WorkerList:
         """Return the reason of a queue's pause, or None."""
         fields = (pause_field("project"), pause_field("queue", queue))
         return next((self._orders[field] for field in fields if field in self._orders), None)
+
+    def reason(self, field: str) -> str | None:
+        """Return the reason of the pause that a field of the orders has, or None."""
+        return self._orders.get(field)
 
     @property
     def halted(self) -> bool:

@@ -1,0 +1,47 @@
+"""The flags of a project: found by a scan now and then, and by the channel's notices in between."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from agentbus.coordination import flags
+from agentbus.dashboard.parts import Part
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from agentbus.coordination.flags import FlagState
+    from agentbus.coordination.message import Message
+    from agentbus.store.scope import Scope
+    from agentbus.store.steps import Op
+
+# Flags that one script reads, and that are looked at with each snapshot.
+_PAGE, _FRESH = 100, 200
+
+
+class FlagList:
+    """The flags that are held, satisfied or failed, held ones first."""
+
+    def __init__(self, scope: Scope) -> None:
+        self._scope = scope
+        self.names: Part[list[FlagState]] = Part(scope.monotonic, lambda: flags.states(scope))
+        self._found: list[FlagState] = []
+        self._states: dict[str, FlagState] = {}
+
+    def read(self, spoken: Sequence[Message]) -> Op[list[FlagState]]:
+        """Return the flags; those that are held, or that the messages name, as they are now."""
+        found = yield from self.names.get()
+        if found is not self._found:
+            self._found = found
+            self._states = {one.flag: one for one in found}
+        else:
+            changed = [
+                one.details["flag"] for one in spoken if one.details and "flag" in one.details
+            ]
+            held = [flag for flag, one in self._states.items() if one.state == "held"]
+            wanted = [*dict.fromkeys([*reversed(changed), *held])][:_FRESH]
+            for at in range(0, len(wanted), _PAGE):
+                _, page = yield from flags.look(self._scope, wanted[at : at + _PAGE])
+                self._states.update((one.flag, one) for one in page)
+        there = (one for one in self._states.values() if one.state != "free")
+        return sorted(there, key=lambda one: (one.state != "held", one.flag))

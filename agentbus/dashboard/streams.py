@@ -1,0 +1,122 @@
+"""Follows the channel and the metrics stream between two snapshots: each entry is read once."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from agentbus.admin.metrics_reader import recent
+from agentbus.coordination.overhear import heard, written
+from agentbus.core.stream import id_time, position, text
+from agentbus.dashboard.figures import POINT, POINTS
+from agentbus.store.failures import or_empty
+from agentbus.store.steps import Batch, Command, one_step
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from agentbus.admin.metrics_reader import Sample
+    from agentbus.coordination.message import Message
+    from agentbus.store.scope import Scope
+    from agentbus.store.steps import Op
+
+# Seconds of samples that are kept one by one, and the newest of them that are read at once.
+_KEPT, _MOST = 60.0, 20_000
+# After this many seconds without samples, look whether the stream has begun again.
+_QUIET = 10.0
+
+
+class ChannelTail:
+    """The channel past the last snapshot."""
+
+    def __init__(self, scope: Scope) -> None:
+        self._scope = scope
+        self._tail = ""
+        self._added = 0
+
+    def read(self, most: int) -> Op[tuple[list[Message], int]]:
+        """Return the newest `most` new messages, oldest first, and how many more are new.
+
+        The first time, it returns the newest messages of the channel, and none as missed.
+        """
+        channel = self._scope.keys.channel
+        (reply,) = yield Batch([("XINFO", "STREAM", channel)])
+        if not isinstance(reply, list):
+            self._tail, self._added = "0-0", 0
+            return [], 0
+        named = {reply[i]: reply[i + 1] for i in range(0, len(reply), 2)}
+        last, added = text(named[b"last-generated-id"]), int(named.get(b"entries-added", 0))
+        first, tail = not self._tail, self._tail or "0-0"
+        if position(last) < position(tail) or added < self._added:
+            # The server has lost data, or the project was cleared.
+            tail, self._added = "0-0", 0
+        elif last == tail:
+            return [], 0
+        read = Command("XREVRANGE", channel, last, f"({tail}", "COUNT", most)
+        entries = yield from or_empty(one_step(read), [])
+        came = len(entries) if first else max(len(entries), added - self._added)
+        self._tail, self._added = last, added
+        found = [heard(text(entry), written(flat)) for entry, flat in reversed(entries)]
+        return found, came - len(entries)
+
+
+class MetricsTail:
+    """The samples of the last minute, and the tasks done in the last ten, by queue and group."""
+
+    def __init__(self, scope: Scope) -> None:
+        self._scope = scope
+        self._after = ""
+        self._quiet_since = 0.0
+        self._samples: deque[Sample] = deque()
+        self._done: dict[tuple[str, str | None], dict[int, int]] = {}
+
+    def read(self, now: float) -> Op[None]:
+        """Read the new samples; `now` is the server's time."""
+        begins = f"{max(0, round((now - POINT * POINTS) * 1000))}-0"
+        found = yield from recent(self._scope, f"({self._after}" if self._after else begins, _MOST)
+        if found:
+            self._after, self._quiet_since = found[-1].id, now
+        elif self._after and now - self._quiet_since > _QUIET:
+            yield from self._look_again()
+            self._quiet_since = now
+        for one in found:
+            if one.counts.get("processed"):
+                points = self._done.setdefault((one.queue, one.group), {})
+                at = int(id_time(one.id) // POINT)
+                points[at] = points.get(at, 0) + one.counts["processed"]
+        self._samples.extend(found)
+        while self._samples and id_time(self._samples[0].id) < now - _KEPT:
+            self._samples.popleft()
+        oldest = int(now // POINT) - POINTS
+        for key in [*self._done]:
+            points = {at: n for at, n in self._done[key].items() if at > oldest}
+            if points:
+                self._done[key] = points
+            else:
+                del self._done[key]
+
+    def since(self, begins: float, queues: set[str]) -> Iterator[Sample]:
+        """Return the samples of these queues since a unix time, of the last minute at most."""
+        return (one for one in self._samples if one.queue in queues and id_time(one.id) >= begins)
+
+    def rate(self, now: float) -> float:
+        """Return how many tasks were done per second over the last minute."""
+        begins = now - _KEPT
+        done = (s.counts.get("processed", 0) for s in self._samples if id_time(s.id) >= begins)
+        return sum(done) / _KEPT
+
+    def points(self, queue: str, group: str | None, now: float) -> tuple[float, ...]:
+        """Return the tasks done per second, a number for each point, oldest first."""
+        found = self._done.get((queue, group), {})
+        last = int(now // POINT)
+        return tuple(found.get(at, 0) / POINT for at in range(last - POINTS + 1, last + 1))
+
+    def _look_again(self) -> Op[None]:
+        """Start again if the stream ends before what was read: the server has lost data."""
+        newest: Any = yield from or_empty(
+            one_step(Command("XREVRANGE", self._scope.keys.metrics, "+", "-", "COUNT", 1)), []
+        )
+        if not newest or position(text(newest[0][0])) < position(self._after):
+            self._after = ""
+            self._samples.clear()
+            self._done.clear()
