@@ -260,11 +260,17 @@ def test_a_session_and_its_agent_are_found_from_either(bus):
 
 def test_the_second_session_of_a_name_learns_of_the_first(bus):
     assert run(bus, sessions.register(bus.scope, "claude", "a:1", "a%:b")) is None
+    here = ("HSET", bus.scope.keys.who("a%:b"), "session", "a:1", "state")
+    run(bus, one_step(Command(*here, "idle")))
 
     assert run(bus, sessions.register(bus.scope, "codex", "2", "a%:b")) == "claude:a:1"
 
     assert run(bus, sessions.session_of(bus.scope, "a%:b")) == ("claude", "a:1")
     assert run(bus, sessions.agent_of(bus.scope, "codex", "2")) == "a%:b"
+
+    run(bus, one_step(Command(*here, "gone")))
+    assert run(bus, sessions.register(bus.scope, "codex", "2", "a%:b")) is None
+    assert run(bus, sessions.session_of(bus.scope, "a%:b")) == ("codex", "2")
 
 
 def test_sessions_of_agents_that_were_not_seen_for_a_day_make_room(bus, monkeypatch):

@@ -106,7 +106,7 @@ def answer(
 ) -> str:
     """Return the JSON that answers an event, '' for none. A server that is away raises nothing."""
     asked = Event.read(client, event, data, flags or {})
-    if asked is None:
+    if asked is None or asked.kind == "wake":
         return ""
     asked.tools = tools
     return _answer(asked)

@@ -44,6 +44,10 @@ _SANDBOX = (
     "Where a sandbox forbids sockets, your shell's command `agentbus` does not work; the tools of AgentBus"
     " (catch_up, tell, lease, …) do."
 )
+_SHARED = (
+    "Another session that runs has this name, too, so you share an inbox and leases. Say so to your user,"
+    " who can give one of you another by AGENTBUS_AGENT."
+)
 
 
 def read(scope: Scope) -> Op[Any]:
@@ -80,13 +84,14 @@ def page(
     tools: bool = False,
     quotes: bool = True,
     sandbox: bool = False,
+    shared: bool = False,
 ) -> str:
     """Return the page for what the script `prime` replied, of at most `most` letters.
 
-    With `tools` it names those of the MCP server in place of commands, and with `sandbox` it says which of
-    both work in one. With `quotes`, it has what other agents say they do and why they lease paths, in
-    quotes: for the output of a command. Without them only checked words, for what clients show above the
-    level of a tool.
+    With `tools` it names those of the MCP server in place of commands, with `sandbox` it says which of both
+    work in one, and with `shared` that another session has the name. With `quotes`, it has what other
+    agents say they do and why they lease paths, in quotes: for the output of a command. Without them only
+    checked words, for what clients show above the level of a tool.
     """
     now, call = int(reply[0]), "tool" if tools else "agentbus"
     present = max(1, int(reply[1]))
@@ -108,6 +113,7 @@ def page(
         _TOOLS if tools else _COMMANDS,
         _DO_NOT.format(wait="give a wait" if tools else "use --wait, await"),
         *([_SANDBOX] if sandbox else []),
+        *([_SHARED] if shared else []),
     ]
     return _bounded(lines, fixed, most)
 

@@ -71,13 +71,27 @@ def begin(event: Event) -> object:
         # Another program has stored something else in the place of the agents.
         known = []
     # What the page counts rings no bell afterwards.
-    steps = [event.news(place, every=0), prime.reading(scope, known)]
+    steps = [event.news(place, every=0), prime.reading(scope, known), scope.attendance(pid)]
     if event.session:
-        steps.append(_first(sessions.register(scope, event.name, event.session, scope.agent)))
-    reply = _together(event, steps)[1]
-    options = {"tools": event.tools, "sandbox": event.name == "codex"}
+        named = _first(sessions.register(scope, event.name, event.session, scope.agent))
+        shared, _, reply, _ = _together(event, [named, *steps])
+    else:
+        shared, (_, reply, _) = [b""], _together(event, steps)
+    options = {
+        "tools": event.tools,
+        "sandbox": event.name == "codex",
+        "shared": bool(shared[0]) and _is_other(pid, *shared[2:]),
+    }
     page = prime.page(scope, reply, quotes=False, **options)
     return event.client.context(event.event, page)
+
+
+def _is_other(pid: int | None, process: bytes, host: bytes, silent: bytes) -> bool:
+    """Tell whether the session that has the name already is one of another client, which lives."""
+    from agentbus.coordination.sessions import lives
+
+    here = host.decode("utf-8", "replace") == os.uname().nodename
+    return not (here and process == str(pid).encode()) and lives(host, process, silent)
 
 
 def end(event: Event) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from agentbus.core import client_session, names
 from agentbus.core.names import escape
 from agentbus.core.stream import text
@@ -15,22 +17,38 @@ if TYPE_CHECKING:
 # Beyond so many fields, two for each session, those of agents without a presence are removed.
 MOST = 2_000
 _AT_ONCE = 500
+# A session of another host that was not seen for so many ms may have ended with its host.
+_SILENT = 3_600_000
 
 
 def register(scope: Scope, client: str, session: str, agent: str | None = None) -> Op[str | None]:
     """Record which agent a session is, by default the one of its name; repeating it changes nothing.
 
-    Returns the other session that has this name already, as `<client>:<id>`: it keeps the name, and the two
-    share an inbox. None if there is no other one. Raises `ValueError` for an invalid client or id.
+    Returns the other session that has this name and has not ended, as `<client>:<id>`: it keeps the name,
+    and the two share an inbox. None if there is no other one. Raises `ValueError` for an invalid client or
+    id. To be executed before the presence of this session is recorded.
     """
     known = client_session.name(client, session)
     agent = known if agent is None else names.name("agent", agent)
-    key = scope.keys.client_sessions
-    step = Script("session", (key,), (f"{client}:{session}", escape(agent), agent), writes=True)
-    other, fields = yield step
+    keys = scope.keys
+    step = Script(
+        "session",
+        (keys.client_sessions, keys.who(agent)),
+        (f"{client}:{session}", escape(agent), agent, session),
+        writes=True,
+    )
+    other, fields, *_ = yield step
     if int(fields) > MOST:
         yield from _prune(scope)
     return text(other) or None
+
+
+def lives(host: bytes, process: bytes, silent: bytes) -> bool:
+    """Tell whether the other session lives, by what the script `session` replied of its presence."""
+    if text(host) != os.uname().nodename:
+        return int(silent) < _SILENT
+    pid = text(process)
+    return pid.isdigit() and client_session.start_of(int(pid)) is not None
 
 
 def agent_of(scope: Scope, client: str, session: str) -> Op[str | None]:

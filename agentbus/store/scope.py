@@ -118,8 +118,8 @@ class Scope:
             self._begin()
         return f"{self._client}.{next(self._tokens)}"
 
-    def attendance(self) -> OptionalScript:
-        """Return the step that records the session of an agent.
+    def attendance(self, process: int | None = None) -> OptionalScript:
+        """Return the step that records the session of an agent, by default that of this process.
 
         Its reply is None if the project has not seen the agent: looking leaves nothing in a project.
         """
@@ -128,7 +128,7 @@ class Scope:
             "attend",
             (keys.sessions, keys.agents, keys.heard, keys.cursor(agent)),
             (
-                f"{agent}\n{os.uname().nodename}\n{_session_number()}",
+                f"{agent}\n{os.uname().nodename}\n{process or _session_number()}",
                 *(round(ATTENDED * 1000), NAMES_KEPT * 1000, int(self.peers != ""), agent),
             ),
         )
@@ -202,11 +202,19 @@ def client_session() -> ClientSession | None:
 def _session_number() -> int:
     """Return the process by which a session is recorded: a client's, or the first of the POSIX session."""
     # A client may run each command in a new POSIX session.
-    if any(map(variable, SESSION_VARIABLES)):
+    if any(map(variable, SESSION_VARIABLES)) or _has_clients():
         found = client_session()
         if found is not None and found.pid is not None:
             return found.pid
     return os.getsid(0)
+
+
+def _has_clients() -> bool:
+    """Tell whether a client's process may be above this one: whether hooks have written files of any."""
+    try:
+        return bool(os.listdir(f"{state_directory()}/sessions"))
+    except OSError:
+        return False
 
 
 def _printable(name: str) -> str:

@@ -1,10 +1,19 @@
 #!lua
 -- Records which agent a session of a client is.
--- KEYS: sessions
--- ARGV: session (`<client>:<id>`), agent as a field, agent
--- Returns: {the other session that this agent is already, '' for none, how many fields there are}
+-- KEYS: sessions, the agent's presence
+-- ARGV: session (`<client>:<id>`), agent as a field, agent, the session's id
+-- Returns: {the other session that this agent is now, '' for none, how many fields there are, then of that session's
+--          presence the process, the host, and for how many ms it was not seen}
 local other = redis.call('HGET', KEYS[1], ARGV[2])
 redis.call('HSET', KEYS[1], ARGV[1], ARGV[3])
-if other and other ~= ARGV[1] then return { other, redis.call('HLEN', KEYS[1]) } end
+if other and other ~= ARGV[1] then
+  local found = redis.pcall('HMGET', KEYS[2], 'session', 'state', 'pid', 'host', 'seen')
+  local silent = tonumber(redis.call('TIME')[1]) * 1000 - (tonumber(found[5] or '') or 0)
+  -- One that has ended, or was not seen for a day, leaves the name to this one.
+  if found[1] and found[1] ~= ARGV[4] and found[2] ~= 'gone' then
+    local fields = redis.call('HLEN', KEYS[1])
+    return { other, fields, found[3] or '', found[4] or '', string.format('%d', silent) }
+  end
+end
 redis.call('HSET', KEYS[1], ARGV[2], ARGV[1])
 return { '', redis.call('HLEN', KEYS[1]) }
