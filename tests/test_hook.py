@@ -142,6 +142,13 @@ def test_the_bell_comes_once_for_each_message(session, reviewer, own):
     assert third.startswith("AgentBus: 1 message; 2 unread in all.")
 
 
+def test_the_bell_is_for_the_agent_and_not_for_its_subagents(session, reviewer, own):
+    reviewer.tell(session.agent, "why?")
+
+    assert session.context("PostToolUse", agent_id="a1b2c3d4e5") == ""
+    assert "1 ask" in session.context("PostToolUse")
+
+
 def test_a_receipt_says_that_the_bell_came(session, reviewer, own):
     sent = reviewer.tell(session.agent, "one")
     session.context("PostToolUse")

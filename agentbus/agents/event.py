@@ -94,8 +94,10 @@ class Event:
 
         keys, agent, kind = self.scope.keys, self.scope.agent, self.kind
         stays = kind == "stop" and not self.client.stopped_before(self.given)
-        if kind not in ("stop", "wake") and self.client.context(self.event, "") is None:
-            # Nobody would see it: it is kept for the next event.
+        if kind not in ("stop", "wake") and (
+            self.given.get("agent_id") or self.client.context(self.event, "") is None
+        ):
+            # Nobody would see it, or only a subagent, which ends: it is kept for the next event.
             kind = "unseen"
         return Script(
             "news",
