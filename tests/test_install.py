@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pathlib
+import stat
 
 import pytest
 
@@ -60,7 +61,7 @@ def test_taking_it_out_leaves_nothing_of_ours(user, client):
     user.install(client)
     user.calls()
 
-    assert [line.rpartition(": ")[2] for line in user.uninstall()] == ["done"] * len(LAST[client])
+    assert {line.rpartition(": ")[2] for line in user.uninstall()} == {"done"}
     assert user.calls() == typed(user, client, LAST)
     assert user.files() == before
     assert not (user.home / ".local/share/agentbus").exists()
@@ -268,3 +269,89 @@ def test_options_that_exclude_each_other_are_refused(user):
     assert user.run("install", "--check", "--dry-run").code == 2
     assert user.run("install", "--print", "--uninstall").code == 2
     assert user.run("install", "emacs").code == 2
+
+
+# -- the settings that the clients' commands rewrite --
+
+HAND_MADE = '// mine\n{   "note": "h\u00e9l\u00e8ne" }\n\n'
+
+
+def written(user: User, client: str, text: str) -> pathlib.Path:
+    path = user.home / f".{client}/settings.json"
+    path.parent.mkdir()
+    path.write_text(text)
+    return path
+
+
+@pytest.mark.parametrize("client", ["claude", "copilot"])
+def test_settings_are_given_back_byte_for_byte(user, client):
+    text = HAND_MADE if client == "copilot" else HAND_MADE.removeprefix("// mine\n")
+    path = written(user, client, text)
+
+    lines = user.install(client)
+    user.install(client)
+    assert plugin.NAME in path.read_text()
+    assert lines[-1] == (
+        "copilot: keep a copy of ~/.copilot/settings.json, which lost its comments: done"
+        if client == "copilot"
+        else "claude: claude plugin install agentbus@agentbus: done"
+    )
+    assert user.uninstall()[-1] == f"{client}: give back ~/.{client}/settings.json: done"
+    assert path.read_text() == text
+
+
+def test_settings_that_were_changed_since_stay_as_the_client_leaves_them(user):
+    path = written(user, "copilot", HAND_MADE)
+    user.install("copilot")
+    path.write_text(path.read_text().replace("{", '{"theirs": 1, ', 1))
+
+    user.uninstall()
+
+    assert json.loads(path.read_text())["theirs"] == 1
+    assert "note" in path.read_text()
+
+
+def test_settings_that_were_changed_between_two_versions_stay_changed(user, monkeypatch):
+    path = written(user, "copilot", HAND_MADE)
+    user.install("copilot")
+    path.write_text('{"enabledPlugins": {"agentbus@agentbus": true}, "theirs": 1}')
+    monkeypatch.setattr(folder, "__version__", "9.9.9")
+    user.install("copilot")
+
+    user.uninstall()
+    assert json.loads(path.read_text()) == {
+        "theirs": 1,
+        "enabledPlugins": {"agentbus@agentbus": False},
+    }
+
+
+def test_settings_that_claude_cannot_change_are_refused_before_anything_is_done(user):
+    path = written(user, "claude", HAND_MADE)
+
+    done = user.run("install", "claude")
+
+    assert done.code == 4
+    assert b"settings.json is not JSON, so Claude Code does not change it" in done.err
+    assert user.calls() == []
+    assert path.read_text() == HAND_MADE
+
+
+def test_what_failed_half_way_is_taken_out_with_the_settings_given_back(user):
+    path = written(user, "copilot", HAND_MADE)
+    user.fake("fails", "copilot plugin install")
+    assert user.run("install", "copilot").code == 1
+    user.fake("fails", "nothing")
+
+    user.uninstall("copilot")
+    assert path.read_text() == HAND_MADE
+    assert not (user.home / ".local/share/agentbus").exists()
+
+
+def test_copies_of_settings_are_for_their_user_alone(user):
+    written(user, "copilot", HAND_MADE)
+    user.install("copilot")
+
+    (copy,) = (directory(user).parent / "kept").iterdir()
+    assert copy.read_text() == HAND_MADE
+    assert stat.S_IMODE(copy.stat().st_mode) == 0o600
+    assert stat.S_IMODE(copy.parent.stat().st_mode) == 0o700

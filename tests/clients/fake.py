@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import pathlib
+import re
 import shutil
 import sys
 from typing import Any
@@ -57,7 +58,17 @@ class Fake:
             calls.write(" ".join([self.name, *words]) + "\n")
         self.change([word for word in words if not word.startswith("-")])
         self.file.write_text(json.dumps(self.has))
+        if self.name in ("claude", "copilot"):
+            self.rewrite()
         return 0
+
+    def rewrite(self) -> None:
+        """Rewrite the settings, as clients do: with what is there of ours, without comments."""
+        path = self.home / f".{self.name}/settings.json"
+        path.parent.mkdir(exist_ok=True)
+        text = re.sub("//.*", "", path.read_text()) if path.exists() else "{}"
+        changed = {**json.loads(text), "enabledPlugins": {PLUGIN: "plugin" in self.has}}
+        path.write_text(json.dumps(changed, indent=2))
 
     def change(self, words: list[str]) -> None:
         if words[:3] == ["plugin", "marketplace", "add"]:

@@ -30,10 +30,11 @@ def read(path: str) -> bytes | None:
         raise AgentBusError(f"{path} cannot be read ({error.strerror})") from None
 
 
-def merge(path: str, change: Change, merged: Merged) -> InstallStep:
+def merge(path: str, change: Change, drop: Change, merged: Merged) -> InstallStep:
     """Return the step that changes a file that others write, too; `change` returns what is to be in it.
 
-    The first time, a copy is kept beside the file. `merged` records it, and what was written.
+    The first time, a copy is kept beside the file. `merged` records it, and what was written. `drop`
+    returns what is in it without our part.
     """
     target = os.path.realpath(path)
     before = read(target)
@@ -46,14 +47,17 @@ def merge(path: str, change: Change, merged: Merged) -> InstallStep:
             raise AgentBusError(f"{path} was changed meanwhile", hint="run the command again")
         known = merged.get(target)
         made = _folders(os.path.dirname(target))
-        if known is None or known["digest"] != _digest(before or b""):
+        if known is None or known["digest"] != digest(before or b""):
             # It is the user's, with what they have changed since; a former copy is theirs, too.
             backup = None if before is None else _copy(target)
+            if before is not None and drop(before) != before:
+                # It is not what was there before us.
+                backup = None
             known = {"backup": backup, "existed": before is not None, "folders": made}
         _replace(target, after)
         if read(target) != after:
             raise AgentBusError(f"{path} does not hold what was written to it")
-        merged[target] = known | {"digest": _digest(after)}
+        merged[target] = known | {"digest": digest(after)}
 
     return InstallStep(f"edit {shown(path)}", perform, _difference(path, before, after))
 
@@ -65,7 +69,7 @@ def restore(path: str, change: Change, merged: Merged) -> InstallStep:
     if before is None:
         merged.pop(target, None)
         return done(f"edit {shown(path)}")
-    untouched = known is not None and known["digest"] == _digest(before)
+    untouched = known is not None and known["digest"] == digest(before)
     backup = known["backup"] if known is not None and untouched else None
     after: bytes | None = change(before)
     if backup is not None and (kept := read(backup)) is not None:
@@ -140,6 +144,15 @@ def _check_own(path: str, before: bytes | None, mark: str) -> None:
         )
 
 
+def put_back(path: str, data: bytes | None) -> None:
+    """Write a file as it was; None removes it."""
+    if data is not None:
+        _replace(path, data)
+        return
+    with _writing(path), contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
+
+
 def _difference(path: str, before: bytes | None, after: bytes | None) -> str:
     old = (before or b"").decode("utf-8", "backslashreplace").splitlines(keepends=True)
     new = (after or b"").decode("utf-8", "backslashreplace").splitlines(keepends=True)
@@ -203,5 +216,6 @@ def _writing(path: str) -> Any:
         raise AgentBusError(f"{path} cannot be written ({error.strerror})") from None
 
 
-def _digest(data: bytes) -> str:
+def digest(data: bytes) -> str:
+    """Return what tells whether the text of a file is still the same."""
     return hashlib.sha256(data).hexdigest()

@@ -97,12 +97,7 @@ class InstallRecord:
         self.merged: dict[str, dict[str, Any]] = found.get("merged") or {}
 
     def save(self) -> None:
-        """Write it in one step; without anything in it, remove the directory of all that clients read."""
-        if not self.clients and not self.merged:
-            shutil.rmtree(base(), ignore_errors=True)
-            with contextlib.suppress(OSError):
-                os.rmdir(os.path.dirname(base()))
-            return
+        """Write it in one step."""
         make_private(os.path.dirname(self._path))
         beside = f"{self._path}.{os.getpid()}"
         with open(beside, "w", encoding="utf-8", errors="surrogateescape") as file:
@@ -110,10 +105,16 @@ class InstallRecord:
         os.replace(beside, self._path)
 
     def tidy(self) -> None:
-        """Remove the folders of versions that no client reads any more."""
-        kept = {__version__, _RECORD, *self.clients.values()}
+        """Remove the folders of versions that no client reads, and all there is if nothing is installed."""
+        if not self.clients and not self.merged:
+            shutil.rmtree(base(), ignore_errors=True)
+            with contextlib.suppress(OSError):
+                os.rmdir(os.path.dirname(base()))
+            return
+        # What belongs to no version has no digit first.
+        kept = {__version__, *self.clients.values()}
         for name in os.listdir(base()) if os.path.isdir(base()) else ():
-            if name not in kept:
+            if name[:1].isdigit() and name not in kept:
                 shutil.rmtree(os.path.join(base(), name), ignore_errors=True)
 
 

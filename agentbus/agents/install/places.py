@@ -39,13 +39,19 @@ def install(client: str, place: Installation) -> list[InstallStep]:
     if client == "agents-md":
         path = agents_md(place)
         text = plugin.text("agents.md", place.program)
-        return [edit.merge(path, block.put(path, text), merged)]
+        return [edit.merge(path, block.put(path, text), block.drop(path), merged)]
     hooks, servers = cursor(place)
     server = {"command": place.program, "args": ["mcp"]}
     wanted = plugin.hooks("cursor", place.program)
     steps = [
-        edit.merge(hooks, settings_json.add_hooks(hooks, wanted), merged),
-        edit.merge(servers, settings_json.add_server(servers, server), merged),
+        edit.merge(
+            *(hooks, settings_json.add_hooks(hooks, wanted), settings_json.drop_hooks(hooks)),
+            merged,
+        ),
+        edit.merge(
+            *(servers, settings_json.add_server(servers, server)),
+            *(settings_json.drop_server(servers), merged),
+        ),
     ]
     if place.in_repository:
         text = _RULE.format(mark=MARK, text=plugin.text("agents.md", place.program))

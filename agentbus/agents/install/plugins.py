@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from agentbus.agents import plugin
-from agentbus.agents.install import folder
+from agentbus.agents.install import folder, keep
 from agentbus.agents.install.place import Installation
 from agentbus.agents.install.steps import ClientProgram, InstallStep, done
 from agentbus.core.errors import AgentBusError, Refused, UsageError
@@ -46,6 +46,7 @@ def install(client: ClientProgram, place: Installation) -> list[InstallStep]:
     """Return the steps; those that are done already among them. Raises `Refused` for what is not ours."""
     if client.name == "gemini":
         return [*_link(client, place)]
+    keep.check(client.name, place)
     found = look(client, place)
     add, install = _whole(client, place)
     steps = []
@@ -82,14 +83,19 @@ def uninstall(client: ClientProgram, place: Installation) -> list[InstallStep]:
     if found.market is not None and not folder.is_ours(found.market):
         # Somebody else's.
         return [done(plugin_out.line), done(market_out.line)]
-    shared = client.name == "claude" and any(
-        entry.startswith("claude ") and entry != place.entry("claude")
-        for entry in place.record.clients
-    )
+    keeps = found.market is None or is_shared(client.name, place)
     return [
         plugin_out if found.plugin else done(plugin_out.line),
-        done(market_out.line) if found.market is None or shared else market_out,
+        done(market_out.line) if keeps else market_out,
     ]
+
+
+def is_shared(client: str, place: Installation) -> bool:
+    """Tell whether another scope, or another repository, uses the marketplace of a client."""
+    return any(
+        entry.startswith(f"{client} ") and entry != place.entry(client)
+        for entry in place.record.clients
+    )
 
 
 def look(client: ClientProgram, place: Installation) -> Installed:

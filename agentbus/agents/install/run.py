@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from agentbus.agents import plugin
-from agentbus.agents.install import folder, places, plugins
+from agentbus.agents.install import folder, keep, places, plugins
 from agentbus.agents.install.place import Installation
 from agentbus.agents.install.steps import ClientProgram, InstallStep, done, shown
 from agentbus.core.errors import AgentBusError, NotFound
@@ -59,15 +59,20 @@ def install(
         if outcome.error is not None:
             return
     for client in clients:
-        planned = _planned(client, place, installs=True)
+        planned, kept = _planned(client, place, installs=True), keep.Kept(client, place)
         worked = True
         for outcome in _each(client, planned, dry=dry):
             worked = worked and outcome.error is None
             yield outcome
+        if not dry:
+            for path in kept.remember():
+                yield StepOutcome(client, keep.line(path, lost=True), "done")
+            # Also what a command has changed before the next one failed.
+            place.record.save()
         if worked and not dry:
             place.record.clients[place.entry(client)] = os.path.basename(place.folder)
             place.record.save()
-    if not dry:
+    if not dry and place.record.clients:
         place.record.tidy()
 
 
@@ -76,14 +81,18 @@ def uninstall(
 ) -> Iterator[StepOutcome]:
     """Take it out of each of the clients, and yield what became of each step."""
     for client in clients:
-        planned = _planned(client, place, installs=False)
+        planned, kept = _planned(client, place, installs=False), keep.Kept(client, place)
         worked = True
         for outcome in _each(client, planned, dry=dry):
             worked = worked and outcome.error is None
             yield outcome
         if worked and not dry:
+            for path in kept.give_back(shared=plugins.is_shared(client, place)):
+                yield StepOutcome(client, keep.line(path, lost=False), "done")
             place.record.clients.pop(place.entry(client), None)
             place.record.save()
+    if not dry:
+        place.record.tidy()
 
 
 def recorded(place: Installation) -> list[str]:

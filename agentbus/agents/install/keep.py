@@ -1,0 +1,119 @@
+"""Keeps what was in a client's settings before the client's own commands changed them, and gives it back.
+
+Commands of clients rewrite whole files: Copilot drops comments, Claude Code the layout.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+
+from agentbus.agents.install import edit, folder
+from agentbus.agents.install.place import Installation
+from agentbus.agents.install.steps import shown
+from agentbus.core.errors import AgentBusError, Refused
+from agentbus.core.settings_check import make_private
+
+# Where the settings are: the variable that names the directory, its default, and the file.
+_SETTINGS = {
+    "claude": ("CLAUDE_CONFIG_DIR", ".claude", "settings.json"),
+    "codex": ("CODEX_HOME", ".codex", "config.toml"),
+    "copilot": ("COPILOT_HOME", ".copilot", "settings.json"),
+}
+_KEPT, _OURS = "kept", b"agentbus@agentbus"
+
+
+def settings(client: str, place: Installation) -> list[str]:
+    """Return the files that a client's commands change, for its scope."""
+    if client not in _SETTINGS:
+        return []
+    variable, default, name = _SETTINGS[client]
+    found = [os.path.join(place.config(variable, default), name)]
+    if place.scope == "project":
+        found.append(os.path.join(place.root, default, name))
+    return [os.path.realpath(path) for path in found]
+
+
+def check(client: str, place: Installation) -> None:
+    """Raise `Refused` for settings that Claude Code cannot change, before it has done half of it."""
+    for path in settings(client, place) if client == "claude" else ():
+        text = (edit.read(path) or b"").decode("utf-8-sig", "replace")
+        try:
+            json.loads(text or "{}")
+        except ValueError as error:
+            raise Refused(
+                f"{path} is not JSON, so Claude Code does not change it: {error}",
+                hint="mend it; it may have no comments",
+            ) from None
+
+
+class Kept:
+    """What is in a client's settings before its commands run."""
+
+    def __init__(self, client: str, place: Installation) -> None:
+        self._place = place
+        self._before = {path: edit.read(path) for path in settings(client, place)}
+
+    def remember(self) -> list[str]:
+        """Record what the commands have changed, with a copy; return the files that lost comments."""
+        merged, lost = self._place.record.merged, []
+        for path, before in self._before.items():
+            after = edit.read(path)
+            if after == before:
+                continue
+            known = merged.get(path)
+            if known is None or known["digest"] != edit.digest(before or b""):
+                # What has our plugin in it is not what was there before us.
+                clean = before is not None and _OURS not in before
+                backup = _copy(before) if before is not None and clean else None
+                known = {"backup": backup, "existed": before is not None, "folders": []}
+            merged[path] = known | {"digest": edit.digest(after or b"")}
+            if before is not None and _comments(before) > _comments(after or b""):
+                lost.append(path)
+        return lost
+
+    def give_back(self, *, shared: bool) -> list[str]:
+        """Give back what was there, of files that only commands of ours have changed, and return these.
+
+        With `shared`, the user's own settings are also those of another installation, and stay.
+        """
+        merged, given = self._place.record.merged, []
+        for at, (path, before) in enumerate(self._before.items()):
+            known = merged.get(path)
+            if known is None or (shared and at == 0):
+                continue
+            del merged[path]
+            kept = edit.read(known["backup"]) if known["backup"] else None
+            untouched = known["digest"] == edit.digest(before or b"")
+            if untouched and known["existed"] == (kept is not None) and edit.read(path) != kept:
+                edit.put_back(path, kept)
+                given.append(path)
+            if known["backup"]:
+                edit.put_back(known["backup"], None)
+        return given
+
+
+def line(path: str, *, lost: bool) -> str:
+    """Return the line about a file that lost its comments, or is now what it was."""
+    if lost:
+        return f"keep a copy of {shown(path)}, which lost its comments"
+    return f"{'give back' if os.path.exists(path) else 'remove'} {shown(path)}"
+
+
+def _comments(data: bytes) -> int:
+    """Return how many marks of comments are in a text, those within strings among them."""
+    return data.count(b"//") + data.count(b"/*") + data.count(b"#")
+
+
+def _copy(data: bytes) -> str:
+    """Keep a copy in the directory of the record, for this user alone: settings may hold passwords."""
+    place = os.path.join(folder.base(), _KEPT)
+    path = os.path.join(place, edit.digest(data)[:32])
+    try:
+        make_private(place)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        with open(descriptor, "wb") as file:
+            file.write(data)
+    except OSError as error:
+        raise AgentBusError(f"{path} cannot be written ({error.strerror})") from None
+    return path
