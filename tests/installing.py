@@ -13,7 +13,10 @@ from tests.clients import fake
 from tests.inprocess import Done
 
 # What the machine that runs the tests may have set.
-ELSEWHERE = ("XDG_DATA_HOME", "XDG_CONFIG_HOME", "XDG_STATE_HOME", "CODEX_HOME")
+ELSEWHERE = (
+    *("XDG_DATA_HOME", "XDG_CONFIG_HOME", "XDG_STATE_HOME", "CODEX_HOME"),
+    *("CLAUDE_CONFIG_DIR", "COPILOT_HOME"),
+)
 
 
 class User:

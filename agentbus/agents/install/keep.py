@@ -5,6 +5,7 @@ Commands of clients rewrite whole files: Copilot drops comments, Claude Code the
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 
@@ -88,6 +89,10 @@ class Kept:
             if untouched and known["existed"] == (kept is not None) and edit.read(path) != kept:
                 edit.put_back(path, kept)
                 given.append(path)
+                if kept is None:
+                    # A directory that somebody uses stays.
+                    with contextlib.suppress(OSError):
+                        os.rmdir(os.path.dirname(path))
             if known["backup"]:
                 edit.put_back(known["backup"], None)
         return given
