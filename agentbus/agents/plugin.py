@@ -161,7 +161,7 @@ def text(name: str, program: str) -> str:
 
 
 def _variables() -> list[str]:
-    """Return the variables that Codex must be told to pass on to the server: it passes few by itself."""
+    """Return the variables that Codex does not pass on to the server by itself: it passes few."""
     state = ("XDG_STATE_HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME", "XDG_RUNTIME_DIR")
     return [*(one for found in VARIABLES.values() for one in found), *state]
 
