@@ -70,6 +70,11 @@ class Desk:
         (found,) = [one for one in self.reviewer.present(all=True) if one.agent != "reviewer"]
         return found
 
+    @property
+    def here(self) -> bool:
+        """Whether the client's session has begun."""
+        return len(self.reviewer.present(all=True)) > 1
+
     def run(self, *script: Step) -> Run:
         """Run the client to its end, with a model that follows the script."""
         return self.client.run(*script, **self.environment)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pathlib
 import shutil
+import sys
 from typing import Any
 
 from tests.clients.forms import Call
@@ -48,6 +49,28 @@ class Claude(Client):
             Call("Read", file),
             Call("Edit", file | {"old_string": old, "new_string": new}),
         ]
+
+
+class TerminalClaude(Claude):
+    """Claude Code on a terminal, as a person has it: it goes on when a turn has ended."""
+
+    def configure(self, url: str) -> None:
+        self.url = url
+        trusted = {"hasTrustDialogAccepted": True, "hasCompletedProjectOnboarding": True}
+        self.write(
+            ".claude.json",
+            {
+                "hasCompletedOnboarding": True,
+                "customApiKeyResponses": {"approved": ["not-a-key"], "rejected": []},
+                "projects": {str(self.root): trusted},
+            },
+        )
+
+    def command(self, prompt: str) -> list[str]:
+        terminal = "import pty, sys; pty.spawn(sys.argv[1:])"
+        sized = 'stty rows 40 cols 120; exec "$0" "$1"'
+        claude = str(self.bin / "claude")
+        return [sys.executable, "-c", terminal, "sh", "-c", sized, claude, prompt]
 
 
 class Codex(Client):
