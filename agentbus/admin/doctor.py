@@ -9,7 +9,7 @@ from math import inf
 from agentbus.admin import server_health, stats
 from agentbus.admin.health import holds
 from agentbus.admin.health.thresholds import Thresholds
-from agentbus.coordination import leases
+from agentbus.coordination import lease_step, leases
 from agentbus.core import installation
 from agentbus.core.errors import AgentBusError, ConfigError
 from agentbus.core.record import Record
@@ -41,7 +41,7 @@ _STATUS = {None: "ok", "warning": "warning", "critical": "failed"}
 _STALE = 15 * 60.0
 # Queues that are searched for stale consumers.
 _QUEUES = 3_000
-_MANY_LEASES = leases.MOST_LEASES * 4 // 5
+_MANY_LEASES = lease_step.MOST_LEASES * 4 // 5
 
 
 class Finding(Record):
@@ -215,9 +215,7 @@ def _leases(scope: Scope) -> Op[list[Finding]]:
     if not found:
         return []
     agents = len({one.agent for one in found})
-    said = (
-        f"{len(found)} of {leases.MOST_LEASES}, held by {agents} agent{'s' if agents > 1 else ''}"
-    )
+    said = f"{len(found)} of {lease_step.MOST_LEASES}, held by {agents} agent{'s' if agents > 1 else ''}"
     if len(found) < _MANY_LEASES:
         return [Finding("leases", "ok", said)]
     remedy = "drop those that are done, or lease patterns in place of single files: agentbus lease"

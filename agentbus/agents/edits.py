@@ -2,55 +2,55 @@
 
 from __future__ import annotations
 
-from agentbus.agents.bell import checked
-from agentbus.coordination import leases
+from agentbus.coordination.lease_step import taking
 from agentbus.coordination.paths import MOST_PATTERNS, patterns
-from agentbus.core import names
-from agentbus.core.clock import of_day
-from agentbus.core.errors import LeaseHeld, LeasesFull, UsageError
+from agentbus.core.names import is_plain
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from agentbus.agents.event import Event
+    from agentbus.core.errors import LeaseHeld
 
 # Letters of a reason, and of a path or a pattern, in a refusal.
 _WHY, _PATH = 80, 120
 _SUB = 6
-# Seconds.
-_LEASED = 600.0
+_LEASED_MS = 600_000
 
 
 def lease(event: Event) -> str | None:
     """Lease the paths of an edit for ten minutes; return the refusal if another agent has one of them.
 
-    Paths outside the repository are nobody's.
+    Paths outside the repository are nobody's. It imports what an edit that nothing hinders needs.
     """
-    scope = event.scope
-    inside = [path for path in event.client.edited(event.given) if _is_inside(event, path)]
-    if not inside:
+    inside: dict[str, None] = {}
+    for path in event.client.edited(event.given):
+        inside |= dict.fromkeys(_patterns(event, path))
+    wanted = [*inside][:MOST_PATTERNS]
+    if not wanted:
         return None
-    op = leases.take(
-        *(scope, inside[:MOST_PATTERNS]),
-        ttl=_LEASED,
+    pairs = [word for one in wanted for word in (one, "")]
+    step = taking(
+        *(event.scope, event.scope.once(), _LEASED_MS, pairs),
         auto=True,
         sub=_sub(event.given.get("agent_id")),
-        literal=True,
+        counts=True,
     )
-    try:
-        step = next(op)
-        while True:
-            step = op.send(event.execute(step))
-    except StopIteration:
+    reply = event.execute(step)
+    if reply[0] in (b"taken", b"full"):
+        # Where there is no room for another lease, nothing says that somebody else edits there.
         return None
-    except LeasesFull:
-        # Nothing says that another agent edits there.
-        return None
-    except LeaseHeld as held:
-        return refusal(held)
+    from agentbus.coordination import leases
+
+    return refusal(leases.held(wanted, int(reply[3]), reply[4:]))
 
 
 def refusal(held: LeaseHeld) -> str:
     """Return why an edit is refused, on one line, and what to do: never to take the lease by force."""
+    from agentbus.agents.bell import checked
+    from agentbus.coordination import leases
+    from agentbus.core import names
+    from agentbus.core.clock import of_day
+
     why = f'"{leases.quoted(_cut(held.why, _WHY))}", ' if held.why else ""
     known = held.agent == checked(held.agent)
     who = held.agent if known else names.word(_cut(held.agent, _WHY))
@@ -62,19 +62,21 @@ def refusal(held: LeaseHeld) -> str:
     )
 
 
-def _is_inside(event: Event, path: str) -> bool:
+def _patterns(event: Event, path: str) -> list[str]:
+    """Return the pattern of a path of the repository, none of another one."""
     try:
-        patterns([path], by_worktree=event.scope.leases_by_worktree, literal=True)
-    except (UsageError, ValueError):
-        return False
-    return True
+        return patterns([path], by_worktree=event.scope.leases_by_worktree, literal=True)
+    except Exception as error:
+        from agentbus.core.errors import UsageError
+
+        if isinstance(error, (UsageError, ValueError)):
+            return []
+        raise
 
 
-def _sub(found: object) -> str | None:
+def _sub(found: object) -> str:
     """Return the part of the agent that edits: the beginning of a subagent's id."""
-    if not isinstance(found, str) or not found or not names.is_plain(found[:_SUB]):
-        return None
-    return found[:_SUB]
+    return found[:_SUB] if isinstance(found, str) and is_plain(found[:_SUB]) else ""
 
 
 def _cut(text: str, most: int) -> str:

@@ -6,6 +6,7 @@ none. Nothing of it appears on the channel. All times are the server's.
 
 from __future__ import annotations
 
+from agentbus.coordination.lease_step import MOST_LEASES, taking
 from agentbus.coordination.paths import MOST_PATTERNS, of_files, patterns
 from agentbus.core import names
 from agentbus.core.clock import of_day
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from agentbus.store.steps import Op
 
 TTL = 900.0
-MOST_LEASES = 500
 # Another program may end a lease without ringing: look again this often, in seconds.
 RECHECK = 10.0
 # Look just after a lease has ended, not just before.
@@ -299,18 +299,9 @@ def _lease(
     sub: str = "",
     counts: bool = False,
 ) -> Op[list[Any]]:
-    keys, once = scope.keys, scope.once()
-    step = Script(
-        "lease",
-        (
-            *(keys.leases, keys.lease_fence, keys.lease_bell, keys.metrics, keys.leases_refused),
-            *(keys.agents, once.key),
-        ),
-        [
-            *(scope.agent, str(milliseconds), str(int(force)), why, str(int(auto)), sub),
-            *(str(int(counts)), str(MOST_LEASES), once.token, *pairs),
-        ],
-        writes=True,
+    once = scope.once()
+    step = taking(
+        *(scope, once, milliseconds, pairs), force=force, why=why, auto=auto, sub=sub, counts=counts
     )
     reply: list[Any] = yield step
     scope.settled(once, step)

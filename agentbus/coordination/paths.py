@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import os
 
-from agentbus.core.errors import UsageError
 from agentbus.core.settings import repository
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from agentbus.core.errors import UsageError
 
 MOST_PATTERNS = 64
 _MOST_SEGMENTS = 16
@@ -36,7 +37,7 @@ def patterns(
     try:
         here = os.getcwd()
     except OSError as error:
-        raise UsageError(
+        raise _mistake(
             f"the current directory is gone ({error.strerror})", hint="change to another one"
         ) from None
     root = repository()[0] or here
@@ -48,7 +49,7 @@ def patterns(
         )
     )
     if len(found) > MOST_PATTERNS:
-        raise UsageError(
+        raise _mistake(
             f"there are {len(found)} patterns", hint=f"give at most {MOST_PATTERNS} at a time"
         )
     return found
@@ -63,9 +64,9 @@ def of_files(paths: Iterable[str], *, by_worktree: bool = False) -> dict[str, st
 def within(path: str, here: str, root: str, *, literal: bool = False) -> str:
     """Return a path relative to the root; a directory's ends in `/`. Raises `UsageError` outside it."""
     if not isinstance(path, str) or not path:
-        raise UsageError(f"{path!a} is not a path", hint="give a path or a pattern, as in 'src/**'")
+        raise _mistake(f"{path!a} is not a path", hint="give a path or a pattern, as in 'src/**'")
     if "\0" in path:
-        raise UsageError(f"the path {path!a} holds a NUL character", hint="leave it out")
+        raise _mistake(f"the path {path!a} holds a NUL character", hint="leave it out")
     parts = os.path.join(here, path).split("/")
     # Directories are resolved up to the first wildcard, so that a link to one is not another path.
     wilds = () if literal else [at for at, part in enumerate(parts) if not _WILD.isdisjoint(part)]
@@ -76,7 +77,7 @@ def within(path: str, here: str, root: str, *, literal: bool = False) -> str:
     else:
         rest = parts[wild:] if wild is not None else [""]
     if ".." in rest:
-        raise UsageError(
+        raise _mistake(
             f"the path {path!a} has '..' behind a wildcard", hint="write the path without '..'"
         )
     base = _below(os.path.realpath(folder or "/"), root)
@@ -84,7 +85,7 @@ def within(path: str, here: str, root: str, *, literal: bool = False) -> str:
         # A link within the repository may lead out of it.
         base = _below(os.path.normpath(folder or "/"), root)
     if base is None:
-        raise UsageError(
+        raise _mistake(
             f"the path {path!a} is outside {root!a}",
             hint="lease paths within the repository, or within the current directory outside of one",
         )
@@ -110,13 +111,13 @@ def written(path: str, first: str = "", *, literal: bool = False) -> str:
         if segment in ("", ".") or (segment == "**" and segments[-1:] == ["**"]):
             continue
         if len(segment) > _MOST_LETTERS:
-            raise UsageError(
+            raise _mistake(
                 f"a segment of the path {path[:60]!a} has {len(segment)} characters",
                 hint=f"use at most {_MOST_LETTERS}",
             )
         segments.append(segment)
     if len(segments) > _MOST_SEGMENTS:
-        raise UsageError(
+        raise _mistake(
             f"the path {path[:60]!a} has {len(segments)} segments",
             hint=f"use at most {_MOST_SEGMENTS}: '**' stands for any number",
         )
@@ -142,3 +143,9 @@ def _below(path: str, root: str) -> str | None:
         return ""
     inside = root if root.endswith("/") else f"{root}/"
     return path[len(inside) :] if path.startswith(inside) else None
+
+
+def _mistake(message: str, *, hint: str) -> UsageError:
+    from agentbus.core.errors import UsageError
+
+    return UsageError(message, hint=hint)

@@ -1,0 +1,42 @@
+"""The step that takes leases, without what only its errors and results need."""
+
+from __future__ import annotations
+
+from agentbus.store.steps import Script
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from agentbus.store.scope import Scope
+    from agentbus.store.steps import Once
+
+MOST_LEASES = 500
+
+
+def taking(
+    scope: Scope,
+    once: Once,
+    milliseconds: int,
+    pairs: Sequence[str],
+    *,
+    force: bool = False,
+    why: str = "",
+    auto: bool = False,
+    sub: str = "",
+    counts: bool = False,
+) -> Script:
+    """Return the step that takes or renews leases; `pairs` are patterns, each with its token or ''."""
+    keys = scope.keys
+    return Script(
+        "lease",
+        (
+            *(keys.leases, keys.lease_fence, keys.lease_bell, keys.metrics, keys.leases_refused),
+            *(keys.agents, once.key),
+        ),
+        [
+            *(scope.agent, str(milliseconds), str(int(force)), why, str(int(auto)), sub),
+            *(str(int(counts)), str(MOST_LEASES), once.token, *pairs),
+        ],
+        writes=True,
+    )
