@@ -75,6 +75,19 @@ def test_tell_prints_the_id_and_what_is_known_of_the_agent(cli):
     assert re.fullmatch(rf"{ID} sent; bob: 1 unread, seen just now\n", cli.ok("tell", "bob", "hi"))
 
 
+def test_what_a_subagent_sends_or_leases_says_which_one_it_was(cli, bus, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    cli.environment["AGENTBUS_SUB"] = "a1b2c3d4e5"
+    cli.told("which?")
+    cli.ok("lease", "a.py")
+
+    assert "ada (subagent a1b2c3) asks" in cli.bob("inbox")
+    assert [lease.sub for lease in bus.leases()] == ["a1b2c3"]
+    cli.environment["AGENTBUS_SUB"] = "not a name\n"
+    cli.told("again")
+    assert "ada says" in cli.bob("inbox")
+
+
 def test_tell_as_json(cli):
     (record,) = cli.records("tell", "bob", "hi")
 

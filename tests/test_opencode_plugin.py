@@ -140,7 +140,8 @@ def test_shells_have_the_name_of_their_session(opencode):
         }
         console.log(JSON.stringify(envs))
     """) == [
-        *({"TERM": "xterm", "AGENTBUS_AGENT": "opencode-otter-k3f"} for _ in range(2)),
+        {"TERM": "xterm", "AGENTBUS_AGENT": "opencode-otter-k3f"},
+        {"TERM": "xterm", "AGENTBUS_AGENT": "opencode-otter-k3f", "AGENTBUS_SUB": "child"},
         {"TERM": "xterm"},
     ]
 

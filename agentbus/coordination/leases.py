@@ -85,7 +85,7 @@ def take(
     if not wanted:
         raise UsageError("no path was given", hint="give at least one")
     reason = "" if why is None else names.name("reason", why)
-    part = "" if sub is None else names.name("sub", sub)
+    part = scope.sub if sub is None else names.name("sub", sub)
     pairs = [word for one in wanted for word in (one, "")]
     milliseconds = _milliseconds("ttl", ttl)
     until = None if not wait else scope.monotonic() + _milliseconds("wait", wait) / 1000

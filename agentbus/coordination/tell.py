@@ -120,6 +120,7 @@ def _send(
     gives: Sequence[str] = (),
 ) -> Op[list[Sent]]:
     keys, once, agent = scope.keys, scope.once(), scope.agent
+    words = [*words, "sub", scope.sub] if scope.sub else words
     argv: list[str | int] = [agent, once.token, answered, MOST_UNREAD]
     argv += [scope.exchange_limit, _EXCHANGED_IN * 1000, int(urgent), len(words), *words]
     argv += [len(gives), *gives]

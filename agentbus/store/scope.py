@@ -6,7 +6,7 @@ import os
 import time
 
 from agentbus.core.keys import Keys
-from agentbus.core.names import MAX_BODY_BYTES, SESSION_VARIABLES
+from agentbus.core.names import MAX_BODY_BYTES, SESSION_VARIABLES, is_plain
 from agentbus.core.settings import (
     EXCHANGE_LIMIT,
     socket_path,
@@ -30,6 +30,7 @@ EMBEDDED_ADVICE = (
     "see 'agentbus server status' and its log; 'agentbus server repair' repairs a damaged file"
 )
 _WITHOUT_END = 2**62
+_LONGEST_SUB = 6
 
 
 class Intervals:
@@ -74,6 +75,7 @@ class Scope:
         webhooks: bool = False,
         peers: str = "",
         leases_by_worktree: bool = False,
+        sub: str = "",
         intervals: Intervals = INTERVALS,
         now: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
@@ -86,6 +88,8 @@ class Scope:
         self.webhooks = webhooks
         self.peers = peers
         self.leases_by_worktree = leases_by_worktree
+        # Which subagent of the agent acts, '' for none.
+        self.sub = sub
         # When the use of the name was last recorded, by the monotonic clock.
         self.attended = float("-inf")
         self.intervals = intervals
@@ -175,6 +179,7 @@ def enter(settings: Settings) -> tuple[Backend, Scope]:
         webhooks=settings.webhooks,
         peers=settings.peers,
         leases_by_worktree=settings.lease_scope == "worktree",
+        sub=_subagent(),
     )
 
 
@@ -207,6 +212,12 @@ def _session_number() -> int:
         if found is not None and found.pid is not None:
             return found.pid
     return os.getsid(0)
+
+
+def _subagent() -> str:
+    """Return the subagent for which a client has started this process, as far as it says so."""
+    found = variable("AGENTBUS_SUB") or ""
+    return found[:_LONGEST_SUB] if is_plain(found) else ""
 
 
 def _has_clients() -> bool:

@@ -47,10 +47,12 @@ function hook(event, given, ms = HOOK_MS, started = () => {}) {
 export const AgentBus = async ({ client, directory }) => {
   const sessions = new Map()
 
+  const sub = ({ id, root }) => (id === root.id ? {} : { agent_id: id.replace(/^ses_/, "") })
+
   // Runs a hook for a session; a subagent's session acts for the one that it belongs to.
   function ask(session, event, given = {}, ...rest) {
-    const sub = session.id === session.root.id ? {} : { agent_id: session.id.replace(/^ses_/, "") }
-    return hook(event, { sessionID: session.root.id, cwd: directory, ...sub, ...given }, ...rest)
+    const from = { sessionID: session.root.id, cwd: directory, ...sub(session) }
+    return hook(event, { ...from, ...given }, ...rest)
   }
 
   // Returns what is known of a session, which begins with its first event, also one that is resumed.
@@ -143,8 +145,9 @@ export const AgentBus = async ({ client, directory }) => {
 
     "shell.env": guarded(async ({ sessionID }, output) => {
       if (!sessionID) return
-      const { agent } = (await enter(sessionID)).root
-      if (agent) output.env.AGENTBUS_AGENT = agent
+      const session = await enter(sessionID)
+      if (session.root.agent) output.env.AGENTBUS_AGENT = session.root.agent
+      if (session.root !== session) output.env.AGENTBUS_SUB = sub(session).agent_id.slice(0, 6)
     }),
 
     "chat.message": guarded(async ({ sessionID }, { message, parts }) => {
