@@ -35,7 +35,17 @@ _DAY = 86_400.0
 
 def wait(event: Event) -> str | None:
     """Wait for messages that the agent was not notified of; return the line that says so, None for none."""
-    signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+    try:
+        signal.signal(signal.SIGTERM, _end)
+        return _wait(event)
+    except _Ended:
+        return None
+    finally:
+        # It ends by itself now.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+
+def _wait(event: Event) -> str | None:
     client = ClientProcess()
     held = _hold(event.waiting) if event.client.waits(client.pid) else None
     if held is None:
@@ -53,6 +63,14 @@ def wait(event: Event) -> str | None:
     from agentbus.agents import bell
 
     return bell.wake(reply)
+
+
+class _Ended(BaseException):
+    """Raised when a turn has begun: nothing that handles errors may keep it."""
+
+
+def _end(*_: object) -> None:
+    raise _Ended
 
 
 def news(event: Event, client: ClientProcess, until: float) -> Op[Sequence[Any] | None]:
