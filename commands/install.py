@@ -44,10 +44,10 @@ VERB = Verb(
     Param("--print", "Print the commands that install it by hand."),
     text="Without CLIENT: in those that are on the PATH; agents-md, a few lines in AGENTS.md, only if it is"
     " named. Claude Code, Codex, Copilot and Gemini CLI install a folder under ~/.local/share/agentbus by"
-    " their own commands, which keep the user's settings. OpenCode gets a file. Entries are merged into"
-    " Cursor's settings, after a copy is made beside them; what is not strict JSON is refused. The second"
-    " run changes nothing. Exit 4 if something would have to change that is not of AgentBus, 5 if a client"
-    " is not on the PATH, with the commands to type. Codex runs hooks only after the user has trusted them"
+    " their own commands. OpenCode gets a file. Entries are merged into Cursor's settings, after a copy is"
+    " made beside them; what is not strict JSON is refused. The second run changes nothing. Exit 4 if"
+    " something would have to change that is not of AgentBus, 5 if a client is not on the PATH, with the"
+    " commands to type. Codex runs hooks only after the user has trusted them"
     " in /hooks: --check exits 6 until then. JSON: client, step, state (done, already, planned, failed),"
     " difference, error; for --check client, check, status (ok, warning, failed), found, remedy, shows, ms;"
     " for --print client, command.",

@@ -9,9 +9,11 @@ import stat
 
 import pytest
 
-from agentbus.agents import plugin
+from agentbus.agents import hook, plugin
 from agentbus.agents.install import folder, trial
 from agentbus.agents.install.samples import sample
+from agentbus.core.settings import resolve
+from tests import inprocess
 from tests.hooks import RECORDED
 from tests.installing import User
 from tests.servers import Server
@@ -209,6 +211,18 @@ def test_without_a_bus_hooks_are_run_and_the_rest_is_a_warning(user):
     assert code == 0
     assert found["cursor", "bus"]["status"] == "warning"
     assert found["cursor", "stop"]["found"] == "says nothing"
+
+
+def test_a_server_that_was_away_until_now_is_asked_again(user):
+    user.install("cursor")
+    with inprocess.environment(user.environment):
+        mark = pathlib.Path(hook._mark(resolve({})))
+    mark.parent.mkdir(parents=True, exist_ok=True)
+    mark.touch()
+
+    code, found = user.check()
+    assert code == 0, found
+    assert found["cursor", "stop"]["shows"]
 
 
 def test_the_session_that_runs_the_check_keeps_its_name(user, tmp_path):

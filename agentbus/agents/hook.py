@@ -227,6 +227,13 @@ def _mark(settings: Settings) -> str:
     return os.path.join(state_directory(), f"away-{file_name(address) or 'embedded'}")
 
 
+def answers(settings: Settings) -> None:
+    """Let hooks ask a server again that has answered by now, if it did not before."""
+    mark = _mark(settings)
+    if _age(mark) is not None:
+        os.utime(mark, (0, 0))
+
+
 def _age(path: str) -> float | None:
     """Return how many seconds ago a file was written, None if there is none."""
     try:

@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from agentbus.agents import hook
 from agentbus.agents.install.samples import sample
 from agentbus.core import client_session
 from agentbus.core.errors import AgentBusError, NotFound
@@ -80,6 +81,7 @@ class HookTrial:
             yield self
             return
         self.bus = bus
+        hook.answers(settings)
         with bus:
             try:
                 yield self
