@@ -156,6 +156,17 @@ def test_a_client_that_is_not_there_is_named_with_the_commands_to_type(user):
     assert user.calls() == typed(user, "claude", FIRST)
 
 
+@pytest.mark.parametrize("client", ALL)
+def test_a_client_that_has_gone_is_named_with_the_commands_that_take_it_out(user, client):
+    user.install(client)
+    (user.bin / client).unlink()
+
+    done = user.run("uninstall")
+
+    assert done.code == 5
+    assert " && ".join(typed(user, client, LAST)).encode() in done.err
+
+
 def test_without_any_client_it_says_what_can_be_named(user):
     for client in ALL:
         (user.bin / client).unlink()

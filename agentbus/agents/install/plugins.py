@@ -42,6 +42,11 @@ def by_hand(client: str, place: Installation) -> list[str]:
     return [step.line for step in _whole(ClientProgram(client, client), place)]
 
 
+def out_by_hand(client: str, place: Installation) -> list[str]:
+    """Return the commands by which a person takes it out again."""
+    return [step.line for step in _gone(ClientProgram(client, client), place)]
+
+
 def install(client: ClientProgram, place: Installation) -> list[InstallStep]:
     """Return the steps; those that are done already among them. Raises `Refused` for what is not ours."""
     if client.name == "gemini":
@@ -72,14 +77,11 @@ def uninstall(client: ClientProgram, place: Installation) -> list[InstallStep]:
     """Return the steps that take it out again."""
     if client.name == "gemini":
         there = linked(client)
-        step = client.step("extensions", "uninstall", "agentbus")
+        (step,) = _gone(client, place)
         ours = there is not None and folder.is_ours(there["path"])
         return [step if ours else done(step.line)]
     found = look(client, place)
-    plugin_out, market_out = (
-        _uninstall(client, place),
-        client.step("plugin", "marketplace", "remove", "agentbus"),
-    )
+    plugin_out, market_out = _gone(client, place)
     if found.market is not None and not folder.is_ours(found.market):
         # Somebody else's.
         return [done(plugin_out.line), done(market_out.line)]
@@ -136,6 +138,14 @@ def _whole(client: ClientProgram, place: Installation) -> tuple[InstallStep, ...
         client.step("plugin", "marketplace", "add", place.folder),
         client.step("plugin", verb, NAME, *scope, within=within),
     )
+
+
+def _gone(client: ClientProgram, place: Installation) -> tuple[InstallStep, ...]:
+    """Return the steps that take all of it out of a client."""
+    if client.name == "gemini":
+        return (client.step("extensions", "uninstall", "agentbus"),)
+    market = client.step("plugin", "marketplace", "remove", "agentbus")
+    return _uninstall(client, place), market
 
 
 def _uninstall(client: ClientProgram, place: Installation) -> InstallStep:

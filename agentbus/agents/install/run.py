@@ -111,12 +111,10 @@ def by_hand(client: str, place: Installation) -> list[str]:
     return [f"agentbus install {client}"]
 
 
-def missing(client: str, place: Installation) -> NotFound:
+def missing(client: str, place: Installation, *, installs: bool = True) -> NotFound:
     """Return the error about a client that is not on the PATH, with what to type where it is."""
-    return NotFound(
-        f"{client} is not on the PATH",
-        hint=f"where it is, type: {' && '.join(by_hand(client, place))}",
-    )
+    typed = by_hand(client, place) if installs else plugins.out_by_hand(client, place)
+    return NotFound(f"{client} is not on the PATH", hint=f"where it is, type: {' && '.join(typed)}")
 
 
 def write(place: Installation) -> None:
@@ -151,7 +149,7 @@ def _planned(
         plugins.check_scope(client, place)
         program = ClientProgram.find(client)
         if program is None:
-            return missing(client, place)
+            return missing(client, place, installs=installs)
         return (plugins.install if installs else plugins.uninstall)(program, place)
     except AgentBusError as error:
         return error
