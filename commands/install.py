@@ -9,6 +9,7 @@ from agentbus.core.errors import AgentBusError, NotFound, Unhealthy
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+    from contextlib import AbstractContextManager
 
     from agentbus.agents.install.check import InstallFinding
     from agentbus.agents.install.place import Installation
@@ -68,11 +69,26 @@ VERB = Verb(
 
 def run(call: Call) -> int:
     """Install, check, print, or take out again."""
+    args = call.args
+    _together.check(VERB, args)
+    with at_work(changes=not (args.check or args.print or args.dry_run)):
+        return _run(call)
+
+
+def at_work(*, changes: bool) -> AbstractContextManager[None]:
+    """Keep other processes from installing anything while this one does."""
+    from contextlib import nullcontext
+
+    from agentbus.agents.install import folder
+
+    return folder.alone() if changes else nullcontext()
+
+
+def _run(call: Call) -> int:
     from agentbus.agents.install import folder, run as installation
     from agentbus.agents.install.place import Installation
 
     args = call.args
-    _together.check(VERB, args)
     place = Installation(folder.program(), args.scope)
     named = [*dict.fromkeys(args.clients), *(["git"] if args.git else [])]
     if args.uninstall:

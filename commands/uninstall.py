@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from agentbus.commands._declare import Call, Verb
-from agentbus.commands.install import CLIENT, DRY_RUN, GIT, SCOPE, take_out
+from agentbus.commands.install import CLIENT, DRY_RUN, GIT, SCOPE, at_work, take_out
 
 VERB = Verb(
     "uninstall",
@@ -27,6 +27,6 @@ def run(call: Call) -> int:
     from agentbus.agents.install.place import Installation
 
     args = call.args
-    place = Installation(folder.program(), args.scope)
     named = [*dict.fromkeys(args.clients), *(["git"] if args.git else [])]
-    return take_out(call, place, named)
+    with at_work(changes=not args.dry_run):
+        return take_out(call, Installation(folder.program(), args.scope), named)

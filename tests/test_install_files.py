@@ -13,7 +13,7 @@ import pytest
 from agentbus.agents import plugin
 from agentbus.agents.install import block, edit, folder, settings_json
 from agentbus.core.errors import AgentBusError, Refused
-from tests.installing import User
+from tests.installing import ELSEWHERE, User
 from tests.servers import program
 
 # Verbs leave connections as they do where a process ends.
@@ -251,6 +251,25 @@ def test_a_file_that_changes_before_it_is_written_is_left_alone(tmp_path):
     with pytest.raises(AgentBusError, match="was changed meanwhile"):
         step.perform()
     assert path.read_text() == "two\n"
+
+
+def test_processes_that_install_at_once_record_all_of_it(user):
+    environment = {**os.environ, **user.environment}
+    for variable in ELSEWHERE:
+        environment.pop(variable, None)
+    running = [
+        subprocess.Popen(
+            [program(), "install", *words],
+            cwd=user.root,
+            env=environment,
+            stdout=subprocess.DEVNULL,
+        )
+        for words in (("cursor",), ("agents-md",), ("--git",), ("cursor",))
+    ]
+
+    assert [process.wait() for process in running] == [0, 0, 0, 0]
+    assert {line.partition(":")[0] for line in user.uninstall()} == {"cursor", "agents-md", "git"}
+    assert user.files() == {}
 
 
 def test_a_directory_that_cannot_be_written_is_an_error(tmp_path):

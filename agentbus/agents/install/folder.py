@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import shutil
 import sys
 import sysconfig
+from collections.abc import Iterator
 from typing import Any
 
 from agentbus.agents import plugin
@@ -77,6 +79,25 @@ def _read(path: str) -> str | None:
         return None
 
 
+@contextlib.contextmanager
+def alone() -> Iterator[None]:
+    """Wait until no other process of this user installs anything, and keep others waiting."""
+    place = os.path.dirname(base())
+    try:
+        os.makedirs(place, exist_ok=True)
+        descriptor = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise AgentBusError(f"{place} cannot be written ({error.strerror})") from None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+        # It stays if anything is in it.
+        with contextlib.suppress(OSError):
+            os.rmdir(place)
+
+
 class InstallRecord:
     """What is installed: the clients by `client scope directory`, and the files that were merged into."""
 
@@ -108,8 +129,6 @@ class InstallRecord:
         """Remove the folders of versions that no client reads, and all there is if nothing is installed."""
         if not self.clients and not self.merged:
             shutil.rmtree(base(), ignore_errors=True)
-            with contextlib.suppress(OSError):
-                os.rmdir(os.path.dirname(base()))
             return
         # What belongs to no version has no digit first.
         kept = {__version__, *self.clients.values()}
