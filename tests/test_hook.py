@@ -469,16 +469,47 @@ def test_the_next_bell_says_once_that_the_bus_was_away(session, reviewer, own):
 # -- processes --
 
 
-def run(session: Session, *words: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+def run(
+    session: Session, *words: str, stdin: bytes = b"", program: tuple[str, ...] = ("-m", "agentbus")
+) -> subprocess.CompletedProcess[bytes]:
     environment = {**session.environment, "HOME": str(session.home), "PATH": os.environ["PATH"]}
     return subprocess.run(
-        [sys.executable, "-m", "agentbus", *words],
+        [sys.executable, *program, *words],
         input=stdin,
         capture_output=True,
         check=False,
         env=environment,
         cwd=session.root,
     )
+
+
+# Copilot calls the hook of the prompt while that of the session starts the server.
+BESIDE = """
+import sys
+from agentbus.agents import hook
+
+def beside(event, *, answered=hook._answered, **options):
+    hook._leave(hook._mark(event.settings))
+    return answered(event, **options)
+
+hook._answered = beside
+sys.exit(hook.main(["claude", "SessionStart"]))
+"""
+
+
+def test_a_prompt_that_came_before_the_server_was_started_keeps_no_bell_off(project, tmp_path):
+    session = Session("", project, tmp_path)
+    del session.environment["AGENTBUS_URL"]
+
+    try:
+        done = run(session, program=("-c", BESIDE), stdin=session.event("SessionStart"))
+        assert b"on AgentBus" in done.stdout
+        assert run(session, "--agent", "reviewer", "tell", session.agent, "one").returncode == 0
+        rung = run(session, "hook", "claude", "PostToolUse", stdin=session.event("PostToolUse"))
+        said = json.loads(rung.stdout)["hookSpecificOutput"]["additionalContext"]
+        assert said.startswith("AgentBus: 1 message.")
+    finally:
+        run(session, "server", "stop")
 
 
 @pytest.mark.parametrize(

@@ -155,6 +155,9 @@ def _said(asked: Event) -> object:
     if starts and away is not None:
         # It was started: the next hooks need not wait.
         os.utime(mark, (0, 0))
+    elif starts:
+        # The hook of the first prompt may have come meanwhile, before it was there.
+        _unlink(mark)
     if said is not None and away is not None and asked.kind in ("turn", "tool"):
         _unlink(mark)
     return said
