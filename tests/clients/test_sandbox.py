@@ -1,4 +1,4 @@
-"""What works in the sandbox of Codex, and without a network."""
+"""What works in the sandbox of Codex, without a network, and before hooks are trusted."""
 
 from __future__ import annotations
 
@@ -52,6 +52,20 @@ def test_a_command_in_a_sandbox_of_codex_that_has_a_network_reads_the_inbox(
     run = desk.run(desk.tells("a text", desk.client.shell("agentbus inbox")), Say())
 
     assert "| a text" in run.requests[1].from_tools
+
+
+@each([(Codex, "scripted")])
+def test_codex_runs_no_hook_before_its_user_trusts_it_but_has_the_tools(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+):
+    words = [word for word in desk.client.command("go on") if "hook-trust" not in word]
+    monkeypatch.setattr(desk.client, "command", lambda prompt: words)
+
+    run = desk.run(*desk.client.tool("tell", to=["reviewer"], text="from a tool"), Say())
+
+    assert "on AgentBus, project" not in run.requests[0].above
+    (message,) = desk.reviewer.inbox()
+    assert message.agent_id.startswith("codex-")
 
 
 @each([(Codex, "scripted")])
