@@ -7,8 +7,8 @@ import pathlib
 import pytest
 
 import agentbus
-from agentbus import NoSuchAgent, NotFound, NotHolder, UsageError
-from agentbus.coordination import tell
+from agentbus import LeaseHeld, NoSuchAgent, NotFound, NotHolder, UsageError
+from agentbus.coordination import leases, tell
 from tests.pausing import leasing
 from tests.repositories import make_repository
 from tests.servers import ask
@@ -57,6 +57,30 @@ def test_other_leases_stay_with_the_giver(bus, bob):
     bus.tell("bob", "yours", give=["src/**"])
 
     assert held(bus) == [("docs/**", "ada"), ("src/**", "bob")]
+
+
+def test_leases_that_overlap_are_given_together_or_not_at_all(bus, bob):
+    bus.lease("src/**", "src/*/a.py")
+
+    with pytest.raises(
+        LeaseHeld, match=r"src/\*\* overlaps src/\*/a.py, which ada would keep"
+    ) as refused:
+        bus.tell("bob", "yours", give=["src/**"])
+    assert (refused.value.agent, refused.value.pattern) == ("ada", "src/*/a.py")
+    assert held(bus) == [("src/**", "ada"), ("src/*/a.py", "ada")]
+    assert list(bob.inbox()) == []
+
+    bus.tell("bob", "yours", give=["src/**", "src/*/a.py"])
+    assert held(bus) == [("src/**", "bob"), ("src/*/a.py", "bob")]
+
+
+def test_what_a_hook_leased_of_the_same_paths_ends(bus, bob):
+    bus.lease("src/**")
+    bus.runner.run(leases.take(bus.scope, ["src/a.py", "docs/b.md"], auto=True))
+
+    bus.tell("bob", "yours", give=["src/**"])
+
+    assert held(bus) == [("docs/b.md", "ada"), ("src/**", "bob")]
 
 
 @pytest.mark.parametrize(

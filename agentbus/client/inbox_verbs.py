@@ -41,7 +41,8 @@ class InboxVerbs:
         message of a thread. `give` are paths that this agent leases: the other agent then has the leases,
         with new tokens, in the same step. Raises `NoSuchAgent` for a name that never used the project,
         `InboxFull` if 1,000 messages are unread, `TooManyMessages`, `NotHolder` or `NotFound` for a lease
-        that is not this agent's, and `TimedOut` with how far the message got.
+        that is not this agent's, `LeaseHeld` for one that overlaps another which this agent would keep,
+        and `TimedOut` with how far the message got.
         """
         from agentbus.coordination import receipts
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from typing import Any
 
+    from agentbus.core.errors import AgentBusError
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Op
 
@@ -143,9 +144,24 @@ def drop(scope: Scope, paths: Iterable[str] = (), *, force: bool = False) -> Op[
     return list(ended)
 
 
-def not_own(scope: Scope, pattern: str, reply: bytes) -> NotHolder | NotFound:
-    """Return the error for a lease that is to be given, and is another agent's or nobody's."""
-    return _not_own(scope, pattern, lease(reply) if reply else None, "give")
+def not_own(scope: Scope, pattern: str, reply: bytes) -> AgentBusError:
+    """Return the error for a lease that cannot be given: another agent's, nobody's, or one of several.
+
+    Of several that overlap, an agent gives all or none.
+    """
+    other = lease(reply) if reply else None
+    if other is None or other.agent != scope.agent:
+        return _not_own(scope, pattern, other, "give")
+    kept = shown(other.pattern)
+    return LeaseHeld(
+        f"{shown(pattern)} overlaps {kept}, which {names.word(scope.agent)} would keep",
+        hint=f"give {kept}, too, or drop it",
+        agent=other.agent,
+        why=other.why,
+        until=other.until,
+        pattern=other.pattern,
+        path=pattern,
+    )
 
 
 def _not_own(scope: Scope, pattern: str, other: Lease | None, what: str) -> NotHolder | NotFound:

@@ -9,7 +9,8 @@
 -- Returns: {'sent', now in ms, then for each recipient {entry id, unread messages, state, when it was seen by its
 --          presence in ms ('': unknown), when it was seen in s}}, the same with 'before' for one that was answered
 --          before, with the answer's id, {'nobody', names that were never seen}, {'full', name, unread},
---          {'fast', name, how many}, or {'unleased', number of a pattern, the lines of another agent's lease of it or ''}
+--          {'fast', name, how many}, or {'unleased', number of a pattern, the lines of another agent's lease of it, of
+--          one of the sender's that overlaps it and is not given, or ''}
 --@include once
 --@include ids
 --@include about
@@ -71,9 +72,10 @@ for i = first, #ARGV, 2 do
     if count >= tonumber(ARGV[5]) then return { 'fast', name, count } end
   end
 end
-local mine, lacking, other = given(KEYS[3], now, sender, gives)
-if not mine then return { 'unleased', lacking, other } end
+local mine, ended, other = given(KEYS[3], now, sender, gives)
+if not mine then return { 'unleased', ended, other } end
 if #mine > 0 then own(KEYS[4]) end
+delete(KEYS[3], ended)
 
 touch(KEYS[1], sender, string.format('%.3f', now / 1000))
 local sent = { 'sent', stamp }

@@ -298,7 +298,7 @@ class BusyAgent:
         """Give leases to another agent, and return whether that has certainly happened."""
         to, said = self._chance.choice(self._others), f"{self._name} gives {time.monotonic_ns()}"
         with (
-            contextlib.suppress(InboxFull, NotFound, NotHolder, *TROUBLE),
+            contextlib.suppress(InboxFull, LeaseHeld, NotFound, NotHolder, *TROUBLE),
             self._scribe.asking(GIVE, t=said, to=to, **of) as answer,
         ):
             sent = self._do(self._bus.tell(to, said, give=self._paths(of["g"])))

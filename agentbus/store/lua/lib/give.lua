@@ -1,8 +1,9 @@
--- given(key, now, agent, paths): this agent's leases of exactly these patterns; or nil, the number of the first one that
--- it does not hold, and the lines of another agent's lease of it ('' for none).
+-- given(key, now, agent, paths): this agent's leases of exactly these patterns, and the fields of those that end with
+-- them: what hooks took of the same paths. Or nil, the number of the first one that it cannot give, and the lines of
+-- another agent's lease of it ('' for none), or of an overlapping one that this agent would keep.
 local function given(key, now, agent, paths)
-  if #paths == 0 then return {} end
-  local found, mine = leases(key, now), {}
+  if #paths == 0 then return {}, {} end
+  local found, mine, going, ended = leases(key, now), {}, {}, {}
   for n, path in ipairs(paths) do
     local other = ''
     for _, one in ipairs(found) do
@@ -10,8 +11,18 @@ local function given(key, now, agent, paths)
       if one.path == path and one.agent ~= agent then other = one.text end
     end
     if not mine[n] then return nil, n, other end
+    going[mine[n].field] = true
   end
-  return mine
+  -- Two agents must not hold leases that overlap.
+  for _, met in ipairs(overlapping(found, paths, agent, true)) do
+    local n, one = unpack(met)
+    if not going[one.field] then
+      if one.lease['auto'] ~= true then return nil, n, one.text end
+      going[one.field] = true
+      ended[#ended + 1] = one.field
+    end
+  end
+  return mine, ended
 end
 -- give(key, fences, bell, now, to, mine): moves leases to another agent, each with a new token, and wakes who waits.
 local function give(key, fences, bell, now, to, mine)
