@@ -77,6 +77,7 @@ _MODES = (
             "no_expiry": "leases that do not end by their TTL",
             "clock_tokens": "takes the server's clock for the fencing token",
             "keeps_given": "gives a lease to another agent, and keeps it",
+            "gives_part": "gives a lease, and keeps others that overlap it",
         },
         from_module("agentbus.torture.agents.workload"),
     ),

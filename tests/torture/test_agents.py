@@ -64,6 +64,7 @@ def test_a_server_of_others_suffers_nothing_and_keeps_nothing(
         nightly("by_name", "held_twice"),
         nightly("no_expiry", "refused_falsely"),
         nightly("keeps_given", "refused_falsely"),
+        nightly("gives_part", "held_twice"),
         nightly("read_first", "passed_unread"),
         nightly("last_id", "passed_unread"),
         nightly("reads_again", "read_again"),

@@ -151,11 +151,16 @@ def keeps_given() -> None:
     _spoil(b"redis.call('HDEL', key, one.field)\n", b"", "tell")
 
 
+def gives_part() -> None:
+    """Give a lease, and keep others that overlap it."""
+    _spoil(b"if not going[one.field] then", b"if false then", "tell")
+
+
 CONTROLS: dict[str, Callable[[], None]] = {
     control.__name__: control
     for control in (
         *(read_first, last_id, reads_again, maxlen, unbounded, whole_inbox, refuse_after),
         *(say_again, answer_again, read_on_arrival, no_answers, by_name, no_expiry),
-        *(clock_tokens, keeps_given),
+        *(clock_tokens, keeps_given, gives_part),
     )
 }

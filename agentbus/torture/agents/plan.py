@@ -60,6 +60,7 @@ _CONTROLS = {
     "clock_tokens": AgentPlan(4, 15, 1.0, {}),
     "say_again": AgentPlan(4, 60, 2.0, {LOST_REPLY: 8}, loses=b" says "),
     "keeps_given": AgentPlan(5, 40, 2.5, {}, forgets=0.0, gives=0.7),
+    "gives_part": AgentPlan(5, 60, 3.0, {}, forgets=0.6, gives=0.5),
     # Urgent messages that are read again must leave room for others.
     "reads_again": _CONTROL._replace(pages=(12,)),
     "unbounded": AgentPlan(5, 40, 1.0, {}, bound=8),
