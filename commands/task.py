@@ -115,6 +115,12 @@ def _show(call: Call) -> None:
     if call.out.json:
         call.out.record(_fields(found), "")
         return
+    for line in described(found):
+        call.out.record({}, line)
+
+
+def described(found: TaskState) -> list[str]:
+    """Return a task's state, a value or an attempt a line."""
     agent = taker(found.worker)
     held = "" if found.idle is None else f", heartbeat {_format.age(found.idle)} ago"
     worker = None if found.worker is None else f"{word(found.worker)}{held}"
@@ -138,9 +144,8 @@ def _show(call: Call) -> None:
     # It has its id above, and when it was made.
     named = {key: value for key, value in found.envelope.items() if key not in ("id", "created_at")}
     rows |= {key.replace("_", " "): value for key, value in named.items()}
-    _format.pairs(call.out, rows)
-    for one in found.runs:
-        call.out.record({}, f"    {_line(one)}")
+    lines = [f"{name:<9} {value}" for name, value in rows.items() if value is not None]
+    return lines + [f"    {_line(one)}" for one in found.runs]
 
 
 def _line(one: Attempt) -> str:

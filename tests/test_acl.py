@@ -78,6 +78,7 @@ LOOKING = [
     *(("recall", "how"), ("recall", "--tag", "make"), ("list",), ("list", "--flags")),
     *(("list", "--agents"), ("list", "--topics"), ("list", "--queues")),
     *(("await", "tested", "--timeout", "9"), ("monitor", "--timeout", "0.01")),
+    *(("top", "--once"), ("top", "--once", "--json")),
     *(("bus", "list"), ("bus", "stats"), ("bus", "groups", "mail"), ("bus", "inspect", "mail")),
     *(("metrics",), ("metrics", "--raw"), ("dlq", "list", "bad"), ("pause",)),
     *(("agent", "list"), ("quarantine", "list"), ("clear", "--dry-run"), ("health",)),

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import json
 import os
 import pathlib
-import pty
 import re
 import signal
-import struct
 import subprocess
 import sys
-import termios
 from collections.abc import Iterator
 
 import pytest
@@ -21,7 +16,8 @@ import pytest
 from agentbus.admin import server_health
 from agentbus.admin.health.thresholds import Thresholds
 from agentbus.core.names import repository_project
-from tests.servers import Shell, program
+from tests.servers import Shell
+from tests.terminals import Terminal
 
 
 @pytest.fixture
@@ -324,41 +320,6 @@ def test_monitor_moves_no_cursor(shell):
     shell.ok("monitor", "--timeout", "0.1")
 
     assert "hi" in shell.ok("overhear")
-
-
-class Terminal:
-    """A terminal with a program in it, and everything that it was shown."""
-
-    def __init__(self, shell: Shell, *args: str) -> None:
-        self._master, slave = pty.openpty()
-        size = {"COLUMNS": "120", "LINES": "40"}
-        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
-        self.process = subprocess.Popen(
-            [program(), *args],
-            stdin=slave,
-            stdout=slave,
-            stderr=slave,
-            env={**shell.environment, **size, "TERM": "xterm-256color"},
-            cwd=shell.home,
-            start_new_session=True,
-        )
-        os.close(slave)
-        self.shown = ""
-
-    def read_until(self, text: str) -> None:
-        while text not in self.shown:
-            self.shown += os.read(self._master, 65536).decode(errors="replace")
-
-    def read_to_the_end(self) -> None:
-        # A terminal whose last program has ended is an input/output error.
-        with contextlib.suppress(OSError):
-            while True:
-                self.shown += os.read(self._master, 65536).decode(errors="replace")
-
-    def close(self) -> None:
-        self.process.kill()
-        self.process.wait()
-        os.close(self._master)
 
 
 @pytest.fixture

@@ -32,6 +32,7 @@ WAITING = {
     *(
         "overhear",
         "monitor",
+        "top",
         "announce",
         "await",
         "hold",

@@ -54,13 +54,15 @@ OF_THE_EVENTS = {
 OF_THE_ROUTING = {"route"}
 # What is for clients of coding agents, and for what they show.
 OF_THE_AGENTS = {"hook", "prime", "install", "uninstall"}
+# What shows a whole project.
+OF_THE_DASHBOARD = {"top"}
 # What is about users of a server.
 OF_THE_USERS = {"acl"}
 # What brings servers of its own.
 OF_THE_TORTURE = {"torture"}
 NOT_OF_A_BUS = (
     *(OF_THE_SHELL | OF_THE_PIPELINE | OF_THE_ROUTING | OF_THE_USERS),
-    *(OF_THE_TORTURE | OF_THE_AGENTS | {*OF_THE_EVENTS}),
+    *(OF_THE_TORTURE | OF_THE_AGENTS | OF_THE_DASHBOARD | {*OF_THE_EVENTS}),
 )
 
 
@@ -145,6 +147,12 @@ def test_the_verb_that_tortures_has_its_twin_there():
         *(param.dest for param in module("torture").VERB.params),
         "url",
     }
+
+
+def test_the_verb_that_shows_a_whole_project_has_its_twin_there():
+    from agentbus.dashboard import Dashboard
+
+    assert inspect.getdoc(Dashboard.snapshot)
 
 
 def test_every_method_of_the_library_is_a_verb_of_the_shell():

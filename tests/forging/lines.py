@@ -47,6 +47,7 @@ LINES: dict[str, list[str]] = {
         *("--agent ada", "--topic t --json", "--catch-up", "--from-start --max 2", "--reset"),
     ],
     "monitor": ["--timeout 0.05", "--timeout 0.05 --json"],
+    "top": ["--once", "--once --json"],
     "tell": ["ada hi", "bob hi --json"],
     "reply": ["1-1@bob yes"],
     "inbox": ["--peek", "--peek --json", "--all", "--json", "--agent ada"],

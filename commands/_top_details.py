@@ -1,0 +1,189 @@
+"""What `top` opens: a queue with its tasks by state, one task, one dead letter, the fields of a row."""
+
+from __future__ import annotations
+
+from agentbus.commands import _format
+from agentbus.commands.task import described
+from agentbus.core.clock import rfc3339
+from agentbus.core.json_text import to_json
+from agentbus.core.names import word
+from agentbus.core.record import Record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+    from agentbus.client.bus import Bus
+    from agentbus.coordination.waiters import Waiter
+    from agentbus.dashboard import Dashboard
+    from agentbus.queues.dead_letters import Letter
+
+STATES = ("all", "waiting", "pending", "retrying", "delayed", "dependent", "buried")
+# Tasks that are looked at for those in a state.
+_LOOKED_AT = 200
+_TIMES = ("at", "timestamp", "seen", "since", "until")
+
+
+class DetailLine(Record):
+    """A line of a detail, and what it opens."""
+
+    text: str
+    opens: Detail | None = None
+    style: str = ""
+
+
+class Detail:
+    """Something that a row opens; it is read again with each frame."""
+
+    title = ""
+
+    def read(self, bus: Bus, dashboard: Dashboard) -> list[DetailLine]:
+        """Return the lines. Called in the thread that reads frames."""
+        raise NotImplementedError
+
+    def turn(self, by: int) -> bool:
+        """Show another of several parts; return whether there is one."""
+        return False
+
+
+class QueueTasks(Detail):
+    """A queue for one group: its figures, its workers, and its tasks by state."""
+
+    def __init__(self, queue: str, group: str) -> None:
+        self.queue = queue
+        self.group = group
+        self.state = 0
+
+    @property
+    def title(self) -> str:  # type: ignore[override]
+        """The queue, its group, and the state that is shown."""
+        states = " ".join(f"[{one}]" if at == self.state else one for at, one in enumerate(STATES))
+        return f"{word(self.queue)} {word(self.group)}   {states}"
+
+    def turn(self, by: int) -> bool:
+        """Show the tasks of the next state."""
+        self.state = (self.state + by) % len(STATES)
+        return True
+
+    def read(self, bus: Bus, dashboard: Dashboard) -> list[DetailLine]:
+        """Read the queue."""
+        found = dashboard.queue(self.queue)
+        lines = []
+        for row in found.rows:
+            one = row.stats
+            mine = one.group in (self.group, None)
+            text = f"{word(one.group) if one.group else 'no group yet'}: {one.backlog} waiting"
+            text += f", {one.pending} held, {one.retrying} retrying, {one.delayed} delayed"
+            text += f", {one.dependent} wait for others, {one.dead} dead"
+            text += f", {_format.number(one.rate)} done a second"
+            text += f", paused {row.paused}" if row.paused is not None else ""
+            lines.append(DetailLine(text, style="bold" if mine else "dim"))
+        for worker in found.workers:
+            if worker.group == self.group:
+                state = worker.state if worker.alive else "dead"
+                said = f"  worker {word(worker.worker)} {state}, {worker.running} running"
+                said += f", {worker.done} done, {worker.failed} failed"
+                lines.append(DetailLine(said, style="" if worker.alive else "bold red"))
+        state = STATES[self.state]
+        queue = bus.queue(self.queue)
+        if state == "buried":
+            listed = [_letter(one) for one in queue.dead_letters(self.group, _LOOKED_AT)]
+        else:
+            entries = queue.inspect(self.group, limit=_LOOKED_AT)
+            listed = [
+                DetailLine(
+                    f"{one.id} {one.state}"
+                    + (f" {_format.age(one.idle)}" if one.idle is not None else "")
+                    + (f" until {rfc3339(one.due)[11:19]}" if one.due is not None else "")
+                    + (f" attempts {one.attempts}" if one.attempts else "")
+                    + f": {_format.cut(one.error or to_json(one.payload), 200)}",
+                    OneTask(one.id, self.group),
+                )
+                for one in entries
+                if state in ("all", one.state)
+            ]
+        return [
+            *lines,
+            DetailLine(""),
+            *(listed or [DetailLine(f"no tasks: {state}", style="dim")]),
+        ]
+
+
+def _letter(one: Letter) -> DetailLine:
+    text = f"{one.id} attempts {one.attempts}: {_format.cut(one.error, 200)}"
+    text += f" (replayed as {one.replayed})" if one.replayed else ""
+    return DetailLine(text, OneLetter(one), "red")
+
+
+class OneTask(Detail):
+    """A task with its attempts, its errors, and the tasks that it waits for, or that wait for it."""
+
+    def __init__(self, task_id: str, group: str) -> None:
+        self.id = task_id
+        self.group = group
+        self.title = f"task {task_id}"
+
+    def read(self, bus: Bus, dashboard: Dashboard) -> list[DetailLine]:
+        """Read the task."""
+        found = bus.task(self.id, group=self.group)
+        lines = [DetailLine(text) for text in described(found)]
+        chain = {"waits for": found.waits_for, "awaited by": found.awaited_by}
+        chain["replayed as"] = (found.replayed,) if found.replayed else ()
+        for name, tasks in chain.items():
+            lines += [
+                DetailLine(f"{name} {task}", OneTask(task, self.group), "cyan") for task in tasks
+            ]
+        return lines
+
+
+class OneLetter(Detail):
+    """A dead letter with its error, its traceback and its payload."""
+
+    def __init__(self, letter: Letter) -> None:
+        self.letter = letter
+        self.title = f"dead letter {letter.id}"
+
+    def read(self, bus: Bus, dashboard: Dashboard) -> list[DetailLine]:
+        """Return what the letter holds."""
+        one = self.letter
+        lines = [
+            DetailLine(f"error     {one.error}", style="red"),
+            DetailLine(f"attempts  {one.attempts}"),
+        ]
+        lines += [DetailLine(f"failed at {one.failed_at}")] if one.failed_at else []
+        if one.task_id:
+            lines.append(
+                DetailLine(f"task      {one.task_id}", OneTask(one.task_id, one.group), "cyan")
+            )
+        lines += [DetailLine(f"payload   {to_json(one.payload)}")]
+        return lines + [DetailLine(f"  {line}", style="dim") for line in one.traceback.splitlines()]
+
+
+class Fields(Detail):
+    """The fields of a row, one a line."""
+
+    def __init__(self, title: str, item: Any, more: Sequence[str] = ()) -> None:
+        self.title = title
+        self.item = item
+        self.more = more
+
+    def read(self, bus: Bus, dashboard: Dashboard) -> list[DetailLine]:
+        """Return the fields that have a value."""
+        lines = []
+        for name in () if self.item is None else self.item.__match_args__:
+            value = getattr(self.item, name)
+            if value in (None, (), ""):
+                continue
+            if name in _TIMES and isinstance(value, float):
+                value = rfc3339(value, milliseconds=True)
+            said = value if isinstance(value, str) else to_json(value)
+            parts = said.splitlines() or [said]
+            lines.append(DetailLine(f"{name.replace('_', ' '):<10} {parts[0]}"))
+            lines += [DetailLine(f"{'':<10} {part}") for part in parts[1:]]
+        return lines + [DetailLine(text) for text in self.more]
+
+
+def waiter(one: Waiter) -> str:
+    """Return who waits for a flag, and since when."""
+    return f"{word(one.agent_id)} waits until {one.until} since {rfc3339(one.since)}"

@@ -1,0 +1,210 @@
+"""The terminal of `top`: its keys, and frames that are read in a thread while keys are answered."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import sys
+import termios
+import threading
+import time
+import tty
+
+from agentbus.commands import _signals
+from agentbus.commands._top_view import READ, View
+from agentbus.core.errors import AgentBusError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from agentbus.client.bus import Bus
+    from agentbus.commands._top_view import FrameRequest
+    from agentbus.dashboard import Dashboard, Snapshot
+
+_SEQUENCES = {
+    b"\x1b[A": "up",
+    b"\x1b[B": "down",
+    b"\x1b[C": "right",
+    b"\x1b[D": "left",
+    b"\x1bOA": "up",
+    b"\x1bOB": "down",
+    b"\x1bOC": "right",
+    b"\x1bOD": "left",
+    b"\x1b[5~": "pageup",
+    b"\x1b[6~": "pagedown",
+    b"\x1b[H": "home",
+    b"\x1b[F": "end",
+    b"\x1bOH": "home",
+    b"\x1bOF": "end",
+    b"\x1b[1~": "home",
+    b"\x1b[4~": "end",
+}
+_KEYS = {"\r": "enter", "\n": "enter", "\t": "tab", "\x7f": "backspace", "\x08": "backspace"}
+_ESC = b"\x1b"
+
+
+def keys_in(data: bytes) -> Iterator[str]:
+    """Yield the keys of what a terminal sent at once."""
+    while data:
+        found = next((one for one in _SEQUENCES if data.startswith(one)), None)
+        if found is not None:
+            yield _SEQUENCES[found]
+            data = data[len(found) :]
+        elif data.startswith(_ESC):
+            if len(data) == 1:
+                yield "esc"
+                return
+            # An unknown sequence ends at its first letter or tilde.
+            end = next((at for at in range(2, len(data)) if 0x40 <= data[at] < 0x7F), len(data))
+            data = data[end + 1 :]
+        else:
+            text, _, rest = data.partition(_ESC)
+            for letter in text.decode(errors="ignore"):
+                yield _KEYS.get(letter, letter)
+            data = _ESC + rest if _ESC in data else b""
+
+
+class Reader:
+    """Reads a frame every few moments, in a thread; `wake` is written to when one has come."""
+
+    def __init__(
+        self, bus: Bus, dashboard: Dashboard, view: View, wanted: FrameRequest, wake: int
+    ) -> None:
+        self._bus = bus
+        self._dashboard = dashboard
+        self._view = view
+        self._wake = wake
+        self._changed = threading.Condition()
+        self._wanted = wanted
+        self._soon = False
+        self._ended = False
+        self._frames: list[tuple[Snapshot | None, object, object]] = []
+        self._thread = threading.Thread(target=self._run, name="frames", daemon=True)
+        self._thread.start()
+
+    def want(self, wanted: FrameRequest, *, soon: bool) -> None:
+        """Say what the next frame is to show; with `soon` it is read at once."""
+        with self._changed:
+            self._wanted = wanted
+            self._soon = self._soon or soon
+            self._changed.notify()
+
+    def take(self) -> list[tuple[Snapshot | None, object, object]]:
+        """Return the frames that have come: snapshot, detail, and its lines; or None, when, and why."""
+        with self._changed:
+            found, self._frames = self._frames, []
+        return found
+
+    def end(self) -> None:
+        """Read no more."""
+        with self._changed:
+            self._ended = True
+            self._changed.notify()
+
+    def _run(self) -> None:
+        due = time.monotonic() + self._view.every
+        while True:
+            with self._changed:
+                while not (self._ended or self._soon) and (left := due - time.monotonic()) > 0:
+                    self._changed.wait(left)
+                if self._ended:
+                    return
+                self._soon = False
+                wanted = self._wanted
+            due = time.monotonic() + self._view.every
+            try:
+                found = self._dashboard.snapshot(**wanted.rows, messages=READ)
+                frame: tuple[Snapshot | None, object, object] = (
+                    *(found, wanted.detail),
+                    self._lines(wanted),
+                )
+            except AgentBusError as error:
+                frame = (None, time.time(), error.message)
+            with self._changed:
+                self._frames.append(frame)
+            with contextlib.suppress(OSError):
+                os.write(self._wake, b"f")
+
+    def _lines(self, wanted: FrameRequest) -> object:
+        from agentbus.commands._top_details import DetailLine
+
+        if wanted.detail is None:
+            return []
+        try:
+            return wanted.detail.read(self._bus, self._dashboard)
+        except AgentBusError as error:
+            if error.exit_code == 1:
+                raise
+            # It is gone, which is no failure of the view.
+            return [DetailLine(error.message, style="yellow")]
+
+
+def show(bus: Bus, dashboard: Dashboard, first: Snapshot, every: float, until: float) -> None:
+    """Show frames until `q` is pressed, or until a time of the monotonic clock."""
+    from rich.console import Console, Group
+    from rich.live import Live
+
+    view = View(every)
+    console = Console(file=sys.stdout, highlight=False, markup=False, emoji=False)
+    view.wanted(console.size.height)
+    view.frame(first, None, [])
+    keys, wake = os.pipe()
+    os.set_blocking(wake, False)
+    live = Live(console=console, screen=True, auto_refresh=False)
+    last = time.time()
+
+    def draw() -> None:
+        size = console.size
+        live.update(Group(*view.draw(size.width, size.height, time.time())), refresh=True)
+
+    def resized(_number: int, _frame: object) -> None:
+        with contextlib.suppress(OSError):
+            os.write(wake, b"w")
+
+    with _raw(), _signals.heard(resized, signal.SIGWINCH):
+        reader = Reader(bus, dashboard, view, view.wanted(console.size.height), wake)
+        try:
+            live.start()
+            draw()
+            while (left := until - time.monotonic()) > 0:
+                # A blind view counts the seconds.
+                ready, _, _ = select.select([0, keys], [], [], min(left, max(every, 1.0)))
+                pressed = False
+                if 0 in ready:
+                    data = os.read(0, 1024)
+                    if not data or not all(view.press(key) for key in keys_in(data)):
+                        return
+                    pressed = True
+                if keys in ready:
+                    os.read(keys, 1024)
+                for found, one, two in reader.take():
+                    if found is None:
+                        view.lost(last, str(two))
+                    else:
+                        last = time.time()
+                        view.frame(found, one, two)  # type: ignore[arg-type]
+                reader.want(view.wanted(console.size.height), soon=pressed)
+                draw()
+        finally:
+            reader.end()
+            live.stop()
+            sys.stdout.flush()
+            os.close(keys)
+            os.close(wake)
+
+
+@contextlib.contextmanager
+def _raw() -> Iterator[None]:
+    """Read keys one by one and unseen; an interrupt stays one."""
+    if not os.isatty(0):
+        yield
+        return
+    before = termios.tcgetattr(0)
+    tty.setcbreak(0, termios.TCSADRAIN)
+    try:
+        yield
+    finally:
+        termios.tcsetattr(0, termios.TCSADRAIN, before)

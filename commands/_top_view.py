@@ -1,0 +1,363 @@
+"""What `top` shows: the frame that was read last, a pane of it, and what was opened."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+
+from rich.text import Text
+
+from agentbus.commands import _format, _top_panes as panes
+from agentbus.commands._top_panes import PANES, Left
+from agentbus.commands._top_table import line, table, wrapped
+from agentbus.core.clock import rfc3339
+from agentbus.dashboard import RowRange
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from typing import Any
+
+    from agentbus.commands._top_details import Detail, DetailLine
+    from agentbus.dashboard import Snapshot
+
+# Messages that are kept, and that one frame reads at most.
+_KEPT, READ = 2_000, 300
+# Lines above and below the rows: verdict, totals, panes, headings; keys.
+_AROUND = 5
+# From this height on, talk has a part of the screen beside another pane.
+_TALL = 40
+_KEYS = "1-5 pane  arrows Enter open  Esc back  / filter  q quit"
+_STYLES = {"critical": "bold white on red", "warning": "black on yellow", "healthy": "green"}
+
+
+class FrameRequest:
+    """What the reader is to read next."""
+
+    def __init__(self, rows: dict[str, RowRange], detail: Detail | None) -> None:
+        self.rows = rows
+        self.detail = detail
+
+
+class View:
+    """The state of the screen; it holds no connection."""
+
+    def __init__(self, every: float) -> None:
+        self.every = every
+        self.found: Snapshot | None = None
+        self.blind: tuple[float, str] | None = None
+        self.pane = "queues"
+        self.stack: list[Detail] = []
+        self.lines: list[DetailLine] = []
+        self.typing = False
+        self.filters = dict.fromkeys(PANES, "")
+        self._spoken: deque[Any] = deque(maxlen=_KEPT)
+        self._from = dict.fromkeys(PANES, 0)
+        self._at = dict.fromkeys(PANES, 0)
+        self._key: dict[str, object] = {}
+        self._line = 0
+        self._follows = True
+        self._came = 0.0
+        self.rows_shown = 10
+
+    # -- frames --
+
+    def frame(self, found: Snapshot, detail: Detail | None, lines: list[DetailLine]) -> None:
+        """Show a new frame."""
+        first = self.found is None
+        self.found, self.blind, self._came = found, None, time.time()
+        if found.missed:
+            self._spoken.append(Left(found.missed))
+        self._spoken.extend(found.messages)
+        if first and not found.totals.queues:
+            self.pane = "agents"
+        if self.stack and detail is self.stack[-1]:
+            self.lines = lines
+            self._line = min(self._line, max(0, len(lines) - 1))
+        self._keep_selected()
+
+    def lost(self, at: float, why: str) -> None:
+        """Show that no frame could be read since a time."""
+        if self.blind is None:
+            self.blind = at, why
+
+    def wanted(self, height: int) -> FrameRequest:
+        """Return what to read for the next frame."""
+        self.rows_shown = max(1, self._room(height))
+        size = self.rows_shown + 1
+
+        def rows(pane: str) -> RowRange:
+            return RowRange(
+                self.filters[pane] or None,
+                self._from[pane] if pane == self.pane else 0,
+                size if pane == self.pane else 5,
+            )
+
+        held = rows("flags and leases")
+        # Both lists are in one pane.
+        both = RowRange(held.match, 0, held.offset + held.limit)
+        return FrameRequest(
+            {
+                "queues": rows("queues"),
+                "agents": rows("agents"),
+                "flags": both,
+                "leases": both,
+            },
+            self.stack[-1] if self.stack else None,
+        )
+
+    def _rows(self) -> tuple[list[Any], int, int]:
+        """Return the rows to show, how many match in all, and the number of the first one."""
+        assert self.found is not None
+        pane = self.pane
+        found = panes.rows(pane, self.found, self._spoken, self.filters[pane])
+        if pane in ("queues", "agents"):
+            known = self.found.matching[pane]
+            return found[: self.rows_shown], max(known, len(found)), self._from[pane]
+        start = self._from[pane]
+        if pane == "talk" and self._follows:
+            start = max(0, len(found) - self.rows_shown)
+        start = max(0, min(start, len(found) - 1))
+        self._from[pane] = start
+        return found[start : start + self.rows_shown], len(found), start
+
+    def _keep_selected(self) -> None:
+        """Keep the cursor at its row, where the order has changed."""
+        rows, _, _ = self._rows()
+        key = self._key.get(self.pane)
+        if self.pane == "talk" and self._follows:
+            self._at["talk"] = max(0, len(rows) - 1)
+            return
+        for number, row in enumerate(rows):
+            if panes.key(self.pane, row) == key:
+                self._at[self.pane] = number
+                return
+        self._at[self.pane] = max(0, min(self._at[self.pane], len(rows) - 1))
+        self._select()
+
+    def _select(self) -> None:
+        rows, _, _ = self._rows()
+        at = self._at[self.pane]
+        self._key[self.pane] = panes.key(self.pane, rows[at]) if at < len(rows) else None
+
+    # -- keys --
+
+    def press(self, key: str) -> bool:
+        """Act on a key; return whether to go on."""
+        if self.typing:
+            self._type(key)
+        elif key == "q":
+            return False
+        elif key == "/":
+            self.typing = not self.stack
+        elif key in "12345" and len(key) == 1:
+            self._go(PANES[int(key) - 1])
+        elif key == "tab":
+            self._go(PANES[(PANES.index(self.pane) + 1) % len(PANES)])
+        elif key in ("esc", "backspace"):
+            self._back()
+        elif key == "enter" or (key == "right" and not self.stack):
+            self._open()
+        elif key in ("left", "right") and self.stack:
+            if self.stack[-1].turn(1 if key == "right" else -1):
+                self._line = 0
+            elif key == "left":
+                self._back()
+        else:
+            page = self.rows_shown
+            steps = {"up": -1, "k": -1, "down": 1, "j": 1, "pageup": -page, "pagedown": page}
+            steps |= {"home": -(10**9), "g": -(10**9), "end": 10**9, "G": 10**9}
+            if key in steps:
+                self._move(steps[key])
+        return True
+
+    def _type(self, key: str) -> None:
+        text = self.filters[self.pane]
+        if key in ("enter", "esc"):
+            self.typing = False
+            text = "" if key == "esc" else text
+        elif key == "backspace":
+            text = text[:-1]
+        elif len(key) == 1 and key.isprintable():
+            text += key
+        self.filters[self.pane] = text
+        self._from[self.pane] = self._at[self.pane] = 0
+
+    def _go(self, pane: str) -> None:
+        self.pane, self.stack, self.lines = pane, [], []
+        if self.found is not None:
+            self._keep_selected()
+
+    def _back(self) -> None:
+        if self.stack:
+            self.stack.pop()
+            self.lines, self._line = [], 0
+        else:
+            self.filters[self.pane] = ""
+
+    def _open(self) -> None:
+        if self.found is None:
+            return
+        if self.stack:
+            target = self.lines[self._line].opens if self._line < len(self.lines) else None
+        else:
+            rows, _, _ = self._rows()
+            at = self._at[self.pane]
+            target = panes.opened(self.pane, rows[at]) if at < len(rows) else None
+        if target is not None:
+            self.stack.append(target)
+            self.lines, self._line = [], 0
+
+    def _move(self, by: int) -> None:
+        if self.found is None:
+            return
+        if self.stack:
+            self._line = max(0, min(self._line + by, len(self.lines) - 1))
+            return
+        pane = self.pane
+        _, known, start = self._rows()
+        at = max(0, min(start + self._at[pane] + by, known - 1))
+        if at < start:
+            start = at
+        elif at >= start + self.rows_shown:
+            start = at - self.rows_shown + 1
+        turned = start != self._from[pane] and pane in ("queues", "agents")
+        self._from[pane], self._at[pane] = start, at - start
+        if pane == "talk":
+            self._follows = at >= known - 1
+        # Rows of another page are selected when they have come.
+        self._key.pop(pane, None)
+        if not turned:
+            self._select()
+
+    # -- drawing --
+
+    def _room(self, height: int) -> int:
+        return height - _AROUND - self._beside(height)
+
+    def _beside(self, height: int) -> int:
+        """Return how many lines the talk has below another pane."""
+        return height // 4 if height >= _TALL and self.pane != "talk" and not self.stack else 0
+
+    def draw(self, width: int, height: int, now: float) -> list[Text]:
+        """Return the lines of the screen."""
+        self.rows_shown = max(1, self._room(height))
+        if self.found is None:
+            return [line("reading...", width)]
+        lines = [self._verdict(width, now), self._totals(width), self._tabs(width)]
+        lines += self._detail(width, height) if self.stack else self._table(width)
+        beside = self._beside(height)
+        lines = lines[: max(0, height - 1 - beside)]
+        lines += [line("", width)] * (height - 1 - beside - len(lines))
+        if beside:
+            lines += self._talk(width, beside)
+        keys = f"filter: {self.filters[self.pane]}_" if self.typing else _KEYS
+        return [*lines, line(keys, width, "dim")][:height]
+
+    def printed(self, width: int, shown: Sequence[str]) -> Iterator[str]:
+        """Yield the lines of one frame with these panes, without styles."""
+        for one in (self._verdict(width, self._came), self._totals(width)):
+            yield one.plain.rstrip()
+        for self.pane in shown:
+            yield ""
+            yield self.pane
+            rows, _, _ = self._rows()
+            columns = panes.columns(self.pane, width, self._came)
+            for one in table(columns, rows, width, None) if rows else [Text("none")]:
+                yield one.plain.rstrip()
+
+    def _verdict(self, width: int, now: float) -> Text:
+        found = self.found
+        assert found is not None
+        if self.blind is not None:
+            at, why = self.blind
+            said = f" BLIND for {_format.age(max(0.0, now - at))} since {rfc3339(at)[11:19]} "
+            return line(f"{said} {found.project}: {why}", width, "bold white on red")
+        status = found.health.status
+        text = Text(no_wrap=True)
+        text.append(f" {status} ", _STYLES.get(status, ""))
+        said = f" {found.project}  {rfc3339(found.at)[11:19]}  read in {_format.age(found.took)}"
+        late = max(0.0, now - self._came)
+        said += f", {_format.age(late)} ago" if late > 2 * self.every + 1 else ""
+        said += f"  halted {found.halted}" if found.halted is not None else ""
+        if found.oldest_part > 2 * self.every + 1:
+            said += f"  lists up to {_format.age(found.oldest_part)} old"
+        text.append_text(line(said, max(0, width - len(status) - 2), "bold"))
+        return text
+
+    def _totals(self, width: int) -> Text:
+        assert self.found is not None
+        one = self.found.totals
+        dead = f"+{one.dead_workers}†" if one.dead_workers else ""
+        said = [
+            f"backlog {one.backlog:,}",
+            f"held {one.held:,}",
+            f"delayed {one.delayed:,}",
+            f"dead {one.dead:,}",
+            f"{_format.number(one.rate)}/s",
+            f"workers {one.workers}{dead}",
+            f"unread {one.unread:,}",
+            f"flags {one.flags}",
+            f"leases {one.leases}",
+        ]
+        said += [f"waiting {one.waiters}"] if one.waiters else []
+        said += [f"quarantined {one.quarantined}"] if one.quarantined else []
+        said += [f"after {one.dependent:,}"] if one.dependent else []
+        said += [f"event streams {one.event_streams}"] if one.event_streams else []
+        return line("  ".join(said), width)
+
+    def _tabs(self, width: int) -> Text:
+        assert self.found is not None
+        found = self.found
+        numbers: dict[str, int | str] = {
+            "agents": found.totals.agents,
+            "talk": "",
+            "queues": found.totals.queues,
+            "flags and leases": found.totals.flags + found.totals.leases,
+            "health": len(found.health.findings) or "",
+        }
+        text = Text(no_wrap=True)
+        for number, pane in enumerate(PANES, 1):
+            name = pane if width >= 100 else pane.partition(" ")[0]
+            said = f"{number} {name} {numbers[pane]}".rstrip()
+            text.append(f" {said} ", "reverse" if pane == self.pane else "")
+        if self.filters[self.pane]:
+            text.append_text(line(f"  /{self.filters[self.pane]}", max(0, width - len(text))))
+        text.truncate(width, overflow="crop", pad=True)
+        return text
+
+    def _table(self, width: int) -> list[Text]:
+        assert self.found is not None
+        rows, known, start = self._rows()
+        columns = panes.columns(self.pane, width, self.found.at)
+        if not rows:
+            return [line(f"nothing here{' matches' if self.filters[self.pane] else ''}", width)]
+        lines = table(columns, rows, width, self._at[self.pane])
+        hidden = known - start - len(rows)
+        if start or hidden > 0:
+            where = line(f"{start + 1}-{start + len(rows)} of {known}", width, "dim")
+            lines.append(where)
+        return lines
+
+    def _talk(self, width: int, height: int) -> list[Text]:
+        newest = [*self._spoken][-(height - 1) :]
+        drawn = table(panes.columns("talk", width, 0.0), newest, width, None)[1:] if newest else []
+        lines = [line("─ talk " + "─" * width, width, "dim"), *drawn]
+        return lines + [line("", width)] * (height - len(lines))
+
+    def _detail(self, width: int, height: int) -> list[Text]:
+        title = " > ".join(one.title for one in self.stack[-2:])
+        shown: list[Text] = []
+        at = 0
+        for number, one in enumerate(self.lines):
+            if number == self._line:
+                at = len(shown)
+            for part in wrapped(one.text, width):
+                drawn = line(part, width, one.style)
+                if number == self._line:
+                    drawn.stylize("reverse")
+                shown.append(drawn)
+        room = max(1, height - _AROUND)
+        start = max(0, min(at - room // 2, len(shown) - room))
+        body = shown[start : start + room] or [line("reading...", width, "dim")]
+        return [line(title, width, "bold"), *body]

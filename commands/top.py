@@ -1,0 +1,117 @@
+"""top: the figures of a whole project on a terminal, drawn again every second."""
+
+from __future__ import annotations
+
+import time
+
+from agentbus.commands import _values, _views
+from agentbus.commands._declare import Call, Param, Verb, seconds
+from agentbus.core.clock import rfc3339
+from agentbus.core.errors import UsageError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from agentbus.dashboard import Snapshot
+
+_LEAST = 0.2
+# Rows of each list in a frame that is printed.
+_LISTED = 100
+
+
+def _every(text: str) -> float:
+    found = seconds(text)
+    if found < _LEAST:
+        raise ValueError(f"{text!r} is less than {_LEAST} s")
+    return found
+
+
+VERB = Verb(
+    "top",
+    "Show agents, talk, queues, flags, leases and health on a terminal.",
+    Param(
+        "--every S",
+        "Read a frame every S seconds (1; at least 0.2).",
+        convert=_every,
+        default=1.0,
+    ),
+    Param("--once", "Print one frame and exit."),
+    Param("--timeout S", "Stop after S seconds.", convert=seconds),
+    text="Keys: 1 to 5 choose a pane, arrows and Enter open a queue, its tasks by state (left and right)"
+    " and one task; Esc goes back, / filters, q ends. Queues are ordered by trouble: no worker, late,"
+    " dead letters. It only reads, and moves no cursor. The first line has the verdict of 'health', and"
+    " how old the view is; while the server is away, since when it is blind. Elsewhere than on a terminal"
+    " use --once, or --json, which prints a frame every S seconds. JSON: project, timestamp, took_ms,"
+    " totals, matching, queues, agents, flags, waiters, leases, messages (those since the last frame),"
+    " missed, events, quarantined, halted, health, health_age, oldest_part.",
+    examples=("agentbus top", "agentbus top --once", "agentbus top --once --json"),
+)
+
+
+def run(call: Call) -> None:
+    """Show frames."""
+    from agentbus.dashboard import Dashboard, RowRange
+
+    args, out = call.args, call.out
+    shown = out.is_terminal() and not out.json
+    if not (shown or args.once or out.json):
+        raise UsageError(
+            "top needs a terminal", hint="print one frame with --once, or frames with --json"
+        )
+    _views.warn_if_empty(out, call.bus)
+    dashboard = Dashboard(call.bus)
+    rows = RowRange(limit=_LISTED)
+    until = float("inf") if args.timeout is None else time.monotonic() + args.timeout
+    found = dashboard.snapshot(queues=rows, agents=rows, flags=rows, leases=rows)
+    if out.json:
+        out.record(fields(found), "")
+        while not args.once and time.monotonic() + args.every < until:
+            time.sleep(args.every)
+            found = dashboard.snapshot(queues=rows, agents=rows, flags=rows, leases=rows)
+            out.record(fields(found), "")
+    elif args.once:
+        _print(call, found)
+    else:
+        from agentbus.commands import _top_terminal
+
+        _top_terminal.show(call.bus, dashboard, found, args.every, until)
+
+
+def _print(call: Call, found: Snapshot) -> None:
+    """Print every pane of one frame, one after the other."""
+    import shutil
+
+    from agentbus.commands._top_panes import PANES
+    from agentbus.commands._top_view import View
+
+    width = shutil.get_terminal_size((120, 24)).columns
+    view = View(1.0)
+    view.rows_shown = _LISTED
+    view.frame(found, None, [])
+    for one in view.printed(width, PANES):
+        call.out.record({}, one)
+
+
+def fields(found: Snapshot) -> dict[str, Any]:
+    """Return a frame's fields for JSON: times as RFC 3339."""
+    shown = _values.fields(found)
+    shown["timestamp"] = rfc3339(shown.pop("at"), milliseconds=True)
+    shown["took_ms"] = round(shown.pop("took") * 1000, 3)
+    for name, times in _TIMES.items():
+        for one in shown[name]:
+            for field in times:
+                if one[field] is not None:
+                    one[field] = rfc3339(one[field], milliseconds=True)
+    shown["health"] = {"status": found.health.status, **shown["health"]}
+    head = ("project", "timestamp", "took_ms")
+    return {name: shown[name] for name in (*head, *(n for n in shown if n not in head))}
+
+
+_TIMES = {
+    "agents": ("seen", "since"),
+    "flags": ("timestamp",),
+    "waiters": ("since",),
+    "leases": ("until", "since"),
+    "messages": ("timestamp",),
+}

@@ -1,0 +1,336 @@
+"""`top`: the figures of a project on a terminal of any size, and as JSON."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Callable, Iterator
+
+import pytest
+from rich.cells import cell_len
+
+import agentbus
+from agentbus.commands._top_table import Column, sparkline, table, wrapped
+from agentbus.commands._top_terminal import keys_in
+from agentbus.commands._top_view import View
+from agentbus.dashboard import Dashboard
+from tests.terminals import Terminal
+
+Open = Callable[..., Terminal]
+SPOILT = "a\x1b[2J\u202eb\x07\x9b31m\x7f\u2028 [bold]c[/bold] [/]"
+
+
+@pytest.fixture
+def opened(shell) -> Iterator[Open]:
+    terminals = []
+
+    def open_(*args: str, columns: int = 80, lines: int = 24) -> Terminal:
+        terminals.append(Terminal(shell, "top", *args, columns=columns, lines=lines))
+        return terminals[-1]
+
+    yield open_
+    for one in terminals:
+        one.close()
+
+
+@pytest.fixture
+def view(bus: agentbus.Bus) -> View:
+    """Return a view that has drawn a frame of a project with everything in it."""
+    bus.here(doing="the parser")
+    bus.speak("hello", topic="build")
+    bus.queue("mail").publish_many(range(40))
+    (one,) = bus.queue("mail").fetch(count=1)
+    one.bury("broken")
+    bus.announce("building", ttl=60)
+    made = View(1.0)
+    made.wanted(24)
+    made.frame(Dashboard(bus).snapshot(), None, [])
+    return made
+
+
+def drawn(view: View, width: int = 80, height: int = 24) -> list[str]:
+    return [one.plain for one in view.draw(width, height, 0.0)]
+
+
+# -- what is drawn --
+
+
+def test_every_pane_fits_any_terminal(view):
+    for width, height in ((80, 24), (200, 60), (36, 12), (20, 8), (132, 43)):
+        for pane in "12345":
+            view.press(pane)
+
+            lines = drawn(view, width, height)
+
+            assert len(lines) == height
+            assert [line for line in lines if cell_len(line) > width] == []
+
+
+def test_the_first_line_has_the_verdict_the_project_and_the_time_of_the_reading(view, project):
+    first = drawn(view, 100)[0]
+
+    assert re.match(rf" (critical|warning|healthy) +{re.escape(project)} .*read in ", first)
+
+
+def test_eighty_columns_are_enough_for_the_figures_of_a_queue(view):
+    text = "\n".join(drawn(view))
+
+    for heading in ("BACKLOG", "OLDEST", "HELD", "RETRY", "DELAY", "DEAD", "WORK", "RATE/s", "p95"):
+        assert heading in text
+    assert re.search(r"mail +39 ", text)
+
+
+def test_a_tall_terminal_shows_the_talk_beside_another_pane(view):
+    assert not any("[build] hello" in line for line in drawn(view))
+    assert any("[build] hello" in line for line in drawn(view, 200, 60))
+
+
+def test_a_blind_view_says_since_when(view):
+    view.lost(1_763_622_000.0, "the server is away")
+
+    first = view.draw(100, 24, 1_763_622_060.0)[0].plain
+
+    assert first.startswith(" BLIND for 1m since 07:00:00 ")
+    assert "the server is away" in first
+
+
+def test_what_a_frame_leaves_out_is_counted_in_the_talk(view, bus):
+    dashboard = Dashboard(bus)
+    dashboard.snapshot()
+    for number in range(9):
+        bus.speak(str(number))
+    view.press("2")
+
+    view.frame(dashboard.snapshot(messages=3), None, [])
+
+    text = "\n".join(drawn(view))
+    assert "6 more messages came, and are left out" in text
+    assert [line.rstrip()[-1] for line in drawn(view) if "ada" in line][-3:] == ["6", "7", "8"]
+
+
+def test_the_cursor_stays_at_its_row_when_the_order_changes(bus):
+    made, dashboard = View(1.0), Dashboard(bus)
+    for queue, tasks in (("a", 3), ("b", 2)):
+        bus.queue(queue).publish_many(range(tasks))
+    made.wanted(24)
+    made.frame(dashboard.snapshot(), None, [])
+    made.press("down")
+    bus.queue("b").publish_many(range(9))
+
+    made.frame(Dashboard(bus).snapshot(), None, [])
+
+    assert made.press("enter")
+    assert made.stack[-1].queue == "b"
+
+
+def test_hostile_text_reaches_no_terminal(bus):
+    name = "x\u202e[red]y[/red]"
+    with agentbus.connect(bus.settings.url, project=bus.project, agent=name) as evil:
+        evil.scope.monotonic = bus.scope.monotonic
+    bus.here(doing="[bold]x[/bold] \u202ey")
+    bus.speak(SPOILT, topic=name)
+    bus.queue(name).publish(SPOILT)
+    bus.announce(name, ttl=60)
+    made = View(1.0)
+    made.wanted(40)
+    dashboard = Dashboard(bus)
+    made.frame(dashboard.snapshot(), None, [])
+
+    for pane in "12345":
+        made.press(pane)
+        text = "".join(drawn(made, 200, 40))
+        assert text.isprintable()
+        assert "\u202e" not in text
+    made.press("3")
+    assert "[red]y[/red]" in "".join(drawn(made, 200, 40))
+    made.press("enter")
+    detail = made.stack[-1]
+    made.frame(dashboard.snapshot(), detail, detail.read(bus, dashboard))
+    assert "".join(drawn(made, 200, 40)).isprintable()
+
+
+# -- keys --
+
+
+def test_a_queue_leads_to_its_tasks_and_a_task_to_its_attempts(view, bus):
+    dashboard = Dashboard(bus)
+
+    def opened_lines() -> str:
+        detail = view.stack[-1]
+        view.frame(dashboard.snapshot(), detail, detail.read(bus, dashboard))
+        return "\n".join(drawn(view, 120))
+
+    view.press("enter")
+    assert "mail default   [all] waiting" in opened_lines()
+    # to the left is the last state: the dead letters
+    view.press("left")
+    assert "broken" in opened_lines()
+    view.press("end")
+    view.press("enter")
+    assert "error     broken" in opened_lines()
+    for _ in range(3):
+        view.press("down")
+    view.press("enter")
+    assert "state     buried" in opened_lines()
+    for _ in range(3):
+        view.press("esc")
+    assert view.stack == []
+
+
+def test_a_filter_is_part_of_what_is_read(view):
+    for key in ("/", "m", "a", "x", "backspace", "enter"):
+        view.press(key)
+
+    assert view.wanted(24).rows["queues"].match == "ma"
+    view.press("esc")
+    assert view.wanted(24).rows["queues"].match is None
+
+
+def test_a_row_below_the_last_one_is_read_with_the_next_frame(bus):
+    for number in range(30):
+        bus.queue(f"q{number:02}").publish(1)
+    made, dashboard = View(1.0), Dashboard(bus)
+    made.frame(dashboard.snapshot(**made.wanted(15).rows), None, [])
+
+    for _ in range(12):
+        made.press("down")
+    made.frame(dashboard.snapshot(**made.wanted(15).rows), None, [])
+
+    made.press("enter")
+    assert made.stack[-1].queue == "q12"
+
+
+@pytest.mark.parametrize(
+    ("data", "keys"),
+    [
+        (b"\x1b[A\x1b[B", ["up", "down"]),
+        (b"\x1b", ["esc"]),
+        (b"1\r\x7fq", ["1", "enter", "backspace", "q"]),
+        (b"\x1b[5~\x1b[99;5ux", ["pageup", "x"]),
+        ("é/".encode(), ["é", "/"]),
+        (b"\x1bOH\t", ["home", "tab"]),
+    ],
+)
+def test_what_a_terminal_sends_is_read_as_keys(data, keys):
+    assert [*keys_in(data)] == keys
+
+
+# -- lines --
+
+
+def test_a_table_leaves_out_what_matters_least():
+    columns = [
+        Column("NAME", lambda row: row[0], left=True),
+        Column("A", lambda row: row[1], rank=2),
+        Column("B", lambda row: row[1], rank=1),
+    ]
+
+    (head, line) = (one.plain for one in table(columns, [("a" * 30, "12345")], 20, None))
+
+    assert (head, line) == ("NAME             B  ", "aaaaaaaaaaa… 12345  ")
+
+
+def test_a_sparkline_shows_the_newest_points():
+    assert sparkline((9.0, 0.0, 1.0, 2.0, 4.0), 4) == " ▃▅█"
+    assert sparkline((), 3) == "   "
+
+
+def test_long_lines_are_wrapped_within_the_width():
+    text = "a long line of words 漢字漢字漢字漢字漢字 and" + "x" * 50
+
+    lines = wrapped(text, 20)
+
+    assert all(cell_len(line) <= 20 for line in lines)
+    assert "".join(lines).replace(" ", "") == text.replace(" ", "")
+
+
+# -- the verb --
+
+
+def test_top_prints_one_frame_as_json(shell, project):
+    shell.ok("speak", "hi", "--topic", "build")
+    shell.ok("publish", "mail", "x")
+    shell.ok("announce", "building", "--ttl", "60")
+
+    (record,) = shell.records("top", "--once")
+
+    assert [*record][:3] == ["project", "timestamp", "took_ms"]
+    assert record["project"] == project
+    assert record["queues"][0]["stats"]["queue"] == "mail"
+    assert record["queues"][0]["trouble"] == "no worker"
+    assert (record["totals"]["backlog"], record["flags"][0]["flag"]) == (1, "building")
+    assert record["messages"][0]["text"] == "hi"
+    assert all(re.match(r"\d{4}-.*Z$", one["seen"]) for one in record["agents"])
+
+
+def test_top_prints_one_frame_as_text(shell, project):
+    shell.ok("publish", "mail", "x")
+
+    text = shell.ok("top", "--once")
+
+    assert project in text.splitlines()[0]
+    assert re.search(r"(?m)^mail +1 ", text)
+    assert [line for line in text.splitlines() if line in ("agents", "talk", "health")] == [
+        *("agents", "talk", "health")
+    ]
+
+
+def test_top_prints_frames_as_json_until_its_timeout(shell):
+    shell.ok("speak", "hi")
+
+    frames = shell.records("top", "--every", "0.2", "--timeout", "0.5")
+
+    assert len(frames) > 1
+    assert [len(one["messages"]) for one in frames][:2] == [1, 0]
+
+
+def test_top_needs_a_terminal(shell):
+    done = shell.run("top")
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "--once" in done.stderr
+
+
+def test_top_on_a_terminal_answers_keys_and_gives_it_back(opened, shell):
+    shell.ok("publish", "mail", "x")
+    terminal = opened()
+    terminal.read_until("BACKLOG")
+
+    terminal.press("2")
+    terminal.read_until("SPOKEN" if "SPOKEN" in terminal.shown else "nothing here")
+    shell.ok("speak", "fresh news", "--agent", "bob")
+    terminal.read_until("fresh news")
+    terminal.press("q")
+
+    terminal.read_to_the_end()
+    assert terminal.process.wait(60) == 0
+    assert terminal.shown.rindex("\x1b[?1049l") > terminal.shown.rindex("\x1b[?1049h")
+    assert terminal.shown.rindex("\x1b[?25h") > terminal.shown.rindex("\x1b[?25l")
+
+
+def test_top_that_is_interrupted_gives_the_terminal_back(opened, shell):
+    shell.ok("publish", "mail", "x")
+    terminal = opened(columns=40, lines=10)
+    terminal.read_until("BACKLOG")
+
+    terminal.process.send_signal(signal.SIGINT)
+
+    terminal.read_to_the_end()
+    assert terminal.process.wait(60) == 130
+    assert terminal.shown.rindex("\x1b[?25h") > terminal.shown.rindex("\x1b[?25l")
+    assert "Traceback" not in terminal.shown
+
+
+def test_top_goes_on_when_the_server_comes_back(own_server, shell):
+    shell.environment["AGENTBUS_URL"] = own_server.url
+    shell.ok("publish", "mail", "x")
+    terminal = Terminal(shell, "top", "--every", "0.2", "--deadline", "0.5", columns=100)
+    try:
+        terminal.read_until("BACKLOG")
+        own_server.kill()
+        terminal.read_until("BLIND for")
+        own_server.start()
+        terminal.shown = ""
+        terminal.read_until("read in")
+    finally:
+        terminal.close()
