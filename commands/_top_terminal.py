@@ -138,7 +138,7 @@ class Reader:
         except AgentBusError as error:
             if error.exit_code == 1:
                 raise
-            # It is gone, which is no failure of the view.
+            # It is gone; the view itself goes on.
             return [DetailLine(error.message, style="yellow")]
 
 
@@ -155,6 +155,8 @@ def show(bus: Bus, dashboard: Dashboard, first: Snapshot, every: float, until: f
     os.set_blocking(wake, False)
     live = Live(console=console, screen=True, auto_refresh=False)
     last = time.time()
+    # Without a terminal to type at, it ends with its timeout or a signal.
+    watched = [0, keys] if os.isatty(0) else [keys]
 
     def draw() -> None:
         size = console.size
@@ -171,7 +173,7 @@ def show(bus: Bus, dashboard: Dashboard, first: Snapshot, every: float, until: f
             draw()
             while (left := until - time.monotonic()) > 0:
                 # A blind view counts the seconds.
-                ready, _, _ = select.select([0, keys], [], [], min(left, max(every, 1.0)))
+                ready, _, _ = select.select(watched, [], [], min(left, max(every, 1.0)))
                 pressed = False
                 if 0 in ready:
                     data = os.read(0, 1024)

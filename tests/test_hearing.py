@@ -294,6 +294,20 @@ def test_messages_that_were_trimmed_away_unheard_are_counted(real, channel):
     assert gaps(real.overhear()) == []
 
 
+def test_a_gap_is_told_to_a_follower_without_a_cursor(real, channel):
+    server, key = channel
+    say(real, "zero")
+    following = real.overhear(since="0-0", follow=True, timeout=60.0)
+    assert next(following).text == "zero"
+    say(real, *(f"{number}" for number in range(5)))
+    server.ask("XTRIM", key, "MAXLEN", "2")
+
+    messages = [next(following) for _ in range(3)]
+
+    assert gaps(messages) == ["3"]
+    assert [message.text for message in messages[1:]] == ["3", "4"]
+
+
 def test_what_was_trimmed_after_it_was_heard_is_no_gap(real, channel):
     server, key = channel
     say(real, "one", "two")

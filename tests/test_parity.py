@@ -19,7 +19,7 @@ IN_THE_LIBRARY = {
     "await": ["await_"],
     "list": ["list_", "flags", "waiters", "agents", "topics", "queues"],
     "recall": ["recall", "notes"],
-    "monitor": ["overhear", "flags", "waiters", "list_", "queues"],
+    "monitor": ["overhear"],
     "tell": ["tell", "tell_many"],
     "receipts": ["receipts", "heard_by"],
     "whoami": ["settings"],

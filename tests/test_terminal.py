@@ -131,7 +131,7 @@ def test_what_other_programs_wrote_about_work_is_shown_harmlessly(world):
     check(world, "health", codes=(6,))
     check(world, "dlq", "replay", "mail")
     # A live view moves the cursor about, and that is all: nothing of theirs is among it.
-    for argv in (("monitor",), ("health", "--watch")):
+    for argv in (("monitor",), ("top",), ("health", "--watch")):
         # Long enough for a first look on a machine that is busy.
         with inprocess.environment({"TERM": "xterm"}):
             done = inprocess.on_terminal(*argv, "--timeout", "2", *world.where())

@@ -214,6 +214,8 @@ class _Reader:
         self.tail = "0-0"
         # The channel's end at the last read.
         self.seen = "0-0"
+        # Without cursors: the ordinal of the last examined entry among all that were ever added.
+        self.ordinal: int | None = None
         # Whether a cursor was moved on another server than the one that was read, as far as is known.
         self.met_another = False
 
@@ -242,6 +244,8 @@ class _Reader:
             more = bool(reply[3])
             if reply[4] != b"0" and self.moves:
                 yield Emit(self._gap(text(reply[4]), examined))
+            if not self.moves and (missed := self._missed(reply[5], reply[8])):
+                yield Emit(self._gap(str(missed), examined))
             ordinals = _Ordinals(reply[5], reply[7], reply[8])
             yield from self._emit(entries, examined, ordinals)
             self.tail = last if not more else examined
@@ -250,6 +254,16 @@ class _Reader:
                 from agentbus.core.timespec import following
 
                 self.start = following(position(examined))
+
+    def _missed(self, before: int, examined: int) -> int:
+        """Return how many entries were trimmed since the last read, as far as the server knows by now."""
+        expected = self.ordinal
+        if before >= 0:
+            self.ordinal = before + examined
+            return 0 if expected is None else max(0, before - expected)
+        if expected is not None:
+            self.ordinal = expected + examined
+        return 0
 
     def _arrive(self) -> Op[None]:
         """Find where cursors begin that do not exist yet, and report what this skips."""
