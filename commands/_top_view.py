@@ -280,6 +280,7 @@ class View:
         late = max(0.0, now - self._came)
         said += f", {_format.age(late)} ago" if late > 2 * self.every + 1 else ""
         said += f"  halted {found.halted}" if found.halted is not None else ""
+        said += f"  {found.missed:,} messages left out" if found.missed else ""
         if found.oldest_part > 2 * self.every + 1:
             said += f"  lists up to {_format.age(found.oldest_part)} old"
         text.append_text(line(said, max(0, width - len(status) - 2), "bold"))

@@ -105,6 +105,7 @@ def test_what_a_frame_leaves_out_is_counted_in_the_talk(view, bus):
 
     text = "\n".join(drawn(view))
     assert "6 more messages came, and are left out" in text
+    assert "6 messages left out" in drawn(view, 120)[0]
     assert [line.rstrip()[-1] for line in drawn(view) if "ada" in line][-3:] == ["6", "7", "8"]
 
 
