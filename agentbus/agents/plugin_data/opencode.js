@@ -47,7 +47,8 @@ function hook(event, given, ms = HOOK_MS, started = () => {}) {
 export const AgentBus = async ({ client, directory }) => {
   const sessions = new Map()
 
-  const sub = ({ id, root }) => (id === root.id ? {} : { agent_id: id.replace(/^ses_/, "") })
+  // The end of its id: the beginning is the time.
+  const sub = ({ id, root }) => (id === root.id ? {} : { agent_id: id.slice(4).slice(-6) })
 
   // Runs a hook for a session; a subagent's session acts for the one that it belongs to.
   function ask(session, event, given = {}, ...rest) {
@@ -147,7 +148,7 @@ export const AgentBus = async ({ client, directory }) => {
       if (!sessionID) return
       const session = await enter(sessionID)
       if (session.root.agent) output.env.AGENTBUS_AGENT = session.root.agent
-      if (session.root !== session) output.env.AGENTBUS_SUB = sub(session).agent_id.slice(0, 6)
+      if (session.root !== session) output.env.AGENTBUS_SUB = sub(session).agent_id
     }),
 
     "chat.message": guarded(async ({ sessionID }, { message, parts }) => {
