@@ -259,6 +259,24 @@ def test_a_turn_goes_on_once_for_an_ask(opencode):
     assert again == [False, True, False]
 
 
+def test_a_turn_that_its_user_has_stopped_does_not_go_on(opencode):
+    opencode.answers("Wake", {"prompt": "AgentBus: 1 message."})
+
+    assert opencode.run("""
+        await turn()
+        const error = { name: "MessageAbortedError", data: {} }
+        await happens("session.error", { sessionID: "ses_1", error })
+        await happens("session.idle", { sessionID: "ses_1" })
+        await happens("session.idle", { sessionID: "ses_1" })
+        const before = prompts.length
+        await turn()
+        await happens("session.idle", { sessionID: "ses_1" })
+        console.log(JSON.stringify([before, prompts.length]))
+    """) == [0, 1]
+    again = [given["again"] for event, given in opencode.calls if event == "session.idle"]
+    assert again == [True, True, False]
+
+
 @pytest.mark.parametrize(
     "what", ["turn()", nightly('happens("session.deleted", { info: { id: "ses_1" } })')]
 )

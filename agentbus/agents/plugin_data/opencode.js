@@ -63,7 +63,7 @@ export const AgentBus = async ({ client, directory }) => {
   }
 
   async function begin(id, info) {
-    const session = { id, texts: [], again: false, turn: 0 }
+    const session = { id, texts: [], again: false, aborted: false, turn: 0 }
     try {
       info ??= (await client.session.get({ path: { id } })).data
     } catch {}
@@ -93,8 +93,10 @@ export const AgentBus = async ({ client, directory }) => {
   }
 
   async function idle(session) {
-    const { turn } = session
-    const answer = await ask(session, "session.idle", { again: session.again })
+    const { turn, aborted } = session
+    const answer = await ask(session, "session.idle", { again: session.again || aborted })
+    // Its user has stopped it, and goes on.
+    if (aborted) return
     if (typeof answer.prompt === "string") {
       session.again = true
       return prompt(session, answer.prompt)
@@ -117,13 +119,14 @@ export const AgentBus = async ({ client, directory }) => {
     if (session.root === session) await ask(session, "session.deleted")
   }
 
-  async function take(type, { sessionID, info }) {
+  async function take(type, { sessionID, info, error }) {
     const id = sessionID ?? info?.id
     if (type === "session.created") return enter(id, info)
     if (!sessions.has(id)) return
     const session = await enter(id)
     if (type === "session.deleted") return end(session)
     if (session.root !== session) return
+    if (error?.name === "MessageAbortedError") session.aborted = true
     if (type === "session.compacted") return prime(session)
     if (type === "session.idle") return idle(session)
   }
@@ -155,6 +158,7 @@ export const AgentBus = async ({ client, directory }) => {
       const session = await enter(sessionID)
       if (session.root !== session) return
       session.turn += 1
+      session.aborted = false
       stop(session)
       session.last = { agent: message.agent, model: message.model }
       if (!session.prompted) session.again = false
