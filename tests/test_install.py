@@ -366,3 +366,23 @@ def test_copies_of_settings_are_for_their_user_alone(user):
     assert copy.read_text() == HAND_MADE
     assert stat.S_IMODE(copy.stat().st_mode) == 0o600
     assert stat.S_IMODE(copy.parent.stat().st_mode) == 0o700
+
+
+def test_settings_that_a_list_of_the_client_rewrites_are_given_back_too(user):
+    path = written(user, "copilot", HAND_MADE)
+    program = user.bin / "copilot"
+    # Some versions migrate settings whenever they start.
+    program.rename(user.bin / "copilot.real")
+    program.write_text(
+        '#!/bin/sh\nsed -i "s|^// mine||" ~/.copilot/settings.json\n'
+        f'exec {user.bin}/copilot.real "$@"\n'
+    )
+    program.chmod(0o755)
+    (user.bin / "copilot.real").write_text(
+        (user.bin / "copilot.real").read_text().replace("sys.argv[0]).name", '"copilot").name')
+    )
+
+    user.install("copilot")
+    user.uninstall()
+
+    assert path.read_text() == HAND_MADE

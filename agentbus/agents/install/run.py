@@ -59,12 +59,14 @@ def install(
         if outcome.error is not None:
             return
     for client in clients:
-        planned, kept = _planned(client, place, installs=True), keep.Kept(client, place)
+        # Before anything of the client runs: its lists, too, may rewrite settings.
+        kept = keep.Kept(client, place)
+        planned = _planned(client, place, installs=True)
         worked = True
         for outcome in _each(client, planned, dry=dry):
             worked = worked and outcome.error is None
             yield outcome
-        if not dry:
+        if not dry and isinstance(planned, list):
             for path in kept.remember():
                 yield StepOutcome(client, keep.line(path, lost=True), "done")
             # Also what a command has changed before the next one failed.
@@ -81,7 +83,8 @@ def uninstall(
 ) -> Iterator[StepOutcome]:
     """Take it out of each of the clients, and yield what became of each step."""
     for client in clients:
-        planned, kept = _planned(client, place, installs=False), keep.Kept(client, place)
+        kept = keep.Kept(client, place)
+        planned = _planned(client, place, installs=False)
         worked = True
         for outcome in _each(client, planned, dry=dry):
             worked = worked and outcome.error is None
