@@ -87,11 +87,13 @@ class _Tools:
     def _of(self, meta: Mapping[str, Any]) -> Links:
         """Return the connections of the agent for which a client calls."""
         from agentbus.commands._tools import Links
+        from agentbus.core import agent_name
 
         agent, peers = self._settings.agent, self._settings.peers
-        if peers:
-            # The client's hook may have named its session since, or each call names it.
-            agent, peers = _named(meta) or _default()
+        if agent_name.identity(self._settings.sources["agent"], peers) != "given":
+            # A process of several sessions started the server: then each call names its own. Else the
+            # client's hook may have named its session since.
+            agent, peers = _named(meta) or (_default() if peers else (agent, peers))
         if agent not in self._links:
             settings = copy(self._settings)
             settings.agent, settings.peers = agent, peers

@@ -419,6 +419,24 @@ def test_codex_names_the_session_in_each_call(real_shell):
     client.close()
 
 
+@pytest.mark.parametrize(("agent", "counts"), [("", True), ("ada", False)])
+def test_the_session_of_a_call_counts_before_that_of_the_server_but_not_before_a_given_name(
+    real_shell, agent, counts
+):
+    client = McpClient(real_shell, agent, CODEX_THREAD_ID="0199c1f2-0001")
+
+    client.ask(
+        "tools/call",
+        name="who",
+        arguments={"doing": "the parser"},
+        _meta={"x-codex-turn-metadata": {"session_id": "0199c1f2-0002"}},
+    )
+
+    named = client_session.name("codex", "0199c1f2-0002") if counts else "ada"
+    assert f"{named} active" in real_shell.ok("who")
+    client.close()
+
+
 def test_the_plugin_for_opencode_names_the_session_in_each_call(real_shell):
     client = McpClient(real_shell, None)
     name = client_session.name("opencode", "ses_1")
