@@ -48,7 +48,7 @@ class Model:
         self._server.shutdown()
         self._server.server_close()
 
-    def answered(self, number: int, within: float = 60.0) -> bool:
+    def answered(self, number: int, within: float = 120.0) -> bool:
         """Wait until so many requests have come; tell whether they have."""
         with self._lock:
             return self._lock.wait_for(lambda: len(self.requests) >= number, within)

@@ -77,11 +77,11 @@ class Run:
         assert self._process.returncode == 0, self.output
         return self
 
-    def kill(self) -> None:
-        """Kill the client and what it has started, as `kill -9` does."""
+    def kill(self) -> str:
+        """Kill the client and what it has started, as `kill -9` does; return what they printed."""
         if self._process.poll() is None:
             os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.communicate()
+        return "\n".join(self._process.communicate())
 
     @property
     def requests(self) -> list[Request]:

@@ -64,7 +64,7 @@ def test_an_agent_goes_on_once_when_an_ask_is_unread(desk: Desk):
 def test_an_agent_of_a_server_of_opencode_goes_on_once_when_an_ask_is_unread(desk: Desk):
     # A run without a server ends with the turn.
     with desk.start(desk.tells(ASK, Say()), Say("Later.")) as run:
-        assert run.model.answered(2)
+        assert run.model.answered(2), run.kill()
         first, second = run.requests
 
     assert "before you stop" not in first.everywhere
