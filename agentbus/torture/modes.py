@@ -63,6 +63,7 @@ _MODES = (
         "8 agents send, read and answer messages and lease paths: none lost, and no path leased twice",
         {
             "read_first": "marks messages as read before it hands them out",
+            "print_last": "a command that marks messages as read before it prints them",
             "last_id": "moves its position to the newest message that it read, past unread ones",
             "reads_again": "reads again what was read out of order",
             "maxlen": "trims an inbox to 15 messages, read or not",

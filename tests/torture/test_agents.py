@@ -66,6 +66,7 @@ def test_a_server_of_others_suffers_nothing_and_keeps_nothing(
         nightly("keeps_given", "refused_falsely"),
         nightly("gives_part", "held_twice"),
         nightly("read_first", "passed_unread"),
+        nightly("print_last", "lost"),
         nightly("last_id", "passed_unread"),
         nightly("reads_again", "read_again"),
         nightly("maxlen", "lost"),

@@ -150,7 +150,7 @@ def refused(who: str, begin: float, pattern: str, by: str, path: str = "src/a") 
 def give(who: str, begin: float, to: str, pattern: str, ttl: float = 5.0) -> AgentAct:
     """Give a lease that was taken just before."""
     of = {"t": f"{who} gives", "to": to, "i": f"{int(begin)}-0@{to}", "g": {pattern: "1"}}
-    return act(who, "give", begin, begin + 0.1, **of, ttl=ttl, b=int(begin * S))
+    return act(who, "give", begin, begin + 0.1, **of, ttl=ttl, b=int((begin - 1) * S))
 
 
 def leases(*acts: AgentAct, **changes: Any) -> AgentEvidence:
@@ -176,6 +176,12 @@ READ = Reading("bob", "2-0@bob", "ada", "", 9 * S, 9 * S)
             *(lease("ada", 1, "a", 1), GIVEN, drop("bob", 3, "a")),
             *(lease("cid", 4, "a", 2), refused("ada", 2.5, "a", "bob", "a")),
             readings=[READ],
+        ),
+        # Its end was set while the clock was wrong.
+        leases(
+            *(lease("ada", 1, "a", 1), GIVEN, refused("cid", 8, "a", "bob", "a")),
+            readings=[READ],
+            shifts=[(S, int(1.5 * S))],
         ),
         # Of a process that died, nobody knows whether it has leased.
         leases(

@@ -333,6 +333,8 @@ def main(assignment: Assignment, limit: Allowance) -> None:
     # Paths are relative to it, and no repository of the user's matters.
     os.chdir(assignment.place)
     agent = BusyAgent(assignment, limit)
-    if control := CONTROLS.get(assignment.options["control"]):
+    # The command has it instead.
+    control = CONTROLS.get(assignment.options["control"])
+    if control and not assignment.options["by_command"]:
         control()
     agent.live()

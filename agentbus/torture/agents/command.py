@@ -18,9 +18,8 @@ from agentbus.torture.agents.past import Past
 from agentbus.torture.assignment import Assignment
 from agentbus.torture.history import OK, Scribe
 
-_KILLS = 0.25
-# About how long the command takes, in seconds.
-_LIFE = 0.12
+# How long the command takes, in seconds, on a machine that has little to do, or much.
+_LIVES = (0.1, 0.4, 1.5)
 _GLANCE = 0.005
 _MUCH = "20000"
 
@@ -43,7 +42,10 @@ class CommandReader:
         self._path = place / assignment.name
         options = ["--url", assignment.url, "--project", assignment.project]
         options += ["--agent", assignment.name, "--json"]
-        self._words = [sys.executable, "-m", "agentbus", "inbox", "--max", "10", *options]
+        self._kills: float = assignment.options["kills"]
+        control = assignment.options["control"]
+        program = ["agentbus.torture.agents.faulty", control] if control else ["agentbus"]
+        self._words = [sys.executable, "-m", *program, "inbox", "--max", "10", *options]
         self._output = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         fcntl.flock(self._output, fcntl.LOCK_EX)
         self._note(past.reading, self._before)
@@ -76,7 +78,7 @@ class CommandReader:
             stdout=self._output,
             stderr=subprocess.PIPE,
         )
-        if self._chance.random() < _KILLS:
+        if self._chance.random() < self._kills:
             self._kill(command)
         _, said = command.communicate()
         if command.returncode > 0:
@@ -86,7 +88,9 @@ class CommandReader:
     def _kill(self, command: subprocess.Popen[bytes]) -> None:
         """Kill the command at any moment, or as soon as it has printed something."""
         before, printed = self._path.stat().st_size, self._chance.random() < 0.5
-        until = time.monotonic() + (_LIFE * 3 if printed else self._chance.uniform(0, _LIFE))
+        until = time.monotonic() + (
+            max(_LIVES) if printed else self._chance.uniform(0, self._chance.choice(_LIVES))
+        )
         while time.monotonic() < until and command.poll() is None:
             if printed and self._path.stat().st_size > before:
                 break

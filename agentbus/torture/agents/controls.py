@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from agentbus.store.steps import Op
 
 _UNBOUNDED = 10**9
+_LATER = 1.6
 _ADDED = b"redis.call('XADD', KEYS[at], '*'"
 
 
@@ -41,6 +43,20 @@ def read_first() -> None:
     def reading(scope: Scope, **options: Any) -> Op[Page]:
         page = yield from read(scope, **options)
         yield from inbox.mark(scope, [message.id for message in page.messages])
+        return page
+
+    inbox.read = reading
+
+
+def print_last() -> None:
+    """Mark messages as read, and print them later."""
+    read_first()
+    read = inbox.read
+
+    def reading(scope: Scope, **options: Any) -> Op[Page]:
+        page = yield from read(scope, **options)
+        # Longer than the command lives before it is killed.
+        time.sleep(_LATER)
         return page
 
     inbox.read = reading
@@ -159,7 +175,16 @@ def gives_part() -> None:
 CONTROLS: dict[str, Callable[[], None]] = {
     control.__name__: control
     for control in (
-        *(read_first, last_id, reads_again, maxlen, unbounded, whole_inbox, refuse_after),
+        *(
+            read_first,
+            print_last,
+            last_id,
+            reads_again,
+            maxlen,
+            unbounded,
+            whole_inbox,
+            refuse_after,
+        ),
         *(say_again, answer_again, read_on_arrival, no_answers, by_name, no_expiry),
         *(clock_tokens, keeps_given, gives_part),
     )

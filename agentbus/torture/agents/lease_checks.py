@@ -195,7 +195,8 @@ def _over(
         taken = next(began, math.inf)
     if not act.ok:
         taken += _LATE * _NS
-    if evidence.shifted(act.invoked, taken):
+    # What was given keeps the end that it had.
+    if evidence.shifted(act.asked.get("b", act.invoked), taken):
         return False
     if taken + (act.asked["ttl"] + _SLACK) * _NS < since:
         return True

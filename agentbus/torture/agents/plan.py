@@ -25,12 +25,11 @@ _LONG = 1_600
 class AgentPlan(NamedTuple):
     """How many messages each agent sends within `seconds`; inboxes hold `bound` unread ones.
 
-    `attempts` is how often a message is sent again that was refused. `pages`
-    are how many messages a reading takes at most. `leaves` is the share of readings that are left in the
-    middle of a page, `forgets` that of leases that nobody drops, `gives` that of leases
-    that are given to another agent. `reads_by_command` is
-    whether some agents read by the command. The replies that get lost are those to requests that hold
-    `loses`, if it is not empty.
+    `attempts` is how often a message is sent again that was refused, `pages` how many messages a reading
+    takes at most. `leaves` is the share of readings that are left in the middle of a page, `forgets` that
+    of leases that nobody drops, `gives` that of leases that are given to another agent. `reads_by_command`
+    is whether some agents read by the command, and `kills` the share of its runs that are killed. The
+    replies that get lost are those to requests that hold `loses`, if it is not empty.
     """
 
     agents: int
@@ -43,7 +42,8 @@ class AgentPlan(NamedTuple):
     leaves: float = 0.03
     forgets: float = 0.15
     gives: float = 0.15
-    reads_by_command: bool = True
+    reads_by_command: bool = False
+    kills: float = 0.25
     loses: bytes = b""
 
     @property
@@ -55,6 +55,7 @@ class AgentPlan(NamedTuple):
 # Faults and pages by which a wrong implementation is sure to show itself.
 _CONTROL = AgentPlan(5, 40, 2.0, {KILL: 1, SERVER_KILL: 1}, pages=(3,), leaves=0.2)
 _CONTROLS = {
+    "print_last": AgentPlan(4, 12, 1.5, {}, reads_by_command=True, kills=0.5),
     "by_name": AgentPlan(5, 25, 1.5, {}),
     "no_expiry": AgentPlan(5, 40, 2.5, {}, forgets=0.8),
     "clock_tokens": AgentPlan(4, 15, 1.0, {}),
@@ -71,7 +72,7 @@ _CONTROLS = {
 def planned(trial: Trial) -> AgentPlan:
     """Return the plan for a trial."""
     if trial.control is not None:
-        return _CONTROLS.get(trial.control, _CONTROL)._replace(reads_by_command=False)
+        return _CONTROLS.get(trial.control, _CONTROL)
     faults = trial.faults({KILL: 20.0, FREEZE: 6.0})
     faults[KILL] = max(4, faults[KILL])
     return AgentPlan(
@@ -79,6 +80,7 @@ def planned(trial: Trial) -> AgentPlan:
         messages=trial.number(_MESSAGES, 40),
         seconds=trial.minutes * 60 * _SENDING,
         faults=faults,
+        reads_by_command=True,
     )
 
 

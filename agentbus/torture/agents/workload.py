@@ -57,6 +57,8 @@ class Agents(Workload):
                 names=names,
                 seldom=names[-2],
                 control=self.trial.control,
+                by_command=plan.reads_by_command,
+                kills=plan.kills,
                 messages=plan.messages,
                 bound=plan.bound,
                 attempts=plan.attempts,
