@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from agentbus.commands._top_details import Detail
     from agentbus.coordination.presence import Presence
-    from agentbus.dashboard import QueueRow, Snapshot
+    from agentbus.dashboard import QueueRow, Snapshot, Totals
 
 PANES = ("agents", "talk", "queues", "flags and leases", "health")
 _RED, _YELLOW, _DIM = "bold red", "yellow", "dim"
@@ -39,6 +39,21 @@ def columns(pane: str, width: int, now: float) -> list[Column]:
     if pane == "flags and leases":
         return _FLAGS(now)
     return _TALK if pane == "talk" else _HEALTH
+
+
+def totals(one: Totals) -> str:
+    """Return the line of the totals."""
+    dead = f"+{one.dead_workers}†" if one.dead_workers else ""
+    said = [
+        *(f"backlog {one.backlog:,}", f"held {one.held:,}", f"delayed {one.delayed:,}"),
+        *(f"dead {one.dead:,}", f"{_format.number(one.rate)}/s", f"workers {one.workers}{dead}"),
+        *(f"unread {one.unread:,}", f"flags {one.flags}", f"leases {one.leases}"),
+    ]
+    said += [f"waiting {one.waiters}"] if one.waiters else []
+    said += [f"quarantined {one.quarantined}"] if one.quarantined else []
+    said += [f"after {one.dependent:,}"] if one.dependent else []
+    said += [f"event streams {one.event_streams}"] if one.event_streams else []
+    return "  ".join(said)
 
 
 def _name(one: QueueRow) -> str:

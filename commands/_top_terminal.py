@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from agentbus.client.bus import Bus
+    from agentbus.commands._top_actions import Action, Person
     from agentbus.commands._top_view import FrameRequest
     from agentbus.dashboard import Dashboard, Snapshot
 
@@ -71,7 +72,13 @@ class Reader:
     """Reads a frame every few moments, in a thread; `wake` is written to when one has come."""
 
     def __init__(
-        self, bus: Bus, dashboard: Dashboard, view: View, wanted: FrameRequest, wake: int
+        self,
+        bus: Bus,
+        dashboard: Dashboard,
+        view: View,
+        wanted: FrameRequest,
+        wake: int,
+        person: Person | None,
     ) -> None:
         self._bus = bus
         self._dashboard = dashboard
@@ -81,6 +88,8 @@ class Reader:
         self._wanted = wanted
         self._soon = False
         self._ended = False
+        self._action: Action | None = None
+        self._person: Person | None = person
         self._frames: list[tuple[Snapshot | None, object, object]] = []
         self._thread = threading.Thread(target=self._run, name="frames", daemon=True)
         self._thread.start()
@@ -90,6 +99,12 @@ class Reader:
         with self._changed:
             self._wanted = wanted
             self._soon = self._soon or soon
+            self._changed.notify()
+
+    def do(self, action: Action) -> None:
+        """Do a confirmed action before the next frame, which is read at once."""
+        with self._changed:
+            self._action, self._soon = action, True
             self._changed.notify()
 
     def take(self) -> list[tuple[Snapshot | None, object, object]]:
@@ -114,6 +129,9 @@ class Reader:
                     return
                 self._soon = False
                 wanted = self._wanted
+                action, self._action = self._action, None
+            if action is not None and self._person is not None:
+                self._act(self._person, action)
             due = time.monotonic() + self._view.every
             try:
                 found = self._dashboard.snapshot(**wanted.rows, messages=READ)
@@ -127,6 +145,12 @@ class Reader:
                 self._frames.append(frame)
             with contextlib.suppress(OSError):
                 os.write(self._wake, b"f")
+
+    def _act(self, person: Person, action: Action) -> None:
+        try:
+            self._view.done = person.act(action)
+        except AgentBusError as error:
+            self._view.done = f"{action.do}: {error.message}"
 
     def _lines(self, wanted: FrameRequest) -> object:
         from agentbus.commands._top_details import DetailLine
@@ -142,12 +166,19 @@ class Reader:
             return [DetailLine(error.message, style="yellow")]
 
 
-def show(bus: Bus, dashboard: Dashboard, first: Snapshot, every: float, until: float) -> None:
-    """Show frames until `q` is pressed, or until a time of the monotonic clock."""
+def show(
+    bus: Bus,
+    dashboard: Dashboard,
+    first: Snapshot,
+    every: float,
+    until: float,
+    person: Person | None = None,
+) -> None:
+    """Show frames until `q` is pressed, or until a time of the monotonic clock; a person's keys act."""
     from rich.console import Console, Group
     from rich.live import Live
 
-    view = View(every)
+    view = View(every, writes=person is not None)
     console = Console(file=sys.stdout, highlight=False, markup=False, emoji=False)
     view.wanted(console.size.height)
     view.frame(first, None, [])
@@ -167,7 +198,7 @@ def show(bus: Bus, dashboard: Dashboard, first: Snapshot, every: float, until: f
             os.write(wake, b"w")
 
     with _raw(), _signals.heard(resized, signal.SIGWINCH):
-        reader = Reader(bus, dashboard, view, view.wanted(console.size.height), wake)
+        reader = Reader(bus, dashboard, view, view.wanted(console.size.height), wake, person)
         try:
             live.start()
             draw()
@@ -188,6 +219,9 @@ def show(bus: Bus, dashboard: Dashboard, first: Snapshot, every: float, until: f
                     else:
                         last = time.time()
                         view.frame(found, one, two)  # type: ignore[arg-type]
+                if view.confirmed is not None:
+                    reader.do(view.confirmed)
+                    view.confirmed = None
                 reader.want(view.wanted(console.size.height), soon=pressed)
                 draw()
         finally:

@@ -7,7 +7,8 @@ from collections import deque
 
 from rich.text import Text
 
-from agentbus.commands import _format, _top_panes as panes
+from agentbus.commands import _format, _top_actions as actions, _top_panes as panes
+from agentbus.commands._top_details import OneLetter, QueueTasks
 from agentbus.commands._top_panes import PANES, Left
 from agentbus.commands._top_table import line, table, wrapped
 from agentbus.core.clock import rfc3339
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from typing import Any
 
+    from agentbus.commands._top_actions import Action
     from agentbus.commands._top_details import Detail, DetailLine
     from agentbus.dashboard import Snapshot
 
@@ -28,6 +30,8 @@ _AROUND = 5
 # From this height on, talk has a part of the screen beside another pane.
 _TALL = 40
 _KEYS = "1-5 pane  arrows Enter open  Esc back  / filter  q quit"
+# With --write: pause or resume a queue, halt or resume the project, replay one dead letter or all.
+_ACTS = ("p", "H", "r", "R")
 _STYLES = {"critical": "bold white on red", "warning": "black on yellow", "healthy": "green"}
 
 
@@ -42,8 +46,13 @@ class FrameRequest:
 class View:
     """The state of the screen; it holds no connection."""
 
-    def __init__(self, every: float) -> None:
+    def __init__(self, every: float, *, writes: bool = False) -> None:
         self.every = every
+        # Whether keys act; the action that is asked about, the one to do, and what was done last.
+        self.writes = writes
+        self.asked: Action | None = None
+        self.confirmed: Action | None = None
+        self.done = ""
         self.found: Snapshot | None = None
         self.blind: tuple[float, str] | None = None
         self.pane = "queues"
@@ -144,8 +153,14 @@ class View:
 
     def press(self, key: str) -> bool:
         """Act on a key; return whether to go on."""
-        if self.typing:
+        if self.asked is not None:
+            self.confirmed = self.asked if key in ("y", "Y") else None
+            self.done = "" if self.confirmed else "nothing was done"
+            self.asked = None
+        elif self.typing:
             self._type(key)
+        elif self.writes and key in _ACTS and self.found is not None:
+            self._ask(key)
         elif key == "q":
             return False
         elif key == "/":
@@ -170,6 +185,25 @@ class View:
             if key in steps:
                 self._move(steps[key])
         return True
+
+    def _ask(self, key: str) -> None:
+        """Ask about the action of a key at the cursor, if it has one there."""
+        assert self.found is not None
+        self.done = ""
+        at = self.stack[-1] if self.stack else None
+        if key == "H":
+            self.asked = actions.of_project(self.found.halted)
+        elif key == "p" and at is None and self.pane == "queues":
+            rows, _, _ = self._rows()
+            if self._at["queues"] < len(rows):
+                self.asked = actions.of_queue(rows[self._at["queues"]])
+        elif key == "R" and isinstance(at, QueueTasks):
+            self.asked = actions.of_letters(at.queue, at.group)
+        elif key == "r":
+            if isinstance(at, QueueTasks) and self._line < len(self.lines):
+                at = self.lines[self._line].opens
+            if isinstance(at, OneLetter):
+                self.asked = actions.of_letter(at.letter)
 
     def _type(self, key: str) -> None:
         text = self.filters[self.pane]
@@ -244,19 +278,31 @@ class View:
         self.rows_shown = max(1, self._room(height))
         if self.found is None:
             return [line("reading...", width)]
-        lines = [self._verdict(width, now), self._totals(width), self._tabs(width)]
+        lines = [
+            self._verdict(width, now),
+            line(panes.totals(self.found.totals), width),
+            self._tabs(width),
+        ]
         lines += self._detail(width, height) if self.stack else self._table(width)
         beside = self._beside(height)
         lines = lines[: max(0, height - 1 - beside)]
         lines += [line("", width)] * (height - 1 - beside - len(lines))
         if beside:
             lines += self._talk(width, beside)
-        keys = f"filter: {self.filters[self.pane]}_" if self.typing else _KEYS
-        return [*lines, line(keys, width, "dim")][:height]
+        return [*lines, self._last(width)][:height]
+
+    def _last(self, width: int) -> Text:
+        if self.asked is not None:
+            return line(f"{self.asked.do}? y/n", width, "bold reverse")
+        if self.done:
+            return line(self.done, width, "bold")
+        keys = f"{_KEYS}  p pause  H halt  r R replay" if self.writes else _KEYS
+        return line(f"filter: {self.filters[self.pane]}_" if self.typing else keys, width, "dim")
 
     def printed(self, width: int, shown: Sequence[str]) -> Iterator[str]:
         """Yield the lines of one frame with these panes, without styles."""
-        for one in (self._verdict(width, self._came), self._totals(width)):
+        assert self.found is not None
+        for one in (self._verdict(width, self._came), line(panes.totals(self.found.totals), width)):
             yield one.plain.rstrip()
         for self.pane in shown:
             yield ""
@@ -285,27 +331,6 @@ class View:
             said += f"  lists up to {_format.age(found.oldest_part)} old"
         text.append_text(line(said, max(0, width - len(status) - 2), "bold"))
         return text
-
-    def _totals(self, width: int) -> Text:
-        assert self.found is not None
-        one = self.found.totals
-        dead = f"+{one.dead_workers}†" if one.dead_workers else ""
-        said = [
-            f"backlog {one.backlog:,}",
-            f"held {one.held:,}",
-            f"delayed {one.delayed:,}",
-            f"dead {one.dead:,}",
-            f"{_format.number(one.rate)}/s",
-            f"workers {one.workers}{dead}",
-            f"unread {one.unread:,}",
-            f"flags {one.flags}",
-            f"leases {one.leases}",
-        ]
-        said += [f"waiting {one.waiters}"] if one.waiters else []
-        said += [f"quarantined {one.quarantined}"] if one.quarantined else []
-        said += [f"after {one.dependent:,}"] if one.dependent else []
-        said += [f"event streams {one.event_streams}"] if one.event_streams else []
-        return line("  ".join(said), width)
 
     def _tabs(self, width: int) -> Text:
         assert self.found is not None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from agentbus.commands import _values, _views
+from agentbus.commands import _together, _values, _views
 from agentbus.commands._declare import Call, Param, Verb, seconds
 from agentbus.core.clock import rfc3339
 from agentbus.core.errors import UsageError
@@ -36,16 +36,22 @@ VERB = Verb(
         convert=_every,
         default=1.0,
     ),
+    Param("--write", "Let keys act, after a question: pause, resume, halt, replay."),
+    Param("--as NAME", "With --write: act as human:NAME (default: the user).", dest="person"),
     Param("--once", "Print one frame and exit."),
     Param("--timeout S", "Stop after S seconds.", convert=seconds),
     text="Keys: 1 to 5 choose a pane, arrows and Enter open a queue, its tasks by state (left and right)"
     " and one task; Esc goes back, / filters, q ends. Queues are ordered by trouble: no worker, late,"
-    " dead letters. It only reads, and moves no cursor. The first line has the verdict of 'health', and"
+    " dead letters. It moves no cursor, and only reads, unless --write is given: then p pauses or resumes"
+    " a queue, H halts or resumes the project, r replays a dead letter and R all of a queue, each after a"
+    " question; the channel and the log say who did it. The first line has the verdict of 'health', and"
     " how old the view is; while the server is away, since when it is blind. Elsewhere than on a terminal"
     " use --once, or --json, which prints a frame every S seconds. JSON: project, timestamp, took_ms,"
     " totals, matching, queues, agents, flags, waiters, leases, messages (those since the last frame),"
     " missed, events, quarantined, halted, health, health_age, oldest_part.",
-    examples=("agentbus top", "agentbus top --once", "agentbus top --once --json"),
+    examples=("agentbus top", "agentbus top --write", "agentbus top --once --json"),
+    goes_with={"--as": ("--write",)},
+    excludes={"--write": ("--once",)},
 )
 
 
@@ -54,6 +60,7 @@ def run(call: Call) -> None:
     from agentbus.dashboard import Dashboard, RowRange
 
     args, out = call.args, call.out
+    _together.check(VERB, args)
     shown = out.is_terminal() and not out.json
     if not (shown or args.once or out.json):
         raise UsageError(
@@ -73,9 +80,14 @@ def run(call: Call) -> None:
     elif args.once:
         _print(call, found)
     else:
-        from agentbus.commands import _top_terminal
+        from agentbus.commands import _top_actions, _top_terminal
 
-        _top_terminal.show(call.bus, dashboard, found, args.every, until)
+        person = _top_actions.Person(call.settings, args.person) if args.write else None
+        try:
+            _top_terminal.show(call.bus, dashboard, found, args.every, until, person)
+        finally:
+            if person is not None:
+                person.close()
 
 
 def _print(call: Call, found: Snapshot) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import signal
 from collections.abc import Callable, Iterator
@@ -10,6 +11,7 @@ import pytest
 from rich.cells import cell_len
 
 import agentbus
+from agentbus.commands._top_actions import Person
 from agentbus.commands._top_table import Column, sparkline, table, wrapped
 from agentbus.commands._top_terminal import keys_in
 from agentbus.commands._top_view import View
@@ -216,6 +218,94 @@ def test_what_a_terminal_sends_is_read_as_keys(data, keys):
     assert [*keys_in(data)] == keys
 
 
+# -- actions --
+
+
+@pytest.fixture
+def acting(view, bus) -> tuple[View, Person]:
+    """Return the view with keys that act, and who acts: on the same server."""
+    person = Person(bus.settings, "ada")
+    person._bus.close()
+    person._bus = bus
+    view.writes = True
+    return view, person
+
+
+def answered(acting: tuple[View, Person], *keys: str) -> str:
+    """Press keys; return what was done by the action that they confirmed, or ''."""
+    view, person = acting
+    for key in keys:
+        view.press(key)
+    action, view.confirmed = view.confirmed, None
+    return "" if action is None else person.act(action)
+
+
+def test_keys_act_only_where_the_view_may_write(view, bus):
+    for key in ("p", "y", "H", "y"):
+        view.press(key)
+
+    assert (view.asked, view.confirmed, bus.paused()) == (None, None, [])
+
+
+def test_an_action_asks_first(acting, bus):
+    view, _ = acting
+    view.press("p")
+    assert drawn(view)[-1].startswith("pause the queue mail? y/n")
+
+    assert answered(acting, "x") == ""
+    assert drawn(view)[-1].startswith("nothing was done")
+    assert bus.paused() == []
+
+
+def test_a_queue_is_paused_and_resumed(acting, bus):
+    view, _ = acting
+    assert answered(acting, "p", "y") == "queue mail paused"
+    assert [one.name for one in bus.paused()] == ["mail"]
+    assert bus.overhear(last=1).__next__().text == "queue mail paused"
+    view.frame(Dashboard(bus).snapshot(), None, [])
+
+    assert answered(acting, "p", "y") == "queue mail resumed"
+    assert bus.paused() == []
+
+
+def test_a_project_is_halted_and_resumed(acting, bus):
+    view, _ = acting
+    assert answered(acting, "H", "y") == "project halted"
+    view.frame(Dashboard(bus).snapshot(), None, [])
+    assert "halted by ada" in drawn(view, 120)[0]
+
+    assert answered(acting, "H", "y") == "project resumed"
+
+
+def test_dead_letters_are_replayed_one_or_all(acting, bus):
+    view, _ = acting
+    view.press("enter")
+    view.press("left")
+    detail, dashboard = view.stack[-1], Dashboard(bus)
+    view.frame(dashboard.snapshot(), detail, detail.read(bus, dashboard))
+    view.press("end")
+
+    assert " replayed as " in answered(acting, "r", "y")
+    assert [one.replayed is not None for one in bus.queue("mail").dead_letters()] == [True]
+    assert answered(acting, "R", "y") == "0 dead letters of mail default replayed"
+
+
+def test_who_acts_is_a_person_on_the_channel_and_in_the_log(opened, shell):
+    shell.ok("publish", "mail", "x")
+    terminal = opened("--write", "--as", "eve")
+    terminal.read_until("BACKLOG")
+
+    terminal.press("py")
+    terminal.read_until("queue mail paused")
+    terminal.press("q")
+    terminal.read_to_the_end()
+
+    (said,) = (one for one in shell.records("overhear") if one["agent_id"] == "human:eve")
+    assert (said["message"], said["topic"]) == ("queue mail paused", "coordination")
+    (order,) = shell.records("pause")
+    assert order["agent_id"] == "human:eve"
+
+
 # -- lines --
 
 
@@ -276,13 +366,16 @@ def test_top_prints_one_frame_as_text(shell, project):
     ]
 
 
-def test_top_prints_frames_as_json_until_its_timeout(shell):
+def test_top_prints_frames_as_json_until_it_is_interrupted(shell):
     shell.ok("speak", "hi")
 
-    frames = shell.records("top", "--every", "0.2", "--timeout", "0.5")
+    watching = shell.start("top", "--json", "--every", "0.2")
+    frames = [json.loads(watching.stdout.readline()) for _ in range(2)]
 
-    assert len(frames) > 1
-    assert [len(one["messages"]) for one in frames][:2] == [1, 0]
+    watching.send_signal(signal.SIGINT)
+    watching.communicate(timeout=60)
+    assert watching.returncode == 130
+    assert [len(one["messages"]) for one in frames] == [1, 0]
 
 
 def test_top_needs_a_terminal(shell):
