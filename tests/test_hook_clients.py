@@ -215,6 +215,23 @@ def test_a_session_of_opencode_has_its_name_without_a_server(tmp_path):
         assert json.loads(said) == {"agent": agent}
 
 
+@pytest.mark.parametrize(
+    ("command", "paths"),
+    [
+        ("cd src && apply_patch", ["src/db.py", "/etc/hosts"]),
+        ("cd 'my src' && apply_patch", ["my src/db.py", "/etc/hosts"]),
+        ("cd /work && apply_patch", ["/work/db.py", "/etc/hosts"]),
+        ("cd 'src && apply_patch", ["db.py", "/etc/hosts"]),
+        ("ls && apply_patch", ["db.py", "/etc/hosts"]),
+    ],
+)
+def test_a_patch_is_of_the_directory_to_which_its_command_changes(command, paths):
+    patch = "*** Begin Patch\n*** Update File: db.py\n*** Delete File: /etc/hosts\n*** End Patch\n"
+    given = {"tool_name": "Bash", "tool_input": {"command": f"{command} <<'EOF'\n{patch}EOF\n"}}
+
+    assert codex.edited(given) == paths
+
+
 # -- arbitrary input --
 
 _JSON = st.recursive(

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.clients.conftest import Desk, all_models
-from tests.clients.forms import Answer, Request, Say
+from tests.clients.conftest import Desk, all_models, each
+from tests.clients.forms import Answer, Call, Request, Say
+from tests.clients.real import Codex
 
 pytestmark = pytest.mark.slow
 
@@ -52,3 +53,20 @@ def test_an_edit_leases_its_path_for_the_agent(desk: Desk, monkeypatch: pytest.M
 
     assert held == [("src/db.py", desk.agent)]
     assert desk.file.read_text() == "a = 2\n"
+
+
+@each([(Codex, "scripted")])
+def test_a_patch_in_another_directory_is_refused_by_its_whole_path(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(desk.root)
+    desk.reviewer.lease("src/**")
+    patch = "*** Begin Patch\n*** Update File: db.py\n@@\n-a = 1\n+a = 2\n*** End Patch\n"
+    given = f"apply_patch <<'EOF'\n{patch}EOF\n"
+    inside = Call("exec_command", {"cmd": given, "workdir": str(desk.root / "src")})
+
+    run = desk.run(desk.client.shell(f"cd src && {given}"), inside, Say())
+
+    for request in run.requests[1:]:
+        assert "src/db.py is leased by reviewer" in request.last
+    assert desk.file.read_text() == "a = 1\n"

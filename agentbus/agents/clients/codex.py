@@ -30,7 +30,23 @@ def edited(given: Mapping[str, Any]) -> list[str]:
         command = "\n".join(word for word in command if isinstance(word, str))
     if not isinstance(command, str) or (tool == "Bash" and _PATCH not in command):
         return []
-    return _given.patched(command)
+    found = _given.patched(command)
+    there = _directory(command) if tool == "Bash" else ""
+    return [f"{there}/{path}" if there and path[:1] != "/" else path for path in found]
+
+
+def _directory(command: str) -> str:
+    """Return the directory of a patch, to which the shell changes first: `cd src && apply_patch …`."""
+    before = command.partition(_PATCH)[0]
+    if "cd" not in before:
+        return ""
+    import shlex
+
+    try:
+        words = shlex.split(before)
+    except ValueError:
+        return ""
+    return words[1] if len(words) == 3 and words[0] == "cd" and words[2] == "&&" else ""
 
 
 __all__ = ["EVENTS", "context", "deny", "edited", "go_on", "session", "stopped_before"]
