@@ -58,7 +58,8 @@ def totals(one: Totals) -> str:
 
 def _name(one: QueueRow) -> str:
     group = one.stats.group
-    return word(one.stats.queue) + (f" {word(group)}" if group not in (None, "default") else "")
+    named = word(one.stats.queue) + (f" {word(group)}" if group not in (None, "default") else "")
+    return named + (" ‖" if one.paused is not None else "")
 
 
 def _trouble(one: QueueRow) -> str:

@@ -55,9 +55,10 @@ def keys_in(data: bytes) -> Iterator[str]:
             yield _SEQUENCES[found]
             data = data[len(found) :]
         elif data.startswith(_ESC):
-            if len(data) == 1:
+            if data[1:2] not in (b"[", b"O"):
                 yield "esc"
-                return
+                data = data[1:]
+                continue
             # An unknown sequence ends at its first letter or tilde.
             end = next((at for at in range(2, len(data)) if 0x40 <= data[at] < 0x7F), len(data))
             data = data[end + 1 :]

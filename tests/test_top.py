@@ -208,6 +208,7 @@ def test_a_row_below_the_last_one_is_read_with_the_next_frame(bus):
     [
         (b"\x1b[A\x1b[B", ["up", "down"]),
         (b"\x1b", ["esc"]),
+        (b"\x1b2\x1b\x1b[A", ["esc", "2", "esc", "up"]),
         (b"1\r\x7fq", ["1", "enter", "backspace", "q"]),
         (b"\x1b[5~\x1b[99;5ux", ["pageup", "x"]),
         ("é/".encode(), ["é", "/"]),
@@ -263,6 +264,7 @@ def test_a_queue_is_paused_and_resumed(acting, bus):
     assert [one.name for one in bus.paused()] == ["mail"]
     assert bus.overhear(last=1).__next__().text == "queue mail paused"
     view.frame(Dashboard(bus).snapshot(), None, [])
+    assert "mail ‖" in "".join(drawn(view))
 
     assert answered(acting, "p", "y") == "queue mail resumed"
     assert bus.paused() == []
