@@ -56,8 +56,7 @@ def run(call: Call) -> None:
         _bounded(call)
     scope = call.enter()
     if key is not None and not call.out.json:
-        found = call.run(recall.read(scope, key))
-        value = found[found.index(b"value") + 1] if b"value" in found[::2] else b""
+        value = call.run(recall.value(scope, key))
         if args.max_chars is None:
             call.out.exactly(value)
         else:

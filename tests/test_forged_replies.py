@@ -8,7 +8,7 @@ import pytest
 
 # An import that is interrupted leaves half a package behind, which no later line can use.
 import sqlalchemy.orm  # noqa: F401
-from hypothesis import given, strategies as st
+from hypothesis import example, given, strategies as st
 
 from tests import inprocess
 from tests.forging import lines, oracle
@@ -56,6 +56,7 @@ def url_of(world: SoundWorld, server: ForgingServer) -> str:
 def test_whatever_a_server_answers_every_verb_ends_soon_with_a_sentence(world, here, server):
     @share(2000)
     @given(forged=_forged, line=_lines)
+    @example(forged=[Forgery(0, True, "part", 1, [0])], line="recall sound-note")
     def once(forged: list[Forgery], line: str) -> None:
         check(world, server, forged, line)
 

@@ -24,6 +24,13 @@ def read(scope: Scope, key: str) -> Op[list[bytes]]:
     return found
 
 
+def value(scope: Scope, key: str) -> Op[bytes]:
+    """Return the value of a note, as it is stored; empty if it has none. Raises `NotFound`."""
+    found = yield from read(scope, key)
+    # Raises for a reply of another shape, which is then an error of the server.
+    return b"".join((found[found.index(b"value") + 1],)) if b"value" in found[::2] else b""
+
+
 def missing(title: str) -> NotFound:
     """Return the error for a note that does not exist."""
     from agentbus.core.errors import NotFound
