@@ -7,7 +7,10 @@ import json
 from tests.forging.sound import CONSUMER, FLAG, MESSAGE, NOTE, QUEUE
 
 # These read neither the bus, nor a database, nor an archive.
-READ_NOTHING = {"help", "version", "completion", "torture", "spark", "whoami"}
+READ_NOTHING = {
+    *("help", "version", "completion", "torture", "spark", "whoami"),
+    *("install", "uninstall"),
+}
 # What has files of its own: `archives.py` and `ledgers.py` have their lines.
 ELSEWHERE = {"archive", "replay", "report", "events", "outbox", "consume", "supervise"}
 
