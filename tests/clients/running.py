@@ -26,12 +26,15 @@ HERE = pathlib.Path(__file__).parent
 # Seconds after which a client has hung; the slowest takes some fifteen.
 HANGS = 120
 _PORT = 4711
+# Scripts that put this platform's program in its place; the others build what no test needs.
+_LINKS = ("@anthropic-ai/claude-code/install.cjs", "opencode-ai/postinstall.mjs")
 
 
 def installed() -> pathlib.Path:
     """Return the folder of the clients' programs, which npm fills the first time."""
     files = [HERE / "package.json", HERE / "package-lock.json"]
-    digest = hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:12]
+    parts = [*(file.read_bytes() for file in files), *(str(one).encode() for one in _LINKS)]
+    digest = hashlib.sha256(b"".join(parts)).hexdigest()[:12]
     folder = CACHE / f"clients-{digest}"
     with (CACHE / "clients.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -42,9 +45,12 @@ def installed() -> pathlib.Path:
             for file in files:
                 shutil.copy(file, folder)
             # Not `npm ci`, which demands the packages of all platforms in the lock.
-            command = [npm, "install", "--ignore-scripts", "--no-audit", "--no-fund", "--omit=dev"]
-            done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-            assert done.returncode == 0, done.stdout + done.stderr
+            install = [npm, "install", "--ignore-scripts", "--no-audit", "--no-fund", "--omit=dev"]
+            for command in (install, *(["node", f"node_modules/{one}"] for one in _LINKS)):
+                done = subprocess.run(
+                    command, cwd=folder, capture_output=True, text=True, check=False
+                )
+                assert done.returncode == 0, done.stdout + done.stderr
             (folder / ".ready").touch()
     return folder / "node_modules/.bin"
 
