@@ -12,6 +12,7 @@ from agentbus.agents import plugin
 from agentbus.agents.install import folder
 from agentbus.core.version import __version__
 from tests.installing import User
+from tests.tiers import nightly, sampled
 
 ALL = ("claude", "codex", "copilot", "gemini")
 FIRST = {
@@ -41,7 +42,7 @@ def typed(user: User, client: str, commands: dict[str, list[str]]) -> list[str]:
     return [f"{client} {each}".replace("DIR", str(directory(user))) for each in commands[client]]
 
 
-@pytest.mark.parametrize("client", ALL)
+@pytest.mark.parametrize("client", sampled([*ALL], 4, 0))
 def test_installing_three_times_is_installing_once(user, client):
     first = user.install(client)
     assert user.calls() == typed(user, client, FIRST)
@@ -55,7 +56,7 @@ def test_installing_three_times_is_installing_once(user, client):
     assert user.files() == files
 
 
-@pytest.mark.parametrize("client", ALL)
+@pytest.mark.parametrize("client", sampled([*ALL], 4, 1))
 def test_taking_it_out_leaves_nothing_of_ours(user, client):
     before = user.files()
     user.install(client)
@@ -84,7 +85,7 @@ def test_what_is_installed_is_taken_out_without_naming_it(user):
     assert user.uninstall() == ["nothing is installed"]
 
 
-@pytest.mark.parametrize("client", ["claude", "codex"])
+@pytest.mark.parametrize("client", ["claude", nightly("codex")])
 def test_a_client_that_copies_the_plugin_gets_what_has_changed(user, client, monkeypatch):
     user.install(client)
     user.calls()
@@ -98,7 +99,7 @@ def test_a_client_that_copies_the_plugin_gets_what_has_changed(user, client, mon
     assert "/elsewhere/bin/agentbus" in text
 
 
-@pytest.mark.parametrize("client", ALL)
+@pytest.mark.parametrize("client", sampled([*ALL], 4, 2))
 def test_a_new_version_takes_the_place_of_the_former_one(user, client, monkeypatch):
     user.install(client)
     user.calls()
@@ -156,7 +157,7 @@ def test_a_client_that_is_not_there_is_named_with_the_commands_to_type(user):
     assert user.calls() == typed(user, "claude", FIRST)
 
 
-@pytest.mark.parametrize("client", ALL)
+@pytest.mark.parametrize("client", sampled([*ALL], 4, 3))
 def test_a_client_that_has_gone_is_named_with_the_commands_that_take_it_out(user, client):
     user.install(client)
     (user.bin / client).unlink()
@@ -294,7 +295,7 @@ def written(user: User, client: str, text: str) -> pathlib.Path:
     return path
 
 
-@pytest.mark.parametrize("client", ["claude", "copilot"])
+@pytest.mark.parametrize("client", [nightly("claude"), "copilot"])
 def test_settings_are_given_back_byte_for_byte(user, client):
     text = HAND_MADE if client == "copilot" else HAND_MADE.removeprefix("// mine\n")
     path = written(user, client, text)
