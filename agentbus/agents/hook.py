@@ -218,7 +218,7 @@ def _renew(event: Event) -> None:
     if renewal.is_due(state, agent):
         from agentbus.agents import tasks
 
-        renewal.come_back(state, agent, tasks.renew(event))
+        renewal.schedule(state, agent, tasks.renew(event))
 
 
 # -- the mark of a server that did not answer --

@@ -26,7 +26,7 @@ def is_due(state: str, agent: str) -> bool:
     return not 0 < due - time.time() <= LONGEST
 
 
-def come_back(state: str, agent: str, visibility: float) -> None:
+def schedule(state: str, agent: str, visibility: float) -> None:
     """Set the time, for tasks of which the shortest has this visibility; at once if it cannot be kept."""
     import time
 
