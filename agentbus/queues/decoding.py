@@ -31,7 +31,7 @@ def decoded(
     task_of: Any = UndecodedTask if large else Taken
     # `bytes` returns bytes as they are.
     loads: Any = bytes if large else orjson.loads
-    # Each entry is freed when its task is made: the garbage collector then runs half as often.
+    # Each entry is freed when its task is made: the garbage collector then runs less often.
     entries.reverse()
     pop = entries.pop
     while entries:
