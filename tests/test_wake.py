@@ -22,16 +22,21 @@ from agentbus.core import client_session
 from agentbus.store.steps import LinkDown, Pause, Wait
 from tests import inprocess
 from tests.hooks import Session, staying
-from tests.servers import program
+from tests.servers import ask, program
 from tests.tiers import nightly
+
+OPENCODE = b'{"sessionID": "ses_1"}'
 
 
 class Idle:
     """What waits for a session, run step by step: it never blocks, and skips its pauses."""
 
-    def __init__(self, session: Session, until: float = float("inf")) -> None:
+    def __init__(
+        self, session: Session, until: float = float("inf"), client: str = "claude"
+    ) -> None:
+        given = session.event("Stop") if client == "claude" else OPENCODE
         with inprocess.environment(session.environment), staying():
-            event = Event.read("claude", "Wake", session.event("Stop"), {})
+            event = Event.read(client, "Wake", given, {})
             assert event is not None
             event.enter()
         self.client_lives, self.ended = True, False
@@ -39,8 +44,8 @@ class Idle:
         self.step: Any = None
         self._reply: Any = None
         self._link = event.link
-        client: Any = self
-        self._op = wake.news(event, client, until)
+        process: Any = self
+        self._op = wake.news(event, process, until)
         self._go(None)
         self.go_on()
 
@@ -115,8 +120,8 @@ def own(session):
 def wait(session):
     made = []
 
-    def begin(*args: float) -> Idle:
-        made.append(Idle(session, *args))
+    def begin(*args: Any, **more: Any) -> Idle:
+        made.append(Idle(session, *args, **more))
         return made[-1]
 
     yield begin
@@ -237,6 +242,45 @@ def test_a_turn_that_goes_on_ends_it(session, wait, reviewer, own, monkeypatch):
     assert idle.line == ""
 
 
+def test_an_agent_whose_turn_ended_without_its_hook_is_woken(
+    session, wait, reviewer, own, monkeypatch
+):
+    monkeypatch.setattr(wake, "_ENDS", 0.0)
+    own.here(state="active")
+    assert wait().ended
+    monkeypatch.setattr(wake, "_RESTED", 0)
+
+    idle = wait()
+    assert state_of(own, session.agent) == "idle"
+    reviewer.tell(session.agent, "one")
+    assert "1 message came" in idle.look()
+
+
+def test_a_turn_whose_end_was_refused_just_now_goes_on(session, wait, reviewer, own, monkeypatch):
+    monkeypatch.setattr(wake, "_ENDS", 0.0)
+    reviewer.tell(session.agent, "why?")
+    assert session.stop() != ""
+    before = int(1000 * time.time()) - 20_000
+    ask(own, "HSET", own.scope.keys.who(session.agent), "seen", before)
+
+    assert wait().ended
+    assert state_of(own, session.agent) == "active"
+
+
+def test_opencode_whose_plugin_waits_after_the_turn_needs_no_hook_of_its_end(
+    session, wait, reviewer
+):
+    agent = opencode(session)
+    with session.bus(agent) as own:
+        own.here(state="active")
+        idle = wait(client="opencode")
+        assert isinstance(idle.step, Wait)
+        assert state_of(own, agent) == "idle"
+        own.here(state="active")
+        assert idle.look() == ""
+        assert idle.ended
+
+
 def test_without_its_client_nothing_is_notified(session, wait, reviewer, own):
     idle = wait()
     idle.client_lives = False
@@ -275,7 +319,7 @@ class Waiting:
     """A process that waits for a session of OpenCode."""
 
     def __init__(self, session: Session, server: Any) -> None:
-        session.answer("session.idle", b'{"sessionID": "ses_1"}', "opencode")
+        session.answer("session.idle", OPENCODE, "opencode")
         before = blocked(server)
         self.process = subprocess.Popen(
             [program(), "hook", "opencode", "Wake"],
@@ -286,7 +330,7 @@ class Waiting:
             cwd=session.root,
         )
         assert self.process.stdin is not None
-        self.process.stdin.write(b'{"sessionID": "ses_1"}')
+        self.process.stdin.write(OPENCODE)
         self.process.stdin.close()
         while not (blocked(server) - before or self.process.poll() is not None):
             time.sleep(0.001)
@@ -339,7 +383,7 @@ def test_one_process_waits_for_a_session_at_a_time(beside, own_server):
     second = Waiting(beside, own_server)
     assert first.end() == (0, b"", b"")
 
-    assert beside.answer("chat.message", b'{"sessionID": "ses_1"}', "opencode") == ""
+    assert beside.answer("chat.message", OPENCODE, "opencode") == ""
     assert second.end() == (0, b"", b"")
 
 
@@ -347,7 +391,7 @@ def test_one_process_waits_for_a_session_at_a_time(beside, own_server):
 def test_the_process_ends_with_its_session(beside, own_server, event):
     waiting = Waiting(beside, own_server)
 
-    beside.answer(event, b'{"sessionID": "ses_1"}', "opencode")
+    beside.answer(event, OPENCODE, "opencode")
     assert waiting.end() == (0, b"", b"")
 
 

@@ -85,15 +85,24 @@ class Event:
         step.sendings = 1
         return _execute(self.link, step, resolves=self.settings.url is not None)
 
-    def news(self, place: tuple[str, ...] = (), *, every: int = _RECORDED_EVERY) -> Script:
+    def news(
+        self,
+        place: tuple[str, ...] = (),
+        *,
+        every: int = _RECORDED_EVERY,
+        rested: int | None = None,
+    ) -> Script:
         """Return the step that records that a session goes on, and reads what is new for its agent.
 
-        `place` has further fields and values of the presence, which is recorded once in `every` ms.
+        `place` has further fields and values of the presence, which is recorded once in `every` ms. An
+        agent that waits and did nothing for `rested` ms is recorded as idle, if the hook of its turn's end
+        has not done so.
         """
         from agentbus.store.steps import Script
 
         keys, agent, kind = self.scope.keys, self.scope.agent, self.kind
         stays = kind == "stop" and not self.client.stopped_before(self.given)
+        flag = int(stays) if kind != "wake" else "" if rested is None else rested
         if kind not in ("stop", "wake") and (
             self.given.get("agent_id") or self.client.context(self.event, "") is None
         ):
@@ -105,7 +114,7 @@ class Event:
                 *(keys.who(agent), keys.agents, keys.inbox(agent), keys.inbox_at(agent)),
                 *(keys.leases, keys.lease_fence),
             ),
-            (agent, kind, _KEPT, every, _LEASED, int(stays), *self.place(), *place),
+            (agent, kind, _KEPT, every, _LEASED, flag, *self.place(), *place),
             writes=True,
         )
 

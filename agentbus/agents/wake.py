@@ -27,9 +27,13 @@ if TYPE_CHECKING:
 # Seconds: a client lets this run for an hour; and after which of them it looks whether all is as it was.
 _LONGEST, _RECHECK = 3_590.0, 30.0
 # Seconds in which the hook of the turn's end, which runs at the same time, records that the agent is idle.
-_ENDS = 15.0
-# The shortest and the longest pause, in seconds, before a server that is away is asked again.
-_SOON, _SELDOM = 0.05, 30.0
+# Where it failed, an agent that did nothing for so many ms is idle.
+_ENDS, _RESTED = 15.0, 15_000
+# The shortest pause, in seconds, before the server is asked again; and the longest while a turn goes on,
+# and while the server is away.
+_SOON, _OFTEN, _SELDOM = 0.05, 0.2, 30.0
+# How often, and every how many seconds, a process that waited so far is asked to end.
+_TRIES, _EVERY = 500, 0.02
 _DAY = 86_400.0
 
 
@@ -78,20 +82,26 @@ def news(event: Event, client: ClientProcess, until: float) -> Op[Sequence[Any] 
 
     Nothing is marked as notified for a client that is gone.
     """
-    ends, pause = time.monotonic() + _ENDS, _SOON
+    ends: float | None = time.monotonic() + _ENDS
+    pause = _SOON
+    # The hook of the turn's end may have failed: where it has answered before, that shows at once.
+    rested = 0 if event.client.WAITS_WHEN_IDLE else None
     while (now := time.monotonic()) < until and client.lives():
         try:
-            reply: Sequence[Any] = yield event.news()
+            reply: Sequence[Any] = yield event.news(rested=rested)
             if reply[0] == b"news":
                 return reply
             if reply[0] == b"busy":
-                if now >= ends:
+                if ends is None or rested is not None:
                     return None
+                if now >= ends:
+                    rested = _RESTED
+                    continue
                 yield Pause(pause)
-                pause = min(2 * pause, 1.0)
+                pause = min(2 * pause, _OFTEN)
                 continue
             # From here on, another turn has begun if the agent is not idle.
-            ends, pause = now, _SOON
+            ends, rested, pause = None, None, _SOON
             inbox = event.scope.keys.inbox(event.settings.agent)
             yield Wait(inbox, reply[1].decode(), min(_RECHECK, until - now))
         except Denied:
@@ -136,7 +146,7 @@ def _hold(path: str) -> int | None:
     try:
         make_private(os.path.dirname(path))
         _prune(os.path.dirname(path))
-        for _ in range(100):
+        for _ in range(_TRIES):
             file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
             if _lock(file):
                 own = f"{os.getpid()}\n{client_session.start_of(os.getpid())}"
@@ -145,7 +155,7 @@ def _hold(path: str) -> int | None:
                 return file
             _end_holder(file)
             os.close(file)
-            time.sleep(0.02)
+            time.sleep(_EVERY)
     except OSError:
         pass
     return None

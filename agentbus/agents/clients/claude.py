@@ -20,6 +20,8 @@ COMMON = {
 }
 # Beside Stop, as an asynchronous hook that may have the agent go on later.
 EVENTS = {**COMMON, "Wake": "wake"}
+# Whether the hook of a turn's end has answered before one waits: the client runs them together.
+WAITS_WHEN_IDLE = False
 _EDITS = {
     **dict.fromkeys(("Edit", "Write", "MultiEdit"), ("file_path",)),
     "NotebookEdit": ("notebook_path", "file_path"),

@@ -1,9 +1,10 @@
 #!lua flags=allow-oom
 -- Records that an agent goes on or stops, renews the leases that hooks took, and reads what is new since it was notified.
 -- KEYS: presence, agents, inbox, its positions, leases, fence of leases
--- ARGV: agent, 'stop', 'wake' (only an idle agent is looked at, and nothing is recorded unless there is something
---       new) or another event ('unseen': nothing is read), ms to keep the presence, ms in which it is recorded once, ms that leases of
---       hooks last, 1 if a stop may be refused, then fields and values of the presence
+-- ARGV: agent, 'stop', 'wake' (only an idle agent is looked at, and nothing is recorded of it unless there is
+--       something new) or another event ('unseen': nothing is read), ms to keep the presence, ms in which it is recorded once, ms that leases of
+--       hooks last, 1 if a stop may be refused (for a wake the ms in which
+--       an active agent must have done nothing to count as idle, '' for never), then fields and values of the presence
 -- Returns: {} if there is nothing new; {'news', now in ms, asks, urgent messages, others, unread messages, then for each
 --          ask and urgent message its sender and the ms when it was sent}; for a stop {'idle', then pattern and token of
 --          each lease that a hook took}, or as 'news', but of all that is unread: {'stay', ...}; for a wake with
@@ -20,7 +21,8 @@
 --@include present
 local presence, inbox, at = KEYS[1], KEYS[3], KEYS[4]
 local agent, event, now = ARGV[1], ARGV[2], clock()
-local before = replace(presence, 'HMGET', 'state', 'seen', 'refused')
+local before = replace(presence, 'HMGET', 'state', 'seen', 'refused', 'stayed')
+local seen = tonumber(before[2] or '') or 0
 local marks = redis.pcall('HMGET', at, 'heard', 'notified')
 local heard, notified = marks[1], marks[2]
 
@@ -62,7 +64,7 @@ if event == 'stop' then
   local found = ARGV[6] == '1' and waiting(inbox, at, later(heard, ''), 1000, function() return true end)
   if found and found.pressing and later(found.pressing, before[3]) == found.pressing and found.pressing ~= before[3] then
     record('active')
-    redis.call('HSET', presence, 'refused', found.pressing)
+    redis.call('HSET', presence, 'refused', found.pressing, 'stayed', string.format('%d', now))
     notify(found.last)
     return news('stay', found)
   end
@@ -79,7 +81,13 @@ local function unseen()
   return waiting(inbox, at, later(heard, notified), 200, function(entry) return not is_thanks(entry) end)
 end
 if event == 'wake' then
-  if before[1] == 'active' or before[1] == 'gone' then return { 'busy' } end
+  local rested = before[1] == 'active' and tonumber(ARGV[6])
+  -- The hook of the turn's end failed, unless it has refused the end just now.
+  if rested and now - seen >= rested and now - (tonumber(before[4] or '') or 0) >= 2 * rested then
+    record('idle')
+  elseif before[1] == 'active' or before[1] == 'gone' then
+    return { 'busy' }
+  end
   local found = unseen()
   if not found then return { 'quiet', replace(inbox, 'XLEN') > 0 and stream(inbox)['last-generated-id'] or '0-0' } end
   record('active')
@@ -87,7 +95,6 @@ if event == 'wake' then
   return news('news', found)
 end
 
-local seen = tonumber(before[2] or '') or 0
 if before[1] ~= 'active' or now - seen >= tonumber(ARGV[4]) or seen > now then
   record('active')
   renew()
