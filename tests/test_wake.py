@@ -378,6 +378,24 @@ def test_the_process_waits_through_a_restart_of_the_server(beside, own_server, h
     assert json.loads(out)["prompt"].startswith("AgentBus: 1 ask from reviewer (")
 
 
+def test_a_process_that_cannot_keep_its_file_says_so_in_the_log(beside):
+    beside.state.mkdir(parents=True, exist_ok=True)
+    (beside.state / "waiting").write_text("no directory")
+    beside.environment["AGENTBUS_LOG"] = str(beside.home / "log")
+
+    done = subprocess.run(
+        [program(), "hook", "opencode", "Wake"],
+        input=OPENCODE,
+        capture_output=True,
+        env={**os.environ, **beside.environment},
+        cwd=beside.root,
+        timeout=30,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+    assert "waiting" in (beside.home / "log").read_text()
+
+
 def test_one_process_waits_for_a_session_at_a_time(beside, own_server):
     first = Waiting(beside, own_server)
     second = Waiting(beside, own_server)

@@ -142,22 +142,22 @@ def end(path: str) -> None:
 
 
 def _hold(path: str) -> int | None:
-    """Lock a file, and end the process that held it so far; None if that is not possible."""
-    try:
-        make_private(os.path.dirname(path))
-        _prune(os.path.dirname(path))
-        for _ in range(_TRIES):
-            file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-            if _lock(file):
-                own = f"{os.getpid()}\n{client_session.start_of(os.getpid())}"
-                os.ftruncate(file, 0)
-                os.pwrite(file, own.encode(), 0)
-                return file
-            _end_holder(file)
-            os.close(file)
-            time.sleep(_EVERY)
-    except OSError:
-        pass
+    """Lock a file, and end the process that held it so far; None if that one does not end in time.
+
+    Raises OSError if the file cannot be written.
+    """
+    make_private(os.path.dirname(path))
+    _prune(os.path.dirname(path))
+    for _ in range(_TRIES):
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        if _lock(file):
+            own = f"{os.getpid()}\n{client_session.start_of(os.getpid())}"
+            os.ftruncate(file, 0)
+            os.pwrite(file, own.encode(), 0)
+            return file
+        _end_holder(file)
+        os.close(file)
+        time.sleep(_EVERY)
     return None
 
 
