@@ -53,9 +53,7 @@ def show(
             framed.shown = shown
             fits = framed.add_spoken(
                 entry_id,
-                named.get("agent_id", ""),
-                named.get("topic"),
-                said,
+                named,
                 scope.now() - id_time(entry_id),
                 preceding(position(entry_id)),
             )

@@ -284,6 +284,16 @@ def test_all_prints_what_others_spoke_and_moves_the_cursor(cli):
     assert cli.bob("inbox", "--all") == ""
 
 
+def test_all_tells_notices_of_the_bus_from_what_agents_say(cli):
+    cli.ok("announce", "build")
+    cli.ok("speak", "announced build", "--topic", "coordination")
+
+    notice, spoken = re.findall(r"«\d+-0» (.*), just now, .*\n\| (.*)", cli.bob("inbox", "--all"))
+
+    assert notice == ("notice of what ada did", "announced build")
+    assert spoken == ("ada spoke to all", "announced build")
+
+
 def test_all_cuts_a_long_message_of_the_channel_and_goes_on(cli):
     cli.ok("speak", "x" * 3000)
     cli.ok("speak", "after")

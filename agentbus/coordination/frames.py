@@ -10,7 +10,7 @@ from agentbus.core.names import shell_word, word
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from agentbus.coordination.inbox import InboxMessage
 
@@ -64,13 +64,15 @@ class Frames:
         return left is not None
 
     def add_spoken(
-        self, entry_id: str, agent: str, topic: str | None, said: str, seconds: float, before: str
+        self, entry_id: str, named: Mapping[str, str], seconds: float, before: str
     ) -> bool:
         """Add a message of the channel, `seconds` old; `before` is the id before its own."""
+        agent, topic = word(named.get("agent_id", "")), named.get("topic")
         about = f", about {word(topic)}" if topic else ""
-        head = f"«{entry_id}» {word(agent)} spoke to all, {ago(seconds)}{about}"
+        how = f"notice of what {agent} did" if "event" in named else f"{agent} spoke to all"
+        head = f"«{entry_id}» {how}, {ago(seconds)}{about}"
         more = f"agentbus overhear --since {before} --max"
-        return self._frame(head, said, "«end»", more, CUT, "1") is not None
+        return self._frame(head, named.get("message", ""), "«end»", more, CUT, "1") is not None
 
     def _frame(
         self, head: str, said: str, end: str, more: str, cut: int | None, amount: str | None = None
