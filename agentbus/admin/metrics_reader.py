@@ -105,10 +105,9 @@ def summed(found: Iterable[Sample], seconds: float, queue: str | None = None) ->
     return [_sum(sums[key], seconds) for key in sorted(sums)]
 
 
-def recent(scope: Scope, start: str, most: int = 2 * BOUND) -> Op[list[Sample]]:
-    """Return the samples from an id on, oldest first, at most about `most` of the newest."""
+def recent(scope: Scope, start: str, most: int = 2 * BOUND, end: str = "+") -> Op[list[Sample]]:
+    """Return the samples from an id up to another, oldest first, at most about `most` of the newest."""
     found: list[Sample] = []
-    end = "+"
     while len(found) < most:
         older = Command("XREVRANGE", scope.keys.metrics, end, start, "COUNT", _PAGE)
         page = yield from or_empty(one_step(older), [])

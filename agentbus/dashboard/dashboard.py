@@ -21,7 +21,8 @@ from agentbus.dashboard.figures import (
 from agentbus.dashboard.flag_list import FlagList
 from agentbus.dashboard.parts import Part
 from agentbus.dashboard.streams import ChannelTail, MetricsTail
-from agentbus.store.verb import BusT_co, OnBus, verb
+from agentbus.dashboard.task_verbs import TaskVerbs
+from agentbus.store.verb import BusT_co, verb
 from agentbus.workers import registry
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ _OFTEN = 8.0
 _FRESH = 100
 
 
-class Dashboard(OnBus[BusT_co]):
+class Dashboard(TaskVerbs[BusT_co]):
     """Reads snapshots of the project of a `Bus` or an `AsyncBus`; one reader at a time.
 
     It remembers where the channel and the metrics stream ended at the last snapshot, so that the next one

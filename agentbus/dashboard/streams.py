@@ -9,6 +9,7 @@ from agentbus.admin.metrics_reader import recent
 from agentbus.coordination.overhear import heard, written
 from agentbus.core.stream import id_time, position, text
 from agentbus.dashboard.figures import POINT, POINTS
+from agentbus.dashboard.history import Hour
 from agentbus.store.failures import or_empty
 from agentbus.store.steps import Batch, Command, one_step
 
@@ -69,11 +70,16 @@ class MetricsTail:
         self._quiet_since = 0.0
         self._samples: deque[Sample] = deque()
         self._done: dict[tuple[str, str | None], dict[int, int]] = {}
+        self.hour = Hour(scope)
 
     def read(self, now: float) -> Op[None]:
         """Read the new samples; `now` is the server's time."""
         begins = f"{max(0, round((now - POINT * POINTS) * 1000))}-0"
-        found = yield from recent(self._scope, f"({self._after}" if self._after else begins, _MOST)
+        read = yield from recent(self._scope, f"({self._after}" if self._after else begins, _MOST)
+        # On an `AsyncBus`, another call may have read the same meanwhile.
+        known = position(self._after) if self._after else (-1, 0)
+        found = [one for one in read if position(one.id) > known]
+        self.hour.add(found, begins if len(read) < _MOST else found[0].id)
         if found:
             self._after, self._quiet_since = found[-1].id, now
         elif self._after and now - self._quiet_since > _QUIET:
@@ -120,3 +126,4 @@ class MetricsTail:
             self._after = ""
             self._samples.clear()
             self._done.clear()
+            self.hour.clear()

@@ -1,0 +1,211 @@
+"""Dead letters grouped by the first line of their errors; replays and purges those of one error."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from agentbus.admin.metrics_reader import server_time
+from agentbus.core.errors import NotFound, UsageError
+from agentbus.core.record import Record
+from agentbus.core.stream import id_time, position
+from agentbus.core.timespec import stream_id
+from agentbus.dashboard.letter_boxes import ErrorCount, boxes, counted, keys_of
+from agentbus.dashboard.stream_walk import Mark, WalkQuery, walk
+from agentbus.queues.dead_letters import is_to_be_replayed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from agentbus.dashboard.letter_boxes import LetterBox
+    from agentbus.queues.dead_letters import Letter
+    from agentbus.queues.policy import Policies
+    from agentbus.store.scope import Scope
+    from agentbus.store.steps import Op
+
+# Letters read by one call.
+READ = 20_000
+
+
+class ErrorGroup(Record):
+    """The dead letters with one error: the first line of it, and where they are, most letters first.
+
+    `replayed` of the `letters` were replayed. `newest` and `oldest` are the unix times at which letters
+    were buried; `sample` is the queue, the group and the id of the newest letter.
+    """
+
+    error: str
+    letters: int
+    replayed: int
+    newest: float
+    oldest: float
+    sample: tuple[str, str, str]
+    places: tuple[ErrorCount, ...]
+
+
+class ErrorReport(Record):
+    """The groups of dead letters, most letters first, among the `read` newest letters.
+
+    `complete` says whether these are all. `errors` is the number of groups, also of those left out.
+    """
+
+    groups: tuple[ErrorGroup, ...]
+    errors: int
+    letters: int
+    replayed: int
+    read: int
+    complete: bool
+
+
+class LetterPage(Record):
+    """Some of the dead letters with one error; `after` continues behind them, None at the end."""
+
+    letters: tuple[Letter, ...]
+    after: str | None
+
+
+class ReplayPage(Record):
+    """What a call has replayed: the ids of the new tasks.
+
+    `skipped` letters hold no task, or were replayed before. `after` continues, None at the end.
+    """
+
+    tasks: tuple[str, ...]
+    skipped: int
+    after: str | None
+
+
+class PurgePage(Record):
+    """How many letters a call has purged; `after` continues, None at the end."""
+
+    purged: int
+    after: str | None
+
+
+class LetterGroups:
+    """The dead letters of a project, or of a queue, or of a group of it.
+
+    `seen` has the groups of boxes that a scan found.
+    """
+
+    def __init__(
+        self,
+        scope: Scope,
+        policies: Policies,
+        queue: str | None,
+        group: str | None,
+        seen: Mapping[str, set[str]],
+    ) -> None:
+        self._scope = scope
+        self._queue = queue
+        self._boxes: Callable[[], Op[list[LetterBox]]]
+        self._boxes = lambda: boxes(scope, policies, queue, group, seen)
+
+    def report(self, most: int, limit: int) -> Op[ErrorReport]:
+        """Return the groups of errors."""
+        found = yield from self._boxes()
+        counts, read, complete = yield from counted(self._scope, found, most)
+        mine = [one for one in counts if self._queue in (None, one.queue)]
+        by_error: dict[str, list[ErrorCount]] = {}
+        for one in mine:
+            by_error.setdefault(one.error, []).append(one)
+        groups = sorted(map(_grouped, by_error.values()), key=lambda g: (-g.letters, -g.newest))
+        return ErrorReport(
+            tuple(groups[: max(0, limit)]),
+            len(groups),
+            sum(one.letters for one in mine),
+            sum(one.replayed for one in mine),
+            read,
+            complete,
+        )
+
+    def letters(self, error: str, after: str | None, limit: int, most: int) -> Op[LetterPage]:
+        """Return letters with one error, box by box, in each the newest first."""
+        found, mark = yield from self._matching(error, after, limit, most, newest_first=True)
+        letters = []
+        for box, queue, one in found:
+            try:
+                letters.append((yield from box.of(self._scope, queue).letter(one)))
+            except NotFound:
+                # It was purged, and is only hidden yet.
+                continue
+        return LetterPage(tuple(letters), mark)
+
+    def replay(
+        self, error: str, after: str | None, limit: int, most: int, to: str | None
+    ) -> Op[ReplayPage]:
+        """Replay letters with one error, the oldest of each box first."""
+        found, mark = yield from self._matching(error, after, limit, most)
+        tasks: list[str] = []
+        skipped = 0
+        for box, queue, one in found:
+            letters = box.of(self._scope, queue)
+            try:
+                letter = yield from letters.letter(one)
+                if is_to_be_replayed(letter):
+                    tasks.append((yield from letters.replay(one, to=to)))
+                else:
+                    skipped += 1
+            except NotFound:
+                # It was purged.
+                continue
+        return ReplayPage(tuple(tasks), skipped, mark)
+
+    def purge(self, error: str, after: str | None, limit: int, most: int) -> Op[PurgePage]:
+        """Purge letters with one error."""
+        found, mark = yield from self._matching(error, after, limit, most)
+        by_place: dict[tuple[LetterBox, str], list[str]] = {}
+        for box, queue, one in found:
+            by_place.setdefault((box, queue), []).append(one)
+        purged = 0
+        for (box, queue), ids in by_place.items():
+            purged += yield from box.of(self._scope, queue).purge(ids)
+        return PurgePage(purged, mark)
+
+    def _matching(
+        self, error: str, after: str | None, limit: int, most: int, *, newest_first: bool = False
+    ) -> Op[tuple[list[tuple[LetterBox, str, str]], str | None]]:
+        """Return the box, the queue and the id of letters with an error, and where to continue."""
+        if limit < 1:
+            raise UsageError(f"the limit is {limit}", hint="give a positive number")
+        scope = self._scope
+        until, _, rest = (after or "").partition("/")
+        if after is None:
+            # Letters that are buried from now on are left out: a replayed task may fail again.
+            until = f"{round((yield from server_time(scope)) * 1000)}-{2**64 - 1}"
+        mark = Mark.read(rest)
+        if stream_id(until) is None or "-" not in until or mark is None:
+            raise UsageError(
+                f"{(after or '')[:60]!a} does not continue a list of dead letters",
+                hint="give what the last call returned as 'after'",
+            )
+        found = yield from self._boxes()
+        wanted = WalkQuery("line", (error,), ("queue",), newest_first, until)
+        matches, _, reached = yield from walk(
+            [(box.name, box.group) for box in found],
+            keys_of(scope, found),
+            mark,
+            wanted,
+            hits=limit,
+            most=most,
+        )
+        by_place = {(box.name, box.group): box for box in found}
+        mine = [
+            (by_place[place], queue or place[0], one)
+            for place, one, (queue,) in matches
+            if self._queue in (None, queue or place[0])
+        ]
+        return mine, None if reached is None else f"{until}/{reached}"
+
+
+def _grouped(counts: Sequence[ErrorCount]) -> ErrorGroup:
+    newest = max(counts, key=lambda one: position(one.newest))
+    oldest = min(counts, key=lambda one: position(one.oldest))
+    return ErrorGroup(
+        newest.error,
+        sum(one.letters for one in counts),
+        sum(one.replayed for one in counts),
+        id_time(newest.newest),
+        id_time(oldest.oldest),
+        (newest.queue, newest.group, newest.newest),
+        tuple(sorted(counts, key=lambda one: (-one.letters, one.queue, one.group))),
+    )

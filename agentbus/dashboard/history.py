@@ -1,0 +1,174 @@
+"""The last hour of a project and its queues, a point a minute, from the metrics stream."""
+
+from __future__ import annotations
+
+import operator
+from array import array
+from typing import TYPE_CHECKING
+
+from agentbus.admin.metrics_reader import recent
+from agentbus.core.record import Record
+from agentbus.core.stream import id_time
+from agentbus.workers.metrics import BOUNDS, Histogram
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from agentbus.admin.metrics_reader import Sample
+    from agentbus.store.scope import Scope
+    from agentbus.store.steps import Op
+    from agentbus.workers.metrics import Durations
+
+# The width of a point in seconds, and how many there are.
+WIDTH, POINTS_KEPT = 60, 60
+# Older samples that one call reads: a thousand busy workers write as many in ten seconds.
+_SLICE = 10_000
+_COUNTS = ("processed", "failed", "dead")
+# The sums of a minute: the counts; then of runs, and of waits, the total in ms and the buckets.
+_RAN = len(_COUNTS)
+_WAITED = _RAN + 2 + len(BOUNDS)
+_SUMS = _WAITED + 2 + len(BOUNDS)
+
+
+class HistoryPoint(Record):
+    """A minute from the unix time `at` on: tasks `done`, runs `failed` and tasks `dead`, per second.
+
+    `running` are the durations of handlers, `waiting` the times from publication to start; None if there
+    are none.
+    """
+
+    at: float
+    done: float
+    failed: float
+    dead: float
+    running: Durations | None
+    waiting: Durations | None
+
+
+class History(Record):
+    """The last 60 minutes of the project, a queue or a group, oldest first; the last one is not over.
+
+    `since` is the unix time of the oldest sample that was read, None without any; earlier points are 0.
+    `complete` says whether no older ones are left to read. `running` and `waiting` are those of all points
+    together.
+    """
+
+    queue: str | None
+    group: str | None
+    since: float | None
+    complete: bool
+    points: tuple[HistoryPoint, ...]
+    running: Durations | None
+    waiting: Durations | None
+
+
+class Hour:
+    """The sums of the samples of the last hour, by minute: of the project, and by queue and group."""
+
+    def __init__(self, scope: Scope) -> None:
+        self._scope = scope
+        self._project: dict[int, array[float]] = {}
+        self._groups: dict[tuple[str, str | None], dict[int, array[float]]] = {}
+        # Samples from this id on are added; '' before the first call.
+        self._from = ""
+        self._since: float | None = None
+        self._newest = 0
+        self._complete = self._reading = False
+
+    def clear(self) -> None:
+        """Forget everything: the stream has begun again."""
+        self._project.clear()
+        self._groups.clear()
+        self._from, self._since, self._complete = "", None, False
+
+    def add(self, found: Sequence[Sample], begins: str) -> None:
+        """Add samples past those that were added before; the first ones are all from the id `begins` on."""
+        self._from = self._from or begins
+        self._count(found)
+        if found and (newest := int(id_time(found[-1].id) // WIDTH)) != self._newest:
+            self._newest = newest
+            self._forget(newest - POINTS_KEPT)
+
+    def read_back(self, now: float) -> Op[None]:
+        """Read older samples, at most 10,000, until those of an hour are there."""
+        if self._reading or self._complete or not self._from:
+            return
+        first, before = f"{_first(now) * WIDTH * 1000}-0", self._from
+        self._reading = True
+        try:
+            found = yield from recent(self._scope, first, _SLICE, f"({before}")
+        finally:
+            self._reading = False
+        if before == self._from:
+            # The stream was not found to begin again meanwhile.
+            self._count(found)
+            self._complete = len(found) < _SLICE
+            self._from = found[0].id if found else before
+
+    def of(self, queue: str | None, group: str | None, now: float) -> History:
+        """Return the hour of the project, or of a queue, or of a group of it."""
+        chosen = [self._project]
+        if queue is not None:
+            chosen = [
+                minutes
+                for (one, of), minutes in self._groups.items()
+                if one == queue and group in (None, of)
+            ]
+        totals = Histogram(), Histogram()
+        points = []
+        for at in range(_first(now), int(now // WIDTH) + 1):
+            sums = array("f", bytes(4 * _SUMS))
+            for minutes in chosen:
+                if at in minutes:
+                    sums = array("f", map(operator.add, sums, minutes[at]))
+            spent = max(1.0, min(float(WIDTH), now - at * WIDTH))
+            points.append(_point(at, sums, spent, totals))
+        return History(
+            *(queue, group, self._since, self._complete, tuple(points)),
+            *(total.durations() for total in totals),
+        )
+
+    def _count(self, found: Sequence[Sample]) -> None:
+        if found:
+            oldest = id_time(found[0].id)
+            self._since = oldest if self._since is None else min(self._since, oldest)
+        for one in found:
+            at = int(id_time(one.id) // WIDTH)
+            for minutes in (self._project, self._groups.setdefault((one.queue, one.group), {})):
+                sums = minutes.get(at)
+                if sums is None:
+                    sums = minutes[at] = array("f", bytes(4 * _SUMS))
+                for i, name in enumerate(_COUNTS):
+                    sums[i] += one.counts.get(name, 0)
+                sums[_RAN] += one.busy_ms
+                sums[_WAITED] += one.waited_ms
+                for start, buckets in ((_RAN, one.ran), (_WAITED, one.waited)):
+                    for i, number in enumerate(buckets[: len(BOUNDS) + 1], start + 1):
+                        sums[i] += number
+
+    def _forget(self, last: int) -> None:
+        """Forget the minutes up to one."""
+        for minutes in (self._project, *self._groups.values()):
+            for at in [one for one in minutes if one <= last]:
+                del minutes[at]
+        for key in [key for key, minutes in self._groups.items() if not minutes]:
+            del self._groups[key]
+
+
+def _first(now: float) -> int:
+    return int(now // WIDTH) - POINTS_KEPT + 1
+
+
+def _point(
+    at: int, sums: Sequence[float], seconds: float, totals: tuple[Histogram, Histogram]
+) -> HistoryPoint:
+    """Return a minute, and add its durations to the totals."""
+    durations = []
+    for total, start in zip(totals, (_RAN, _WAITED), strict=True):
+        one = Histogram()
+        buckets = [round(number) for number in sums[start + 1 : start + 2 + len(BOUNDS)]]
+        for histogram in (one, total):
+            histogram.merge(buckets, sums[start] / 1000)
+        durations.append(one.durations())
+    done, failed, dead = (number / seconds for number in sums[: len(_COUNTS)])
+    return HistoryPoint(float(at * WIDTH), done, failed, dead, *durations)

@@ -1,0 +1,139 @@
+"""The boxes of a project: the streams of dead letters, one for each queue and group that has any."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from agentbus.core.record import Record
+from agentbus.core.stream import text
+from agentbus.dashboard import ranking
+from agentbus.dashboard.stream_walk import READ_BYTES
+from agentbus.queues.dead_letters import DeadLetters
+from agentbus.store.failures import or_empty
+from agentbus.store.steps import Command, Script, one_step
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from agentbus.queues.policy import Policies
+    from agentbus.store.scope import Scope
+    from agentbus.store.steps import Op
+
+# Boxes of one script.
+_AT_ONCE = 50
+
+
+class LetterBox(Record):
+    """A stream of dead letters: the name that it is stored under, and its group."""
+
+    name: str
+    group: str
+
+    def of(self, scope: Scope, queue: str) -> DeadLetters:
+        """Return the dead letters of a queue in this box."""
+        return DeadLetters(scope, queue, self.group, letters_of=self.name)
+
+
+class ErrorCount(Record):
+    """How many letters of a queue and a group have one error, and how many of them were replayed.
+
+    `newest` and `oldest` are ids of letters.
+    """
+
+    queue: str
+    group: str
+    error: str
+    letters: int
+    replayed: int
+    newest: str
+    oldest: str
+
+
+def first_line(error: str) -> str:
+    """Return the first line of an error, by which letters are grouped."""
+    return error.replace("\r", "\n").partition("\n")[0]
+
+
+def boxes(
+    scope: Scope,
+    policies: Policies,
+    queue: str | None,
+    group: str | None,
+    seen: Mapping[str, set[str]],
+) -> Op[list[LetterBox]]:
+    """Return the boxes with dead letters of a queue, or of the project, in the order of their names.
+
+    `seen` has the groups of boxes that a scan found: those of groups that no longer exist, too.
+    """
+    if queue is None:
+        known = yield from or_empty(one_step(Command("ZRANGE", scope.keys.queues, 0, -1)), [])
+        names = list(map(text, known))
+    else:
+        names = [queue]
+    _, found = yield from ranking.summaries(scope, names, policies.letters_of)
+    chosen = {
+        (policies.letters_of(one.queue), part.group)
+        for one in found
+        for part in one.groups
+        if part.group is not None and part.dead
+    }
+    wanted = None if queue is None else policies.letters_of(queue)
+    chosen |= {(name, one) for name in seen if wanted in (None, name) for one in seen[name]}
+    return [LetterBox(*one) for one in sorted(chosen) if group in (None, one[1])]
+
+
+def counted(
+    scope: Scope, found: Sequence[LetterBox], most: int
+) -> Op[tuple[list[ErrorCount], int, bool]]:
+    """Return the errors of the newest letters of boxes, how many letters were read, and whether all were.
+
+    At most about `most` letters are read, of all boxes alike.
+    """
+    sums: dict[tuple[str, str, str], ErrorCount] = {}
+    starts = dict.fromkeys(found, "+")
+    read = 0
+    share = max(1, min(1000, most // max(1, len(found))))
+    while starts and read < most:
+        for at in range(0, len(found), _AT_ONCE):
+            page = [box for box in found[at : at + _AT_ONCE] if box in starts]
+            if not page:
+                continue
+            rows = yield Script(
+                "errors",
+                [key for box in page for key in _keys(scope, box)],
+                (share, READ_BYTES, *(starts[box] for box in page)),
+            )
+            for box, row in zip(page, rows, strict=True):
+                read += row[0]
+                starts[box] = text(row[1])
+                if not starts[box]:
+                    del starts[box]
+                _add(sums, box, row[2:])
+    return list(sums.values()), read, not starts
+
+
+def _add(sums: dict[tuple[str, str, str], ErrorCount], box: LetterBox, row: Sequence[Any]) -> None:
+    for at in range(0, len(row), 6):
+        queue, error, letters, replayed, newest, oldest = row[at : at + 6]
+        name, line = text(queue) or box.name, text(error)
+        before = sums.get((name, box.group, line))
+        if before is not None:
+            letters, replayed = letters + before.letters, replayed + before.replayed
+            newest = before.newest.encode()
+        sums[name, box.group, line] = ErrorCount(
+            *(name, box.group, line, letters, replayed, text(newest), text(oldest))
+        )
+
+
+def _keys(scope: Scope, box: LetterBox) -> tuple[str, str, str]:
+    keys = scope.keys
+    return (
+        keys.dead_letters(box.name, box.group),
+        keys.purged(box.name, box.group),
+        keys.replayed(box.name, box.group),
+    )
+
+
+def keys_of(scope: Scope, found: Sequence[LetterBox]) -> list[str]:
+    """Return the streams of boxes."""
+    return [scope.keys.dead_letters(box.name, box.group) for box in found]

@@ -1,0 +1,98 @@
+"""Walks over many streams, one after the other, and finds entries on the server, some at a time."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from typing import TYPE_CHECKING, TypeAlias
+
+from agentbus.core.names import escape, unescape
+from agentbus.core.record import Record
+from agentbus.core.stream import text
+from agentbus.core.timespec import stream_id
+from agentbus.store.steps import Script
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from agentbus.store.steps import Arg, Op
+
+# What names a stream: a queue, and a group or a priority.
+Place: TypeAlias = tuple[str, str]
+# Bytes and entries that one script reads at most, and its streams.
+READ_BYTES = 1_000_000
+_ENTRIES, _STREAMS = 1000, 100
+
+
+class Mark(Record):
+    """How far a walk has come: the stream, and the last entry that was read of it, '' at its start."""
+
+    place: Place = ("", "")
+    entry: str = ""
+
+    def __str__(self) -> str:
+        return ":".join((*map(escape, self.place), self.entry))
+
+    @classmethod
+    def read(cls, given: str) -> Mark | None:
+        """Return the mark that was written as this text, the first one for an empty text, else None."""
+        parts = given.split(":")
+        if not given:
+            return cls()
+        if len(parts) != 3 or (parts[2] and stream_id(parts[2]) is None):
+            return None
+        return cls((unescape(parts[0]), unescape(parts[1])), parts[2])
+
+
+class WalkQuery(Record):
+    """What a walk looks for, as in the script `seek`: how to match, the texts, and the fields to return.
+
+    `until` is the newest entry that it reads, '' for any.
+    """
+
+    how: str
+    texts: tuple[str, ...]
+    fields: tuple[str, ...]
+    newest_first: bool = True
+    until: str = ""
+
+
+def walk(
+    places: Sequence[Place],
+    keys: Sequence[str],
+    mark: Mark,
+    wanted: WalkQuery,
+    *,
+    hits: int,
+    most: int,
+) -> Op[tuple[list[tuple[Place, str, list[str]]], int, Mark | None]]:
+    """Return matches (the stream, the entry and its fields), how many were read, and where it stopped.
+
+    `places`, in their order, have the streams `keys`. It stops at `hits` matches or after about `most`
+    entries; the mark is None at the end.
+    """
+    newest = wanted.until or "+"
+    begin, end = (newest, "-") if wanted.newest_first else ("-", newest)
+    found: list[tuple[Place, str, list[str]]] = []
+    read, at = 0, bisect_left(places, mark.place)
+    reached = mark.entry if at < len(places) and places[at] == mark.place else ""
+    while at < len(places):
+        if read >= most or len(found) >= hits:
+            return found, read, Mark(places[at], reached)
+        page = keys[at : at + _STREAMS]
+        starts = [f"({reached}" if reached else begin, *[begin] * (len(page) - 1)]
+        asked: list[Arg] = ["XREVRANGE" if wanted.newest_first else "XRANGE"]
+        asked += [min(most - read, _ENTRIES), READ_BYTES, hits - len(found), wanted.how]
+        for texts in (wanted.texts, wanted.fields):
+            asked += [len(texts), *texts]
+        for start in starts:
+            asked += (start, end)
+        reply = yield Script("seek", page, asked)
+        more, stopped, last, *rows = reply
+        read += more
+        found += [
+            (places[at + number - 1], text(one), [*map(text, values)])
+            for number, one, *values in rows
+        ]
+        at += stopped - 1 if stopped else len(page)
+        reached = text(last) if stopped else ""
+    return found, read, None

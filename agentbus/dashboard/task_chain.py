@@ -1,0 +1,239 @@
+"""One task with all that is known of it, and the tasks around it as a graph."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from agentbus.core.envelope import trail_of
+from agentbus.core.errors import InvalidName, NotFound, TaskBuried, TaskCancelled, UsageError
+from agentbus.core.record import Record
+from agentbus.dashboard.letter_boxes import first_line
+from agentbus.dashboard.stream_walk import Mark, WalkQuery, walk
+from agentbus.queues import results, task_state
+from agentbus.queues.dead_letters import DeadLetters
+from agentbus.queues.ids import MOVED_FROM, ROUTER, STREAMS, task_id
+from agentbus.queues.results import Address
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from agentbus.queues.dead_letters import Letter
+    from agentbus.queues.policy import Policies
+    from agentbus.queues.task_state import TaskState
+    from agentbus.store.scope import Scope
+    from agentbus.store.steps import Op
+
+# Tasks of a graph; entries that are looked at for tasks of the same chain.
+NODES, LOOKED_AT = 24, 4000
+_FIELDS = ("id", "meta", MOVED_FROM)
+
+
+class ChainTask(Record):
+    """A task of a chain: its state, and the first line of its error.
+
+    `state` is as in `TaskState`, `gone` if it has ended and is no longer recorded, or `unknown` if the id
+    is not that of a task. `published` is a unix time.
+    """
+
+    id: str
+    queue: str | None
+    group: str | None
+    state: str
+    error: str | None
+    published: float | None
+
+
+class ChainLink(Record):
+    """Two tasks of a chain, by their ids, the earlier first.
+
+    `kind` is `caused` (`to` was published by the handler of `start`), `before` (`to` waits for `start`), or
+    `replayed` (`to` is the replay of `start`).
+    """
+
+    start: str
+    to: str
+    kind: str
+
+
+class Chain(Record):
+    """The tasks around a task, the oldest first.
+
+    `complete` is false if there are more than it shows, or if the search for caused tasks, which looks at
+    the newest entries of queues, stopped before their oldest one.
+    """
+
+    tasks: tuple[ChainTask, ...]
+    links: tuple[ChainLink, ...]
+    complete: bool
+
+
+class TaskReport(Record):
+    """One task: its state, its result, its dead letter, and its chain.
+
+    `groups` are all groups of its queue. `has_result` says whether a result is recorded: `result` may be
+    None. `trail` lists the agents that it has passed, as routers have recorded.
+    """
+
+    state: TaskState
+    groups: tuple[str, ...]
+    has_result: bool
+    result: Any
+    trail: tuple[Any, ...]
+    letter: Letter | None
+    chain: Chain
+
+
+def report(
+    scope: Scope, policies: Policies, given: str, group: str | None, queues: Sequence[str]
+) -> Op[TaskReport]:
+    """Return a task with its chain, whose tasks are searched in these queues. Raises `NotFound`."""
+    address = Address(given)
+    found = yield from task_state.groups_at(scope, address.queue, address.priority)
+    group = group or _chosen([*found])
+    task = yield from task_state.task(scope, given, group, policies)
+    has_result, result = yield from _result(scope, policies, task)
+    trail = trail_of(dict(task.envelope), task.payload)
+    return TaskReport(
+        task,
+        tuple(sorted(found)),
+        has_result,
+        result,
+        tuple(trail) if isinstance(trail, (list, tuple)) else (),
+        (yield from _letter(scope, policies, task)),
+        (yield from _Graph(scope, policies, task).grown(queues)),
+    )
+
+
+def _chosen(groups: Sequence[str]) -> str | None:
+    """Return the group to show if none was named; None lets `task` choose."""
+    mine = sorted(one for one in groups if one != ROUTER)
+    return mine[0] if mine and "default" not in mine else None
+
+
+def _result(scope: Scope, policies: Policies, task: TaskState) -> Op[tuple[bool, Any]]:
+    if task.state != "done":
+        return False, None
+    group = "default" if task.group == ROUTER else task.group
+    try:
+        return True, (yield from results.result(scope, task.id, None, group, policies))
+    except (NotFound, TaskBuried, TaskCancelled):
+        # It is no longer kept.
+        return False, None
+
+
+def _letter(scope: Scope, policies: Policies, task: TaskState) -> Op[Letter | None]:
+    if task.letter is None:
+        return None
+    box = DeadLetters(scope, task.queue, task.group, letters_of=policies.letters_of(task.queue))
+    try:
+        return (yield from box.letter(task.letter))
+    except NotFound:
+        # It was purged, or it lies in the queue to which the task was routed.
+        return None
+
+
+class _Graph:
+    """The tasks around one, found by the links of each, and by a search for those that they caused."""
+
+    def __init__(self, scope: Scope, policies: Policies, task: TaskState) -> None:
+        self._scope = scope
+        self._policies = policies
+        self._root = task
+        self._tasks: dict[str, ChainTask] = {}
+        self._links: dict[ChainLink, None] = {}
+        self._complete = True
+
+    def grown(self, queues: Sequence[str]) -> Op[Chain]:
+        """Return the graph."""
+        yield from self._follow([self._root.id], self._root)
+        correlation = self._root.envelope.get("correlation_id")
+        about = [correlation] if isinstance(correlation, str) and correlation else []
+        yield from self._follow([one for one in about if _is_task(one)])
+        for text in dict.fromkeys([*about, self._root.id]):
+            yield from self._caused(text, queues)
+        tasks = sorted(self._tasks.values(), key=lambda one: (one.published or 0.0, one.id))
+        links = [one for one in self._links if {one.start, one.to} <= self._tasks.keys()]
+        return Chain(tuple(tasks), tuple(links), self._complete)
+
+    def _follow(self, waiting: list[str], known: TaskState | None = None) -> Op[None]:
+        """Read tasks, and then those that they name."""
+        while waiting:
+            one = waiting.pop(0)
+            if one in self._tasks:
+                continue
+            if len(self._tasks) >= NODES:
+                self._complete = False
+                return
+            task = known if known is not None and known.id == one else (yield from self._read(one))
+            if task is None:
+                continue
+            error = None if task.error is None else first_line(task.error)
+            self._tasks[one] = ChainTask(
+                one, task.queue, task.group, task.state, error, task.published
+            )
+            links = [*_links(task)]
+            self._links.update(dict.fromkeys(links))
+            waiting += [end for link in links for end in (link.start, link.to)]
+
+    def _read(self, one: str) -> Op[TaskState | None]:
+        """Read a task, unless it is gone."""
+        if not _is_task(one):
+            self._tasks[one] = ChainTask(one, None, None, "unknown", None, None)
+            return None
+        address = Address(one)
+        groups = yield from task_state.groups_at(self._scope, address.queue, address.priority)
+        group = self._root.group if self._root.group in groups else _chosen([*groups])
+        try:
+            return (yield from task_state.task(self._scope, one, group, self._policies))
+        except NotFound:
+            self._tasks[one] = ChainTask(one, address.queue, None, "gone", None, None)
+            return None
+
+    def _caused(self, text: str, queues: Sequence[str]) -> Op[None]:
+        """Search the newest entries for tasks whose envelope names a task, or a correlation id."""
+        near = {one.queue for one in self._tasks.values()}
+        places = [
+            (queue, priority)
+            for queue in sorted(queues, key=lambda one: one not in near)
+            for priority in STREAMS
+        ]
+        keys = [self._scope.keys.queue(*place) for place in places]
+        wanted = WalkQuery("value", (text, orjson.dumps(text).decode()), _FIELDS)
+        matches, _, reached = yield from walk(
+            places, keys, Mark(), wanted, hits=2 * NODES, most=LOOKED_AT
+        )
+        self._complete = self._complete and reached is None
+        found = []
+        for (queue, priority), entry, (own, stored, moved) in matches:
+            try:
+                meta = orjson.loads(stored or "{}")
+            except ValueError:
+                continue
+            if isinstance(meta, dict) and text in (
+                meta.get("correlation_id"),
+                meta.get("causation_id"),
+            ):
+                found.append(own or moved or task_id(entry, queue, priority))
+        yield from self._follow(found)
+
+
+def _is_task(text: str) -> bool:
+    try:
+        Address(text)
+    except (UsageError, InvalidName):
+        return False
+    return True
+
+
+def _links(task: TaskState) -> Iterator[ChainLink]:
+    cause = task.envelope.get("causation_id")
+    if isinstance(cause, str) and cause:
+        yield ChainLink(cause, task.id, "caused")
+    for one in task.waits_for:
+        yield ChainLink(one, task.id, "before")
+    for one in task.awaited_by:
+        yield ChainLink(task.id, one, "before")
+    if task.replayed:
+        yield ChainLink(task.id, task.replayed, "replayed")

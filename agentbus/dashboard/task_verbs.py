@@ -1,0 +1,182 @@
+"""What a dashboard shows of tasks: one with its chain, a search, dead letters by error, the last hour."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from agentbus.admin.metrics_reader import server_time
+from agentbus.core import names
+from agentbus.core.errors import UsageError
+from agentbus.core.stream import text as decoded
+from agentbus.dashboard import task_chain
+from agentbus.dashboard.error_groups import READ, LetterGroups
+from agentbus.dashboard.task_search import TaskSearch
+from agentbus.store.failures import or_empty
+from agentbus.store.steps import Command, one_step
+from agentbus.store.verb import BusT_co, OnBus, verb
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import TypeVar
+
+    from agentbus.dashboard.error_groups import ErrorReport, LetterPage, PurgePage, ReplayPage
+    from agentbus.dashboard.history import History
+    from agentbus.dashboard.parts import Part
+    from agentbus.dashboard.streams import MetricsTail
+    from agentbus.dashboard.task_chain import TaskReport
+    from agentbus.dashboard.task_search import SearchPage
+    from agentbus.queues.policy import Policies
+    from agentbus.store.scope import Scope
+    from agentbus.store.steps import Op
+
+    T = TypeVar("T")
+
+# Tasks and letters that one call of a search looks at.
+_LOOKED_AT = 10_000
+
+
+class TaskVerbs(OnBus[BusT_co]):
+    """The verbs of a dashboard about tasks. Several of these may run at once."""
+
+    if TYPE_CHECKING:
+        _scope: Scope
+        _policies: Policies
+        _metrics: MetricsTail
+        _names: Part[tuple[list[str], dict[str, set[str]]]]
+
+    @verb
+    def task(self, task_id: str, *, group: str | None = None) -> Op[TaskReport]:
+        """Return one task with its attempts, its result, its dead letter, and the tasks around it.
+
+        Without a group, that is `default`, or the first one of the queue. The chain has at most 24 tasks:
+        what the task waits for, what waits for it, and by the correlation and causation ids what caused it
+        and what it caused, among the newest 4,000 entries. Not atomic. Raises `NotFound`, and `UsageError`
+        for an invalid id.
+        """
+        return self._task(task_id, group)
+
+    @verb
+    def search(
+        self, text: str, *, after: str | None = None, limit: int = 50, most: int = _LOOKED_AT
+    ) -> Op[SearchPage]:
+        """Search tasks by an id, a key, a correlation or causation id, or the words of an error.
+
+        Ids and keys must be equal; of an error, all words must be in it, and upper and lower case are the
+        same. It looks at ids and dedup keys, then at dead letters, at tasks that wait for their next
+        attempt, at those that are not ready, and at the entries of queues, the newest first. A call stops
+        at `limit` hits, or after about `most` tasks; `after` continues where another one stopped. Raises
+        `UsageError`.
+        """
+        return self._search(text, after, limit, most)
+
+    @verb
+    def errors(
+        self,
+        *,
+        queue: str | None = None,
+        group: str | None = None,
+        limit: int = 100,
+        most: int = READ,
+    ) -> Op[ErrorReport]:
+        """Return the dead letters grouped by the first line of their errors, of the project or a queue.
+
+        It reads about the newest `most` letters, in scripts of at most 1 MB each, and says whether these
+        are all. Payloads stay on the server.
+        """
+        return self._letters(queue, group, lambda box: box.report(most, limit))
+
+    @verb
+    def letters(
+        self,
+        error: str,
+        *,
+        queue: str | None = None,
+        group: str | None = None,
+        after: str | None = None,
+        limit: int = 100,
+        most: int = READ,
+    ) -> Op[LetterPage]:
+        """Return dead letters whose error has this first line, queue by queue, the newest first.
+
+        A call stops at `limit` letters, or after it has looked at about `most`; `after` continues.
+        """
+        return self._letters(queue, group, lambda box: box.letters(error, after, limit, most))
+
+    @verb
+    def replay_error(
+        self,
+        error: str,
+        *,
+        queue: str | None = None,
+        group: str | None = None,
+        to: str | None = None,
+        after: str | None = None,
+        limit: int = 500,
+        most: int = READ,
+    ) -> Op[ReplayPage]:
+        """Replay the dead letters whose error has this first line, the oldest of a queue first.
+
+        Each is published again, to its queue or `to`, as `Queue.replay` does: atomically, and once. A call
+        replays at most `limit`; `after` continues, and takes no letter that was buried since the first
+        call. The same call again, after a failure, replays those that are left.
+        """
+        return self._letters(queue, group, lambda box: box.replay(error, after, limit, most, to))
+
+    @verb
+    def purge_error(
+        self,
+        error: str,
+        *,
+        queue: str | None = None,
+        group: str | None = None,
+        after: str | None = None,
+        limit: int = 500,
+        most: int = READ,
+    ) -> Op[PurgePage]:
+        """Delete the dead letters whose error has this first line, at most `limit`; `after` continues."""
+        return self._letters(queue, group, lambda box: box.purge(error, after, limit, most))
+
+    @verb
+    def history(self, *, queue: str | None = None, group: str | None = None) -> Op[History]:
+        """Return the last hour of the project, or of a queue, from the metrics stream, minute by minute.
+
+        Each sample is read once by a dashboard: the first calls read back, 10,000 samples at a time.
+        """
+        return self._history(queue, group)
+
+    def _task(self, task_id: str, group: str | None) -> Op[TaskReport]:
+        if group is not None:
+            names.name("group", group)
+        queues = yield from self._queues()
+        return (yield from task_chain.report(self._scope, self._policies, task_id, group, queues))
+
+    def _queues(self) -> Op[list[str]]:
+        known = one_step(Command("ZRANGE", self._scope.keys.queues, 0, -1))
+        return [decoded(one) for one in (yield from or_empty(known, []))]
+
+    def _search(self, text: str, after: str | None, limit: int, most: int) -> Op[SearchPage]:
+        search = TaskSearch(self._scope, self._policies, text)
+        _at_least_one(limit)
+        _, seen = yield from self._names.get()
+        return (yield from search.run(after, limit, most, seen))
+
+    def _letters(
+        self, queue: str | None, group: str | None, act: Callable[[LetterGroups], Op[T]]
+    ) -> Op[T]:
+        if queue is not None:
+            names.name("queue", queue)
+        if group is not None:
+            names.name("group", group)
+        _, seen = yield from self._names.get()
+        return (yield from act(LetterGroups(self._scope, self._policies, queue, group, seen)))
+
+    def _history(self, queue: str | None, group: str | None) -> Op[History]:
+        now = yield from server_time(self._scope)
+        yield from self._metrics.read(now)
+        yield from self._metrics.hour.read_back(now)
+        return self._metrics.hour.of(queue, group, now)
+
+
+def _at_least_one(limit: int) -> None:
+    if limit < 1:
+        raise UsageError(f"the limit is {limit}", hint="give a positive number")
