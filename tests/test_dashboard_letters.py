@@ -129,6 +129,15 @@ def test_the_letters_of_an_error_are_read_page_by_page_newest_first(bus):
     assert {one.error for one in found} == {DOWN}
 
 
+def test_letters_of_any_error_are_listed_newest_first(bus):
+    bury(bus, "mail", DOWN, 2)
+    bury(bus, "mail", WRONG)
+
+    found = Dashboard(bus).letters(queue="mail").letters
+
+    assert [one.error for one in found] == [WRONG, DOWN, DOWN]
+
+
 def test_an_error_is_plain_text(bus):
     bury(bus, "mail", "100%.* [a]")
     bury(bus, "mail", "100x.y a")

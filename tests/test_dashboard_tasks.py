@@ -159,6 +159,77 @@ def test_an_unknown_task_is_not_found(bus):
         Dashboard(bus).task("mail")
 
 
+# -- by state --
+
+
+def in_each_state(bus: agentbus.Bus) -> dict[str, list[str]]:
+    """Leave tasks in each state; return their ids."""
+    mail = bus.queue("mail")
+    held = mail.publish_many(range(6))
+    aside = mail.publish_many(range(6))
+    for number, delivery in enumerate(mail.fetch(count=12)):
+        if number >= 6:
+            delivery.retry(600.0)
+    return {
+        "pending": held,
+        "retrying": aside,
+        "delayed": [mail.publish(1, delay=600.0 + n) for n in range(3)],
+        "dependent": [mail.publish(n, after=held[0]) for n in range(3)],
+        "waiting": [mail.publish(1, priority="high"), *mail.publish_many(range(4))],
+    }
+
+
+@pytest.mark.parametrize("state", ["waiting", "pending", "retrying", "delayed", "dependent"])
+def test_the_tasks_of_a_queue_are_read_by_state_page_by_page(bus, state):
+    expected = in_each_state(bus)[state]
+    dashboard, found, after, pages = Dashboard(bus), [], None, 0
+
+    while True:
+        page = dashboard.tasks("mail", state, after=after, limit=2)
+        assert len(page.entries) <= 2
+        found += page.entries
+        after, pages = page.after, pages + 1
+        if after is None or pages > 9:
+            break
+
+    assert [one.id for one in found] == expected
+    assert {one.state for one in found} == {state}
+    assert [one.id for one in dashboard.tasks("mail", state).entries] == expected
+
+
+def test_tasks_that_are_held_among_others_are_found(bus):
+    tasks = bus.queue("mail").publish_many(range(8))
+    for number, delivery in enumerate(bus.queue("mail").fetch(count=8)):
+        if number % 2:
+            delivery.retry(600.0)
+    dashboard = Dashboard(bus)
+
+    assert [one.id for one in dashboard.tasks("mail", "pending").entries] == tasks[::2]
+    assert [one.id for one in dashboard.tasks("mail", "retrying").entries] == tasks[1::2]
+
+
+def test_tasks_wait_for_a_group_that_there_is_not_yet(bus):
+    tasks = bus.queue("mail").publish_many(range(3))
+    bus.queue("mail").fetch(group="audit")
+
+    page = Dashboard(bus).tasks("mail", "waiting", group="billing")
+
+    assert [one.id for one in page.entries] == tasks
+
+
+@pytest.mark.parametrize(
+    ("state", "after"),
+    [("done", None), ("waiting", "x"), ("waiting", "retry:1-1"), ("delayed", "-1")],
+)
+def test_what_is_listed_is_checked(bus, state, after):
+    bus.queue("mail").publish(1)
+
+    with pytest.raises(UsageError):
+        Dashboard(bus).tasks("mail", state, after=after)
+    with pytest.raises(NotFound):
+        Dashboard(bus).tasks("no-such-queue", "waiting")
+
+
 async def test_an_async_bus_has_the_same_task(abus):
     task = await abus.queue("mail").publish(1)
 

@@ -21,6 +21,7 @@ from agentbus.dashboard.figures import (
 from agentbus.dashboard.history import History, HistoryPoint
 from agentbus.dashboard.letter_boxes import ErrorCount
 from agentbus.dashboard.task_chain import Chain, ChainLink, ChainTask, TaskReport
+from agentbus.dashboard.task_lists import TaskPage
 from agentbus.dashboard.task_search import SearchPage, TaskHit
 
 __all__ = [
@@ -43,6 +44,7 @@ __all__ = [
     "SearchPage",
     "Snapshot",
     "TaskHit",
+    "TaskPage",
     "TaskReport",
     "Totals",
 ]

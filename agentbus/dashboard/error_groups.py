@@ -57,7 +57,7 @@ class ErrorReport(Record):
 
 
 class LetterPage(Record):
-    """Some of the dead letters with one error; `after` continues behind them, None at the end."""
+    """Dead letters with one error, or with any; `after` continues behind them, None at the end."""
 
     letters: tuple[Letter, ...]
     after: str | None
@@ -118,8 +118,10 @@ class LetterGroups:
             complete,
         )
 
-    def letters(self, error: str, after: str | None, limit: int, most: int) -> Op[LetterPage]:
-        """Return letters with one error, box by box, in each the newest first."""
+    def letters(
+        self, error: str | None, after: str | None, limit: int, most: int
+    ) -> Op[LetterPage]:
+        """Return letters with one error, or with any, box by box, in each the newest first."""
         found, mark = yield from self._matching(error, after, limit, most, newest_first=True)
         letters = []
         for box, queue, one in found:
@@ -162,7 +164,13 @@ class LetterGroups:
         return PurgePage(purged, mark)
 
     def _matching(
-        self, error: str, after: str | None, limit: int, most: int, *, newest_first: bool = False
+        self,
+        error: str | None,
+        after: str | None,
+        limit: int,
+        most: int,
+        *,
+        newest_first: bool = False,
     ) -> Op[tuple[list[tuple[LetterBox, str, str]], str | None]]:
         """Return the box, the queue and the id of letters with an error, and where to continue."""
         if limit < 1:
@@ -179,7 +187,8 @@ class LetterGroups:
                 hint="give what the last call returned as 'after'",
             )
         found = yield from self._boxes()
-        wanted = WalkQuery("line", (error,), ("queue",), newest_first, until)
+        how, texts = ("all", ()) if error is None else ("line", (error,))
+        wanted = WalkQuery(how, texts, ("queue",), newest_first, until)
         matches, _, reached = yield from walk(
             [(box.name, box.group) for box in found],
             keys_of(scope, found),

@@ -10,6 +10,7 @@ from agentbus.core.errors import UsageError
 from agentbus.core.stream import text as decoded
 from agentbus.dashboard import task_chain
 from agentbus.dashboard.error_groups import READ, LetterGroups
+from agentbus.dashboard.task_lists import TaskList
 from agentbus.dashboard.task_search import TaskSearch
 from agentbus.store.failures import or_empty
 from agentbus.store.steps import Command, one_step
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from agentbus.dashboard.parts import Part
     from agentbus.dashboard.streams import MetricsTail
     from agentbus.dashboard.task_chain import TaskReport
+    from agentbus.dashboard.task_lists import TaskPage
     from agentbus.dashboard.task_search import SearchPage
     from agentbus.queues.policy import Policies
     from agentbus.store.scope import Scope
@@ -70,6 +72,24 @@ class TaskVerbs(OnBus[BusT_co]):
         return self._search(text, after, limit, most)
 
     @verb
+    def tasks(
+        self,
+        queue: str,
+        state: str,
+        *,
+        group: str = "default",
+        after: str | None = None,
+        limit: int = 100,
+    ) -> Op[TaskPage]:
+        """Return the tasks of a queue in one state, by priority, the oldest first.
+
+        `state` is `waiting`, `pending`, `retrying`, `delayed` (those due first come first) or `dependent`;
+        `after` continues. Tasks in other states are not read: the cost is that of the page. A call looks at
+        no more than 2,000 pending entries. Raises `NotFound`, `UsageError`.
+        """
+        return self._tasks(queue, state, group, after, limit)
+
+    @verb
     def errors(
         self,
         *,
@@ -88,7 +108,7 @@ class TaskVerbs(OnBus[BusT_co]):
     @verb
     def letters(
         self,
-        error: str,
+        error: str | None = None,
         *,
         queue: str | None = None,
         group: str | None = None,
@@ -96,7 +116,7 @@ class TaskVerbs(OnBus[BusT_co]):
         limit: int = 100,
         most: int = READ,
     ) -> Op[LetterPage]:
-        """Return dead letters whose error has this first line, queue by queue, the newest first.
+        """Return dead letters whose error has this first line, or all, queue by queue, the newest first.
 
         A call stops at `limit` letters, or after it has looked at about `most`; `after` continues.
         """
@@ -159,6 +179,15 @@ class TaskVerbs(OnBus[BusT_co]):
         _at_least_one(limit)
         _, seen = yield from self._names.get()
         return (yield from search.run(after, limit, most, seen))
+
+    def _tasks(
+        self, queue: str, state: str, group: str, after: str | None, limit: int
+    ) -> Op[TaskPage]:
+        names.name("queue", queue)
+        names.name("group", group)
+        _at_least_one(limit)
+        found = TaskList(self._scope, queue, group, self._policies.letters_of(queue))
+        return found.page(state, after, limit)
 
     def _letters(
         self, queue: str | None, group: str | None, act: Callable[[LetterGroups], Op[T]]

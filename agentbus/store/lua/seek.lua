@@ -2,6 +2,7 @@
 -- Finds entries of streams by an error or by a value of their envelope, without returning payloads.
 -- KEYS: streams
 -- ARGV: XRANGE or XREVRANGE; how many entries, how many bytes and how many matches to read at most; what to match:
+--       'all': every entry
 --       'line': the first line of the error is the text
 --       'value': the envelope contains the second text, the first one as JSON, or another field is the first one
 --       'any': as 'value', or the error contains all further texts, which are in lower case
@@ -26,6 +27,7 @@ local function value(flat, name)
   return ''
 end
 local function matches(flat)
+  if how == 'all' then return true end
   if how == 'line' then return string.match(value(flat, 'error'), '^[^\r\n]*') == texts[1] end
   if string.find(value(flat, 'meta'), texts[2], 1, true) then return true end
   for i = 2, #flat, 2 do
