@@ -48,8 +48,11 @@ def agents(scope: Scope, limit: int | None = None) -> Op[list[AgentActivity]]:
         return []
     seen = yield from _newest(keys.agents, limit)
     named = [(text(seen[i]), score(seen[i + 1])) for i in range(0, len(seen), 2)]
-    if not named:
-        return []
+    return (yield from _activity(scope, named)) if named else []
+
+
+def _activity(scope: Scope, named: list[tuple[str, float]]) -> Op[list[AgentActivity]]:
+    keys = scope.keys
     added = yield from _entries_added(scope)
     found = []
     for at in range(0, len(named), _AT_ONCE):
@@ -63,6 +66,15 @@ def agents(scope: Scope, limit: int | None = None) -> Op[list[AgentActivity]]:
             known_id, _, ordinal = text(position or b"").partition(" ")
             unheard = max(0, added - int(ordinal)) if reached and known_id == reached else None
             found.append(AgentActivity(agent, last, reached, unheard))
+    return found
+
+
+def agent(scope: Scope, name: str) -> Op[AgentActivity | None]:
+    """Return the activity of one agent, None if it never used the bus."""
+    last = yield from or_empty(one_step(Command("ZSCORE", scope.keys.agents, name)), None)
+    if last is None:
+        return None
+    (found,) = yield from _activity(scope, [(name, score(last))])
     return found
 
 

@@ -10,7 +10,7 @@ from agentbus.store.steps import Command, Emit, Script, Stopped, Wait
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from typing import Any
 
     from agentbus.core.errors import NotFound, UsageError
@@ -270,7 +270,11 @@ def mark(scope: Scope, ids: Sequence[str], kind: str = "heard") -> Op[int]:
 
 def as_message(agent: str, entry: bytes, flat: Any) -> InboxMessage:
     """Return an entry of an inbox as a message; any program may have written it."""
-    named, entry_id = fields(flat or ()), text(entry)
+    return message_of(agent, text(entry), fields(flat or ()))
+
+
+def message_of(agent: str, entry_id: str, named: Mapping[str, str]) -> InboxMessage:
+    """Return an entry of an inbox, given its fields, as a message."""
     own = message_id(entry_id, agent)
     return InboxMessage(
         own,

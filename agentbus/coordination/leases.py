@@ -185,6 +185,13 @@ def end(scope: Scope, held_now: Sequence[Lease]) -> Op[list[str]]:
     return [held_now[number - 1].pattern for number, _ in missing]
 
 
+def end_of(scope: Scope, agent: str, held_now: Sequence[Lease] = ()) -> Op[list[Lease]]:
+    """End leases of any agent by their tokens, without any all of them; return those that had not ended."""
+    pairs = [word for one in held_now for word in (one.pattern, str(one.token))]
+    ended, _ = yield from _drop(scope, pairs, every=not held_now, agent=agent)
+    return list(ended)
+
+
 def check(scope: Scope, wanted: Sequence[str]) -> Op[tuple[list[tuple[str, Lease]], int]]:
     """Return which leases overlap patterns, with the pattern: at most 20 of others, then this agent's own.
 
@@ -325,13 +332,18 @@ def _lease(
 
 
 def _drop(
-    scope: Scope, pairs: Sequence[str], *, force: bool = False, every: bool = False
+    scope: Scope,
+    pairs: Sequence[str],
+    *,
+    force: bool = False,
+    every: bool = False,
+    agent: str | None = None,
 ) -> Op[tuple[tuple[Lease, ...], list[tuple[int, Lease | None]]]]:
-    keys, once = scope.keys, scope.once()
+    keys, once, peers = scope.keys, scope.once(), "" if agent else scope.peers
     step = Script(
         "unlease",
         (keys.leases, keys.lease_bell, once.key),
-        (scope.agent, int(force), scope.peers, int(every), once.token, *pairs),
+        (agent or scope.agent, int(force), peers, int(every), once.token, *pairs),
         writes=True,
     )
     reply = yield step

@@ -95,7 +95,7 @@ def forget(scope: Scope, key: str) -> Op[None]:
 def recall(scope: Scope, key: str) -> Op[Note]:
     """Return the note with this key."""
     found = yield from reading.read(scope, key)
-    return _note(key, found)
+    return as_note(key, found)
 
 
 def notes(
@@ -116,13 +116,15 @@ def notes(
         )
         titles = [text(title) for title in found[::2]]
     else:
-        titles = yield from _newest(scope, latest)
+        titles = yield from newest(scope, latest)
     replies = []
     for at in range(0, len(titles), _PAGE):
         page = titles[at : at + _PAGE]
         replies += yield Script("recall", [scope.keys.jot(title) for title in page])
     # Another program may have left an index entry without a note.
-    found_notes = [_note(title, flat) for title, flat in zip(titles, replies, strict=True) if flat]
+    found_notes = [
+        as_note(title, flat) for title, flat in zip(titles, replies, strict=True) if flat
+    ]
     if not labels:
         found_notes.sort(key=lambda note: -note.timestamp)
     kept = found_notes[:latest]
@@ -131,8 +133,8 @@ def notes(
     return [Note(note.key, None, note.author, note.timestamp, note.tags) for note in kept]
 
 
-def _newest(scope: Scope, latest: int) -> Op[list[str]]:
-    """Return the newest titles, and all that other programs wrote without the index of titles."""
+def newest(scope: Scope, latest: int) -> Op[list[str]]:
+    """Return the keys of the newest notes, newest first, then of all that lack an entry in the index."""
     titles: list[str] = []
     while len(titles) < latest:
         end = min(latest, len(titles) + _TITLES) - 1
@@ -158,7 +160,8 @@ def _labels(tags: Sequence[str]) -> list[str]:
     return labels
 
 
-def _note(title: str, flat: Sequence[bytes]) -> Note:
+def as_note(title: str, flat: Sequence[bytes]) -> Note:
+    """Return a note from its stored fields, which any program may have written."""
     named = fields(flat)
     try:
         at = float(named.get("timestamp", "0"))

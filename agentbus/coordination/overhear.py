@@ -165,7 +165,11 @@ def _mistake(message: str, *, hint: str, shell_hint: str | None = None) -> Usage
 
 def written(flat: Any) -> dict[str, str]:
     """Return the fields of an entry; that one reports a gap or a skip is a claim, since only readers do."""
-    named = fields(flat or ())
+    return claimed(fields(flat or ()))
+
+
+def claimed(named: dict[str, str]) -> dict[str, str]:
+    """Return the fields of an entry with a report of a gap or a skip as a claim."""
     if named.get("event") in REPORTS:
         named["claimed_event"] = named.pop("event")
     return named

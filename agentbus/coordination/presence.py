@@ -10,11 +10,11 @@ from agentbus.core.settings import repository as repository_here
 from agentbus.core.stream import fields, is_number, score, text
 from agentbus.store.failures import or_empty
 from agentbus.store.scope import client_session
-from agentbus.store.steps import Command, Script, one_step
+from agentbus.store.steps import Batch, Command, Script, one_step
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from agentbus.core.errors import UsageError
     from agentbus.store.scope import Scope
@@ -104,6 +104,25 @@ def present(scope: Scope, *, every: bool = False, limit: int | None = 30) -> Op[
             break
     found.sort(key=lambda one: -one.seen)
     return found if limit is None else found[:limit]
+
+
+def of(scope: Scope, agents: Sequence[str]) -> Op[list[Presence | None]]:
+    """Return the presence of each of these agents, whether it is there or not; None if it was never here.
+
+    Each 100 of them are read in one step.
+    """
+    found: list[Presence | None] = []
+    for at in range(0, len(agents), _AT_ONCE):
+        names_of = agents[at : at + _AT_ONCE]
+        scores = yield Batch([("ZSCORE", scope.keys.agents, one) for one in names_of])
+        used = [score(one) if isinstance(one, bytes) else None for one in scores]
+        page = [(one, last or 0.0) for one, last in zip(names_of, used, strict=True)]
+        _, read = yield from _read(scope, page)
+        found += [
+            None if last is None and one.state is None else one
+            for one, last in zip(read, used, strict=True)
+        ]
+    return found
 
 
 def this_place(scope: Scope) -> dict[str, str]:

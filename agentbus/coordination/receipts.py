@@ -24,6 +24,9 @@ UNTIL = ("read", "answer")
 _RECHECK = 30.0
 # The agents that are looked at, at most.
 _MOST_PRESENT = 500
+# The fields of an inbox's positions, and the messages of one batch.
+_CURSORS = ("heard", "at:heard", "past", "notified", "at:notified", "past:notified")
+_AT_ONCE = 50
 # How many moves of a cursor an inbox remembers.
 _RECORDS = 200
 
@@ -78,6 +81,29 @@ def receipt(
         if left <= 0:
             raise _late(found, until, wait if given is None else given)
         yield Wait(bell, tail, min(left, _RECHECK))
+
+
+def of(scope: Scope, messages: Sequence[InboxMessage]) -> Op[list[Receipt]]:
+    """Return how far messages got that were read from inboxes, in their order.
+
+    They are looked up in batches, which are not atomic.
+    """
+    keys, found = scope.keys, []
+    for at in range(0, len(messages), _AT_ONCE):
+        page = messages[at : at + _AT_ONCE]
+        commands: list[tuple[str, ...]] = []
+        for one in page:
+            entry_id = one.id.partition("@")[0]
+            commands.append(("HMGET", keys.inbox_at(one.to), *_CURSORS, entry_id))
+            commands.append(("HGET", keys.answers(one.to), entry_id))
+        replies = yield Batch(commands)
+        for one, cursors, answered in zip(page, replies[::2], replies[1::2], strict=True):
+            # Another program may have stored other types.
+            words = [*cursors] if isinstance(cursors, list) else [None] * (len(_CURSORS) + 1)
+            words += [answered if isinstance(answered, bytes) else None]
+            reply = [b"", *(word or b"" for word in words)]
+            found.append(_receipt(one.id, one.id.partition("@")[0], one.to, reply))
+    return found
 
 
 def check_until(until: str) -> None:

@@ -11,6 +11,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+# Lists of single objects that are remembered: of those looked at last.
+_REMEMBERED = 64
+
 # A list rests for this multiple of the time that its reading took.
 _REST = 40.0
 
@@ -41,3 +44,22 @@ class Part(Generic[T]):
     def age(self) -> float:
         """The seconds since it was read."""
         return max(0.0, self._monotonic() - self._at)
+
+
+class Parts(Generic[T]):
+    """A list for each of several objects, such as the messages of an agent; the last 64 are remembered."""
+
+    def __init__(self, monotonic: Callable[[], float], read: Callable[[str], Op[T]]) -> None:
+        self._monotonic = monotonic
+        self._read = read
+        self._parts: dict[str, Part[T]] = {}
+
+    def get(self, name: str) -> Op[T]:
+        """Return an object's list, read again if that is due."""
+        part = self._parts.pop(name, None)
+        if part is None:
+            part = Part(self._monotonic, lambda: self._read(name))
+        self._parts[name] = part
+        while len(self._parts) > _REMEMBERED:
+            del self._parts[next(iter(self._parts))]
+        return (yield from part.get())

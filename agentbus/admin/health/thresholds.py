@@ -84,6 +84,8 @@ _STATES = ("full", "holder_gone", "quarantined", "eviction", "persistence", "rol
 _OF_QUEUES = (*_QUEUES, "full")
 _SECONDS = frozenset(("idle", "starving", "silent", "clock", "replication"))
 _LEVELS = {**_QUEUES, **_EVENTS, **_SERVER}
+# The checks that compare a figure with two thresholds, and all checks of the config.
+FIGURES = (*_LEVELS,)
 CHECKS = (*_LEVELS, *_STATES)
 _OFF = Levels(None, None)
 _MOST = 10**15

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from agentbus.admin.quarantine import pardon
 from agentbus.core import names
 from agentbus.core.errors import AgentBusError, NotFound
 from agentbus.core.loggers import emit
@@ -70,7 +71,7 @@ def release_consumer(bus: BlockingBus, consumer: str | None) -> list[str]:
     """
     asked = () if consumer is None else (names.name("consumer", consumer),)
     with RedisClient(bus.runner) as server:
-        gone = server.run(_pardon(server.keys.quarantined, asked))
+        gone = server.run(pardon(server.scope, asked))
     if not gone and consumer is not None:
         raise NotFound(
             f"no consumer {consumer!r} is in quarantine",
@@ -78,11 +79,6 @@ def release_consumer(bus: BlockingBus, consumer: str | None) -> list[str]:
             shell_hint="see 'agentbus quarantine list'",
         )
     return gone
-
-
-def _pardon(key: str, asked: Sequence[str]) -> Op[list[str]]:
-    gone = yield Script("pardon", (key,), asked, writes=True)
-    return sorted(_text(name) for name in gone)
 
 
 class QuarantineSync:

@@ -1,0 +1,20 @@
+"""Takes consumers of events out of quarantine."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from agentbus.core.stream import text
+from agentbus.store.steps import Script
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from agentbus.store.scope import Scope
+    from agentbus.store.steps import Op
+
+
+def pardon(scope: Scope, consumers: Sequence[str] = ()) -> Op[list[str]]:
+    """Take consumers out of quarantine, without any all of them; return those that were in it, by name."""
+    gone = yield Script("pardon", (scope.keys.quarantined,), consumers, writes=True)
+    return sorted(map(text, gone))

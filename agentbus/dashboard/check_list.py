@@ -1,0 +1,133 @@
+"""Every health check with its thresholds: its findings, and the worst value of those that found nothing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from agentbus.admin import health, server_health, stats
+from agentbus.admin.health import events, thresholds
+from agentbus.admin.health.thresholds import CRITICAL, WARNING
+from agentbus.core import names
+from agentbus.core.record import Record
+from agentbus.dashboard import ranking
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from agentbus.admin.health import Health, HealthFinding
+    from agentbus.admin.health.thresholds import Thresholds
+    from agentbus.core.settings import Settings
+    from agentbus.store.scope import Scope
+    from agentbus.store.steps import Op
+
+_OFF, _PASSED = "off", "ok"
+# What is always checked, besides those with thresholds.
+_OTHERS = ("disk", "foreign_key", "left_out", "server")
+
+
+class HealthCheck(Record):
+    """A health check: `state` is `ok`, `warning`, `critical`, or `off` if the config turned it off.
+
+    A figure above `warning` or `critical` is a finding, in `unit`; a limit may be None, and both are for
+    a check of a state. `value` says in words what was found where nothing is wrong, '' if it is not
+    measured. The config may set other thresholds for single queues.
+    """
+
+    check: str
+    about: str
+    unit: str
+    warning: float | None
+    critical: float | None
+    state: str
+    value: str
+    findings: tuple[HealthFinding, ...]
+
+
+class HealthChecks(Record):
+    """The checks, those with findings first, and the result of `health`."""
+
+    checks: tuple[HealthCheck, ...]
+    health: Health
+
+
+# What each check looks at, and the unit of its figure.
+ABOUT = {
+    "stream_length": ("entries of a queue, the channel or the metrics", "times its bound"),
+    "pending": ("tasks that one consumer holds", "tasks"),
+    "idle": ("tasks that are held without a heartbeat", "seconds"),
+    "lag": ("tasks of a group that wait to be delivered", "tasks"),
+    "starving": ("the oldest task that nobody takes", "seconds"),
+    "no_worker": ("tasks of a group without a live worker", "tasks"),
+    "dead_letters": ("dead letters of a group", "letters"),
+    "dead_worker": ("tasks that a dead worker holds", "tasks"),
+    "lag_ms": ("the oldest event that is not handled", "ms"),
+    "lag_events": ("events that are not handled", "events"),
+    "unknown_events": ("events of a type without a schema, in 5 minutes", "events"),
+    "silent": ("a relay or consumer that reports nothing and has events left", "seconds"),
+    "memory": ("memory of the server", "of its limit"),
+    "clock": ("the server's clock beside this host's", "seconds"),
+    "replication": ("replicas behind the server", "seconds"),
+    "full": ("queues that have reached their bound", ""),
+    "holder_gone": ("flags without a TTL whose holder is gone", ""),
+    "quarantined": ("consumers of events in quarantine", ""),
+    "eviction": ("the server's eviction policy", ""),
+    "persistence": ("what the server keeps on disk", ""),
+    "role": ("the server is a master", ""),
+    "disk": ("the disk of the embedded server", ""),
+    "foreign_key": ("keys of another type, which another program wrote", ""),
+    "left_out": ("queues beyond those that are examined", ""),
+    "server": ("what the server says about itself", ""),
+}
+
+
+def checks(scope: Scope, settings: Settings, letters_of: Callable[[str], str]) -> Op[HealthChecks]:
+    """Run the health checks, and return each of them. Raises `ConfigError`."""
+    levels = thresholds.read(settings)
+    found = yield from health.examine(scope, settings)
+    values = yield from _values(scope, levels, letters_of)
+    listed = [
+        _check(check, found, levels, values.get(check, ""))
+        for check in (*thresholds.CHECKS, *_OTHERS)
+        if check in thresholds.CHECKS or any(one.check == check for one in found.findings)
+    ]
+    order = (CRITICAL, WARNING, _PASSED, _OFF)
+    listed.sort(key=lambda one: order.index(one.state))
+    return HealthChecks(tuple(listed), found)
+
+
+def _check(check: str, found: Health, levels: Thresholds, value: str) -> HealthCheck:
+    mine = tuple(one for one in found.findings if one.check == check)
+    limits: tuple[float | None, float | None] = (None, None)
+    if check in thresholds.FIGURES:
+        of_check = levels.levels(check)
+        limits = of_check.warning, of_check.critical
+        off = not of_check.wanted
+    else:
+        off = levels.severity(check, WARNING) is None
+    worst = CRITICAL if any(one.severity == CRITICAL for one in mine) else WARNING
+    state = worst if mine else _OFF if off else _PASSED
+    about, unit = ABOUT[check]
+    return HealthCheck(check, about, unit, *limits, state, "" if mine else value, mine)
+
+
+def _values(
+    scope: Scope, levels: Thresholds, letters_of: Callable[[str], str]
+) -> Op[dict[str, str]]:
+    """Return in words what checks found where nothing is wrong."""
+    info = yield from server_health.ask()
+    memory, replication = levels.levels("memory"), levels.levels("replication")
+    examined = server_health.examine(info, memory, replication)
+    examined.append((yield from server_health.clock(scope, levels.levels("clock"))))
+    found = {one.check: one.found for one in examined if one.severity is None}
+    _, reported = yield from events.reports(scope)
+    late = max((one.lag_ms or 0 for one in reported), default=0)
+    left = max((one.lag_events or 0 for one in reported), default=0)
+    if reported:
+        found |= {"lag_ms": f"at most {late:,} ms", "lag_events": f"at most {left:,} events"}
+    queues, _ = yield from stats.known_queues(scope)
+    _, summed = yield from ranking.summaries(scope, queues, letters_of)
+    groups = [(group, one.queue) for one in summed for group in one.groups]
+    for check, unit in (("lag", "backlog"), ("dead_letters", "dead")):
+        most, queue = max(((getattr(one, unit), name) for one, name in groups), default=(0, ""))
+        found[check] = f"at most {most:,}, in {names.word(queue)}" if most else "none"
+    return found

@@ -1,0 +1,95 @@
+"""Reads streams backwards, for the entries that have given values in given fields; long values are cut."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from agentbus.core.record import Record
+from agentbus.core.stream import fields, position, text
+from agentbus.store.steps import Script
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from agentbus.store.scope import Scope
+    from agentbus.store.steps import Op
+
+# Bytes of a value that a page shows at first.
+FOLDED = 4_000
+# Entries of a stream that one script examines, and the streams that one script reads.
+_EXAMINED, _STREAMS = 1_000, 100
+
+
+class StreamEntry(Record):
+    """An entry of the `number`th stream: its id, its fields, and the bytes of its longest value, uncut."""
+
+    number: int
+    id: str
+    fields: dict[str, str]
+    size: int
+
+
+def backwards(
+    scope: Scope,
+    key: str,
+    wanted: Mapping[str, str],
+    *,
+    before: str | None = None,
+    since: str = "-",
+    limit: int,
+    width: int = FOLDED,
+) -> Op[tuple[list[StreamEntry], str | None]]:
+    """Return the newest matching entries of a stream, newest first, and the id before which there are more.
+
+    That id is None at the stream's end. `before` is such an id, `since` the id to stop at. An empty value
+    in `wanted` is that of an absent field.
+    """
+    found: list[StreamEntry] = []
+    begin = "+" if before is None else f"({before}"
+    while len(found) < limit:
+        left = limit - len(found)
+        argv: tuple[str | int, ...] = (begin, since, _EXAMINED, left, width, *_pairs(wanted))
+        ((following, *entries),) = yield Script("matching", (key,), argv)
+        found += (_entry(0, one) for one in entries)
+        begin = text(following)
+        if not begin:
+            break
+    return found, begin.removeprefix("(") or None
+
+
+def newest(
+    scope: Scope,
+    keys: Sequence[str],
+    wanted: Mapping[str, str],
+    *,
+    limit: int,
+    examined: int,
+    width: int = FOLDED,
+) -> Op[list[StreamEntry]]:
+    """Return the newest matching entries of any number of streams, newest first.
+
+    Of each stream its newest `examined` entries are looked at, fewer if they are large.
+    """
+    found: list[StreamEntry] = []
+    at, since = 0, "-"
+    while at < len(keys):
+        argv: tuple[str | int, ...] = ("+", since, examined, limit, width, *_pairs(wanted))
+        reply = yield Script("matching", keys[at : at + _STREAMS], argv)
+        for number, (_, *entries) in enumerate(reply, at):
+            found += (_entry(number, one) for one in entries)
+        at += max(1, len(reply))
+        found.sort(key=lambda one: position(one.id), reverse=True)
+        del found[limit:]
+        if len(found) == limit:
+            # What is older than all of these is not wanted.
+            since = found[-1].id
+    return found
+
+
+def _entry(number: int, reply: Sequence[Any]) -> StreamEntry:
+    entry_id, size, flat = reply
+    return StreamEntry(number, text(entry_id), fields(flat), int(size))
+
+
+def _pairs(wanted: Mapping[str, str]) -> Iterator[str]:
+    return (word for pair in wanted.items() for word in pair)

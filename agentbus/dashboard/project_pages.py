@@ -1,0 +1,285 @@
+"""Reads what the pages of a dashboard show, besides its snapshots: each page only when it is looked at."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from agentbus.admin import quarantine
+from agentbus.coordination import flags, leases, waiters
+from agentbus.coordination.flags import FlagState
+from agentbus.core import names
+from agentbus.core.errors import NotFound, UsageError
+from agentbus.core.record import Record
+from agentbus.dashboard import channel_pages, check_list, direct_messages, event_streams
+from agentbus.dashboard.agent_pages import ORDERS, AgentList
+from agentbus.dashboard.figures import RowRange
+from agentbus.dashboard.note_pages import NoteList
+from agentbus.dashboard.parts import Part
+from agentbus.dashboard.refusals import RefusalTail
+from agentbus.dashboard.worker_pages import STATES, WorkersRead
+from agentbus.store.verb import BusT_co, OnBus, verb
+
+if TYPE_CHECKING:
+    from agentbus.coordination.inbox import InboxMessage
+    from agentbus.coordination.leases import Lease
+    from agentbus.coordination.message import Message
+    from agentbus.coordination.waiters import Waiter
+    from agentbus.dashboard.agent_pages import AgentDetail, AgentPage
+    from agentbus.dashboard.channel_pages import ChannelPage
+    from agentbus.dashboard.check_list import HealthChecks
+    from agentbus.dashboard.direct_messages import DirectMessage
+    from agentbus.dashboard.event_streams import EventOverview
+    from agentbus.dashboard.note_pages import NotePage
+    from agentbus.dashboard.refusals import Refusals
+    from agentbus.dashboard.worker_pages import WorkerPage
+    from agentbus.store.scope import Scope
+    from agentbus.store.steps import Op
+
+_PAGE = RowRange(limit=100)
+# Flags that one script reads.
+_AT_ONCE = 100
+_FLAG_STATES = ("held", "satisfied", "failed")
+_AGENT_STATES = (*names.STATES, "none")
+
+
+class FlagPage(Record):
+    """Flags, held ones first, and leases: the rows that were asked for, and how many match.
+
+    `waiters` are all who wait for a flag. `states` counts the flags that match by state.
+    """
+
+    flags: tuple[FlagState, ...]
+    matching_flags: int
+    states: dict[str, int]
+    waiters: tuple[Waiter, ...]
+    leases: tuple[Lease, ...]
+    matching_leases: int
+
+
+class Pages(OnBus[BusT_co]):
+    """Reads what the pages of a dashboard show, of the project of a `Bus` or an `AsyncBus`.
+
+    Several may read at a time. Lists whose reading takes long are read less often, and shared by all who
+    look at them; the rows that a page shows are as they are now. Nothing is marked as read.
+    """
+
+    def __init__(self, bus: Any) -> None:
+        self._bus = bus
+        self._scope: Scope = bus.scope
+        self._run, self._iterate = bus._run, bus._iterate
+        self._letters_of = bus.runner.policies.letters_of
+        scope, monotonic = self._scope, self._scope.monotonic
+        self._flags = Part(monotonic, lambda: flags.states(scope))
+        self._agents = AgentList(scope, self._flags.get)
+        self._notes = NoteList(scope)
+        self._workers = WorkersRead(scope)
+        self._refusals = RefusalTail(scope)
+        self._refused = Part(monotonic, self._refusals.read)
+        self._events = Part(monotonic, lambda: event_streams.overview(scope))
+        self._checks = Part(
+            monotonic, lambda: check_list.checks(scope, bus.settings, self._letters_of)
+        )
+
+    # -- agents --
+
+    @verb
+    def agents(
+        self,
+        rows: RowRange = _PAGE,
+        *,
+        state: str | None = None,
+        order: str = "seen",
+        all: bool = False,
+    ) -> Op[AgentPage]:
+        """Return a page of the agents that are present, with `all` also of those that are not.
+
+        `rows.match` is a part of a name, client, host, branch, or of what an agent does. `state` is
+        `active`, `idle`, `waiting`, `gone`, or `none` for agents that only used the channel. `order` is
+        `seen` (last seen first), `name`, `unread` or `state`. Raises `UsageError`.
+        """
+        _one_of("state", state, _AGENT_STATES)
+        _one_of("order", order, ORDERS)
+        return self._agents.page(rows, state, order, all)
+
+    @verb
+    def agent(self, name: str) -> Op[AgentDetail]:
+        """Return one agent: what it holds, waits for, has received and sent, and its last 50 messages.
+
+        What it sent is found in the inboxes of the 10,000 agents seen last, among the newest 200 messages
+        of each. Raises `NotFound`.
+        """
+        return self._agents.one(name)
+
+    # -- talk --
+
+    @verb
+    def channel(
+        self,
+        *,
+        topic: str | None = None,
+        agent: str | None = None,
+        notices: bool = True,
+        before: str | None = None,
+        limit: int = 100,
+    ) -> Op[ChannelPage]:
+        """Return the newest messages of the channel, of a topic or an agent if one is named.
+
+        `before` is the id before which a page begins, as the `older` of the page before; without `notices`
+        those of the bus itself are left out. Raises `UsageError`, `InvalidName`.
+        """
+        return channel_pages.page(
+            *(self._scope,), topic=topic, agent=agent, notices=notices, before=before, limit=limit
+        )
+
+    @verb
+    def message(self, id: str) -> Op[Message]:
+        """Return one message of the channel, with its whole text. Raises `NotFound`."""
+        return channel_pages.message(self._scope, id)
+
+    @verb
+    def direct(
+        self, *, sender: str | None = None, to: str | None = None, limit: int = 100
+    ) -> Op[list[DirectMessage]]:
+        """Return the newest messages to single agents, with receipts, newest first.
+
+        They are searched as in `agent`, or with `to` in the inbox of that agent.
+        """
+        return direct_messages.found(self._scope, sender=sender, to=to, limit=limit)
+
+    @verb
+    def direct_message(self, id: str) -> Op[InboxMessage]:
+        """Return one message to an agent, with its whole text. Raises `NotFound`, `UsageError`."""
+        return direct_messages.message(self._scope, id)
+
+    @verb
+    def thread(self, id: str) -> Op[list[DirectMessage]]:
+        """Return the messages of a message's thread, oldest first, at most the newest 200.
+
+        Messages are kept as inboxes keep them, and searched in the inboxes of all who take part, then as in
+        `agent`. Raises `NotFound`, `UsageError`.
+        """
+        return direct_messages.thread(self._scope, id)
+
+    # -- flags and leases --
+
+    @verb
+    def flags(
+        self, rows: RowRange = _PAGE, *, state: str | None = None, leases: RowRange = _PAGE
+    ) -> Op[FlagPage]:
+        """Return a page of the flags, a page of the leases, and all who wait for flags.
+
+        A match is a part of a flag's name or of its holder's, or of a lease's pattern, agent or reason.
+        """
+        _one_of("state", state, _FLAG_STATES)
+        return self._flag_page(rows, state, leases)
+
+    @verb
+    def refusals(self) -> Op[Refusals]:
+        """Return how many leases were refused in the last day, as the metrics stream has them."""
+        return self._refused.get()
+
+    @verb
+    def end_lease(self, agent: str, pattern: str, token: int) -> Op[Lease]:
+        """End the lease that an agent has of a pattern with this token, and wake who waits for it.
+
+        Raises `NotFound` if it is over.
+        """
+        return self._end_lease(agent, pattern, token)
+
+    @verb
+    def end_leases(self, agent: str) -> Op[list[Lease]]:
+        """End all leases of an agent, atomically, and return them."""
+        return leases.end_of(self._scope, names.name("agent", agent))
+
+    # -- notes, workers, events, health --
+
+    @verb
+    def notes(self, rows: RowRange = _PAGE, *, tag: str | None = None) -> Op[NotePage]:
+        """Return a page of the notes, newest first, with a part of a key as the match, and of one tag."""
+        return self._notes.page(rows, tag)
+
+    @verb
+    def workers(self, rows: RowRange = _PAGE, *, state: str | None = None) -> Op[WorkerPage]:
+        """Return a page of the registered workers, by queue, with the lags of their groups.
+
+        `rows.match` is a part of a queue, group, agent, worker or host; `state` is `working`, `paused`,
+        `stopping` or `dead`.
+        """
+        _one_of("state", state, STATES)
+        return self._workers.page(rows, state)
+
+    @verb
+    def events(self) -> Op[EventOverview]:
+        """Return the streams of events with the last reports about them, and the quarantine."""
+        return self._events.get()
+
+    @verb
+    def release_consumer(self, consumer: str) -> Op[str]:
+        """Take a consumer of events out of quarantine, and return its name. Raises `NotFound`."""
+        return self._release(names.name("consumer", consumer))
+
+    @verb
+    def checks(self) -> Op[HealthChecks]:
+        """Return every health check with its thresholds, value and findings. Raises `ConfigError`."""
+        return self._checks.get()
+
+    # -- operations --
+
+    def _flag_page(self, rows: RowRange, state: str | None, leased: RowRange) -> Op[FlagPage]:
+        states = yield from self._flags.get()
+        if rows.match is not None:
+            text = rows.match.casefold()
+            states = [one for one in states if _has(text, one.flag, one.agent_id)]
+        counts = dict.fromkeys(_FLAG_STATES, 0)
+        for one in states:
+            counts[one.state] += 1
+        chosen = sorted(
+            (one for one in states if state in (None, one.state)),
+            key=lambda one: (one.state != "held", one.flag),
+        )
+        shown = [one.flag for one in _rows(rows, chosen)]
+        fresh: list[FlagState] = []
+        for at in range(0, len(shown), _AT_ONCE):
+            _, page = yield from flags.look(self._scope, shown[at : at + _AT_ONCE])
+            fresh += page
+        waiting = yield from waiters.waiters(self._scope)
+        known = yield from leases.leases(self._scope)
+        if leased.match is not None:
+            text = leased.match.casefold()
+            known = [one for one in known if _has(text, one.pattern, one.agent, one.why)]
+        return FlagPage(
+            tuple(one for one in fresh if one.state != "free"),
+            len(chosen),
+            counts,
+            tuple(waiting),
+            tuple(_rows(leased, known)),
+            len(known),
+        )
+
+    def _end_lease(self, agent: str, pattern: str, token: int) -> Op[Lease]:
+        for one in (yield from leases.leases(self._scope)):
+            if (one.agent, one.pattern, one.token) == (agent, pattern, token):
+                for ended in (yield from leases.end_of(self._scope, agent, [one])):
+                    return ended
+        raise NotFound(
+            f"{names.word(agent)} has no lease of {leases.shown(pattern)} with the token {token}",
+            hint="it has ended, or was taken again",
+        )
+
+    def _release(self, consumer: str) -> Op[str]:
+        for name in (yield from quarantine.pardon(self._scope, [consumer])):
+            return name
+        raise NotFound(f"no consumer {names.word(consumer)} is in quarantine", hint="see events()")
+
+
+def _rows(wanted: RowRange, found: Any) -> Any:
+    return found[max(0, wanted.offset) :][: max(0, wanted.limit)]
+
+
+def _has(text: str, *parts: str | None) -> bool:
+    return any(text in part.casefold() for part in parts if part is not None)
+
+
+def _one_of(what: str, value: str | None, known: tuple[str, ...]) -> None:
+    if value is not None and value not in known:
+        raise UsageError(f"the {what} is {value!a:.80}", hint=f"use one of {', '.join(known)}")

@@ -1,0 +1,70 @@
+"""The registered workers, a page at a time, with the lag of their groups."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from agentbus.admin import stats
+from agentbus.core.record import Record
+from agentbus.dashboard.parts import Part
+from agentbus.workers import registry
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from agentbus.dashboard.figures import RowRange
+    from agentbus.store.scope import Scope
+    from agentbus.store.steps import Op
+    from agentbus.workers.registry import Registered
+
+STATES = ("working", "paused", "stopping", "dead")
+
+
+class WorkerPage(Record):
+    """Registered workers by queue: the rows that were asked for, and how many match.
+
+    `states` counts those that match by state: `working`, `paused`, `stopping`, or `dead`, which have
+    registered and send no heartbeats. `lag` of a row is the number of due tasks that its group has not
+    finished.
+    """
+
+    workers: tuple[Registered, ...]
+    matching: int
+    states: dict[str, int]
+
+
+class WorkersRead:
+    """The workers, read less often the more there are; the lags of a page are as they are now."""
+
+    def __init__(self, scope: Scope) -> None:
+        self._scope = scope
+        self._workers = Part(scope.monotonic, lambda: registry.workers(scope))
+
+    def page(self, wanted: RowRange, state: str | None) -> Op[WorkerPage]:
+        """Return a page of workers whose queue, group, agent, name or host contains a text."""
+        found: Sequence[Registered] = yield from self._workers.get()
+        if wanted.match is not None:
+            text = wanted.match.casefold()
+            found = [one for one in found if any(text in word.casefold() for word in _words(one))]
+        counts = dict.fromkeys(STATES, 0)
+        for one in found:
+            counts[state_of(one)] += 1
+        if state is not None:
+            found = [one for one in found if state_of(one) == state]
+        shown = found[max(0, wanted.offset) :][: max(0, wanted.limit)]
+        lags = yield from stats.lags(self._scope, {(one.queue, one.group) for one in shown})
+        rows = (one.__replace__(lag=lags.get((one.queue, one.group))) for one in shown)
+        return WorkerPage(tuple(rows), len(found), counts)
+
+
+def state_of(one: Registered) -> str:
+    """Return a worker's state: `dead` without heartbeats, `paused` if it is ordered to pause."""
+    if not one.alive:
+        return "dead"
+    if one.state == "stopping":
+        return one.state
+    return "paused" if one.paused is not None else "working"
+
+
+def _words(one: Registered) -> tuple[str, ...]:
+    return one.queue, one.group, one.agent_id, one.worker, one.host
