@@ -210,11 +210,14 @@ class ServedOpenCode(OpenCode):
 
     def command(self, prompt: str) -> list[str]:
         opencode, address = str(self.bin / "opencode"), "http://127.0.0.1:4712"
+        # A server that is still starting may leave a request without an answer for good.
         script = (
             '"$0" serve --hostname 127.0.0.1 --port 4712 >&2 &\n'
-            f'until "$0" run --attach {address} "$1"; do sleep 0.2; done\nwait'
+            'until "$2" -c "$3" 2>/dev/null; do sleep 0.2; done\n'
+            f'"$0" run --attach {address} "$1"\nwait'
         )
-        return ["sh", "-c", script, opencode, prompt]
+        there = "import urllib.request as u; u.urlopen('http://127.0.0.1:4712/config', timeout=3)"
+        return ["sh", "-c", script, opencode, prompt, sys.executable, there]
 
 
 class Copilot(Client):
