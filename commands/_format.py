@@ -4,6 +4,12 @@ from __future__ import annotations
 
 from agentbus.commands import _values
 from agentbus.commands._output import plain
+from agentbus.core.readable import (
+    age as age,  # noqa: PLC0414 (exported)
+    count as count,  # noqa: PLC0414
+    cut as cut,  # noqa: PLC0414
+    number as number,  # noqa: PLC0414
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -15,7 +21,6 @@ if TYPE_CHECKING:
 
     T = TypeVar("T")
 
-_SPANS = ((86_400.0, "d"), (3_600.0, "h"), (60.0, "m"), (1.0, "s"))
 # On a terminal that is too narrow: the width to which names are folded, and the cells that say nothing.
 _FOLDED = 16
 _NOTHING = ("0", "-", "")
@@ -180,47 +185,6 @@ def pairs(out: Out, named: Mapping[str, object]) -> None:
     for name, value in named.items():
         if value is not None:
             out.record({}, f"{name:<9} {value}")
-
-
-def cut(text: str, width: int) -> str:
-    """Return text truncated to `width` characters; a truncated text ends with `…`."""
-    return text if len(text) <= width else text[: max(0, width - 1)] + "…"
-
-
-def age(seconds: float | None) -> str:
-    """Format a time span in one or two units."""
-    if seconds is None:
-        return "-"
-    if seconds < 1:
-        milliseconds = seconds * 1000
-        return f"{milliseconds:.0f}ms" if milliseconds >= 10 else f"{milliseconds:.1f}ms"
-    if seconds < 10:
-        return f"{seconds:.1f}s"
-    for at, (unit, name) in enumerate(_SPANS):
-        if seconds >= unit:
-            whole, rest = divmod(int(seconds), int(unit))
-            if at == len(_SPANS) - 1:
-                return f"{whole}s"
-            below, small = _SPANS[at + 1]
-            part = rest // int(below)
-            return f"{whole}{name}" + (f"{part}{small}" if part else "")
-    return "-"
-
-
-def number(value: float) -> str:
-    """Format a rate with at most three significant digits or none after the point."""
-    return (
-        f"{value:.0f}"
-        if value >= 100 or value == 0
-        else f"{value:.1f}"
-        if value >= 1
-        else f"{value:.2f}"
-    )
-
-
-def count(number: int, thing: str) -> str:
-    """Format a number with its noun, in the plural unless it is 1."""
-    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
 
 
 def durations(found: Durations | None) -> str:

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import copy
-import os
-import pwd
-
 from agentbus.commands._format import count
-from agentbus.core import names
 from agentbus.core.names import word
-from agentbus.core.oplog import write
 from agentbus.core.record import Record
+from agentbus.dashboard import person
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -94,26 +89,16 @@ class Person:
     def __init__(self, settings: Settings, name: str | None) -> None:
         from agentbus.client.bus import Bus
 
-        self._settings = copy.copy(settings)
-        self._settings.agent = names.name("agent", f"human:{name or _user()}")
-        self._settings.peers = ""
+        self._settings = person.acting(settings, name)
         self._bus = Bus(self._settings)
 
     def act(self, action: Action) -> str:
         """Do it, say so on the channel and in the log, and return what was done."""
         done = action.act(self._bus)
-        self._bus.speak(done, topic="coordination")
-        fields = {"verb": "top", "agent": self._settings.agent, "project": self._settings.project}
-        write("info", self._settings.log_level, {**fields, "action": action.do, "outcome": done})
+        self._bus.speak(done, topic=person.TOPIC)
+        person.log(self._settings, "top", action.do, done)
         return done
 
     def close(self) -> None:
         """Close the connections."""
         self._bus.close()
-
-
-def _user() -> str:
-    try:
-        return pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:
-        return str(os.getuid())

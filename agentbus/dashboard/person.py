@@ -1,0 +1,41 @@
+"""The person who acts from a dashboard: an agent `human:<name>`, whose actions are logged."""
+
+from __future__ import annotations
+
+import copy
+import os
+import pwd
+from typing import TYPE_CHECKING
+
+from agentbus.core import names
+from agentbus.core.oplog import write
+
+if TYPE_CHECKING:
+    from agentbus.core.settings import Settings
+
+# Where what a person does is spoken.
+TOPIC = "coordination"
+
+
+def acting(settings: Settings, name: str | None) -> Settings:
+    """Return these settings with the agent `human:<name>`; by default the user of the system.
+
+    Raises `InvalidName`.
+    """
+    found = copy.copy(settings)
+    found.agent = names.name("agent", f"human:{name or _user()}")
+    found.peers = ""
+    return found
+
+
+def log(settings: Settings, view: str, action: str, outcome: str) -> None:
+    """Write to the operations log what the person did in a view."""
+    fields = {"verb": view, "agent": settings.agent, "project": settings.project}
+    write("info", settings.log_level, {**fields, "action": action, "outcome": outcome})
+
+
+def _user() -> str:
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return str(os.getuid())
