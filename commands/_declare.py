@@ -310,7 +310,7 @@ GROUPS = {
         *("publish", "work", "result", "route", "ask", "dlq", "pause", "halt", "resume", "agent"),
         *("bus", "metrics", "rerun", "tidy", "task"),
     ),
-    "Agents": ("top", "mcp", "prime", "hook", "install", "uninstall"),
+    "Agents": ("top", "web", "mcp", "prime", "hook", "install", "uninstall"),
     "Pipeline": ("archive", "replay", "report", "spark"),
     "Events": ("events", "outbox", "consume", "supervise", "quarantine"),
     "Housekeeping": ("whoami", "doctor", "health", "projects", "acl", "clear", "server", "torture"),

@@ -79,6 +79,7 @@ LOOKING = [
     *(("list", "--agents"), ("list", "--topics"), ("list", "--queues")),
     *(("await", "tested", "--timeout", "9"), ("monitor", "--timeout", "0.01")),
     *(("top", "--once"), ("top", "--once", "--json")),
+    ("web", "--port", "0", "--timeout", "0.01"),
     *(("bus", "list"), ("bus", "stats"), ("bus", "groups", "mail"), ("bus", "inspect", "mail")),
     *(("metrics",), ("metrics", "--raw"), ("dlq", "list", "bad"), ("pause",)),
     *(("agent", "list"), ("quarantine", "list"), ("clear", "--dry-run"), ("health",)),

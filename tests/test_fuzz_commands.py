@@ -33,6 +33,7 @@ WAITING = {
         "overhear",
         "monitor",
         "top",
+        "web",
         "announce",
         "await",
         "hold",

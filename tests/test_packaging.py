@@ -100,7 +100,11 @@ def test_the_wheel_holds_every_module_and_script(contents):
         for name in MODULES - elsewhere
     }
     scripts = {str(path.relative_to(ROOT)) for path in (PACKAGE / "store/lua").rglob("*.lua")}
-    texts = {str(path.relative_to(ROOT)) for path in (PACKAGE / "agents/plugin_data").iterdir()}
+    texts = {
+        str(path.relative_to(ROOT))
+        for place in ("agents/plugin_data", "dashboard/web/static", "dashboard/web/templates")
+        for path in (PACKAGE / place).iterdir()
+    }
 
     assert modules - contents == set()
     assert scripts - contents == set()
@@ -131,6 +135,7 @@ def test_the_wheel_holds_nothing_that_is_not_the_package(contents):
 
     assert {pathlib.PurePath(name).suffix for name in inside} == {
         *(".py", ".lua", ".txt", ".typed", ".properties", ".css", ".jinja", ".js", ".md"),
+        *(".html", ".svg"),
     }
     # agentbus.testing is for users' own tests.
     assert not [

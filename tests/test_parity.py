@@ -55,7 +55,7 @@ OF_THE_ROUTING = {"route"}
 # What is for clients of coding agents, and for what they show.
 OF_THE_AGENTS = {"hook", "prime", "install", "uninstall"}
 # What shows a whole project.
-OF_THE_DASHBOARD = {"top"}
+OF_THE_DASHBOARD = {"top", "web"}
 # What is about users of a server.
 OF_THE_USERS = {"acl"}
 # What brings servers of its own.

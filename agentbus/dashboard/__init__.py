@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from agentbus.dashboard.agent_pages import AgentDetail, AgentPage, AgentRow
 from agentbus.dashboard.channel_pages import ChannelPage
 from agentbus.dashboard.check_list import HealthCheck, HealthChecks
@@ -32,6 +34,13 @@ from agentbus.dashboard.task_chain import Chain, ChainLink, ChainTask, TaskRepor
 from agentbus.dashboard.task_lists import TaskPage
 from agentbus.dashboard.task_search import SearchPage, TaskHit
 from agentbus.dashboard.worker_pages import WorkerPage
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from starlette.applications import Starlette
+
+    from agentbus.client.aio import AsyncBus
 
 __all__ = [
     "AgentDetail",
@@ -71,4 +80,34 @@ __all__ = [
     "TaskReport",
     "Totals",
     "WorkerPage",
+    "app",
 ]
+
+
+def app(
+    bus: AsyncBus,
+    *,
+    write: bool = False,
+    person: str | None = None,
+    token: str | None = None,
+    hosts: Collection[str] = ("localhost", "127.0.0.1", "::1"),
+    origins: Collection[str] = (),
+) -> Starlette:
+    """Return the pages of a project as an ASGI application, to be mounted into another one.
+
+    It only reads, unless `write` lets its forms act, as `human:<person>` (by default the user of the
+    system). Requests must name one of `hosts`, or the address that they have reached; forms must come from
+    there too, or from one of `origins` (`https://bus.example.com`). With a `token` each browser must enter
+    it once; without one the application around it decides who may see the pages. Raises `ConfigError`
+    without the extra `web`, and for a token of less than 16 characters.
+    """
+    from agentbus.core.errors import ConfigError
+
+    try:
+        from agentbus.dashboard.web import application
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"the dashboard needs {error.name}, which is not installed: it comes with an extra",
+            hint="pip install 'agentbus-toolkit[web]'",
+        ) from None
+    return application(bus, write=write, person=person, token=token, hosts=hosts, origins=origins)

@@ -20,7 +20,7 @@ from agentbus.dashboard.figures import (
 )
 from agentbus.dashboard.flag_list import FlagList
 from agentbus.dashboard.parts import Part
-from agentbus.dashboard.streams import ChannelTail, MetricsTail
+from agentbus.dashboard.streams import ChannelTail, MetricsTail, channel_end, channel_past
 from agentbus.dashboard.task_verbs import TaskVerbs
 from agentbus.store.verb import BusT_co, verb
 from agentbus.workers import registry
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from agentbus.admin.health.worker_list import WorkerList
     from agentbus.admin.stats import QueueStats
+    from agentbus.coordination.message import Message
     from agentbus.coordination.presence import Presence
     from agentbus.dashboard.ranking import QueueSummary
     from agentbus.store.scope import Scope
@@ -95,6 +96,37 @@ class Dashboard(TaskVerbs[BusT_co]):
     def queue(self, name: str) -> Op[QueueDetail]:
         """Return the groups, consumers and workers of one queue, with its rates. Raises `NotFound`."""
         return self._queue(name)
+
+    def forget(self) -> None:
+        """Read every list again for the next snapshot, after an action that has changed them."""
+        for part in (*self._parts, self._health):
+            part.forget()
+
+    @verb
+    def queues(self, rows: RowRange = _ALL) -> Op[tuple[tuple[QueueRow, ...], int]]:
+        """Return rows of queues, ordered by trouble, and how many queues match."""
+        return self._queues(rows)
+
+    @verb
+    def talk(
+        self, after: str, *, limit: int = 100, wait: float = 0.0
+    ) -> Op[tuple[list[Message], int]]:
+        """Return the newest messages of the channel past an id, oldest first, and how many it leaves out.
+
+        At most 1,000 messages are looked at. Waits up to `wait` seconds for one. No cursor moves.
+        """
+        return channel_past(self._scope, after, limit, wait)
+
+    @verb
+    def talk_end(self) -> Op[str]:
+        """Return the id of the newest message of the channel; without one `0-0`."""
+        return channel_end(self._scope)
+
+    def _queues(self, wanted: RowRange) -> Op[tuple[tuple[QueueRow, ...], int]]:
+        now = yield from server_time(self._scope)
+        yield from self._metrics.read(now)
+        chosen, matching = _part(wanted, (yield from self._ranks.get()), lambda one: one.queue)
+        return (yield from self._rows(chosen, now)), matching
 
     def _snapshot(
         self,

@@ -40,6 +40,10 @@ class Part(Generic[T]):
             self._next = self._at + self._rest * (self._at - began)
         return self._value
 
+    def forget(self) -> None:
+        """Read the list again when it is needed next."""
+        self._next = float("-inf")
+
     @property
     def age(self) -> float:
         """The seconds since it was read."""

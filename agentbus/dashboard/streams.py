@@ -11,7 +11,7 @@ from agentbus.core.stream import id_time, position, text
 from agentbus.dashboard.figures import POINT, POINTS
 from agentbus.dashboard.history import Hour
 from agentbus.store.failures import or_empty
-from agentbus.store.steps import Batch, Command, one_step
+from agentbus.store.steps import Batch, Command, Wait, one_step
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 _KEPT, _MOST = 60.0, 20_000
 # After this many seconds without samples, look whether the stream has begun again.
 _QUIET = 10.0
+# Messages that are read at once.
+_AT_ONCE = 1_000
 
 
 class ChannelTail:
@@ -59,6 +61,30 @@ class ChannelTail:
         self._tail, self._added = last, added
         found = [heard(text(entry), written(flat)) for entry, flat in reversed(entries)]
         return found, came - len(entries)
+
+
+def channel_end(scope: Scope) -> Op[str]:
+    """Return the id of the newest message of the channel; without one `0-0`."""
+    newest: Any = yield from or_empty(
+        one_step(Command("XREVRANGE", scope.keys.channel, "+", "-", "COUNT", 1)), []
+    )
+    return text(newest[0][0]) if newest else "0-0"
+
+
+def channel_past(
+    scope: Scope, after: str, limit: int, wait: float
+) -> Op[tuple[list[Message], int]]:
+    """Return the newest `limit` messages past an id, oldest first, and how many more there are.
+
+    Waits up to `wait` seconds for the first one.
+    """
+    channel = scope.keys.channel
+    if wait:
+        entries = yield Wait(channel, after, wait, _AT_ONCE)
+    else:
+        entries = yield Command("XRANGE", channel, f"({after}", "+", "COUNT", _AT_ONCE)
+    kept = entries[-limit:]
+    return [heard(text(entry), written(flat)) for entry, flat in kept], len(entries) - len(kept)
 
 
 class MetricsTail:

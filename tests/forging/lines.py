@@ -51,6 +51,7 @@ LINES: dict[str, list[str]] = {
     ],
     "monitor": ["--timeout 0.05", "--timeout 0.05 --json"],
     "top": ["--once", "--once --json"],
+    "web": ["--port 0 --timeout 0.05", "--port 0 --timeout 0.05 --json"],
     "tell": ["ada hi", "bob hi --json"],
     "reply": ["1-1@bob yes"],
     "inbox": ["--peek", "--peek --json", "--all", "--json", "--agent ada"],

@@ -1,0 +1,77 @@
+"""What the forms of the pages do, with --write: through the library, as a person, and said to all.
+
+An action is a function that takes the person's bus and the form's fields, and returns a sentence that says
+what was done. The sentence is spoken on the channel and logged. Its name is `<thing>.<deed>`, and the
+template calls `ui.action(view, name, …)`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from agentbus.client.aio import AsyncBus
+from agentbus.core.errors import UsageError
+from agentbus.core.names import word
+from agentbus.core.readable import count
+from agentbus.dashboard import person
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping
+
+    from agentbus.core.settings import Settings
+
+    WebAction = Callable[[AsyncBus, Mapping[str, str]], Awaitable[str]]
+
+# Seconds to wait for workers to confirm a pause.
+_CONFIRM = 2.0
+_WHY = "from web"
+
+
+async def perform(settings: Settings, name: str, form: Mapping[str, str]) -> str:
+    """Do an action as the person of the settings, say so and log it, and return what was done."""
+    async with AsyncBus(settings) as bus:
+        done = await ACTIONS[name](bus, form)
+        await bus.speak(done, topic=person.TOPIC)
+    person.log(settings, "web", name, done)
+    return done
+
+
+def field(form: Mapping[str, str], name: str) -> str:
+    """Return a field of a form. Raises `UsageError` if it is missing or empty."""
+    value = form.get(name, "")
+    if not value:
+        raise UsageError(f"the form lacks {name}", hint="fill it in")
+    return value
+
+
+async def _pause_queue(bus: AsyncBus, form: Mapping[str, str]) -> str:
+    queue = field(form, "queue")
+    order = await bus.pause(queue=queue, why=_WHY, wait=_CONFIRM)
+    return f"queue {word(queue)} paused{_late(order.unconfirmed)}"
+
+
+async def _resume_queue(bus: AsyncBus, form: Mapping[str, str]) -> str:
+    queue = field(form, "queue")
+    had = await bus.resume(queue=queue)
+    return f"queue {word(queue)} {'resumed' if had else 'was not paused'}"
+
+
+async def _halt(bus: AsyncBus, _form: Mapping[str, str]) -> str:
+    order = await bus.halt(why=_WHY, wait=_CONFIRM)
+    return f"project halted{_late(order.unconfirmed)}"
+
+
+async def _resume(bus: AsyncBus, _form: Mapping[str, str]) -> str:
+    return "project resumed" if await bus.resume() else "project was not halted"
+
+
+def _late(workers: tuple[str, ...]) -> str:
+    return f"; {count(len(workers), 'worker')} did not confirm yet" if workers else ""
+
+
+ACTIONS: dict[str, WebAction] = {
+    "queue.pause": _pause_queue,
+    "queue.resume": _resume_queue,
+    "project.halt": _halt,
+    "project.resume": _resume,
+}

@@ -1,0 +1,290 @@
+"""The ASGI application of `agentbus web`: its routes, and what a request of each becomes."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from contextlib import asynccontextmanager
+from hashlib import blake2s
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
+from starlette.routing import Route
+
+from agentbus.core.errors import AgentBusError, BackendUnavailable, NotFound, UsageError
+from agentbus.dashboard import person as persons
+from agentbus.dashboard.web import actions
+from agentbus.dashboard.web.guard import FORM, LOOPBACK, SESSION, WebGuard
+from agentbus.dashboard.web.live import MOST_VIEWERS, LiveFeed, Viewer
+from agentbus.dashboard.web.page import PageView, TextFile, WebContext, WebPage
+from agentbus.dashboard.web.pages import PAGES, TEXTS
+from agentbus.dashboard.web.sessions import WebSessions
+from agentbus.dashboard.web.templates import PageTemplates
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Collection, Mapping
+
+    from starlette.types import Receive, Scope, Send
+
+    from agentbus.client.aio import AsyncBus
+    from agentbus.dashboard.figures import Snapshot
+
+_STATIC = Path(__file__).parent / "static"
+_TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+_ID = re.compile(r"\d{1,19}-\d{1,19}")
+_DONE, _FAILED = "agentbus_done", "agentbus_failed"
+# Seconds that a browser may take for each part of a stream.
+_TAKES = 20.0
+
+
+class WebSite:
+    """What an application consists of: the feed, the templates, the files, the person who acts."""
+
+    def __init__(self, bus: AsyncBus, *, write: bool, person: str | None) -> None:
+        self.settings = persons.acting(bus.settings, person)
+        self.templates = PageTemplates()
+        self.files = {path.name: path.read_bytes() for path in sorted(_STATIC.iterdir())}
+        self.by_path = {page.path: page for page in PAGES}
+        context = self.context = WebContext(bus, write=write, person=self.settings.agent)
+        context.pages = PAGES
+        context.paths = {page.name: page.path for page in PAGES}
+        context.paths |= {one.name: one.path for one in TEXTS}
+        context.paths |= {name: f"/act/{name}" for name in actions.ACTIONS}
+        context.assets = {
+            name: blake2s(data, digest_size=6).hexdigest() for name, data in self.files.items()
+        }
+        self.feed = LiveFeed(context, self.templates)
+
+    def message(self, base: str, title: str, text: str, refresh: str = "", form: str = "") -> str:
+        """Return a page that says something, outside of a session."""
+        values = {"base": base, "title": title, "text": text, "refresh": refresh, "form": form}
+        return self.templates.render("message.html", {**values, "assets": self.context.assets})
+
+
+def application(
+    bus: AsyncBus,
+    *,
+    write: bool = False,
+    person: str | None = None,
+    token: str | None = None,
+    code: str | None = None,
+    hosts: Collection[str] = LOOPBACK,
+    origins: Collection[str] = (),
+) -> Starlette:
+    """Return the ASGI application of the pages; `agentbus.dashboard.app` describes the arguments."""
+    site, sessions = WebSite(bus, write=write, person=person), WebSessions(token, code)
+
+    @asynccontextmanager
+    async def lifespan(_app: Starlette) -> AsyncIterator[None]:
+        yield
+        await site.feed.aclose()
+
+    served = _Served(site, sessions)
+    guard = Middleware(
+        WebGuard,
+        sessions=sessions,
+        hosts=hosts,
+        origins=origins,
+        write=write,
+        page=site.message,
+    )
+    found = Starlette(
+        routes=[
+            *(Route(page.path, served.show, name=page.name) for page in PAGES),
+            *(Route(one.path, served.text, name=f"text {one.name}") for one in TEXTS),
+            Route("/live", served.live, name="live"),
+            Route("/static/{name}", served.static, name="static"),
+            Route("/act/{name}", served.act, methods=["POST"], name="act"),
+        ],
+        middleware=[guard],
+        lifespan=lifespan,
+        exception_handlers={404: served.not_found, HTTPException: served.refused},
+    )
+    found.state.site = site
+    return found
+
+
+class _Served:
+    """The endpoints."""
+
+    def __init__(self, site: WebSite, sessions: WebSessions) -> None:
+        self._site = site
+        self._sessions = sessions
+
+    def _view(
+        self,
+        request: Request,
+        page: WebPage | TextFile,
+        query: Mapping[str, str],
+        snapshot: Snapshot | None,
+    ) -> PageView:
+        csrf = self._sessions.csrf(request.scope[SESSION])
+        base = request.scope.get("root_path", "")
+        return PageView(self._site.context, page, query, base, csrf, snapshot)
+
+    async def show(self, request: Request) -> Response:
+        """Answer with a page."""
+        site = self._site
+        page = site.by_path[_path(request) or "/"]
+        query = dict(request.query_params)
+        notices = {
+            kind: self._sessions.unsealed(request.cookies.get(kind, ""))
+            for kind in (_DONE, _FAILED)
+        }
+        status, view = 200, self._view(request, page, query, site.feed.newest)
+        try:
+            view = self._view(request, page, query, await site.feed.snapshot())
+            values = await page.load(view)
+            name = f"{page.name}.html"
+        except AgentBusError as error:
+            status, name, values = _status(error), "error.html", {"error": error}
+        shown = {"done": notices[_DONE], "failed": notices[_FAILED]}
+        html = site.templates.render(name, {"view": view, **shown, **values})
+        answer = HTMLResponse(html, status)
+        for kind, text in notices.items():
+            if text:
+                answer.delete_cookie(kind, path=view.base + "/", httponly=True, samesite="strict")
+        return answer
+
+    async def text(self, request: Request) -> Response:
+        """Answer with a long text, to be saved."""
+        (file,) = (one for one in TEXTS if one.path == _path(request))
+        view = self._view(request, file, dict(request.query_params), self._site.feed.newest)
+        try:
+            name, text = await file.load(view)
+        except AgentBusError as error:
+            return PlainTextResponse(f"{error.message}\n", _status(error))
+        plain = re.sub(r"[^A-Za-z0-9._-]+", "-", name)[:100] or "text"
+        headers = {"content-disposition": f'attachment; filename="{plain}.txt"'}
+        return PlainTextResponse(text.encode("utf-8", "replace"), headers=headers)
+
+    async def live(self, request: Request) -> Response:
+        """Answer with the stream of what changes on a page."""
+        site = self._site
+        path, _, query = request.query_params.get("page", "/").partition("?")
+        page = site.by_path.get(path)
+        if page is None or site.feed.ended:
+            return PlainTextResponse("there is no such page\n", 404)
+        if site.feed.viewers >= MOST_VIEWERS:
+            return PlainTextResponse("too many browsers look at once\n", 503)
+        from starlette.datastructures import QueryParams
+
+        view = self._view(request, page, dict(QueryParams(query)), site.feed.newest)
+        since = request.headers.get("last-event-id", request.query_params.get("since", ""))
+        return _EventStream(site.feed, Viewer(view, since if _ID.fullmatch(since) else ""))
+
+    async def static(self, request: Request) -> Response:
+        """Answer with the script or the style sheet."""
+        name = request.path_params["name"]
+        data = self._site.files.get(name)
+        if data is None:
+            return PlainTextResponse("there is no such file\n", 404)
+        kept = request.query_params.get("v") == self._site.context.assets[name]
+        how_long = "public, max-age=31536000, immutable" if kept else "no-cache"
+        kind = _TYPES[Path(name).suffix]
+        return Response(data, headers={"cache-control": how_long}, media_type=kind)
+
+    async def act(self, request: Request) -> Response:
+        """Act as the person, and go back to the page."""
+        action: str = request.path_params["name"]
+        form: Mapping[str, str] = request.scope[FORM]
+        if action not in actions.ACTIONS:
+            return await self.not_found(request, None)
+        base = request.scope.get("root_path", "")
+        back = form.get("back", "")
+        path = back.partition("?")[0]
+        to = f"{base}{back}" if path in self._site.by_path else f"{base}/"
+        answer = RedirectResponse(to, 303)
+        kind = _DONE
+        try:
+            said = await actions.perform(self._site.settings, action, form)
+        except AgentBusError as error:
+            kind, said = _FAILED, str(error.message)
+        self._site.feed.forget()
+        answer.set_cookie(
+            kind,
+            self._sessions.sealed(said[:1_000]),
+            max_age=60,
+            path=base + "/",
+            httponly=True,
+            samesite="strict",
+            secure=request.url.scheme == "https",
+        )
+        return answer
+
+    async def not_found(self, request: Request, _error: Any) -> Response:
+        """Answer a request for a page that does not exist."""
+        base = request.scope.get("root_path", "")
+        said = self._site.message(base, "Not found", "There is no such page.")
+        return HTMLResponse(said, 404)
+
+    async def refused(self, request: Request, error: Any) -> Response:
+        """Answer a request of the wrong method."""
+        return PlainTextResponse(f"{error.detail}\n", error.status_code)
+
+
+class _EventStream(Response):
+    """A stream of server-sent events, which ends when its browser leaves or takes nothing."""
+
+    media_type = "text/event-stream"
+
+    def __init__(self, feed: LiveFeed, viewer: Viewer) -> None:
+        self._feed = feed
+        self._viewer = viewer
+        super().__init__(None, headers={"cache-control": "no-store", "x-accel-buffering": "no"})
+
+    def init_headers(self, headers: Mapping[str, str] | None = None) -> None:
+        """Set the headers: a stream has no length."""
+        super().init_headers({"content-length": "", **(headers or {})})
+        self.raw_headers = [pair for pair in self.raw_headers if pair[0] != b"content-length"]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send events until one of both ends."""
+        sending = asyncio.create_task(self._send(send))
+        leaving = asyncio.create_task(self._left(receive))
+        try:
+            await asyncio.wait((sending, leaving), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (sending, leaving):
+                task.cancel()
+            await asyncio.gather(sending, leaving, return_exceptions=True)
+
+    async def _send(self, send: Send) -> None:
+        head = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
+        await send(head)
+        stream = self._feed.watch(self._viewer)
+        try:
+            async for said in stream:
+                async with asyncio.timeout(_TAKES):
+                    await send({"type": "http.response.body", "body": said, "more_body": True})
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+        except TimeoutError:
+            # It takes nothing: the server closes the connection.
+            return
+        finally:
+            await stream.aclose()
+
+    @staticmethod
+    async def _left(receive: Receive) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+
+
+def _path(request: Request) -> str:
+    return str(request.scope["path"]).removeprefix(request.scope.get("root_path", ""))
+
+
+def _status(error: AgentBusError) -> int:
+    if isinstance(error, NotFound):
+        return 404
+    if isinstance(error, UsageError):
+        return 400
+    return 503 if isinstance(error, BackendUnavailable) else 502
+
+
+__all__ = ["WebSite", "application"]

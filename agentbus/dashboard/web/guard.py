@@ -1,0 +1,280 @@
+"""Lets in only requests of the application's own pages: Host, Origin, session, and the tokens of forms.
+
+A page of another site must not read the dashboard (DNS rebinding: the Host is checked), nor act by it
+(Origin, SameSite cookie, token of the form), nor frame it (headers). What is refused is answered in a
+sentence.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from http.cookies import CookieError, SimpleCookie
+from ipaddress import ip_address
+from typing import TYPE_CHECKING
+from urllib.parse import parse_qs, parse_qsl, urlencode, urlsplit
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import HTMLResponse, PlainTextResponse, Response
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping
+
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+    from agentbus.dashboard.web.sessions import WebSessions
+
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
+# Where the requests that passed find their session's cookie, and the fields of a form.
+SESSION, FORM = "agentbus.session", "agentbus.form"
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; "
+    "form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
+)
+HEADERS = {
+    "content-security-policy": POLICY,
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    # With no-referrer, browsers would send the Origin of a form as null.
+    "referrer-policy": "same-origin",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+}
+# The bytes of a form, its fields, and the seconds within which it must have come.
+_MOST_BYTES, _MOST_FIELDS, _SECONDS = 1_000_000, 200, 10.0
+_LOGIN = "/session"
+_STATIC = "/static/"
+
+
+class WebGuard:
+    """The middleware around the pages.
+
+    `hosts` are the names in a Host header that are accepted, beside the address that the client has
+    reached; `origins` those of POST requests, beside the Host. `page` renders a message with a status,
+    a title, a text, and the values of the page's form or refresh.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        sessions: WebSessions,
+        hosts: Collection[str],
+        origins: Collection[str],
+        write: bool,
+        page: Callable[[str, str, str, str, str], str],
+    ) -> None:
+        self._app = app
+        self._sessions = sessions
+        self._hosts = {host.lower().strip("[]") for host in hosts}
+        self._origins = {origin.lower().rstrip("/") for origin in origins}
+        self._write = write
+        self._page = page
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, or refuse it."""
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+            return
+        if scope["type"] != "http":
+            await send({"type": "websocket.close", "code": 1008})
+            return
+
+        async def guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    headers[name] = value
+                headers.setdefault("cache-control", "no-store")
+            await send(message)
+
+        answer = await self._examine(scope, receive, guarded)
+        if answer is not None:
+            await answer(scope, receive, guarded)
+
+    async def _examine(self, scope: Scope, receive: Receive, send: Send) -> Response | None:
+        """Return the answer to a request that is not passed on."""
+        headers, base = Headers(scope=scope), scope.get("root_path", "")
+        path = scope["path"].removeprefix(base)
+        host = headers.getlist("host")
+        if len(host) != 1 or not self._is_ours(host[0], scope):
+            return self._refuse(
+                base, "This is not an address of this dashboard; --public-url names another one."
+            )
+        if scope["method"] == "POST":
+            return await self._post(scope, receive, send, headers, base, path)
+        if scope["method"] not in ("GET", "HEAD"):
+            return PlainTextResponse("use GET or POST\n", 405)
+        if path.startswith(_STATIC):
+            await self._app(scope, receive, send)
+            return None
+        name = _cookie_name(host[0])
+        cookie = _cookie(headers, name)
+        known = self._sessions.is_valid(cookie)
+        code = parse_qs(scope["query_string"].decode("latin-1")).get("code", [""])[0]
+        if code and (known or self._sessions.redeem(code)):
+            return self._entered(scope, name, "" if known else self._sessions.start())
+        if not known and self._sessions.needed:
+            return self._unknown(scope, headers, base)
+        fresh = "" if known else self._sessions.start()
+        scope[SESSION] = cookie if known else fresh
+        await self._app(scope, receive, _with_cookie(send, scope, name, fresh) if fresh else send)
+        return None
+
+    async def _post(
+        self, scope: Scope, receive: Receive, send: Send, headers: Headers, base: str, path: str
+    ) -> Response | None:
+        origin = headers.getlist("origin")
+        if len(origin) != 1 or not self._is_own_origin(origin[0], headers["host"]):
+            return self._refuse(base, "This form comes from another site.")
+        if headers.get("sec-fetch-site", "same-origin") != "same-origin":
+            return self._refuse(base, "This form comes from another site.")
+        try:
+            form = await _form(headers, receive)
+        except ValueError as error:
+            return self._refuse(base, f"This form cannot be read: {error}.", 400)
+        name = _cookie_name(headers["host"])
+        if path == _LOGIN:
+            if not self._sessions.is_token(form.get("token", "")):
+                return self._refuse(base, "This is not the token.")
+            return self._entered(scope, name, self._sessions.start())
+        cookie = _cookie(headers, name)
+        if not self._sessions.is_valid(cookie):
+            return self._refuse(base, "This browser has no session here.")
+        if not self._write:
+            return self._refuse(
+                base, "This dashboard is read-only: it was started without --write."
+            )
+        if not self._sessions.is_csrf(cookie, form.get("csrf", "")):
+            return self._refuse(base, "This form is not of this session: reload the page.")
+        scope[SESSION], scope[FORM] = cookie, form
+        await self._app(scope, receive, send)
+        return None
+
+    def _is_ours(self, host: str, scope: Scope) -> bool:
+        """Tell whether a Host header names this server: by a known name, or by its very address."""
+        name = _host_name(host)
+        if name in self._hosts:
+            return True
+        try:
+            return ip_address(name) == ip_address((scope.get("server") or ("", None))[0])
+        except ValueError:
+            return False
+
+    def _is_own_origin(self, origin: str, host: str) -> bool:
+        parts = urlsplit(origin.lower())
+        if parts.scheme not in ("http", "https"):
+            return False
+        return origin.lower() in self._origins or parts.netloc == host.lower()
+
+    def _entered(self, scope: Scope, name: str, cookie: str) -> Response:
+        """Begin a session, and go to the page without the code, from a page of ours.
+
+        A redirect would be of the site whose link was followed, and a strict cookie not be sent.
+        """
+        base = scope.get("root_path", "")
+        path = scope["path"].removeprefix(base)
+        to = _target(scope, base, "/" if path == _LOGIN else path)
+        answer = HTMLResponse(self._page(base, "Opening", "", to, ""))
+        if cookie:
+            _set_cookie(answer.headers, scope, name, cookie)
+        return answer
+
+    def _unknown(self, scope: Scope, headers: Headers, base: str) -> Response:
+        """Answer a browser that shows no session."""
+        path = scope["path"].removeprefix(base)
+        if headers.get("sec-fetch-mode") == "navigate" and (
+            headers.get("sec-fetch-site") == "cross-site"
+        ):
+            # It followed a link of another site, and so sent no strict cookie: from our page it does.
+            return HTMLResponse(self._page(base, "Opening", "", _target(scope, base, path), ""))
+        if self._sessions.has_token:
+            text = "Enter the token that agentbus web has printed, or that its file holds."
+            return HTMLResponse(self._page(base, "Token", text, "", f"{base}{_LOGIN}"), 401)
+        return self._refuse(
+            base,
+            "Open the address that agentbus web has printed; it works once, in one browser. Start it again"
+            " for another one, or with --token-file, which any number of browsers can enter.",
+        )
+
+    def _refuse(self, base: str, text: str, status: int = 403) -> Response:
+        return HTMLResponse(self._page(base, "Refused", text, "", ""), status)
+
+
+def _target(scope: Scope, base: str, path: str) -> str:
+    """Return the path and the query of a request, without the one-time code."""
+    kept = [
+        (name, value)
+        for name, value in parse_qsl(
+            scope["query_string"].decode("latin-1"), keep_blank_values=True
+        )
+        if name != "code"
+    ]
+    # One slash: two would begin the name of another host.
+    return f"{base}/{path.lstrip('/')}" + (f"?{urlencode(kept)}" if kept else "")
+
+
+def _host_name(host: str) -> str:
+    """Return the name or the address of a Host header, without its port."""
+    host = host.lower()
+    if host.startswith("["):
+        return host[1:].partition("]")[0]
+    return host if host.count(":") > 1 else host.partition(":")[0]
+
+
+def _cookie_name(host: str) -> str:
+    """Return the cookie's name: the ports of one host share their cookies."""
+    port = host.rpartition(":")[2]
+    return f"agentbus_{port if port.isascii() and port.isdigit() else 'web'}"
+
+
+def _cookie(headers: Headers, name: str) -> str:
+    for header in headers.getlist("cookie"):
+        try:
+            found = SimpleCookie(header).get(name)
+        except CookieError:
+            continue
+        if found is not None:
+            return found.value
+    return ""
+
+
+def _set_cookie(headers: MutableHeaders, scope: Scope, name: str, value: str) -> None:
+    safe = "; Secure" if scope.get("scheme") == "https" else ""
+    path = scope.get("root_path", "") + "/"
+    headers.append("set-cookie", f"{name}={value}; Path={path}; HttpOnly; SameSite=Strict{safe}")
+
+
+def _with_cookie(send: Send, scope: Scope, name: str, value: str) -> Send:
+    async def sending(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            _set_cookie(MutableHeaders(scope=message), scope, name, value)
+        await send(message)
+
+    return sending
+
+
+async def _form(headers: Headers, receive: Receive) -> Mapping[str, str]:
+    """Read a form. Raises `ValueError` if it is too long, too slow, or not a form."""
+    if headers.get("content-type", "").partition(";")[0].strip() != (
+        "application/x-www-form-urlencoded"
+    ):
+        raise ValueError("it is not of the type application/x-www-form-urlencoded")
+    body = bytearray()
+    try:
+        async with asyncio.timeout(_SECONDS):
+            while True:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise ValueError("it ended early")
+                body += message.get("body", b"")
+                if len(body) > _MOST_BYTES:
+                    raise ValueError(f"it has more than {_MOST_BYTES} bytes")
+                if not message.get("more_body", False):
+                    break
+    except TimeoutError:
+        raise ValueError(f"it did not come within {_SECONDS:.0f} s") from None
+    text = body.decode("utf-8")
+    return dict(parse_qsl(text, keep_blank_values=True, max_num_fields=_MOST_FIELDS))
+
+
+__all__ = ["FORM", "HEADERS", "LOOPBACK", "SESSION", "WebGuard"]

@@ -1,0 +1,225 @@
+"""What a page of `agentbus web` declares, and what it is loaded with.
+
+To add a page `flags`:
+
+1. `pages/flags.py` has `async def load(view: PageView) -> dict[str, Any]`, which returns the values of
+   the template, and `PAGE = WebPage("flags", "Flags", load, live=("list",))`. It reads by `view.bus` (an
+   `AsyncBus`) and `view.snapshot`; the query of the URL has the filter, the page number and names
+   (`view.param`, `view.rows`). It may raise any `AgentBusError`: `NotFound` becomes a page with 404.
+2. `templates/flags.html` begins with `{% extends "base.html" %}` and fills `{% block main %}`. Values are
+   escaped. What is live lies in `<section id="list" data-live>{% block list %}…{% endblock %}</section>`
+   for each id in `live`: the block is rendered again each second, and the browser replaces what changed.
+   Give rows an `id` (`view.id(name)`), so that each is replaced by itself. The macros are in `parts.html`
+   as `ui`, the functions that format values are filters (`templates.py`). No `style` attributes nor scripts
+   in templates: the Content-Security-Policy refuses them.
+3. `pages/__init__.py` lists it in `PAGES`; navigation shows the pages without `under`, in that order.
+4. A button: `ui.action(view, "queue.pause", "Pause", "Pause the queue mail?", {"queue": name})`, and a
+   function of that name in `actions.py`. It is shown only with `--write`.
+
+Names are in the query, never in the path: `view.link("queue", name=queue)` is `/queue?name=…`. Browsers
+resolve `..` in paths, escaped or not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from hashlib import blake2s
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
+
+from agentbus.core.record import Record
+from agentbus.dashboard.dashboard import Dashboard
+from agentbus.dashboard.figures import RowRange
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping
+
+    from agentbus.client.aio import AsyncBus
+    from agentbus.coordination.message import Message
+    from agentbus.dashboard.figures import Snapshot
+    from agentbus.store.verb import Awaiting
+
+# Rows of a table on one page.
+ROWS = 100
+_MOST_PAGES = 1_000_000
+# The newest messages that are kept.
+RECENT = 100
+
+
+class WebContext:
+    """What all pages of one application share.
+
+    `recent` are the newest messages, oldest first; `paths` the paths of pages, texts and actions by name;
+    `assets` the digests of the static files.
+    """
+
+    def __init__(self, bus: AsyncBus, *, write: bool, person: str) -> None:
+        self.bus = bus
+        self.write = write
+        self.person = person
+        self.dashboard: Dashboard[Awaiting] = Dashboard(bus)
+        # The dashboard has one reader at a time.
+        self.reading = asyncio.Lock()
+        self.recent: deque[Message] = deque(maxlen=RECENT)
+        self.paths: dict[str, str] = {}
+        self.assets: dict[str, str] = {}
+        self.pages: tuple[WebPage, ...] = ()
+
+
+class WebPage(Record):
+    """A page: its name, which is its path and its template, its title, and how its values are loaded.
+
+    `live` are the ids of the regions that are rendered again each second; with `tasks` also as soon as a
+    worker has reported tasks. `under` is the page in the navigation to which a page belongs that is not
+    there itself. `hears` tells whether a message belongs on the page's list `data-stream="channel"`.
+    """
+
+    name: str
+    title: str
+    load: Callable[[PageView], Awaitable[dict[str, Any]]]
+    live: tuple[str, ...] = ()
+    under: str = ""
+    tasks: bool = False
+    hears: Callable[[PageView, Message], bool] | None = None
+
+    @property
+    def path(self) -> str:
+        """The path below the application's root."""
+        return "/" if self.name == "overview" else f"/{self.name}"
+
+
+class TextFile(Record):
+    """A text that is too long for a page, served as a download; `load` returns its name and the text."""
+
+    name: str
+    load: Callable[[PageView], Awaitable[tuple[str, str]]]
+
+    @property
+    def path(self) -> str:
+        """The path below the application's root."""
+        return f"/text/{self.name}"
+
+
+class PageView:
+    """One look at a page: the bus, the newest snapshot, the query, and the links of this application.
+
+    `base` is the path below which the application is mounted, `csrf` the token of the viewer's session,
+    `write` whether actions are allowed, `person` the agent as which they act.
+    """
+
+    def __init__(
+        self,
+        context: WebContext,
+        page: WebPage | TextFile,
+        query: Mapping[str, str],
+        base: str,
+        csrf: str,
+        snapshot: Snapshot | None,
+    ) -> None:
+        self.context = context
+        self.page = page
+        self.query = query
+        self.base = base
+        self.csrf = csrf
+        self._snapshot = snapshot
+
+    @property
+    def bus(self) -> AsyncBus:
+        """The bus by which pages read."""
+        return self.context.bus
+
+    @property
+    def dashboard(self) -> Dashboard[Awaiting]:
+        """The dashboard that all pages share: use it `async with view.reading`."""
+        return self.context.dashboard
+
+    @property
+    def reading(self) -> asyncio.Lock:
+        """The lock of the dashboard, which has one reader at a time."""
+        return self.context.reading
+
+    @property
+    def write(self) -> bool:
+        """Whether actions are allowed."""
+        return self.context.write
+
+    @property
+    def person(self) -> str:
+        """The agent as which actions are done."""
+        return self.context.person
+
+    @property
+    def project(self) -> str:
+        """The project."""
+        return self.context.bus.project
+
+    @property
+    def has_snapshot(self) -> bool:
+        """Whether the server has ever been reached."""
+        return self._snapshot is not None
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """The figures of the project, at most a second old; its messages are in `talk`."""
+        assert self._snapshot is not None
+        return self._snapshot
+
+    @property
+    def now(self) -> float:
+        """The server's time at the snapshot, in unix seconds."""
+        return self.snapshot.at
+
+    @property
+    def talk(self) -> list[Message]:
+        """The newest messages of the channel, newest first, each cut to a few kilobytes."""
+        return [*reversed(self.context.recent)]
+
+    def param(self, name: str, default: str = "") -> str:
+        """Return a parameter of the query."""
+        return self.query.get(name, default)
+
+    @property
+    def match(self) -> str | None:
+        """The text of the filter, the parameter `q`."""
+        return self.param("q").strip() or None
+
+    @property
+    def number(self) -> int:
+        """The number of the page of a list, the parameter `page`, from 1."""
+        text = self.param("page", "1")
+        good = text.isascii() and text.isdigit() and len(text) < 8
+        return min(max(1, int(text)), _MOST_PAGES) if good else 1
+
+    @property
+    def rows(self) -> RowRange:
+        """The rows of the list that the query asks for: 100, those that match the filter."""
+        return RowRange(self.match, (self.number - 1) * ROWS, ROWS)
+
+    def link(self, to: str, /, **query: object) -> str:
+        """Return the link to a page, a text or an action, without the parameters that are None or empty."""
+        path = self.context.paths[to]
+        given = {name: str(value) for name, value in query.items() if value not in (None, "")}
+        return f"{self.base}{path}" + (f"?{urlencode(given)}" if given else "")
+
+    def here(self, **query: object) -> str:
+        """Return the link to this page with some parameters of its query changed."""
+        return self.link(self.page.name, **{**self.query, **query})
+
+    @property
+    def back(self) -> str:
+        """This page with its query, below `base`: where an action returns to."""
+        return self.here().removeprefix(self.base)
+
+    def asset(self, name: str) -> str:
+        """Return the link to a file of `static`."""
+        return f"{self.base}/static/{name}?v={self.context.assets[name]}"
+
+    def id(self, *parts: object) -> str:
+        """Return an id of HTML for a row, from its names, which can be any text."""
+        text = "\0".join(map(str, parts))
+        return f"r{blake2s(text.encode('utf-8', 'replace'), digest_size=8).hexdigest()}"
+
+    def again(self, snapshot: Snapshot | None) -> PageView:
+        """Return this look with a newer snapshot."""
+        return PageView(self.context, self.page, self.query, self.base, self.csrf, snapshot)

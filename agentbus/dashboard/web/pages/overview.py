@@ -1,0 +1,53 @@
+"""The overview: the figures of the project, what is wrong and what to do, worst queues, agents, talk."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from agentbus.core.readable import number
+from agentbus.dashboard.web.page import PageView, WebPage
+
+if TYPE_CHECKING:
+    from agentbus.coordination.message import Message
+
+# Rows of each list.
+_SHOWN, _TALK = 10, 20
+
+
+async def load(view: PageView) -> dict[str, Any]:
+    """Return the cards and the short lists."""
+    found, totals = view.snapshot, view.snapshot.totals
+    queues = view.link("queues")
+    dead = f"+ {totals.dead_workers} dead" if totals.dead_workers else ""
+    cards = [
+        ("Backlog", totals.backlog, f"{totals.queues:,} queues", queues, ""),
+        ("Held", totals.held, "delivered, not finished", queues, ""),
+        ("Dead letters", totals.dead, "", queues, "bad" if totals.dead else ""),
+        ("Done", f"{number(totals.rate)}/s", "over the last minute", queues, ""),
+        ("Workers", totals.workers, dead, queues, "bad" if dead else ""),
+        ("Agents", totals.agents, f"{totals.unread:,} unread", "", ""),
+        ("Flags and leases", totals.flags + totals.leases, f"{totals.waiters} waiting", "", ""),
+    ]
+    worst = [row for row in found.queues if row.trouble or row.paused is not None]
+    return {
+        "cards": cards,
+        "findings": found.health.findings,
+        "worst": (worst or found.queues)[:_SHOWN],
+        "troubled": bool(worst),
+        "agents": found.agents[:_SHOWN],
+        "messages": view.talk[:_TALK],
+    }
+
+
+def hears(_view: PageView, _message: Message) -> bool:
+    """All that is spoken belongs here."""
+    return True
+
+
+PAGE = WebPage(
+    "overview",
+    "Overview",
+    load,
+    live=("cards", "health", "worst", "agents"),
+    hears=hears,
+)

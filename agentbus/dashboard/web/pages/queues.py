@@ -1,0 +1,35 @@
+"""The queues by trouble, and one queue with its groups and workers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from agentbus.core.errors import NotFound
+from agentbus.core.names import word
+from agentbus.dashboard.web.page import PageView, WebPage
+
+
+async def load(view: PageView) -> dict[str, Any]:
+    """Return the queues that match."""
+    async with view.reading:
+        rows, matching = await view.dashboard.queues(view.rows)
+    return {"rows": rows, "matching": matching}
+
+
+async def load_one(view: PageView) -> dict[str, Any]:
+    """Return the groups and the workers of the queue `name`."""
+    name = view.param("name")
+    if not name:
+        raise NotFound("the address names no queue", hint="choose one of the list")
+    async with view.reading:
+        found = await view.dashboard.queue(name)
+    paused = [row.paused for row in found.rows if row.paused is not None]
+    return {
+        "title": f"Queue {word(name)}",
+        "queue": found,
+        "paused": paused[0] if paused else None,
+    }
+
+
+PAGE = WebPage("queues", "Queues", load, live=("list",))
+ONE = WebPage("queue", "Queue", load_one, live=("state", "groups", "workers"), under="queues")

@@ -1,0 +1,154 @@
+"""Serves the pages by uvicorn, so that slow, silent and idle clients do not stop the others."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from typing import TYPE_CHECKING, Any
+
+from uvicorn import Config, Server
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable, Iterator
+
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+# Connections; above it, the one that has been idle the longest is closed for a new one.
+_MOST = 512
+# Seconds within which a request's head must have come, a client must take something of its answer, and
+# what is left of an answer must have gone once the connection is closed.
+_HEAD, _STUCK, _CLOSING = 10.0, 30.0, 5.0
+_KEPT_ALIVE = 5
+# Seconds for what is still being answered at the end.
+_LAST = 2
+
+
+class _WebConnection(H11Protocol):
+    """A connection that knows since when it waits for a request, or for its client to take the answer."""
+
+    since = 0.0
+    stuck: float | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Make room for the connection."""
+        super().connection_made(transport)
+        self.since = self.loop.time()
+        if len(self.connections) > _MOST:
+            idle = (one for one in self.connections if isinstance(one, _WebConnection) and one.idle)
+            oldest = min(idle, key=lambda one: one.since, default=self)
+            oldest.transport.abort()
+
+    @property
+    def idle(self) -> bool:
+        """Whether it waits for a request."""
+        return self.cycle is None or self.cycle.response_complete
+
+    def on_response_complete(self) -> None:
+        """Wait for the next request."""
+        self.since = self.loop.time()
+        super().on_response_complete()
+
+    def sweep(self, now: float) -> None:
+        """Close the connection if it has waited for too long."""
+        closing = self.transport.is_closing()
+        if not (closing or self.flow.write_paused):
+            self.stuck = None
+        elif self.stuck is None:
+            self.stuck = now
+        stuck = self.stuck is not None and now - self.stuck > (_CLOSING if closing else _STUCK)
+        if stuck or (self.idle and now - self.since > _HEAD):
+            self.transport.abort()
+
+
+class _Quiet(Server):
+    """A server that leaves signals to its caller, and sweeps its connections once a second."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave the signals alone."""
+        yield
+
+    async def on_tick(self, counter: int) -> bool:
+        """Sweep now and then."""
+        if counter % 10 == 0:
+            now = asyncio.get_running_loop().time()
+            for one in [*self.server_state.connections]:
+                if isinstance(one, _WebConnection):
+                    one.sweep(now)
+        return await super().on_tick(counter)
+
+
+class _Prefixed:
+    """Serves an application below a path, whether or not the proxy in front leaves the path away."""
+
+    def __init__(self, app: ASGIApp, prefix: str) -> None:
+        self._app = app
+        self._prefix = prefix
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on with its whole path."""
+        if scope["type"] == "http":
+            prefix, path = self._prefix, scope["path"]
+            whole = path == prefix or path.startswith(prefix + "/")
+            scope = {**scope, "root_path": prefix, "path": path if whole else prefix + path}
+        await self._app(scope, receive, send)
+
+
+class _Said(logging.Handler):
+    """Says in one line that a request failed unexpectedly; what it held may be secret."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        super().__init__(logging.ERROR)
+        self._say = say
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Say what kind of error it was."""
+        error = record.exc_info[1] if record.exc_info else None
+        kind = type(error).__name__ if error is not None else record.getMessage()
+        self._say(f"a request failed unexpectedly ({kind})")
+
+
+async def serve(
+    app: Any,
+    listening: socket.socket,
+    *,
+    ended: asyncio.Event,
+    prefix: str = "",
+    say: Callable[[str], None],
+) -> None:
+    """Serve the application of `agentbus.dashboard.app` on a listening socket, until `ended` is set.
+
+    `prefix` is the path below which a proxy shows it. `say` is called with sentences about failures.
+    """
+    logger, handler = logging.getLogger("uvicorn.error"), _Said(say)
+    logger.addHandler(handler)
+    logger.propagate = False
+    server = _Quiet(
+        Config(
+            _Prefixed(app, prefix) if prefix else app,
+            http=_WebConnection,
+            ws="none",
+            loop="asyncio",
+            # Addresses hold the one-time code, and are not logged.
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            timeout_keep_alive=_KEPT_ALIVE,
+            timeout_graceful_shutdown=_LAST,
+        )
+    )
+    serving = asyncio.create_task(server.serve([listening]))
+    ending = asyncio.create_task(ended.wait())
+    try:
+        await asyncio.wait((serving, ending), return_when=asyncio.FIRST_COMPLETED)
+        await app.state.site.feed.aclose()
+        server.should_exit = True
+        await serving
+    finally:
+        for task in (serving, ending):
+            task.cancel()
+        await asyncio.gather(serving, ending, return_exceptions=True)
+        logger.removeHandler(handler)

@@ -1,0 +1,103 @@
+"""Renders the templates of the pages: whole, or the regions that are live. Every value is escaped."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from agentbus.coordination.leases import shown
+from agentbus.core.clock import rfc3339
+from agentbus.core.escape import escaped
+from agentbus.core.names import word
+from agentbus.core.readable import age, count, cut, number
+from agentbus.dashboard.web import charts
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+# The bytes of a payload or a message that a page shows.
+FOLDED = 4_096
+# The regions of base.html.
+BASE = ("verdict", "pulse")
+
+
+class PageTemplates:
+    """The templates, compiled once."""
+
+    def __init__(self) -> None:
+        self._jinja = Environment(
+            loader=FileSystemLoader(Path(__file__).parent / "templates"),
+            autoescape=True,
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+            auto_reload=False,
+        )
+        self._jinja.filters |= {
+            "age": age,
+            "count": count,
+            "cut": cut,
+            "figure": _figure,
+            "folded": folded,
+            "lines": lines,
+            "name": word,
+            "number": number,
+            "pattern": shown,
+            "stamp": _stamp,
+            "text": escaped,
+            "utc": _utc,
+        }
+        self._jinja.globals |= {"spark": charts.spark}
+        self._jinja.globals["ui"] = self._jinja.get_template("parts.html").module
+
+    def render(self, name: str, values: Mapping[str, Any]) -> str:
+        """Return a whole page."""
+        return self._jinja.get_template(name).render(values)
+
+    def regions(
+        self, name: str, wanted: Iterable[str], values: Mapping[str, Any]
+    ) -> dict[str, str]:
+        """Return the HTML of regions of a page, and of those that all pages have, by id."""
+        found: dict[str, str] = {}
+        for template, ids in (("base.html", BASE), (name, wanted)):
+            page = self._jinja.get_template(template)
+            context = page.new_context(dict(values))
+            found |= {one: "".join(page.blocks[one](context)) for one in ids}
+        return found
+
+    def part(self, macro: str, *values: object) -> str:
+        """Return what a macro of parts.html makes of values."""
+        module: Any = self._jinja.globals["ui"]
+        return str(getattr(module, macro)(*values))
+
+
+def folded(text: str) -> str:
+    """Return text cut to a few kilobytes, without what moves or turns other characters."""
+    return lines(text if len(text) <= FOLDED else text[:FOLDED] + "…")
+
+
+def lines(text: str) -> str:
+    """Return text without what moves or turns other characters; its lines stay."""
+    return "\n".join(escaped(line) for line in text.replace("\r\n", "\n").split("\n"))
+
+
+def _figure(value: float | None) -> str:
+    """Format a whole number with separators."""
+    return "-" if value is None else f"{value:,}"
+
+
+def _utc(seconds: float) -> str:
+    """Format a unix time for machines, and for the title of a time."""
+    return rfc3339(seconds, milliseconds=True)
+
+
+def _stamp(seconds: float | None, now: float | None = None) -> Markup:
+    """Return the element of a time: its UTC, or how long ago it is if `now` is given."""
+    if seconds is None:
+        return Markup('<span class="none">-</span>')
+    utc = rfc3339(seconds)
+    said = utc[11:19] if now is None else age(max(0.0, now - seconds))
+    return Markup('<time datetime="{0}" title="{0}">{1}</time>').format(utc, said)

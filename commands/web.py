@@ -1,0 +1,207 @@
+"""web: the figures of a whole project in a browser."""
+
+from __future__ import annotations
+
+import os
+
+from agentbus.commands import _views
+from agentbus.commands._declare import Call, Param, Verb, seconds
+from agentbus.core.errors import ConfigError, Refused, UsageError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import socket
+
+_LOOPBACK = "127.0.0.1"
+# A server that does not answer is reported to the browsers after this many seconds.
+_PATIENCE = 2.0
+_LEAST_TOKEN = 16
+
+
+def _port(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and int(text) < 65_536):
+        raise ValueError(f"{text!r} is not a port")
+    return int(text)
+
+
+VERB = Verb(
+    "web",
+    "Show agents, talk, queues, flags, leases and health in a browser.",
+    Param("--host ADDRESS", "The address to listen on (127.0.0.1).", default=_LOOPBACK),
+    Param("--port N", "The port to listen on (7070; 0: any).", convert=_port, default=7070),
+    Param("--write", "Let the pages act: pause, resume, halt, replay, tell."),
+    Param("--as NAME", "With --write: act as human:NAME (default: the user).", dest="person"),
+    Param("--token-file F", "Let browsers enter the token that the file holds.", values="file"),
+    Param(
+        "--public-url URL",
+        "The address under which a proxy shows the pages, with its path.",
+    ),
+    Param("--open", "Open the address in a browser."),
+    Param("--timeout S", "Stop after S seconds.", convert=seconds),
+    text="Prints the address to open. It holds a code that works once, in one browser, which then keeps a"
+    " session; start it again for another browser. With --token-file any number of browsers can enter its"
+    " token instead. Elsewhere than on the loopback address, and with --public-url, a token is always"
+    " needed: without --token-file one is made and printed. The pages only read, unless --write is given;"
+    " then the channel and the log say who did what. Ctrl-C and SIGTERM end it, with 0. JSON: url, project,"
+    " token.",
+    examples=(
+        "agentbus web",
+        "agentbus web --write --open",
+        "agentbus web --token-file ~/.web-token",
+    ),
+    goes_with={"--as": ("--write",)},
+)
+
+
+def run(call: Call) -> None:
+    """Serve the pages until a signal arrives."""
+    from agentbus.commands import _together
+
+    _together.check(VERB, call.args)
+    try:
+        import agentbus.dashboard.web.serve  # noqa: F401
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"web needs {error.name}, which is not installed: it comes with an extra",
+            hint="pip install 'agentbus-toolkit[web]'",
+        ) from None
+    import asyncio
+    import secrets
+
+    args = call.args
+    public = _public(args.public_url)
+    listening = _listen(args.host, args.port)
+    try:
+        port = listening.getsockname()[1]
+        token = _token(args.token_file)
+        made = token is None and (public is not None or not _is_loopback(listening))
+        if made:
+            token = secrets.token_urlsafe(24)
+        code = secrets.token_urlsafe(24)
+        shown = f"[{args.host}]" if ":" in args.host else args.host
+        base = args.public_url.rstrip("/") if public is not None else f"http://{shown}:{port}"
+        url = f"{base}/?code={code}"
+        record = {"url": url, "project": call.settings.project}
+        call.out.record(record | ({"token": token} if made else {}), url)
+        if made and not call.out.json:
+            call.out.warn(f"token, for more browsers: {token}")
+        _views.warn_if_empty(call.out, call.bus)
+        if args.open:
+            import webbrowser
+
+            webbrowser.open(url)
+        asyncio.run(_serve(call, listening, token, code, public))
+    finally:
+        listening.close()
+
+
+async def _serve(
+    call: Call,
+    listening: socket.socket,
+    token: str | None,
+    code: str,
+    public: tuple[str, str, str] | None,
+) -> None:
+    """Serve until a signal, or until the timeout."""
+    import asyncio
+    import copy
+    import socket
+
+    from agentbus.client.aio import AsyncBus
+    from agentbus.commands import _signals
+    from agentbus.dashboard.web import application
+    from agentbus.dashboard.web.guard import LOOPBACK
+    from agentbus.dashboard.web.serve import serve
+
+    args, loop, ended = call.args, asyncio.get_running_loop(), asyncio.Event()
+    settings = copy.copy(call.settings)
+    settings.deadline = min(settings.deadline, _PATIENCE)
+    host, origin, prefix = public or ("", "", "")
+    hosts = {*LOOPBACK, args.host, host} - {""}
+    if not _is_loopback(listening):
+        hosts |= {socket.gethostname(), socket.getfqdn()}
+    if args.timeout is not None:
+        loop.call_later(args.timeout, ended.set)
+    with _signals.heard(lambda *_: loop.call_soon_threadsafe(ended.set)):
+        async with AsyncBus(settings) as bus:
+            app = application(
+                bus,
+                write=args.write,
+                person=args.person,
+                token=token,
+                code=code,
+                hosts=hosts,
+                origins=(origin,) if origin else (),
+            )
+            await serve(app, listening, ended=ended, prefix=prefix, say=call.out.warn)
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """Return a listening socket. Raises `Refused` if the port is in use."""
+    import socket
+
+    try:
+        (family, kind, proto, _, address), *_ = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+        found = socket.socket(family, kind, proto)
+    except (OSError, UnicodeError) as error:
+        raise UsageError(
+            f"{host!a} is not an address to listen on ({error})", hint="use 127.0.0.1"
+        ) from None
+    try:
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        found.bind(address)
+        found.listen(1024)
+    except OSError as error:
+        found.close()
+        raise Refused(
+            f"cannot listen on {host} port {port}: {os.strerror(error.errno or 0)}",
+            hint="choose another one with --port, or 0 for any",
+        ) from None
+    return found
+
+
+def _is_loopback(listening: socket.socket) -> bool:
+    from ipaddress import ip_address
+
+    return ip_address(listening.getsockname()[0].partition("%")[0]).is_loopback
+
+
+def _token(path: str | None) -> str | None:
+    """Return the token that a file holds. Raises `ConfigError`."""
+    if path is None:
+        return None
+    try:
+        with open(os.path.expanduser(path), encoding="utf-8") as file:
+            found = file.read(4_096).strip()
+    except (OSError, UnicodeError) as error:
+        why = getattr(error, "strerror", None) or "it is not text"
+        raise ConfigError(
+            f"the token file {path!a} cannot be read: {why}", hint="check it"
+        ) from None
+    if len(found) < _LEAST_TOKEN:
+        raise ConfigError(
+            f"the token in {path!a} has {len(found)} characters",
+            hint=f"use at least {_LEAST_TOKEN}, for example of: openssl rand -hex 24",
+        )
+    return found
+
+
+def _public(url: str | None) -> tuple[str, str, str] | None:
+    """Return the host, the origin and the path of the address that a proxy shows."""
+    if url is None:
+        return None
+    from urllib.parse import urlsplit
+
+    try:
+        parts = urlsplit(url)
+        named = parts.hostname or ""
+    except ValueError:
+        named = ""
+    if not named or parts.scheme not in ("http", "https") or parts.query or parts.fragment:
+        raise UsageError(
+            f"{url!a} is not the address of a site",
+            hint="give it as https://www.example.com/agentbus",
+        )
+    return named, f"{parts.scheme}://{parts.netloc}".lower(), parts.path.rstrip("/")

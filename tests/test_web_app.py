@@ -1,0 +1,209 @@
+"""The pages of `agentbus web` as an ASGI application: what they show, live, mounted, and what they do."""
+
+from __future__ import annotations
+
+import pytest
+from starlette.applications import Starlette
+from starlette.routing import Mount
+
+from agentbus.dashboard import app
+from tests.browsing import Browser
+
+
+@pytest.fixture
+async def served(abus):
+    """The application, read-only."""
+    made = app(abus)
+    yield made
+    await made.state.site.feed.aclose()
+
+
+@pytest.fixture
+async def writing(abus):
+    """The application, whose forms act as `human:eve`."""
+    made = app(abus, write=True, person="eve")
+    yield made
+    await made.state.site.feed.aclose()
+
+
+# -- pages --
+
+
+async def test_the_overview_shows_figures_findings_queues_agents_and_talk(bus, served):
+    bus.queue("mail").publish_many([1, 2, 3])
+    bus.here(doing="the parser")
+    bus.speak("the build is green", topic="ci")
+
+    answer = await Browser(served).get("/")
+
+    assert (answer.status, answer.header("content-type")) == (200, "text/html; charset=utf-8")
+    page = answer.page
+    assert page.unbalanced == []
+    assert "Backlog 3 1 queues" in page.text
+    assert "no worker" in page.text
+    assert "the parser" in page.text
+    assert "the build is green" in page.text
+    assert {"href": "/queue?name=mail"} in page.all("a")
+
+
+async def test_an_empty_project_says_what_would_be_there(served):
+    page = (await Browser(served).get("/")).page
+
+    assert "There are no queues yet." in page.text
+    assert "Nobody is here." in page.text
+
+
+async def test_queues_are_filtered_and_paged_by_the_query(bus, served):
+    for number in range(103):
+        bus.queue(f"q{number:03}").publish(1)
+    browser = Browser(served)
+
+    first = (await browser.get("/queues")).page
+    second = (await browser.get("/queues?page=2")).page
+    filtered = (await browser.get("/queues?q=Q10")).page
+
+    assert "1 to 100 of 103 queues" in first.text
+    assert first.all("a", rel="next") == [{"rel": "next", "href": "/queues?page=2"}]
+    assert "101 to 103 of 103 queues" in second.text
+    assert "1 to 3 of 3 queues" in filtered.text
+    assert filtered.all("input", name="q")[0]["value"] == "Q10"
+
+
+async def test_a_queue_shows_its_groups_and_workers(bus, served):
+    bus.queue("mail").publish(1, priority="high")
+    bus.queue("mail").fetch(group="audit")
+
+    page = (await Browser(served).get("/queue?name=mail")).page
+
+    assert page.unbalanced == []
+    assert "audit" in page.text
+    assert "No worker is registered." in page.text
+
+
+async def test_what_does_not_exist_is_a_page_that_says_so(served):
+    browser = Browser(served)
+
+    queue = await browser.get("/queue?name=none")
+    nothing = await browser.get("/nothing")
+
+    assert (queue.status, "no queue 'none'" in queue.page.text) == (404, True)
+    assert (nothing.status, "There is no such page." in nothing.page.text) == (404, True)
+
+
+async def test_the_script_and_the_style_sheet_are_kept_by_browsers(served):
+    browser = Browser(served)
+    page = (await browser.get("/")).page
+    (script,) = page.all("script")
+
+    answer = await browser.get(script["src"])
+
+    assert answer.status == 200
+    assert answer.header("content-type") == "text/javascript; charset=utf-8"
+    assert "immutable" in answer.header("cache-control")
+    assert (await browser.get("/static/none.js")).status == 404
+
+
+async def test_the_application_works_below_a_path_of_another_one(bus, abus):
+    bus.queue("mail").publish(1)
+    outer = Starlette(routes=[Mount("/bus", app(abus, write=True))])
+    browser = Browser(outer)
+
+    page = (await browser.get("/bus/")).page
+    queue = (await browser.get("/bus/queue?name=mail")).page
+    paused = await browser.press(queue, "/act/queue.pause")
+
+    links = [a["href"] for a in page.all("a") + page.all("link") if a["href"][:1] != "#"]
+    assert links
+    assert all(link.startswith("/bus/") for link in links)
+    assert page.all("body")[0]["data-live-url"] == "/bus/live"
+    assert (paused.status, paused.header("location")) == (303, "/bus/queue?name=mail")
+    assert "paused" in (await browser.get(paused.header("location"))).page.text
+
+
+# -- actions --
+
+
+async def test_a_queue_is_paused_and_resumed_by_its_page(bus, writing):
+    bus.queue("mail").publish(1)
+    browser = Browser(writing)
+
+    page = (await browser.get("/queue?name=mail")).page
+    answer = await browser.press(page, "/act/queue.pause")
+    after = (await browser.get(answer.header("location"))).page
+
+    assert "queue mail paused" in after.text
+    (order,) = bus.paused()
+    assert (order.name, order.why) == ("mail", "from web")
+    said = [one for one in bus.overhear(last=5) if one.agent_id == "human:eve"]
+    assert said[-1].text == "queue mail paused"
+    assert said[-1].topic == "coordination"
+
+    await browser.press(after, "/act/queue.resume")
+
+    assert bus.paused() == []
+
+
+async def test_the_project_is_halted_and_resumed_by_the_overview(bus, writing):
+    browser = Browser(writing)
+
+    await browser.press((await browser.get("/")).page, "/act/project.halt")
+    assert [one.kind for one in bus.paused()] == ["project"]
+    await browser.press((await browser.get("/")).page, "/act/project.resume")
+
+    assert bus.paused() == []
+
+
+async def test_without_write_no_page_has_a_form_that_acts(bus, served):
+    bus.queue("mail").publish(1)
+    browser = Browser(served)
+
+    for path in ("/", "/queues", "/queue?name=mail"):
+        page = (await browser.get(path)).page
+        assert [form for form in page.all("form") if form["method"] != "get"] == []
+
+
+# -- live --
+
+
+async def test_a_message_is_sent_as_soon_as_it_is_spoken(bus, served):
+    async with Browser(served).stream("/live?page=/") as stream:
+        await stream.event("regions")
+        bus.speak("hello <b>")
+
+        event = await stream.event("entry")
+
+    ((_, html),) = event.data["channel"]
+    assert "hello &lt;b&gt;" in html
+    assert event.id
+
+
+async def test_only_the_regions_that_changed_are_sent(bus, served):
+    bus.queue("mail").publish(1)
+    async with Browser(served).stream("/live?page=/queue?name=mail") as stream:
+        first = await stream.event("regions")
+        bus.queue("mail").publish(2)
+        while True:
+            later = await stream.event("regions")
+            if "groups" in later.data:
+                break
+
+    assert set(first.data) == {"verdict", "pulse", "state", "groups", "workers"}
+    assert "workers" not in later.data
+
+
+async def test_a_stream_goes_on_after_the_last_message_that_was_seen(bus, served):
+    first, second = bus.speak("one"), bus.speak("two")
+    async with Browser(served).stream("/live?page=/", last_event_id=first.id) as stream:
+        event = await stream.event("entry")
+
+    assert event.id == second.id
+    assert len(event.data["channel"]) == 1
+
+
+async def test_nothing_is_read_when_nobody_looks(served):
+    feed = served.state.site.feed
+    async with Browser(served).stream("/live?page=/") as stream:
+        await stream.event("regions")
+        assert feed.viewers == 1
+
+    assert (feed.viewers, feed._tasks) == (0, [])
