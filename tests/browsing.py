@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 from urllib.parse import urlencode, urlsplit
 
 HOST = "127.0.0.1:7070"
+TOKEN = "a-token-of-the-user-1234"
+CODE = "the-one-time-code"
 PATIENCE = 10.0
 # Elements without an end tag.
 VOID = {"meta", "link", "input", "br", "hr", "img"}
@@ -229,3 +231,17 @@ class Stream:
                 )
                 if name in (None, event.name):
                     return event
+
+
+async def opened(made: Any, **options: Any) -> Browser:
+    """Return a browser with a session."""
+    browser = Browser(made, **options)
+    assert (await browser.get(f"/?code={CODE}")).status == 200
+    return browser
+
+
+async def halting(browser: Browser, **headers: str) -> Answer:
+    """Press the button that halts the project, with other headers."""
+    page = (await browser.get("/")).page
+    form = page.all("input", name="csrf")[0]["value"]
+    return await browser.post("/act/project.halt", {"csrf": form, "back": "/"}, **headers)

@@ -11,7 +11,7 @@ import asyncio
 from http.cookies import CookieError, SimpleCookie
 from ipaddress import ip_address
 from typing import TYPE_CHECKING
-from urllib.parse import parse_qs, parse_qsl, urlencode, urlsplit
+from urllib.parse import parse_qs, parse_qsl, quote, urlencode
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import HTMLResponse, PlainTextResponse, Response
@@ -40,7 +40,7 @@ HEADERS = {
     "cross-origin-resource-policy": "same-origin",
 }
 # The bytes of a form, its fields, and the seconds within which it must have come.
-_MOST_BYTES, _MOST_FIELDS, _SECONDS = 1_000_000, 200, 10.0
+_MOST_BYTES, _LOGIN_BYTES, _MOST_FIELDS, _SECONDS = 1_000_000, 4_000, 200, 10.0
 _LOGIN = "/session"
 _STATIC = "/static/"
 
@@ -128,22 +128,23 @@ class WebGuard:
             return self._refuse(base, "This form comes from another site.")
         if headers.get("sec-fetch-site", "same-origin") != "same-origin":
             return self._refuse(base, "This form comes from another site.")
-        try:
-            form = await _form(headers, receive)
-        except ValueError as error:
-            return self._refuse(base, f"This form cannot be read: {error}.", 400)
         name = _cookie_name(headers["host"])
-        if path == _LOGIN:
-            if not self._sessions.is_token(form.get("token", "")):
-                return self._refuse(base, "This is not the token.")
-            return self._entered(scope, name, self._sessions.start())
-        cookie = _cookie(headers, name)
-        if not self._sessions.is_valid(cookie):
+        cookie, entering = _cookie(headers, name), path == _LOGIN
+        # Before the form is read: a stranger could keep it coming.
+        if not (entering or self._sessions.is_valid(cookie)):
             return self._refuse(base, "This browser has no session here.")
-        if not self._write:
+        if not (entering or self._write):
             return self._refuse(
                 base, "This dashboard is read-only: it was started without --write."
             )
+        try:
+            form = await _form(headers, receive, _LOGIN_BYTES if entering else _MOST_BYTES)
+        except ValueError as error:
+            return self._refuse(base, f"This form cannot be read: {error}.", 400)
+        if entering:
+            if not self._sessions.is_token(form.get("token", "")):
+                return self._refuse(base, "This is not the token.")
+            return self._entered(scope, name, self._sessions.start())
         if not self._sessions.is_csrf(cookie, form.get("csrf", "")):
             return self._refuse(base, "This form is not of this session: reload the page.")
         scope[SESSION], scope[FORM] = cookie, form
@@ -161,10 +162,8 @@ class WebGuard:
             return False
 
     def _is_own_origin(self, origin: str, host: str) -> bool:
-        parts = urlsplit(origin.lower())
-        if parts.scheme not in ("http", "https"):
-            return False
-        return origin.lower() in self._origins or parts.netloc == host.lower()
+        host, origin = host.lower(), origin.lower()
+        return origin in self._origins or origin in (f"http://{host}", f"https://{host}")
 
     def _entered(self, scope: Scope, name: str, cookie: str) -> Response:
         """Begin a session, and go to the page without the code, from a page of ours.
@@ -209,8 +208,8 @@ def _target(scope: Scope, base: str, path: str) -> str:
         )
         if name != "code"
     ]
-    # One slash: two would begin the name of another host.
-    return f"{base}/{path.lstrip('/')}" + (f"?{urlencode(kept)}" if kept else "")
+    # One slash: two, or one that leans back, would begin the name of another host.
+    return f"{base}/{quote(path.lstrip('/'))}" + (f"?{urlencode(kept)}" if kept else "")
 
 
 def _host_name(host: str) -> str:
@@ -253,7 +252,7 @@ def _with_cookie(send: Send, scope: Scope, name: str, value: str) -> Send:
     return sending
 
 
-async def _form(headers: Headers, receive: Receive) -> Mapping[str, str]:
+async def _form(headers: Headers, receive: Receive, most: int) -> Mapping[str, str]:
     """Read a form. Raises `ValueError` if it is too long, too slow, or not a form."""
     if headers.get("content-type", "").partition(";")[0].strip() != (
         "application/x-www-form-urlencoded"
@@ -267,8 +266,8 @@ async def _form(headers: Headers, receive: Receive) -> Mapping[str, str]:
                 if message["type"] == "http.disconnect":
                     raise ValueError("it ended early")
                 body += message.get("body", b"")
-                if len(body) > _MOST_BYTES:
-                    raise ValueError(f"it has more than {_MOST_BYTES} bytes")
+                if len(body) > most:
+                    raise ValueError(f"it has more than {most} bytes")
                 if not message.get("more_body", False):
                     break
     except TimeoutError:

@@ -7,6 +7,8 @@ import hmac
 import secrets
 import time
 
+from agentbus.core.errors import ConfigError
+
 # Seconds for which a session lasts.
 LASTS = 7 * 86_400
 # A shorter token could be guessed.
@@ -22,6 +24,11 @@ class WebSessions:
     """
 
     def __init__(self, token: str | None, code: str | None) -> None:
+        """Raises `ConfigError` for a token that could be guessed."""
+        if token is not None and len(token) < LEAST_TOKEN:
+            raise ConfigError(
+                f"the token has {len(token)} characters", hint=f"use at least {LEAST_TOKEN}"
+            )
         self.has_token = token is not None
         self.needed = token is not None or code is not None
         self._token = _digest(token) if token is not None else None
