@@ -33,9 +33,11 @@ HOSTILE = (
     *("<!-- evil", "--><evil>", "<![CDATA[<evil>]]>", "]]><evil>", "<?evil?>", "<!DOCTYPE evil>"),
     *("&lt;evil&gt;", "&#60;evil&#62;", "&evil;", "%3Cevil%3E", "\\u003cevil\\u003e", "\\x3cevil"),
     *("</title><evil>", "</textarea><evil>", "</style><evil>", "</template><evil>", "</ul><evil>"),
-    *("<evil>", "\uff1cevil\uff1e", "\u2039evil\u203a", "evil\u202e<live>", "evil\u2066\u2067", "evil\u200b\ufeff"),
+    *("<evil>", "\uff1cevil\uff1e", "\u2039evil\u203a"),
+    *("evil\u202e<live>", "evil\u2066\u2067", "evil\u200b\ufeff"),
     *("//evil.example/", "/\\evil.example", "../../evil", "..%2f..%2fevil", "?evil=1&page=evil#x"),
-    *("evil" * 60, "evil " * 50, "\U0001d58a\U0001d59b<evil>", "e\u0301\u0301\u0301\u0301\u0301vil", "-evil", "'; evil --"),
+    *("evil" * 60, "evil " * 50, "\U0001d58a\U0001d59b<evil>"),
+    *("e\u0301\u0301\u0301\u0301\u0301vil", "-evil", "'; evil --"),
     *("evil,a=b;c", "*evil?[x]", "evil:evil:evil", "%s%n evil", "null evil", "<base href=evil>"),
 )  # fmt: skip
 # What texts may hold that names may not.

@@ -245,14 +245,14 @@ class _EventStream(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send events until one of both ends."""
-        sending = asyncio.create_task(self._send(send))
-        leaving = asyncio.create_task(self._left(receive))
+        ways = (self._send(send), self._left(receive), self._viewer.dropped.wait())
+        tasks = [asyncio.ensure_future(way) for way in ways]
         try:
-            await asyncio.wait((sending, leaving), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for task in (sending, leaving):
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(sending, leaving, return_exceptions=True)
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _send(self, send: Send) -> None:
         head = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}

@@ -52,7 +52,9 @@ class Viewer:
         self.view = view
         self.since = since
         self.shown: dict[str, int] = {}
-        self.dropped = False
+        # Set when the browser is too far behind.
+        self.dropped = asyncio.Event()
+        self._ended = False
         self._waiting: deque[bytes] = deque()
         self._size = 0
         self._came = asyncio.Event()
@@ -74,13 +76,18 @@ class Viewer:
         self._came.set()
 
     def drop(self) -> None:
-        """End the stream."""
-        self.dropped = True
+        """Give the browser up, and what it has not taken."""
+        self.dropped.set()
         self._waiting.clear()
+        self.end()
+
+    def end(self) -> None:
+        """End the stream."""
+        self._ended = True
         self._came.set()
 
     async def events(self) -> AsyncIterator[bytes]:
-        """Yield what is queued, as server-sent events, until the viewer is dropped."""
+        """Yield what is queued, as server-sent events, until the stream ends."""
         yield b"retry: 1000\n\n"
         while True:
             try:
@@ -94,7 +101,7 @@ class Viewer:
                 said = self._waiting.popleft()
                 self._size -= len(said)
                 yield said
-            if self.dropped:
+            if self._ended:
                 return
 
 
@@ -170,7 +177,7 @@ class LiveFeed:
         """End all streams."""
         self._ended = True
         for viewer in self._viewers:
-            viewer.drop()
+            viewer.end()
         await self._rest()
 
     @property

@@ -107,8 +107,9 @@ class _Said(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Say what kind of error it was."""
         error = record.exc_info[1] if record.exc_info else None
-        kind = type(error).__name__ if error is not None else record.getMessage()
-        self._say(f"a request failed unexpectedly ({kind})")
+        # Without one it is an answer that was not finished: its client took nothing.
+        if error is not None:
+            self._say(f"a request failed unexpectedly ({type(error).__name__})")
 
 
 async def serve(
