@@ -20,14 +20,17 @@ import redis
 from hypothesis import given, strategies as st
 
 import agentbus
+import agentbus.aio
+import agentbus.dashboard
 from agentbus import acl
 from agentbus.admin import doctor
 from agentbus.commands._declare import VERBS
 from agentbus.core import settings
 from agentbus.core.keys import Keys
 from agentbus.core.names import KEY_KINDS
+from agentbus.dashboard.web.pages import PAGES
 from agentbus.errors import InvalidName, InvalidPayload, QueueFull, UsageError
-from tests import inprocess
+from tests import browsing, inprocess
 from tests.servers import Server, Shell, free_port
 from tests.source_tree import files, module_name, scripts, tree
 from tests.test_keys import glob, projects
@@ -266,6 +269,20 @@ def test_a_reader_looks_and_changes_nothing(users):
     assert users.run("clear", "--force", user="reader").code == 2
 
     assert everything(users) == before
+
+
+async def test_a_reader_sees_every_page_in_a_browser(users):
+    users.server.ask("ACL", "LOG", "RESET")
+    async with agentbus.aio.connect(users.url("reader"), project="shop") as bus:
+        made = agentbus.dashboard.app(bus)
+        browser = browsing.Browser(made)
+        for page in PAGES:
+            # One that shows a thing of a name says that there is none.
+            assert (await browser.get(page.path)).status in (200, 404)
+            async with browser.stream(f"/live?page={page.path}") as stream:
+                await stream.event("regions")
+
+    assert users.denied() <= ASKED_IN_VAIN
 
 
 BURYING = ("work", "bad", "--drain", "--attempts", "1", "--", "false")

@@ -19,7 +19,7 @@ from starlette.routing import Route
 from agentbus.core.errors import AgentBusError, BackendUnavailable, NotFound, UsageError
 from agentbus.dashboard import person as persons
 from agentbus.dashboard.web import actions
-from agentbus.dashboard.web.guard import FORM, LOOPBACK, SESSION, WebGuard
+from agentbus.dashboard.web.guard import FORM, HEADERS, LOOPBACK, SESSION, WebGuard
 from agentbus.dashboard.web.live import MOST_VIEWERS, LiveFeed, Viewer
 from agentbus.dashboard.web.page import PageView, TextFile, WebContext, WebPage
 from agentbus.dashboard.web.pages import PAGES, TEXTS
@@ -103,7 +103,11 @@ def application(
         ],
         middleware=[guard],
         lifespan=lifespan,
-        exception_handlers={404: served.not_found, HTTPException: served.refused},
+        exception_handlers={
+            404: served.not_found,
+            HTTPException: served.refused,
+            Exception: served.failed,
+        },
     )
     found.state.site = site
     return found
@@ -226,6 +230,16 @@ class _Served:
     async def refused(self, request: Request, error: Any) -> Response:
         """Answer a request of the wrong method."""
         return PlainTextResponse(f"{error.detail}\n", error.status_code)
+
+    async def failed(self, request: Request, error: Exception) -> Response:
+        """Answer a request that failed unexpectedly; the server reports it, too."""
+        self._site.context.failed(error, _path(request))
+        said = (
+            "This page failed unexpectedly: this is a defect. The operations log names the error."
+        )
+        text = self._site.message(request.scope.get("root_path", ""), "Failed", said)
+        # The guard lies within what calls this.
+        return HTMLResponse(text, 500, HEADERS)
 
 
 class _EventStream(Response):

@@ -18,6 +18,7 @@ from agentbus.core.clock import rfc3339
 from agentbus.core.errors import AgentBusError
 from agentbus.core.stream import position
 from agentbus.dashboard.figures import RowRange
+from agentbus.dashboard.person import TOPIC
 from agentbus.dashboard.web.page import RECENT
 from agentbus.dashboard.web.templates import FOLDED
 
@@ -40,6 +41,8 @@ _BEHIND = 2_000_000
 # A comment is sent after this time without anything else, so that who has gone is noticed.
 _QUIET = 15.0
 MOST_VIEWERS = 200
+# A page that failed unexpectedly is rendered again after this time.
+_FAILED = 30.0
 # A page rests for this multiple of the time that its regions took.
 _REST = 10.0
 _ROWS = RowRange(limit=10)
@@ -243,7 +246,14 @@ class LiveFeed:
             began = time.monotonic()
             if not hurry and began < self._due.get(key, 0.0):
                 continue
-            regions = await self._regions(viewers[0].view)
+            try:
+                regions = await self._regions(viewers[0].view)
+            except AgentBusError:
+                raise
+            except Exception as error:  # noqa: BLE001 (the pages of others go on)
+                self._context.failed(error, viewers[0].view.page.name)
+                self._due[key] = began + _FAILED
+                continue
             took = time.monotonic() - began
             self._due[key] = began + max(EVERY * 0.5, _REST * took)
             for viewer in viewers:
@@ -294,7 +304,7 @@ class LiveFeed:
             after = found[-1].id
             for viewer in [*self._viewers]:
                 self._tell(viewer, found, left)
-            if any(one.event for one in found):
+            if any(one.event or one.topic == TOPIC for one in found):
                 self._soon.set()
             await asyncio.sleep(_GATHER)
 

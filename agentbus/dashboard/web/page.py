@@ -28,6 +28,7 @@ from hashlib import blake2s
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
+from agentbus.core.oplog import write
 from agentbus.core.record import Record
 from agentbus.dashboard.dashboard import Dashboard
 from agentbus.dashboard.figures import RowRange
@@ -65,6 +66,13 @@ class WebContext:
         self.paths: dict[str, str] = {}
         self.assets: dict[str, str] = {}
         self.pages: tuple[WebPage, ...] = ()
+
+    def failed(self, error: Exception, page: str) -> None:
+        """Log that a page failed unexpectedly; what the error says may be secret."""
+        settings = self.bus.settings
+        fields = {"verb": "web", "agent": self.person, "project": self.bus.project, "page": page}
+        outcome = f"failed unexpectedly ({type(error).__name__})"
+        write("error", settings.log_level, {**fields, "outcome": outcome})
 
 
 class WebPage(Record):
