@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from time import time
 from typing import TYPE_CHECKING, Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 # The bytes of a payload or a message that a page shows.
 FOLDED = 4_096
+# Seconds after which a time is shown with its day.
+_DAY = 20 * 3600.0
 # The regions of base.html.
 BASE = ("verdict", "pulse")
 
@@ -95,9 +98,12 @@ def _utc(seconds: float) -> str:
 
 
 def _stamp(seconds: float | None, now: float | None = None) -> Markup:
-    """Return the element of a time: its UTC, or how long ago it is if `now` is given."""
+    """Return the element of a time: its UTC, with the day if it is another one, or its age at `now`."""
     if seconds is None:
         return Markup('<span class="none">-</span>')
     utc = rfc3339(seconds)
-    said = utc[11:19] if now is None else age(max(0.0, now - seconds))
+    if now is not None:
+        said = age(max(0.0, now - seconds))
+    else:
+        said = utc[11:19] if abs(time() - seconds) < _DAY else utc[:16].replace("T", " ")
     return Markup('<time datetime="{0}" title="{0}">{1}</time>').format(utc, said)
