@@ -160,7 +160,7 @@ class TaskVerbs(OnBus[BusT_co]):
     def history(self, *, queue: str | None = None, group: str | None = None) -> Op[History]:
         """Return the last hour of the project, or of a queue, from the metrics stream, minute by minute.
 
-        Each sample is read once by a dashboard: the first calls read back, 10,000 samples at a time.
+        Each sample is read once by a dashboard: the first calls read back, 5,000 samples at a time.
         """
         return self._history(queue, group)
 
