@@ -12,6 +12,7 @@ from agentbus.core.timespec import stream_id
 from agentbus.dashboard.letter_boxes import ErrorCount, boxes, counted, keys_of
 from agentbus.dashboard.stream_walk import Mark, WalkQuery, walk
 from agentbus.queues.dead_letters import is_to_be_replayed
+from agentbus.store.steps import Batch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -22,8 +23,11 @@ if TYPE_CHECKING:
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Op
 
-# Letters read by one call.
-READ = 20_000
+    # The box, the queue and the id of a letter.
+    _Place = tuple[LetterBox, str, str]
+
+# Letters read by one call, and commands of one batch.
+READ, _AT_ONCE = 20_000, 500
 
 
 class ErrorGroup(Record):
@@ -138,8 +142,9 @@ class LetterGroups:
         """Replay letters with one error, the oldest of each box first."""
         found, mark = yield from self._matching(error, after, limit, most)
         tasks: list[str] = []
-        skipped = 0
-        for box, queue, one in found:
+        left = yield from self._not_replayed(found)
+        skipped = len(found) - len(left)
+        for box, queue, one in left:
             letters = box.of(self._scope, queue)
             try:
                 letter = yield from letters.letter(one)
@@ -151,6 +156,24 @@ class LetterGroups:
                 # It was purged.
                 continue
         return ReplayPage(tuple(tasks), skipped, mark)
+
+    def _not_replayed(self, found: Sequence[_Place]) -> Op[list[_Place]]:
+        """Return the letters without a record of their replay, without reading them."""
+        left = []
+        for at in range(0, len(found), _AT_ONCE):
+            page = found[at : at + _AT_ONCE]
+            marks = yield Batch(
+                [
+                    ("HGET", self._scope.keys.replayed(box.name, box.group), one)
+                    for box, _, one in page
+                ]
+            )
+            left += [
+                place
+                for place, mark in zip(page, marks, strict=True)
+                if not isinstance(mark, bytes)
+            ]
+        return left
 
     def purge(self, error: str, after: str | None, limit: int, most: int) -> Op[PurgePage]:
         """Purge letters with one error."""
@@ -171,7 +194,7 @@ class LetterGroups:
         most: int,
         *,
         newest_first: bool = False,
-    ) -> Op[tuple[list[tuple[LetterBox, str, str]], str | None]]:
+    ) -> Op[tuple[list[_Place], str | None]]:
         """Return the box, the queue and the id of letters with an error, and where to continue."""
         if limit < 1:
             raise UsageError(f"the limit is {limit}", hint="give a positive number")

@@ -10,17 +10,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from agentbus.client.aio import AsyncBus
-from agentbus.core.errors import UsageError
 from agentbus.core.names import word
 from agentbus.core.readable import count
 from agentbus.dashboard import person
+from agentbus.dashboard.web import letter_actions
+from agentbus.dashboard.web.forms import field
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Mapping
 
     from agentbus.core.settings import Settings
-
-    WebAction = Callable[[AsyncBus, Mapping[str, str]], Awaitable[str]]
+    from agentbus.dashboard.web.forms import WebAction
 
 # Seconds to wait for workers to confirm a pause.
 _CONFIRM = 2.0
@@ -34,14 +34,6 @@ async def perform(settings: Settings, name: str, form: Mapping[str, str]) -> str
         await bus.speak(done, topic=person.TOPIC)
     person.log(settings, "web", name, done)
     return done
-
-
-def field(form: Mapping[str, str], name: str) -> str:
-    """Return a field of a form. Raises `UsageError` if it is missing or empty."""
-    value = form.get(name, "")
-    if not value:
-        raise UsageError(f"the form lacks {name}", hint="fill it in")
-    return value
 
 
 async def _pause_queue(bus: AsyncBus, form: Mapping[str, str]) -> str:
@@ -74,4 +66,5 @@ ACTIONS: dict[str, WebAction] = {
     "queue.resume": _resume_queue,
     "project.halt": _halt,
     "project.resume": _resume,
+    **letter_actions.ACTIONS,
 }

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from agentbus.dashboard.web.page import TextFile, WebPage
-from agentbus.dashboard.web.pages import overview, queues
+from agentbus.dashboard.web.pages import letters, overview, queues, search, task
 
 PAGES: tuple[WebPage, ...] = (
     overview.PAGE,
     queues.PAGE,
     queues.ONE,
+    task.PAGE,
+    letters.PAGE,
+    letters.ERROR,
+    letters.ONE,
+    search.PAGE,
 )
 # What is too long for a page.
-TEXTS: tuple[TextFile, ...] = ()
+TEXTS: tuple[TextFile, ...] = (task.PAYLOAD, task.RESULT, letters.PAYLOAD, letters.TRACEBACK)

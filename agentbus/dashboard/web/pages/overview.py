@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from agentbus.core.readable import number
+from agentbus.dashboard.web import graphs
 from agentbus.dashboard.web.page import PageView, WebPage
 
 if TYPE_CHECKING:
@@ -22,7 +23,13 @@ async def load(view: PageView) -> dict[str, Any]:
     cards = [
         ("Backlog", totals.backlog, f"{totals.queues:,} queues", queues, ""),
         ("Held", totals.held, "delivered, not finished", queues, ""),
-        ("Dead letters", totals.dead, "", queues, "bad" if totals.dead else ""),
+        (
+            "Dead letters",
+            totals.dead,
+            "by error",
+            view.link("letters"),
+            "bad" if totals.dead else "",
+        ),
         ("Done", f"{number(totals.rate)}/s", "over the last minute", queues, ""),
         ("Workers", totals.workers, dead, queues, "bad" if dead else ""),
         ("Agents", totals.agents, f"{totals.unread:,} unread", "", ""),
@@ -36,6 +43,7 @@ async def load(view: PageView) -> dict[str, Any]:
         "troubled": bool(worst),
         "agents": found.agents[:_SHOWN],
         "messages": view.talk[:_TALK],
+        "hour": graphs.hour(await view.dashboard.history()),
     }
 
 
@@ -48,6 +56,6 @@ PAGE = WebPage(
     "overview",
     "Overview",
     load,
-    live=("cards", "health", "worst", "agents"),
+    live=("cards", "health", "worst", "hour", "agents"),
     hears=hears,
 )

@@ -1,4 +1,4 @@
-"""The queues by trouble, and one queue with its groups and workers."""
+"""The queues by trouble, and one queue with its groups, its tasks by state, and its workers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from typing import Any
 
 from agentbus.core.errors import NotFound
 from agentbus.core.names import word
+from agentbus.dashboard.web import graphs
 from agentbus.dashboard.web.page import PageView, WebPage
+from agentbus.dashboard.web.pages.queue_tasks import tasks_of
 
 
 async def load(view: PageView) -> dict[str, Any]:
@@ -17,7 +19,7 @@ async def load(view: PageView) -> dict[str, Any]:
 
 
 async def load_one(view: PageView) -> dict[str, Any]:
-    """Return the groups and the workers of the queue `name`."""
+    """Return the groups, the tasks and the workers of the queue `name`."""
     name = view.param("name")
     if not name:
         raise NotFound("the address names no queue", hint="choose one of the list")
@@ -28,8 +30,12 @@ async def load_one(view: PageView) -> dict[str, Any]:
         "title": f"Queue {word(name)}",
         "queue": found,
         "paused": paused[0] if paused else None,
+        "hour": graphs.hour(await view.dashboard.history(queue=name)),
+        **(await tasks_of(view, found)),
     }
 
 
 PAGE = WebPage("queues", "Queues", load, live=("list",))
-ONE = WebPage("queue", "Queue", load_one, live=("state", "groups", "workers"), under="queues")
+ONE = WebPage(
+    "queue", "Queue", load_one, live=("state", "groups", "hour", "tasks", "workers"), under="queues"
+)

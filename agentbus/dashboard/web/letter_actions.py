@@ -1,0 +1,101 @@
+"""What the forms of dead letters and tasks do."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from agentbus.core.errors import UsageError
+from agentbus.core.names import word
+from agentbus.core.readable import count, cut
+from agentbus.dashboard.dashboard import Dashboard
+from agentbus.dashboard.web.forms import field
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from agentbus.client.aio import AsyncBus
+    from agentbus.dashboard.web.forms import WebAction
+    from agentbus.store.verb import Awaiting
+
+# Seconds for which one form replays or purges; the rest waits for the next one.
+_SECONDS = 10.0
+
+
+async def _replay(bus: AsyncBus, form: Mapping[str, str]) -> str:
+    queue, letter = field(form, "queue"), field(form, "id")
+    task = await bus.queue(queue).replay(letter, group=field(form, "group"))
+    return f"dead letter {letter} of {word(queue)} replayed as {task}"
+
+
+async def _purge(bus: AsyncBus, form: Mapping[str, str]) -> str:
+    queue, letter = field(form, "queue"), field(form, "id")
+    _typed(form, queue)
+    gone = await bus.queue(queue).purge(letter, group=field(form, "group"))
+    return f"dead letter {letter} of {word(queue)} {'purged' if gone else 'was gone'}"
+
+
+async def _replay_error(bus: AsyncBus, form: Mapping[str, str]) -> str:
+    """Replay all letters of an error, for ten seconds at most."""
+    dashboard: Dashboard[Awaiting] = Dashboard(bus)
+    replayed, after, ends = 0, None, time.monotonic() + _SECONDS
+    while True:
+        page = await dashboard.replay_error(
+            form.get("error", ""),
+            queue=form.get("queue") or None,
+            group=form.get("group") or None,
+            to=form.get("to") or None,
+            after=after,
+        )
+        replayed, after = replayed + len(page.tasks), page.after
+        if after is None or time.monotonic() > ends:
+            break
+    return f"{count(replayed, 'dead letter')}{_about(form)} replayed{_rest(after)}"
+
+
+async def _purge_error(bus: AsyncBus, form: Mapping[str, str]) -> str:
+    """Purge all letters of an error, for ten seconds at most."""
+    _typed(form, form.get("queue") or bus.project)
+    dashboard: Dashboard[Awaiting] = Dashboard(bus)
+    purged, after, ends = 0, None, time.monotonic() + _SECONDS
+    while True:
+        page = await dashboard.purge_error(
+            form.get("error", ""),
+            queue=form.get("queue") or None,
+            group=form.get("group") or None,
+            after=after,
+        )
+        purged, after = purged + page.purged, page.after
+        if after is None or time.monotonic() > ends:
+            break
+    return f"{count(purged, 'dead letter')}{_about(form)} purged{_rest(after)}"
+
+
+async def _cancel(bus: AsyncBus, form: Mapping[str, str]) -> str:
+    done = await bus.cancel(field(form, "id"))
+    return f"task {done.id} {done.state}"
+
+
+def _typed(form: Mapping[str, str], name: str) -> None:
+    """Raise `UsageError` unless the person has typed the name."""
+    if form.get("typed", "") != name:
+        raise UsageError(f"nothing was purged: type {name!r} to purge", hint="type the name")
+
+
+def _about(form: Mapping[str, str]) -> str:
+    queue = form.get("queue", "")
+    said = f" of {word(queue)}" if queue else ""
+    return f"{said} with the error {cut(form.get('error', ''), 200)!r}"
+
+
+def _rest(after: str | None) -> str:
+    return "" if after is None else "; more are left: do it again to go on"
+
+
+ACTIONS: dict[str, WebAction] = {
+    "letter.replay": _replay,
+    "letter.purge": _purge,
+    "letters.replay": _replay_error,
+    "letters.purge": _purge_error,
+    "task.cancel": _cancel,
+}

@@ -1,0 +1,97 @@
+"""Dead letters: grouped by their errors, those of one error, and one letter."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from agentbus.core.errors import NotFound
+from agentbus.core.names import word
+from agentbus.core.readable import cut
+from agentbus.dashboard.letter_boxes import first_line
+from agentbus.dashboard.web.page import ROWS, PageView, TextFile, WebPage
+from agentbus.dashboard.web.pages.task import as_json
+
+if TYPE_CHECKING:
+    from agentbus.queues.dead_letters import Letter
+
+
+# The letters of a payload in a list, and more errors than there can be.
+_PREVIEW, _ALL = 120, 1_000_000
+
+
+async def load(view: PageView) -> dict[str, Any]:
+    """Return the groups of letters by error, of the project, or of `queue` and `group`."""
+    of = _of(view)
+    report = await view.dashboard.errors(queue=of["queue"], group=of["group"], limit=ROWS)
+    return {"report": report, "of": of, "where": _where(of)}
+
+
+async def load_error(view: PageView) -> dict[str, Any]:
+    """Return the letters whose error begins with the line `error`; those past `after`."""
+    # Without one, those of letters that name no error.
+    of, error = _of(view), view.param("error")
+    queue, group, after = of["queue"], of["group"], view.param("after") or None
+    page = await view.dashboard.letters(error, queue=queue, group=group, after=after, limit=ROWS)
+    report = await view.dashboard.errors(queue=queue, group=group, limit=_ALL)
+    groups = [one for one in report.groups if one.error == error]
+    return {
+        "error": error,
+        "letters": [(one, cut(as_json(one.payload), _PREVIEW)) for one in page.letters],
+        "after": page.after,
+        "group": groups[0] if groups else None,
+        "complete": report.complete,
+        "of": of,
+        "where": _where(of),
+        # What the person types to purge them.
+        "name": queue or view.project,
+    }
+
+
+async def load_letter(view: PageView) -> dict[str, Any]:
+    """Return the letter `id` of `queue` and `group`."""
+    one = await _letter(view)
+    fields = {**(one.fields or {})}
+    return {
+        "title": f"Dead letter {one.id}",
+        "letter": one,
+        "payload": as_json(one.payload),
+        "meta": fields.get("meta", ""),
+        "priority": fields.get("priority", "normal"),
+        "error": first_line(one.error),
+    }
+
+
+async def payload(view: PageView) -> tuple[str, str]:
+    """Return the payload of a letter."""
+    one = await _letter(view)
+    return f"payload {one.id}", as_json(one.payload) + "\n"
+
+
+async def traceback(view: PageView) -> tuple[str, str]:
+    """Return the error of a letter with its traceback."""
+    one = await _letter(view)
+    return f"error {one.id}", f"{one.error}\n\n{one.traceback}"
+
+
+async def _letter(view: PageView) -> Letter:
+    queue, letter = view.param("queue"), view.param("id")
+    if not queue or not letter:
+        raise NotFound("the address names no dead letter", hint="choose one of the list")
+    return await view.bus.queue(queue).letter(letter, group=view.param("group", "default"))
+
+
+def _of(view: PageView) -> dict[str, str | None]:
+    return {name: view.param(name) or None for name in ("queue", "group")}
+
+
+def _where(of: dict[str, str | None]) -> str:
+    queue, group = of["queue"], of["group"]
+    said = f" of the queue {word(queue)}" if queue else ""
+    return said + (f", group {word(group)}" if group else "")
+
+
+PAGE = WebPage("letters", "Dead letters", load, live=("groups",))
+ERROR = WebPage("letters-error", "Dead letters of one error", load_error, under="letters")
+ONE = WebPage("letter", "Dead letter", load_letter, under="letters")
+PAYLOAD = TextFile("letter-payload", payload)
+TRACEBACK = TextFile("letter-error", traceback)

@@ -1,0 +1,74 @@
+"""The tasks of a queue by state, as the page of the queue shows them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from agentbus.core.errors import NotFound
+from agentbus.core.readable import cut
+from agentbus.dashboard.web.page import ROWS, PageView
+
+if TYPE_CHECKING:
+    from agentbus.dashboard.figures import QueueDetail
+
+# The states, with their names on the page; `Dashboard.tasks` has all but the dead ones.
+_TABS = {
+    "waiting": "Waiting",
+    "pending": "Held",
+    "retrying": "Retry",
+    "delayed": "Delayed",
+    "dependent": "Dependent",
+    "dead": "Dead",
+}
+_PREVIEW = 160
+
+
+async def tasks_of(view: PageView, found: QueueDetail) -> dict[str, Any]:
+    """Return the tasks in the state `state` for the group `group`, past `after`."""
+    groups = [one.group for one in found.groups]
+    group = view.param("group") or (
+        "default" if "default" in groups else (groups or ["default"])[0]
+    )
+    state = view.param("state", "waiting")
+    if state not in _TABS:
+        raise NotFound(f"there is no state {state[:60]!a}", hint="choose one of the page")
+    after = view.param("after") or None
+    rows: list[dict[str, Any]]
+    if state == "dead":
+        letters = await view.dashboard.letters(
+            queue=found.queue, group=group, after=after, limit=ROWS
+        )
+        rows, after = [{"letter": one, "said": one.error} for one in letters.letters], letters.after
+    else:
+        page = await view.dashboard.tasks(found.queue, state, group=group, after=after, limit=ROWS)
+        rows = [
+            {"task": one, "said": one.error or cut(orjson.dumps(one.payload).decode(), _PREVIEW)}
+            for one in page.entries
+        ]
+        after = page.after
+    return {
+        "group": group,
+        "names": groups,
+        "state": state,
+        "tabs": [(name, said, _number(found, group, name)) for name, said in _TABS.items()],
+        "tasks": rows,
+        "after": after,
+    }
+
+
+def _number(found: QueueDetail, group: str, state: str) -> int:
+    """Return how many tasks are in a state, as the figures of the group say."""
+    for row in found.rows:
+        one = row.stats
+        if one.group in (group, None):
+            return {
+                "waiting": one.backlog,
+                "pending": one.pending,
+                "retrying": one.retrying,
+                "delayed": one.delayed,
+                "dependent": one.dependent,
+                "dead": one.dead,
+            }[state]
+    return 0

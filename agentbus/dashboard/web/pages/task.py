@@ -1,0 +1,87 @@
+"""One task: its state, its attempts and errors, its payload, and the tasks around it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from agentbus.core.errors import NotFound
+from agentbus.core.names import word
+from agentbus.dashboard.web import graphs
+from agentbus.dashboard.web.page import PageView, TextFile, WebPage
+from agentbus.queues.ids import taker
+
+if TYPE_CHECKING:
+    from agentbus.dashboard.task_chain import ChainTask, TaskReport
+
+# States in which a task can be cancelled.
+_OPEN = ("waiting", "delayed", "dependent", "pending", "retrying")
+# Fields of the envelope that the page shows elsewhere.
+_ELSEWHERE = ("id", "created_at", "trail")
+
+
+async def load(view: PageView) -> dict[str, Any]:
+    """Return the task with the id `id`, in the group `group`."""
+    found = await _found(view)
+    state = found.state
+
+    def link(one: ChainTask) -> str:
+        return view.link("task", id=one.id, group=one.group)
+
+    tasks = [
+        (one, link(one) if one.queue is not None else "", graphs.links_of(found.chain, one.id))
+        for one in found.chain.tasks
+    ]
+    envelope = {
+        name.replace("_", " "): value if isinstance(value, str) else as_json(value)
+        for name, value in state.envelope.items()
+        if name not in _ELSEWHERE
+    }
+    return {
+        "title": f"Task {state.id}",
+        "found": found,
+        "task": state,
+        "payload": as_json(state.payload),
+        "result": as_json(found.result),
+        "envelope": envelope,
+        "trail": " → ".join(map(_passed, found.trail)),
+        "by_hand": taker(state.worker),
+        "is_open": state.state in _OPEN,
+        "chain": graphs.chain(found.chain, state.id, link),
+        "tasks": tasks,
+    }
+
+
+async def payload(view: PageView) -> tuple[str, str]:
+    """Return the payload of a task."""
+    found = await _found(view)
+    return f"payload {found.state.id}", as_json(found.state.payload) + "\n"
+
+
+async def result(view: PageView) -> tuple[str, str]:
+    """Return the result of a task."""
+    found = await _found(view)
+    return f"result {found.state.id}", as_json(found.result) + "\n"
+
+
+def as_json(value: object) -> str:
+    """Return a value as JSON in lines."""
+    return orjson.dumps(value, option=orjson.OPT_INDENT_2).decode()
+
+
+async def _found(view: PageView) -> TaskReport:
+    task = view.param("id")
+    if not task:
+        raise NotFound("the address names no task", hint="search one by its id")
+    return await view.dashboard.task(task, group=view.param("group") or None)
+
+
+def _passed(one: object) -> str:
+    # A router records the agent and the time.
+    return word(str(one[0] if isinstance(one, list) and one else one))
+
+
+PAGE = WebPage("task", "Task", load, live=("state", "attempts", "around"), under="queues")
+PAYLOAD = TextFile("payload", payload)
+RESULT = TextFile("result", result)

@@ -1,0 +1,198 @@
+"""The pages of `agentbus web` about dead letters: by error, replayed and purged."""
+
+from __future__ import annotations
+
+import pytest
+
+from agentbus.dashboard import app
+from tests.browsing import Browser
+from tests.test_dashboard_letters import DOWN, WRONG, bury, open_letters
+
+
+@pytest.fixture
+async def served(abus):
+    """The application, read-only."""
+    made = app(abus)
+    yield made
+    await made.state.site.feed.aclose()
+
+
+@pytest.fixture
+async def writing(abus):
+    """The application, whose forms act as `human:eve`."""
+    made = app(abus, write=True, person="eve")
+    yield made
+    await made.state.site.feed.aclose()
+
+
+def link(page, said: str) -> str:
+    """Return the first link whose address contains this."""
+    return next(a["href"] for a in page.all("a") if said in a.get("href", ""))
+
+
+async def test_letters_are_shown_by_error_most_letters_first(bus, served):
+    bury(bus, "mail", WRONG)
+    bury(bus, "mail", f"{DOWN}\nattempt 1", 2)
+    bury(bus, "shop", DOWN)
+
+    page = (await Browser(served).get("/letters")).page
+
+    assert page.unbalanced == []
+    assert "4 letters, 0 of them replayed, with 2 errors" in page.text
+    assert page.text.index(DOWN) < page.text.index(WRONG)
+
+
+async def test_letters_of_a_queue_are_shown_alone(bus, served):
+    bury(bus, "mail", WRONG)
+    bury(bus, "shop", DOWN)
+
+    page = (await Browser(served).get("/letters?queue=mail")).page
+
+    assert WRONG in page.text
+    assert DOWN not in page.text
+
+
+async def test_an_error_of_any_text_is_shown_as_text_and_its_letters_are_found(bus, served):
+    error = "\"><script>alert(1)</script>&amp; 100% 'é' a+b?#/\\"
+    bury(bus, "mail", error)
+    browser = Browser(served)
+    page = (await browser.get("/letters")).page
+
+    one = (await browser.get(link(page, "/letters-error"))).page
+    letter = (await browser.get(link(one, "/letter?"))).page
+
+    for found in (page, one, letter):
+        assert found.unbalanced == []
+        assert len(found.all("script")) == 1
+        assert error in found.text
+
+
+async def test_letters_without_an_error_are_found(bus, served):
+    bury(bus, "mail", "\nsecond line")
+    browser = Browser(served)
+    page = (await browser.get("/letters")).page
+
+    one = (await browser.get(link(page, "/letters-error"))).page
+
+    assert "second line" in (await browser.get(link(one, "/letter?"))).page.text
+
+
+async def test_five_hundred_letters_of_one_error_are_replayed_by_one_form(bus, writing):
+    bury(bus, "mail", DOWN, 300)
+    bury(bus, "shop", DOWN, 200)
+    bury(bus, "mail", WRONG, 3)
+    browser = Browser(writing)
+    page = (await browser.get("/letters")).page
+    one = (await browser.get(link(page, "/letters-error"))).page
+
+    answer = await browser.press(one, "/act/letters.replay")
+
+    assert answer.status == 303
+    assert open_letters(bus, "mail") == [WRONG] * 3
+    assert open_letters(bus, "shop") == []
+    said = (await browser.get(answer.header("location"))).page.text
+    assert "500 dead letters with the error" in said
+    spoken = [one for one in bus.overhear(last=5) if one.agent_id == "human:eve"]
+    assert "500 dead letters" in spoken[-1].text
+
+
+async def test_only_the_letters_of_the_queue_are_replayed_from_its_page(bus, writing):
+    bury(bus, "mail", DOWN, 2)
+    bury(bus, "shop", DOWN, 2)
+    browser = Browser(writing)
+    page = (await browser.get("/letters?queue=mail")).page
+    one = (await browser.get(link(page, "/letters-error"))).page
+
+    await browser.press(one, "/act/letters.replay")
+
+    assert open_letters(bus, "mail") == []
+    assert open_letters(bus, "shop") == [DOWN] * 2
+
+
+async def test_a_letter_is_replayed_and_shows_the_new_task(bus, writing):
+    bury(bus, "mail", DOWN)
+    (letter,) = bus.queue("mail").dead_letters()
+    browser = Browser(writing)
+    page = (await browser.get(f"/letter?queue=mail&group=default&id={letter.id}")).page
+
+    answer = await browser.press(page, "/act/letter.replay")
+
+    (again,) = bus.queue("mail").dead_letters()
+    assert again.replayed
+    shown = (await browser.get(answer.header("location"))).page
+    assert shown.unbalanced == []
+    assert again.replayed in shown.text
+
+
+async def test_letters_are_purged_only_after_their_queue_is_typed(bus, writing):
+    bury(bus, "mail", DOWN, 2)
+    bury(bus, "mail", WRONG)
+    browser = Browser(writing)
+    page = (await browser.get("/letters?queue=mail")).page
+    one = (await browser.get(link(page, "/letters-error"))).page
+
+    refused = await browser.press(one, "/act/letters.purge", typed="shop")
+    said = (await browser.get(refused.header("location"))).page.text
+    kept = open_letters(bus, "mail")
+    await browser.press(one, "/act/letters.purge", typed="mail")
+
+    assert "nothing was purged: type 'mail'" in said
+    assert kept == [DOWN, DOWN, WRONG]
+    assert open_letters(bus, "mail") == [WRONG]
+
+
+async def test_letters_of_all_queues_are_purged_after_the_project_is_typed(bus, writing):
+    bury(bus, "mail", DOWN)
+    bury(bus, "shop", DOWN)
+    browser = Browser(writing)
+    page = (await browser.get("/letters")).page
+    one = (await browser.get(link(page, "/letters-error"))).page
+
+    await browser.press(one, "/act/letters.purge", typed=bus.project)
+
+    assert open_letters(bus, "mail") + open_letters(bus, "shop") == []
+
+
+async def test_one_letter_is_purged_after_its_queue_is_typed(bus, writing):
+    bury(bus, "mail", DOWN, 2)
+    first, _ = bus.queue("mail").dead_letters()
+    browser = Browser(writing)
+    page = (await browser.get(f"/letter?queue=mail&group=default&id={first.id}")).page
+
+    refused = await browser.press(page, "/act/letter.purge")
+    await browser.press(page, "/act/letter.purge", typed="mail")
+
+    assert refused.status == 303
+    assert [one.id for one in bus.queue("mail").dead_letters()] != [first.id]
+    assert len(bus.queue("mail").dead_letters()) == 1
+
+
+async def test_a_view_that_only_reads_has_no_forms_that_act(bus, served):
+    bury(bus, "mail", DOWN)
+    browser = Browser(served)
+    page = (await browser.get("/letters")).page
+    one = (await browser.get(link(page, "/letters-error"))).page
+    letter = (await browser.get(link(one, "/letter?"))).page
+
+    for found in (page, one, letter):
+        assert [form for form in found.all("form") if form.get("method") == "post"] == []
+    assert (await browser.post("/act/letters.replay", {"error": DOWN})).status == 403
+    assert open_letters(bus, "mail") == [DOWN]
+
+
+@pytest.mark.parametrize(
+    "path", ["/letter", "/letter?queue=mail&id=1-1", "/letter?queue=mail&id=x"]
+)
+async def test_a_letter_that_is_gone_is_a_page_that_says_so(bus, served, path):
+    bury(bus, "mail", DOWN)
+
+    answer = await Browser(served).get(path)
+
+    assert answer.status == 404
+    assert answer.page.unbalanced == []
+
+
+async def test_an_empty_list_of_letters_says_what_would_be_there(served):
+    page = (await Browser(served).get("/letters")).page
+
+    assert "There are no dead letters." in page.text
