@@ -141,6 +141,32 @@ def test_a_thread_is_found_with_those_who_did_not_answer(bus, connect):
     assert [one.message.to for one in found] == ["bob", "eve"]
 
 
+@pytest.mark.parametrize("named", ["no id", "1-1@", "9-9@nobody", ""])
+def test_a_thread_that_another_program_named_has_its_messages(bus, named):
+    bus.here()
+    key = Keys(bus.project).inbox("ada")
+    fields = ("agent_id", "x", "message", "hello", "thread", named)
+    entry = ask(bus, "XADD", key, "*", *fields).decode()
+
+    assert texts(one.message for one in Pages(bus).thread(f"{entry}@ada")) == ["hello"]
+
+
+def test_receipts_of_a_search_are_as_they_are_now(bus, connect):
+    bob = connect("bob")
+    bob.here()
+    sent = bus.tell("bob", "hello")
+    pages = Pages(bus)
+    assert pages.direct()[0].receipt.state == "sent"
+    # No search is due for an hour.
+    pages._direct._sent._parts[None, 100]._next = float("inf")
+    assert texts(bob.inbox()) == ["hello"]
+
+    (found,) = pages.direct()
+
+    assert found.receipt == bus.receipts(sent.id)
+    assert found.receipt.state == "read"
+
+
 def test_a_message_to_an_agent_is_whole_on_request(bus, connect):
     connect("bob").here()
     sent = bus.tell("bob", "x" * 9000)

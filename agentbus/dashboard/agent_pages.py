@@ -11,7 +11,7 @@ from agentbus.coordination.presence import Presence
 from agentbus.core import names
 from agentbus.core.errors import NotFound
 from agentbus.core.record import Record
-from agentbus.dashboard import channel_pages, direct_messages
+from agentbus.dashboard import channel_pages
 from agentbus.dashboard.parts import Part, Parts
 from agentbus.queues import by_hand
 from agentbus.workers import registry
@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from agentbus.coordination.leases import Lease
     from agentbus.coordination.message import Message
     from agentbus.coordination.waiters import Waiter
-    from agentbus.dashboard.direct_messages import DirectMessage
+    from agentbus.dashboard.channel_pages import ChannelPage
+    from agentbus.dashboard.direct_messages import DirectMessage, DirectMessages
     from agentbus.dashboard.figures import RowRange
     from agentbus.queues.by_hand import HeldTask
     from agentbus.store.scope import Scope
@@ -86,18 +87,19 @@ class AgentDetail(Record):
 class AgentList:
     """The agents of a project, read less often the more there are; rows of a page are as they are now."""
 
-    def __init__(self, scope: Scope, flag_states: Callable[[], Op[list[FlagState]]]) -> None:
+    def __init__(
+        self,
+        scope: Scope,
+        flag_states: Callable[[], Op[list[FlagState]]],
+        direct: DirectMessages,
+    ) -> None:
         self._scope, monotonic = scope, scope.monotonic
-        self._flags = flag_states
+        self._flags, self._direct = flag_states, direct
         self._known = Part(monotonic, lambda: presence.present(scope, every=True, limit=None))
         self._there = Part(monotonic, lambda: presence.present(scope, limit=None))
         self._tasks = Part(monotonic, lambda: by_hand.all_held(scope))
         self._workers = Part(monotonic, lambda: registry.workers(scope))
-        self._sent: Parts[list[DirectMessage]] = Parts(
-            monotonic,
-            lambda agent: direct_messages.found(scope, sender=agent, limit=_ENTRIES),
-        )
-        self._spoken = Parts(
+        self._spoken: Parts[str, ChannelPage] = Parts(
             monotonic, lambda agent: channel_pages.page(scope, agent=agent, limit=_ENTRIES)
         )
 
@@ -142,8 +144,8 @@ class AgentList:
         states = yield from self._flags()
         tasks = yield from self._tasks.get()
         workers = yield from self._workers.get()
-        received = yield from direct_messages.found(scope, to=agent, limit=_ENTRIES)
-        sent = yield from self._sent.get(agent)
+        received = yield from self._direct.received(agent, limit=_ENTRIES)
+        sent = yield from self._direct.sent(agent, _ENTRIES)
         spoken = yield from self._spoken.get(agent)
         found = AgentDetail(
             agent,

@@ -8,12 +8,13 @@ from agentbus.coordination import inbox, receipts
 from agentbus.core import names
 from agentbus.core.record import Record
 from agentbus.core.stream import position, text
-from agentbus.dashboard.matching import FOLDED, StreamEntry, backwards, newest
+from agentbus.dashboard.matching import FOLDED, backwards, newest
+from agentbus.dashboard.parts import Parts
 from agentbus.store.failures import or_empty
 from agentbus.store.steps import Command, one_step
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from agentbus.coordination.inbox import InboxMessage
     from agentbus.coordination.receipts import Receipt
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from agentbus.store.steps import Op
 
 # The inboxes that are searched, those of the agents seen last; and of each the newest messages.
-INBOXES, _EXAMINED = 10_000, 200
+_INBOXES, _EXAMINED = 10_000, 200
 # The most messages of a thread, and the most that are examined of an inbox of one who takes part.
 _THREAD, _TAKEN_PART = 200, 2_000
 
@@ -39,61 +40,99 @@ class DirectMessage(Record):
         return self.size > FOLDED
 
 
-def found(
-    scope: Scope, *, sender: str | None = None, to: str | None = None, limit: int = 100
-) -> Op[list[DirectMessage]]:
-    """Return the newest messages of a sender, to an agent, or of all, newest first.
+class _Found(Record):
+    """A message that was found, cut, and the size of its text."""
 
-    It searches the newest 200 messages in the inboxes of the 10,000 agents seen last.
+    message: InboxMessage
+    size: int
+
+
+class DirectMessages:
+    """Messages in inboxes; a search of all inboxes is repeated less often the longer it takes.
+
+    Receipts are as they are now.
     """
-    wanted = {} if sender is None else {"agent_id": names.name("agent", sender)}
-    if to is not None:
-        names.name("agent", to)
-        entries, _ = yield from backwards(scope, scope.keys.inbox(to), wanted, limit=limit)
-        return (yield from _with_receipts(scope, [to], entries))
-    agents = yield from _agents(scope)
-    keys = [scope.keys.inbox(agent) for agent in agents]
-    entries = yield from newest(scope, keys, wanted, limit=limit, examined=_EXAMINED)
-    return (yield from _with_receipts(scope, agents, entries))
 
+    def __init__(self, scope: Scope) -> None:
+        self._scope = scope
+        self._sent = Parts(scope.monotonic, self._search_sent)
+        self._of_thread = Parts(scope.monotonic, self._search_thread)
 
-def thread(scope: Scope, known: str) -> Op[list[DirectMessage]]:
-    """Return the messages of a message's thread that are kept, oldest first, at most the newest 200.
+    def sent(self, sender: str | None, limit: int) -> Op[list[DirectMessage]]:
+        """Return the newest messages that an agent sent, or all agents, newest first."""
+        found = yield from self._sent.get((sender, limit))
+        return (yield from self._with_receipts(found))
 
-    It looks into the inboxes of those who take part, and then into all others. Raises `NotFound`.
-    """
-    one = yield from message(scope, known)
-    first = one.thread
-    wanted = {"thread": first}
-    part = dict.fromkeys((one.to, one.agent_id))
-    collected: dict[str, DirectMessage] = {}
-    if first != known and (begun := (yield from _kept(scope, first))) is not None:
-        one = begun
-    if one.id == first:
-        part |= dict.fromkeys((one.to, one.agent_id))
-        collected |= yield from _first(scope, one)
-    done: set[str] = set()
-    while waiting := [agent for agent in part if agent and agent not in done]:
-        keys = [scope.keys.inbox(agent) for agent in waiting]
-        entries = yield from newest(
-            scope, keys, wanted, limit=_THREAD, examined=_TAKEN_PART, width=FOLDED
-        )
-        new = yield from _with_receipts(scope, waiting, entries)
-        done.update(waiting)
-        collected |= {each.message.id: each for each in new}
-        part |= dict.fromkeys(each.message.agent_id for each in new)
-    others = [agent for agent in (yield from _agents(scope)) if agent not in done]
-    keys = [scope.keys.inbox(agent) for agent in others]
-    entries = yield from newest(scope, keys, wanted, limit=_THREAD, examined=_EXAMINED)
-    collected |= {
-        each.message.id: each for each in (yield from _with_receipts(scope, others, entries))
-    }
-    in_order = sorted(collected.values(), key=lambda each: position(_entry_id(each)))
-    return in_order[-_THREAD:]
+    def received(
+        self, agent: str, *, sender: str | None = None, limit: int = 100
+    ) -> Op[list[DirectMessage]]:
+        """Return the newest messages to an agent, newest first."""
+        wanted = {} if sender is None else {"agent_id": sender}
+        key = self._scope.keys.inbox(names.name("agent", agent))
+        entries, _ = yield from backwards(self._scope, key, wanted, limit=limit)
+        found = (_Found(inbox.message_of(agent, one.id, one.fields), one.size) for one in entries)
+        return (yield from self._with_receipts(found))
+
+    def thread(self, known: str) -> Op[list[DirectMessage]]:
+        """Return the messages of a message's thread, oldest first. Raises `NotFound`, `UsageError`."""
+        one = yield from message(self._scope, known)
+        begun = one if one.thread == known else (yield from _kept(self._scope, one.thread))
+        found = {} if begun is None else {begun.id: _cut(begun)}
+        wanted = {"thread": one.thread}
+        for other in (yield from self._of_thread.get(one.thread)):
+            found[other.message.id] = other
+        part = [one.to, one.agent_id]
+        done: set[str] = set()
+        while True:
+            part += [agent for each in found.values() for agent in _pair(each.message)]
+            waiting = [agent for agent in dict.fromkeys(part) if agent and agent not in done]
+            if not waiting:
+                break
+            done.update(waiting)
+            for each in (yield from self._search(waiting, wanted, _THREAD, _TAKEN_PART)):
+                found[each.message.id] = each
+        in_order = sorted(found.values(), key=lambda each: _position(each.message))
+        return (yield from self._with_receipts(in_order[-_THREAD:]))
+
+    def _search_sent(self, asked: tuple[str | None, int]) -> Op[list[_Found]]:
+        sender, limit = asked
+        wanted = {} if sender is None else {"agent_id": names.name("agent", sender)}
+        agents = yield from self._agents()
+        return (yield from self._search(agents, wanted, limit, _EXAMINED))
+
+    def _search_thread(self, first: str) -> Op[list[_Found]]:
+        agents = yield from self._agents()
+        return (yield from self._search(agents, {"thread": first}, _THREAD, _EXAMINED))
+
+    def _search(
+        self, agents: Sequence[str], wanted: Mapping[str, str], limit: int, examined: int
+    ) -> Op[list[_Found]]:
+        keys = [self._scope.keys.inbox(agent) for agent in agents]
+        entries = yield from newest(self._scope, keys, wanted, limit=limit, examined=examined)
+        return [
+            _Found(inbox.message_of(agents[one.number], one.id, one.fields), one.size)
+            for one in entries
+        ]
+
+    def _with_receipts(self, found: Iterable[_Found]) -> Op[list[DirectMessage]]:
+        listed = [*found]
+        states = yield from receipts.of(self._scope, [one.message for one in listed])
+        return [
+            DirectMessage(one.message, state, one.size)
+            for one, state in zip(listed, states, strict=True)
+        ]
+
+    def _agents(self) -> Op[list[str]]:
+        """Return the agents whose inboxes are searched, last seen first."""
+        asked = Command("ZREVRANGE", self._scope.keys.agents, 0, _INBOXES - 1)
+        return [text(name) for name in (yield from or_empty(one_step(asked), []))]
 
 
 def message(scope: Scope, known: str) -> Op[InboxMessage]:
     """Return a message to an agent, with its whole text. Raises `NotFound`, `UsageError`."""
+    if _place(known) is None:
+        # Its error says what an id is.
+        inbox.split_id(known)
     one = yield from _kept(scope, known)
     if one is None:
         raise inbox.no_message(known)
@@ -101,36 +140,30 @@ def message(scope: Scope, known: str) -> Op[InboxMessage]:
 
 
 def _kept(scope: Scope, known: str) -> Op[InboxMessage | None]:
-    entry_id, agent = inbox.split_id(known)
+    place = _place(known)
+    if place is None:
+        # Another program may have named any thread.
+        return None
+    entry_id, agent = place
     asked = one_step(Command("XRANGE", scope.keys.inbox(agent), entry_id, entry_id))
     entries = yield from or_empty(asked, [])
     return inbox.as_message(agent, *entries[0]) if entries else None
 
 
-def _first(scope: Scope, one: InboxMessage) -> Op[dict[str, DirectMessage]]:
-    (receipt,) = yield from receipts.of(scope, [one])
-    size = len(one.text.encode("utf-8", "surrogatepass"))
-    return {one.id: DirectMessage(one.__replace__(text=one.text[:FOLDED]), receipt, size)}
+def _place(known: str) -> tuple[str, str] | None:
+    entry_id, at, agent = known.partition("@")
+    return (entry_id, agent) if at and inbox.is_entry_id(entry_id) else None
 
 
-def _with_receipts(
-    scope: Scope, agents: Sequence[str], entries: Sequence[StreamEntry]
-) -> Op[list[DirectMessage]]:
-    read = [
-        inbox.message_of(agents[entry.number], entry.id, dict(entry.fields)) for entry in entries
-    ]
-    states = yield from receipts.of(scope, read)
-    return [
-        DirectMessage(one, state, entry.size)
-        for one, state, entry in zip(read, states, entries, strict=True)
-    ]
+def _cut(one: InboxMessage) -> _Found:
+    whole = one.text.encode("utf-8", "surrogatepass")
+    short = whole[:FOLDED].decode("utf-8", "ignore")
+    return _Found(one if len(whole) <= FOLDED else one.__replace__(text=short), len(whole))
 
 
-def _agents(scope: Scope) -> Op[list[str]]:
-    """Return the agents whose inboxes are searched, last seen first."""
-    asked = Command("ZREVRANGE", scope.keys.agents, 0, INBOXES - 1)
-    return [text(name) for name in (yield from or_empty(one_step(asked), []))]
+def _pair(one: InboxMessage) -> tuple[str, str]:
+    return one.to, one.agent_id
 
 
-def _entry_id(one: DirectMessage) -> str:
-    return one.message.id.partition("@")[0]
+def _position(one: InboxMessage) -> tuple[int, int]:
+    return position(one.id.partition("@")[0])

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
 
     from agentbus.store.steps import Op
 
+K = TypeVar("K")
 T = TypeVar("T")
 
 # Lists of single objects that are remembered: of those looked at last.
@@ -50,20 +51,20 @@ class Part(Generic[T]):
         return max(0.0, self._monotonic() - self._at)
 
 
-class Parts(Generic[T]):
+class Parts(Generic[K, T]):
     """A list for each of several objects, such as the messages of an agent; the last 64 are remembered."""
 
-    def __init__(self, monotonic: Callable[[], float], read: Callable[[str], Op[T]]) -> None:
+    def __init__(self, monotonic: Callable[[], float], read: Callable[[K], Op[T]]) -> None:
         self._monotonic = monotonic
         self._read = read
-        self._parts: dict[str, Part[T]] = {}
+        self._parts: dict[K, Part[T]] = {}
 
-    def get(self, name: str) -> Op[T]:
+    def get(self, of: K) -> Op[T]:
         """Return an object's list, read again if that is due."""
-        part = self._parts.pop(name, None)
+        part = self._parts.pop(of, None)
         if part is None:
-            part = Part(self._monotonic, lambda: self._read(name))
-        self._parts[name] = part
+            part = Part(self._monotonic, lambda: self._read(of))
+        self._parts[of] = part
         while len(self._parts) > _REMEMBERED:
             del self._parts[next(iter(self._parts))]
         return (yield from part.get())

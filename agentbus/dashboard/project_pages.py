@@ -12,6 +12,7 @@ from agentbus.core.errors import NotFound, UsageError
 from agentbus.core.record import Record
 from agentbus.dashboard import channel_pages, check_list, direct_messages, event_streams
 from agentbus.dashboard.agent_pages import ORDERS, AgentList
+from agentbus.dashboard.direct_messages import DirectMessages
 from agentbus.dashboard.figures import RowRange
 from agentbus.dashboard.note_pages import NoteList
 from agentbus.dashboard.parts import Part
@@ -70,7 +71,8 @@ class Pages(OnBus[BusT_co]):
         self._letters_of = bus.runner.policies.letters_of
         scope, monotonic = self._scope, self._scope.monotonic
         self._flags = Part(monotonic, lambda: flags.states(scope))
-        self._agents = AgentList(scope, self._flags.get)
+        self._direct = DirectMessages(scope)
+        self._agents = AgentList(scope, self._flags.get, self._direct)
         self._notes = NoteList(scope)
         self._workers = WorkersRead(scope)
         self._refusals = RefusalTail(scope)
@@ -144,7 +146,9 @@ class Pages(OnBus[BusT_co]):
 
         They are searched as in `agent`, or with `to` in the inbox of that agent.
         """
-        return direct_messages.found(self._scope, sender=sender, to=to, limit=limit)
+        if to is None:
+            return self._direct.sent(sender, limit)
+        return self._direct.received(to, sender=sender, limit=limit)
 
     @verb
     def direct_message(self, id: str) -> Op[InboxMessage]:
@@ -158,7 +162,7 @@ class Pages(OnBus[BusT_co]):
         Messages are kept as inboxes keep them, and searched in the inboxes of all who take part, then as in
         `agent`. Raises `NotFound`, `UsageError`.
         """
-        return direct_messages.thread(self._scope, id)
+        return self._direct.thread(id)
 
     # -- flags and leases --
 

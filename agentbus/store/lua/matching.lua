@@ -7,12 +7,22 @@
 --          and its fields and values}; for fewer streams if these were long, so that no call blocks the server
 --@include cut
 local first, last, most, wanted, width = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
-local budget, bytes, reply = 2000, 1048576, {}
-local function matches(named)
-  for i = 6, #ARGV, 2 do
-    if (named[ARGV[i]] or '') ~= ARGV[i + 1] then return false end
+local budget, bytes, reply = 1000, 1048576, {}
+local asked, needed = {}, 0
+for i = 6, #ARGV, 2 do
+  asked[ARGV[i]] = ARGV[i + 1]
+  if ARGV[i + 1] ~= '' then needed = needed + 1 end
+end
+local function matches(flat)
+  local met = 0
+  for i = 1, #flat - 1, 2 do
+    local value = asked[flat[i]]
+    if value then
+      if value ~= flat[i + 1] then return false end
+      if value ~= '' then met = met + 1 end
+    end
   end
-  return true
+  return met == needed
 end
 local function add(found, entry)
   local flat, longest = {}, 0
@@ -26,21 +36,17 @@ for at, key in ipairs(KEYS) do
   if at > 1 and (budget <= 0 or bytes <= 0) then break end
   local found, left, from, ended = { '' }, most, first, redis.call('TYPE', key)['ok'] ~= 'stream'
   while not ended and left > 0 and #found <= wanted and (left == most or (budget > 0 and bytes > 0)) do
-    local asked = math.min(50, left)
-    local page = redis.call('XREVRANGE', key, from, last, 'COUNT', asked)
+    local count = math.min(50, left)
+    local page = redis.call('XREVRANGE', key, from, last, 'COUNT', count)
     local number = 0
     for _, entry in ipairs(page) do
       if #found > wanted then break end
       number, from = number + 1, '(' .. entry[1]
-      local named = {}
-      for i = 1, #entry[2] - 1, 2 do
-        named[entry[2][i]] = entry[2][i + 1]
-        bytes = bytes - #entry[2][i + 1]
-      end
-      if matches(named) then add(found, entry) end
+      for i = 2, #entry[2], 2 do bytes = bytes - #entry[2][i] end
+      if matches(entry[2]) then add(found, entry) end
     end
     left, budget = left - number, budget - number
-    ended = number == #page and #page < asked
+    ended = number == #page and #page < count
   end
   if not ended then found[1] = from end
   reply[at] = found
