@@ -36,6 +36,7 @@ VERB = Verb(
         "--public-url URL",
         "The address under which a proxy shows the pages, with its path.",
     ),
+    Param("--reports DIR", "Show the pages that report --html wrote into DIR.", values="file"),
     Param("--open", "Open the address in a browser."),
     Param("--timeout S", "Stop after S seconds.", convert=seconds),
     text="Prints the address to open. It holds a code that works once, in one browser, which then keeps a"
@@ -132,6 +133,7 @@ async def _serve(
                 code=code,
                 hosts=hosts,
                 origins=(origin,) if origin else (),
+                reports=args.reports,
             )
             await serve(app, listening, ended=ended, prefix=prefix, say=call.out.warn)
 

@@ -22,6 +22,7 @@ import pytest
 
 import agentbus
 import agentbus.aio
+from agentbus.dashboard import app
 from agentbus.store.scope import INTERVALS, Intervals
 from tests import profiles
 from tests.servers import CACHE, Server, Shell, program, scrubbed
@@ -226,6 +227,22 @@ async def abus(url: str, project: str, intervals: Intervals) -> AsyncIterator[ag
     async with agentbus.aio.connect(url, project=project, agent="ada") as opened:
         opened.scope.intervals = intervals
         yield opened
+
+
+@pytest.fixture
+async def served(abus: agentbus.AsyncBus) -> AsyncIterator[Any]:
+    """The pages of `agentbus web` as an application, read-only."""
+    made = app(abus)
+    yield made
+    await made.state.site.feed.aclose()
+
+
+@pytest.fixture
+async def writing(abus: agentbus.AsyncBus) -> AsyncIterator[Any]:
+    """The pages of `agentbus web` as an application, whose forms act as `human:eve`."""
+    made = app(abus, write=True, person="eve")
+    yield made
+    await made.state.site.feed.aclose()
 
 
 @pytest.fixture

@@ -92,13 +92,15 @@ def app(
     token: str | None = None,
     hosts: Collection[str] = ("localhost", "127.0.0.1", "::1"),
     origins: Collection[str] = (),
+    reports: str | None = None,
 ) -> Starlette:
     """Return the pages of a project as an ASGI application, to be mounted into another one.
 
     It only reads, unless `write` lets its forms act, as `human:<person>` (by default the user of the
     system). Requests must name one of `hosts`, or the address that they have reached; forms must come from
     there too, or from one of `origins` (`https://bus.example.com`). With a `token` each browser must enter
-    it once; without one the application around it decides who may see the pages. Raises `ConfigError`
+    it once; without one the application around it decides who may see the pages. `reports` is a directory:
+    the pages that `agentbus report --html` has written into it are listed and shown. Raises `ConfigError`
     without the extra `web`, and for a token of less than 16 characters.
     """
     from agentbus.core.errors import ConfigError
@@ -110,4 +112,12 @@ def app(
             f"the dashboard needs {error.name}, which is not installed: it comes with an extra",
             hint="pip install 'agentbus-toolkit[web]'",
         ) from None
-    return application(bus, write=write, person=person, token=token, hosts=hosts, origins=origins)
+    return application(
+        bus,
+        write=write,
+        person=person,
+        token=token,
+        hosts=hosts,
+        origins=origins,
+        reports=reports,
+    )

@@ -103,6 +103,11 @@ class AgentList:
             monotonic, lambda agent: channel_pages.page(scope, agent=agent, limit=_ENTRIES)
         )
 
+    def forget(self) -> None:
+        """Read every list again when it is needed next."""
+        for one in (self._known, self._there, self._tasks, self._workers, self._spoken):
+            one.forget()
+
     def page(self, wanted: RowRange, state: str | None, order: str, every: bool) -> Op[AgentPage]:
         """Return a page of agents, in one of `ORDERS`; `every` adds those that are gone."""
         known = yield from (self._known if every else self._there).get()

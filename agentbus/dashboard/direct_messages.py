@@ -58,6 +58,11 @@ class DirectMessages:
         self._sent = Parts(scope.monotonic, self._search_sent)
         self._of_thread = Parts(scope.monotonic, self._search_thread)
 
+    def forget(self) -> None:
+        """Search all inboxes again when it is needed next."""
+        self._sent.forget()
+        self._of_thread.forget()
+
     def sent(self, sender: str | None, limit: int) -> Op[list[DirectMessage]]:
         """Return the newest messages that an agent sent, or all agents, newest first."""
         found = yield from self._sent.get((sender, limit))

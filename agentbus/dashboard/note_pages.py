@@ -47,6 +47,11 @@ class NoteList:
         self._titles = Part(scope.monotonic, lambda: notes.newest(scope, _MOST))
         self._tags = Part(scope.monotonic, lambda: _tags(scope))
 
+    def forget(self) -> None:
+        """Read the lists again when they are needed next."""
+        self._titles.forget()
+        self._tags.forget()
+
     def page(self, wanted: RowRange, tag: str | None) -> Op[NotePage]:
         """Return a page of notes whose key contains a text, and that have a tag."""
         scope = self._scope

@@ -68,3 +68,7 @@ class Parts(Generic[K, T]):
         while len(self._parts) > _REMEMBERED:
             del self._parts[next(iter(self._parts))]
         return (yield from part.get())
+
+    def forget(self) -> None:
+        """Read every list again when it is needed next."""
+        self._parts.clear()

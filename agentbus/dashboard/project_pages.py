@@ -82,6 +82,13 @@ class Pages(OnBus[BusT_co]):
             monotonic, lambda: check_list.checks(scope, bus.settings, self._letters_of)
         )
 
+    def forget(self) -> None:
+        """Read every list again for the next page, after an action that has changed them."""
+        for one in (self._flags, self._agents, self._direct, self._notes, self._workers):
+            one.forget()
+        for part in (self._events, self._checks):
+            part.forget()
+
     # -- agents --
 
     @verb

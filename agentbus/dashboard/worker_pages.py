@@ -40,6 +40,10 @@ class WorkersRead:
         self._scope = scope
         self._workers = Part(scope.monotonic, lambda: registry.workers(scope))
 
+    def forget(self) -> None:
+        """Read the workers again when they are needed next."""
+        self._workers.forget()
+
     def page(self, wanted: RowRange, state: str | None) -> Op[WorkerPage]:
         """Return a page of workers whose queue, group, agent, name or host contains a text."""
         found: Sequence[Registered] = yield from self._workers.get()

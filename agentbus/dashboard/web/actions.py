@@ -14,6 +14,7 @@ from agentbus.core.names import word
 from agentbus.core.readable import count
 from agentbus.dashboard import person
 from agentbus.dashboard.web import letter_actions
+from agentbus.dashboard.web.agent_actions import AGENT_ACTIONS
 from agentbus.dashboard.web.forms import field
 
 if TYPE_CHECKING:
@@ -31,7 +32,8 @@ async def perform(settings: Settings, name: str, form: Mapping[str, str]) -> str
     """Do an action as the person of the settings, say so and log it, and return what was done."""
     async with AsyncBus(settings) as bus:
         done = await ACTIONS[name](bus, form)
-        await bus.speak(done, topic=person.TOPIC)
+        if name not in _SPOKEN:
+            await bus.speak(done, topic=person.TOPIC)
     person.log(settings, "web", name, done)
     return done
 
@@ -67,4 +69,7 @@ ACTIONS: dict[str, WebAction] = {
     "project.halt": _halt,
     "project.resume": _resume,
     **letter_actions.ACTIONS,
+    **AGENT_ACTIONS,
 }
+# What these do is on the channel by itself.
+_SPOKEN = frozenset(("talk.speak",))

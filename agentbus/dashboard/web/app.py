@@ -17,12 +17,12 @@ from starlette.responses import HTMLResponse, PlainTextResponse, RedirectRespons
 from starlette.routing import Route
 
 from agentbus.core.errors import AgentBusError, BackendUnavailable, NotFound, UsageError
-from agentbus.dashboard import person as persons
+from agentbus.dashboard import person as persons, report_files
 from agentbus.dashboard.web import actions
 from agentbus.dashboard.web.guard import FORM, HEADERS, LOOPBACK, SESSION, WebGuard
 from agentbus.dashboard.web.live import MOST_VIEWERS, LiveFeed, Viewer
 from agentbus.dashboard.web.page import PageView, TextFile, WebContext, WebPage
-from agentbus.dashboard.web.pages import PAGES, TEXTS
+from agentbus.dashboard.web.pages import PAGES, TEXTS, archive
 from agentbus.dashboard.web.sessions import WebSessions
 from agentbus.dashboard.web.templates import PageTemplates
 
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 _STATIC = Path(__file__).parent / "static"
 _TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+_REPORT = "/report"
 _ID = re.compile(r"\d{1,19}-\d{1,19}")
 _DONE, _FAILED = "agentbus_done", "agentbus_failed"
 # Seconds that a browser may take for each part of a stream.
@@ -45,16 +46,21 @@ _TAKES = 20.0
 class WebSite:
     """What an application consists of: the feed, the templates, the files, the person who acts."""
 
-    def __init__(self, bus: AsyncBus, *, write: bool, person: str | None) -> None:
+    def __init__(
+        self, bus: AsyncBus, *, write: bool, person: str | None, reports: str | None
+    ) -> None:
         self.settings = persons.acting(bus.settings, person)
         self.templates = PageTemplates()
         self.files = {path.name: path.read_bytes() for path in sorted(_STATIC.iterdir())}
         self.by_path = {page.path: page for page in PAGES}
-        context = self.context = WebContext(bus, write=write, person=self.settings.agent)
+        context = self.context = WebContext(
+            bus, write=write, person=self.settings.agent, reports=reports
+        )
         context.pages = PAGES
         context.paths = {page.name: page.path for page in PAGES}
         context.paths |= {one.name: one.path for one in TEXTS}
         context.paths |= {name: f"/act/{name}" for name in actions.ACTIONS}
+        context.paths["report"] = _REPORT
         context.assets = {
             name: blake2s(data, digest_size=6).hexdigest() for name, data in self.files.items()
         }
@@ -75,9 +81,11 @@ def application(
     code: str | None = None,
     hosts: Collection[str] = LOOPBACK,
     origins: Collection[str] = (),
+    reports: str | None = None,
 ) -> Starlette:
     """Return the ASGI application of the pages; `agentbus.dashboard.app` describes the arguments."""
-    site, sessions = WebSite(bus, write=write, person=person), WebSessions(token, code)
+    site = WebSite(bus, write=write, person=person, reports=reports)
+    sessions = WebSessions(token, code)
 
     @asynccontextmanager
     async def lifespan(_app: Starlette) -> AsyncIterator[None]:
@@ -97,6 +105,7 @@ def application(
         routes=[
             *(Route(page.path, served.show, name=page.name) for page in PAGES),
             *(Route(one.path, served.text, name=f"text {one.name}") for one in TEXTS),
+            Route(_REPORT, served.report, name="report"),
             Route("/live", served.live, name="live"),
             Route("/static/{name}", served.static, name="static"),
             Route("/act/{name}", served.act, methods=["POST"], name="act"),
@@ -166,6 +175,15 @@ class _Served:
         plain = re.sub(r"[^A-Za-z0-9._-]+", "-", name)[:100] or "text"
         headers = {"content-disposition": f'attachment; filename="{plain}.txt"'}
         return PlainTextResponse(text.encode("utf-8", "replace"), headers=headers)
+
+    async def report(self, request: Request) -> Response:
+        """Answer with a page that `agentbus report` wrote, in a sandbox: it is not a page of ours."""
+        view = self._view(request, archive.PAGE, dict(request.query_params), None)
+        try:
+            data = await archive.report(view)
+        except AgentBusError as error:
+            return PlainTextResponse(f"{error.message}\n", _status(error))
+        return HTMLResponse(data, headers={"content-security-policy": report_files.policy()})
 
     async def live(self, request: Request) -> Response:
         """Answer with the stream of what changes on a page."""

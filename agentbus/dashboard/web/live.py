@@ -150,6 +150,7 @@ class LiveFeed:
     def forget(self) -> None:
         """Read everything again, after an action that has changed it."""
         self._dashboard.forget()
+        self._context.reader.forget()
         self._at = float("-inf")
         self._soon.set()
 
@@ -271,7 +272,7 @@ class LiveFeed:
         view = view.again(self._newest)
         page: Any = view.page
         try:
-            values = await page.load(view)
+            values = await page.load(view) if page.live else {}
         except AgentBusError as error:
             if self._lost(error):
                 raise

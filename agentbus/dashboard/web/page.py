@@ -32,6 +32,7 @@ from agentbus.core.oplog import write
 from agentbus.core.record import Record
 from agentbus.dashboard.dashboard import Dashboard
 from agentbus.dashboard.figures import RowRange
+from agentbus.dashboard.project_pages import Pages
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -52,11 +53,15 @@ class WebContext:
     """What all pages of one application share.
 
     `recent` are the newest messages, oldest first; `paths` the paths of pages, texts and actions by name;
-    `assets` the digests of the static files.
+    `assets` the digests of the static files; `reports` the directory of pages that `agentbus report` wrote.
     """
 
-    def __init__(self, bus: AsyncBus, *, write: bool, person: str) -> None:
+    def __init__(
+        self, bus: AsyncBus, *, write: bool, person: str, reports: str | None = None
+    ) -> None:
         self.bus = bus
+        self.reports = reports
+        self.reader: Pages[Awaiting] = Pages(bus)
         self.write = write
         self.person = person
         self.dashboard: Dashboard[Awaiting] = Dashboard(bus)
@@ -141,6 +146,11 @@ class PageView:
     def dashboard(self) -> Dashboard[Awaiting]:
         """The dashboard that all pages share: use it `async with view.reading`."""
         return self.context.dashboard
+
+    @property
+    def reader(self) -> Pages[Awaiting]:
+        """What reads the lists and single objects of pages; any number may read by it at a time."""
+        return self.context.reader
 
     @property
     def reading(self) -> asyncio.Lock:

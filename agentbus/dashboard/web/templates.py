@@ -55,6 +55,7 @@ class PageTemplates:
         }
         self._jinja.globals |= {"spark": charts.spark}
         self._jinja.globals["ui"] = self._jinja.get_template("parts.html").module
+        self._jinja.globals["talk"] = self._jinja.get_template("talk_parts.html").module
 
     def render(self, name: str, values: Mapping[str, Any]) -> str:
         """Return a whole page."""

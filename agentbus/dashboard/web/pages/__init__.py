@@ -1,12 +1,33 @@
-"""The pages, in the order of the navigation; `page.py` says how to add one."""
+"""The pages of the web view, in the order of its navigation."""
 
 from __future__ import annotations
 
 from agentbus.dashboard.web.page import TextFile, WebPage
-from agentbus.dashboard.web.pages import letters, overview, queues, search, task
+from agentbus.dashboard.web.pages import (
+    agents,
+    archive,
+    events,
+    flags,
+    health,
+    letters,
+    notes,
+    overview,
+    queues,
+    search,
+    talk,
+    task,
+    workers,
+)
 
 PAGES: tuple[WebPage, ...] = (
     overview.PAGE,
+    agents.PAGE,
+    agents.ONE,
+    talk.PAGE,
+    talk.MESSAGE,
+    talk.DIRECT,
+    talk.THREAD,
+    flags.PAGE,
     queues.PAGE,
     queues.ONE,
     task.PAGE,
@@ -14,6 +35,15 @@ PAGES: tuple[WebPage, ...] = (
     letters.ERROR,
     letters.ONE,
     search.PAGE,
+    workers.PAGE,
+    events.PAGE,
+    notes.PAGE,
+    health.PAGE,
+    archive.PAGE,
 )
 # What is too long for a page.
-TEXTS: tuple[TextFile, ...] = (task.PAYLOAD, task.RESULT, letters.PAYLOAD, letters.TRACEBACK)
+TEXTS: tuple[TextFile, ...] = (
+    talk.TEXT,
+    notes.TEXT,
+    *(task.PAYLOAD, task.RESULT, letters.PAYLOAD, letters.TRACEBACK),
+)

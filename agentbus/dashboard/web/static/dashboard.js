@@ -9,7 +9,7 @@
   const channel = document.querySelector('[data-stream="channel"]');
   let source = null;
   let retry = 0;
-  let since = channel?.firstElementChild?.dataset.entry ?? "";
+  let since = channel?.dataset.since ?? channel?.firstElementChild?.dataset.entry ?? "";
   let lostAt = null;
 
   // -- regions: children are replaced one by one, by id where they have one --

@@ -1,0 +1,59 @@
+"""The agents by page, filter and state, and one agent with what it holds, reads, sends and says."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from agentbus.core.errors import NotFound
+from agentbus.core.names import word
+from agentbus.dashboard.web.page import PageView, WebPage
+
+if TYPE_CHECKING:
+    from agentbus.coordination.message import Message
+
+_STATES = ("active", "waiting", "idle", "none", "gone")
+_ORDERS = {"seen": "last seen", "name": "name", "unread": "unread", "state": "state"}
+
+
+async def load(view: PageView) -> dict[str, Any]:
+    """Return the agents that the query asks for."""
+    every = view.param("all") == "1"
+    found = await view.reader.agents(
+        view.rows,
+        state=view.param("state") or None,
+        order=view.param("order") or "seen",
+        all=every or view.param("state") == "gone",
+    )
+    return {"found": found, "states": _STATES, "orders": _ORDERS, "every": every}
+
+
+async def load_one(view: PageView) -> dict[str, Any]:
+    """Return the agent `name`."""
+    name = _name(view)
+    # What it speaks while the page is on its way follows by the stream.
+    since = await view.dashboard.talk_end()
+    one = await view.reader.agent(name)
+    return {"title": f"Agent {word(name)}", "one": one, "since": since}
+
+
+def hears(view: PageView, message: Message) -> bool:
+    """What the agent itself speaks belongs on its page."""
+    return message.agent_id == view.param("name")
+
+
+def _name(view: PageView) -> str:
+    name = view.param("name")
+    if not name:
+        raise NotFound("the address names no agent", hint="choose one of the list")
+    return name
+
+
+PAGE = WebPage("agents", "Agents", load, live=("list",))
+ONE = WebPage(
+    "agent",
+    "Agent",
+    load_one,
+    live=("about", "work", "received", "sent"),
+    under="agents",
+    hears=hears,
+)

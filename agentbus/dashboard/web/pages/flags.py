@@ -1,0 +1,33 @@
+"""Flags with their holders and who waits, leases, and how many leases were refused in the last day."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from agentbus.dashboard.figures import RowRange
+from agentbus.dashboard.web.page import PageView, WebPage
+
+# A project has at most 500 leases.
+_LEASES = 500
+
+
+async def load(view: PageView) -> dict[str, Any]:
+    """Return the flags and the leases that the query asks for."""
+    found = await view.reader.flags(
+        view.rows,
+        state=view.param("state") or None,
+        leases=RowRange(view.param("lease").strip() or None, limit=_LEASES),
+    )
+    waiters: dict[str, list[Any]] = {}
+    for one in found.waiters:
+        waiters.setdefault(one.flag, []).append(one)
+    # Who waits for a flag that nobody has held yet is shown, too.
+    listed = {one.flag for one in found.flags}
+    match = (view.match or "").casefold()
+    free = sorted(flag for flag in waiters if flag not in listed and match in flag.casefold())
+    awaited = free if not view.param("state") and view.number == 1 else []
+    refused = await view.reader.refusals()
+    return {"found": found, "waiters": waiters, "awaited": awaited, "refused": refused}
+
+
+PAGE = WebPage("flags", "Flags and leases", load, live=("flags", "leases", "refused"))
