@@ -127,6 +127,16 @@ def test_nobody_of_that_name_is_not_found(bus):
         Pages(bus).agent("bob")
 
 
+def test_an_agent_whose_name_another_program_made_up_has_a_page(bus):
+    bus.here()
+    name = "a\r\nb: %3A *"
+    ask(bus, "XADD", Keys(bus.project).channel, "*", "agent_id", name, "message", "hello")
+
+    found = Pages(bus).agent(name)
+
+    assert [one.text for one in found.spoken] == ["hello"]
+
+
 def test_a_worker_that_uses_nothing_else_is_an_agent(bus):
     keys = Keys(bus.project)
     seconds, _ = ask(bus, "TIME")

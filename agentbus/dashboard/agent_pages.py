@@ -141,7 +141,6 @@ class AgentList:
     def one(self, agent: str) -> Op[AgentDetail]:
         """Return one agent. Raises `NotFound` if the project has nothing of it."""
         scope = self._scope
-        names.name("agent", agent)
         (now,) = yield from presence.of(scope, [agent])
         activity = yield from project.agent(scope, agent)
         leased = yield from leases.leases(scope)

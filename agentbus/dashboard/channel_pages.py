@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from agentbus.coordination import inbox
 from agentbus.coordination.overhear import claimed, heard, written
-from agentbus.core import names
 from agentbus.core.errors import NotFound, UsageError
 from agentbus.core.record import Record
 from agentbus.core.stream import text
@@ -44,8 +43,8 @@ def page(
         raise UsageError(
             f"{before!a:.80} is not the id of a message", hint="give one that a page has"
         )
-    wanted = {} if topic is None else {"topic": names.name("topic", topic)}
-    wanted |= {} if agent is None else {"agent_id": names.name("agent", agent)}
+    wanted = {} if topic is None else {"topic": topic}
+    wanted |= {} if agent is None else {"agent_id": agent}
     wanted |= {} if notices else {"event": ""}
     key = scope.keys.channel
     found, older = yield from backwards(scope, key, wanted, before=before, limit=limit)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from agentbus.coordination import inbox, receipts
-from agentbus.core import names
 from agentbus.core.record import Record
 from agentbus.core.stream import position, text
 from agentbus.dashboard.matching import FOLDED, backwards, newest
@@ -73,7 +72,7 @@ class DirectMessages:
     ) -> Op[list[DirectMessage]]:
         """Return the newest messages to an agent, newest first."""
         wanted = {} if sender is None else {"agent_id": sender}
-        key = self._scope.keys.inbox(names.name("agent", agent))
+        key = self._scope.keys.inbox(agent)
         entries, _ = yield from backwards(self._scope, key, wanted, limit=limit)
         found = (_Found(inbox.message_of(agent, one.id, one.fields), one.size) for one in entries)
         return (yield from self._with_receipts(found))
@@ -101,7 +100,7 @@ class DirectMessages:
 
     def _search_sent(self, asked: tuple[str | None, int]) -> Op[list[_Found]]:
         sender, limit = asked
-        wanted = {} if sender is None else {"agent_id": names.name("agent", sender)}
+        wanted = {} if sender is None else {"agent_id": sender}
         agents = yield from self._agents()
         return (yield from self._search(agents, wanted, limit, _EXAMINED))
 

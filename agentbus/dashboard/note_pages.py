@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from agentbus.coordination import notes
-from agentbus.core import names
 from agentbus.core.record import Record
 from agentbus.core.stream import text
 from agentbus.dashboard.matching import FOLDED
@@ -59,7 +58,7 @@ class NoteList:
         if tag is None:
             titles = yield from self._titles.get()
         else:
-            key = scope.keys.tag(names.tag(tag))
+            key = scope.keys.tag(tag)
             found = yield from or_empty(one_step(Command("ZREVRANGE", key, 0, _MOST - 1)), [])
             titles = [text(title) for title in found]
         if wanted.match is not None:

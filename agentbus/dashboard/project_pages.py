@@ -60,6 +60,7 @@ class FlagPage(Record):
 class Pages(OnBus[BusT_co]):
     """Reads what the pages of a dashboard show, of the project of a `Bus` or an `AsyncBus`.
 
+    Names and texts to match are data: any text may be given, as another program may have written it.
     Several may read at a time. Lists whose reading takes long are read less often, and shared by all who
     look at them; the rows that a page shows are as they are now. Nothing is marked as read.
     """
@@ -134,7 +135,7 @@ class Pages(OnBus[BusT_co]):
         """Return the newest messages of the channel, of a topic or an agent if one is named.
 
         `before` is the id before which a page begins, as the `older` of the page before; without `notices`
-        those of the bus itself are left out. Raises `UsageError`, `InvalidName`.
+        those of the bus itself are left out. Raises `UsageError`.
         """
         return channel_pages.page(
             *(self._scope,), topic=topic, agent=agent, notices=notices, before=before, limit=limit

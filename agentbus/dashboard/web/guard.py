@@ -83,7 +83,7 @@ class WebGuard:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
                 for name, value in HEADERS.items():
-                    # A report has a policy of its own.
+                    # That of a report is stricter.
                     headers.setdefault(name, value)
                 headers.setdefault("cache-control", "no-store")
             await send(message)

@@ -31,9 +31,15 @@ async def load(view: PageView) -> dict[str, Any]:
             "bad" if totals.dead else "",
         ),
         ("Done", f"{number(totals.rate)}/s", "over the last minute", queues, ""),
-        ("Workers", totals.workers, dead, queues, "bad" if dead else ""),
-        ("Agents", totals.agents, f"{totals.unread:,} unread", "", ""),
-        ("Flags and leases", totals.flags + totals.leases, f"{totals.waiters} waiting", "", ""),
+        ("Workers", totals.workers, dead, view.link("workers"), "bad" if dead else ""),
+        ("Agents", totals.agents, f"{totals.unread:,} unread", view.link("agents"), ""),
+        (
+            "Flags and leases",
+            totals.flags + totals.leases,
+            f"{totals.waiters} waiting",
+            view.link("flags"),
+            "",
+        ),
     ]
     worst = [row for row in found.queues if row.trouble or row.paused is not None]
     return {
