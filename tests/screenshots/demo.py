@@ -10,6 +10,7 @@ which is the same at each run. Workers and waiting agents live until the block e
 from __future__ import annotations
 
 import contextlib
+import logging
 import pathlib
 import threading
 from collections.abc import Callable, Iterator
@@ -67,11 +68,23 @@ def demo(place: pathlib.Path, *, end: float = END) -> Iterator[Demo]:
     with DisposableServer(place / "server", "--appendfsync", "everysec", clock=True) as server:
         project = Demo(server, end)
         try:
-            with demo_events.ledger(place) as ledger:
+            with demo_events.ledger(place) as ledger, _quiet():
                 _live(project, ledger)
             yield project
         finally:
             project.close()
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Leave out of the log what is meant to fail."""
+    logger = logging.getLogger("agentbus")
+    before = logger.level
+    logger.setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
 
 
 def _live(project: Demo, ledger: demo_events.Ledger) -> None:
