@@ -286,7 +286,8 @@ class LiveFeed:
 
     async def _follow(self) -> None:
         """Send messages as they come."""
-        after = ""
+        # From the newest that pages have, which the browsers leave out if they have it, too.
+        after = self._context.recent[-1].id if self._context.recent else ""
         while True:
             try:
                 if not after:
@@ -298,8 +299,8 @@ class LiveFeed:
                     after = min(after, end, key=position)
                     continue
             except AgentBusError as error:
+                # What is spoken before it is there again is sent then.
                 self._lose(error)
-                after = ""
                 await asyncio.sleep(EVERY)
                 continue
             after = found[-1].id

@@ -1,4 +1,4 @@
-"""The pages of the web view, in the order of its navigation."""
+"""The pages, in the order of the navigation; `page.py` says how to add one."""
 
 from __future__ import annotations
 

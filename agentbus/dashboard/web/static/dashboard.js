@@ -9,7 +9,10 @@
   const channel = document.querySelector('[data-stream="channel"]');
   let source = null;
   let retry = 0;
-  let since = channel?.dataset.since ?? channel?.firstElementChild?.dataset.entry ?? "";
+  // A list that is empty may have been made before its first entry came.
+  let since = channel
+    ? (channel.dataset.since ?? channel.querySelector("[data-entry]")?.dataset.entry ?? "0-0")
+    : "";
   let lostAt = null;
 
   // -- regions: children are replaced one by one, by id where they have one --
