@@ -167,10 +167,10 @@ class TaskVerbs(OnBus[BusT_co]):
     def _task(self, task_id: str, group: str | None) -> Op[TaskReport]:
         if group is not None:
             names.name("group", group)
-        queues = yield from self._queues()
+        queues = yield from self._names_of_queues()
         return (yield from task_chain.report(self._scope, self._policies, task_id, group, queues))
 
-    def _queues(self) -> Op[list[str]]:
+    def _names_of_queues(self) -> Op[list[str]]:
         known = one_step(Command("ZRANGE", self._scope.keys.queues, 0, -1))
         return [decoded(one) for one in (yield from or_empty(known, []))]
 
