@@ -105,13 +105,13 @@ def test_a_chain_has_what_caused_a_task_and_what_it_has_caused(bus):
 
 
 def test_a_chain_has_the_replay_of_a_dead_letter(bus):
-    task = bus.queue("mail").publish(1)
+    task = bus.queue("mail").publish(1, causation_id="event 7")
     (delivery,) = bus.queue("mail").fetch()
     delivery.bury("broken")
     (letter,) = bus.queue("mail").dead_letters()
     again = bus.queue("mail").replay(letter.id)
 
-    assert links(bus, task) == {(task, again, "replayed")}
+    assert links(bus, task) == {(task, again, "replayed"), ("event 7", task, "caused")}
 
 
 def test_a_cause_that_is_not_a_task_is_shown_as_such(bus):

@@ -154,7 +154,14 @@ class _Graph:
         for text in dict.fromkeys([*about, self._root.id]):
             yield from self._caused(text, queues)
         tasks = sorted(self._tasks.values(), key=lambda one: (one.published or 0.0, one.id))
-        links = [one for one in self._links if {one.start, one.to} <= self._tasks.keys()]
+        # A replay has the envelope of the task that it replays: also what caused that one.
+        replays = {one.to for one in self._links if one.kind == "replayed"}
+        links = [
+            one
+            for one in self._links
+            if {one.start, one.to} <= self._tasks.keys()
+            and not (one.kind == "caused" and one.to in replays)
+        ]
         return Chain(tuple(tasks), tuple(links), self._complete)
 
     def _follow(self, waiting: list[str], known: TaskState | None = None) -> Op[None]:

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 _WIDE, _HIGH, _GAP, _LINE = 190, 46, 56, 16
 # The letters of a line in a task.
 _LETTERS = 25
-# A chart of an hour, below which its times are written.
-_CHART, _TALL, _BELOW = 360, 96, 16
+# A chart of an hour: the largest value is written above it, the times below.
+_CHART, _TOP, _TALL, _BELOW = 360, 14, 110, 16
 _SAID = {"caused": "caused", "before": "comes before", "replayed": "was replayed as"}
 
 
@@ -141,7 +141,7 @@ def _chart(
                 name=name, path=_path(values, most)
             )
         words.append(
-            f"{name}: up to {said(max(known))}, lastly {said(known[-1])}"
+            f"{name}: at most {said(max(known))}, last {said(known[-1])}"
             if known
             else f"{name}: none"
         )
@@ -150,8 +150,8 @@ def _chart(
     return Markup(
         '<figure class="chart"><figcaption><b>{title}</b> <span class="soft">{text}</span></figcaption>'
         '<svg viewBox="0 0 {w} {h}" role="img" aria-label="{title} in the last hour. {text}">'
-        '<path class="axis" d="M0 {low}H{w}M0 1H{w}"/>{lines}'
-        '<text x="2" y="12">{most}</text><text x="0" y="{below}">{start}</text>'
+        '<path class="axis" d="M0 {low}H{w}M0 {top}H{w}"/>{lines}'
+        '<text x="0" y="10">{most}</text><text x="0" y="{below}">{start}</text>'
         '<text class="end" x="{w}" y="{below}">{end}</text></svg></figure>'
     ).format(
         title=title,
@@ -159,6 +159,7 @@ def _chart(
         lines=lines,
         w=_CHART,
         h=_TALL + _BELOW,
+        top=_TOP,
         low=_TALL,
         below=_TALL + 13,
         most=said(most) if most else "",
@@ -174,7 +175,7 @@ def _path(values: Sequence[float | None], most: float) -> str:
             pen = "M"
             continue
         x = at * _CHART / max(1, len(values) - 1)
-        found.append(f"{pen}{x:.1f} {_TALL - 1 - (_TALL - 3) * value / most:.1f}")
+        found.append(f"{pen}{x:.1f} {_TALL - 1 - (_TALL - 1 - _TOP) * value / most:.1f}")
         # A point without neighbours is a short line.
         if pen == "M" and (at + 1 == len(values) or values[at + 1] is None):
             found.append("h2")

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import orjson
+
 from agentbus.core.errors import NotFound
 from agentbus.core.names import word
 from agentbus.core.readable import cut
+from agentbus.core.stream import id_time
 from agentbus.dashboard.letter_boxes import first_line
 from agentbus.dashboard.web.page import ROWS, PageView, TextFile, WebPage
 from agentbus.dashboard.web.pages.task import as_json
@@ -36,7 +39,10 @@ async def load_error(view: PageView) -> dict[str, Any]:
     groups = [one for one in report.groups if one.error == error]
     return {
         "error": error,
-        "letters": [(one, cut(as_json(one.payload), _PREVIEW)) for one in page.letters],
+        "letters": [
+            (one, id_time(one.id), cut(orjson.dumps(one.payload).decode(), _PREVIEW))
+            for one in page.letters
+        ],
         "after": page.after,
         "group": groups[0] if groups else None,
         "complete": report.complete,

@@ -8,6 +8,8 @@ import orjson
 
 from agentbus.core.errors import NotFound
 from agentbus.core.readable import cut
+from agentbus.core.stream import id_time
+from agentbus.dashboard.letter_boxes import first_line
 from agentbus.dashboard.web.page import ROWS, PageView
 
 if TYPE_CHECKING:
@@ -40,7 +42,13 @@ async def tasks_of(view: PageView, found: QueueDetail) -> dict[str, Any]:
         letters = await view.dashboard.letters(
             queue=found.queue, group=group, after=after, limit=ROWS
         )
-        rows, after = [{"letter": one, "said": one.error} for one in letters.letters], letters.after
+        rows, after = (
+            [
+                {"letter": one, "at": id_time(one.id), "said": first_line(one.error)}
+                for one in letters.letters
+            ],
+            letters.after,
+        )
     else:
         page = await view.dashboard.tasks(found.queue, state, group=group, after=after, limit=ROWS)
         rows = [
