@@ -83,6 +83,15 @@ def test_event_streams_have_the_last_reports_and_readers(bus):
     assert found.readers == {"welcome": "5-0", "reader:archive": "none"}
 
 
+def test_a_stream_with_a_colon_in_its_name_is_one_stream(bus):
+    ask(bus, "XADD", Keys(bus.project).events("shop:orders"), "*", "type", "paid")
+    report(bus, "relay", stream="shop:orders", lag_ms=0, lag_events_count=0)
+
+    (found,) = Pages(bus).events().streams
+
+    assert (found.stream, found.events, found.relay is None) == ("shop:orders", 1, False)
+
+
 def test_a_consumer_is_taken_out_of_quarantine(bus):
     why = {"stream": "orders", "reason": "crash_loop", "quarantined_at": "now", "last_error": "no"}
     key = Keys(bus.project).quarantined

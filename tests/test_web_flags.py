@@ -48,7 +48,7 @@ async def test_leases_are_shown_with_reason_and_end(bus, connect, served):
 
     assert "src/**" in page.text
     assert "the parser" in page.text
-    assert "1 lease refused" in page.text
+    assert "1 attempt to lease paths" in page.text
     assert "No lease matches." in none.text
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from agentbus.admin.health import events
+from agentbus.core.names import unescape
 from agentbus.core.record import Record
 from agentbus.core.stream import fields, id_time, text
 from agentbus.dashboard.figures import EventReport
@@ -64,7 +65,7 @@ def overview(scope: Scope) -> Op[EventOverview]:
         reports.setdefault(one.stream, []).append(report)
     prefix = len(keys.events(""))
     stored = yield from scan(scope, "ev", of="stream")
-    known = {text(key_bytes(key))[prefix:] for key in stored}
+    known = {unescape(text(key_bytes(key))[prefix:]) for key in stored}
     chosen = sorted({*known, *reports})[:_MOST]
     asked: list[tuple[str, ...]] = []
     for name in chosen:

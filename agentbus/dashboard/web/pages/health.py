@@ -29,9 +29,10 @@ def limit(check: HealthCheck, figure: float | None) -> str:
         return "-"
     if check.unit == "of its limit":
         return f"{figure:.0%} of its limit"
-    if check.unit == "seconds":
-        return age(figure) if figure else "0 s"
-    return f"{figure:,.10g} {check.unit}".strip()
+    if check.unit in ("seconds", "ms"):
+        return age(figure / 1000 if check.unit == "ms" else figure) if figure else "0 s"
+    unit = check.unit.removesuffix("s") if figure == 1 else check.unit
+    return f"{figure:,.10g} {unit}".strip()
 
 
 PAGE = WebPage("health", "Health", load, live=("checks",))

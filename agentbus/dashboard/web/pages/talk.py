@@ -58,7 +58,8 @@ async def load_direct(view: PageView) -> dict[str, Any]:
 async def load_thread(view: PageView) -> dict[str, Any]:
     """Return the thread of the message `id`."""
     found = await view.reader.thread(_id(view))
-    return {"found": found, "named": view.param("id")}
+    ids = {each.message.id for each in found}
+    return {"found": found, "ids": ids, "named": view.param("id")}
 
 
 async def whole(view: PageView) -> tuple[str, str]:
