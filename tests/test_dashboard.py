@@ -141,7 +141,7 @@ def test_a_summary_counts_as_the_figures_do(bus):
     dashboard = Dashboard(bus)
     summed = {
         (one.queue, group.group): (group.backlog, group.held)
-        for one in bus.runner.run(dashboard._summed_up())
+        for one in bus.runner.run(dashboard._ranked())
         for group in one.groups
     }
 
@@ -269,7 +269,7 @@ def test_a_flag_that_changes_is_seen_without_another_scan(bus):
     dashboard = Dashboard(bus)
     bus.announce("old")
     dashboard.snapshot()
-    # No scan is due for an hour.
+    # No scan is due for long.
     dashboard._flags.names._next = float("inf")
     bus.announce("building", ttl=60)
     bus.satisfy("old")

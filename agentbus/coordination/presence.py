@@ -26,7 +26,8 @@ KEPT = 86_400.0
 # Seconds for which an agent without a presence is listed after it used the channel.
 RECENT = 3_600.0
 LONGEST_DOING = 200
-_AT_ONCE = 100
+# Agents that one script reads: others wait for it.
+AT_ONCE = 100
 # The longest place, branch or host that is recorded.
 _LONGEST = 500
 
@@ -92,15 +93,13 @@ def present(scope: Scope, *, every: bool = False, limit: int | None = 30) -> Op[
     found: list[Presence] = []
     at = 0
     while limit is None or len(found) < limit:
-        asked = Command("ZREVRANGE", scope.keys.agents, at, at + _AT_ONCE - 1, "WITHSCORES")
-        flat = yield from or_empty(one_step(asked), [])
-        page = [(text(flat[i]), score(flat[i + 1])) for i in range(0, len(flat), 2)]
+        page = yield from listed(scope, at)
         if not page:
             break
-        at += _AT_ONCE
-        now, read = yield from _read(scope, page)
-        found += [one for one in read if every or _is_there(one, now)]
-        if len(page) < _AT_ONCE or (not every and now - page[-1][1] > KEPT):
+        at += AT_ONCE
+        now, known = yield from read(scope, page)
+        found += [one for one in known if every or is_there(one, now)]
+        if len(page) < AT_ONCE or (not every and now - page[-1][1] > KEPT):
             break
     found.sort(key=lambda one: -one.seen)
     return found if limit is None else found[:limit]
@@ -112,17 +111,24 @@ def of(scope: Scope, agents: Sequence[str]) -> Op[list[Presence | None]]:
     Each 100 of them are read in one step.
     """
     found: list[Presence | None] = []
-    for at in range(0, len(agents), _AT_ONCE):
-        names_of = agents[at : at + _AT_ONCE]
+    for at in range(0, len(agents), AT_ONCE):
+        names_of = agents[at : at + AT_ONCE]
         scores = yield Batch([("ZSCORE", scope.keys.agents, one) for one in names_of])
         used = [score(one) if isinstance(one, bytes) else None for one in scores]
         page = [(one, last or 0.0) for one, last in zip(names_of, used, strict=True)]
-        _, read = yield from _read(scope, page)
+        _, known = yield from read(scope, page)
         found += [
             None if last is None and one.state is None else one
-            for one, last in zip(read, used, strict=True)
+            for one, last in zip(known, used, strict=True)
         ]
     return found
+
+
+def listed(scope: Scope, at: int) -> Op[list[tuple[str, float]]]:
+    """Return 100 agents from a rank on, last seen first, with the unix time when each was last seen."""
+    asked = Command("ZREVRANGE", scope.keys.agents, at, at + AT_ONCE - 1, "WITHSCORES")
+    flat = yield from or_empty(one_step(asked), [])
+    return [(text(flat[i]), score(flat[i + 1])) for i in range(0, len(flat), 2)]
 
 
 def this_place(scope: Scope) -> dict[str, str]:
@@ -148,7 +154,8 @@ def this_place(scope: Scope) -> dict[str, str]:
     }
 
 
-def _read(scope: Scope, agents: list[tuple[str, float]]) -> Op[tuple[float, list[Presence]]]:
+def read(scope: Scope, agents: Sequence[tuple[str, float]]) -> Op[tuple[float, list[Presence]]]:
+    """Return the server's time, and the presence of at most 100 agents that were listed."""
     keys = scope.keys
     each = [(keys.who(one), keys.inbox(one), keys.inbox_at(one)) for one, _ in agents]
     now, *found = yield Script(
@@ -195,7 +202,8 @@ def _presence(
     )
 
 
-def _is_there(one: Presence, now: float) -> bool:
+def is_there(one: Presence, now: float) -> bool:
+    """Report whether an agent counts as present."""
     if one.state is None:
         return now - one.seen <= RECENT
     return one.state != "gone"

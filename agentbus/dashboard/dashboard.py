@@ -7,19 +7,15 @@ from typing import TYPE_CHECKING, Any
 from agentbus.admin import health, project, stats
 from agentbus.admin.health import events, thresholds, worker_list
 from agentbus.admin.metrics_reader import server_time
-from agentbus.coordination import leases, presence, waiters
+from agentbus.coordination import leases, waiters
 from agentbus.core.keys import pause_field
-from agentbus.dashboard import ranking
-from agentbus.dashboard.figures import (
-    EventReport,
-    QueueDetail,
-    QueueRow,
-    RowRange,
-    Snapshot,
-    Totals,
-)
+from agentbus.dashboard.event_list import EventList
+from agentbus.dashboard.figures import QueueDetail, QueueRow, RowRange, Snapshot, Totals
 from agentbus.dashboard.flag_list import FlagList
 from agentbus.dashboard.parts import Part
+from agentbus.dashboard.presence_list import PresenceList
+from agentbus.dashboard.queue_names import QueueNames
+from agentbus.dashboard.ranking import GroupSummary, Ranking
 from agentbus.dashboard.streams import ChannelTail, MetricsTail, channel_end, channel_past
 from agentbus.dashboard.task_verbs import TaskVerbs
 from agentbus.store.verb import BusT_co, verb
@@ -32,7 +28,6 @@ if TYPE_CHECKING:
     from agentbus.admin.health.worker_list import WorkerList
     from agentbus.admin.stats import QueueStats
     from agentbus.coordination.message import Message
-    from agentbus.coordination.presence import Presence
     from agentbus.dashboard.ranking import QueueSummary
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Op
@@ -41,10 +36,9 @@ if TYPE_CHECKING:
 
 _ALL = RowRange()
 _MESSAGES = 500
-# The ranks of a thousand queues are read every second.
-_OFTEN = 8.0
-# Of agents, those seen last are read with every snapshot.
-_FRESH = 100
+# Seconds of rest for each queue that was ranked, or examined for the verdict, and for each worker: a
+# thousand queues are ranked with each snapshot of a view that reads one a second.
+_QUEUE, _EXAMINED, _WORKER = 0.0008, 0.03, 0.002
 
 
 class Dashboard(TaskVerbs[BusT_co]):
@@ -63,16 +57,23 @@ class Dashboard(TaskVerbs[BusT_co]):
         scope, monotonic = self._scope, self._scope.monotonic
         self._channel, self._metrics = ChannelTail(scope), MetricsTail(scope)
         self._flags = FlagList(scope)
-        self._names = Part(monotonic, lambda: stats.known_queues(scope))
-        self._workers = Part(monotonic, lambda: worker_list.listed(scope))
-        self._ranks = Part(monotonic, self._summed_up, _OFTEN)
-        self._agents = Part(monotonic, lambda: presence.present(scope, limit=None))
-        self._health = Part(monotonic, lambda: health.examine(scope, bus.settings))
-        self._events = Part(monotonic, lambda: _events(scope))
-        self._parts: tuple[Part[Any], ...] = (
-            *(self._names, self._workers, self._ranks, self._agents, self._events),
-            self._flags.names,
+        self._queue_names, self._agents = QueueNames(scope), PresenceList(scope)
+        self._names, self._events = self._queue_names.all, EventList(scope)
+        self._ranking = Ranking(scope, self._policies.letters_of, self._thresholds)
+        self._workers = Part(
+            *(monotonic, lambda: worker_list.listed(scope)),
+            seconds=lambda found: _WORKER * len(found.workers),
         )
+        self._ranks = Part(monotonic, self._ranked, seconds=lambda found: _QUEUE * len(found))
+        self._health = Part(
+            *(monotonic, lambda: health.examine(scope, bus.settings)),
+            seconds=lambda found: _EXAMINED * found.queues,
+        )
+        self._parts: tuple[Part[Any], ...] = (
+            *(self._names, self._workers, self._ranks, self._events.all, self._flags.names),
+        )
+        # What is followed in a stream is not older than the snapshot.
+        self._aged = (self._workers, self._ranking.summaries, self._agents)
 
     @verb
     def snapshot(
@@ -143,16 +144,18 @@ class Dashboard(TaskVerbs[BusT_co]):
         found = yield from self._ranks.get()
         chosen, of_queues = _part(queues, found, lambda one: one.queue)
         rows = yield from self._rows(chosen, now)
-        here, of_agents = yield from self._present(agents)
-        states = yield from self._flags.read(spoken)
+        present = yield from self._agents.read(now)
+        here, of_agents = _part(agents, present, lambda one: one.agent)
+        here = yield from self._agents.read_again(here)
+        states = yield from self._flags.read(spoken, missed)
         waiting = yield from waiters.waiters(scope)
         leased = yield from leases.leases(scope)
         held, of_leases = _part(leases_of, leased, lambda one: f"{one.pattern}\n{one.agent}")
         shown, of_flags = _part(flags, states, lambda one: one.flag)
-        reports, quarantined = yield from self._events.get()
+        reports = yield from self._events.read()
+        quarantined = tuple((yield from events.quarantined(scope)))
         working: WorkerList = yield from self._workers.get()
         status = yield from self._health.get()
-        present = yield from self._agents.get()
         groups = [group for one in found for group in one.groups]
         totals = Totals(
             len(found),
@@ -161,18 +164,19 @@ class Dashboard(TaskVerbs[BusT_co]):
             sum(one.delayed for one in found),
             sum(one.dependent for one in found),
             sum(one.dead for one in groups),
-            self._metrics.rate(now),
+            self._metrics.rate,
             working.number,
             working.dead,
             len(present),
             (yield from project.known(scope)),
-            sum(one.unread for one in present),
+            self._agents.unread(present),
             sum(one.state == "held" for one in states),
             len(waiting),
             len(leased),
             len({one.stream for one in reports}),
             len(quarantined),
         )
+        self._channel.shown()
         return Snapshot(
             project=scope.keys.project,
             at=now,
@@ -186,7 +190,7 @@ class Dashboard(TaskVerbs[BusT_co]):
                 "waiters": len(waiting),
             },
             queues=rows,
-            agents=here,
+            agents=tuple(here),
             flags=tuple(shown),
             waiters=tuple(waiting),
             leases=tuple(held),
@@ -197,14 +201,13 @@ class Dashboard(TaskVerbs[BusT_co]):
             halted=working.reason(pause_field("project")),
             health=status,
             health_age=self._health.age,
-            oldest_part=max(part.age for part in self._parts),
+            oldest_part=max(part.age for part in self._aged),
         )
 
-    def _summed_up(self) -> Op[list[QueueSummary]]:
-        known, _ = yield from self._names.get()
+    def _ranked(self) -> Op[list[QueueSummary]]:
+        known = yield from self._queue_names.read()
         working = yield from self._workers.get()
-        _, found = yield from ranking.summaries(self._scope, known, self._policies.letters_of)
-        return ranking.ranked(found, self._thresholds, working)
+        return (yield from self._ranking.read(known, working))
 
     def _rows(self, chosen: Sequence[QueueSummary], now: float) -> Op[tuple[QueueRow, ...]]:
         if not chosen:
@@ -223,22 +226,15 @@ class Dashboard(TaskVerbs[BusT_co]):
 
     def _row(self, one: QueueStats, working: WorkerList, now: float) -> QueueRow:
         held = one.pending + one.retrying
-        about = ranking.GroupSummary(one.group, one.backlog, one.oldest, held, one.dead)
+        since = None if one.oldest is None else now - one.oldest
+        about = GroupSummary(one.group, one.backlog, since, held, one.dead)
         return QueueRow(
             one,
-            ranking.trouble(one.queue, about, self._thresholds, working),
+            self._ranking.trouble(one.queue, about, working, now),
             working.paused(one.queue),
             sum(not worker.alive for worker in working.of(one.queue, one.group)),
             self._metrics.points(one.queue, one.group, now),
         )
-
-    def _present(self, wanted: RowRange) -> Op[tuple[tuple[Presence, ...], int]]:
-        everybody = yield from self._agents.get()
-        if wanted.match is None and wanted.offset + wanted.limit <= _FRESH:
-            fresh = yield from presence.present(self._scope, limit=wanted.offset + wanted.limit)
-            return tuple(fresh[wanted.offset :]), max(len(fresh), len(everybody))
-        found, matching = _part(wanted, everybody, lambda one: one.agent)
-        return tuple(found), matching
 
     def _queue(self, name: str) -> Op[QueueDetail]:
         scope, now = self._scope, (yield from server_time(self._scope))
@@ -260,13 +256,3 @@ def _part(
         text = wanted.match.casefold()
         found = [one for one in found if text in named(one).casefold()]
     return found[max(0, wanted.offset) :][: max(0, wanted.limit)], len(found)
-
-
-def _events(scope: Scope) -> Op[tuple[tuple[EventReport, ...], tuple[str, ...]]]:
-    """Return the reports of relays and consumers, and the consumers in quarantine."""
-    now, reports = yield from events.reports(scope)
-    found = tuple(
-        EventReport(one.stream, one.role, max(0.0, now - one.at), one.lag_events, one.lag_ms)
-        for one in reports
-    )
-    return found, tuple((yield from events.quarantined(scope)))

@@ -1,11 +1,11 @@
-"""The flags of a project: found by a scan now and then, and by the channel's notices in between."""
+"""The flags of a project: found by a scan now and then, and followed in the channel's notices."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from agentbus.coordination import flags
-from agentbus.dashboard.parts import Part
+from agentbus.dashboard.parts import OFTEN, SELDOM, Part
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,12 +24,19 @@ class FlagList:
 
     def __init__(self, scope: Scope) -> None:
         self._scope = scope
-        self.names: Part[list[FlagState]] = Part(scope.monotonic, lambda: flags.states(scope))
+        self.names: Part[list[FlagState]] = Part(
+            scope.monotonic, lambda: flags.states(scope), SELDOM
+        )
         self._found: list[FlagState] = []
         self._states: dict[str, FlagState] = {}
 
-    def read(self, spoken: Sequence[Message]) -> Op[list[FlagState]]:
-        """Return the flags; those that are held, or that the messages name, as they are now."""
+    def read(self, spoken: Sequence[Message], missed: int) -> Op[list[FlagState]]:
+        """Return the flags; those that are held, or that the messages name, as they are now.
+
+        Where messages were `missed`, any flag may have changed.
+        """
+        if missed:
+            self.names.hasten(OFTEN)
         found = yield from self.names.get()
         if found is not self._found:
             self._found = found

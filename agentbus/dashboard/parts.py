@@ -15,20 +15,31 @@ T = TypeVar("T")
 # Lists of single objects that are remembered: of those looked at last.
 _REMEMBERED = 64
 
-# A list rests for this multiple of the time that its reading took.
-_REST = 40.0
+# A list rests for this multiple of the time that its reading took; the second is for one that is followed
+# in between, by what the project's streams say.
+OFTEN, SELDOM = 40.0, 400.0
 
 
 class Part(Generic[T]):
-    """A list that is read again after a `rest` of a multiple of the time that its reading took."""
+    """A list that is read again after a `rest` of a multiple of the time that its reading took.
+
+    With `seconds`, which returns them for a list, the rest does not depend on how busy the machine is.
+    """
 
     def __init__(
-        self, monotonic: Callable[[], float], read: Callable[[], Op[T]], rest: float = _REST
+        self,
+        monotonic: Callable[[], float],
+        read: Callable[[], Op[T]],
+        rest: float = OFTEN,
+        *,
+        seconds: Callable[[T], float] | None = None,
     ) -> None:
         self._rest = rest
+        self._seconds = seconds
         self._monotonic = monotonic
         self._read = read
         self._value: T | None = None
+        self._took = 0.0
         self._next = float("-inf")
         self._at = float("-inf")
 
@@ -38,12 +49,18 @@ class Part(Generic[T]):
         if self._value is None or began >= self._next:
             self._value = yield from self._read()
             self._at = self._monotonic()
-            self._next = self._at + self._rest * (self._at - began)
+            self._took = self._at - began
+            rest = self._rest * self._took if self._seconds is None else self._seconds(self._value)
+            self._next = self._at + rest
         return self._value
 
     def forget(self) -> None:
         """Read the list again when it is needed next."""
         self._next = float("-inf")
+
+    def hasten(self, rest: float) -> None:
+        """Shorten the rest that it has now to another multiple."""
+        self._next = min(self._next, self._at + rest * self._took)
 
     @property
     def age(self) -> float:

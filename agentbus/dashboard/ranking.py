@@ -11,9 +11,9 @@ from agentbus.store.steps import Script
 from agentbus.workers.registry import in_batches
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
-    from agentbus.admin.health.thresholds import Thresholds
+    from agentbus.admin.health.thresholds import Levels, Thresholds
     from agentbus.admin.health.worker_list import WorkerList
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Op
@@ -22,13 +22,21 @@ if TYPE_CHECKING:
 _PAGE = 100
 # Limits of what the script counts itself: undelivered entries, and bytes.
 _COUNTED, _READ = 1_000, 400_000
+# The values of a group in a reply, and the readings for which its oldest task is not looked up again.
+_FIELDS, _TRUSTED = 5, 16
+# Of many queues, only the first stream is read of one in which the others were empty, and all of them each
+# third time.
+_MANY, _TURNS = 300, 3
 # Every queue has a stream for normal tasks, if any.
 _STREAMS = ("normal", *(one for one in STREAMS if one != "normal"))
 TROUBLES = ("no worker", "late", "dead letters")
 
 
 class GroupSummary(Record):
-    """The summary of a group of a queue (None if it has no group); `oldest` is an age in seconds."""
+    """The summary of a group of a queue (None if it has no group).
+
+    `oldest` is when the oldest task that is not delivered was published (unix time).
+    """
 
     group: str | None
     backlog: int
@@ -60,79 +68,150 @@ def summaries(
     scope: Scope, queues: Sequence[str], letters_of: Callable[[str], str]
 ) -> Op[tuple[float, list[QueueSummary]]]:
     """Return the server's time and the summary of each queue that exists."""
-    keys, now = scope.keys, 0.0
-    rows: list[tuple[str, list[Any]]] = []
-    for at in range(0, len(queues), _PAGE):
-        page = queues[at : at + _PAGE]
-        asked = [
-            key
-            for queue in page
-            for key in (
+    return Summaries(scope, letters_of).read(queues)
+
+
+class Summaries:
+    """Summaries of queues; of those that were read before, what has not changed is not made again."""
+
+    def __init__(self, scope: Scope, letters_of: Callable[[str], str]) -> None:
+        self._scope = scope
+        self._letters_of = letters_of
+        # By queue: the keys that are asked for; the raw reply, the lengths of dead letters and the summary;
+        # of those with tasks in one stream alone, the place of a group and the oldest task behind it.
+        self._keys: dict[str, tuple[str, ...]] = {}
+        self._made: dict[str, tuple[list[Any], list[int], QueueSummary]] = {}
+        self._place_of: dict[str, tuple[bytes, bytes]] = {}
+        # How often they were read, and when the oldest readings began of which something is left.
+        self._readings = 0
+        self._began: list[float] = []
+
+    def read(self, queues: Sequence[str]) -> Op[tuple[float, list[QueueSummary]]]:
+        """Return the server's time and the summary of each queue that exists."""
+        now, rows = yield from self._rows(queues)
+        wanted, boxes = [], []
+        for queue, row in rows:
+            where = self._letters_of(queue)
+            named = [text(name) for name in row[3::_FIELDS] if name != b""]
+            boxes.append(len(named))
+            wanted += [("XLEN", self._scope.keys.dead_letters(where, name)) for name in named]
+        counts = iter((yield from in_batches(wanted)))
+        found = []
+        for (queue, row), number in zip(rows, boxes, strict=True):
+            dead = [n if isinstance(n := next(counts), int) else 0 for _ in range(number)]
+            made = self._made.get(queue)
+            if made is None or made[0] != row or made[1] != dead:
+                made = self._made[queue] = row, dead, _summary(queue, row, dead)
+            found.append(made[2])
+        if len(self._made) > 2 * len(found):
+            self._made = {one.queue: self._made[one.queue] for one in found}
+            self._place_of, self._keys = {}, {}
+        return now, found
+
+    @property
+    def age(self) -> float:
+        """The seconds since the oldest of it was read."""
+        return max(0.0, self._scope.monotonic() - min(self._began, default=float("-inf")))
+
+    def _rows(self, queues: Sequence[str]) -> Op[tuple[float, list[tuple[str, list[Any]]]]]:
+        now = 0.0
+        rows: list[tuple[str, list[Any]]] = []
+        began = self._scope.monotonic()
+        self._readings += 1
+        every = _TURNS if len(queues) > _MANY else 1
+        for at in range(0, len(queues), _PAGE):
+            page = queues[at : at + _PAGE]
+            asked: list[str] = []
+            places = []
+            for number, queue in enumerate(page, at):
+                keys, place = self._keys_of(queue), self._place(queue, number)
+                first_alone = (number + self._readings) % every and queue in self._place_of
+                asked += keys[:1] if first_alone else keys
+                places.append(b"~" + place if first_alone else place)
+            time, *found = yield Script("rank", asked, (len(_STREAMS), _COUNTED, _READ, *places))
+            now = time / 1000
+            for queue, row in zip(page, found, strict=True):
+                self._learn(queue, row)
+                if any(row[:3]):
+                    rows.append((queue, row))
+        self._began = [*self._began[-every + 1 :], began] if every > 1 else [began]
+        return now, rows
+
+    def _place(self, queue: str, number: int) -> bytes:
+        """Return behind which place the oldest task is known; now and then b'', since it may be trimmed."""
+        place, oldest = self._place_of.get(queue, (b"", b""))
+        return place if oldest and (number + self._readings) % _TRUSTED else b""
+
+    def _learn(self, queue: str, row: list[Any]) -> None:
+        """Put the oldest task that was known into a row, and remember that of the first group."""
+        for at in range(3, len(row), _FIELDS):
+            if row[at + 2] == b"=":
+                row[at + 2] = self._place_of[queue][1]
+        if len(row) > 3 and row[3 + 4] != b"":
+            self._place_of[queue] = row[3 + 4], row[3 + 2]
+        else:
+            self._place_of.pop(queue, None)
+
+    def _keys_of(self, queue: str) -> tuple[str, ...]:
+        found = self._keys.get(queue)
+        if found is None:
+            keys = self._scope.keys
+            found = self._keys[queue] = (
                 *(keys.queue(queue, priority) for priority in _STREAMS),
                 *(keys.delayed(queue), keys.after(queue)),
             )
-        ]
-        time, *found = yield Script("rank", asked, (len(_STREAMS), _COUNTED, _READ))
-        now = time / 1000
-        rows += zip(page, found, strict=True)
-    boxes = [
-        (queue, row[at]) for queue, row in rows for at in range(3, len(row), 4) if row[at] != b""
-    ]
-    counts = yield from in_batches(
-        [("XLEN", keys.dead_letters(letters_of(queue), text(name))) for queue, name in boxes]
-    )
-    dead = {
-        box: count if isinstance(count, int) else 0
-        for box, count in zip(boxes, counts, strict=True)
-    }
-    return now, [
-        QueueSummary(queue, row[1], row[2], tuple(_groups(queue, row, now, dead)))
-        for queue, row in rows
-        if any(row[:3])
-    ]
+        return found
 
 
-def _groups(
-    queue: str, row: list[Any], now: float, dead: Mapping[tuple[str, bytes], int]
-) -> list[GroupSummary]:
-    found = []
-    for at in range(3, len(row), 4):
-        name, backlog, oldest, held = row[at : at + 4]
-        age = max(0.0, now - id_time(text(oldest))) if oldest else None
-        found.append(
-            GroupSummary(text(name) or None, backlog, age, held, dead.get((queue, name), 0))
-        )
-    return found
+class Ranking:
+    """The queues of a project by trouble."""
 
+    def __init__(
+        self, scope: Scope, letters_of: Callable[[str], str], thresholds: Thresholds
+    ) -> None:
+        self.summaries = Summaries(scope, letters_of)
+        self._thresholds = thresholds
+        self._levels: dict[str, tuple[Levels, Levels]] = {}
 
-def trouble(
-    queue: str, one: GroupSummary, thresholds: Thresholds, workers: WorkerList
-) -> str | None:
-    """Return the worst trouble of a group, one of `TROUBLES`."""
-    if one.backlog and not one.held and not workers.alive(queue, one.group):
-        return TROUBLES[0]
-    waited = thresholds.levels("starving", queue).crossed(one.oldest or 0.0)
-    if waited or thresholds.levels("lag", queue).crossed(one.backlog):
-        return TROUBLES[1]
-    return TROUBLES[2] if one.dead else None
+    def read(self, queues: Sequence[str], workers: WorkerList) -> Op[list[QueueSummary]]:
+        """Return the summaries of existing queues by trouble, what is due, the oldest task, and name."""
+        now, found = yield from self.summaries.read(queues)
+        return sorted(found, key=lambda one: (self._key(one, workers, now), one.queue))
 
+    def trouble(self, queue: str, one: GroupSummary, workers: WorkerList, now: float) -> str | None:
+        """Return the worst trouble of a group, one of `TROUBLES`."""
+        if one.backlog and not one.held and not workers.alive(queue, one.group):
+            return TROUBLES[0]
+        levels = self._levels.get(queue)
+        if levels is None:
+            levels = self._levels[queue] = (
+                self._thresholds.levels("starving", queue),
+                self._thresholds.levels("lag", queue),
+            )
+        waited = one.oldest is not None and levels[0].crossed(now - one.oldest)
+        if waited or levels[1].crossed(one.backlog):
+            return TROUBLES[1]
+        return TROUBLES[2] if one.dead else None
 
-def ranked(
-    found: Sequence[QueueSummary], thresholds: Thresholds, workers: WorkerList
-) -> list[QueueSummary]:
-    """Return queues by trouble, then by what is due, the oldest task and the name."""
-
-    def key(one: QueueSummary) -> tuple[float, ...]:
+    def _key(self, one: QueueSummary, workers: WorkerList, now: float) -> tuple[float, ...]:
         worst = (
-            TROUBLES.index(what) if (what := trouble(one.queue, group, thresholds, workers)) else 9
+            TROUBLES.index(what) if (what := self.trouble(one.queue, group, workers, now)) else 9
             for group in one.groups
         )
         return (
             min(worst, default=9),
             -max((group.due for group in one.groups), default=0),
-            -max((group.oldest or 0.0 for group in one.groups), default=0.0),
+            min((group.oldest or now for group in one.groups), default=now),
             -one.dead,
             -one.delayed,
         )
 
-    return sorted(found, key=lambda one: (key(one), one.queue))
+
+def _summary(queue: str, row: list[Any], dead: Sequence[int]) -> QueueSummary:
+    groups, counts = [], iter(dead)
+    for at in range(3, len(row), _FIELDS):
+        name, backlog, oldest, held, _ = row[at : at + _FIELDS]
+        since = id_time(text(oldest)) if oldest else None
+        number = next(counts) if name != b"" else 0
+        groups.append(GroupSummary(text(name) or None, backlog, since, held, number))
+    return QueueSummary(queue, row[1], row[2], tuple(groups))

@@ -14,7 +14,7 @@ from agentbus.store.failures import or_empty
 from agentbus.store.steps import Batch, Command, Wait, one_step
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from agentbus.admin.metrics_reader import Sample
     from agentbus.coordination.message import Message
@@ -30,18 +30,38 @@ _AT_ONCE = 1_000
 
 
 class ChannelTail:
-    """The channel past the last snapshot."""
+    """The channel past the last snapshot that was shown."""
 
     def __init__(self, scope: Scope) -> None:
         self._scope = scope
         self._tail = ""
         self._added = 0
+        # What was read and not shown yet, and how many more messages came.
+        self._read: list[Message] = []
+        self._missed = 0
 
     def read(self, most: int) -> Op[tuple[list[Message], int]]:
         """Return the newest `most` new messages, oldest first, and how many more are new.
 
         The first time, it returns the newest messages of the channel, and none as missed.
         """
+        found, missed = yield from self._since(most)
+        self._read += found
+        self._missed += missed
+        if missed:
+            # Those before the gap would be shown as if it came before them.
+            self._missed += len(self._read) - len(found)
+            self._read = found
+        elif (over := len(self._read) - most) > 0:
+            self._missed += over
+            del self._read[:over]
+        return [*self._read], self._missed
+
+    def shown(self) -> None:
+        """Forget what was read: a snapshot with it is complete."""
+        self._read, self._missed = [], 0
+
+    def _since(self, most: int) -> Op[tuple[list[Message], int]]:
         channel = self._scope.keys.channel
         (reply,) = yield Batch([("XINFO", "STREAM", channel)])
         if not isinstance(reply, list):
@@ -95,8 +115,12 @@ class MetricsTail:
         self._after = ""
         self._quiet_since = 0.0
         self._samples: deque[Sample] = deque()
+        self._by_queue: dict[str, deque[Sample]] = {}
+        # The tasks done in all of these samples.
+        self._sum = 0
         self._done: dict[tuple[str, str | None], dict[int, int]] = {}
         self.hour = Hour(scope)
+        self._oldest = 0
 
     def read(self, now: float) -> Op[None]:
         """Read the new samples; `now` is the server's time."""
@@ -112,14 +136,27 @@ class MetricsTail:
             yield from self._look_again()
             self._quiet_since = now
         for one in found:
-            if one.counts.get("processed"):
+            if done := one.counts.get("processed", 0):
                 points = self._done.setdefault((one.queue, one.group), {})
                 at = int(id_time(one.id) // POINT)
-                points[at] = points.get(at, 0) + one.counts["processed"]
-        self._samples.extend(found)
+                points[at] = points.get(at, 0) + done
+            self._sum += done
+            self._samples.append(one)
+            self._by_queue.setdefault(one.queue, deque()).append(one)
+        self._drop_old(now)
+
+    def _drop_old(self, now: float) -> None:
         while self._samples and id_time(self._samples[0].id) < now - _KEPT:
-            self._samples.popleft()
+            one = self._samples.popleft()
+            self._sum -= one.counts.get("processed", 0)
+            of_queue = self._by_queue[one.queue]
+            of_queue.popleft()
+            if not of_queue:
+                del self._by_queue[one.queue]
         oldest = int(now // POINT) - POINTS
+        if oldest == self._oldest:
+            return
+        self._oldest = oldest
         for key in [*self._done]:
             points = {at: n for at, n in self._done[key].items() if at > oldest}
             if points:
@@ -127,15 +164,19 @@ class MetricsTail:
             else:
                 del self._done[key]
 
-    def since(self, begins: float, queues: set[str]) -> Iterator[Sample]:
+    def since(self, begins: float, queues: Iterable[str]) -> Iterator[Sample]:
         """Return the samples of these queues since a unix time, of the last minute at most."""
-        return (one for one in self._samples if one.queue in queues and id_time(one.id) >= begins)
+        return (
+            one
+            for queue in queues
+            for one in self._by_queue.get(queue, ())
+            if id_time(one.id) >= begins
+        )
 
-    def rate(self, now: float) -> float:
-        """Return how many tasks were done per second over the last minute."""
-        begins = now - _KEPT
-        done = (s.counts.get("processed", 0) for s in self._samples if id_time(s.id) >= begins)
-        return sum(done) / _KEPT
+    @property
+    def rate(self) -> float:
+        """How many tasks were done per second over the last minute."""
+        return self._sum / _KEPT
 
     def points(self, queue: str, group: str | None, now: float) -> tuple[float, ...]:
         """Return the tasks done per second, a number for each point, oldest first."""
@@ -149,7 +190,8 @@ class MetricsTail:
             one_step(Command("XREVRANGE", self._scope.keys.metrics, "+", "-", "COUNT", 1)), []
         )
         if not newest or position(text(newest[0][0])) < position(self._after):
-            self._after = ""
+            self._after, self._sum = "", 0
             self._samples.clear()
+            self._by_queue.clear()
             self._done.clear()
             self.hour.clear()

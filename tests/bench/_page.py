@@ -31,7 +31,7 @@ from tests.servers import Server
 # The benchmarks, in the order of the page.
 NAMES = (
     *("cli_latency", "agents", "sessions", "leases", "wakeup", "pressure", "memory", "queue"),
-    *("cliffs", "router", "events", "pipeline", "replay", "reports"),
+    *("cliffs", "dashboard", "router", "events", "pipeline", "replay", "reports"),
 )
 SIZES = ("quick", "page", FULL)
 _TITLES = {
@@ -47,6 +47,7 @@ _TITLES = {
     "queue_growth": "Deep queues and many queues",
     "queue_peers": "Other task queues",
     "cliffs": "What each path costs",
+    "dashboard": "Dashboards",
     "router": "Routing",
     "events": "Events",
     "pipeline": "The archiver",

@@ -16,7 +16,7 @@ from agentbus.store.steps import Script
 from agentbus.workers.registry import MOST, in_batches, parsed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from agentbus.admin.health.thresholds import Thresholds
     from agentbus.store.scope import Scope
@@ -70,9 +70,23 @@ def examine(scope: Scope, thresholds: Thresholds) -> Op[tuple[list[HealthFinding
 
 def reports(scope: Scope) -> Op[tuple[float, Sequence[RoleReport]]]:
     """Return the server's time, and what each relay and consumer reported within a day, by subject."""
+    now, found = yield from last_reports(scope)
+    return now, recent(found.values(), now)
+
+
+def recent(found: Iterable[RoleReport], now: float) -> list[RoleReport]:
+    """Return the reports of the last day, by subject."""
+    listed = [one for one in found if one.at >= now - _DAY and not one.gone]
+    return sorted(listed, key=lambda report: report.subject)
+
+
+def last_reports(
+    scope: Scope, since: str | None = None
+) -> Op[tuple[float, dict[tuple[str, str], RoleReport]]]:
+    """Return the server's time, and the last report by stream and role since an id, or within a day."""
     # Read backwards: the first entry of each is its newest.
     found: dict[tuple[str, str], RoleReport] = {}
-    begin, stop, now = "+", "-", 0.0
+    begin, stop, now = "+", since or "-", 0.0
     for _ in range(_MOST // _PAGE):
         time, following, *page = yield Script("voices", (scope.keys.metrics,), (begin, stop, _PAGE))
         now = now or time / 1000
@@ -88,11 +102,10 @@ def reports(scope: Scope) -> Op[tuple[float, Sequence[RoleReport]]]:
                 report.lag_ms, report.lag_events = int(lag_ms), int(events)
             if is_number(unknown) and id_time(entry_id) >= now - _LATELY:
                 report.unknown += int(unknown)
-        begin, stop = text(following), str(max(0, round((now - _DAY) * 1000)))
+        begin, stop = text(following), since or str(max(0, round((now - _DAY) * 1000)))
         if not begin or id_time(begin[1:]) < now - _DAY:
             break
-    recent = [one for one in found.values() if one.at >= now - _DAY and not one.gone]
-    return now, sorted(recent, key=lambda report: report.subject)
+    return now, found
 
 
 def ends(scope: Scope, streams: Sequence[str]) -> Op[dict[str, float]]:

@@ -1,11 +1,13 @@
 #!lua flags=no-writes
 -- Sums up what waits in queues and what is held, by group, without payloads of tasks and without consumers.
 -- KEYS: for each queue its streams (the last one that of retries, in which nothing is undelivered), its delayed tasks
---       and its dependent tasks
+--       and its dependent tasks; or its first stream alone
 -- ARGV: how many streams a queue has, how many undelivered entries of a stream to count where the server does not know,
---       and how many bytes of them to read for it
+--       and how many bytes of them to read for it, then for each queue '~' if the first stream is enough, and the place
+--       of its group behind which the caller knows the oldest task ('': none)
 -- Returns: {the server's time in ms, then for each queue {1 if it has a stream, delayed, dependent, then for each group
---          (one with an empty name if there is none) name, entries not delivered, id of the oldest of them, pending}}
+--          (one with an empty name if there is none) name, entries not delivered, id of the oldest of them or '=' if the
+--          caller knows it, pending, and the group's place if one stream alone has tasks}}
 --@include ids
 --@include undelivered
 local time = redis.call('TIME')
@@ -25,63 +27,122 @@ local function older(a, b)
   return newer(a, b) and b or a
 end
 
--- waiting(one, group): how many entries of a stream a group was not given, and the id of the oldest.
-local function waiting(one, group)
-  if one.length == 0 or one.retries or (group and group.lag == 0) then return 0, '' end
-  one.first = one.first or after(one.key, '-')
-  if not group or newer(one.first, group.delivered) then return one.length, one.first end
-  local number = type(group.lag) == 'number' and math.max(0, math.min(group.lag, one.length))
-  if not number then
-    local last = redis.call('XREVRANGE', one.key, '+', '-', 'COUNT', 1)[1]
-    number = undelivered(one.key, one.length, one.first, last and last[1] or '', group.delivered, nil, most, bytes)
+-- waiting(key, length, delivered, lag, known): how many entries of a stream a group was not given, and the id of the
+-- oldest. Without a group, `delivered` is nil.
+local function waiting(key, length, delivered, lag, known)
+  if length == 0 or lag == 0 then return 0, '' end
+  if not delivered then return length, known == '-' and '=' or after(key, '-') end
+  if type(lag) ~= 'number' then
+    local first = after(key, '-')
+    if newer(first, delivered) then return length, first end
+    local last = redis.call('XREVRANGE', key, '+', '-', 'COUNT', 1)[1]
+    lag = undelivered(key, length, first, last and last[1] or '', delivered, nil, most, bytes)
+    if lag == 0 then return 0, '' end
   end
-  if number == 0 then return 0, '' end
-  return number, after(one.key, '(' .. group.delivered)
+  -- The server's figure includes trimmed entries.
+  return math.max(0, math.min(lag, length)), known == delivered and '=' or after(key, '(' .. delivered)
 end
-
--- read(key, first): a stream with its groups. An empty stream that is not the first of its queue is not asked for them:
--- a queue has several such, and their groups are also those of the first.
-local function read(key, first)
-  if redis.call('EXISTS', key) == 0 then return nil end
+-- about(flat): what XINFO says of a group: its name, its place, its lag and how many entries are pending.
+local function about(flat)
+  local name, delivered, lag, pending
+  for i = 1, #flat, 2 do
+    local field = flat[i]
+    if field == 'name' then
+      name = flat[i + 1]
+    elseif field == 'last-delivered-id' then
+      delivered = flat[i + 1]
+    elseif field == 'lag' then
+      lag = flat[i + 1]
+    elseif field == 'pending' then
+      pending = flat[i + 1]
+    end
+  end
+  return name, delivered, lag, pending
+end
+-- entries(key): the length of a stream; nil if there is none.
+local function entries(key)
   local length = redis.pcall('XLEN', key)
-  if type(length) ~= 'number' then return nil end
-  local one = { key = key, length = length, groups = {}, names = {} }
-  if length == 0 and not first then return one end
-  for _, flat in ipairs(redis.call('XINFO', 'GROUPS', key)) do
-    local named = {}
-    for i = 1, #flat, 2 do named[flat[i]] = flat[i + 1] end
-    one.groups[named['name']] = { delivered = named['last-delivered-id'], lag = named['lag'], pending = named['pending'] }
-    one.names[#one.names + 1] = named['name']
+  return type(length) == 'number' and (length > 0 or redis.call('EXISTS', key) == 1) and length or nil
+end
+-- single(at): whether a queue has tasks in its first stream alone. A worker creates the others, and leaves them empty.
+local function single(at)
+  for i = at + 1, at + width - 1 do
+    if redis.pcall('XLEN', KEYS[i]) ~= 0 then return false end
   end
-  return one
+  return redis.call('EXISTS', KEYS[at + width], KEYS[at + width + 1]) == 0
 end
 
-for at = 1, #KEYS, width + 2 do
-  local streams, names, known = {}, {}, {}
+-- alone(key, known): the row of such a queue, as most are; nil if it has no stream.
+local function alone(key, known)
+  local length = entries(key)
+  if not length then return nil end
+  local row, n = { 1, 0, 0 }, 3
+  for _, flat in ipairs(redis.call('XINFO', 'GROUPS', key)) do
+    local name, delivered, lag, pending = about(flat)
+    local number, oldest = waiting(key, length, delivered, lag, known)
+    row[n + 1], row[n + 2], row[n + 3], row[n + 4], row[n + 5] = name, number, oldest, pending, delivered
+    n = n + 5
+  end
+  if n == 3 then
+    local number, oldest = waiting(key, length, nil, nil, known)
+    row[4], row[5], row[6], row[7], row[8] = '', number, oldest, 0, '-'
+  end
+  return row
+end
+
+-- all(at): the row of any queue.
+local function all(at)
+  local there, order, rows, ungrouped = 0, {}, {}, {}
+  local function add(name, number, oldest, pending)
+    if not rows[name] then
+      rows[name] = { name, 0, '', 0, '' }
+      order[#order + 1] = name
+    end
+    local row = rows[name]
+    row[2], row[3], row[4] = row[2] + number, older(row[3], oldest), row[4] + pending
+  end
   for i = at, at + width - 1 do
-    local one = read(KEYS[i], i == at)
-    if one then
-      one.retries = i == at + width - 1
-      streams[#streams + 1] = one
-      for _, name in ipairs(one.names) do
-        if not known[name] then
-          known[name] = true
-          names[#names + 1] = name
+    local key = KEYS[i]
+    local length = entries(key)
+    if length then
+      there = 1
+      local met, retries = {}, i == at + width - 1
+      -- The groups of an empty stream are also those of the first one.
+      if length > 0 or i == at then
+        for _, flat in ipairs(redis.call('XINFO', 'GROUPS', key)) do
+          local name, delivered, lag, pending = about(flat)
+          local number, oldest = 0, ''
+          if not retries then number, oldest = waiting(key, length, delivered, lag, '') end
+          met[name] = true
+          add(name, number, oldest, pending)
         end
       end
+      if length > 0 and not retries then ungrouped[#ungrouped + 1] = { length, after(key, '-'), met } end
     end
   end
-  local row = { #streams > 0 and 1 or 0, count(KEYS[at + width]), count(KEYS[at + width + 1]) }
-  if #names == 0 then names[1] = '' end
-  for _, name in ipairs(names) do
-    local number, oldest, pending = 0, '', 0
-    for _, one in ipairs(streams) do
-      local group = one.groups[name]
-      local left, id = waiting(one, group)
-      number, oldest, pending = number + left, older(oldest, id), pending + (group and group.pending or 0)
+  if #order == 0 then add('', 0, '', 0) end
+  -- A group will read a stream that it has not read from its start.
+  for _, one in ipairs(ungrouped) do
+    for _, name in ipairs(order) do
+      if not one[3][name] then add(name, one[1], one[2], 0) end
     end
-    for _, value in ipairs({ name, number, oldest, pending }) do row[#row + 1] = value end
   end
-  found[#found + 1] = row
+  local row = { there, count(KEYS[at + width]), count(KEYS[at + width + 1]) }
+  for _, name in ipairs(order) do
+    for _, value in ipairs(rows[name]) do row[#row + 1] = value end
+  end
+  return row
+end
+
+local at = 1
+for i = 4, #ARGV do
+  local place = ARGV[i]
+  if string.sub(place, 1, 1) == '~' then
+    found[#found + 1] = alone(KEYS[at], string.sub(place, 2)) or { 0, 0, 0 }
+    at = at + 1
+  else
+    found[#found + 1] = single(at) and alone(KEYS[at], place) or all(at)
+    at = at + width + 2
+  end
 end
 return found

@@ -46,8 +46,9 @@ end
 for _, key in ipairs(KEYS) do
   if redis.call('TYPE', key)['ok'] == 'stream' then
     local length = redis.call('XLEN', key)
-    local first = redis.call('XRANGE', key, '-', '+', 'COUNT', 1)[1]
-    local last = redis.call('XREVRANGE', key, '+', '-', 'COUNT', 1)[1]
+    -- Most streams of a queue are empty.
+    local first = length > 0 and redis.call('XRANGE', key, '-', '+', 'COUNT', 1)[1]
+    local last = length > 0 and redis.call('XREVRANGE', key, '+', '-', 'COUNT', 1)[1]
     first, last = first and first[1] or '', last and last[1] or ''
     local groups = {}
     for _, flat in ipairs(redis.call('XINFO', 'GROUPS', key)) do

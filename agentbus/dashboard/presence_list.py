@@ -1,0 +1,114 @@
+"""The agents of a project: those that were active are read with each snapshot, the others in turns."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from agentbus.coordination import presence
+from agentbus.coordination.presence import AT_ONCE, KEPT
+from agentbus.store.failures import or_empty
+from agentbus.store.steps import Command, one_step
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from agentbus.coordination.presence import Presence
+    from agentbus.store.scope import Scope
+    from agentbus.store.steps import Op
+
+# Pages of 100 agents that a snapshot reads at most: of those that were active since the last one, and of
+# all, in turns.
+_ACTIVE, _TURN = 3, 1
+
+
+class PresenceList:
+    """The agents that are present, last seen first.
+
+    An agent that was active is read with the next snapshot. Nothing records whose inbox has changed, so the
+    unread messages of the others are read in turns, a few hundred agents with each snapshot.
+    """
+
+    def __init__(self, scope: Scope) -> None:
+        self._scope = scope
+        # What was read of each agent, and when it was last seen then.
+        self._known: dict[str, Presence] = {}
+        self._seen: dict[str, float] = {}
+        # The rank at which the turn goes on, whom it has met, and when each of its pages was read.
+        self._at = 0
+        self._met: set[str] = set()
+        self._read_at: dict[int, float] = {}
+        self._missed = False
+
+    def read(self, now: float) -> Op[list[Presence]]:
+        """Return the agents that are present at the server's time."""
+        asked = Command("ZCOUNT", self._scope.keys.agents, f"{now - KEPT:.3f}", "+inf")
+        number = int((yield from or_empty(one_step(asked), 0)))
+        first, pages = not self._known, _TURN
+        if first:
+            pages = number // AT_ONCE + 1
+        elif number > _TURN * AT_ONCE:
+            yield from self._read_active()
+        if self._at >= number:
+            # There are fewer by now, such as after `clear`.
+            self._begin()
+        for _ in range(pages):
+            if (yield from self._read_page(number)):
+                break
+        there = (one for one in self._known.values() if presence.is_there(one, now))
+        return sorted(there, key=lambda one: -one.seen)
+
+    def read_again(self, agents: Sequence[Presence]) -> Op[list[Presence]]:
+        """Return these agents as they are now."""
+        names = [one.agent for one in agents]
+        if len(self._read_at) > _TURN:
+            yield from self._look([(one, self._seen[one]) for one in names])
+        return [self._known[one] for one in names]
+
+    def unread(self, agents: Sequence[Presence]) -> int:
+        """Return how many messages these agents have not read, by what was read last."""
+        return sum(self._known[one.agent].unread for one in agents)
+
+    @property
+    def age(self) -> float:
+        """The seconds since the oldest of it was read."""
+        oldest = min(self._read_at.values(), default=float("-inf"))
+        return max(0.0, self._scope.monotonic() - oldest)
+
+    def _read_active(self) -> Op[None]:
+        """Read the agents that were seen since the last snapshot: they are the first by rank."""
+        for at in range(0, _ACTIVE * AT_ONCE, AT_ONCE):
+            page = yield from presence.listed(self._scope, at)
+            active = [(agent, last) for agent, last in page if self._seen.get(agent) != last]
+            yield from self._look(active)
+            self._met.update(agent for agent, _ in active)
+            if len(active) < AT_ONCE:
+                return
+        # Others may have passed from the ranks that the turn has still to read to those that it has read.
+        self._missed = True
+
+    def _read_page(self, number: int) -> Op[bool]:
+        """Read the next page of the turn; return whether it was the last one."""
+        page = yield from presence.listed(self._scope, self._at)
+        yield from self._look(page)
+        self._met.update(agent for agent, _ in page)
+        self._read_at[self._at] = self._scope.monotonic()
+        self._at += AT_ONCE
+        if len(page) == AT_ONCE and self._at < number:
+            return False
+        if not self._missed:
+            for agent in self._known.keys() - self._met:
+                del self._known[agent], self._seen[agent]
+        self._read_at = {at: when for at, when in self._read_at.items() if at < self._at}
+        self._begin()
+        return True
+
+    def _begin(self) -> None:
+        self._at, self._missed = 0, False
+        self._met.clear()
+
+    def _look(self, agents: Sequence[tuple[str, float]]) -> Op[None]:
+        for at in range(0, len(agents), AT_ONCE):
+            page = agents[at : at + AT_ONCE]
+            _, found = yield from presence.read(self._scope, page)
+            self._known.update((one.agent, one) for one in found)
+            self._seen.update(page)
