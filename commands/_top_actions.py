@@ -1,11 +1,13 @@
-"""What `top --write` does after it has asked: pause, resume, halt, replay; as a person, and said to all."""
+"""What `top --write` does after it has asked: pause, halt, replay, purge; as a person, and said to all."""
 
 from __future__ import annotations
 
 from agentbus.commands._format import count
+from agentbus.core import names
 from agentbus.core.names import word
 from agentbus.core.record import Record
 from agentbus.dashboard import person
+from agentbus.queues.ids import writable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,10 +24,21 @@ _WHY = "from top"
 
 
 class Action(Record):
-    """An action to confirm: `do` is what it does, `act` does it and returns what was done."""
+    """An action to confirm: `do` is what it does, `act` does it and returns what was done.
+
+    It is confirmed by the name `typed`, if there is one.
+    """
 
     do: str
     act: Callable[[Bus], str]
+    typed: str = ""
+
+
+class Naming(Record):
+    """An action that needs a name first: `named` returns it, or raises `AgentBusError`."""
+
+    do: str
+    named: Callable[[str], Action]
 
 
 def of_queue(row: QueueRow) -> Action:
@@ -59,24 +72,71 @@ def of_project(halted: str | None) -> Action:
     )
 
 
-def of_letter(one: Letter) -> Action:
-    """Replay a dead letter."""
+def of_letter(one: Letter, to: str | None = None) -> Action:
+    """Replay a dead letter, into its own queue or another one."""
 
     def replay(bus: Bus) -> str:
-        task = bus.queue(one.queue).replay(one.id, group=one.group)
-        return f"dead letter {one.id} of {word(one.queue)} replayed as {task}"
+        queue = bus.queue(one.queue)
+        before = queue.letter(one.id, group=one.group).replayed
+        said = f"dead letter {one.id} of {word(one.queue)}"
+        if before is not None:
+            return f"{said} was replayed before, as {before}"
+        return f"{said} replayed as {queue.replay(one.id, group=one.group, to=to)}{_to(to)}"
 
-    return Action(f"replay the dead letter {one.id} of {word(one.queue)}", replay)
+    return Action(f"replay the dead letter {one.id} of {word(one.queue)}{_to(to)}", replay)
 
 
-def of_letters(queue: str, group: str) -> Action:
-    """Replay all dead letters of a group."""
+def of_letters(queue: str, group: str, to: str | None = None) -> Action:
+    """Replay all dead letters of a group, into their own queue or another one."""
 
     def replay(bus: Bus) -> str:
-        done = bus.queue(queue).replay_all(group=group)
-        return f"{count(len(done), 'dead letter')} of {word(queue)} {word(group)} replayed"
+        done = bus.queue(queue).replay_all(group=group, to=to)
+        said = f"{count(len(done), 'dead letter')} of {word(queue)} {word(group)} replayed"
+        return f"{said}{_to(to)}"
 
-    return Action(f"replay all dead letters of {word(queue)} {word(group)}", replay)
+    return Action(f"replay all dead letters of {word(queue)} {word(group)}{_to(to)}", replay)
+
+
+def into(one: Letter) -> Naming:
+    """Replay a dead letter into a queue that is asked for."""
+    said = f"replay the dead letter {one.id} of {word(one.queue)} into the queue"
+    return Naming(said, lambda name: of_letter(one, _other(name, one.queue)))
+
+
+def all_into(queue: str, group: str) -> Naming:
+    """Replay all dead letters of a group into a queue that is asked for."""
+    said = f"replay all dead letters of {word(queue)} {word(group)} into the queue"
+    return Naming(said, lambda name: of_letters(queue, group, _other(name, queue)))
+
+
+def purge(one: Letter) -> Action:
+    """Delete a dead letter."""
+
+    def gone(bus: Bus) -> str:
+        done = bus.queue(one.queue).purge(one.id, group=one.group)
+        return f"dead letter {one.id} of {word(one.queue)} {'purged' if done else 'was gone'}"
+
+    return Action(f"purge the dead letter {one.id} of {word(one.queue)}", gone, one.queue)
+
+
+def purge_all(queue: str, group: str) -> Action:
+    """Delete all dead letters of a group."""
+
+    def gone(bus: Bus) -> str:
+        done = bus.queue(queue).purge(group=group)
+        return f"{count(done, 'dead letter')} of {word(queue)} {word(group)} purged"
+
+    return Action(f"purge all dead letters of {word(queue)} {word(group)}", gone, queue)
+
+
+def _other(name: str, queue: str) -> str:
+    if names.name("queue", name) != queue:
+        writable(name)
+    return name
+
+
+def _to(queue: str | None) -> str:
+    return "" if queue is None else f" into {word(queue)}"
 
 
 def _late(workers: tuple[str, ...]) -> str:

@@ -7,8 +7,7 @@ from collections import deque
 
 from rich.text import Text
 
-from agentbus.commands import _format, _top_actions as actions, _top_panes as panes
-from agentbus.commands._top_details import OneLetter, QueueTasks
+from agentbus.commands import _format, _top_panes as panes, _top_question as questions
 from agentbus.commands._top_panes import PANES, Left
 from agentbus.commands._top_table import line, table, wrapped
 from agentbus.core.clock import rfc3339
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
 
     from agentbus.commands._top_actions import Action
     from agentbus.commands._top_details import Detail, DetailLine
+    from agentbus.commands._top_question import Question
     from agentbus.dashboard import Snapshot
 
 # Messages that are kept, and that one frame reads at most.
@@ -30,8 +30,6 @@ _AROUND = 5
 # From this height on, talk has a part of the screen beside another pane.
 _TALL = 40
 _KEYS = "1-5 pane  arrows Enter open  Esc back  / filter  q quit"
-# With --write: pause or resume a queue, halt or resume the project, replay one dead letter or all.
-_ACTS = ("p", "H", "r", "R")
 _STYLES = {"critical": "bold white on red", "warning": "black on yellow", "healthy": "green"}
 
 
@@ -50,7 +48,7 @@ class View:
         self.every = every
         # Whether keys act; the action that is asked about, the one to do, and what was done last.
         self.writes = writes
-        self.asked: Action | None = None
+        self.asked: Question | None = None
         self.confirmed: Action | None = None
         self.done = ""
         self.found: Snapshot | None = None
@@ -154,13 +152,14 @@ class View:
     def press(self, key: str) -> bool:
         """Act on a key; return whether to go on."""
         if self.asked is not None:
-            self.confirmed = self.asked if key in ("y", "Y") else None
-            self.done = "" if self.confirmed else "nothing was done"
-            self.asked = None
+            if not self.asked.press(key):
+                self.confirmed = self.asked.answer
+                self.done = "" if self.confirmed else self.asked.refused
+                self.asked = None
         elif self.typing:
             self._type(key)
-        elif self.writes and key in _ACTS and self.found is not None:
-            self._ask(key)
+        elif self.writes and (question := self._question(key)) is not None:
+            self.asked, self.done = question, ""
         elif key == "q":
             return False
         elif key == "/":
@@ -186,24 +185,17 @@ class View:
                 self._move(steps[key])
         return True
 
-    def _ask(self, key: str) -> None:
-        """Ask about the action of a key at the cursor, if it has one there."""
-        assert self.found is not None
-        self.done = ""
-        at = self.stack[-1] if self.stack else None
-        if key == "H":
-            self.asked = actions.of_project(self.found.halted)
-        elif key == "p" and at is None and self.pane == "queues":
+    def _question(self, key: str) -> Question | None:
+        """Return what to ask for a key at the cursor, None if it does not act there."""
+        if self.found is None:
+            return None
+        at, row, chosen = self.stack[-1] if self.stack else None, None, None
+        if at is not None:
+            chosen = self.lines[self._line].opens if self._line < len(self.lines) else None
+        elif self.pane == "queues":
             rows, _, _ = self._rows()
-            if self._at["queues"] < len(rows):
-                self.asked = actions.of_queue(rows[self._at["queues"]])
-        elif key == "R" and isinstance(at, QueueTasks):
-            self.asked = actions.of_letters(at.queue, at.group)
-        elif key == "r":
-            if isinstance(at, QueueTasks) and self._line < len(self.lines):
-                at = self.lines[self._line].opens
-            if isinstance(at, OneLetter):
-                self.asked = actions.of_letter(at.letter)
+            row = rows[self._at["queues"]] if self._at["queues"] < len(rows) else None
+        return questions.question(key, self.found.halted, row, at, chosen)
 
     def _type(self, key: str) -> None:
         text = self.filters[self.pane]
@@ -293,10 +285,11 @@ class View:
 
     def _last(self, width: int) -> Text:
         if self.asked is not None:
-            return line(f"{self.asked.do}? y/n", width, "bold reverse")
+            return line(self.asked.line, width, "bold reverse")
         if self.done:
             return line(self.done, width, "bold")
-        keys = f"{_KEYS}  p pause  H halt  r R replay" if self.writes else _KEYS
+        at = self.stack[-1] if self.stack else None
+        keys = f"{questions.keys(at)}  {_KEYS}" if self.writes else _KEYS
         return line(f"filter: {self.filters[self.pane]}_" if self.typing else keys, width, "dim")
 
     def printed(self, width: int, shown: Sequence[str]) -> Iterator[str]:

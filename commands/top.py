@@ -36,17 +36,18 @@ VERB = Verb(
         convert=_every,
         default=1.0,
     ),
-    Param("--write", "Let keys act, after a question: pause, resume, halt, replay."),
+    Param("--write", "Let keys act, after a question: pause, resume, halt, replay, purge."),
     Param("--as NAME", "With --write: act as human:NAME (default: the user).", dest="person"),
     Param("--once", "Print one frame and exit."),
     Param("--timeout S", "Stop after S seconds.", convert=seconds),
     text="Keys: 1 to 5 choose a pane, arrows and Enter open a queue, its tasks by state (left and right)"
     " and one task; Esc goes back, / filters, q ends. Queues are ordered by trouble: no worker, late,"
     " dead letters. It moves no cursor, and only reads, unless --write is given: then p pauses or resumes"
-    " a queue, H halts or resumes the project, r replays a dead letter and R all of a queue, each after a"
-    " question; the channel and the log say who did it. The first line has the verdict of 'health', and"
-    " how old the view is; while the server is away, since when it is blind. Elsewhere than on a terminal"
-    " use --once, or --json, which prints a frame every S seconds. JSON: project, timestamp, took_ms,"
+    " a queue, H halts or resumes the project, r replays a dead letter, c replays it into another queue"
+    " and x purges it, R, C and X all of a queue, each after a question; the channel and the log say who"
+    " did it. The first line has the verdict of 'health', and how old the view is; while the server is"
+    " away, since when it is blind. Elsewhere than on a terminal use --once, or --json, which prints a"
+    " frame every S seconds. JSON: project, timestamp, took_ms,"
     " totals, matching, queues, agents, flags, waiters, leases, messages (those since the last frame),"
     " missed, events, quarantined, halted, health, health_age, oldest_part.",
     examples=("agentbus top", "agentbus top --write", "agentbus top --once --json"),

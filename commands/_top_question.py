@@ -1,0 +1,96 @@
+"""What `top --write` asks on the last line before a key acts: for y, or for a name to be typed."""
+
+from __future__ import annotations
+
+from agentbus.commands import _top_actions as actions
+from agentbus.commands._top_actions import Action, Naming
+from agentbus.commands._top_details import OneLetter, QueueTasks
+from agentbus.core.errors import AgentBusError
+from agentbus.core.names import word
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from agentbus.commands._top_details import Detail
+    from agentbus.dashboard import QueueRow
+
+# The keys that act: on a queue or the project; on a dead letter, or on all of a queue's.
+_ACTS = ("p", "H", "r", "R", "c", "C", "x", "X")
+
+
+class Question:
+    """An action that is asked about; `answer` is the action once it is confirmed."""
+
+    def __init__(self, about: Action | Naming) -> None:
+        self._about = about
+        self._text = ""
+        self.answer: Action | None = None
+        self.refused = "nothing was done"
+
+    def press(self, key: str) -> bool:
+        """Take a key; return whether the question goes on."""
+        about = self._about
+        if isinstance(about, Action) and not about.typed:
+            self.answer = about if key in ("y", "Y") else None
+            return False
+        if key == "enter":
+            return self._entered(about)
+        if key == "backspace":
+            self._text = self._text[:-1]
+        elif len(key) == 1 and key.isprintable():
+            self._text += key
+        return key != "esc"
+
+    def _entered(self, about: Action | Naming) -> bool:
+        if isinstance(about, Action):
+            if self._text in (about.typed, word(about.typed)):
+                self.answer = about
+            else:
+                self.refused = "nothing was done: that is not the queue's name"
+            return False
+        try:
+            self._about = about.named(self._text)
+        except AgentBusError as error:
+            self.refused = f"nothing was done: {error.message}"
+            return False
+        self._text = ""
+        return True
+
+    @property
+    def line(self) -> str:
+        """The line that asks."""
+        about = self._about
+        if isinstance(about, Naming):
+            return f"{about.do}: {self._text}_"
+        if about.typed:
+            return f"{about.do}? type {word(about.typed)} and Enter: {self._text}_"
+        return f"{about.do}? y/n"
+
+
+def keys(at: Detail | None) -> str:
+    """Return which keys act, for the last line."""
+    if isinstance(at, (QueueTasks, OneLetter)):
+        return "r R replay  c C to another queue  x X purge  H halt"
+    return "p pause  H halt"
+
+
+def question(
+    key: str, halted: str | None, row: QueueRow | None, at: Detail | None, chosen: Detail | None
+) -> Question | None:
+    """Return what to ask for a key, None if it does not act here.
+
+    `row` is the chosen queue of the pane, `at` the detail that is open, `chosen` what its line opens.
+    """
+    about: Action | Naming | None = None
+    letter = next((one.letter for one in (chosen, at) if isinstance(one, OneLetter)), None)
+    if key not in _ACTS:
+        return None
+    if key == "H":
+        about = actions.of_project(halted)
+    elif key == "p" and row is not None:
+        about = actions.of_queue(row)
+    elif key in "rcx" and letter is not None:
+        about = {"r": actions.of_letter, "c": actions.into, "x": actions.purge}[key](letter)
+    elif key in "RCX" and isinstance(at, QueueTasks):
+        all_of = {"R": actions.of_letters, "C": actions.all_into, "X": actions.purge_all}
+        about = all_of[key](at.queue, at.group)
+    return None if about is None else Question(about)
