@@ -10,11 +10,23 @@ from agentbus.core.names import word
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from agentbus.commands._top_details import Detail
     from agentbus.dashboard import QueueRow
+    from agentbus.queues.dead_letters import Letter
 
-# The keys that act: on a queue or the project; on a dead letter, or on all of a queue's.
-_ACTS = ("p", "H", "r", "R", "c", "C", "x", "X")
+# What keys do with a dead letter, and with all of a queue's.
+_OF_ONE: dict[str, Callable[[Letter], Action | Naming]] = {
+    "r": actions.of_letter,
+    "c": actions.into,
+    "x": actions.purge,
+}
+_OF_ALL: dict[str, Callable[[str, str], Action | Naming]] = {
+    "R": actions.of_letters,
+    "C": actions.all_into,
+    "X": actions.purge_all,
+}
 
 
 class Question:
@@ -82,15 +94,12 @@ def question(
     """
     about: Action | Naming | None = None
     letter = next((one.letter for one in (chosen, at) if isinstance(one, OneLetter)), None)
-    if key not in _ACTS:
-        return None
     if key == "H":
         about = actions.of_project(halted)
     elif key == "p" and row is not None:
         about = actions.of_queue(row)
-    elif key in "rcx" and letter is not None:
-        about = {"r": actions.of_letter, "c": actions.into, "x": actions.purge}[key](letter)
-    elif key in "RCX" and isinstance(at, QueueTasks):
-        all_of = {"R": actions.of_letters, "C": actions.all_into, "X": actions.purge_all}
-        about = all_of[key](at.queue, at.group)
+    elif key in _OF_ONE and letter is not None:
+        about = _OF_ONE[key](letter)
+    elif key in _OF_ALL and isinstance(at, QueueTasks):
+        about = _OF_ALL[key](at.queue, at.group)
     return None if about is None else Question(about)
