@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from agentbus.dashboard import app
-from agentbus.dashboard.web import live, serve
+from agentbus.dashboard.web import live, serve, viewers
 
 PATIENCE = 20.0
 GET = b"GET %b HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
@@ -126,7 +126,7 @@ async def test_a_request_that_comes_letter_by_letter_is_not_waited_for(pages, mo
 @pytest.mark.parametrize("bound", ["bytes", "seconds"])
 async def test_a_browser_that_takes_nothing_is_left(bus, pages, monkeypatch, bound):
     if bound == "bytes":
-        monkeypatch.setattr(live, "_BEHIND", 100_000)
+        monkeypatch.setattr(viewers, "_BEHIND", 100_000)
     else:
         monkeypatch.setattr(serve, "_STUCK", 0.5)
     with socket.create_connection(("127.0.0.1", pages.port)) as connection:

@@ -59,7 +59,7 @@ async def test_nothing_is_read_when_nobody_looks(served):
         await stream.event("regions")
         assert feed.viewers == 1
 
-    assert (feed.viewers, feed._tasks) == (0, [])
+    assert (feed.viewers, feed.idle) == (0, True)
 
 
 async def test_two_browsers_that_see_the_same_are_rendered_for_once(bus, served, monkeypatch):

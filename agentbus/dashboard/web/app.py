@@ -20,11 +20,12 @@ from agentbus.core.errors import AgentBusError, BackendUnavailable, NotFound, Us
 from agentbus.dashboard import person as persons, report_files
 from agentbus.dashboard.web import actions
 from agentbus.dashboard.web.guard import FORM, HEADERS, LOOPBACK, SESSION, WebGuard
-from agentbus.dashboard.web.live import MOST_VIEWERS, LiveFeed, Viewer
+from agentbus.dashboard.web.live import MOST_VIEWERS, LiveFeed
 from agentbus.dashboard.web.page import PageView, TextFile, WebContext, WebPage
 from agentbus.dashboard.web.pages import PAGES, TEXTS, archive
 from agentbus.dashboard.web.sessions import WebSessions
 from agentbus.dashboard.web.templates import PageTemplates
+from agentbus.dashboard.web.viewers import Viewer
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Collection, Mapping

@@ -1,111 +1,48 @@
 """Follows the project for all browsers together, and sends each of them what changed on its page.
 
-One task reads a snapshot each second and renders the regions of the pages that somebody looks at; another
-waits for messages of the channel. Both run only while somebody looks. What a browser has not taken yet is
-bounded: a slow one is dropped, connects again, and gets its page as it is then.
+One task reads a snapshot each second, one waits for messages of the channel, and for each page that
+somebody looks at another one renders its regions again. They run only while somebody looks. What a browser
+has not taken yet is bounded: a slow one is dropped, connects again, and gets its page as it is then.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
 from typing import TYPE_CHECKING, Any
-
-import orjson
 
 from agentbus.core.clock import rfc3339
 from agentbus.core.errors import AgentBusError
 from agentbus.core.stream import position
 from agentbus.dashboard.figures import RowRange
 from agentbus.dashboard.person import TOPIC
-from agentbus.dashboard.web.page import RECENT
+from agentbus.dashboard.web.page import RECENT, WebPage
 from agentbus.dashboard.web.templates import FOLDED
+from agentbus.dashboard.web.viewers import ViewerGroup
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+    from collections.abc import AsyncGenerator, Sequence
 
     from agentbus.coordination.message import Message
     from agentbus.dashboard.figures import Snapshot
     from agentbus.dashboard.web.page import PageView, WebContext
     from agentbus.dashboard.web.templates import PageTemplates
+    from agentbus.dashboard.web.viewers import Viewer
 
-# Seconds between two snapshots, and between two looks at a page that a notice makes earlier.
+# Seconds between two snapshots, and between two that a notice makes earlier.
 EVERY, _SOONER = 1.0, 0.3
 # Seconds for which messages are collected before they are sent, and the newest of them that are.
 _GATHER, _MESSAGES = 0.05, 100
 # Seconds to wait for a message before a look whether the channel is still there.
 _WAIT = 4.0
-# The bytes that a browser may be behind.
-_BEHIND = 2_000_000
-# A comment is sent after this time without anything else, so that who has gone is noticed.
-_QUIET = 15.0
 MOST_VIEWERS = 200
 # A page that failed unexpectedly is rendered again after this time.
 _FAILED = 30.0
-# A page rests for this multiple of the time that its regions took.
-_REST = 10.0
+# A page rests for this multiple of the time that its regions took, and for this one of it for each page
+# that somebody looks at: all of them together take a quarter of a core at most.
+_REST, _SHARED = 10.0, 4.0
+_LEAST_REST = 0.1
 _ROWS = RowRange(limit=10)
-
-
-class Viewer:
-    """A browser that looks at a page: what it has been sent, and what it has not taken yet."""
-
-    def __init__(self, view: PageView, since: str) -> None:
-        self.view = view
-        self.since = since
-        self.shown: dict[str, int] = {}
-        # Set when the browser is too far behind.
-        self.dropped = asyncio.Event()
-        self._ended = False
-        self._waiting: deque[bytes] = deque()
-        self._size = 0
-        self._came = asyncio.Event()
-
-    @property
-    def key(self) -> tuple[object, ...]:
-        """What two viewers have in common who see the same."""
-        view = self.view
-        return view.page.name, tuple(view.query.items()), view.base, view.csrf
-
-    def send(self, event: str, data: object, entry: str = "") -> None:
-        """Queue an event; a browser that is too far behind is dropped."""
-        head = f"id: {entry}\n" if entry else ""
-        said = f"{head}event: {event}\ndata: ".encode() + orjson.dumps(data) + b"\n\n"
-        self._size += len(said)
-        self._waiting.append(said)
-        if self._size > _BEHIND and len(self._waiting) > 1:
-            self.drop()
-        self._came.set()
-
-    def drop(self) -> None:
-        """Give the browser up, and what it has not taken."""
-        self.dropped.set()
-        self._waiting.clear()
-        self.end()
-
-    def end(self) -> None:
-        """End the stream."""
-        self._ended = True
-        self._came.set()
-
-    async def events(self) -> AsyncIterator[bytes]:
-        """Yield what is queued, as server-sent events, until the stream ends."""
-        yield b"retry: 1000\n\n"
-        while True:
-            try:
-                async with asyncio.timeout(_QUIET):
-                    await self._came.wait()
-            except TimeoutError:
-                yield b": still here\n\n"
-                continue
-            self._came.clear()
-            while self._waiting:
-                said = self._waiting.popleft()
-                self._size -= len(said)
-                yield said
-            if self._ended:
-                return
 
 
 class LiveFeed:
@@ -119,10 +56,9 @@ class LiveFeed:
         self._templates = templates
         self._newest: Snapshot | None = None
         self._at = float("-inf")
-        self._viewers: set[Viewer] = set()
+        self._groups: dict[tuple[object, ...], ViewerGroup] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._soon = asyncio.Event()
-        self._due: dict[tuple[object, ...], float] = {}
         self._ended = False
 
     @property
@@ -133,7 +69,12 @@ class LiveFeed:
     @property
     def viewers(self) -> int:
         """The number of browsers that look."""
-        return len(self._viewers)
+        return sum(len(group.viewers) for group in self._groups.values())
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is read because nobody looks."""
+        return not self._tasks
 
     async def snapshot(self, oldest: float = EVERY) -> Snapshot:
         """Return a snapshot that is at most `oldest` seconds old. Raises `BackendUnavailable`."""
@@ -145,6 +86,7 @@ class LiveFeed:
                 self._context.recent.extend(_short(one) for one in found.messages)
                 self._newest = found.__replace__(messages=())
                 self._at = time.monotonic()
+                self._see()
             return self._newest
 
     def forget(self) -> None:
@@ -156,7 +98,8 @@ class LiveFeed:
 
     async def watch(self, viewer: Viewer) -> AsyncGenerator[bytes]:
         """Yield the events of a viewer's page, until it leaves."""
-        self._viewers.add(viewer)
+        group = self._groups.setdefault(viewer.key, ViewerGroup(viewer.view))
+        group.join(viewer)
         try:
             if self.blind is not None:
                 self._say_blind([viewer])
@@ -165,22 +108,24 @@ class LiveFeed:
                     asyncio.create_task(self._tick()),
                     asyncio.create_task(self._follow()),
                 ]
-            else:
-                self._due.pop(viewer.key, None)
-                self._soon.set()
+            if group.task is None:
+                group.task = asyncio.create_task(self._keep(group))
             if viewer.since:
                 await self._catch_up(viewer)
             async for said in viewer.events():
                 yield said
         finally:
-            self._viewers.discard(viewer)
-            if not self._viewers:
+            group.viewers.discard(viewer)
+            if not group.viewers:
+                self._groups.pop(viewer.key, None)
+                await _cancel(group.task)
+            if not self._groups:
                 await self._rest()
 
     async def aclose(self) -> None:
         """End all streams."""
         self._ended = True
-        for viewer in self._viewers:
+        for viewer in self._watching():
             viewer.end()
         await self._rest()
 
@@ -189,40 +134,64 @@ class LiveFeed:
         """Whether no more streams are served."""
         return self._ended
 
+    def _watching(self) -> list[Viewer]:
+        return [viewer for group in self._groups.values() for viewer in group.viewers]
+
     async def _rest(self) -> None:
         tasks, self._tasks = self._tasks, []
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        self._due.clear()
+        await _cancel(*tasks, *(group.task for group in self._groups.values()))
 
     async def _tick(self) -> None:
+        """Read a snapshot each second, and have the pages rendered again."""
+        loop = asyncio.get_running_loop()
         while True:
-            began = time.monotonic()
+            began = loop.time()
             sooner = self._soon.is_set()
             self._soon.clear()
             try:
-                await self.snapshot(_SOONER if sooner else EVERY * 0.9)
-                self._see()
-                await self._draw(hurry=sooner)
+                await self.snapshot(_SOONER if sooner else EVERY / 2)
             except AgentBusError as error:
                 self._lose(error)
-            took = time.monotonic() - began
-            await self._pause(max(_SOONER, EVERY - took))
+            else:
+                for group in self._groups.values():
+                    group.soon.set()
+                    if group.rests_until > loop.time() + EVERY / 2:
+                        # It shows that its figures are older, but the verdict is of now.
+                        group.show(self._templates.regions("base.html", (), _values(group, self)))
+            await asyncio.sleep(_SOONER)
+            await _within(EVERY - (loop.time() - began), self._soon)
 
-    async def _pause(self, seconds: float) -> None:
-        """Wait for the next look, or for a notice, which makes it earlier."""
-        await asyncio.sleep(_SOONER)
+    async def _keep(self, group: ViewerGroup) -> None:
+        """Render a page again and again, and rest between."""
+        loop, page = asyncio.get_running_loop(), group.view.page
+        every = page.every if isinstance(page, WebPage) else EVERY
+        while True:
+            group.soon.clear()
+            began = loop.time()
+            rest = await self._render(group)
+            group.rests_until = loop.time() + rest
+            await asyncio.sleep(rest)
+            # Others wait for the next snapshot.
+            await _within(every - (loop.time() - began) if every < EVERY else None, group.soon)
+
+    async def _render(self, group: ViewerGroup) -> float:
+        """Send what has changed on a page, and return for how long it rests."""
+        began = time.monotonic()
         try:
-            async with asyncio.timeout(max(0.0, seconds - _SOONER)):
-                await self._soon.wait()
-        except TimeoutError:
-            return
+            group.show(await self._regions(group.view))
+        except AgentBusError as error:
+            self._lose(error)
+            return _LEAST_REST
+        except Exception as error:  # noqa: BLE001 (the pages of others go on)
+            self._context.failed(error, group.view.page.name)
+            return _FAILED
+        took = time.monotonic() - began
+        return max(_LEAST_REST, took * max(_REST, _SHARED * len(self._groups)))
 
     def _lose(self, error: AgentBusError) -> None:
         if self.blind is None:
             self.blind = time.time(), error.message
-            self._say_blind([*self._viewers])
+            self._say_blind(self._watching())
 
     def _say_blind(self, viewers: Sequence[Viewer]) -> None:
         assert self.blind is not None
@@ -233,43 +202,13 @@ class LiveFeed:
     def _see(self) -> None:
         if self.blind is not None:
             self.blind = None
-            for viewer in self._viewers:
-                viewer.shown.clear()
+            for viewer in self._watching():
+                viewer.forget()
                 viewer.send("sighted", {})
-
-    async def _draw(self, *, hurry: bool) -> None:
-        """Render the pages that are due, each once for all who see the same."""
-        groups: dict[tuple[object, ...], list[Viewer]] = {}
-        for viewer in self._viewers:
-            groups.setdefault(viewer.key, []).append(viewer)
-        self._due = {key: at for key, at in self._due.items() if key in groups}
-        for key, viewers in groups.items():
-            began = time.monotonic()
-            if not hurry and began < self._due.get(key, 0.0):
-                continue
-            try:
-                regions = await self._regions(viewers[0].view)
-            except AgentBusError:
-                raise
-            except Exception as error:  # noqa: BLE001 (the pages of others go on)
-                self._context.failed(error, viewers[0].view.page.name)
-                self._due[key] = began + _FAILED
-                continue
-            took = time.monotonic() - began
-            self._due[key] = began + max(EVERY * 0.5, _REST * took)
-            for viewer in viewers:
-                changed = {
-                    one: html
-                    for one, html in regions.items()
-                    if viewer.shown.get(one) != hash(html)
-                }
-                if changed:
-                    viewer.shown |= {one: hash(html) for one, html in changed.items()}
-                    viewer.send("regions", changed)
 
     async def _regions(self, view: PageView) -> dict[str, str]:
         """Return the regions of a page as they are now."""
-        view = view.again(self._newest)
+        view = view.again(await self.snapshot(2 * EVERY))
         page: Any = view.page
         try:
             values = await page.load(view) if page.live else {}
@@ -304,7 +243,7 @@ class LiveFeed:
                 await asyncio.sleep(EVERY)
                 continue
             after = found[-1].id
-            for viewer in [*self._viewers]:
+            for viewer in self._watching():
                 self._tell(viewer, found, left)
             if any(one.event or one.topic == TOPIC for one in found):
                 self._soon.set()
@@ -338,3 +277,23 @@ class LiveFeed:
 def _short(one: Message) -> Message:
     """Return a message of which a page keeps no more than it shows."""
     return one if len(one.text) <= FOLDED else one.__replace__(text=one.text[:FOLDED] + "…")
+
+
+def _values(group: ViewerGroup, feed: LiveFeed) -> dict[str, Any]:
+    return {"view": group.view.again(feed.newest)}
+
+
+async def _within(seconds: float | None, event: asyncio.Event) -> None:
+    """Wait for an event, at most for some seconds."""
+    try:
+        async with asyncio.timeout(None if seconds is None else max(0.0, seconds)):
+            await event.wait()
+    except TimeoutError:
+        return
+
+
+async def _cancel(*tasks: asyncio.Task[None] | None) -> None:
+    found = [task for task in tasks if task is not None]
+    for task in found:
+        task.cancel()
+    await asyncio.gather(*found, return_exceptions=True)

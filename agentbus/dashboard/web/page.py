@@ -83,9 +83,9 @@ class WebContext:
 class WebPage(Record):
     """A page: its name, which is its path and its template, its title, and how its values are loaded.
 
-    `live` are the ids of the regions that are rendered again each second; with `tasks` also as soon as a
-    worker has reported tasks. `under` is the page in the navigation to which a page belongs that is not
-    there itself. `hears` tells whether a message belongs on the page's list `data-stream="channel"`.
+    `live` are the ids of the regions that are rendered again each second or, with `every`, more often.
+    `under` is the page in the navigation to which a page belongs that is not there itself. `hears` tells
+    whether a message belongs on the page's list `data-stream="channel"`.
     """
 
     name: str
@@ -93,7 +93,7 @@ class WebPage(Record):
     load: Callable[[PageView], Awaitable[dict[str, Any]]]
     live: tuple[str, ...] = ()
     under: str = ""
-    tasks: bool = False
+    every: float = 1.0
     hears: Callable[[PageView, Message], bool] | None = None
 
     @property

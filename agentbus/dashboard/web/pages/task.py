@@ -82,6 +82,11 @@ def _passed(one: object) -> str:
     return word(str(one[0] if isinstance(one, list) and one else one))
 
 
-PAGE = WebPage("task", "Task", load, live=("state", "attempts", "around"), under="queues")
+# No stream says what becomes of one task.
+_EVERY = 0.2
+
+PAGE = WebPage(
+    "task", "Task", load, live=("state", "attempts", "around"), under="queues", every=_EVERY
+)
 PAYLOAD = TextFile("payload", payload)
 RESULT = TextFile("result", result)
