@@ -13,7 +13,7 @@ from tests.servers import ask
 def test_an_agent_is_listed_as_the_other_views_have_it(bus, connect):
     bus.here(doing="the parser", state="waiting")
     connect("bob").tell("ada", "hello")
-    bus.lease("src/**").__enter__()
+    bus.lease("src/**")
     bus.queue("mail").publish(1)
     bus.take("mail")
 
@@ -73,7 +73,7 @@ def test_an_unknown_state_or_order_is_refused(bus):
 def test_one_agent_has_what_it_holds_and_waits_for(bus, connect):
     bus.here(doing="the parser")
     bus.announce("building", ttl=60)
-    bus.lease("src/**", why="parser").__enter__()
+    bus.lease("src/**", why="parser")
     bus.queue("mail").publish("letter")
     task = bus.take("mail")
 

@@ -23,7 +23,7 @@ def test_flags_and_leases_are_those_of_the_other_views(bus):
     bus.announce("building", ttl=60)
     bus.satisfy("tested", note="green")
     bus.fail("deployed", note="no room")
-    bus.lease("src/**", why="parser").__enter__()
+    bus.lease("src/**", why="parser")
 
     found = Pages(bus).flags()
 
@@ -39,8 +39,8 @@ def test_flags_and_leases_are_filtered(bus, connect):
     bus.announce("building", ttl=60)
     connect("bob").announce("docs", ttl=60)
     bus.satisfy("tested")
-    bus.lease("src/**", why="parser").__enter__()
-    connect("bob").lease("docs/**").__enter__()
+    bus.lease("src/**", why="parser")
+    connect("bob").lease("docs/**")
     pages = Pages(bus)
 
     found = pages.flags(RowRange(match="BOB"), leases=RowRange(match="pars"))
@@ -66,7 +66,7 @@ def test_who_waits_for_a_flag_is_shown(bus, connect):
 
 def test_one_lease_of_another_agent_is_ended_by_its_token(bus, connect):
     bob = connect("bob")
-    bob.lease("src/**", "docs/**").__enter__()
+    bob.lease("src/**", "docs/**")
     (docs, src) = bus.leases()
     pages = Pages(bus)
 
@@ -81,8 +81,8 @@ def test_one_lease_of_another_agent_is_ended_by_its_token(bus, connect):
 
 
 def test_all_leases_of_an_agent_are_ended(bus, connect):
-    connect("bob").lease("src/**", "docs/**").__enter__()
-    bus.lease("tests/**").__enter__()
+    connect("bob").lease("src/**", "docs/**")
+    bus.lease("tests/**")
 
     ended = Pages(bus).end_leases("bob")
 
@@ -91,9 +91,9 @@ def test_all_leases_of_an_agent_are_ended(bus, connect):
 
 
 def test_refused_leases_are_counted(bus, connect):
-    bus.lease("src/**").__enter__()
+    bus.lease("src/**")
     with pytest.raises(LeaseHeld):
-        connect("bob").lease("src/db.py").__enter__()
+        connect("bob").lease("src/db.py")
 
     found = Pages(bus).refusals()
 

@@ -10,7 +10,7 @@ from tests.browsing import Browser
 async def test_agents_are_listed_with_what_they_do(bus, connect, served):
     bus.here(doing="the parser", state="waiting")
     connect("bob").tell("ada", "hello")
-    bus.lease("src/**").__enter__()
+    bus.lease("src/**")
 
     answer = await Browser(served).get("/agents")
 
@@ -43,7 +43,7 @@ async def test_an_agent_has_a_page_with_all_that_it_does(bus, connect, served):
     bob = connect("bob")
     bob.here()
     bus.announce("building", ttl=60)
-    bus.lease("src/**", why="grammar").__enter__()
+    bus.lease("src/**", why="grammar")
     bus.queue("mail").publish(1)
     task = bus.take("mail")
     sent = bus.tell("bob", "does it build?")
@@ -102,8 +102,8 @@ async def test_a_person_tells_an_agent_something_and_sees_the_receipt(bus, conne
 
 async def test_a_person_drops_the_leases_of_an_agent(bus, connect, writing):
     bob = connect("bob")
-    bob.lease("src/**", "docs/**").__enter__()
-    bus.lease("tests/**").__enter__()
+    bob.lease("src/**", "docs/**")
+    bus.lease("tests/**")
     browser = Browser(writing)
 
     page = (await browser.get("/agent?name=bob")).page

@@ -38,9 +38,9 @@ async def test_who_waits_for_a_flag_that_nobody_holds_is_shown(bus, connect, ser
 
 
 async def test_leases_are_shown_with_reason_and_end(bus, connect, served):
-    bus.lease("src/**", why="the parser").__enter__()
+    bus.lease("src/**", why="the parser")
     with pytest.raises(LeaseHeld):
-        connect("bob").lease("src/a.py").__enter__()
+        connect("bob").lease("src/a.py")
     browser = Browser(served)
 
     page = (await browser.get("/flags")).page
@@ -55,7 +55,7 @@ async def test_leases_are_shown_with_reason_and_end(bus, connect, served):
 async def test_a_person_releases_a_flag_and_drops_a_lease(bus, connect, writing):
     bob = connect("bob")
     bob.announce("building")
-    bob.lease("src/**").__enter__()
+    bob.lease("src/**")
     browser = Browser(writing)
 
     page = (await browser.get("/flags")).page
@@ -71,11 +71,11 @@ async def test_a_person_releases_a_flag_and_drops_a_lease(bus, connect, writing)
 
 async def test_a_lease_that_was_taken_again_is_not_dropped(bus, connect, writing):
     bob = connect("bob")
-    bob.lease("src/**").__enter__()
+    bob.lease("src/**")
     browser = Browser(writing)
     page = (await browser.get("/flags")).page
     bob.drop_leases()
-    bob.lease("src/**").__enter__()
+    bob.lease("src/**")
 
     await browser.press(page, "/act/lease.drop")
     after = (await browser.get("/flags")).page

@@ -79,7 +79,7 @@ def plant(bus: agentbus.Bus, name: str, said: str) -> None:
         lambda: bus.announce(name, ttl=600),
         lambda: bus.fail(name + "-", note=said),
         lambda: bus.jot(name, said, tags=[name.replace(",", "")]),
-        lambda: bus.lease(f"{name.replace('/', '')}/**", why=said).__enter__(),
+        lambda: bus.lease(f"{name.replace('/', '')}/**", why=said),
         lambda: bus.pause(queue=name, why=said, wait=0),
     ]
     for one in tries:
