@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from agentbus.core.keys import Keys
-from agentbus.dashboard import Pages, RowRange
+from agentbus.dashboard import Dashboard, Pages, RowRange
 from agentbus.errors import NotFound, UsageError
 from tests.servers import ask
 
@@ -149,6 +149,22 @@ def test_a_worker_that_uses_nothing_else_is_an_agent(bus):
 
     assert (row.presence.agent, row.workers, row.running) == ("mule", 1, 2)
     assert Pages(bus).agent("mule").workers[0].worker == "w1"
+
+
+def test_pages_beside_a_dashboard_show_the_lists_of_its_snapshots(bus, connect):
+    bus.here()
+    bus.announce("building", ttl=60)
+    dashboard = Dashboard(bus)
+    pages = Pages(bus, dashboard)
+    assert pages.agents().matching == 1
+    dashboard.snapshot()
+    connect("bob").here()
+    before = pages.agents().matching
+    dashboard.snapshot()
+
+    assert (before, pages.agents().matching) == (1, 2)
+    assert [one.flag for one in pages.flags().flags] == ["building"]
+    assert pages.agents(all=True).matching == 2
 
 
 async def test_an_async_bus_has_the_same_pages(abus):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from agentbus.admin import project
 from agentbus.coordination import leases, presence, waiters
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from agentbus.coordination.message import Message
     from agentbus.coordination.waiters import Waiter
     from agentbus.dashboard.channel_pages import ChannelPage
+    from agentbus.dashboard.dashboard import Dashboard
     from agentbus.dashboard.direct_messages import DirectMessage, DirectMessages
     from agentbus.dashboard.figures import RowRange
     from agentbus.queues.by_hand import HeldTask
@@ -90,11 +91,12 @@ class AgentList:
     def __init__(
         self,
         scope: Scope,
-        flag_states: Callable[[], Op[list[FlagState]]],
+        flag_states: Callable[[], Op[Sequence[FlagState]]],
         direct: DirectMessages,
+        dashboard: Dashboard[Any] | None,
     ) -> None:
         self._scope, monotonic = scope, scope.monotonic
-        self._flags, self._direct = flag_states, direct
+        self._flags, self._direct, self._dashboard = flag_states, direct, dashboard
         self._known = Part(monotonic, lambda: presence.present(scope, every=True, limit=None))
         self._there = Part(monotonic, lambda: presence.present(scope, limit=None))
         self._tasks = Part(monotonic, lambda: by_hand.all_held(scope))
@@ -110,7 +112,9 @@ class AgentList:
 
     def page(self, wanted: RowRange, state: str | None, order: str, every: bool) -> Op[AgentPage]:
         """Return a page of agents, in one of `ORDERS`; `every` adds those that are gone."""
-        known = yield from (self._known if every else self._there).get()
+        known = None if self._dashboard is None else self._dashboard.present
+        if every or known is None:
+            known = yield from (self._known if every else self._there).get()
         tasks = yield from self._tasks.get()
         workers = [each for each in (yield from self._workers.get()) if each.alive]
         seen = {one.agent for one in known}

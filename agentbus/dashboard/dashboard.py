@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 
     from agentbus.admin.health.worker_list import WorkerList
     from agentbus.admin.stats import QueueStats
+    from agentbus.coordination.flags import FlagState
     from agentbus.coordination.message import Message
+    from agentbus.coordination.presence import Presence
     from agentbus.dashboard.ranking import QueueSummary
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Op
@@ -72,6 +74,9 @@ class Dashboard(TaskVerbs[BusT_co]):
         self._parts: tuple[Part[Any], ...] = (
             *(self._names, self._workers, self._ranks, self._events.all, self._flags.names),
         )
+        # The lists of the last snapshot, for pages that show other rows of them.
+        self.present: Sequence[Presence] | None = None
+        self.flag_states: Sequence[FlagState] | None = None
         # What is followed in a stream is not older than the snapshot.
         self._aged = (self._workers, self._ranking.summaries, self._agents)
 
@@ -176,6 +181,7 @@ class Dashboard(TaskVerbs[BusT_co]):
             len({one.stream for one in reports}),
             len(quarantined),
         )
+        self.present, self.flag_states = present, states
         self._channel.shown()
         return Snapshot(
             project=scope.keys.project,

@@ -21,6 +21,8 @@ from agentbus.dashboard.worker_pages import STATES, WorkersRead
 from agentbus.store.verb import BusT_co, OnBus, verb
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from agentbus.coordination.inbox import InboxMessage
     from agentbus.coordination.leases import Lease
     from agentbus.coordination.message import Message
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from agentbus.dashboard.agent_pages import AgentDetail, AgentPage
     from agentbus.dashboard.channel_pages import ChannelPage
     from agentbus.dashboard.check_list import HealthChecks
+    from agentbus.dashboard.dashboard import Dashboard
     from agentbus.dashboard.direct_messages import DirectMessage
     from agentbus.dashboard.event_streams import EventOverview
     from agentbus.dashboard.note_pages import NotePage
@@ -62,18 +65,19 @@ class Pages(OnBus[BusT_co]):
 
     Names and texts to match are data: any text may be given, as another program may have written it.
     Several may read at a time. Lists whose reading takes long are read less often, and shared by all who
-    look at them; the rows that a page shows are as they are now. Nothing is marked as read.
+    look at them; the rows that a page shows are as they are now. Nothing is marked as read. With a
+    `dashboard`, the agents and the flags are those of its last snapshot, as far as it has read one.
     """
 
-    def __init__(self, bus: Any) -> None:
-        self._bus = bus
+    def __init__(self, bus: Any, dashboard: Dashboard[Any] | None = None) -> None:
+        self._bus, self._dashboard = bus, dashboard
         self._scope: Scope = bus.scope
         self._run, self._iterate = bus._run, bus._iterate
         self._letters_of = bus.runner.policies.letters_of
         scope, monotonic = self._scope, self._scope.monotonic
-        self._flags = Part(monotonic, lambda: flags.states(scope))
+        self._flags = Part(monotonic, self._flag_states)
         self._direct = DirectMessages(scope)
-        self._agents = AgentList(scope, self._flags.get, self._direct)
+        self._agents = AgentList(scope, self._flags.get, self._direct, dashboard)
         self._notes = NoteList(scope)
         self._workers = WorkersRead(scope)
         self._refusals = RefusalTail(scope)
@@ -236,6 +240,10 @@ class Pages(OnBus[BusT_co]):
         return self._checks.get()
 
     # -- operations --
+
+    def _flag_states(self) -> Op[Sequence[FlagState]]:
+        known = None if self._dashboard is None else self._dashboard.flag_states
+        return known if known is not None else (yield from flags.states(self._scope))
 
     def _flag_page(self, rows: RowRange, state: str | None, leased: RowRange) -> Op[FlagPage]:
         states = yield from self._flags.get()

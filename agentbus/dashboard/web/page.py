@@ -61,10 +61,10 @@ class WebContext:
     ) -> None:
         self.bus = bus
         self.reports = reports
-        self.reader: Pages[Awaiting] = Pages(bus)
         self.write = write
         self.person = person
         self.dashboard: Dashboard[Awaiting] = Dashboard(bus)
+        self.reader: Pages[Awaiting] = Pages(bus, self.dashboard)
         # The dashboard has one reader at a time.
         self.reading = asyncio.Lock()
         self.recent: deque[Message] = deque(maxlen=RECENT)
