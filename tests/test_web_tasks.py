@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from starlette.applications import Starlette
+from starlette.routing import Mount
 
 import agentbus
 from agentbus.dashboard import app
@@ -262,3 +264,32 @@ async def test_the_overview_and_a_queue_have_charts_of_the_last_hour(bus, served
         titles = [one["aria-label"].partition(".")[0] for one in page.all("svg", role="img")]
         for said in ("Done and failed a second", "Run time, p50 and p95", "Wait, p50 and p95"):
             assert f"{said} in the last hour" in titles
+
+
+# -- live --
+
+
+async def test_a_task_that_ends_is_seen_by_who_looks_at_it(bus, served):
+    task = bus.queue("mail").publish(1)
+    async with Browser(served).stream(f"/live?page=/task?id={task}") as stream:
+        first = await stream.event("regions")
+        for delivery in bus.queue("mail").fetch():
+            delivery.bury("broken")
+        while True:
+            later = await stream.event("regions")
+            if "buried" in later.data.get("state", ""):
+                break
+
+    assert "waiting" in first.data["state"]
+    assert "broken" in later.data["state"]
+
+
+async def test_the_pages_work_below_a_path_of_another_application(bus, abus):
+    task = buried(bus)
+    outer = Starlette(routes=[Mount("/bus", app(abus, write=True))])
+    browser = Browser(outer)
+
+    for path in ("letters", f"task?id={task}", "search?text=user", "queue?name=mail&state=dead"):
+        page = (await browser.get(f"/bus/{path}")).page
+        addresses = [a["href"] for a in page.all("a")] + [f["action"] for f in page.all("form")]
+        assert all(one.startswith(("/bus/", "#")) for one in addresses)

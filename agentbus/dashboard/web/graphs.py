@@ -13,8 +13,10 @@ from agentbus.core.readable import age, cut, number
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from agentbus.dashboard.dashboard import Dashboard
     from agentbus.dashboard.history import History
     from agentbus.dashboard.task_chain import Chain, ChainTask
+    from agentbus.store.verb import Awaiting
     from agentbus.workers.metrics import Durations
 
 # A task of a chain, and the room between two.
@@ -96,6 +98,11 @@ def _depths(found: Chain) -> dict[str, int]:
 def _curve(x1: int, y1: int, x2: int, y2: int) -> str:
     bend = max(20, abs(x2 - x1) // 2)
     return f"M{x1} {y1}C{x1 + bend} {y1} {x2 - bend} {y2} {x2} {y2}"
+
+
+async def hour_of(dashboard: Dashboard[Awaiting], queue: str | None = None) -> Markup:
+    """Return the charts of the last hour of a project, or of a queue."""
+    return hour(await dashboard.history(queue=queue))
 
 
 def hour(found: History) -> Markup:

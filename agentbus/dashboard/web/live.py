@@ -93,6 +93,7 @@ class LiveFeed:
         """Read everything again, after an action that has changed it."""
         self._dashboard.forget()
         self._context.reader.forget()
+        self._context.shared.forget()
         self._at = float("-inf")
         self._soon.set()
 

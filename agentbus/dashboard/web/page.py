@@ -25,7 +25,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from hashlib import blake2s
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlencode
 
 from agentbus.core.oplog import write
@@ -33,6 +33,7 @@ from agentbus.core.record import Record
 from agentbus.dashboard.dashboard import Dashboard
 from agentbus.dashboard.figures import RowRange
 from agentbus.dashboard.project_pages import Pages
+from agentbus.dashboard.web.shared import REST, SharedReads
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
     from agentbus.coordination.message import Message
     from agentbus.dashboard.figures import Snapshot
     from agentbus.store.verb import Awaiting
+
+T = TypeVar("T")
 
 # Rows of a table on one page.
 ROWS = 100
@@ -67,6 +70,7 @@ class WebContext:
         self.reader: Pages[Awaiting] = Pages(bus, self.dashboard)
         # The dashboard has one reader at a time.
         self.reading = asyncio.Lock()
+        self.shared = SharedReads()
         self.recent: deque[Message] = deque(maxlen=RECENT)
         self.paths: dict[str, str] = {}
         self.assets: dict[str, str] = {}
@@ -136,6 +140,7 @@ class PageView:
         self.base = base
         self.csrf = csrf
         self._snapshot = snapshot
+        self._is_live = False
 
     @property
     def bus(self) -> AsyncBus:
@@ -239,5 +244,16 @@ class PageView:
         return f"r{blake2s(text.encode('utf-8', 'replace'), digest_size=8).hexdigest()}"
 
     def again(self, snapshot: Snapshot | None) -> PageView:
-        """Return this look with a newer snapshot."""
-        return PageView(self.context, self.page, self.query, self.base, self.csrf, snapshot)
+        """Return this look with a newer snapshot, for the regions that are live."""
+        found = PageView(self.context, self.page, self.query, self.base, self.csrf, snapshot)
+        found._is_live = True
+        return found
+
+    async def shared(
+        self, key: tuple[object, ...], read: Callable[[], Awaitable[T]], rest: float = REST
+    ) -> T:
+        """Return what `read` returns; for live regions, what it has returned lately for another browser.
+
+        The value rests for `rest` times as long as its reading took, at most 5 seconds.
+        """
+        return await self.context.shared.get(key, read, rest=rest, fresh=not self._is_live)

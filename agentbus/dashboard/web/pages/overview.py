@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from agentbus.core.readable import number
@@ -49,7 +50,7 @@ async def load(view: PageView) -> dict[str, Any]:
         "troubled": bool(worst),
         "agents": found.agents[:_SHOWN],
         "messages": view.talk[:_TALK],
-        "hour": graphs.hour(await view.dashboard.history()),
+        "hour": await view.shared(("hour",), partial(graphs.hour_of, view.dashboard)),
     }
 
 

@@ -39,8 +39,9 @@ async def tasks_of(view: PageView, found: QueueDetail) -> dict[str, Any]:
     after = view.param("after") or None
     rows: list[dict[str, Any]]
     if state == "dead":
-        letters = await view.dashboard.letters(
-            queue=found.queue, group=group, after=after, limit=ROWS
+        letters = await view.shared(
+            ("letters", found.queue, group, after),
+            lambda: view.dashboard.letters(queue=found.queue, group=group, after=after, limit=ROWS),
         )
         rows, after = (
             [
@@ -50,7 +51,10 @@ async def tasks_of(view: PageView, found: QueueDetail) -> dict[str, Any]:
             letters.after,
         )
     else:
-        page = await view.dashboard.tasks(found.queue, state, group=group, after=after, limit=ROWS)
+        page = await view.shared(
+            ("tasks", found.queue, state, group, after),
+            lambda: view.dashboard.tasks(found.queue, state, group=group, after=after, limit=ROWS),
+        )
         rows = [
             {"task": one, "said": one.error or cut(orjson.dumps(one.payload).decode(), _PREVIEW)}
             for one in page.entries

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from agentbus.core.errors import NotFound
 from agentbus.core.names import word
 from agentbus.dashboard.web import graphs
 from agentbus.dashboard.web.page import PageView, WebPage
 from agentbus.dashboard.web.pages.queue_tasks import tasks_of
+
+if TYPE_CHECKING:
+    from agentbus.dashboard.figures import QueueDetail
 
 
 async def load(view: PageView) -> dict[str, Any]:
@@ -23,14 +27,18 @@ async def load_one(view: PageView) -> dict[str, Any]:
     name = view.param("name")
     if not name:
         raise NotFound("the address names no queue", hint="choose one of the list")
-    async with view.reading:
-        found = await view.dashboard.queue(name)
+
+    async def detail() -> QueueDetail:
+        async with view.reading:
+            return await view.dashboard.queue(name)
+
+    found = await view.shared(("queue", name), detail)
     paused = [row.paused for row in found.rows if row.paused is not None]
     return {
         "title": f"Queue {word(name)}",
         "queue": found,
         "paused": paused[0] if paused else None,
-        "hour": graphs.hour(await view.dashboard.history(queue=name)),
+        "hour": await view.shared(("hour", name), partial(graphs.hour_of, view.dashboard, name)),
         **(await tasks_of(view, found)),
     }
 

@@ -74,7 +74,8 @@ async def _found(view: PageView) -> TaskReport:
     task = view.param("id")
     if not task:
         raise NotFound("the address names no task", hint="search one by its id")
-    return await view.dashboard.task(task, group=view.param("group") or None)
+    group = view.param("group") or None
+    return await view.shared(("task", task, group), lambda: view.dashboard.task(task, group=group))
 
 
 def _passed(one: object) -> str:

@@ -1,0 +1,61 @@
+"""What the live pages read, kept for a while, so that many browsers cost the server as much as one."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+T = TypeVar("T")
+
+# A value rests for this multiple of the time that its reading took, and for no more seconds than this.
+REST, _LONGEST = 10.0, 5.0
+_MOST = 256
+
+
+class SharedReads:
+    """The newest value of each key, which several pages wait for together."""
+
+    def __init__(self) -> None:
+        self._values: dict[object, tuple[float, Any]] = {}
+        self._locks: dict[object, asyncio.Lock] = {}
+
+    async def get(
+        self,
+        key: object,
+        read: Callable[[], Awaitable[T]],
+        *,
+        rest: float = REST,
+        fresh: bool = False,
+    ) -> T:
+        """Return the value of a key, read again if its rest is over, or with `fresh`."""
+        if fresh:
+            return await self._read(key, read, rest)
+        lock = self._locks.setdefault(key, asyncio.Lock())
+        try:
+            async with lock:
+                until, value = self._values.get(key, (float("-inf"), None))
+                if time.monotonic() < until:
+                    found: T = value
+                    return found
+                return await self._read(key, read, rest)
+        finally:
+            if not lock.locked():
+                self._locks.pop(key, None)
+
+    def forget(self) -> None:
+        """Read everything again, after an action that has changed it."""
+        self._values.clear()
+
+    async def _read(self, key: object, read: Callable[[], Awaitable[T]], rest: float) -> T:
+        began = time.monotonic()
+        value = await read()
+        now = time.monotonic()
+        self._values.pop(key, None)
+        self._values[key] = now + min(rest * (now - began), _LONGEST), value
+        while len(self._values) > _MOST:
+            del self._values[next(iter(self._values))]
+        return value
