@@ -109,6 +109,23 @@ async def test_only_the_letters_of_the_queue_are_replayed_from_its_page(bus, wri
     assert open_letters(bus, "shop") == [DOWN] * 2
 
 
+async def test_letters_are_replayed_into_another_queue(bus, writing):
+    bury(bus, "mail", DOWN, 3)
+    browser = Browser(writing)
+    page = (await browser.get("/letters")).page
+    one = (await browser.get(link(page, "/letters-error"))).page
+    letter = (await browser.get(link(one, "/letter?"))).page
+
+    await browser.press(letter, "/act/letter.replay", to="by-hand")
+    again = await browser.press(letter, "/act/letter.replay", to="elsewhere")
+    said = (await browser.get(again.header("location"))).page.text
+    await browser.press(one, "/act/letters.replay", to="by-hand")
+
+    assert "was replayed before" in said
+    assert len(bus.queue("by-hand").peek()) == 3
+    assert bus.queues() == ["by-hand", "mail"]
+
+
 async def test_a_letter_is_replayed_and_shows_the_new_task(bus, writing):
     bury(bus, "mail", DOWN)
     (letter,) = bus.queue("mail").dead_letters()

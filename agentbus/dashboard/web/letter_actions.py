@@ -23,9 +23,13 @@ _SECONDS = 10.0
 
 
 async def _replay(bus: AsyncBus, form: Mapping[str, str]) -> str:
-    queue, letter = field(form, "queue"), field(form, "id")
-    task = await bus.queue(queue).replay(letter, group=field(form, "group"))
-    return f"dead letter {letter} of {word(queue)} replayed as {task}"
+    queue, group, letter = field(form, "queue"), field(form, "group"), field(form, "id")
+    letters, to = bus.queue(queue), form.get("to") or None
+    said = f"dead letter {letter} of {word(queue)}"
+    before = (await letters.letter(letter, group=group)).replayed
+    if before is not None:
+        return f"{said} was replayed before, as {before}"
+    return f"{said} replayed as {await letters.replay(letter, group=group, to=to)}{_into(to)}"
 
 
 async def _purge(bus: AsyncBus, form: Mapping[str, str]) -> str:
@@ -38,19 +42,20 @@ async def _purge(bus: AsyncBus, form: Mapping[str, str]) -> str:
 async def _replay_error(bus: AsyncBus, form: Mapping[str, str]) -> str:
     """Replay all letters of an error, for ten seconds at most."""
     dashboard: Dashboard[Awaiting] = Dashboard(bus)
+    to = form.get("to") or None
     replayed, after, ends = 0, None, time.monotonic() + _SECONDS
     while True:
         page = await dashboard.replay_error(
             form.get("error", ""),
             queue=form.get("queue") or None,
             group=form.get("group") or None,
-            to=form.get("to") or None,
+            to=to,
             after=after,
         )
         replayed, after = replayed + len(page.tasks), page.after
         if after is None or time.monotonic() > ends:
             break
-    return f"{count(replayed, 'dead letter')}{_about(form)} replayed{_rest(after)}"
+    return f"{count(replayed, 'dead letter')}{_about(form)} replayed{_into(to)}{_rest(after)}"
 
 
 async def _purge_error(bus: AsyncBus, form: Mapping[str, str]) -> str:
@@ -86,6 +91,10 @@ def _about(form: Mapping[str, str]) -> str:
     queue = form.get("queue", "")
     said = f" of {word(queue)}" if queue else ""
     return f"{said} with the error {cut(form.get('error', ''), 200)!r}"
+
+
+def _into(queue: str | None) -> str:
+    return "" if queue is None else f" into {word(queue)}"
 
 
 def _rest(after: str | None) -> str:
