@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from agentbus.dashboard.web.page import PageView, WebPage
 
+# Seconds after which a search without a hit asks whether to go on.
+_SECONDS = 1.0
+
 
 async def load(view: PageView) -> dict[str, Any]:
-    """Return the tasks that match `text`, past `after`."""
-    text = view.param("text").strip()
+    """Return the tasks that match `text`, past `after`: those of the first calls, for a second."""
+    text, after = view.param("text").strip(), view.param("after") or None
     if not text:
         return {"found": None}
-    return {"found": await view.dashboard.search(text, after=view.param("after") or None)}
+    read, ends = 0, time.monotonic() + _SECONDS
+    while True:
+        found = await view.dashboard.search(text, after=after)
+        read, after = read + found.read, found.after
+        if found.hits or after is None or time.monotonic() > ends:
+            return {"found": found.__replace__(read=read)}
 
 
 PAGE = WebPage("search", "Search", load, under="queues")
