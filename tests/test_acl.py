@@ -285,6 +285,27 @@ async def test_a_reader_sees_every_page_in_a_browser(users):
     assert users.denied() <= ASKED_IN_VAIN
 
 
+async def test_a_reader_sees_tasks_and_dead_letters_in_a_browser(users):
+    with agentbus.connect(users.url(), project="shop") as bus:
+        queue = bus.queue("seen")
+        task, _ = queue.publish(1), queue.publish(2, delay=600.0)
+        (delivery,) = queue.fetch()
+        delivery.bury("broken")
+        (letter,) = queue.dead_letters()
+    users.server.ask("ACL", "LOG", "RESET")
+    paths = [
+        *(f"/task?id={task}", "/letters-error?error=broken", "/search?text=broken"),
+        f"/letter?queue=seen&id={letter.id}",
+        *(f"/queue?name=seen&state={one}" for one in ("pending", "retrying", "delayed", "dead")),
+    ]
+    async with agentbus.aio.connect(users.url("reader"), project="shop") as bus:
+        browser = browsing.Browser(agentbus.dashboard.app(bus))
+        for path in paths:
+            assert (await browser.get(path)).status == 200, path
+
+    assert users.denied() <= ASKED_IN_VAIN
+
+
 BURYING = ("work", "bad", "--drain", "--attempts", "1", "--", "false")
 
 
