@@ -1,4 +1,4 @@
-"""The terminal of `top`: its keys, and frames that are read in a thread while keys are answered."""
+"""The terminal of `top`: frames are read in a thread while keys are answered."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import time
 import tty
 
 from agentbus.commands import _signals
+from agentbus.commands._top_keys import KeyReader
 from agentbus.commands._top_view import READ, View
 from agentbus.core.errors import AgentBusError
 
@@ -20,53 +21,15 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from rich.console import Console
+
     from agentbus.client.bus import Bus
     from agentbus.commands._top_actions import Action, Person
     from agentbus.commands._top_view import FrameRequest
     from agentbus.dashboard import Dashboard, Snapshot
 
-_SEQUENCES = {
-    b"\x1b[A": "up",
-    b"\x1b[B": "down",
-    b"\x1b[C": "right",
-    b"\x1b[D": "left",
-    b"\x1bOA": "up",
-    b"\x1bOB": "down",
-    b"\x1bOC": "right",
-    b"\x1bOD": "left",
-    b"\x1b[5~": "pageup",
-    b"\x1b[6~": "pagedown",
-    b"\x1b[H": "home",
-    b"\x1b[F": "end",
-    b"\x1bOH": "home",
-    b"\x1bOF": "end",
-    b"\x1b[1~": "home",
-    b"\x1b[4~": "end",
-}
-_KEYS = {"\r": "enter", "\n": "enter", "\t": "tab", "\x7f": "backspace", "\x08": "backspace"}
-_ESC = b"\x1b"
-
-
-def keys_in(data: bytes) -> Iterator[str]:
-    """Yield the keys of what a terminal sent at once."""
-    while data:
-        found = next((one for one in _SEQUENCES if data.startswith(one)), None)
-        if found is not None:
-            yield _SEQUENCES[found]
-            data = data[len(found) :]
-        elif data.startswith(_ESC):
-            if data[1:2] not in (b"[", b"O"):
-                yield "esc"
-                data = data[1:]
-                continue
-            # An unknown sequence ends at its first letter or tilde.
-            end = next((at for at in range(2, len(data)) if 0x40 <= data[at] < 0x7F), len(data))
-            data = data[end + 1 :]
-        else:
-            text, _, rest = data.partition(_ESC)
-            for letter in text.decode(errors="ignore"):
-                yield _KEYS.get(letter, letter)
-            data = _ESC + rest if _ESC in data else b""
+# How long to wait for the rest of what a key sends, in seconds: a lone escape is the key Esc.
+_REST = 0.05
 
 
 class Reader:
@@ -181,18 +144,17 @@ def show(
 
     view = View(every, writes=person is not None)
     console = Console(file=sys.stdout, highlight=False, markup=False, emoji=False)
-    view.wanted(console.size.height)
+    view.wanted(_fit(console)[1])
     view.frame(first, None, [])
     keys, wake = os.pipe()
     os.set_blocking(wake, False)
     live = Live(console=console, screen=True, auto_refresh=False)
-    last = time.time()
+    last, typed = time.time(), KeyReader()
     # Without a terminal to type at, it ends with its timeout or a signal.
     watched = [0, keys] if os.isatty(0) else [keys]
 
     def draw() -> None:
-        size = console.size
-        live.update(Group(*view.draw(size.width, size.height, time.time())), refresh=True)
+        live.update(Group(*view.draw(*_fit(console), time.time())), refresh=True)
 
     def resized(_number: int, _frame: object) -> None:
         with contextlib.suppress(OSError):
@@ -205,13 +167,11 @@ def show(
             draw()
             while (left := until - time.monotonic()) > 0:
                 # A blind view counts the seconds.
-                ready, _, _ = select.select(watched, [], [], min(left, max(every, 1.0)))
-                pressed = False
-                if 0 in ready:
-                    data = os.read(0, 1024)
-                    if not data or not all(view.press(key) for key in keys_in(data)):
-                        return
-                    pressed = True
+                most = _REST if typed.waits else max(every, 1.0)
+                ready, _, _ = select.select(watched, [], [], min(left, most))
+                pressed = _pressed(typed, ready)
+                if pressed is None or not all(view.press(key) for key in pressed):
+                    return
                 if keys in ready:
                     os.read(keys, 1024)
                 for found, one, two in reader.take():
@@ -223,7 +183,7 @@ def show(
                 if view.confirmed is not None:
                     reader.do(view.confirmed)
                     view.confirmed = None
-                reader.want(view.wanted(console.size.height), soon=pressed)
+                reader.want(view.wanted(console.size.height), soon=bool(pressed))
                 draw()
         finally:
             reader.end()
@@ -231,6 +191,26 @@ def show(
             sys.stdout.flush()
             os.close(keys)
             os.close(wake)
+
+
+def _pressed(typed: KeyReader, ready: list[int]) -> list[str] | None:
+    """Return the keys that are complete; None at the end of the input."""
+    if 0 in ready:
+        data = os.read(0, 1024)
+        return typed.read(data) if data else None
+    # Where a frame has come, the rest of a key may still do so.
+    return [] if ready else typed.rest()
+
+
+def _fit(console: Console) -> tuple[int, int]:
+    """Set the console to the size of the terminal, which may have changed: COLUMNS has that of before."""
+    from rich.console import ConsoleDimensions
+
+    with contextlib.suppress(OSError):
+        columns, lines = os.get_terminal_size(sys.stdout.fileno())
+        if columns and lines:
+            console.size = ConsoleDimensions(columns, lines)
+    return console.size
 
 
 @contextlib.contextmanager

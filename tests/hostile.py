@@ -17,14 +17,14 @@ from tests.servers import Server
 
 DATABASE = 9
 
-_NASTY = [
+NASTY = [
     *("*", "?", "[a]", "a:b", "%", "%3A", "{a}", " ", "-", "--force", "@x", "=", ",", "a,b", "\\"),
     *("\n", "\r\n", "\t", "\0", "\x1b[2J", "\x1b]0;x\x07", "\x7f", "\x85", "\x9b31m", "\u2028"),
     *("\u202e", "\u2066", "\u200f", "\ufeff", "\ud800", "\udcff", "\udc80", "\U0001f600", "é", "é"),
     *("$(reboot)", "`id`", "'; FLUSHALL", '"', "%s", "{0}", "a @ b", " @ ", "ada @ 2024-01-01", "NaN"),
     *("0-0", "1-1", "$", "+", "null", "true", "<script>", "../../etc/passwd", "\r\n*1\r\n$8\r\nFLUSHALL"),
 ]  # fmt: skip
-nasty = st.sampled_from(_NASTY)
+nasty = st.sampled_from(NASTY)
 anything = st.text(st.characters(exclude_categories=()), max_size=40)
 hostile = nasty | anything | st.lists(nasty | anything, max_size=4).map("".join)
 # Mostly what is accepted, so that the examples get further than the first check.

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import fcntl
 import os
 import pty
+import re
+import signal
 import struct
 import subprocess
 import termios
 
 from tests.servers import Shell, program
+
+_HOME = "\x1b[H"
+_CONTROL = re.compile(r"\x1b(\[[0-9;?]*[ -/]*[@-~]|[()].|[=>])|\r")
 
 
 class Terminal:
@@ -31,10 +37,12 @@ class Terminal:
         )
         os.close(slave)
         self.shown = ""
+        # A letter may come in pieces.
+        self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
 
     def read_until(self, text: str) -> None:
         while text not in self.shown:
-            self.shown += os.read(self._master, 65536).decode(errors="replace")
+            self.shown += self._decode(os.read(self._master, 65536))
 
     def read_new(self, text: str) -> str:
         """Read until a text is shown again, and return what was shown since the last call."""
@@ -47,13 +55,27 @@ class Terminal:
 
     def press(self, keys: str) -> None:
         """Type keys."""
-        os.write(self._master, keys.encode())
+        self.send(keys.encode())
+
+    def send(self, data: bytes) -> None:
+        """Send bytes, such as a part of what a key sends."""
+        os.write(self._master, data)
+
+    def resize(self, columns: int, lines: int) -> None:
+        """Give the terminal another size, and say so to the program."""
+        fcntl.ioctl(self._master, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
+        self.process.send_signal(signal.SIGWINCH)
+
+    def frames(self) -> list[list[str]]:
+        """Return the lines of each frame that was drawn, from the top left corner on."""
+        drawn = [_CONTROL.sub("", one) for one in self.shown.split(_HOME)[1:]]
+        return [one.splitlines() for one in drawn]
 
     def read_to_the_end(self) -> None:
         # A terminal whose last program has ended is an input/output error.
         with contextlib.suppress(OSError):
             while True:
-                self.shown += os.read(self._master, 65536).decode(errors="replace")
+                self.shown += self._decode(os.read(self._master, 65536))
 
     def close(self) -> None:
         self.process.kill()

@@ -12,8 +12,8 @@ from rich.cells import cell_len
 
 import agentbus
 from agentbus.commands._top_actions import Person
+from agentbus.commands._top_keys import KeyReader
 from agentbus.commands._top_table import Column, sparkline, table, wrapped
-from agentbus.commands._top_terminal import keys_in
 from agentbus.commands._top_view import View
 from agentbus.dashboard import Dashboard
 from tests.terminals import Terminal
@@ -213,10 +213,38 @@ def test_a_row_below_the_last_one_is_read_with_the_next_frame(bus):
         (b"\x1b[5~\x1b[99;5ux", ["pageup", "x"]),
         ("é/".encode(), ["é", "/"]),
         (b"\x1bOH\t", ["home", "tab"]),
+        ("漢\U0001f600".encode(), ["漢", "\U0001f600"]),
+        (b"a\xff\xc3(\xe6\xbcb", ["a", "(", "b"]),
+        (b"\x1b[" + b"1" * 40 + b"qx", ["x"]),
     ],
 )
-def test_what_a_terminal_sends_is_read_as_keys(data, keys):
-    assert [*keys_in(data)] == keys
+def test_what_a_terminal_sends_is_read_as_keys_also_in_pieces(data, keys):
+    whole, pieces = KeyReader(), KeyReader()
+
+    assert [*whole.read(data), *whole.rest()] == keys
+    found = [key for at in range(len(data)) for key in pieces.read(data[at : at + 1])]
+    assert [*found, *pieces.rest()] == keys
+
+
+@pytest.mark.parametrize(
+    ("data", "rest", "key"),
+    [
+        *((b"\x1b[5", b"~", "pageup"), (b"\x1bO", b"H", "home")),
+        *(("漢".encode()[:2], "漢".encode()[2:], "漢"), ("é".encode()[:1], "é".encode()[1:], "é")),
+    ],
+)
+def test_the_beginning_of_a_key_waits_for_its_rest(data, rest, key):
+    keys = KeyReader()
+
+    assert (keys.read(data), keys.waits, keys.rest()) == ([], False, [])
+    assert keys.read(rest + b"q") == [key, "q"]
+
+
+def test_an_escape_is_a_key_if_nothing_comes_soon():
+    keys = KeyReader()
+
+    assert (keys.read(b"\x1b"), keys.waits) == ([], True)
+    assert (keys.rest(), keys.waits, keys.read(b"q")) == (["esc"], False, ["q"])
 
 
 # -- actions --
@@ -415,18 +443,3 @@ def test_top_that_is_interrupted_gives_the_terminal_back(opened, shell):
     assert terminal.process.wait(60) == 130
     assert terminal.shown.rindex("\x1b[?25h") > terminal.shown.rindex("\x1b[?25l")
     assert "Traceback" not in terminal.shown
-
-
-def test_top_goes_on_when_the_server_comes_back(own_server, shell):
-    shell.environment["AGENTBUS_URL"] = own_server.url
-    shell.ok("publish", "mail", "x")
-    terminal = Terminal(shell, "top", "--every", "0.2", "--deadline", "0.5", columns=100)
-    try:
-        terminal.read_until("BACKLOG")
-        own_server.kill()
-        terminal.read_until("BLIND for")
-        own_server.start()
-        terminal.shown = ""
-        terminal.read_until("read in")
-    finally:
-        terminal.close()
