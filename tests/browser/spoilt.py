@@ -81,4 +81,26 @@ def _work(bus: agentbus.Bus, text: str, number: int) -> None:
 def details(bus: agentbus.Bus) -> Iterator[tuple[str, dict[str, str]]]:
     """Return the page and the query of what each text names."""
     for text in TEXTS:
+        queue = bus.queue(text)
+        (letter,) = queue.dead_letters()
         yield "queue", {"name": text}
+        yield "queue", {"name": text, "state": "dead"}
+        yield "agent", {"name": text}
+        yield "letters", {"queue": text, "group": "default"}
+        yield "letters-error", {"error": text, "queue": text}
+        yield "letter", {"queue": text, "group": "default", "id": letter.id}
+        yield "task", {"id": letter.task_id or ""}
+        yield "talk", {"topic": text, "agent": text}
+        yield "flags", {"q": text, "lease": text}
+        yield "notes", {"q": text}
+        yield "search", {"text": text}
+    for one in bus.overhear(since="0-0", topic=TEXTS[0]):
+        yield "spoken", {"id": one.id}
+    for one in _waiting_for(bus, TEXTS[1]):
+        yield "thread", {"id": one}
+
+
+def _waiting_for(bus: agentbus.Bus, agent: str) -> list[str]:
+    """Return the ids of the messages that wait for an agent."""
+    with agentbus.connect(bus.settings.url, project=bus.project, agent=agent) as ours:
+        return [one.id for one in ours.inbox(peek=True)]

@@ -37,6 +37,8 @@ class Demo:
         # Set at the end: workers finish their tasks, and waiting agents go.
         self.over = threading.Event()
         self.at_end: list[Callable[[], object]] = []
+        # The first message of a thread, and a task in the middle of a chain.
+        self.thread = self.released = ""
         # The live workers, by queue.
         self.workers: dict[str, agentbus.Worker] = {}
         self._buses: dict[str, agentbus.Bus] = {}

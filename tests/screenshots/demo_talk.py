@@ -78,6 +78,7 @@ def _thread(project: Demo) -> None:
     """Two agents discuss a migration, in five messages of one thread."""
     heron, badger = project.bus(HERON), project.bus(BADGER)
     asked = heron.tell(BADGER, "Can migration 42 drop orders.return_code?", topic="db")
+    project.thread = asked.id
     list(badger.inbox())
     answer = badger.reply(asked.id, "Not yet: the nightly export still reads it. Is a view enough?")
     list(heron.inbox())

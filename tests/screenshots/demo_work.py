@@ -216,6 +216,7 @@ def _release(project: Demo) -> None:
     (task,) = project.bus(OTTER).queue("checks").fetch(count=1)
     task.ack({"passed": 1207})
     project.bus(HERON).take("checks", visibility=_VISIBILITY)
+    project.released = checked[1]
     staging = keeper.queue("deploys").publish(
         {"to": "staging", "version": "2.14.0-rc3"}, after=checked, **about
     )
