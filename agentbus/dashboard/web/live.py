@@ -96,6 +96,7 @@ class LiveFeed:
         self._context.shared.forget()
         self._at = float("-inf")
         self._soon.set()
+        self._hurry()
 
     async def watch(self, viewer: Viewer) -> AsyncGenerator[bytes]:
         """Yield the events of a viewer's page, until it leaves."""
@@ -168,10 +169,11 @@ class LiveFeed:
         every = page.every if isinstance(page, WebPage) else EVERY
         while True:
             group.soon.clear()
+            group.now.clear()
             began = loop.time()
             rest = await self._render(group)
             group.rests_until = loop.time() + rest
-            await asyncio.sleep(rest)
+            await _within(rest, group.now)
             # Others wait for the next snapshot.
             await _within(every - (loop.time() - began) if every < EVERY else None, group.soon)
 
@@ -206,6 +208,11 @@ class LiveFeed:
             for viewer in self._watching():
                 viewer.forget()
                 viewer.send("sighted", {})
+            self._hurry()
+
+    def _hurry(self) -> None:
+        for group in self._groups.values():
+            group.hurry()
 
     async def _regions(self, view: PageView) -> dict[str, str]:
         """Return the regions of a page as they are now."""

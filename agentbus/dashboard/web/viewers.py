@@ -96,8 +96,8 @@ class ViewerGroup:
     def __init__(self, view: PageView) -> None:
         self.view = view
         self.viewers: set[Viewer] = set()
-        # Set when the page is to be rendered as soon as it has rested.
-        self.soon = asyncio.Event()
+        # Set when the page is to be rendered as soon as it has rested, and when it is to rest no longer.
+        self.soon, self.now = asyncio.Event(), asyncio.Event()
         # By the loop's clock.
         self.rests_until = 0.0
         self.task: asyncio.Task[None] | None = None
@@ -108,6 +108,12 @@ class ViewerGroup:
         self.viewers.add(viewer)
         viewer.show(self._regions)
         self.soon.set()
+
+    def hurry(self) -> None:
+        """Have the page rendered at once."""
+        self.rests_until = 0.0
+        self.soon.set()
+        self.now.set()
 
     def show(self, regions: Mapping[str, str]) -> None:
         """Send regions to the viewers for whom they have changed."""
