@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.servers import Shell
+from tests.servers import Shell, free_port
 
 
 @pytest.fixture
@@ -24,9 +24,11 @@ def shell(real_shell: Shell) -> Shell:
 
 
 @contextlib.contextmanager
-def started(shell: Shell, *words: str) -> Iterator[tuple[subprocess.Popen[str], dict[str, str]]]:
-    """Start the pages on any port, and yield the process and what it printed."""
-    with shell.start("--json", "web", "--port", "0", *words) as process:
+def started(
+    shell: Shell, *words: str, port: int = 0
+) -> Iterator[tuple[subprocess.Popen[str], dict[str, str]]]:
+    """Start the pages, by default on any port, and yield the process and what it printed."""
+    with shell.start("--json", "web", "--port", str(port), *words) as process:
         try:
             yield process, json.loads(process.stdout.readline())
         finally:
@@ -103,6 +105,55 @@ def test_elsewhere_than_on_loopback_it_makes_a_token(shell):
         pass
 
     assert len(printed["token"]) >= 32
+
+
+@pytest.mark.parametrize("path", ["/agentbus/", "/"])
+def test_behind_a_proxy_it_answers_to_the_address_that_the_proxy_shows(shell, project, path):
+    shell.ok("speak", "hi")
+    public = "https://bus.example.com/agentbus"
+    proxied = {"Host": "bus.example.com", "X-Forwarded-Proto": "https"}
+    port = free_port()
+    with started(shell, "--public-url", public, "--write", port=port) as (_, printed):
+        local = f"http://127.0.0.1:{port}"
+        code = printed["url"].removeprefix(f"{public}/")
+        # A proxy may leave the path away, or not.
+        status, headers, _ = ask(local, path + code, **proxied)
+        cookie = headers["set-cookie"].partition(";")[0]
+        _, _, page = ask(local, path + "queues", Cookie=cookie, **proxied)
+        foreign, _, _ = ask(local, path, Cookie=cookie, **proxied | {"Host": "example.com"})
+
+    assert printed["url"].startswith(f"{public}/?code=")
+    assert len(printed["token"]) >= 32
+    assert (status, foreign) == (200, 403)
+    assert headers["set-cookie"].endswith("; Path=/agentbus/; HttpOnly; SameSite=Strict; Secure")
+    assert '<a href="/agentbus/queues" aria-current="page">' in page
+
+
+@pytest.mark.parametrize(
+    "url", ["bus.example.com", "ftp://bus.example.com", "https://", "https://a/?b", "https://["]
+)
+def test_a_public_address_is_that_of_a_site(shell, url):
+    done = shell.run("web", "--port", "0", "--public-url", url)
+
+    assert done.returncode == 2
+    assert "is not the address of a site" in done.stderr
+
+
+@pytest.mark.slow
+def test_a_thousand_idle_clients_do_not_stop_an_honest_one(shell):
+    shell.ok("speak", "hi")
+    with contextlib.ExitStack() as stack, started(shell) as (_, printed):
+        _, headers, _ = ask(printed["url"])
+        cookie = headers["set-cookie"].partition(";")[0]
+        parts = urlsplit(printed["url"])
+        for number in range(1_000):
+            idle = stack.enter_context(socket.create_connection((parts.hostname, parts.port), 10))
+            # Idle, half a head, and a form that does not come.
+            idle.sendall((b"", b"GET / HTTP/1.1\r\nHost", b"POST / HTTP/1.1\r\n")[number % 3])
+            if number % 100 == 99:
+                assert ask(printed["url"], "/", Cookie=cookie)[0] == 200
+        for _ in range(10):
+            assert ask(printed["url"], "/", Cookie=cookie)[0] == 200
 
 
 @pytest.mark.parametrize("text", ["", "short", None])
