@@ -79,7 +79,7 @@ def run(call: Call) -> None:
         if made:
             token = secrets.token_urlsafe(24)
         code = secrets.token_urlsafe(24)
-        shown = f"[{args.host}]" if ":" in args.host else args.host
+        shown = _shown(args.host, listening)
         base = args.public_url.rstrip("/") if public is not None else f"http://{shown}:{port}"
         url = f"{base}/?code={code}"
         record = {"url": url, "project": call.settings.project}
@@ -120,7 +120,7 @@ async def _serve(
     host, origin, prefix = public or ("", "", "")
     hosts = {*LOOPBACK, args.host, host} - {""}
     if not _is_loopback(listening):
-        hosts |= {socket.gethostname(), socket.getfqdn()}
+        hosts.add(socket.gethostname())
     if args.timeout is not None:
         loop.call_later(args.timeout, ended.set)
     with _signals.heard(lambda *_: loop.call_soon_threadsafe(ended.set)):
@@ -162,6 +162,16 @@ def _listen(host: str, port: int) -> socket.socket:
             hint="choose another one with --port, or 0 for any",
         ) from None
     return found
+
+
+def _shown(host: str, listening: socket.socket) -> str:
+    """Return the host of the address to open: of all addresses of a machine, its name."""
+    import socket
+    from ipaddress import ip_address
+
+    if ip_address(listening.getsockname()[0].partition("%")[0]).is_unspecified:
+        return socket.gethostname()
+    return f"[{host}]" if ":" in host else host
 
 
 def _is_loopback(listening: socket.socket) -> bool:

@@ -102,9 +102,15 @@ def test_without_the_extra_it_says_what_to_install(shell, tmp_path):
 
 def test_elsewhere_than_on_loopback_it_makes_a_token(shell):
     with started(shell, "--host", "0.0.0.0") as (_, printed):
-        pass
+        port = urlsplit(printed["url"]).port
+        local = f"http://127.0.0.1:{port}"
+        status, _, text = ask(local, "/")
+        named, _, _ = ask(local, "/", Host=f"{socket.gethostname()}:{port}")
 
     assert len(printed["token"]) >= 32
+    assert urlsplit(printed["url"]).hostname == socket.gethostname().lower()
+    assert (status, 'name="token"' in text) == (401, True)
+    assert named == 401
 
 
 @pytest.mark.parametrize("path", ["/agentbus/", "/"])

@@ -51,6 +51,29 @@ async def test_a_code_opens_one_session(guarded, project):
     assert (await Browser(guarded).get(f"/?code={CODE}")).status == 403
 
 
+async def test_a_code_is_used_up_by_a_browser_with_a_session_too(abus):
+    made = application(abus, token=TOKEN, code=CODE)
+    browser = Browser(made)
+    await browser.post("/session", {"token": TOKEN})
+
+    assert (await browser.get(f"/?code={CODE}")).status == 200
+    assert (await Browser(made).get(f"/?code={CODE}")).status == 401
+
+
+async def test_only_opening_the_address_uses_its_code_up(guarded):
+    await Browser(guarded)._exchange("HEAD", f"/?code={CODE}", {})
+
+    await opened(guarded)
+
+
+async def test_cookies_of_other_programs_are_left_alone(guarded, project):
+    browser = await opened(guarded)
+    session = browser.cookies.pop("agentbus_7070")
+    for others in ('a={"x": [1, 2]}', 'b="x', "c", "é=é; d=,;"):
+        answer = await browser.get("/", cookie=f"{others}; agentbus_7070={session}; e=f")
+        assert project in answer.text, others
+
+
 async def test_a_code_leaves_the_address(guarded):
     answer = await Browser(guarded).get(f"/queues?q=a&code={CODE}")
 

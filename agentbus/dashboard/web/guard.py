@@ -8,12 +8,12 @@ sentence.
 from __future__ import annotations
 
 import asyncio
-from http.cookies import CookieError, SimpleCookie
 from ipaddress import ip_address
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qs, parse_qsl, quote, urlencode
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import cookie_parser
 from starlette.responses import HTMLResponse, PlainTextResponse, Response
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ class WebGuard:
         cookie = _cookie(headers, name)
         known = self._sessions.is_valid(cookie)
         code = parse_qs(scope["query_string"].decode("latin-1")).get("code", [""])[0]
-        if code and (known or self._sessions.redeem(code)):
+        if code and ((scope["method"] == "GET" and self._sessions.redeem(code)) or known):
             return self._entered(scope, name, "" if known else self._sessions.start())
         if not known and self._sessions.needed:
             return self._unknown(scope, headers, base)
@@ -228,14 +228,9 @@ def _cookie_name(host: str) -> str:
 
 
 def _cookie(headers: Headers, name: str) -> str:
-    for header in headers.getlist("cookie"):
-        try:
-            found = SimpleCookie(header).get(name)
-        except CookieError:
-            continue
-        if found is not None:
-            return found.value
-    return ""
+    # Not by `http.cookies`, which stops at a cookie of another program that it cannot read.
+    found = (cookie_parser(header).get(name) for header in headers.getlist("cookie"))
+    return next((value for value in found if value), "")
 
 
 def _set_cookie(headers: MutableHeaders, scope: Scope, name: str, value: str) -> None:
