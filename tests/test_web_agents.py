@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from agentbus.core.keys import Keys
+from agentbus.dashboard.web.templates import span
 from tests.browsing import Browser
+from tests.servers import ask
 
 
 async def test_agents_are_listed_with_what_they_do(bus, connect, served):
@@ -68,6 +71,27 @@ async def test_an_agent_has_a_page_with_all_that_it_does(bus, connect, served):
     assert "answered" in page.text
     assert "spoken by ada" in page.text
     assert {"href": f"/thread?id={sent.id.replace('@', '%40')}"} in page.all("a")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [(None, "-"), (-1.0, "0s"), (0.4, "0s"), (59.9, "59s"), (119.0, "1m"), (3725.0, "1h2m")],
+)
+def test_a_span_changes_once_a_minute_above_a_minute(seconds, shown):
+    assert span(seconds) == shown
+
+
+async def test_a_list_in_which_nothing_happens_is_not_sent_again(bus, connect, served):
+    keys = Keys(bus.project)
+    now = float(b".".join(ask(bus, "TIME")))
+    # Seen some seconds after a whole minute: what the page shows of them stays for a while.
+    ask(bus, "ZADD", keys.agents, f"{now - 605:.3f}", "bob")
+    async with Browser(served).stream("/live?page=/agents") as stream:
+        first = await stream.event("regions")
+        later = [await stream.event("regions") for _ in range(3)]
+
+    assert "bob" in first.data["list"]
+    assert ["list" in one.data for one in later] == [False, False, False]
 
 
 async def test_nobody_of_that_name_is_a_page_that_says_so(bus, served):

@@ -49,6 +49,7 @@ class PageTemplates:
             "name": word,
             "number": number,
             "pattern": shown,
+            "span": span,
             "stamp": _stamp,
             "text": escaped,
             "utc": _utc,
@@ -88,6 +89,17 @@ def lines(text: str) -> str:
     return "\n".join(escaped(line) for line in text.replace("\r\n", "\n").split("\n"))
 
 
+def span(seconds: float | None) -> str:
+    """Format how long ago something was, or how long it lasts: in whole seconds, above a minute in minutes.
+
+    A page with a hundred of them is not sent again each second for their sake.
+    """
+    if seconds is None:
+        return "-"
+    whole = max(0, int(seconds))
+    return f"{whole}s" if whole < 60 else age(float(whole - whole % 60))
+
+
 def _figure(value: float | None) -> str:
     """Format a whole number with separators."""
     return "-" if value is None else f"{value:,}"
@@ -104,7 +116,7 @@ def _stamp(seconds: float | None, now: float | None = None) -> Markup:
         return Markup('<span class="none">-</span>')
     utc = rfc3339(seconds)
     if now is not None:
-        said = age(max(0.0, now - seconds))
+        said = span(now - seconds)
     else:
         said = utc[11:19] if abs(time() - seconds) < _DAY else utc[:16].replace("T", " ")
     return Markup('<time datetime="{0}" title="{0}">{1}</time>').format(utc, said)
