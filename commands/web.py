@@ -70,6 +70,11 @@ def run(call: Call) -> None:
     import secrets
 
     args = call.args
+    if args.reports is not None and not os.path.isdir(args.reports):
+        raise UsageError(
+            f"there is no directory {args.reports!a}",
+            hint="make it, and write reports into it with 'agentbus report --html'",
+        )
     public = _public(args.public_url)
     listening = _listen(args.host, args.port)
     try:

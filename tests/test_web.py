@@ -100,6 +100,30 @@ def test_without_the_extra_it_says_what_to_install(shell, tmp_path):
     assert "pip install 'agentbus-toolkit[web]'" in done.stderr
 
 
+def test_the_reports_of_a_directory_are_shown(shell, tmp_path):
+    reports = tmp_path / "reports"
+    reports.mkdir()
+    (reports / "monday.html").write_text("<!doctype html><title>monday</title>")
+    with started(shell, "--reports", str(reports)) as (_, printed):
+        _, headers, _ = ask(printed["url"])
+        cookie = headers["set-cookie"].partition(";")[0]
+        _, _, archive = ask(printed["url"], "/archive", Cookie=cookie)
+        status, shown, report = ask(printed["url"], "/report?name=monday.html", Cookie=cookie)
+        without, _, _ = ask(printed["url"], "/report?name=monday.html")
+
+    assert "monday.html" in archive
+    assert (status, "<title>monday</title>" in report) == (200, True)
+    assert shown["content-security-policy"].startswith("sandbox")
+    assert without == 403
+
+
+def test_a_directory_of_reports_that_is_missing_is_a_sentence(shell, tmp_path):
+    done = shell.run("web", "--reports", str(tmp_path / "none"))
+
+    assert done.returncode == 2
+    assert "there is no directory" in done.stderr
+
+
 def test_elsewhere_than_on_loopback_it_makes_a_token(shell):
     with started(shell, "--host", "0.0.0.0") as (_, printed):
         port = urlsplit(printed["url"]).port
