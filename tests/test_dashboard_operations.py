@@ -10,7 +10,7 @@ import pytest
 
 from agentbus.admin.health import thresholds
 from agentbus.core.keys import Keys
-from agentbus.dashboard import Pages, RowRange, check_list, report_files
+from agentbus.dashboard import Dashboard, Pages, RowRange, check_list, report_files
 from agentbus.errors import AgentBusError, NotFound, UsageError
 from tests.servers import ask
 
@@ -128,6 +128,21 @@ def test_every_check_is_listed_with_its_thresholds(bus):
     assert {one.text for check in found.checks for one in check.findings} == {
         one.text for one in found.health.findings
     }
+
+
+def test_a_finding_of_a_check_without_thresholds_is_listed(bus):
+    ask(bus, "SET", Keys(bus.project).metrics, "text")
+
+    (first, *_) = Pages(bus).checks().checks
+
+    assert (first.check, first.state, first.warning) == ("foreign_key", "critical", None)
+
+
+def test_checks_beside_a_dashboard_are_those_of_its_verdict(bus):
+    dashboard = Dashboard(bus)
+    found = dashboard.snapshot().health
+
+    assert Pages(bus, dashboard).checks().health is found
 
 
 def test_a_check_that_found_nothing_shows_its_worst_value(bus):

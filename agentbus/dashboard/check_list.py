@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from agentbus.admin import health, server_health, stats
+from agentbus.admin import server_health, stats
 from agentbus.admin.health import events, thresholds
 from agentbus.admin.health.thresholds import CRITICAL, WARNING
 from agentbus.core import names
@@ -12,17 +12,14 @@ from agentbus.core.record import Record
 from agentbus.dashboard import ranking
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from agentbus.admin.health import Health, HealthFinding
     from agentbus.admin.health.thresholds import Thresholds
-    from agentbus.core.settings import Settings
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Op
 
 _OFF, _PASSED = "off", "ok"
-# What is always checked, besides those with thresholds.
-_OTHERS = ("disk", "foreign_key", "left_out", "server")
 
 
 class HealthCheck(Record):
@@ -80,16 +77,13 @@ ABOUT = {
 }
 
 
-def checks(scope: Scope, settings: Settings, letters_of: Callable[[str], str]) -> Op[HealthChecks]:
-    """Run the health checks, and return each of them. Raises `ConfigError`."""
-    levels = thresholds.read(settings)
-    found = yield from health.examine(scope, settings)
-    values = yield from _values(scope, levels, letters_of)
-    listed = [
-        _check(check, found, levels, values.get(check, ""))
-        for check in (*thresholds.CHECKS, *_OTHERS)
-        if check in thresholds.CHECKS or any(one.check == check for one in found.findings)
-    ]
+def checks(found: Health, levels: Thresholds, values: Mapping[str, str]) -> HealthChecks:
+    """Return every check: those with findings first, then as the config lists them.
+
+    `found` is what they found, `values` what `worst_values` returned.
+    """
+    named = dict.fromkeys((*thresholds.CHECKS, *(one.check for one in found.findings)))
+    listed = [_check(check, found, levels, values.get(check, "")) for check in named]
     order = (CRITICAL, WARNING, _PASSED, _OFF)
     listed.sort(key=lambda one: order.index(one.state))
     return HealthChecks(tuple(listed), found)
@@ -106,11 +100,11 @@ def _check(check: str, found: Health, levels: Thresholds, value: str) -> HealthC
         off = levels.severity(check, WARNING) is None
     worst = CRITICAL if any(one.severity == CRITICAL for one in mine) else WARNING
     state = worst if mine else _OFF if off else _PASSED
-    about, unit = ABOUT[check]
+    about, unit = ABOUT.get(check, ("", ""))
     return HealthCheck(check, about, unit, *limits, state, "" if mine else value, mine)
 
 
-def _values(
+def worst_values(
     scope: Scope, levels: Thresholds, letters_of: Callable[[str], str]
 ) -> Op[dict[str, str]]:
     """Return in words what checks found where nothing is wrong."""

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import TypeVar
 
+    from agentbus.admin.health import Health
     from agentbus.admin.health.worker_list import WorkerList
     from agentbus.admin.stats import QueueStats
     from agentbus.coordination.flags import FlagState
@@ -77,6 +78,7 @@ class Dashboard(TaskVerbs[BusT_co]):
         # The lists of the last snapshot, for pages that show other rows of them.
         self.present: Sequence[Presence] | None = None
         self.flag_states: Sequence[FlagState] | None = None
+        self.health: Health | None = None
         # What is followed in a stream is not older than the snapshot.
         self._aged = (self._workers, self._ranking.summaries, self._agents)
 
@@ -181,7 +183,7 @@ class Dashboard(TaskVerbs[BusT_co]):
             len({one.stream for one in reports}),
             len(quarantined),
         )
-        self.present, self.flag_states = present, states
+        self.present, self.flag_states, self.health = present, states, status
         self._channel.shown()
         return Snapshot(
             project=scope.keys.project,

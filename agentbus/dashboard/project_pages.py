@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from agentbus.admin import quarantine
+from agentbus.admin import health, quarantine
+from agentbus.admin.health import thresholds
 from agentbus.coordination import flags, leases, waiters
 from agentbus.coordination.flags import FlagState
 from agentbus.core import names
@@ -66,7 +67,8 @@ class Pages(OnBus[BusT_co]):
     Names and texts to match are data: any text may be given, as another program may have written it.
     Several may read at a time. Lists whose reading takes long are read less often, and shared by all who
     look at them; the rows that a page shows are as they are now. Nothing is marked as read. With a
-    `dashboard`, the agents and the flags are those of its last snapshot, as far as it has read one.
+    `dashboard`, the agents, the flags and the findings of health are those of its last snapshot, as far as
+    it has read one. Raises `ConfigError` for wrong thresholds.
     """
 
     def __init__(self, bus: Any, dashboard: Dashboard[Any] | None = None) -> None:
@@ -83,15 +85,18 @@ class Pages(OnBus[BusT_co]):
         self._refusals = RefusalTail(scope)
         self._refused = Part(monotonic, self._refusals.read)
         self._events = Part(monotonic, lambda: event_streams.overview(scope))
-        self._checks = Part(
-            monotonic, lambda: check_list.checks(scope, bus.settings, self._letters_of)
+        self._thresholds = thresholds.read(bus.settings)
+        self._health = Part(monotonic, lambda: health.examine(scope, bus.settings))
+        self._values = Part(
+            monotonic,
+            lambda: check_list.worst_values(scope, self._thresholds, self._letters_of),
         )
 
     def forget(self) -> None:
         """Read every list again for the next page, after an action that has changed them."""
         for one in (self._flags, self._agents, self._direct, self._notes, self._workers):
             one.forget()
-        for part in (self._events, self._checks):
+        for part in (self._events, self._health, self._values):
             part.forget()
 
     # -- agents --
@@ -236,14 +241,21 @@ class Pages(OnBus[BusT_co]):
 
     @verb
     def checks(self) -> Op[HealthChecks]:
-        """Return every health check with its thresholds, value and findings. Raises `ConfigError`."""
-        return self._checks.get()
+        """Return every health check with its thresholds, value and findings."""
+        return self._listed_checks()
 
     # -- operations --
 
     def _flag_states(self) -> Op[Sequence[FlagState]]:
         known = None if self._dashboard is None else self._dashboard.flag_states
         return known if known is not None else (yield from flags.states(self._scope))
+
+    def _listed_checks(self) -> Op[HealthChecks]:
+        found = None if self._dashboard is None else self._dashboard.health
+        if found is None:
+            found = yield from self._health.get()
+        values = yield from self._values.get()
+        return check_list.checks(found, self._thresholds, values)
 
     def _flag_page(self, rows: RowRange, state: str | None, leased: RowRange) -> Op[FlagPage]:
         states = yield from self._flags.get()
