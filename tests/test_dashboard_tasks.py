@@ -11,7 +11,7 @@ from agentbus.errors import NotFound, UsageError
 
 def links(bus: agentbus.Bus, task: str) -> set[tuple[str, str, str]]:
     """Return the links of a task's chain."""
-    return {(one.start, one.to, one.kind) for one in Dashboard(bus).task(task).chain.links}
+    return {(one.start, one.to, one.kind) for one in Dashboard(bus).chain(task).links}
 
 
 def test_a_task_is_shown_with_what_the_task_verb_shows(bus):
@@ -21,7 +21,7 @@ def test_a_task_is_shown_with_what_the_task_verb_shows(bus):
 
     assert found.state == bus.task(task)
     assert (found.groups, found.has_result, found.letter) == ((), False, None)
-    assert [one.id for one in found.chain.tasks] == [task]
+    assert [one.id for one in Dashboard(bus).chain(task).tasks] == [task]
 
 
 def test_a_task_that_is_done_has_its_result(bus):
@@ -48,7 +48,7 @@ def test_a_buried_task_has_its_dead_letter_with_the_traceback(bus):
     assert found.letter is not None
     assert "in fail" in found.letter.traceback
     assert found.letter == bus.queue("mail").dead_letters()[0]
-    assert found.chain.tasks[0].error == "ValueError: no such user"
+    assert Dashboard(bus).chain(task).tasks[0].error == "ValueError: no such user"
 
 
 def test_a_task_shows_the_agents_that_it_has_passed(bus):
@@ -82,7 +82,7 @@ def test_a_chain_has_what_the_task_waits_for_and_what_waits_for_it(bus):
     expected = {(one, three, "before"), (two, three, "before"), (three, four, "before")}
     for task in (one, three, four):
         assert links(bus, task) == expected
-    chain = Dashboard(bus).task(three).chain
+    chain = Dashboard(bus).chain(three)
     states = {one.id: one.state for one in chain.tasks}
     assert [states[each] for each in (one, two, three, four)] == ["waiting"] * 2 + ["dependent"] * 2
     assert chain.complete
@@ -117,7 +117,7 @@ def test_a_chain_has_the_replay_of_a_dead_letter(bus):
 def test_a_cause_that_is_not_a_task_is_shown_as_such(bus):
     task = bus.queue("mail").publish(1, causation_id="event 7")
 
-    chain = Dashboard(bus).task(task).chain
+    chain = Dashboard(bus).chain(task)
 
     assert {one.id: one.state for one in chain.tasks} == {task: "waiting", "event 7": "unknown"}
     assert [(one.start, one.to) for one in chain.links] == [("event 7", task)]
@@ -126,7 +126,7 @@ def test_a_cause_that_is_not_a_task_is_shown_as_such(bus):
 def test_a_cause_that_is_no_longer_recorded_is_gone(bus):
     task = bus.queue("mail").publish(1, causation_id="1-1@mail")
 
-    chain = Dashboard(bus).task(task).chain
+    chain = Dashboard(bus).chain(task)
 
     assert {one.id: one.state for one in chain.tasks}["1-1@mail"] == "gone"
 
@@ -136,7 +136,7 @@ def test_a_long_chain_is_cut_and_says_so(bus):
     for number in range(40):
         bus.queue("mail").publish(number, after=task)
 
-    chain = Dashboard(bus).task(task).chain
+    chain = Dashboard(bus).chain(task)
 
     assert (len(chain.tasks), chain.complete) == (24, False)
     assert task in {one.id for one in chain.tasks}
@@ -233,6 +233,7 @@ def test_what_is_listed_is_checked(bus, state, after):
 async def test_an_async_bus_has_the_same_task(abus):
     task = await abus.queue("mail").publish(1)
 
-    found = await Dashboard(abus).task(task)
+    dashboard = Dashboard(abus)
 
-    assert found.state == await abus.task(task)
+    assert (await dashboard.task(task)).state == await abus.task(task)
+    assert [one.id for one in (await dashboard.chain(task)).tasks] == [task]

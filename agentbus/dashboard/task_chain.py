@@ -1,4 +1,4 @@
-"""One task with all that is known of it, and the tasks around it as a graph."""
+"""One task with what is known of it, and the tasks around it as a graph."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Chain(Record):
 
 
 class TaskReport(Record):
-    """One task: its state, its result, its dead letter, and its chain.
+    """One task: its state, its result, and its dead letter.
 
     `groups` are all groups of its queue. `has_result` says whether a result is recorded: `result` may be
     None. `trail` lists the agents that it has passed, as routers have recorded.
@@ -82,17 +82,11 @@ class TaskReport(Record):
     result: Any
     trail: tuple[Any, ...]
     letter: Letter | None
-    chain: Chain
 
 
-def report(
-    scope: Scope, policies: Policies, given: str, group: str | None, queues: Sequence[str]
-) -> Op[TaskReport]:
-    """Return a task with its chain, whose tasks are searched in these queues. Raises `NotFound`."""
-    address = Address(given)
-    found = yield from task_state.groups_at(scope, address.queue, address.priority)
-    group = group or _chosen([*found])
-    task = yield from task_state.task(scope, given, group, policies)
+def report(scope: Scope, policies: Policies, given: str, group: str | None) -> Op[TaskReport]:
+    """Return what is known of a task. Raises `NotFound`."""
+    found, task = yield from _task(scope, policies, given, group)
     has_result, result = yield from _result(scope, policies, task)
     trail = trail_of(dict(task.envelope), task.payload)
     return TaskReport(
@@ -102,8 +96,25 @@ def report(
         result,
         tuple(trail) if isinstance(trail, (list, tuple)) else (),
         (yield from _letter(scope, policies, task)),
-        (yield from _Graph(scope, policies, task).grown(queues)),
     )
+
+
+def chain(
+    scope: Scope, policies: Policies, given: str, group: str | None, queues: Sequence[str]
+) -> Op[Chain]:
+    """Return the tasks around a task; those that it caused are searched in these queues."""
+    _, task = yield from _task(scope, policies, given, group)
+    return (yield from _Graph(scope, policies, task).grown(queues))
+
+
+def _task(
+    scope: Scope, policies: Policies, given: str, group: str | None
+) -> Op[tuple[list[str], TaskState]]:
+    """Return the groups of a task's queue, and its state for one of them."""
+    address = Address(given)
+    found = yield from task_state.groups_at(scope, address.queue, address.priority)
+    chosen = group or _chosen([*found])
+    return [*found], (yield from task_state.task(scope, given, chosen, policies))
 
 
 def _chosen(groups: Sequence[str]) -> str | None:

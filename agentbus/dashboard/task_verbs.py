@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from agentbus.dashboard.history import History
     from agentbus.dashboard.parts import Part
     from agentbus.dashboard.streams import MetricsTail
-    from agentbus.dashboard.task_chain import TaskReport
+    from agentbus.dashboard.task_chain import Chain, TaskReport
     from agentbus.dashboard.task_lists import TaskPage
     from agentbus.dashboard.task_search import SearchPage
     from agentbus.queues.policy import Policies
@@ -48,14 +48,22 @@ class TaskVerbs(OnBus[BusT_co]):
 
     @verb
     def task(self, task_id: str, *, group: str | None = None) -> Op[TaskReport]:
-        """Return one task with its attempts, its result, its dead letter, and the tasks around it.
+        """Return one task with its attempts, its result and its dead letter, for a group.
 
-        Without a group, that is `default`, or the first one of the queue. The chain has at most 24 tasks:
-        what the task waits for, what waits for it, and by the correlation and causation ids what caused it
-        and what it caused, among the newest 4,000 entries. Not atomic. Raises `NotFound`, and `UsageError`
-        for an invalid id.
+        Without a group, that is `default`, or the first one of the queue. Not atomic. Raises `NotFound`,
+        and `UsageError` for an invalid id.
         """
         return self._task(task_id, group)
+
+    @verb
+    def chain(self, task_id: str, *, group: str | None = None) -> Op[Chain]:
+        """Return the tasks around a task, at most 24, and how they are linked.
+
+        These are the tasks that it waits for, those that wait for it, its replay, and by the correlation
+        and causation ids what caused it and what it caused, among the newest 4,000 entries of queues. Not
+        atomic. Raises `NotFound`, and `UsageError` for an invalid id.
+        """
+        return self._chain(task_id, group)
 
     @verb
     def search(
@@ -167,8 +175,13 @@ class TaskVerbs(OnBus[BusT_co]):
     def _task(self, task_id: str, group: str | None) -> Op[TaskReport]:
         if group is not None:
             names.name("group", group)
+        return (yield from task_chain.report(self._scope, self._policies, task_id, group))
+
+    def _chain(self, task_id: str, group: str | None) -> Op[Chain]:
+        if group is not None:
+            names.name("group", group)
         queues = yield from self._names_of_queues()
-        return (yield from task_chain.report(self._scope, self._policies, task_id, group, queues))
+        return (yield from task_chain.chain(self._scope, self._policies, task_id, group, queues))
 
     def _names_of_queues(self) -> Op[list[str]]:
         known = one_step(Command("ZRANGE", self._scope.keys.queues, 0, -1))
