@@ -151,7 +151,8 @@ class Dashboard(TaskVerbs[BusT_co]):
         found = yield from self._ranks.get()
         chosen, of_queues = _part(queues, found, lambda one: one.queue)
         rows = yield from self._rows(chosen, now)
-        present = yield from self._agents.read(now)
+        known = yield from project.known(scope)
+        present = yield from self._agents.read(now, known)
         here, of_agents = _part(agents, present, lambda one: one.agent)
         here = yield from self._agents.read_again(here)
         states = yield from self._flags.read(spoken, missed)
@@ -175,7 +176,7 @@ class Dashboard(TaskVerbs[BusT_co]):
             working.number,
             working.dead,
             len(present),
-            (yield from project.known(scope)),
+            known,
             self._agents.unread(present),
             sum(one.state == "held" for one in states),
             len(waiting),

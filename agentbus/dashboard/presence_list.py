@@ -6,8 +6,6 @@ from typing import TYPE_CHECKING
 
 from agentbus.coordination import presence
 from agentbus.coordination.presence import AT_ONCE, KEPT
-from agentbus.store.failures import or_empty
-from agentbus.store.steps import Command, one_step
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,7 +16,7 @@ if TYPE_CHECKING:
 
 # Pages of 100 agents that a snapshot reads at most: of those that were active since the last one, and of
 # all, in turns.
-_ACTIVE, _TURN = 3, 1
+_ACTIVE, _TURN, _ALL = 3, 1, 10**6
 
 
 class PresenceList:
@@ -39,21 +37,16 @@ class PresenceList:
         self._read_at: dict[int, float] = {}
         self._missed = False
 
-    def read(self, now: float) -> Op[list[Presence]]:
-        """Return the agents that are present at the server's time."""
-        asked = Command("ZCOUNT", self._scope.keys.agents, f"{now - KEPT:.3f}", "+inf")
-        number = int((yield from or_empty(one_step(asked), 0)))
-        first, pages = not self._known, _TURN
-        if first:
-            pages = number // AT_ONCE + 1
-        elif number > _TURN * AT_ONCE:
-            yield from self._read_active()
-        if self._at >= number:
+    def read(self, now: float, known: int) -> Op[list[Presence]]:
+        """Return the agents that are present at the server's time, of so many known ones."""
+        if self._at >= known:
             # There are fewer by now, such as after `clear`.
             self._begin()
-        for _ in range(pages):
-            if (yield from self._read_page(number)):
-                break
+        if len(self._read_at) > _TURN:
+            yield from self._read_active()
+        pages = _TURN if self._known else _ALL
+        while pages and not (yield from self._read_page(now, known)):
+            pages -= 1
         there = (one for one in self._known.values() if presence.is_there(one, now))
         return sorted(there, key=lambda one: -one.seen)
 
@@ -86,14 +79,14 @@ class PresenceList:
         # Others may have passed from the ranks that the turn has still to read to those that it has read.
         self._missed = True
 
-    def _read_page(self, number: int) -> Op[bool]:
+    def _read_page(self, now: float, known: int) -> Op[bool]:
         """Read the next page of the turn; return whether it was the last one."""
         page = yield from presence.listed(self._scope, self._at)
         yield from self._look(page)
         self._met.update(agent for agent, _ in page)
         self._read_at[self._at] = self._scope.monotonic()
         self._at += AT_ONCE
-        if len(page) == AT_ONCE and self._at < number:
+        if len(page) == AT_ONCE and self._at < known and page[-1][1] >= now - KEPT:
             return False
         if not self._missed:
             for agent in self._known.keys() - self._met:
