@@ -12,6 +12,7 @@ import signal
 import struct
 import subprocess
 import termios
+from collections.abc import Iterator
 
 from tests.servers import Shell, program
 
@@ -52,6 +53,14 @@ class Terminal:
             return self.shown
         finally:
             self.shown = before + self.shown
+
+    def lines(self) -> Iterator[str]:
+        """Yield the lines that come, as they do."""
+        rest = ""
+        while True:
+            rest += self._decode(os.read(self._master, 65536))
+            *found, rest = rest.split("\n")
+            yield from found
 
     def press(self, keys: str) -> None:
         """Type keys."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pathlib
@@ -9,6 +10,8 @@ import re
 import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -17,7 +20,7 @@ import agentbus
 from agentbus.admin import server_health
 from agentbus.admin.health.thresholds import Thresholds
 from agentbus.core.names import repository_project
-from tests.servers import Shell
+from tests.servers import Shell, client
 from tests.terminals import Terminal
 
 
@@ -355,6 +358,45 @@ def test_monitor_prints_each_of_many_messages_once(shell, real_url, project):
     watching.send_signal(signal.SIGINT)
     watching.communicate(timeout=60)
     assert [line.split()[-1] for line in lines] == [str(number) for number in range(300)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("to", ["a pipe", "a terminal"])
+def test_monitor_prints_each_of_3000_messages_a_second_once(shell, real_url, project, to):
+    shell.ok("speak", "before")
+    number, together = 9_000, 30
+    with contextlib.ExitStack() as watching:
+        if to == "a pipe":
+            program = watching.enter_context(shell.start("monitor"))
+            watching.callback(program.kill)
+            read = program.stdout.readline
+        else:
+            opened = Terminal(shell, "monitor", columns=200)
+            watching.callback(opened.close)
+            read = opened.lines().__next__
+        while "before" not in read():
+            pass
+        lines = []
+        spoken = threading.Thread(target=_speak, args=(real_url, project, number, together))
+        spoken.start()
+        while len(lines) < number:
+            if "message " in (line := read()):
+                lines.append(line)
+        spoken.join()
+    assert [int(line.split()[-1]) for line in lines] == [*range(number)]
+
+
+def _speak(url: str, project: str, number: int, together: int) -> None:
+    """Speak 3,000 messages a second, as a program does without the library."""
+    begun = time.monotonic()
+    with client(url) as connection:
+        for at in range(0, number, together):
+            time.sleep(max(0.0, begun + at / 3_000 - time.monotonic()))
+            with connection.pipeline(transaction=False) as pipe:
+                for one in range(at, at + together):
+                    said = {"agent_id": "bob", "message": f"message {one}"}
+                    pipe.xadd(f"{project}:ch:main", said)
+                pipe.execute()
 
 
 @pytest.mark.parametrize("interval", ["0", "1ms"])
