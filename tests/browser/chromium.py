@@ -77,6 +77,10 @@ _OVERFLOW = """() => {
   return [more, out.slice(0, 3).map(one => one.outerHTML.slice(0, 160))];
 }"""
 
+_CUT = """() => [...document.querySelectorAll('.scroll')]
+  .filter(one => one.scrollWidth > one.clientWidth)
+  .map(one => one.querySelector('caption').innerText)"""
+
 
 class Watched:
     """A page, and what went wrong in it: errors of the console, of scripts, and of the content policy."""
@@ -105,6 +109,11 @@ class Watched:
     def live(self) -> None:
         """Wait until the page says that it is live."""
         self.page.locator("#connection[data-state=live]").wait_for()
+
+    def cut(self) -> list[str]:
+        """Return the headings of tables that are wider than their boxes, and so have to be scrolled."""
+        found: list[str] = self.page.evaluate(_CUT)
+        return found
 
     def overflow(self) -> list[str]:
         """Return what is wider than the window."""

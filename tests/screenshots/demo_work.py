@@ -146,11 +146,11 @@ def _die(project: Demo) -> None:
 # -- dead letters, retries, and what waits --
 
 
-def _error(queue: str, number: int) -> BaseException:
+def _error(queue: str, payload: dict[str, Any]) -> BaseException:
     if queue == "mail":
         return ConnectionRefusedError("smtp.example.com:587: connection refused")
     if queue == "thumbnails":
-        return TimeoutError(f"the resizer did not answer within 30 s\nimage {number} of 11")
+        return TimeoutError(f"the resizer did not answer within 30 s\nimage {payload['image']}")
     if queue == "invoices":
         return KeyError("vat_id")
     return ValueError("row 7: 'pieces' is -1, expected a number from 1 on")
@@ -161,10 +161,9 @@ def _bury(queue: str, count: int) -> Callable[[Demo], object]:
 
     def happens(project: Demo) -> None:
         bus = project.bus(f"worker-{queue}")
-        numbers = iter(range(count))
 
-        def handler(_delivery: agentbus.Delivery) -> None:
-            raise _error(queue, next(numbers, 0))
+        def handler(delivery: agentbus.Delivery) -> None:
+            raise _error(queue, delivery.payload)
 
         bus.queue(queue).publish_many(_tasks(queue, count))
         backoff = agentbus.Backoff(0.001, 0.001)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from agentbus.coordination.message import Message
 
 # Rows of each list.
-_SHOWN, _TALK = 10, 20
+_SHOWN, _TALK, _FINDINGS = 10, 20, 6
 
 
 async def load(view: PageView) -> dict[str, Any]:
@@ -45,7 +45,8 @@ async def load(view: PageView) -> dict[str, Any]:
     worst = [row for row in found.queues if row.trouble or row.paused is not None]
     return {
         "cards": cards,
-        "findings": found.health.findings,
+        "findings": found.health.findings[:_FINDINGS],
+        "more": len(found.health.findings) if len(found.health.findings) > _FINDINGS else 0,
         "worst": (worst or found.queues)[:_SHOWN],
         "troubled": bool(worst),
         "agents": found.agents[:_SHOWN],
