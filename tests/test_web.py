@@ -5,16 +5,19 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
+import re
 import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from urllib.parse import urlsplit
+from urllib.parse import urlencode, urlsplit
 
 import pytest
 
 from tests.servers import Shell, free_port
+
+LOG = ".local/state/agentbus/agentbus.log"
 
 
 @pytest.fixture
@@ -35,11 +38,17 @@ def started(
             process.send_signal(signal.SIGTERM)
 
 
-def ask(url: str, path: str = "", **headers: str) -> tuple[int, dict[str, str], str]:
+def ask(
+    url: str, path: str = "", form: str | None = None, **headers: str
+) -> tuple[int, dict[str, str], str]:
+    """Request a page, or send a form, and return the status, the headers and the text."""
     parts = urlsplit(url)
     connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=10)
     try:
-        connection.request("GET", path or f"{parts.path}?{parts.query}", headers=headers)
+        if form is not None:
+            headers["Content-Type"] = "application/x-www-form-urlencoded"
+        method = "GET" if form is None else "POST"
+        connection.request(method, path or f"{parts.path}?{parts.query}", form, headers)
         answer = connection.getresponse()
         named = {name.lower(): value for name, value in answer.getheaders()}
         return answer.status, named, answer.read().decode()
@@ -59,6 +68,34 @@ def test_it_prints_an_address_whose_code_opens_one_session(shell, project):
     assert (again, "works once" in refused) == (403, True)
     assert (page, project in overview) == (200, True)
     assert process.returncode == 0
+
+
+def test_an_action_is_on_the_channel_and_in_the_log_by_the_person(shell):
+    shell.ok("publish", "mail", "x")
+    with started(shell, "--write", "--as", "eve") as (_, printed):
+        _, headers, _ = ask(printed["url"])
+        cookie = headers["set-cookie"].partition(";")[0]
+        _, _, page = ask(printed["url"], "/queue?name=mail", Cookie=cookie)
+        csrf = re.search('name="csrf" value="([0-9a-f]+)"', page)[1]
+        form = urlencode({"csrf": csrf, "back": "/", "queue": "mail"})
+        status, _, _ = ask(
+            *(printed["url"], "/act/queue.pause"),
+            form=form,
+            Cookie=cookie,
+            Origin=f"http://{urlsplit(printed['url']).netloc}",
+        )
+
+    assert status == 303
+    (spoken,) = shell.records("overhear", "--topic", "coordination", "--last", "1")
+    assert (spoken["agent_id"], spoken["message"]) == ("human:eve", "queue mail paused")
+    (logged,) = [
+        one
+        for one in map(json.loads, (shell.home / LOG).read_text().splitlines())
+        if one["agent"] == "human:eve"
+    ]
+    assert (logged["verb"], logged["action"]) == ("web", "queue.pause")
+    assert logged["outcome"] == "queue mail paused"
+    assert csrf not in json.dumps(logged)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

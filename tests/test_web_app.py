@@ -6,7 +6,9 @@ import pytest
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
+import agentbus.aio
 from agentbus.dashboard import app
+from agentbus.errors import BackendUnavailable
 from tests.browsing import Browser
 
 
@@ -160,3 +162,48 @@ async def test_without_write_no_page_has_a_form_that_acts(bus, served):
     for path in ("/", "/queues", "/queue?name=mail"):
         page = (await browser.get(path)).page
         assert [form for form in page.all("form") if form["method"] != "get"] == []
+
+
+async def test_what_an_action_could_not_do_is_said_on_the_page(bus, writing):
+    bus.queue("mail").publish(1)
+    browser = Browser(writing)
+    page = (await browser.get("/queue?name=mail")).page
+
+    answer = await browser.press(page, "/act/queue.pause", queue="")
+    after = (await browser.get(answer.header("location"))).page
+
+    assert (answer.status, answer.header("location")) == (303, "/queue?name=mail")
+    (notice,) = [a for a in after.all("p", role="alert") if "failed" in a["class"]]
+    assert notice
+    assert "the form lacks queue" in after.text
+    assert bus.paused() == []
+
+
+async def test_an_action_while_the_server_is_away_is_not_lost_in_silence(own_server, project):
+    async with agentbus.aio.connect(own_server.url, project=project, deadline=0.3) as bus:
+        made = app(bus, write=True, person="eve")
+        browser = Browser(made)
+        page = (await browser.get("/")).page
+        own_server.kill()
+        answer = await browser.press(page, "/act/project.halt")
+        own_server.start()
+        after = (await browser.get(answer.header("location"))).page
+        await made.state.site.feed.aclose()
+
+    assert after.all("p", role="alert")
+    assert "project halted" not in after.text
+
+
+async def test_what_is_done_and_could_not_be_spoken_is_no_failure(bus, writing, monkeypatch):
+    async def fail(*_given, **_named):
+        raise BackendUnavailable("gone")
+
+    monkeypatch.setattr("agentbus.client.aio.AsyncBus.speak", fail)
+    browser = Browser(writing)
+
+    answer = await browser.press((await browser.get("/")).page, "/act/project.halt")
+    after = (await browser.get(answer.header("location"))).page
+
+    assert "project halted; the channel does not say so" in after.text
+    assert after.all("p", role="alert") == []
+    assert [one.kind for one in bus.paused()] == ["project"]

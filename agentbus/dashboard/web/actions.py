@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from agentbus.client.aio import AsyncBus
+from agentbus.core.errors import AgentBusError
 from agentbus.core.names import word
 from agentbus.core.readable import count
 from agentbus.dashboard import person
@@ -31,10 +32,18 @@ _WHY = "from web"
 async def perform(settings: Settings, name: str, form: Mapping[str, str]) -> str:
     """Do an action as the person of the settings, say so and log it, and return what was done."""
     async with AsyncBus(settings) as bus:
-        done = await ACTIONS[name](bus, form)
+        try:
+            done = await ACTIONS[name](bus, form)
+        except AgentBusError as error:
+            person.log(settings, "web", name, f"failed ({type(error).__name__})")
+            raise
+        person.log(settings, "web", name, done)
         if name not in _SPOKEN:
-            await bus.speak(done, topic=person.TOPIC)
-    person.log(settings, "web", name, done)
+            try:
+                await bus.speak(done, topic=person.TOPIC)
+            except AgentBusError:
+                # It is done: to report a failure would have it done twice.
+                return f"{done}; the channel does not say so, because the server is away"
     return done
 
 
