@@ -39,6 +39,29 @@ def test_agents_are_paged_and_filtered(bus, connect):
     assert pages.agents(state="active").rows == ()
 
 
+@pytest.mark.slow
+def test_ten_thousand_agents_are_paged_by_a_hundred(bus):
+    keys = Keys(bus.project)
+    now = float(b".".join(ask(bus, "TIME")))
+    for first in range(0, 10_000, 1_000):
+        members = (
+            word
+            for number in range(first, first + 1_000)
+            for word in (f"{now - number / 10:.3f}", f"agent-{number:04}")
+        )
+        ask(bus, "ZADD", keys.agents, *members)
+    pages = Pages(bus)
+
+    found = [
+        row.presence.agent
+        for at in range(0, 10_000, 100)
+        for row in pages.agents(RowRange(offset=at, limit=100)).rows
+    ]
+
+    assert found == [f"agent-{number:04}" for number in range(10_000)]
+    assert pages.agents(RowRange(match="-99", limit=100)).matching == 100
+
+
 def test_those_who_are_gone_are_listed_on_request(bus, connect):
     bus.here()
     connect("bob").here(state="gone")
