@@ -141,6 +141,18 @@ def test_a_thread_is_found_with_those_who_did_not_answer(bus, connect):
     assert [one.message.to for one in found] == ["bob", "eve"]
 
 
+def test_a_thread_is_found_below_thousands_of_later_messages(bus, connect):
+    bus.here()
+    key = Keys(bus.project).inbox("ada")
+    first = ask(bus, "XADD", key, "*", "agent_id", "x", "message", "first").decode() + "@ada"
+    for word in ("second", "third"):
+        ask(bus, "XADD", key, "*", "agent_id", "x", "message", word, "thread", first)
+    for number in range(3_000):
+        ask(bus, "XADD", key, "*", "agent_id", "x", "message", str(number))
+
+    assert texts(one.message for one in Pages(bus).thread(first)) == ["first", "second", "third"]
+
+
 @pytest.mark.parametrize("named", ["no id", "1-1@", "9-9@nobody", ""])
 def test_a_thread_that_another_program_named_has_its_messages(bus, named):
     bus.here()

@@ -22,8 +22,10 @@ if TYPE_CHECKING:
 
 # The inboxes that are searched, those of the agents seen last; and of each the newest messages.
 _INBOXES, _EXAMINED = 10_000, 200
-# The most messages of a thread, and the most that are examined of an inbox of one who takes part.
-_THREAD, _TAKEN_PART = 200, 2_000
+# The most messages of a thread, and the scripts that search the inbox of one who takes part.
+_THREAD, _SCRIPTS = 200, 10
+# A server's clock may have been set back since a thread began, by so many milliseconds.
+_BACK = 3_600_000
 
 
 class DirectMessage(Record):
@@ -93,8 +95,9 @@ class DirectMessages:
             if not waiting:
                 break
             done.update(waiting)
-            for each in (yield from self._search(waiting, wanted, _THREAD, _TAKEN_PART)):
-                found[each.message.id] = each
+            for agent in waiting:
+                for each in (yield from self._search_inbox(agent, wanted, _since(one.thread))):
+                    found[each.message.id] = each
         in_order = sorted(found.values(), key=lambda each: _position(each.message))
         return (yield from self._with_receipts(in_order[-_THREAD:]))
 
@@ -106,13 +109,28 @@ class DirectMessages:
 
     def _search_thread(self, first: str) -> Op[list[_Found]]:
         agents = yield from self._agents()
-        return (yield from self._search(agents, {"thread": first}, _THREAD, _EXAMINED))
+        wanted, since = {"thread": first}, _since(first)
+        return (yield from self._search(agents, wanted, _THREAD, _EXAMINED, since))
+
+    def _search_inbox(self, agent: str, wanted: Mapping[str, str], since: str) -> Op[list[_Found]]:
+        key = self._scope.keys.inbox(agent)
+        entries, _ = yield from backwards(
+            self._scope, key, wanted, since=since, limit=_THREAD, scripts=_SCRIPTS
+        )
+        return [_Found(inbox.message_of(agent, one.id, one.fields), one.size) for one in entries]
 
     def _search(
-        self, agents: Sequence[str], wanted: Mapping[str, str], limit: int, examined: int
+        self,
+        agents: Sequence[str],
+        wanted: Mapping[str, str],
+        limit: int,
+        examined: int,
+        since: str = "-",
     ) -> Op[list[_Found]]:
         keys = [self._scope.keys.inbox(agent) for agent in agents]
-        entries = yield from newest(self._scope, keys, wanted, limit=limit, examined=examined)
+        entries = yield from newest(
+            self._scope, keys, wanted, limit=limit, examined=examined, since=since
+        )
         return [
             _Found(inbox.message_of(agents[one.number], one.id, one.fields), one.size)
             for one in entries
@@ -152,6 +170,12 @@ def _kept(scope: Scope, known: str) -> Op[InboxMessage | None]:
     asked = one_step(Command("XRANGE", scope.keys.inbox(agent), entry_id, entry_id))
     entries = yield from or_empty(asked, [])
     return inbox.as_message(agent, *entries[0]) if entries else None
+
+
+def _since(first: str) -> str:
+    """Return the id before which no message of a thread is, given the id of the first one."""
+    place = _place(first)
+    return "-" if place is None else f"{max(0, position(place[0])[0] - _BACK)}-0"
 
 
 def _place(known: str) -> tuple[str, str] | None:

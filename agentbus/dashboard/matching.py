@@ -37,12 +37,14 @@ def backwards(
     before: str | None = None,
     since: str = "-",
     limit: int,
+    scripts: int | None = None,
     width: int = FOLDED,
 ) -> Op[tuple[list[StreamEntry], str | None]]:
     """Return the newest matching entries of a stream, newest first, and the id before which there are more.
 
     That id is None at the stream's end. `before` is such an id, `since` the id to stop at. An empty value
-    in `wanted` is that of an absent field.
+    in `wanted` is that of an absent field. Each of at most so many `scripts` examines 1,000 entries, fewer
+    if they are large.
     """
     found: list[StreamEntry] = []
     begin = "+" if before is None else f"({before}"
@@ -52,7 +54,8 @@ def backwards(
         ((following, *entries),) = yield Script("matching", (key,), argv)
         found += (_entry(0, one) for one in entries)
         begin = text(following)
-        if not begin:
+        scripts = None if scripts is None else scripts - 1
+        if not begin or scripts == 0:
             break
     return found, begin.removeprefix("(") or None
 
@@ -64,14 +67,15 @@ def newest(
     *,
     limit: int,
     examined: int,
+    since: str = "-",
     width: int = FOLDED,
 ) -> Op[list[StreamEntry]]:
     """Return the newest matching entries of any number of streams, newest first.
 
-    Of each stream its newest `examined` entries are looked at, fewer if they are large.
+    Of each stream its newest `examined` entries are looked at, fewer if they are large, back to `since`.
     """
     found: list[StreamEntry] = []
-    at, since = 0, "-"
+    at = 0
     while at < len(keys):
         argv: tuple[str | int, ...] = ("+", since, examined, limit, width, *_pairs(wanted))
         reply = yield Script("matching", keys[at : at + _STREAMS], argv)
