@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 import agentbus
@@ -189,6 +191,39 @@ def test_a_replay_looks_at_a_bounded_number_of_letters(bus):
     second = dashboard.replay_error(DOWN, after=first.after, most=30)
 
     assert (first.tasks, len(second.tasks), second.after) == ((), 1, None)
+
+
+def test_large_letters_are_read_in_small_parts(bus, monkeypatch):
+    monkeypatch.setattr("agentbus.dashboard.stream_walk.SCRIPTS", 2)
+    monkeypatch.setattr("agentbus.dashboard.letter_boxes.SCRIPTS", 2)
+    bus.queue("mail").publish_many(["x" * 250_000] * 20)
+    for _ in range(4):
+        for delivery in bus.queue("mail").fetch(count=5):
+            delivery.bury(DOWN)
+    dashboard, tasks, after, pages = Dashboard(bus), [], None, 0
+
+    found = dashboard.errors()
+    while True:
+        page = dashboard.replay_error(DOWN, after=after)
+        tasks += page.tasks
+        after, pages = page.after, pages + 1
+        if after is None or pages > 20:
+            break
+
+    assert (found.complete, found.read < 20) == (False, True)
+    assert (len(set(tasks)), pages > 1) == (20, True)
+    assert open_letters(bus, "mail") == []
+
+
+def test_two_replays_at_the_same_time_publish_each_task_once(bus, connect):
+    bury(bus, "mail", DOWN, 60)
+    with ThreadPoolExecutor(4) as pool:
+        pages = [*pool.map(lambda one: Dashboard(one).replay_error(DOWN), map(connect, "wxyz"))]
+
+    assert {task for page in pages for task in page.tasks} == {
+        one.replayed for one in bus.queue("mail").dead_letters()
+    }
+    assert bus.stats("mail")[0].backlog == 60
 
 
 def test_a_letter_is_replayed_once(bus):

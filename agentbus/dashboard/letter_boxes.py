@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from agentbus.core.record import Record
 from agentbus.core.stream import text
 from agentbus.dashboard import ranking
-from agentbus.dashboard.stream_walk import READ_BYTES
+from agentbus.dashboard.stream_walk import READ_BYTES, SCRIPTS
 from agentbus.queues.dead_letters import DeadLetters
 from agentbus.store.failures import or_empty
 from agentbus.store.steps import Command, Script, one_step
@@ -91,9 +91,9 @@ def counted(
     """
     sums: dict[tuple[str, str, str], ErrorCount] = {}
     starts = dict.fromkeys(found, "+")
-    read = 0
+    read = scripts = 0
     share = max(1, min(1000, most // max(1, len(found))))
-    while starts and read < most:
+    while starts and read < most and scripts < SCRIPTS:
         for at in range(0, len(found), _AT_ONCE):
             page = [box for box in found[at : at + _AT_ONCE] if box in starts]
             if not page:
@@ -103,6 +103,7 @@ def counted(
                 [key for box in page for key in _keys(scope, box)],
                 (share, READ_BYTES, *(starts[box] for box in page)),
             )
+            scripts += 1
             for box, row in zip(page, rows, strict=True):
                 read += row[0]
                 starts[box] = text(row[1])

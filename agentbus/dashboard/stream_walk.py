@@ -21,6 +21,8 @@ Place: TypeAlias = tuple[str, str]
 # Bytes and entries that one script reads at most, and its streams.
 READ_BYTES = 1_000_000
 _ENTRIES, _STREAMS = 1000, 100
+# Scripts of one call: where entries are large, it stops before it has read `most`.
+SCRIPTS = 100
 
 
 class Mark(Record):
@@ -73,10 +75,10 @@ def walk(
     newest = wanted.until or "+"
     begin, end = (newest, "-") if wanted.newest_first else ("-", newest)
     found: list[tuple[Place, str, list[str]]] = []
-    read, at = 0, bisect_left(places, mark.place)
+    read, scripts, at = 0, 0, bisect_left(places, mark.place)
     reached = mark.entry if at < len(places) and places[at] == mark.place else ""
     while at < len(places):
-        if read >= most or len(found) >= hits:
+        if read >= most or len(found) >= hits or scripts >= SCRIPTS:
             return found, read, Mark(places[at], reached)
         page = keys[at : at + _STREAMS]
         starts = [f"({reached}" if reached else begin, *[begin] * (len(page) - 1)]
@@ -87,6 +89,7 @@ def walk(
         for start in starts:
             asked += (start, end)
         reply = yield Script("seek", page, asked)
+        scripts += 1
         more, stopped, last, *rows = reply
         read += more
         found += [

@@ -108,8 +108,8 @@ class TaskVerbs(OnBus[BusT_co]):
     ) -> Op[ErrorReport]:
         """Return the dead letters grouped by the first line of their errors, of the project or a queue.
 
-        It reads about the newest `most` letters, in scripts of at most 1 MB each, and says whether these
-        are all. Payloads stay on the server.
+        It reads about the newest `most` letters, 100 MB of them at most, in scripts of about 1 MB, and says
+        whether these are all. Payloads stay on the server.
         """
         return self._letters(queue, group, lambda box: box.report(most, limit))
 

@@ -30,7 +30,7 @@ for at = 1, #KEYS, 3 do
   while from ~= '' do
     if read >= most or bytes <= 0 then break end
     -- Few at a time where letters are large.
-    local number = math.max(1, math.min(100, most - read, read == 0 and 10 or math.floor(bytes * read / size)))
+    local number = math.max(1, math.min(100, most - read, read == 0 and 4 or math.floor(bytes * read / size)))
     local page = redis.pcall('XREVRANGE', KEYS[at], from, '-', 'COUNT', number)
     if page['err'] then page = {} end
     from = ''

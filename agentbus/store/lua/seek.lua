@@ -46,7 +46,7 @@ for number, key in ipairs(KEYS) do
   local from, last, left = ARGV[at + 2 * number - 2], ARGV[at + 2 * number - 1], true
   while left do
     -- Few at a time where entries are large.
-    local count = math.max(1, math.min(100, most - read, read == 0 and 10 or math.floor((most_bytes - bytes) * read / bytes)))
+    local count = math.max(1, math.min(100, most - read, read == 0 and 4 or math.floor((most_bytes - bytes) * read / bytes)))
     local page = redis.pcall(order, key, from, last, 'COUNT', count)
     if page['err'] then page = {} end
     for _, entry in ipairs(page) do
