@@ -320,6 +320,8 @@ class View:
         said += f", {_format.age(late)} ago" if late > 2 * self.every + 1 else ""
         said += f"  halted {found.halted}" if found.halted is not None else ""
         said += f"  {found.missed:,} messages left out" if found.missed else ""
+        if found.health_age > 2 * self.every + 1:
+            said += f"  verdict {_format.age(found.health_age)} old"
         if found.oldest_part > 2 * self.every + 1:
             said += f"  lists up to {_format.age(found.oldest_part)} old"
         text.append_text(line(said, max(0, width - len(status) - 2), "bold"))

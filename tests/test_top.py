@@ -96,6 +96,14 @@ def test_a_blind_view_says_since_when(view):
     assert "the server is away" in first
 
 
+def test_a_verdict_that_is_old_says_so(view, bus):
+    found = Dashboard(bus).snapshot().__replace__(health_age=12.0)
+
+    view.frame(found, None, [])
+
+    assert "verdict 12s old" in drawn(view, 120)[0]
+
+
 def test_what_a_frame_leaves_out_is_counted_in_the_talk(view, bus):
     dashboard = Dashboard(bus)
     dashboard.snapshot()
