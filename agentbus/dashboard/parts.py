@@ -18,12 +18,15 @@ _REMEMBERED = 64
 # A list rests for this multiple of the time that its reading took; the second is for one that is followed
 # in between, by what the project's streams say.
 OFTEN, SELDOM = 40.0, 400.0
+# The least such multiple for a list that is long: that rests for more than these seconds.
+_BUSY, _SHORT = 8.0, 0.1
 
 
 class Part(Generic[T]):
     """A list that is read again after a `rest` of a multiple of the time that its reading took.
 
-    With `seconds`, which returns them for a list, the rest does not depend on how busy the machine is.
+    With `seconds`, which returns them for a list, it rests that long, and longer on a busy machine if the
+    list is long.
     """
 
     def __init__(
@@ -50,7 +53,10 @@ class Part(Generic[T]):
             self._value = yield from self._read()
             self._at = self._monotonic()
             self._took = self._at - began
-            rest = self._rest * self._took if self._seconds is None else self._seconds(self._value)
+            rest = self._rest * self._took
+            if self._seconds is not None:
+                seconds = self._seconds(self._value)
+                rest = seconds if seconds < _SHORT else max(seconds, _BUSY * self._took)
             self._next = self._at + rest
         return self._value
 
