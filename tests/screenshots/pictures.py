@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
     from tests.screenshots.demo import Demo
 
-# What README and the how-tos show: page, width, theme.
-_FOR_DOCS = (("overview", 1280, "light"), ("task", 1280, "light"), ("queues", 1280, "dark"))
+# What README and the how-tos show.
+_FOR_DOCS = ("overview", "task")
 _PERSON = "maria"
 
 
@@ -33,7 +33,7 @@ def of_all(
         for width in chromium.SIZES
         for theme in chromium.THEMES
     ]
-    made = _pages(project, home, directory, wanted, whole=True)
+    made = _pages(project, home, directory, wanted, "{name}-{width}-{theme}.png")
     if not only or "top" in only:
         made += [
             terminal.picture(project, directory / "top.svg"),
@@ -46,8 +46,10 @@ def of_all(
 def for_docs(project: Demo, home: pathlib.Path, directory: pathlib.Path) -> list[pathlib.Path]:
     """Make the pictures of the documentation, and return the files."""
     directory.mkdir(parents=True, exist_ok=True)
-    made = _pages(project, home, directory, _FOR_DOCS, whole=False)
-    return [*made, terminal.picture(project, directory / "top.svg")]
+    wanted = [(name, 1280, "light") for name in _FOR_DOCS]
+    made = _pages(project, home, directory, wanted[:1], "{name}.png", whole=False)
+    made += _pages(project, home, directory, wanted[1:], "{name}.png")
+    return [*made, terminal.picture(project, directory / "top.svg", height=26)]
 
 
 def _pages(
@@ -55,8 +57,9 @@ def _pages(
     home: pathlib.Path,
     directory: pathlib.Path,
     wanted: Sequence[tuple[str, int, str]],
+    names: str,
     *,
-    whole: bool,
+    whole: bool = True,
 ) -> list[pathlib.Path]:
     paths = looks(project)
     made = []
@@ -71,7 +74,7 @@ def _pages(
             context = chromium.context(opened, width, theme, state)
             page = context.new_page()
             for name in (one[0] for one in wanted if one[1:] == (width, theme)):
-                path = directory / f"{name}-{width}-{theme}.png"
+                path = directory / names.format(name=name, width=width, theme=theme)
                 _take(page, web.base + paths[name], path, whole=whole)
                 made.append(path)
             context.close()

@@ -23,7 +23,7 @@ async def load(view: PageView) -> dict[str, Any]:
     dead = f"+ {totals.dead_workers} dead" if totals.dead_workers else ""
     cards = [
         ("Backlog", totals.backlog, f"{totals.queues:,} queues", queues, ""),
-        ("Held", totals.held, "delivered, not finished", queues, ""),
+        ("Held", totals.held, "not finished", queues, ""),
         (
             "Dead letters",
             totals.dead,
@@ -31,7 +31,7 @@ async def load(view: PageView) -> dict[str, Any]:
             view.link("letters"),
             "bad" if totals.dead else "",
         ),
-        ("Done", f"{number(totals.rate)}/s", "over the last minute", queues, ""),
+        ("Done", f"{number(totals.rate)}/s", "last minute", queues, ""),
         ("Workers", totals.workers, dead, view.link("workers"), "bad" if dead else ""),
         ("Agents", totals.agents, f"{totals.unread:,} unread", view.link("agents"), ""),
         (
