@@ -31,7 +31,7 @@ from tests.servers import Server
 # The benchmarks, in the order of the page.
 NAMES = (
     *("cli_latency", "agents", "sessions", "leases", "wakeup", "pressure", "memory", "queue"),
-    *("cliffs", "dashboard", "router", "events", "pipeline", "replay", "reports"),
+    *("cliffs", "dashboard", "web", "router", "events", "pipeline", "replay", "reports"),
 )
 SIZES = ("quick", "page", FULL)
 _TITLES = {
@@ -48,6 +48,7 @@ _TITLES = {
     "queue_peers": "Other task queues",
     "cliffs": "What each path costs",
     "dashboard": "Dashboards",
+    "web": "The dashboard in browsers",
     "router": "Routing",
     "events": "Events",
     "pipeline": "The archiver",
