@@ -20,7 +20,7 @@ READS = frozenset(
         *("exists", "type", "pttl", "get", "mget"),
         *("hget", "hgetall", "hkeys", "hlen", "hmget", "hscan", "hvals"),
         *("scard", "sismember", "smismember", "sscan"),
-        *("zcard", "zcount", "zmscore", "zrange", "zrangebylex", "zrangebyscore"),
+        *("zcard", "zmscore", "zrange", "zrangebylex", "zrangebyscore"),
         *("zrevrange", "zscan", "zscore"),
         *("xinfo|consumers", "xinfo|groups", "xinfo|stream"),
         *("xlen", "xpending", "xrange", "xread", "xrevrange"),
