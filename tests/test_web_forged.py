@@ -24,7 +24,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 # What a page may be when a record cannot be read: not found, wrong, or not there.
 FINE = {200, 400, 404, 502, 503}
-_MOST_ADDRESSES = 80
+_MOST_ADDRESSES = 60
 PATHS = [one.path for one in (*PAGES, *TEXTS)]
 PARAMETERS = (
     *(

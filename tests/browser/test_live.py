@@ -134,3 +134,22 @@ def test_a_dashboard_that_is_away_is_said_and_the_page_goes_on_by_itself(
         shown.page.locator("#blind", has_text="No connection to the dashboard since").wait_for()
         assert shown.page.locator("h1").inner_text() == "Overview"
         eve.close()
+
+
+def test_a_session_that_has_ended_is_said(
+    opened: Any, real_url: str, project: str, bus: agentbus.Bus, tmp_path: Any
+) -> None:
+    from tests.browser.serving import Web
+
+    bus.speak("before")
+    with Web(tmp_path / "web", real_url, project) as web:
+        eve = Person(opened, web)
+        shown = eve.sees()
+        shown.live()
+
+        # The sessions of a code end with the program.
+        assert web.stop() == 0
+        web.start()
+        shown.page.locator("#blind", has_text="This session has ended.").wait_for()
+        assert shown.page.get_by_text("before").first.is_visible()
+        eve.close()

@@ -122,6 +122,23 @@
     say("lost", `not connected since ${lostAt.toTimeString().slice(0, 8)}`);
   }
 
+  function away() {
+    // It may be there again by now.
+    if (lostAt) announce(`No connection to the dashboard since ${lostAt.toTimeString().slice(0, 8)}. The page goes on by itself.`);
+  }
+
+  // A stream that is refused does not say why; a page does.
+  async function refused() {
+    try {
+      const { status } = await fetch(location.href, { method: "HEAD", cache: "no-store" });
+      if (status === 401) announce("This session has ended. Reload the page to enter the token again.");
+      else if (status === 403) announce("This session has ended. Open the address that agentbus web prints when it is started.");
+      else away();
+    } catch {
+      away();
+    }
+  }
+
   function open() {
     if (source || document.hidden) return;
     clearTimeout(retry);
@@ -135,12 +152,14 @@
     };
     source.onerror = () => {
       lost();
-      announce(`No connection to the dashboard since ${lostAt.toTimeString().slice(0, 8)}. The page goes on by itself.`);
-      if (source?.readyState === EventSource.CLOSED) {
-        // Refused: a browser does not try that again by itself.
-        close();
-        retry = setTimeout(open, 3000);
+      if (source?.readyState !== EventSource.CLOSED) {
+        away();
+        return;
       }
+      // Refused: a browser does not try that again by itself.
+      close();
+      refused();
+      retry = setTimeout(open, 3000);
     };
     source.addEventListener("regions", (event) => regions(JSON.parse(event.data)));
     source.addEventListener("entry", (event) => {
