@@ -105,9 +105,10 @@ class Snapshot(Record):
     ordered by trouble; `agents` are those present, last seen first; `flags` are the held ones first.
     `messages` are what was spoken since the last snapshot, oldest first, and `missed` is how many more were
     spoken that it leaves out. `health` is as old as `health_age` says, in seconds. `oldest_part` is the age
-    of the oldest other figure: more than a thousand queues and 500 workers are read less often, and of more
-    than a hundred agents those that are neither active nor asked for are read in turns. Queues and flags
-    that another program has made are found by scans, after some seconds.
+    of the oldest other figure: more than a thousand queues and 500 workers are read less often, the first
+    tasks of another priority or a later time in one of more than 300 queues by the third snapshot, and of
+    more than a hundred agents those that are neither active nor asked for in turns. Queues and flags that
+    another program has made are found by scans, after some seconds.
     """
 
     project: str

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import os
 import pathlib
 import subprocess
 import sys
@@ -42,8 +41,8 @@ _ROWS = RowRange(limit=50)
 
 def cpu(pid: int) -> float:
     """Return the seconds of CPU time that a process has taken, with all its threads."""
-    parts = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(parts[11]) + int(parts[12])) / os.sysconf("SC_CLK_TCK")
+    threads = pathlib.Path(f"/proc/{pid}/task").glob("*/schedstat")
+    return sum(int(one.read_text().split()[0]) for one in threads) / 1e9
 
 
 def fill(bus: Bus, queues: int, agents: int) -> None:
