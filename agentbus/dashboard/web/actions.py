@@ -42,7 +42,7 @@ async def perform(settings: Settings, name: str, form: Mapping[str, str]) -> str
             try:
                 await bus.speak(done, topic=person.TOPIC)
             except AgentBusError:
-                # It is done: to report a failure would have it done twice.
+                # It is done: who reads of a failure here does it again.
                 return f"{done}; the channel does not say so, because the server is away"
     return done
 
