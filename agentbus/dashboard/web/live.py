@@ -41,7 +41,7 @@ _FAILED = 30.0
 # A page rests for this multiple of the time that its regions took, and for this one of it for each page
 # that somebody looks at: all of them together take a quarter of a core at most.
 _REST, _SHARED = 10.0, 4.0
-_LEAST_REST = 0.1
+_LEAST_REST, _MOST_REST = 0.1, 5.0
 _ROWS = RowRange(limit=10)
 
 
@@ -189,7 +189,9 @@ class LiveFeed:
             self._context.failed(error, group.view.page.name)
             return _FAILED
         took = time.monotonic() - began
-        return max(_LEAST_REST, took * max(_REST, _SHARED * len(self._groups)))
+        # On a machine that is overloaded, all takes long: no page stands still for that.
+        rest = took * max(_REST, _SHARED * len(self._groups))
+        return min(max(_LEAST_REST, rest), _MOST_REST)
 
     def _lose(self, error: AgentBusError) -> None:
         if self.blind is None:

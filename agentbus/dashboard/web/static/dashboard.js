@@ -15,6 +15,9 @@
     : "";
   let lostAt = null;
 
+  // On a narrow screen the navigation is a row that scrolls.
+  document.querySelector("nav [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
+
   // -- regions: children are replaced one by one, by id where they have one --
 
   function same(old, next) {
