@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
@@ -10,23 +9,6 @@ import agentbus.aio
 from agentbus.dashboard import app
 from agentbus.errors import BackendUnavailable
 from tests.browsing import Browser
-
-
-@pytest.fixture
-async def served(abus):
-    """The application, read-only."""
-    made = app(abus)
-    yield made
-    await made.state.site.feed.aclose()
-
-
-@pytest.fixture
-async def writing(abus):
-    """The application, whose forms act as `human:eve`."""
-    made = app(abus, write=True, person="eve")
-    yield made
-    await made.state.site.feed.aclose()
-
 
 # -- pages --
 

@@ -4,25 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from agentbus.dashboard import app
 from tests.browsing import Browser
 from tests.test_dashboard_letters import DOWN, WRONG, bury, open_letters
-
-
-@pytest.fixture
-async def served(abus):
-    """The application, read-only."""
-    made = app(abus)
-    yield made
-    await made.state.site.feed.aclose()
-
-
-@pytest.fixture
-async def writing(abus):
-    """The application, whose forms act as `human:eve`."""
-    made = app(abus, write=True, person="eve")
-    yield made
-    await made.state.site.feed.aclose()
 
 
 def link(page, said: str) -> str:

@@ -10,14 +10,6 @@ from agentbus.dashboard.web import live
 from tests.browsing import Browser
 
 
-@pytest.fixture
-async def served(abus):
-    """The application, read-only."""
-    made = app(abus)
-    yield made
-    await made.state.site.feed.aclose()
-
-
 async def test_a_message_is_sent_as_soon_as_it_is_spoken(bus, served):
     async with Browser(served).stream("/live?page=/") as stream:
         await stream.event("regions")

@@ -11,22 +11,6 @@ from agentbus.dashboard import app
 from tests.browsing import Browser, HtmlPage
 
 
-@pytest.fixture
-async def served(abus):
-    """The application, read-only."""
-    made = app(abus)
-    yield made
-    await made.state.site.feed.aclose()
-
-
-@pytest.fixture
-async def writing(abus):
-    """The application, whose forms act as `human:eve`."""
-    made = app(abus, write=True, person="eve")
-    yield made
-    await made.state.site.feed.aclose()
-
-
 def fail(_: object) -> None:
     raise ValueError("no such user\nlook it up <b>")
 
