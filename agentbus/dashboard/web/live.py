@@ -38,8 +38,9 @@ _WAIT = 4.0
 MOST_VIEWERS = 200
 # A page that failed unexpectedly is rendered again after this time.
 _FAILED = 30.0
-# A page rests for this multiple of the time that its regions took, and for this one of it for each page
-# that somebody looks at: all of them together take a quarter of a core at most.
+# A page rests for this multiple of the CPU time that its regions took, and for this one of it for each page
+# that somebody looks at: all of them together take a quarter of a core at most. It rests for at least the
+# time that they took, so that a slow server is not asked all the time.
 _REST, _SHARED = 10.0, 4.0
 _LEAST_REST, _MOST_REST = 0.1, 5.0
 _ROWS = RowRange(limit=10)
@@ -179,7 +180,7 @@ class LiveFeed:
 
     async def _render(self, group: ViewerGroup) -> float:
         """Send what has changed on a page, and return for how long it rests."""
-        began = time.monotonic()
+        began, worked = time.monotonic(), time.process_time()
         try:
             group.show(await self._regions(group.view))
         except AgentBusError as error:
@@ -188,10 +189,9 @@ class LiveFeed:
         except Exception as error:  # noqa: BLE001 (the pages of others go on)
             self._context.failed(error, group.view.page.name)
             return _FAILED
-        took = time.monotonic() - began
-        # On a machine that is overloaded, all takes long: no page stands still for that.
-        rest = took * max(_REST, _SHARED * len(self._groups))
-        return min(max(_LEAST_REST, rest), _MOST_REST)
+        # By CPU time: on a machine that is overloaded, all takes long, and no page stands still for that.
+        rest = (time.process_time() - worked) * max(_REST, _SHARED * len(self._groups))
+        return min(max(_LEAST_REST, time.monotonic() - began, rest), _MOST_REST)
 
     def _lose(self, error: AgentBusError) -> None:
         if self.blind is None:
