@@ -16,7 +16,7 @@ from agentbus.core.errors import AgentBusError
 from agentbus.core.stream import position
 from agentbus.dashboard.figures import RowRange
 from agentbus.dashboard.person import TOPIC
-from agentbus.dashboard.web.page import RECENT, WebPage
+from agentbus.dashboard.web.page import RECENT
 from agentbus.dashboard.web.templates import FOLDED
 from agentbus.dashboard.web.viewers import ViewerGroup
 
@@ -39,8 +39,8 @@ MOST_VIEWERS = 200
 # A page that failed unexpectedly is rendered again after this time.
 _FAILED = 30.0
 # A page rests for this multiple of the CPU time that its regions took, and for this one of it for each page
-# that somebody looks at: all of them together take a quarter of a core at most. It rests for at least the
-# time that they took, so that a slow server is not asked all the time.
+# that is rendered as often and that somebody looks at: those together take a quarter of a core at most. It
+# rests for at least the time that they took, so that a slow server is not asked all the time.
 _REST, _SHARED = 10.0, 4.0
 _LEAST_REST, _MOST_REST = 0.1, 5.0
 _ROWS = RowRange(limit=10)
@@ -166,8 +166,7 @@ class LiveFeed:
 
     async def _keep(self, group: ViewerGroup) -> None:
         """Render a page again and again, and rest between."""
-        loop, page = asyncio.get_running_loop(), group.view.page
-        every = page.every if isinstance(page, WebPage) else EVERY
+        loop, every = asyncio.get_running_loop(), group.every
         while True:
             group.soon.clear()
             group.now.clear()
@@ -190,7 +189,8 @@ class LiveFeed:
             self._context.failed(error, group.view.page.name)
             return _FAILED
         # By CPU time: on a machine that is overloaded, all takes long, and no page stands still for that.
-        rest = (time.process_time() - worked) * max(_REST, _SHARED * len(self._groups))
+        alike = sum(one.every == group.every for one in self._groups.values())
+        rest = (time.process_time() - worked) * max(_REST, _SHARED * alike)
         return min(max(_LEAST_REST, time.monotonic() - began, rest), _MOST_REST)
 
     def _lose(self, error: AgentBusError) -> None:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import orjson
 
+from agentbus.dashboard.web.page import WebPage
+
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
 
@@ -95,6 +97,8 @@ class ViewerGroup:
 
     def __init__(self, view: PageView) -> None:
         self.view = view
+        # Seconds between two looks.
+        self.every = view.page.every if isinstance(view.page, WebPage) else 1.0
         self.viewers: set[Viewer] = set()
         # Set when the page is to be rendered as soon as it has rested, and when it is to rest no longer.
         self.soon, self.now = asyncio.Event(), asyncio.Event()
