@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import agentbus
-from agentbus.agents import hook
+from agentbus.agents import event as events, hook
 from agentbus.core import client_session
 from tests import inprocess
 
@@ -30,6 +30,8 @@ class Session:
             self.root.mkdir()
             subprocess.run(["git", "init", "-q", "."], cwd=self.root, check=True)
         self.agent = client_session.name("claude", session)
+        # Seconds that the server gets to answer: on a machine under load more than a hook allows.
+        self.within = 30.0
         self.environment = {
             "AGENTBUS_URL": url,
             "AGENTBUS_PROJECT": project,
@@ -50,8 +52,13 @@ class Session:
         self, event: str, data: bytes | None = None, client: str = "claude", **fields: Any
     ) -> str:
         """Return what the hook of an event answers, '' for nothing."""
-        with inprocess.environment(self.environment), staying():
-            return hook.answer(client, event, self.event(event, **fields) if data is None else data)
+        given = self.event(event, **fields) if data is None else data
+        before, events.WITHIN = events.WITHIN, self.within
+        try:
+            with inprocess.environment(self.environment), staying():
+                return hook.answer(client, event, given)
+        finally:
+            events.WITHIN = before
 
     def context(self, event: str, **fields: Any) -> str:
         """Return what the hook of an event adds to what the model reads."""

@@ -14,6 +14,7 @@ import pytest
 
 from agentbus.admin import doctor
 from agentbus.agents import hook
+from agentbus.agents.event import WITHIN
 from agentbus.coordination import leases, presence
 from agentbus.core import client_session, renewal
 from agentbus.core.settings import resolve
@@ -442,6 +443,7 @@ def test_a_server_that_does_not_answer_is_left_alone_and_mentioned_once(session,
         silent.bind(("127.0.0.1", 0))
         silent.listen()
         session.environment["AGENTBUS_URL"] = f"redis://127.0.0.1:{silent.getsockname()[1]}"
+        session.within = WITHIN
         assert [session.answer("PostToolUse") for _ in range(3)] == ["", "", ""]
         silent.setblocking(False)
         silent.accept()[0].close()

@@ -22,6 +22,7 @@ from agentbus.dashboard.web.templates import lines
 from agentbus.errors import AgentBusError
 from tests.browsing import Answer, Browser, HtmlPage
 from tests.servers import Server, ask
+from tests.tiers import nightly
 
 # Each names an element, an attribute or a scheme "evil", which must not come to be.
 HOSTILE = (
@@ -42,7 +43,8 @@ HOSTILE = (
 )  # fmt: skip
 # What texts may hold that names may not.
 CONTROL = ("evil\r\nX-Evil: 1", "evil\x1b[31m", "evil\x07\x00"[:5], "evil\t\n<evil>", "\x9bevil")
-_MOST_PAGES = 150
+# Addresses that are opened from each page.
+_PAGES, _MORE_PAGES = 25, 150
 
 
 @pytest.fixture(scope="module")
@@ -118,10 +120,10 @@ def check_elements(page: HtmlPage, address: str) -> None:
                 assert inside or value[:1] in ("#", "?"), (address, tag, value)
 
 
-async def opened(made, path: str, seen: dict[str, Answer]) -> None:
-    """Open a page and every link on it that is new."""
+async def opened(made, path: str, seen: dict[str, Answer], most: int) -> None:
+    """Open a page and every link on it that is new, at most so many."""
     browser, waiting = Browser(made), [path]
-    while waiting and len(seen) < _MOST_PAGES:
+    while waiting and len(seen) < most:
         address = waiting.pop(0)
         if address in seen:
             continue
@@ -132,12 +134,13 @@ async def opened(made, path: str, seen: dict[str, Answer]) -> None:
             waiting += [one["href"].partition("#")[0] for one in links if one["href"][:1] == "/"]
 
 
+@pytest.mark.parametrize("most", [_PAGES, nightly(_MORE_PAGES)])
 @pytest.mark.parametrize("page", [one.name for one in PAGES])
-async def test_hostile_texts_stay_text_on_the_page_and_on_what_it_links_to(where, page):
+async def test_hostile_texts_stay_text_on_the_page_and_on_what_it_links_to(where, page, most):
     seen: dict[str, Answer] = {}
     async with agentbus.aio.connect(**where, agent="ada") as bus:
         made = application(bus, write=True, person="eve")
-        await opened(made, next(one.path for one in PAGES if one.name == page), seen)
+        await opened(made, next(one.path for one in PAGES if one.name == page), seen, most)
 
     assert {answer.status for answer in seen.values()} <= {200, 404}
     shown = " ".join(answer.page.text for answer in seen.values())
