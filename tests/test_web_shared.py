@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import types
 
 import pytest
 
@@ -75,3 +76,17 @@ async def test_a_bounded_number_of_values_is_kept():
 
     assert len(shared._values) == _MOST
     assert shared._locks == {}
+
+
+async def test_to_wait_for_a_turn_makes_no_value_rest_longer(monkeypatch):
+    clock = types.SimpleNamespace(now=0.0, monotonic=lambda: clock.now)
+    monkeypatch.setattr("agentbus.dashboard.web.shared.time", clock)
+    shared, reader, turn = SharedReads(), Reader(), asyncio.Lock()
+    await turn.acquire()
+    first = asyncio.ensure_future(shared.get("a", reader.read, turn=turn))
+    await asyncio.sleep(0)
+    clock.now = 0.4
+    turn.release()
+
+    assert await first == 1
+    assert await shared.get("a", reader.read, turn=turn) == 2

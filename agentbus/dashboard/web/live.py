@@ -16,6 +16,7 @@ from agentbus.core.errors import AgentBusError
 from agentbus.core.stream import position
 from agentbus.dashboard.figures import RowRange
 from agentbus.dashboard.person import TOPIC
+from agentbus.dashboard.web.cpu_time import Timed
 from agentbus.dashboard.web.page import RECENT
 from agentbus.dashboard.web.templates import FOLDED
 from agentbus.dashboard.web.viewers import ViewerGroup
@@ -79,6 +80,9 @@ class LiveFeed:
 
     async def snapshot(self, oldest: float = EVERY) -> Snapshot:
         """Return a snapshot that is at most `oldest` seconds old. Raises `BackendUnavailable`."""
+        # Without the lock: a page that needs no newer one does not wait for those who read.
+        if self._newest is not None and time.monotonic() - self._at <= oldest:
+            return self._newest
         async with self._context.reading:
             if self._newest is None or time.monotonic() - self._at > oldest:
                 found = await self._dashboard.snapshot(
@@ -179,9 +183,9 @@ class LiveFeed:
 
     async def _render(self, group: ViewerGroup) -> float:
         """Send what has changed on a page, and return for how long it rests."""
-        began, worked = time.monotonic(), time.process_time()
+        began, drawing = time.monotonic(), Timed(self._regions(group.view))
         try:
-            group.show(await self._regions(group.view))
+            group.show(await drawing)
         except AgentBusError as error:
             self._lose(error)
             return _LEAST_REST
@@ -190,7 +194,7 @@ class LiveFeed:
             return _FAILED
         # By CPU time: on a machine that is overloaded, all takes long, and no page stands still for that.
         alike = sum(one.every == group.every for one in self._groups.values())
-        rest = (time.process_time() - worked) * max(_REST, _SHARED * alike)
+        rest = drawing.spent * max(_REST, _SHARED * alike)
         return min(max(_LEAST_REST, time.monotonic() - began, rest), _MOST_REST)
 
     def _lose(self, error: AgentBusError) -> None:

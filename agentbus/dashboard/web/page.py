@@ -250,10 +250,16 @@ class PageView:
         return found
 
     async def shared(
-        self, key: tuple[object, ...], read: Callable[[], Awaitable[T]], rest: float = REST
+        self,
+        key: tuple[object, ...],
+        read: Callable[[], Awaitable[T]],
+        rest: float = REST,
+        turn: asyncio.Lock | None = None,
     ) -> T:
         """Return what `read` returns; for live regions, what it has returned lately for another browser.
 
-        The value rests for `rest` times as long as its reading took, at most 5 seconds.
+        The value rests for `rest` times as long as its reading took, at most 5 seconds. It is read holding
+        `turn`.
         """
-        return await self.context.shared.get(key, read, rest=rest, fresh=not self._is_live)
+        fresh = not self._is_live
+        return await self.context.shared.get(key, read, rest=rest, fresh=fresh, turn=turn)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -30,10 +31,14 @@ class SharedReads:
         *,
         rest: float = REST,
         fresh: bool = False,
+        turn: asyncio.Lock | None = None,
     ) -> T:
-        """Return the value of a key, read again if its rest is over, or with `fresh`."""
+        """Return the value of a key, read again if its rest is over, or with `fresh`.
+
+        It is read holding `turn`; to wait for that makes the rest no longer.
+        """
         if fresh:
-            return await self._read(key, read, rest)
+            return await self._read(key, read, rest, turn)
         lock = self._locks.setdefault(key, asyncio.Lock())
         try:
             async with lock:
@@ -41,7 +46,7 @@ class SharedReads:
                 if time.monotonic() < until:
                     found: T = value
                     return found
-                return await self._read(key, read, rest)
+                return await self._read(key, read, rest, turn)
         finally:
             if not lock.locked():
                 self._locks.pop(key, None)
@@ -50,9 +55,16 @@ class SharedReads:
         """Read everything again, after an action that has changed it."""
         self._values.clear()
 
-    async def _read(self, key: object, read: Callable[[], Awaitable[T]], rest: float) -> T:
-        began = time.monotonic()
-        value = await read()
+    async def _read(
+        self,
+        key: object,
+        read: Callable[[], Awaitable[T]],
+        rest: float,
+        turn: asyncio.Lock | None,
+    ) -> T:
+        async with turn or contextlib.nullcontext():
+            began = time.monotonic()
+            value = await read()
         now = time.monotonic()
         self._values.pop(key, None)
         self._values[key] = now + min(rest * (now - began), _LONGEST), value

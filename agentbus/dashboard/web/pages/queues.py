@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from agentbus.core.errors import NotFound
 from agentbus.core.names import word
 from agentbus.dashboard.web import graphs
 from agentbus.dashboard.web.page import PageView, WebPage
 from agentbus.dashboard.web.pages.queue_tasks import tasks_of
-
-if TYPE_CHECKING:
-    from agentbus.dashboard.figures import QueueDetail
 
 
 async def load(view: PageView) -> dict[str, Any]:
@@ -27,12 +24,9 @@ async def load_one(view: PageView) -> dict[str, Any]:
     name = view.param("name")
     if not name:
         raise NotFound("the address names no queue", hint="choose one of the list")
-
-    async def detail() -> QueueDetail:
-        async with view.reading:
-            return await view.dashboard.queue(name)
-
-    found = await view.shared(("queue", name), detail)
+    found = await view.shared(
+        ("queue", name), lambda: view.dashboard.queue(name), turn=view.reading
+    )
     paused = [row.paused for row in found.rows if row.paused is not None]
     return {
         "title": f"Queue {word(name)}",
