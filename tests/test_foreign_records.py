@@ -113,6 +113,7 @@ def test_health_names_a_foreign_value(bus, record):
     assert (found.subject, found.severity) == (f"{bus.project}:{record}", "critical")
 
 
+@on_one_store
 def test_a_halt_reaches_the_workers_whose_registry_was_overwritten(
     bus: agentbus.Bus, running: Callable[..., Any]
 ) -> None:
@@ -122,6 +123,7 @@ def test_a_halt_reaches_the_workers_whose_registry_was_overwritten(
     assert bus.halt(wait=20).confirmed == (worker,)
 
 
+@on_one_store
 def test_a_worker_registers_again_after_its_record_was_overwritten(
     bus: agentbus.Bus, running: Callable[..., Any]
 ) -> None:

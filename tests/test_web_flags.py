@@ -8,6 +8,9 @@ import pytest
 
 from agentbus.errors import LeaseHeld
 from tests.browsing import Browser
+from tests.tiers import on_one_store
+
+pytestmark = on_one_store
 
 
 async def test_flags_are_shown_with_holder_and_state(bus, served):

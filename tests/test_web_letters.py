@@ -6,6 +6,9 @@ import pytest
 
 from tests.browsing import Browser
 from tests.test_dashboard_letters import DOWN, WRONG, bury, open_letters
+from tests.tiers import on_one_store
+
+pytestmark = on_one_store
 
 
 def link(page, said: str) -> str:

@@ -12,6 +12,9 @@ from agentbus.dashboard import app
 from tests.browsing import Browser
 from tests.servers import ask
 from tests.test_dashboard_operations import register, report
+from tests.tiers import on_one_store
+
+pytestmark = on_one_store
 
 
 async def test_workers_are_shown_with_heartbeat_and_lag(bus, served):

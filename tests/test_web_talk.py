@@ -5,6 +5,9 @@ from __future__ import annotations
 from urllib.parse import quote
 
 from tests.browsing import Browser
+from tests.tiers import on_one_store
+
+pytestmark = on_one_store
 
 
 def items(page):

@@ -9,6 +9,9 @@ from starlette.routing import Mount
 import agentbus
 from agentbus.dashboard import app
 from tests.browsing import Browser, HtmlPage
+from tests.tiers import on_one_store
+
+pytestmark = on_one_store
 
 
 def fail(_: object) -> None:

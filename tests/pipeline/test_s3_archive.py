@@ -67,6 +67,7 @@ def ids(frame):
     return sorted((row.stream, row.id) for row in frame.select("stream", "id").collect())
 
 
+@pytest.mark.slow
 def test_an_archive_in_a_bucket_is_exact_before_and_after_compaction(
     archive, fill, spark, settings, s3, path
 ):
