@@ -15,8 +15,12 @@
     : "";
   let lostAt = null;
 
-  // On a narrow screen the navigation is a row that scrolls.
-  document.querySelector("nav [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
+  // On a narrow screen the navigation is a row that scrolls. Not by scrollIntoView, from where Tab would go on.
+  const current = document.querySelector("nav [aria-current]");
+  if (current) {
+    const row = current.closest("nav");
+    row.scrollLeft = current.offsetLeft - (row.clientWidth - current.offsetWidth) / 2;
+  }
 
   // -- regions: children are replaced one by one, by id where they have one --
 
