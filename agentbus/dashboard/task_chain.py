@@ -130,7 +130,7 @@ def _result(scope: Scope, policies: Policies, task: TaskState) -> Op[tuple[bool,
     try:
         return True, (yield from results.result(scope, task.id, None, group, policies))
     except (NotFound, TaskBuried, TaskCancelled):
-        # It is no longer kept.
+        # Its record has expired.
         return False, None
 
 
