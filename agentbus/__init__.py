@@ -12,12 +12,8 @@ if TYPE_CHECKING:
     from agentbus.admin.pause import Dismissal as Dismissal, Order as Order
     from agentbus.admin.project import AgentActivity as AgentActivity, Topic as Topic
     from agentbus.admin.projects import Project as Project, Projects as Projects
-    from agentbus.admin.stats import (
-        Group as Group,
-        GroupConsumer as Consumer,  # noqa: F401
-        QueueStats as QueueStats,
-        StreamInfo as StreamInfo,
-    )
+    from agentbus.admin.stats import QueueStats as QueueStats, StreamInfo as StreamInfo
+    from agentbus.admin.survey import Group as Group, GroupConsumer as Consumer  # noqa: F401
     from agentbus.aio import AsyncBus as AsyncBus
     from agentbus.client.bus import Bus as Bus, connect as connect
     from agentbus.client.queue import Queue as Queue
@@ -85,12 +81,13 @@ _HOMES = {
     "Task": "queues.task",
     # Statistics
     "Attendee": "admin.agents",
-    "Consumer": "admin.stats:GroupConsumer",
+    "Consumer": "admin.survey:GroupConsumer",
     "Deleted": "admin.delete",
     **dict.fromkeys(("Dismissal", "Order"), "admin.pause"),
     "Durations": "workers.metrics",
     "Entry": "queues.state",
-    **dict.fromkeys(("Group", "QueueStats", "StreamInfo"), "admin.stats"),
+    "Group": "admin.survey",
+    **dict.fromkeys(("QueueStats", "StreamInfo"), "admin.stats"),
     **dict.fromkeys(("Health", "HealthFinding"), "admin.health.findings"),
     "Metrics": "admin.metrics_reader",
     **dict.fromkeys(("AgentActivity", "Topic"), "admin.project"),

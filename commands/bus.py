@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from typing import TypeVar
 
-    from agentbus.admin.stats import Group, QueueStats, StreamInfo
+    from agentbus.admin.stats import QueueStats, StreamInfo
+    from agentbus.admin.survey import Group
     from agentbus.queues.state import Entry
 
     T = TypeVar("T")

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
 import agentbus
 from agentbus.coordination import presence
 from agentbus.core.keys import Keys
-from agentbus.dashboard import Dashboard, RowRange, Snapshot, ranking
+from agentbus.dashboard import Dashboard, RowRange, Snapshot, ranking, surveys
 from agentbus.errors import BackendUnavailable
 from agentbus.store.scope import Scope
 from tests.servers import ask
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 # More agents than a snapshot reads.
 MANY = 250
@@ -188,7 +193,68 @@ def test_of_many_queues_tasks_of_any_priority_are_found_within_three_readings(bu
     assert (totals[-1].backlog, totals[-1].delayed, totals[-1].held) == (4, 4, 4)
 
 
-# -- flags and events --
+def test_of_many_queues_each_row_follows_what_becomes_of_its_tasks(bus, monkeypatch):
+    monkeypatch.setattr(ranking, "_MANY", 3)
+    for number in range(4):
+        bus.queue(f"q{number}").publish(1)
+    queue, dashboard, held = bus.queue("q2"), Dashboard(bus), []
+    steps: list[Callable[[], object]] = [
+        lambda: queue.publish(2),
+        lambda: held.extend(queue.fetch()),
+        lambda: held.extend(queue.fetch()),
+        lambda: held.pop().ack(),
+        lambda: held[0].retry(after=600.0),
+        lambda: queue.publish(3),
+        lambda: queue.fetch()[0].bury("broken"),
+        lambda: None,
+        queue.replay_all,
+    ]
+
+    for step in steps:
+        step()
+        dashboard._ranks.forget()
+        rows = {one.stats.queue: one.stats for one in dashboard.snapshot().queues}
+
+        (expected,) = bus.stats("q2")
+        for name in ("backlog", "pending", "retrying", "lag", "dead", "by_priority"):
+            assert getattr(rows["q2"], name) == getattr(expected, name), name
+
+
+def test_of_many_queues_one_without_a_change_is_not_surveyed_again(bus, monkeypatch):
+    monkeypatch.setattr(ranking, "_MANY", 3)
+    for number in range(4):
+        bus.queue(f"q{number}").publish(1)
+    bus.queue("q1").fetch()
+    dashboard, asked = Dashboard(bus), []
+    dashboard.snapshot()
+    real = surveys.surveyed
+    monkeypatch.setattr(
+        surveys, "surveyed", lambda scope, names: asked.append([*names]) or real(scope, names)
+    )
+    bus.queue("q3").publish(2)
+    dashboard._ranks.forget()
+
+    dashboard.snapshot()
+
+    # One that changed, and one with a task that is held, which may be retried any time.
+    assert sorted(asked[0]) == ["q1", "q3"]
+
+
+# -- flags and leases, and events --
+
+
+def test_a_lease_that_was_renewed_or_ended_is_shown_so_at_once(bus):
+    bus.lease("src/**", why="parser")
+    dashboard = Dashboard(bus)
+    assert dashboard.snapshot().leases == tuple(bus.leases())
+
+    bus.lease("src/**", ttl=7200)
+    bus.lease("docs/**")
+    assert dashboard.snapshot().leases == tuple(bus.leases())
+
+    bus.drop_leases("src/**")
+    assert dashboard.snapshot().leases == tuple(bus.leases())
+    assert bus.runner.run(dashboard._leases.read(dashboard.snapshot().at + 10_000)) == []
 
 
 def test_flags_are_scanned_sooner_where_messages_were_left_out(bus):

@@ -9,7 +9,8 @@ import pytest
 
 import agentbus
 from agentbus.admin import doctor, stats as figures
-from agentbus.admin.stats import Group, QueueStats
+from agentbus.admin.stats import QueueStats
+from agentbus.admin.survey import Group
 from agentbus.core.keys import Keys
 from agentbus.errors import NotFound, UsageError
 from agentbus.queues.ids import ASIDE

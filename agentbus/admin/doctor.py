@@ -9,6 +9,7 @@ from math import inf
 from agentbus.admin import server_health, stats
 from agentbus.admin.health import holds
 from agentbus.admin.health.thresholds import Thresholds
+from agentbus.admin.survey import surveyed
 from agentbus.coordination import lease_step, leases
 from agentbus.core import installation
 from agentbus.core.errors import AgentBusError, ConfigError
@@ -275,7 +276,7 @@ def _leftovers(scope: Scope) -> Op[list[Finding]]:
     stale = sum(
         # What an agent holds by hand needs no heartbeat.
         consumer.pending > 0 and consumer.idle > _STALE and taker(consumer.name) is None
-        for survey in (yield from stats.surveyed(scope, known))
+        for survey in (yield from surveyed(scope, known))
         for name in survey.groups
         for consumer in survey.group(name).consumers
     )

@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 from agentbus.admin.metrics_reader import Metrics, Sample, recent, summed
 from agentbus.admin.project import MANY_KEYS
+from agentbus.admin.survey import live, surveyed
 from agentbus.core import names
 from agentbus.core.names import unescape
 from agentbus.core.record import Record
 from agentbus.core.stream import id_time, is_number, text
-from agentbus.queues.ids import ASIDE, PRIORITIES, STREAMS, missing
+from agentbus.queues.ids import PRIORITIES, missing
 from agentbus.store.failures import or_empty
 from agentbus.store.scan import members, scan
 from agentbus.store.steps import Batch, Command, Script
@@ -21,6 +22,7 @@ from agentbus.workers.registry import in_batches
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
+    from agentbus.admin.survey import Group, Survey
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Op
     from agentbus.workers.registry import Registered
@@ -28,50 +30,15 @@ if TYPE_CHECKING:
     # The first fields of `StreamInfo`: key, kind, queue, group, priority.
     Stream = tuple[str, str, str | None, str | None, str | None]
 
-# Queues per survey script, which takes up to 15 ms of the server, and streams per look at their ends.
-_PAGE, _STREAMS = 30, 100
-# Limits of what the script counts itself: the oldest pending entries, undelivered entries, and bytes.
-_LOOKED_AT, _COUNTED, _READ = 200, 10_000, 4_000_000
+# Streams per look at their ends.
+_STREAMS = 100
 _MINUTE = 60.0
-# Seconds since its last request within which an unregistered consumer counts as live.
-HEARD = 60.0
 # The newest samples to read; a thousand busy workers write more in a minute.
 _SAMPLES = 20_000
 # The rate, attempts and durations of a queue without samples.
 _IDLE = (0.0, None, None, None)
 # Internal fields of the counters' hash.
 _NOTES = ("refused_told", "refused_at")
-
-
-class GroupConsumer(Record):
-    """A consumer of a group: its pending tasks, and the seconds since its last request."""
-
-    name: str
-    pending: int
-    idle: float
-
-
-class Group(Record):
-    """The state of a consumer group of a queue; ages are in seconds, by the server's clock.
-
-    `backlog` counts the tasks not delivered yet (a lower bound unless `exact`), `pending` those that
-    consumers hold, `retrying` those that wait for their next attempt; `lag` is the sum of the three.
-    `last_ids` maps priorities to the last delivered entry.
-    """
-
-    queue: str
-    group: str
-    backlog: int
-    exact: bool
-    by_priority: Mapping[str, int]
-    oldest: float | None
-    pending: int
-    oldest_pending: float | None
-    retrying: int
-    lag: int
-    dead: int
-    last_ids: Mapping[str, str]
-    consumers: Sequence[GroupConsumer]
 
 
 class QueueStats(Record):
@@ -120,53 +87,6 @@ class StreamInfo(Record):
     newest: float | None
 
 
-class Survey:
-    """The survey script's reply about one queue."""
-
-    def __init__(self, queue: str, now: float, streams: Sequence[Any]) -> None:
-        self.queue = queue
-        self.now = now
-        self.exists = any(length >= 0 for length, _, _ in streams)
-        self.lengths = {p: max(0, s[0]) for p, s in zip(STREAMS, streams, strict=True)}
-        self.firsts = {p: text(s[1]) for p, s in zip(STREAMS, streams, strict=True)}
-        self.groups: dict[str, dict[str, Any]] = {}
-        for priority, (_, _, groups) in zip(STREAMS, streams, strict=True):
-            for found in groups:
-                self.groups.setdefault(text(found[0]), {})[priority] = found
-
-    def age(self, ids: Iterable[str]) -> float | None:
-        """Return the age of the oldest entry."""
-        times = [id_time(found) for found in ids if found]
-        return max(0.0, self.now - min(times)) if times else None
-
-    def group(self, name: str | None, dead: int = 0) -> Group:
-        """Return a group's state; it will read a stream without the group from the start."""
-        parts = self.groups.get(name, {}) if name is not None else {}
-        backlog, waiting = {}, []
-        for priority in PRIORITIES:
-            part = parts.get(priority)
-            backlog[priority] = self.lengths[priority] if part is None else int(part[2])
-            waiting.append(self.firsts[priority] if part is None else text(part[4]))
-        aside = sum(part[6] for part in parts.values())
-        pending = sum(part[5] for part in parts.values()) - aside
-        idle = max((part[7] for part in parts.values()), default=-1)
-        return Group(
-            self.queue,
-            name or "",
-            sum(backlog.values()),
-            all(part[3] for part in parts.values()),
-            backlog,
-            self.age(waiting),
-            pending,
-            idle / 1000 if idle >= 0 else None,
-            aside,
-            sum(backlog.values()) + pending + aside,
-            dead,
-            {priority: text(parts[priority][1]) for priority in PRIORITIES if priority in parts},
-            _consumers(parts),
-        )
-
-
 def stats(
     scope: Scope,
     queue: str | None = None,
@@ -175,22 +95,20 @@ def stats(
     most: int | None = None,
     speed: bool = True,
     workers: Sequence[Registered] | None = None,
-    among: Sequence[str] | None = None,
+    surveys: Sequence[Survey] | None = None,
     samples: Callable[[float], Iterable[Sample]] | None = None,
 ) -> Op[list[QueueStats]]:
     """Return the statistics of every queue (at most `most`), or of one, by group. Raises `NotFound`.
 
     `letters_of` returns the queue that has a queue's dead letters. Without `speed` the metrics are not
-    read, and rates are those of an idle queue. `workers` are the registered ones, `among` the queues, if
-    these are known; `samples` returns those since a unix time, if they were read before.
+    read, and rates are those of an idle queue. `workers` are the registered ones, `surveys` those of the
+    queues, `samples` returns those since a unix time, if they were read before.
     """
-    if queue is not None:
-        known = [names.name("queue", queue)]
-    elif among is not None:
-        known = [*among]
-    else:
-        known, _ = yield from known_queues(scope)
-    surveys = yield from surveyed(scope, known[:most])
+    if surveys is None:
+        known = (
+            (yield from known_queues(scope))[0] if queue is None else [names.name("queue", queue)]
+        )
+        surveys = yield from surveyed(scope, known[:most])
     speeds: dict[tuple[str, str | None], Metrics] = {}
     if speed and surveys:
         begins = max(0, round((surveys[0].now - _MINUTE) * 1000))
@@ -298,21 +216,6 @@ def _named(scope: Scope) -> Op[list[tuple[str, str, str, str | None]]]:
     return found
 
 
-def surveyed(scope: Scope, queues: Sequence[str]) -> Op[list[Survey]]:
-    """Survey queues, each atomically."""
-    found = []
-    for at in range(0, len(queues), _PAGE):
-        page = queues[at : at + _PAGE]
-        keys = [scope.keys.queue(queue, priority) for queue in page for priority in STREAMS]
-        now, *streams = yield Script("survey", keys, (ASIDE, _LOOKED_AT, _COUNTED, _READ))
-        size = len(STREAMS)
-        found += [
-            Survey(queue, now / 1000, streams[each * size : (each + 1) * size])
-            for each, queue in enumerate(page)
-        ]
-    return found
-
-
 def _stats_of(
     scope: Scope,
     surveys: Sequence[Survey],
@@ -355,24 +258,6 @@ def _stats_of(
             )
             found.append(one)
     return found
-
-
-def live(group: Group, workers: Iterable[Registered]) -> int:
-    """Return how many consumers of a group are live; `workers` are those registered for it."""
-    alive = {worker.worker: worker.alive for worker in workers}
-    unlisted = (one for one in group.consumers if one.name not in alive)
-    return sum(alive.values()) + sum(one.idle < HEARD for one in unlisted)
-
-
-def _consumers(parts: Mapping[str, Any]) -> tuple[GroupConsumer, ...]:
-    """Return the consumers of a group, each with the totals of its streams."""
-    found: dict[str, tuple[int, float]] = {}
-    for part in parts.values():
-        for raw, pending, idle in part[8]:
-            name = text(raw)
-            before = found.get(name, (0, float("inf")))
-            found[name] = before[0] + pending, min(before[1], idle / 1000)
-    return tuple(GroupConsumer(name, *found[name]) for name in sorted(found))
 
 
 def _counters(reply: Any) -> dict[str, int]:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from agentbus.admin.delete import Deleted
     from agentbus.admin.pause import Order
-    from agentbus.admin.stats import Group
+    from agentbus.admin.survey import Group
     from agentbus.core.envelope import Envelope
     from agentbus.queues.dead_letters import DeadLetters, Letter
     from agentbus.queues.delivery import AsyncDelivery, Delivery

@@ -7,16 +7,18 @@ from typing import TYPE_CHECKING, Any
 from agentbus.admin import health, project, stats
 from agentbus.admin.health import events, thresholds, worker_list
 from agentbus.admin.metrics_reader import server_time
-from agentbus.coordination import leases, waiters
+from agentbus.coordination import waiters
 from agentbus.core.keys import pause_field
 from agentbus.dashboard.event_list import EventList
 from agentbus.dashboard.figures import QueueDetail, QueueRow, RowRange, Snapshot, Totals
 from agentbus.dashboard.flag_list import FlagList
+from agentbus.dashboard.lease_list import LeaseList
 from agentbus.dashboard.parts import Part
 from agentbus.dashboard.presence_list import PresenceList
 from agentbus.dashboard.queue_names import QueueNames
 from agentbus.dashboard.ranking import GroupSummary, Ranking
 from agentbus.dashboard.streams import ChannelTail, MetricsTail, channel_end, channel_past
+from agentbus.dashboard.surveys import Surveys
 from agentbus.dashboard.task_verbs import TaskVerbs
 from agentbus.store.verb import BusT_co, verb
 from agentbus.workers import registry
@@ -59,10 +61,11 @@ class Dashboard(TaskVerbs[BusT_co]):
         self._thresholds = thresholds.read(bus.settings)
         scope, monotonic = self._scope, self._scope.monotonic
         self._channel, self._metrics = ChannelTail(scope), MetricsTail(scope)
-        self._flags = FlagList(scope)
+        self._flags, self._leases = FlagList(scope), LeaseList(scope)
         self._queue_names, self._agents = QueueNames(scope), PresenceList(scope)
         self._names, self._events = self._queue_names.all, EventList(scope)
         self._ranking = Ranking(scope, self._policies.letters_of, self._thresholds)
+        self._surveys = Surveys(scope)
         self._workers = Part(
             *(monotonic, lambda: worker_list.listed(scope)),
             seconds=lambda found: _WORKER * len(found.workers),
@@ -157,7 +160,7 @@ class Dashboard(TaskVerbs[BusT_co]):
         here = yield from self._agents.read_again(here)
         states = yield from self._flags.read(spoken, missed)
         waiting = yield from waiters.waiters(scope)
-        leased = yield from leases.leases(scope)
+        leased = yield from self._leases.read(now)
         held, of_leases = _part(leases_of, leased, lambda one: f"{one.pattern}\n{one.agent}")
         shown, of_flags = _part(flags, states, lambda one: one.flag)
         reports = yield from self._events.read()
@@ -221,12 +224,12 @@ class Dashboard(TaskVerbs[BusT_co]):
     def _rows(self, chosen: Sequence[QueueSummary], now: float) -> Op[tuple[QueueRow, ...]]:
         if not chosen:
             return ()
-        names = [one.queue for one in chosen]
-        among = set(names)
+        among = {one.queue for one in chosen}
         working: WorkerList = yield from self._workers.get()
+        surveys = yield from self._surveys.read(chosen, now, reuse=self._ranking.summaries.many)
         found = yield from stats.stats(
             self._scope,
-            among=names,
+            surveys=surveys,
             letters_of=self._policies.letters_of,
             samples=lambda begins: self._metrics.since(begins, among),
             workers=working.workers,

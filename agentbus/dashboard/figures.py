@@ -8,7 +8,8 @@ from agentbus.core.record import Record
 
 if TYPE_CHECKING:
     from agentbus.admin.health import Health
-    from agentbus.admin.stats import Group, QueueStats
+    from agentbus.admin.stats import QueueStats
+    from agentbus.admin.survey import Group
     from agentbus.coordination.flags import FlagState
     from agentbus.coordination.leases import Lease
     from agentbus.coordination.message import Message

@@ -6,7 +6,7 @@ import shlex
 from typing import TYPE_CHECKING
 
 from agentbus.admin.health.findings import HealthFinding, above, span, things
-from agentbus.admin.stats import HEARD, live
+from agentbus.admin.survey import HEARD, live
 from agentbus.core.stream import position, text
 from agentbus.queues.ids import ASIDE, PRIORITIES, taker
 from agentbus.queues.state import due_at
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from agentbus.admin.health.requests import Requests
     from agentbus.admin.health.thresholds import Levels, Thresholds
     from agentbus.admin.health.worker_list import WorkerList
-    from agentbus.admin.stats import Group, GroupConsumer, Survey
+    from agentbus.admin.survey import Group, GroupConsumer, Survey
     from agentbus.core.keys import Keys
     from agentbus.queues.policy import Policy
     from agentbus.store.steps import Arg

@@ -9,6 +9,7 @@ from agentbus.admin.health.findings import HealthFinding, things
 from agentbus.admin.health.queue_check import QueueCheck, too_long
 from agentbus.admin.health.requests import Requests
 from agentbus.admin.health.worker_list import WorkerList
+from agentbus.admin.survey import Survey, surveyed
 from agentbus.core.errors import ConfigError
 from agentbus.queues.ids import STREAMS, bound_of
 from agentbus.queues.policy import Policy
@@ -38,7 +39,7 @@ def examine(
         letters.pop(policies.letters_of(queue), None)
     requests, checks = Requests(), []
     seen: dict[str, set[str]] = {}
-    for survey in (yield from stats.surveyed(scope, names)):
+    for survey in (yield from surveyed(scope, names)):
         where = policies.letters_of(survey.queue)
         boxes = {*survey.groups, *letters.pop(where, ())}
         # Several queues may share dead letters.
@@ -83,7 +84,7 @@ def _strays(
     requests = Requests()
     checks = []
     for where, groups in letters.items():
-        nothing = stats.Survey(where, 0.0, [(-1, b"", [])] * len(STREAMS))
+        nothing = Survey(where, 0.0, [(-1, b"", [])] * len(STREAMS))
         check = QueueCheck(scope.keys, nothing, Policy(where), thresholds, WorkerList((), {}))
         check.ask_letters(requests, where, groups)
         checks.append(check)

@@ -10,13 +10,13 @@ local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 local leased = {}
 for i = 1, #ARGV do leased[ARGV[i]] = {} end
-local leases = redis.pcall('HVALS', KEYS[1])
-for _, value in ipairs(leases['err'] and {} or leases) do
-  -- Another program may have written anything.
-  local ok, lease = pcall(cjson.decode, value)
-  if ok and type(lease) == 'table' and type(lease['pattern']) == 'string' and leased[lease['agent'] or '']
-    and (tonumber(lease['until']) or 0) > now then
-    table.insert(leased[lease['agent']], lease['pattern'])
+-- The field of a lease is its pattern, a newline and its agent. Another program may have written anything.
+local leases = redis.pcall('HGETALL', KEYS[1])
+for i = 1, leases['err'] and 0 or #leases, 2 do
+  local at = string.find(leases[i], '\n', 2, true)
+  local mine = at and leased[string.sub(leases[i], at + 1)]
+  if mine and (tonumber(string.match(leases[i + 1], '"until"%s*:%s*(%d+)')) or 0) > now then
+    mine[#mine + 1] = string.sub(leases[i], 1, at - 1)
   end
 end
 local function waiting(inbox, at)

@@ -1,0 +1,31 @@
+"""The leases of a project, decoded again only if one was taken, renewed or ended."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from agentbus.coordination import leases
+from agentbus.store.steps import Batch
+
+if TYPE_CHECKING:
+    from agentbus.coordination.leases import Lease
+    from agentbus.store.scope import Scope
+    from agentbus.store.steps import Op
+
+
+class LeaseList:
+    """The leases in force, by pattern and agent."""
+
+    def __init__(self, scope: Scope) -> None:
+        self._scope = scope
+        self._stored: Any = None
+        self._leases: list[Lease] = []
+
+    def read(self, now: float) -> Op[list[Lease]]:
+        """Return the leases in force at the server's time `now`."""
+        (stored,) = yield Batch([("HGETALL", self._scope.keys.leases)])
+        # To decode the leases takes the server five times as long as to send them. An error is not kept.
+        if self._stored is None or stored != self._stored:
+            self._leases = yield from leases.leases(self._scope)
+            self._stored = stored if isinstance(stored, (list, dict)) else None
+        return [one for one in self._leases if one.until > now]
