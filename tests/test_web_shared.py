@@ -69,6 +69,44 @@ async def test_a_browser_that_leaves_does_not_end_the_reading_of_others():
     assert await staying == 1
 
 
+async def test_a_value_that_is_read_behind_is_the_last_one_until_the_new_one_is_there():
+    shared, reader = SharedReads(), Reader()
+    await shared.get("a", reader.read, rest=0.0, behind=True)
+
+    assert await shared.get("a", reader.read, rest=0.0, behind=True) == 1
+    assert await shared.get("a", reader.read, rest=0.0, behind=True) == 1
+    await asyncio.gather(*shared._behind.values())
+
+    assert await shared.get("a", reader.read, behind=True) == 2
+    assert reader.reads == 2
+
+
+async def test_a_reading_behind_that_fails_fails_for_the_next():
+    shared, reader = SharedReads(), Reader()
+
+    async def fail() -> int:
+        raise ValueError("no")
+
+    await shared.get("a", reader.read, rest=0.0, behind=True)
+    assert await shared.get("a", fail, behind=True) == 1
+    await asyncio.wait(shared._behind.values())
+
+    with pytest.raises(ValueError, match="no"):
+        await shared.get("a", fail, behind=True)
+    assert shared._behind == {}
+
+
+async def test_a_reading_behind_that_began_before_an_action_is_dropped():
+    shared, reader = SharedReads(), Reader()
+    await shared.get("a", reader.read, rest=0.0, behind=True)
+    await shared.get("a", reader.read, rest=0.0, behind=True)
+    (reading,) = shared._behind.values()
+    shared.forget()
+    await asyncio.wait([reading])
+
+    assert (reading.cancelled(), shared._values, shared._behind) == (True, {}, {})
+
+
 async def test_a_bounded_number_of_values_is_kept():
     shared, reader = SharedReads(), Reader()
 

@@ -1,4 +1,4 @@
-"""Surveys of the queues that a view shows; of many queues, those without a change are not surveyed again."""
+"""Surveys of the queues that a view shows; of many queues, only those that changed are surveyed again."""
 
 from __future__ import annotations
 

@@ -254,12 +254,16 @@ class PageView:
         key: tuple[object, ...],
         read: Callable[[], Awaitable[T]],
         rest: float = REST,
+        *,
+        behind: bool = False,
         turn: asyncio.Lock | None = None,
     ) -> T:
         """Return what `read` returns; for live regions, what it has returned lately for another browser.
 
-        The value rests for `rest` times as long as its reading took, at most 5 seconds. It is read holding
-        `turn`.
+        The value rests for `rest` times as long as its reading took, at most 5 seconds. With
+        `behind`, the page does not wait for a new one. It is read holding `turn`.
         """
         fresh = not self._is_live
-        return await self.context.shared.get(key, read, rest=rest, fresh=fresh, turn=turn)
+        return await self.context.shared.get(
+            key, read, rest=rest, fresh=fresh, behind=behind, turn=turn
+        )

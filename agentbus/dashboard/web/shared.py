@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ class SharedReads:
     def __init__(self) -> None:
         self._values: dict[object, tuple[float, Any]] = {}
         self._locks: dict[object, asyncio.Lock] = {}
+        self._behind: dict[object, asyncio.Task[Any]] = {}
 
     async def get(
         self,
@@ -31,14 +33,24 @@ class SharedReads:
         *,
         rest: float = REST,
         fresh: bool = False,
+        behind: bool = False,
         turn: asyncio.Lock | None = None,
     ) -> T:
         """Return the value of a key, read again if its rest is over, or with `fresh`.
 
-        It is read holding `turn`; to wait for that makes the rest no longer.
+        It is read holding `turn`; to wait for that makes the rest no longer. With `behind`, the last value
+        is returned while a new one is read; a reading that fails is left to the next caller.
         """
         if fresh:
             return await self._read(key, read, rest, turn)
+        if behind and key in self._values:
+            until, last = self._values[key]
+            if time.monotonic() >= until and key not in self._behind:
+                reading = asyncio.create_task(self._read(key, read, rest, turn))
+                self._behind[key] = reading
+                reading.add_done_callback(partial(self._ended, key))
+            known: T = last
+            return known
         lock = self._locks.setdefault(key, asyncio.Lock())
         try:
             async with lock:
@@ -54,6 +66,16 @@ class SharedReads:
     def forget(self) -> None:
         """Read everything again, after an action that has changed it."""
         self._values.clear()
+        for reading in self._behind.values():
+            reading.cancel()
+        self._behind.clear()
+
+    def _ended(self, key: object, reading: asyncio.Task[Any]) -> None:
+        if self._behind.get(key) is reading:
+            del self._behind[key]
+        if not reading.cancelled() and reading.exception() is not None:
+            # The next caller finds no value, reads it and gets the error, if there still is one.
+            self._values.pop(key, None)
 
     async def _read(
         self,

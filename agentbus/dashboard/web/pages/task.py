@@ -8,12 +8,14 @@ import orjson
 
 from agentbus.core.errors import NotFound
 from agentbus.core.names import word
+from agentbus.dashboard.letter_boxes import first_line
 from agentbus.dashboard.web import graphs
 from agentbus.dashboard.web.page import PageView, TextFile, WebPage
 from agentbus.queues.ids import taker
 
 if TYPE_CHECKING:
     from agentbus.dashboard.task_chain import ChainTask, TaskReport
+    from agentbus.queues.task_state import TaskState
 
 # To find the tasks that one has caused takes the server longest: see `PageView.shared`.
 _REST = 40.0
@@ -31,7 +33,10 @@ async def load(view: PageView) -> dict[str, Any]:
         ("chain", state.id, state.group),
         lambda: view.dashboard.chain(state.id, group=state.group),
         _REST,
+        behind=True,
     )
+    # The chain may be a few seconds old.
+    chain = chain.__replace__(tasks=tuple(_as_read(one, state) for one in chain.tasks))
 
     def link(one: ChainTask) -> str:
         return view.link("task", id=one.id, group=one.group)
@@ -84,6 +89,14 @@ async def _found(view: PageView) -> TaskReport:
         raise NotFound("the address names no task", hint="search one by its id")
     group = view.param("group") or None
     return await view.shared(("task", task, group), lambda: view.dashboard.task(task, group=group))
+
+
+def _as_read(one: ChainTask, state: TaskState) -> ChainTask:
+    """Return a task of the chain with the state that was read by itself, if it is that task."""
+    if (one.id, one.group) != (state.id, state.group):
+        return one
+    error = None if state.error is None else first_line(state.error)
+    return one.__replace__(state=state.state, error=error)
 
 
 def _passed(one: object) -> str:
