@@ -49,7 +49,6 @@ if TYPE_CHECKING:
         Standing as Standing,
         standing as standing,
     )
-    from agentbus.events.supervisor.crash_loop import Window as Window
     from agentbus.events.supervisor.options import SupervisedJob as SupervisedJob
     from agentbus.events.supervisor.quarantine import (
         Quarantined as Quarantined,
@@ -62,6 +61,7 @@ if TYPE_CHECKING:
         SupervisorStatus as SupervisorStatus,
     )
     from agentbus.events.supervisor.supervisor import Supervisor as Supervisor
+    from agentbus.workers.processes.crash_loop import Window as Window
 
 # Before any module of this package tries to import it.
 if importlib.util.find_spec("sqlalchemy") is None:
@@ -72,7 +72,7 @@ if importlib.util.find_spec("sqlalchemy") is None:
 
 _NAMES = {
     "agentbus.core.errors": "CommitInTransactionError HandlerFailed StaleLease",
-    "agentbus.events.supervisor.crash_loop": "Window",
+    "agentbus.workers.processes.crash_loop": "Window",
     "agentbus.events.supervisor.quarantine": "Quarantined quarantined release_consumer",
     "agentbus.events.supervisor.options": "SupervisedJob",
     "agentbus.events.supervisor.status": "Happening PostStatus SupervisorStatus",

@@ -30,12 +30,12 @@ from agentbus.events import (
     release_consumer,
     send_event,
 )
-from agentbus.events.supervisor.crash_loop import BACKOFF
 from agentbus.events.supervisor.options import ProcessOptions
 from agentbus.events.supervisor.process import ProcessFactory
-from agentbus.events.supervisor.report_pipe import ReportPipe
 from agentbus.events.supervisor.roles import role
 from agentbus.retry import Backoff
+from agentbus.workers.processes.crash_loop import BACKOFF
+from agentbus.workers.processes.report_pipe import ReportPipe
 from tests.events import watched
 from tests.events.shop import CRASH_AFTER, STREAM, effects, rows
 from tests.servers import Server
@@ -350,9 +350,15 @@ def test_a_supervisor_of_nothing_is_a_usage_error(real_shell):
 def test_the_verb_runs_the_relay_and_the_archiver(shell, committed, tmp_path):
     committed("a")
     process = shell.start("supervise", "--relay", "--archive", str(tmp_path / "archive"))
+
+    def archived() -> bool:
+        # The archive grows meanwhile by what the relay reports.
+        (found,) = shell.records("archive", "status", str(tmp_path / "archive"))
+        return any(one["kind"] == "events" and one["rows"] == 1 for one in found["streams"])
+
     try:
-        until(lambda: (tmp_path / "archive" / "_log").is_dir() or None)
-        until(lambda: "1 rows" in shell.run("archive", "status", str(tmp_path / "archive")).stdout)
+        until(lambda: (tmp_path / "archive" / "_log").is_dir())
+        until(archived)
     finally:
         process.terminate()
         said, _ = process.communicate(timeout=WITHIN)

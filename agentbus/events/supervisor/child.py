@@ -4,36 +4,32 @@ from __future__ import annotations
 
 import logging
 import os
-import select
-import signal
-import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
 from agentbus.core.errors import AgentBusError, ConfigError
-from agentbus.events.supervisor.report_pipe import ReportPipe
+from agentbus.workers.processes.child import die_with, set_apart, watch
+from agentbus.workers.processes.report_pipe import ReportPipe
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from agentbus.events.supervisor.roles import Role
 
-STOP = b"stop\n"
 # A line must fit into one atomic write to a pipe, even if JSON needs six bytes for each character.
 _LONGEST = 600
-_PR_SET_PDEATHSIG = 1
 _BEATS_A_TIMEOUT = 20
 
 
 def work(job: Mapping[str, Any]) -> int:
     """Do the job that a supervisor handed over, and return the exit code of this process."""
-    control = _set_apart(0)
+    control = set_apart(0)
     stopping = threading.Event()
     running: list[Role] = []
     # The supervisor's stdout has its own records: the handlers' output goes to stderr.
     os.dup2(2, 1)
     report = ReportPipe(job["report"], job["timeout"] / _BEATS_A_TIMEOUT, job["heartbeat"])
-    _die_with(job["parent"])
+    die_with(job["parent"])
     logging.getLogger("agentbus").addHandler(_WarningForwarder(report))
 
     def stop() -> None:
@@ -41,7 +37,7 @@ def work(job: Mapping[str, Any]) -> int:
         for each in running:
             each.stop()
 
-    _watch(control, stop)
+    watch(control, stop)
     try:
         if job["consumer"] is None:
             from agentbus.events.declare import load, registered
@@ -83,48 +79,3 @@ class _WarningForwarder(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         error = getattr(record, "error", None) or record.getMessage()
         self._report.send(warning=str(error)[:_LONGEST])
-
-
-# -- the supervisor ---
-
-
-def _set_apart(descriptor: int) -> int:
-    """Move a descriptor to where programs started by a handler cannot read it; leave /dev/null there."""
-    moved = os.dup(descriptor)
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, descriptor)
-    os.close(nothing)
-    return moved
-
-
-def _die_with(parent: int) -> None:
-    """Let the system kill this process when its supervisor dies, or has died already."""
-    if sys.platform == "linux":
-        import ctypes
-
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os.kill(os.getpid(), signal.SIGKILL)
-
-
-def _watch(control: int, stop: Callable[[], None]) -> None:
-    """Stop on request of the supervisor or a signal; die when the supervisor's end of the pipe closes."""
-    heard, wake = os.pipe()
-    for end in (heard, wake):
-        os.set_blocking(end, False)
-    # The interpreter writes there when a signal comes: the main thread may be in a handler for long.
-    signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        # Not SIG_IGN: the wakeup needs a handler.
-        signal.signal(number, lambda *_: None)
-
-    def listen() -> None:
-        while True:
-            ready, _, _ = select.select([control, heard], [], [])
-            if control in ready and not os.read(control, 64):
-                os.kill(os.getpid(), signal.SIGKILL)
-            if heard in ready:
-                os.read(heard, 64)
-            stop()
-
-    threading.Thread(target=listen, name="supervisor", daemon=True).start()

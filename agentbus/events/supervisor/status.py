@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from agentbus.events.supervisor.crash_loop import CrashHistory
     from agentbus.events.supervisor.options import SupervisedJob
-    from agentbus.events.supervisor.process import WorkerProcess
+    from agentbus.events.supervisor.process import ConsumerProcess
+    from agentbus.workers.processes.crash_loop import CrashHistory
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class Supervised:
     stream: str
     crashes: CrashHistory
     job: SupervisedJob | None = None
-    worker: WorkerProcess | None = None
+    worker: ConsumerProcess | None = None
     start_at: float = 0.0
     started: bool = False
     restarts: int = 0

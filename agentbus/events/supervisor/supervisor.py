@@ -16,9 +16,8 @@ from agentbus.core.settings_check import make_private
 from agentbus.core.signals import StopEvent, stops_at_signals
 from agentbus.events import leases
 from agentbus.events.leases import LEASE_SECONDS
-from agentbus.events.supervisor.crash_loop import BACKOFF, HEALTHY, CrashHistory, windows
 from agentbus.events.supervisor.options import RELAY, ProcessOptions
-from agentbus.events.supervisor.process import ProcessFactory, WorkerProcess
+from agentbus.events.supervisor.process import ConsumerProcess, ProcessFactory
 from agentbus.events.supervisor.quarantine import (
     CRASH_LOOP,
     HEARTBEAT,
@@ -31,16 +30,17 @@ from agentbus.events.supervisor.status import (
     Supervised,
     SupervisorStatus,
 )
+from agentbus.workers.processes.crash_loop import BACKOFF, HEALTHY, CrashHistory, windows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from agentbus.events.cleanup import Cleanup
     from agentbus.events.ledger import Ledger
-    from agentbus.events.supervisor.crash_loop import CrashWindow
     from agentbus.events.supervisor.options import SupervisedJob
     from agentbus.queues.retry import Backoff
     from agentbus.queues.runner import BlockingBus
+    from agentbus.workers.processes.crash_loop import CrashWindow
 
 SILENCE = 30.0
 GRACE = 30.0
@@ -238,7 +238,7 @@ class Supervisor:
             elif self._over(post, worker := post.worker):
                 self._after(post, worker)
 
-    def _over(self, post: Supervised, worker: WorkerProcess) -> bool:
+    def _over(self, post: Supervised, worker: ConsumerProcess) -> bool:
         """Reap a process that has ended; kill one without heartbeats, which ends in a later turn."""
         worker.listen()
         for warning in worker.warnings:
@@ -258,7 +258,7 @@ class Supervisor:
             worker.kill()
         return False
 
-    def _after(self, post: Supervised, worker: WorkerProcess) -> None:
+    def _after(self, post: Supervised, worker: ConsumerProcess) -> None:
         """Count a crash, and quarantine the consumer or set the time of its next start."""
         if worker.own and not worker.silent:
             self._wrong = f"{post.name}: {worker.error}"
@@ -326,7 +326,7 @@ class Supervisor:
     # -- reporting --
 
     def _ended(
-        self, post: Supervised, worker: WorkerProcess, event: str, reason: str | None = None
+        self, post: Supervised, worker: ConsumerProcess, event: str, reason: str | None = None
     ) -> None:
         code = worker.code or 0
         how: dict[str, Any] = {"exit": code} if code >= 0 else {"signal": _signal(-code)}

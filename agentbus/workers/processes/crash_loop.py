@@ -38,14 +38,14 @@ def windows(
 
     The time between two crashes is at most a run just short of `healthy` seconds, `silence` until a process
     without heartbeats is killed, and the `longest` pause. The second window has room for 10 of those, since
-    otherwise a consumer could crash forever.
+    otherwise a process could crash forever.
     """
     at_most = (healthy + silence + longest) * _MANY
     return [CrashWindow(_FEW, _FEW_WITHIN), CrashWindow(_MANY, max(_MANY_WITHIN, at_most))]
 
 
 class CrashHistory:
-    """The crashes of one consumer's processes, by the caller's monotonic clock."""
+    """The crashes of one process and those that replaced it, by the caller's monotonic clock."""
 
     def __init__(
         self,

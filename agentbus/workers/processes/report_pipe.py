@@ -1,4 +1,4 @@
-"""The pipe from a supervised process to its supervisor."""
+"""The pipe from a process to the parent that keeps it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import time
 
 
 class ReportPipe:
-    """The pipe to the supervisor: a line of JSON for each report, an empty one for a heartbeat.
+    """The pipe to the parent: a line of JSON for each report, an empty one for a heartbeat.
 
     What a full pipe cannot take is dropped: its unread lines show already that this process is alive.
     With each heartbeat `file` is touched, for programs that look after this process.

@@ -1,0 +1,58 @@
+"""What a process does first that a parent keeps: it ends when it is asked to, and dies with its parent."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import sys
+import threading
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+STOP = b"stop\n"
+_PR_SET_PDEATHSIG = 1
+
+
+def set_apart(descriptor: int) -> int:
+    """Move a descriptor to where programs started by a handler cannot read it; leave /dev/null there."""
+    moved = os.dup(descriptor)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, descriptor)
+    os.close(nothing)
+    return moved
+
+
+def die_with(parent: int) -> None:
+    """Let the system kill this process when its parent dies, or has died already."""
+    if sys.platform == "linux":
+        import ctypes
+
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def watch(control: int, stop: Callable[[], None]) -> None:
+    """Stop on request of the parent or a signal; die when the parent's end of the pipe closes."""
+    heard, wake = os.pipe()
+    for end in (heard, wake):
+        os.set_blocking(end, False)
+    # The interpreter writes there when a signal comes: the main thread may be in a handler for long.
+    signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        # Not SIG_IGN: the wakeup needs a handler.
+        signal.signal(number, lambda *_: None)
+
+    def listen() -> None:
+        while True:
+            ready, _, _ = select.select([control, heard], [], [])
+            if control in ready and not os.read(control, 64):
+                os.kill(os.getpid(), signal.SIGKILL)
+            if heard in ready:
+                os.read(heard, 64)
+            stop()
+
+    threading.Thread(target=listen, name="parent", daemon=True).start()
