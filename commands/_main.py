@@ -92,20 +92,20 @@ def run(argv: Sequence[str]) -> int:
     return call(*found)
 
 
-def call(verb: Verb, values: dict[str, Any], module: Any) -> int:
-    """Call a verb with its parameters' values, and log the outcome."""
+def call(verb: Verb, values: dict[str, Any], module: Any, settings: Settings | None = None) -> int:
+    """Call a verb with its parameters' values, and log the outcome.
+
+    With the `settings` of another process, which has read them, `values` has no global flags.
+    """
     from agentbus.commands._declare import Args, Call
-    from agentbus.core.settings import resolve
 
     began = time.monotonic()
-    settings = None
-    flags = {key: values.pop(key) for key in _GLOBAL_FLAGS}
-    shape = values.pop("format")
-    flags["json"] = True if values.pop("json") else None if shape is None else shape == "json"
+    flags = {"json": None} if settings is not None else _flags(values)
     try:
         if verb.unconfigured:
             values["flags"] = flags
-        settings = _no_settings(flags) if verb.unconfigured else resolve(flags)
+        if settings is None:
+            settings = _settings(verb, flags)
         made = Call(Args(values), settings)
         waits = verb.name in _WAITING and _waits(_WAITING[verb.name], values)
         if waits or settings.log_level == "debug":
@@ -127,6 +127,20 @@ def call(verb: Verb, values: dict[str, Any], module: Any) -> int:
     if settings is not None:
         _log(verb, values, settings, began, code, outcome)
     return code
+
+
+def _flags(values: dict[str, Any]) -> dict[str, Any]:
+    """Take the global flags out of the values."""
+    flags = {key: values.pop(key) for key in _GLOBAL_FLAGS}
+    shape = values.pop("format")
+    flags["json"] = True if values.pop("json") else None if shape is None else shape == "json"
+    return flags
+
+
+def _settings(verb: Verb, flags: dict[str, Any]) -> Settings:
+    from agentbus.core.settings import resolve
+
+    return _no_settings(flags) if verb.unconfigured else resolve(flags)
 
 
 def _waits(how: str, values: dict[str, Any]) -> bool:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import Any
 
+    from agentbus.commands._processes import Share
     from agentbus.commands._program import Program
     from agentbus.workers.match import MatchWorker
     from agentbus.workers.webhooks import WebhooksSent
@@ -80,6 +81,17 @@ VERB = Verb(
     ),
     Param("--concurrency N", "Run up to N tasks at once (1).", convert=at_least_one, default=1),
     Param(
+        "--processes N",
+        "Run N processes, each with its --concurrency; one that crashes is replaced (1).",
+        convert=at_least_one,
+        default=1,
+    ),
+    Param(
+        "--max-tasks-per-child N",
+        "Replace a process after N tasks are done, such as one that leaks memory.",
+        convert=at_least_one,
+    ),
+    Param(
         "--attempts N",
         "Attempts in all before a task is buried (4, unless the queue's policy says otherwise).",
         convert=at_least_one,
@@ -124,7 +136,10 @@ VERB = Verb(
     ),
     subject="queue",
     goes_with={"--drain-timeout": ("--drain",)},
-    excludes={"--match": ("--drain", "--drain-timeout", "--count")},
+    excludes={
+        "--match": ("--drain", "--drain-timeout", "--count", "--max-tasks-per-child"),
+        "--count": ("--processes", "--max-tasks-per-child"),
+    },
 )
 
 
@@ -146,11 +161,17 @@ def run(call: Call) -> int:
             "--timeout is for programs", hint="a Python handler must limit its own time"
         )
     program = None if args.handler is not None else _program(call)
+    share: Share | None = vars(args).get("share")
+    if share is None and (args.processes > 1 or args.max_tasks_per_child is not None):
+        return _kept(call)
     handling = None if program is None else Handling(call, program)
     worker = _worker(call, _handler(args.handler) if handling is None else handling)
     if handling is not None:
         handling.worker = worker
-    _tell_of_pauses(call)
+    if share is None:
+        _tell_of_pauses(call)
+    else:
+        share.ready()
     from agentbus.commands import _long_running
 
     with (
@@ -164,15 +185,12 @@ def run(call: Call) -> int:
             done = worker.run()
         finally:
             args.noted = {"done": worker.done, "failed": worker.failed}
-    if handling is None:
-        fields = {"queue": args.queue, "group": args.group, "done": done, "failed": worker.failed}
-        text = f"{word(args.queue)}: {done} done"
-        text += f", {count(worker.failed, 'run')} failed" if worker.failed else ""
-        if sent is not None:
-            fields["webhooks"] = sent.count
-            text += f", {count(sent.count, 'webhook')} sent" if sent.count else ""
-        call.out.record(fields, text)
-    elif handling.reader_gone:
+    if share is not None:
+        webhooks = 0 if sent is None else sent.count
+        share.ended(done, worker.failed, webhooks, stopped=bool(signals))
+    elif handling is None:
+        _tell_totals(call, done, worker.failed, None if sent is None else sent.count)
+    if handling is not None and handling.reader_gone:
         raise ReaderGone
     if signal.SIGINT in signals:
         return _INTERRUPTED
@@ -180,9 +198,37 @@ def run(call: Call) -> int:
         from agentbus.workers.drain import buried_error
 
         error = buried_error([(worker.queue, worker.group, getattr(worker, "buried", 0))])
-        if error is not None:
+        if error is not None and (share is None or share.number == 1):
             raise error
+        if error is not None:
+            # The first process says it for all.
+            return error.exit_code
     return 0
+
+
+def _kept(call: Call) -> int:
+    """Run several processes until they have ended, and return the exit code."""
+    from agentbus.commands import _processes
+
+    args = call.args
+    _tell_of_pauses(call)
+    code, totals = _processes.keep(call)
+    args.noted = {"done": totals["done"], "failed": totals["failed"]}
+    if args.handler is not None and totals:
+        sent = totals["sent"] if call.settings.webhooks else None
+        _tell_totals(call, totals["done"], totals["failed"], sent)
+    return code
+
+
+def _tell_totals(call: Call, done: int, failed: int, webhooks: int | None) -> None:
+    args = call.args
+    fields = {"queue": args.queue, "group": args.group, "done": done, "failed": failed}
+    text = f"{word(args.queue)}: {done} done"
+    text += f", {count(failed, 'run')} failed" if failed else ""
+    if webhooks is not None:
+        fields["webhooks"] = webhooks
+        text += f", {count(webhooks, 'webhook')} sent" if webhooks else ""
+    call.out.record(fields, text)
 
 
 def _worker(call: Call, handler: Callable[..., Any]) -> Worker | MatchWorker:
@@ -198,7 +244,8 @@ def _worker(call: Call, handler: Callable[..., Any]) -> Worker | MatchWorker:
     }
     if args.match:
         return call.bus.subscribe_many(args.queue, handler, **options)
-    options |= {"drain": args.drain, "drain_timeout": args.drain_timeout, "count": args.count}
+    most = args.max_tasks_per_child if args.count is None else args.count
+    options |= {"drain": args.drain, "drain_timeout": args.drain_timeout, "count": most}
     return call.bus.subscribe(args.queue, handler, **options)
 
 
@@ -208,7 +255,7 @@ def _shown(call: Call, worker: Worker | MatchWorker, handling: Handling | None) 
     from agentbus.commands import _progress
 
     args = call.args
-    if not args.drain or not _progress.wanted(call):
+    if not args.drain or "share" in vars(args) or not _progress.wanted(call):
         yield
         return
     queue = call.bus.queue(args.queue)

@@ -31,7 +31,17 @@ from tests.servers import Server
 # The benchmarks, in the order of the page.
 NAMES = (
     *("cli_latency", "agents", "sessions", "leases", "wakeup", "pressure", "memory", "queue"),
-    *("cliffs", "dashboard", "web", "router", "events", "pipeline", "replay", "reports"),
+    *(
+        "processes",
+        "cliffs",
+        "dashboard",
+        "web",
+        "router",
+        "events",
+        "pipeline",
+        "replay",
+        "reports",
+    ),
 )
 SIZES = ("quick", "page", FULL)
 _TITLES = {
@@ -46,6 +56,7 @@ _TITLES = {
     "queue_latency": "Latency from publish to handler",
     "queue_growth": "Deep queues and many queues",
     "queue_peers": "Other task queues",
+    "processes": "Processes of one worker",
     "cliffs": "What each path costs",
     "dashboard": "Dashboards",
     "web": "The dashboard in browsers",

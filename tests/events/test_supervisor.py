@@ -354,10 +354,10 @@ def test_the_verb_runs_the_relay_and_the_archiver(shell, committed, tmp_path):
     def archived() -> bool:
         # The archive grows meanwhile by what the relay reports.
         (found,) = shell.records("archive", "status", str(tmp_path / "archive"))
-        return any(one["kind"] == "events" and one["rows"] == 1 for one in found["streams"])
+        return any(one["kind"] == "event" and one["rows"] == 1 for one in found["streams"])
 
     try:
-        until(lambda: (tmp_path / "archive" / "_log").is_dir())
+        until((tmp_path / "archive" / "_log").is_dir)
         until(archived)
     finally:
         process.terminate()
