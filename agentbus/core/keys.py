@@ -316,6 +316,22 @@ class Keys:
         """`<P>:rate:<kind>:<name>`, zset: task of an agent or a work type → its routing time in unix ms."""
         return f"{self.project}:rate:{kind}:{escape(name)}"
 
+    # -- schedules --
+
+    @property
+    def schedules(self) -> str:
+        """`<P>:schedules`, zset: schedule → unix time in ms at which it is looked at next."""
+        return f"{self.project}:schedules"
+
+    def schedule(self, name: str) -> str:
+        """`<P>:schedules:of:<name>`, hash: a schedule's record, when it is due, and its last tick."""
+        return f"{self.project}:schedules:of:{escape(name)}"
+
+    @property
+    def schedule_bell(self) -> str:
+        """`<P>:schedules:bell`, stream of the latest ring: wakes schedulers when a schedule changes."""
+        return f"{self.project}:schedules:bell"
+
     # -- events --
 
     def events(self, stream: str) -> str:

@@ -62,6 +62,7 @@ KEY_KINDS = frozenset(
         "triggers",
         "rate",
         "after",
+        "schedules",
     ]
 )
 

@@ -1,0 +1,227 @@
+"""The record of a schedule: what it publishes, and when."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from agentbus.core import names
+from agentbus.core.clock import rfc3339
+from agentbus.core.errors import UsageError
+from agentbus.core.record import Record
+from agentbus.core.stream import is_number, text
+from agentbus.queues.encoding import encoded, known
+from agentbus.queues.ids import writable
+from agentbus.queues.task import Task
+from agentbus.tasks import cron
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from agentbus.store.scope import Scope
+    from agentbus.tasks.cron import Timing
+
+MISSED = ("once", "all", "none")
+# The headers of a tick's task: its schedule's name, and the time for which it was due.
+SCHEDULE, DUE = "schedule", "schedule-due"
+# A tick's dedup key is the name of its schedule and a time of 25 characters.
+_LONGEST_NAME = 200
+# The fields that define a schedule; a change of one of them is a new version.
+_DEFINED = ("queue", "payload", "every", "cron", "timezone", "missed", "envelope")
+_TIMES = ("every", "cron", "timezone")
+_KEPT = (*_DEFINED, "version", "paused", "owner", "agent_id", "created", "anchor")
+# What a publisher sets by keyword, and a schedule cannot: it would be the same for each tick.
+_OF_ONE_TASK = ("created_at", "trail", "traceparent")
+
+
+class Definition(Record):
+    """What a schedule publishes, and when: the arguments of `Schedules.add`."""
+
+    name: str
+    queue: str
+    payload: Any = None
+    every: float | None = None
+    cron: str | None = None
+    timezone: str = "UTC"
+    missed: str = "once"
+    envelope: Mapping[str, Any] = {}
+
+
+class ScheduleState(Record):
+    """A schedule as it is stored.
+
+    `due` is the time of its next tick in unix seconds, None if it is paused or never due; `last_due` that of
+    the last one that was published, and `last_task` the id of its task. `published` counts ticks. `refused`
+    is how often the queue has refused the tick that is due, because it is full, since `refused_since`.
+    `agent_id` is the agent that defined it, `owner` the program that declares it (see `Schedules.sync`).
+    """
+
+    name: str
+    queue: str
+    payload: Any
+    every: float | None
+    cron: str | None
+    timezone: str
+    missed: str
+    envelope: Mapping[str, Any]
+    version: int = 0
+    paused: bool = False
+    owner: str | None = None
+    agent_id: str = ""
+    created: int = 0
+    anchor: int = 0
+    due: float | None = None
+    last_due: float | None = None
+    last_task: str | None = None
+    published: int = 0
+    refused: int = 0
+    refused_since: float | None = None
+
+    def timing(self) -> Timing:
+        """Return what computes its due times. Raises `UsageError` if its zone is unknown here."""
+        if self.every is not None:
+            return cron.Every(self.every, self.anchor)
+        assert self.cron is not None
+        return cron.Cron(self.cron, self.timezone)
+
+    def upcoming(self, number: int = 3) -> list[float]:
+        """Return its next due times in unix seconds."""
+        timing, found = self.timing(), [] if self.due is None else [round(self.due * 1000)]
+        while found and len(found) < number:
+            later = timing.after(found[-1])
+            if later is None:
+                break
+            found.append(later)
+        return [one / 1000 for one in found]
+
+
+def checked(scope: Scope, given: Definition) -> ScheduleState:
+    """Return a definition as a schedule. Raises `UsageError`, `InvalidPayload`."""
+    name = names.name("schedule", given.name)
+    if len(name.encode()) > _LONGEST_NAME:
+        raise UsageError(
+            f"the name of the schedule has {len(name.encode())} bytes",
+            hint=f"use at most {_LONGEST_NAME}",
+        )
+    writable(names.name("queue", given.queue))
+    if (given.every is None) == (given.cron is None):
+        raise UsageError(
+            f"the schedule {name!r} has {'no times' if given.every is None else 'both'}",
+            hint="give a period, or a cron expression",
+        )
+    if given.every is not None:
+        cron.period(given.every)
+        if given.timezone != "UTC":
+            raise UsageError("a period has no time zone", hint="leave it out, or give cron")
+    else:
+        assert given.cron is not None
+        cron.checked(given.cron)
+        cron.zone(given.timezone)
+    if given.missed not in MISSED:
+        raise UsageError(f"missed is {given.missed!r}", hint=f"use one of {', '.join(MISSED)}")
+    envelope = {key: value for key, value in given.envelope.items() if value is not None}
+    for one in _OF_ONE_TASK:
+        if one in envelope:
+            raise UsageError(f"a schedule has no {one!r}", hint="leave it out: it is one task's")
+    if "priority" in envelope:
+        known(envelope["priority"])
+    found = ScheduleState(
+        name,
+        given.queue,
+        given.payload,
+        None if given.every is None else float(given.every),
+        given.cron,
+        given.timezone,
+        given.missed,
+        envelope,
+    )
+    # What a task may not be, is refused now and not at its first tick.
+    encoded(scope, task_of(found, 0))
+    return found
+
+
+def task_of(schedule: ScheduleState, due: int | None) -> Task:
+    """Return the task of a schedule's tick at a time in ms; without one, of a call between its ticks."""
+    envelope: dict[str, Any] = {**schedule.envelope}
+    headers = {**(envelope.pop("headers", None) or {}), SCHEDULE: schedule.name}
+    if due is not None:
+        headers[DUE] = rfc3339(due / 1000, milliseconds=True)
+        key = f"{schedule.name}@{headers[DUE]}"
+        envelope = {"key": key, "correlation_id": key, **envelope}
+    return Task(schedule.payload, headers=headers, **envelope)
+
+
+def written(state: ScheduleState) -> bytes:
+    """Return the record of a schedule."""
+    return orjson.dumps({name: getattr(state, name) for name in _KEPT})
+
+
+def read(name: str, fields: Mapping[bytes, bytes]) -> ScheduleState | None:
+    """Return a schedule from the fields of its hash; None if there is none, or nothing to read."""
+    try:
+        record = orjson.loads(fields[b"record"])
+        found = ScheduleState(name, **{field: record[field] for field in _KEPT})
+        _check(found)
+    except (KeyError, ValueError, TypeError):
+        return None
+
+    def number(field: bytes) -> int | None:
+        value = text(fields.get(field, b""))
+        return int(value) if is_number(value) else None
+
+    def seconds(field: bytes) -> float | None:
+        value = number(field)
+        return None if value is None else value / 1000
+
+    return found.__replace__(
+        due=seconds(b"due"),
+        last_due=seconds(b"last_due"),
+        last_task=text(fields[b"last_task"]) if b"last_task" in fields else None,
+        published=number(b"published") or 0,
+        refused=number(b"refused") or 0,
+        refused_since=seconds(b"refused_since"),
+    )
+
+
+def is_defined_as(one: ScheduleState, other: ScheduleState) -> bool:
+    """Return whether two schedules publish the same at the same times."""
+    return _dumped(one, _DEFINED) == _dumped(other, _DEFINED)
+
+
+def has_times_of(one: ScheduleState, other: ScheduleState) -> bool:
+    """Return whether two schedules are due at the same times."""
+    return _dumped(one, _TIMES) == _dumped(other, _TIMES)
+
+
+def due_text(state: ScheduleState, now: int) -> str | None:
+    """Return when a schedule is due after a time in ms, as text; None for never."""
+    found = state.timing().after(now)
+    return None if found is None else str(found)
+
+
+def _dumped(state: ScheduleState, fields: tuple[str, ...]) -> bytes:
+    # As JSON, since a payload that was stored has lists where the given one has tuples.
+    found = {name: getattr(state, name) for name in fields}
+    return orjson.dumps(found, option=orjson.OPT_SORT_KEYS)
+
+
+def _check(state: ScheduleState) -> None:
+    """Raise `ValueError` or `TypeError` for a record that another program wrote in another form."""
+    for value, kinds in (
+        (state.queue, str),
+        (state.timezone, str),
+        (state.cron, (str, type(None))),
+        (state.every, (float, int, type(None))),
+        (state.envelope, dict),
+        (state.version, int),
+        (state.paused, bool),
+        (state.owner, (str, type(None))),
+        (state.agent_id, str),
+        (state.created, int),
+        (state.anchor, int),
+    ):
+        if not isinstance(value, kinds):
+            raise TypeError("a field has another type")
+    if state.missed not in MISSED or (state.every is None) == (state.cron is None):
+        raise ValueError("not a schedule")

@@ -1,0 +1,299 @@
+"""Schedules: tasks that are published again and again, by a period or a cron expression."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from agentbus.core import names
+from agentbus.core.errors import NotFound, Refused, UsageError
+from agentbus.core.record import Record
+from agentbus.core.stream import text
+from agentbus.queues import publish
+from agentbus.store.steps import Batch, Command, Script, ServerReply
+from agentbus.store.verb import BusT_co, OnBus, verb
+from agentbus.tasks import schedule_record
+from agentbus.tasks.schedule_record import Definition, ScheduleState, task_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from typing import Unpack
+
+    from agentbus.core.envelope import Envelope
+    from agentbus.store.scope import Scope
+    from agentbus.store.steps import Op
+
+_AT_ONCE = 500
+# The due time stays what it is.
+_AS_BEFORE = "="
+
+
+class Synced(Record):
+    """The names of the schedules that `Schedules.sync` has added, changed and removed."""
+
+    added: tuple[str, ...]
+    changed: tuple[str, ...]
+    removed: tuple[str, ...]
+
+
+class Schedules(OnBus[BusT_co]):
+    """The schedules of the project of a `Bus` or an `AsyncBus`; on an `AsyncBus` its methods are awaited.
+
+    Schedulers publish their ticks: `Scheduler(bus).run()`, or `agentbus schedule run`. Any number of them
+    may run.
+    """
+
+    def __init__(self, bus: Any) -> None:
+        self._scope: Scope = bus.scope
+        self._run, self._iterate = bus._run, bus._iterate
+        self._policies = bus.runner.policies
+
+    @verb
+    def add(
+        self,
+        name: str,
+        queue: str,
+        payload: object = None,
+        *,
+        every: float | None = None,
+        cron: str | None = None,
+        timezone: str = "UTC",
+        missed: str = "once",
+        **envelope: Unpack[Envelope],
+    ) -> Op[ScheduleState]:
+        """Add a schedule, or change the one of this name, and return it.
+
+        It publishes `payload` to `queue` every so many seconds, counted from now, or whenever the clocks of
+        `timezone` show what `cron` says. `missed` says what becomes of ticks that no scheduler published in
+        time: of those that are due, "once" publishes the latest, "all" each, at most the latest 100, and
+        "none" the latest, unless it is over a minute late. `envelope` is as for `publish`. Nothing changes
+        if the schedule is defined so already. A change of the period, the expression or the zone sets the
+        due time; any other keeps it. A paused schedule stays paused. Raises `UsageError`, `InvalidPayload`.
+        """
+        given = Definition(
+            name, queue, payload, every, cron, timezone, missed, {**envelope}
+        )  # fmt: skip
+        return _add(self._scope, given, None)
+
+    @verb
+    def list(self) -> Op[list[ScheduleState]]:
+        """Return all schedules, by name."""
+        return _listed(self._scope)
+
+    @verb
+    def show(self, name: str) -> Op[ScheduleState]:
+        """Return a schedule. Raises `NotFound`."""
+        return _shown(self._scope, name)
+
+    @verb
+    def pause(self, name: str) -> Op[ScheduleState]:
+        """Pause a schedule: it has no ticks until `resume`, and none of them counts as missed.
+
+        Raises `NotFound`.
+        """
+        return _set_paused(self._scope, name, paused=True)
+
+    @verb
+    def resume(self, name: str) -> Op[ScheduleState]:
+        """Resume a paused schedule from its next due time on. Raises `NotFound`."""
+        return _set_paused(self._scope, name, paused=False)
+
+    @verb
+    def trigger(self, name: str) -> Op[str]:
+        """Publish a schedule's task now, even if it is paused, and return the task's id.
+
+        Its due time stays. Raises `NotFound`, `QueueFull`.
+        """
+        return self._trigger(name)
+
+    @verb
+    def remove(self, name: str) -> Op[None]:
+        """Remove a schedule; tasks that it has published stay. Raises `NotFound`."""
+        return _removed(self._scope, name)
+
+    @verb
+    def sync(self, definitions: Iterable[Definition], *, owner: str) -> Op[Synced]:
+        """Add and change schedules as a program declares them, and remove those that it no longer has.
+
+        `owner` names the program. A schedule without an owner becomes its own. Each schedule is one atomic
+        step, not all together. Raises `Refused` for one of another owner, `UsageError`, `InvalidPayload`.
+        """
+        return _synced(self._scope, [*definitions], names.name("owner", owner))
+
+    def _trigger(self, name: str) -> Op[str]:
+        found = yield from _shown(self._scope, name)
+        policy = self._policies.policy_of(found.queue)
+        return (
+            yield from publish.publish(
+                self._scope,
+                found.queue,
+                task_of(found, None),
+                bound=policy.bound,
+                priority=policy.tier,
+                window=policy.window,
+                trim=policy.on_full == "trim",
+            )
+        )
+
+
+def _add(scope: Scope, given: Definition, owner: str | None) -> Op[ScheduleState]:
+    wanted = schedule_record.checked(scope, given)
+
+    def change(found: ScheduleState | None, now: int) -> tuple[ScheduleState, str | None] | None:
+        if found is None:
+            new = wanted.__replace__(
+                version=1, owner=owner, agent_id=scope.agent, created=now, anchor=now
+            )
+            return new, schedule_record.due_text(new, now)
+        if owner is not None and found.owner not in (None, owner):
+            raise Refused(
+                f"the schedule {found.name!r} belongs to {found.owner!r}",
+                hint="give yours another name, or remove that one",
+            )
+        same_times = schedule_record.has_times_of(wanted, found)
+        new = wanted.__replace__(
+            version=found.version + 1,
+            owner=owner if owner is not None else found.owner,
+            agent_id=scope.agent,
+            created=found.created,
+            anchor=found.anchor if same_times else now,
+            paused=found.paused,
+        )
+        if schedule_record.is_defined_as(new, found) and new.owner == found.owner:
+            return None
+        if same_times or new.paused:
+            return new, _AS_BEFORE
+        return new, schedule_record.due_text(new, now)
+
+    return (yield from _changed(scope, given.name, change))
+
+
+def _changed(
+    scope: Scope,
+    name: str,
+    change: Callable[[ScheduleState | None, int], tuple[ScheduleState | None, str | None] | None],
+) -> Op[ScheduleState]:
+    """Change a schedule, also if others change it at the same time, and return it as it is then.
+
+    `change` gets the schedule and the server's time in ms, and returns the new one, None to remove it, with
+    its due time; or None to leave it.
+    """
+    key = scope.keys.schedule(names.name("schedule", name))
+    while True:
+        kept = yield Command("HGETALL", key)
+        fields = dict(zip(kept[::2], kept[1::2], strict=True))
+        seconds, microseconds = yield Command("TIME")
+        found = schedule_record.read(name, fields)
+        made = change(found, int(seconds) * 1000 + int(microseconds) // 1000)
+        if made is None:
+            assert found is not None
+            return found
+        new, due = made
+        record = b"" if new is None else schedule_record.written(new)
+        once = scope.once()
+        step = Script(
+            "plan",
+            (scope.keys.schedules, key, scope.keys.schedule_bell, once.key),
+            (once.token, name, fields.get(b"stamp", b""), scope.token(), record, due or ""),
+            writes=True,
+        )
+        reply = yield step
+        scope.settled(once, step)
+        if reply[0] == b"done":
+            if new is None:
+                assert found is not None
+                return found
+            return (
+                (yield from _shown(scope, name))
+                if found is not None
+                else new.__replace__(due=float(due) / 1000 if due else None)
+            )
+
+
+def _set_paused(scope: Scope, name: str, *, paused: bool) -> Op[ScheduleState]:
+    def change(found: ScheduleState | None, now: int) -> tuple[ScheduleState, str | None] | None:
+        if found is None:
+            raise _missing(name)
+        if found.paused == paused:
+            return None
+        new = found.__replace__(paused=paused)
+        return new, None if paused else schedule_record.due_text(new, now)
+
+    return (yield from _changed(scope, name, change))
+
+
+def _removed(scope: Scope, name: str) -> Op[None]:
+    def change(found: ScheduleState | None, _now: int) -> tuple[None, None]:
+        if found is None:
+            raise _missing(name)
+        return None, None
+
+    yield from _changed(scope, name, change)
+
+
+def _synced(scope: Scope, definitions: list[Definition], owner: str) -> Op[Synced]:
+    for one in definitions:
+        # All of them, before the first is changed.
+        schedule_record.checked(scope, one)
+    declared = {one.name for one in definitions}
+    if len(declared) < len(definitions):
+        raise UsageError("two schedules have one name", hint="give each its own")
+    before = {one.name: one for one in (yield from _listed(scope))}
+    added, changed, removed = [], [], []
+    for one in definitions:
+        found = yield from _add(scope, one, owner)
+        if one.name not in before:
+            added.append(one.name)
+        elif found.version != before[one.name].version:
+            changed.append(one.name)
+    for name, old in before.items():
+        if (
+            old.owner == owner
+            and name not in declared
+            and (yield from _disowned(scope, name, owner))
+        ):
+            removed.append(name)
+    return Synced(tuple(added), tuple(changed), tuple(removed))
+
+
+def _disowned(scope: Scope, name: str, owner: str) -> Op[bool]:
+    """Remove a schedule, unless it has gone or another program has it now; return whether it was removed."""
+
+    def change(found: ScheduleState | None, _now: int) -> tuple[None, None]:
+        if found is None or found.owner != owner:
+            raise NotFound(f"{owner!r} has no schedule {name!r}")
+        return None, None
+
+    try:
+        yield from _changed(scope, name, change)
+    except NotFound:
+        return False
+    return True
+
+
+def _shown(scope: Scope, name: str) -> Op[ScheduleState]:
+    kept = yield Command("HGETALL", scope.keys.schedule(names.name("schedule", name)))
+    found = schedule_record.read(name, dict(zip(kept[::2], kept[1::2], strict=True)))
+    if found is None:
+        raise _missing(name)
+    return found
+
+
+def _listed(scope: Scope) -> Op[list[ScheduleState]]:
+    all_names = sorted(map(text, (yield Command("ZRANGE", scope.keys.schedules, 0, -1))))
+    found = []
+    for at in range(0, len(all_names), _AT_ONCE):
+        page = all_names[at : at + _AT_ONCE]
+        replies = yield Batch([("HGETALL", scope.keys.schedule(name)) for name in page])
+        for name, kept in zip(page, replies, strict=True):
+            if not isinstance(kept, ServerReply):
+                one = schedule_record.read(name, dict(zip(kept[::2], kept[1::2], strict=True)))
+                found += [] if one is None else [one]
+    return found
+
+
+def _missing(name: str) -> NotFound:
+    return NotFound(
+        f"there is no schedule {name!r}",
+        hint="Schedules(bus).list() returns all",
+        shell_hint="see 'agentbus schedule list'",
+    )

@@ -1,0 +1,114 @@
+"""The ticks of schedules: each publishes one task, once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from agentbus.core.errors import UsageError
+from agentbus.core.record import Record
+from agentbus.core.stream import text
+from agentbus.queues.bound import full
+from agentbus.queues.encoding import Encoded, encoded
+from agentbus.queues.retry_stream import make_room
+from agentbus.queues.stream_keys import place as stream_keys
+from agentbus.store.steps import Command, Script
+from agentbus.tasks import schedule_record
+from agentbus.tasks.schedule_record import task_of
+
+if TYPE_CHECKING:
+    from agentbus.queues.policy import Policies
+    from agentbus.store.scope import Scope
+    from agentbus.store.steps import Arg, Op
+    from agentbus.tasks.schedule_record import ScheduleState
+
+# How many missed ticks are published at most, if all are to be.
+MOST_MISSED = 100
+# When a missed tick is not published any more, if none are to be, in ms.
+LATE = 60_000
+# When a tick that a full queue refused is tried again, in ms.
+_AGAIN = 1_000
+
+
+class Tick(Record):
+    """What became of a schedule at a due time (unix seconds).
+
+    `task_id` is the id of its task. Without one, it was missed and left out, or, if `error` says so, refused
+    by a full queue; then it stays due.
+    """
+
+    schedule: str
+    due: float
+    task_id: str | None
+    error: str | None = None
+
+
+def decided(schedule: ScheduleState, now: int) -> tuple[int, int | None, bool]:
+    """Return the time of the tick that is to be published at a time in ms, the next due time, and whether.
+
+    The schedule is due. Raises `UsageError` if its time zone is unknown here.
+    """
+    assert schedule.due is not None
+    first, timing = round(schedule.due * 1000), schedule.timing()
+    most = MOST_MISSED if schedule.missed == "all" else 1
+    # Where the time zone's rules have changed since, the due time may be none by now.
+    ticks = timing.latest(first, now, most) or [first]
+    if len(ticks) > 1:
+        return ticks[0], ticks[1], True
+    in_time = schedule.missed != "none" or now - ticks[0] <= LATE
+    return ticks[0], timing.after(max(now, ticks[0])), in_time
+
+
+def tick(scope: Scope, name: str, now: int, policies: Policies) -> Op[Tick | None]:
+    """Publish the task of a schedule that is due, and set when it is due next; None if it is not due.
+
+    `now` is the server's time in ms. It is one atomic step, which does nothing if the schedule was changed, or
+    another scheduler did it. Raises `UsageError` for a schedule that cannot be published here.
+    """
+    keys = scope.keys
+    kept = yield Command("HGETALL", keys.schedule(name))
+    fields = dict(zip(kept[::2], kept[1::2], strict=True))
+    schedule = schedule_record.read(name, fields)
+    if schedule is None:
+        raise UsageError(
+            f"the record of the schedule {name!r} is not one of this version of agentbus",
+            hint="add it again, or remove it",
+        )
+    if schedule.due is None or schedule.due * 1000 > now:
+        return None
+    due, later, publishes = decided(schedule, now)
+    policy = policies.policy_of(schedule.queue)
+    task = task_of(schedule, due)
+    priority = task.priority or policy.tier
+    place, once = stream_keys(keys.project, schedule.queue, priority), scope.once()
+    places = [
+        *(keys.schedules, keys.schedule(name), place.stream, place.queues, place.stats, once.key),
+        *(place.order, place.metrics, place.readers, place.retries),
+    ]
+    head: list[Arg] = [
+        *(name, fields.get(b"stamp", b""), fields[b"due"], now, due),
+        *("" if later is None else later, _AGAIN),
+    ]
+    argv: list[Any] = [
+        *(1, schedule.queue, policy.bound, "trim" if policy.on_full == "trim" else "refuse"),
+        *(round(policy.window), place.suffix, once.token, int(publishes)),
+    ]
+    if publishes:
+        found = encoded(scope, task)
+        assert isinstance(found, Encoded)
+        assert found.key is not None
+        words = found.words(scope.agent)
+        argv += (len(words), 1, found.ordering_key or "", *words)
+        places.append(keys.seen(schedule.queue, found.key))
+    while True:
+        step = Script("tick", places, [*head, *argv], writes=True)
+        reply = yield step
+        scope.settled(once, step)
+        if reply[0] != b"full":
+            break
+        if not argv[0] or not reply[3]:
+            error = full(schedule.queue, policy.bound, reply).message
+            return Tick(name, due / 1000, None, error)
+        argv[0] = int((yield from make_room(scope, schedule.queue, priority, reply)))
+    if reply[0] == b"changed":
+        return None
+    return Tick(name, due / 1000, text(reply[1]) if publishes else None)
