@@ -74,9 +74,9 @@ class Every:
 class Cron:
     """Due when the clocks of a time zone show what a cron expression says.
 
-    As in Debian's cron: if neither the minute nor the hour begins with `*`, each time is due once a day. One
-    that the clocks skip is due right after the gap, and one that they show twice is due the first time. If
-    either begins with `*`, it is due in each minute that matches, however often the clocks show it.
+    As in Debian's cron: if neither the minute nor the hour begins with `*`, each time is due once a day.
+    One that the clocks skip is due right after the gap, and one that they show twice is due the first time.
+    If either begins with `*`, it is due in each minute that matches, however often the clocks show it.
     Raises `UsageError` for an invalid expression or zone.
     """
 

@@ -51,9 +51,10 @@ class Definition(Record):
 class ScheduleState(Record):
     """A schedule as it is stored.
 
-    `due` is the time of its next tick in unix seconds, None if it is paused or never due; `last_due` that of
-    the last one that was published, and `last_task` the id of its task. `published` counts ticks. `refused`
-    is how often the queue has refused the tick that is due, because it is full, since `refused_since`.
+    `due` is the time of its next tick in unix seconds, None if it is paused or never due; `last_due` is
+    that of the last one that was published, and `last_task` the id of its task. `published` counts ticks.
+    `refused` is how often the queue has refused the tick that is due, because it is full, since
+    `refused_since`.
     `agent_id` is the agent that defined it, `owner` the program that declares it (see `Schedules.sync`).
     """
 

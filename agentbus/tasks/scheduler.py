@@ -9,7 +9,7 @@ from agentbus.core.errors import AgentBusError
 from agentbus.core.loggers import emit
 from agentbus.core.stream import text
 from agentbus.queues.runner import LastingRunner, Runner
-from agentbus.store.steps import Script, Wait
+from agentbus.store.steps import Pause, Script, Wait
 from agentbus.tasks.ticks import tick
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 _AT_ONCE = 1_000
 # When a schedule is looked at again that could not be published here, and one that was changed, in seconds.
 _ASIDE, _CHANGED = 10.0, 0.02
+_COARSE = 0.1
 
 
 class Scheduler:
@@ -43,7 +44,7 @@ class Scheduler:
         self._on_tick = on_tick
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
-        # When to look again at schedules that failed, by the monotonic clock, and what was last said of one.
+        # When to look again at schedules that failed, and what was last said of each.
         self._aside: dict[str, float] = {}
         self._said: dict[str, str] = {}
 
@@ -134,7 +135,7 @@ class Scheduler:
 
 
 def _due(scope: Scope) -> Op[tuple[int, float | None, str, list[str]]]:
-    """Return the server's time in ms, seconds until the next due time, the bell's last id, and what is due."""
+    """Return the server's time in ms, seconds to the next due time, the bell's last id, and what is due."""
     keys = scope.keys
     reply = yield Script("due", (keys.schedules, keys.schedule_bell), (_AT_ONCE,))
     later = text(reply[1])
@@ -148,5 +149,8 @@ def _due(scope: Scope) -> Op[tuple[int, float | None, str, list[str]]]:
 
 def _ring(scope: Scope, bell: str, seconds: float) -> Op[None]:
     """Wait until a schedule changes, for some seconds at most."""
-    # The server takes 0 ms for no limit.
-    yield Wait(scope.keys.schedule_bell, bell, max(seconds, 0.001))
+    # A server ends a wait up to a tenth of a second late.
+    if seconds > 2 * _COARSE:
+        yield Wait(scope.keys.schedule_bell, bell, seconds - _COARSE)
+    else:
+        yield Pause(seconds)

@@ -256,7 +256,7 @@ def _synced(scope: Scope, definitions: list[Definition], owner: str) -> Op[Synce
 
 
 def _disowned(scope: Scope, name: str, owner: str) -> Op[bool]:
-    """Remove a schedule, unless it has gone or another program has it now; return whether it was removed."""
+    """Remove a schedule of this owner, and return whether there was one."""
 
     def change(found: ScheduleState | None, _now: int) -> tuple[None, None]:
         if found is None or found.owner != owner:

@@ -32,8 +32,8 @@ _AGAIN = 1_000
 class Tick(Record):
     """What became of a schedule at a due time (unix seconds).
 
-    `task_id` is the id of its task. Without one, it was missed and left out, or, if `error` says so, refused
-    by a full queue; then it stays due.
+    `task_id` is the id of its task. Without one, it was missed and left out, or, if `error` says so,
+    refused by a full queue; then it stays due.
     """
 
     schedule: str
@@ -61,8 +61,8 @@ def decided(schedule: ScheduleState, now: int) -> tuple[int, int | None, bool]:
 def tick(scope: Scope, name: str, now: int, policies: Policies) -> Op[Tick | None]:
     """Publish the task of a schedule that is due, and set when it is due next; None if it is not due.
 
-    `now` is the server's time in ms. It is one atomic step, which does nothing if the schedule was changed, or
-    another scheduler did it. Raises `UsageError` for a schedule that cannot be published here.
+    `now` is the server's time in ms. It is one atomic step, which does nothing if the schedule was changed,
+    or another scheduler did it. Raises `UsageError` for a schedule that cannot be published here.
     """
     keys = scope.keys
     kept = yield Command("HGETALL", keys.schedule(name))

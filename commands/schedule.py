@@ -1,0 +1,262 @@
+"""schedule: publish tasks again and again, by a period or a cron expression."""
+
+from __future__ import annotations
+
+from agentbus.commands import _envelope, _format, _payload, _together, _views
+from agentbus.commands._bare import actions
+from agentbus.commands._declare import Call, Param, Verb, body, seconds
+from agentbus.core.clock import rfc3339
+from agentbus.core.errors import InvalidPayload, NotFound, UsageError
+from agentbus.core.names import word
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from agentbus.tasks import Schedules, ScheduleState, Tick
+
+_TIMES = ("--every", "--cron", "--timezone", "--missed")
+_TASK = ("--key", "--reply-to", "--webhook", "--notify", "--ordering-key", "--text")
+# A schedule's task has no trace around it, and each tick is a unit of work of its own.
+_PARAMS = tuple(
+    param
+    for param in _envelope.PARAMS
+    if param.names[0] not in ("--correlation-id", "--traceparent")
+)
+_OF_ADD = (
+    *_TIMES,
+    *_TASK,
+    *("--payload-json", "--correlation-id"),
+    *(param.names[0] for param in _PARAMS),
+)
+
+VERB = Verb(
+    "schedule",
+    "Publish a task again and again, by a period or a cron expression.",
+    actions(
+        {
+            "add NAME QUEUE [PAYLOAD]": "Add a schedule, or change the one of this name.",
+            "list": "Print a line for each schedule.",
+            "show NAME": "Print a schedule, and when it is due.",
+            "pause NAME": "Publish nothing until it is resumed; ticks until then are not missed.",
+            "resume NAME": "Go on from its next due time.",
+            "trigger NAME": "Publish its task now; print the task's id.",
+            "remove NAME": "Remove it.",
+            "run": "Publish the ticks of all schedules until a signal arrives.",
+        }
+    ),
+    Param("NAME", "The schedule."),
+    Param("QUEUE", "With add: the queue.", values="queue"),
+    Param("PAYLOAD|-|@FILE", "With add: the payload (null).", dest="payload"),
+    Param("--every S", "Every S seconds, such as 30s or 1h, counted from now.", convert=seconds),
+    Param("--cron EXPR", "By a cron expression, such as '0 6 * * mon-fri', or @daily."),
+    Param("--timezone ZONE", "With --cron: the time zone, such as Europe/Berlin (UTC)."),
+    Param(
+        "--missed",
+        "Of the ticks that no scheduler published in time, publish the latest (once), each, at most"
+        " 100 (all), or none.",
+        choices=("once", "all", "none"),
+    ),
+    Param("--key K", "Dedup key of each tick (its schedule and due time)."),
+    Param("--correlation-id ID", "Id of the larger unit of work (each tick is one of its own)."),
+    Param("--reply-to QUEUE", "Publish a reply to this queue for each tick.", values="queue"),
+    Param("--webhook URL", "POST each result to this https URL, if the worker allows it."),
+    Param("--notify", "Announce each result on the channel, topic tasks."),
+    Param("--ordering-key K", "Deliver tasks with this key in the order of publication."),
+    *_PARAMS,
+    _payload.TEXT,
+    _payload.JSON,
+    text="Schedules are kept on the server; they need a scheduler: 'schedule run', of which any number may"
+    " run. Each tick is published once, whichever of them are killed or frozen. Times are those of the"
+    " server's clock. A tick's task has the headers schedule and schedule-due. Where clocks are changed,"
+    " a time that they skip is due right after the gap, and one that they show twice is due once; an"
+    " expression whose minute or hour begins with * is due whenever the clocks show it. The same add"
+    " again changes nothing; another one changes the schedule. A full queue refuses a tick, which then"
+    " stays due and is tried again every second; show prints that. Exit 5 if there is no such schedule."
+    " JSON: schedule, queue, state (active or paused), every, cron, timezone, missed, version, due,"
+    " last_due, last_task, published, refused, refused_since, owner, agent_id, payload, envelope; add"
+    " also has change (added, changed or none), and show upcoming; for trigger schedule, task_id; for"
+    " remove schedule; for run schedule, due, task_id, error.",
+    examples=(
+        "agentbus schedule add report reports @report.json --cron '0 6 * * mon-fri'",
+        "agentbus schedule add poll fetch --every 30s --missed none",
+        "agentbus schedule run",
+        "agentbus schedule list",
+        "agentbus schedule pause poll",
+    ),
+    subject="name",
+    goes_with={**dict.fromkeys(_OF_ADD, ("add",)), "--timezone": ("--cron",)},
+    excludes={"--every": ("--cron",), "--text": ("--payload-json",)},
+)
+
+
+def _times(one: ScheduleState) -> str:
+    if one.every is not None:
+        return f"every {one.every:g} s"
+    return f"{one.cron} {one.timezone}"
+
+
+def _due(one: ScheduleState) -> str:
+    return "paused" if one.paused else _time(one.due) or "never"
+
+
+def _time(seconds: float | None) -> str | None:
+    return None if seconds is None else rfc3339(seconds, milliseconds=seconds % 1 != 0)
+
+
+_COLUMNS: dict[str, Callable[[ScheduleState], str]] = {
+    "SCHEDULE": lambda one: word(one.name),
+    "QUEUE": lambda one: word(one.queue),
+    "TIMES": _times,
+    "DUE": _due,
+    "LAST": lambda one: _time(one.last_due) or "-",
+    "PUBLISHED": lambda one: str(one.published),
+    "REFUSED": lambda one: str(one.refused or "-"),
+}
+
+
+def run(call: Call) -> None:
+    """Run the action."""
+    args = call.args
+    _together.check(VERB, args)
+    if args.timezone is not None and args.cron is None:
+        raise UsageError("--timezone goes with --cron alone", hint="leave it out")
+    wants = {"add": 2, "list": 0, "run": 0}.get(args.action, 1)
+    given = sum(value is not None for value in (args.name, args.queue))
+    if given < wants or (wants < 2 and (given > wants or args.payload is not None)):
+        what = {0: "nothing", 1: "the name of a schedule", 2: "a name and a queue"}[wants]
+        raise UsageError(
+            f"schedule {args.action} takes {what}", hint="see 'agentbus help schedule'"
+        )
+    if args.action == "run":
+        _run(call)
+        return
+    from agentbus.tasks import Schedules
+
+    schedules: Schedules = Schedules(call.bus)
+    if args.action == "add":
+        _add(call, schedules)
+    elif args.action == "list":
+        found = schedules.list()
+        _views.empty(call, found)
+        _format.show(call.out, found, _COLUMNS, _fields, left=5)
+    elif args.action == "trigger":
+        task_id = schedules.trigger(args.name)
+        call.out.record({"schedule": args.name, "task_id": task_id}, task_id)
+    elif args.action == "remove":
+        schedules.remove(args.name)
+        call.out.record({"schedule": args.name}, f"{word(args.name)} removed")
+    elif args.action == "show":
+        _show(call, schedules.show(args.name))
+    else:
+        act = schedules.pause if args.action == "pause" else schedules.resume
+        _print(call, act(args.name))
+
+
+def _add(call: Call, schedules: Schedules) -> None:
+    args = call.args
+    payload = None
+    if args.payload is not None:
+        text = body("payload", args.payload, None, call.settings.max_body)
+        if not text:
+            raise InvalidPayload("the payload is empty", hint="send at least a word, or null")
+        payload = _payload.read(text, as_text=args.text, as_json=args.payload_json)
+    envelope: dict[str, Any] = {
+        "headers": dict(args.header) or None,
+        "notify": args.notify or None,
+        **{
+            name: getattr(args, name)
+            for name in (
+                *("key", "priority", "topic", "source", "tenant", "correlation_id", "reply_to"),
+                *("webhook", "ordering_key", "attempts", "expires"),
+            )
+        },
+    }
+    try:
+        before = schedules.show(args.name).version
+    except NotFound:
+        before = 0
+    found = schedules.add(
+        args.name,
+        args.queue,
+        payload,
+        every=args.every,
+        cron=args.cron,
+        timezone=args.timezone or "UTC",
+        missed=args.missed or "once",
+        **envelope,
+    )
+    change = "added" if not before else "none" if found.version == before else "changed"
+    _print(call, found, change=change)
+
+
+def _run(call: Call) -> None:
+    from agentbus.commands import _long_running
+    from agentbus.tasks import Scheduler
+
+    def handled(tick: Tick) -> None:
+        due = rfc3339(tick.due, milliseconds=True)
+        fields = {"schedule": tick.schedule, "due": due, "task_id": tick.task_id}
+        said = f"as {tick.task_id}" if tick.task_id else tick.error or "missed"
+        call.out.record({**fields, "error": tick.error}, f"{word(tick.schedule)} {due} {said}")
+
+    scheduler = Scheduler(call.bus, on_tick=handled)
+    with _long_running.warned(call):
+        _long_running.until_told([(scheduler.run, scheduler.stop)])
+
+
+def _print(call: Call, one: ScheduleState, **more: str) -> None:
+    state = "" if not more else f" {'unchanged' if more['change'] == 'none' else more['change']}:"
+    text = f"{word(one.name)}{state} {_times(one)} to {word(one.queue)}, {'paused' if one.paused else f'due {_due(one)}'}"
+    call.out.record({**_fields(one), **more}, text)
+
+
+def _show(call: Call, one: ScheduleState) -> None:
+    upcoming = [_time(due) for due in one.upcoming(5)]
+    if call.out.json:
+        call.out.record({**_fields(one), "upcoming": upcoming}, "")
+        return
+    import orjson
+
+    rows: dict[str, object] = {
+        "schedule": word(one.name),
+        "queue": word(one.queue),
+        "times": _times(one),
+        "missed": one.missed,
+        "due": _due(one),
+        "then": ", ".join(str(due) for due in upcoming[1:]) or None,
+        "last": None if one.last_due is None else f"{_time(one.last_due)} as {one.last_task}",
+        "published": one.published,
+        "refused": f"{one.refused} times since {_time(one.refused_since)}: {word(one.queue)} is full"
+        if one.refused
+        else None,
+        "version": f"{one.version}, by {word(one.agent_id)}",
+        "owner": None if one.owner is None else word(one.owner),
+        "payload": orjson.dumps(one.payload).decode(),
+        "envelope": orjson.dumps(one.envelope).decode() if one.envelope else None,
+    }
+    _format.pairs(call.out, rows)
+
+
+def _fields(one: ScheduleState) -> dict[str, Any]:
+    return {
+        "schedule": one.name,
+        "queue": one.queue,
+        "state": "paused" if one.paused else "active",
+        "every": one.every,
+        "cron": one.cron,
+        "timezone": None if one.cron is None else one.timezone,
+        "missed": one.missed,
+        "version": one.version,
+        "due": _time(one.due),
+        "last_due": _time(one.last_due),
+        "last_task": one.last_task,
+        "published": one.published,
+        "refused": one.refused,
+        "refused_since": _time(one.refused_since),
+        "owner": one.owner,
+        "agent_id": one.agent_id,
+        "payload": one.payload,
+        "envelope": dict(one.envelope),
+    }
