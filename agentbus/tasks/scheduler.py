@@ -35,12 +35,11 @@ class Scheduler:
     """
 
     def __init__(self, bus: Any, *, on_tick: Callable[[Tick], object] = lambda _tick: None) -> None:
-        runner = bus.runner
-        # Its waits must not keep a connection from others.
-        self._own = Runner(runner.settings, runner)
-        self._runner = LastingRunner(self._own)
-        self._scope: Scope = runner.scope
-        self._policies: Policies = runner.policies
+        # That of an `AsyncBus` has one for threads.
+        self._runner: Runner = getattr(bus.runner, "blocking", bus.runner)
+        self._lasting: LastingRunner | None = None
+        self._scope: Scope = bus.scope
+        self._policies: Policies = self._runner.policies
         self._on_tick = on_tick
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
@@ -50,25 +49,26 @@ class Scheduler:
 
     def run(self) -> None:
         """Publish ticks until `stop`. Waits out a server that does not answer, once it has answered."""
-        try:
+        # On a connection of its own, which its waits keep.
+        with Runner(self._runner.settings, self._runner) as own:
+            self._lasting = lasting = LastingRunner(own)
             while not self._stopping.is_set():
-                handled, seconds, bell = self._look()
+                handled, seconds, bell = self._look(lasting.run)
                 if not handled and not self._stopping.is_set():
-                    self._runner.run(_ring(self._scope, bell, seconds))
-        finally:
-            self._own.close()
+                    lasting.run(_ring(self._scope, bell, seconds))
 
     def run_once(self) -> list[Tick]:
         """Publish the ticks that are due now, and return them."""
         found: list[Tick] = []
-        while ticks := self._look()[0]:
+        while ticks := self._look(self._runner.run)[0]:
             found += ticks
         return found
 
     def stop(self) -> None:
         """Make `run` return within about a second; may be called twice, and from a signal handler."""
         self._stopping.set()
-        self._runner.hurry()
+        if self._lasting is not None:
+            self._lasting.hurry()
 
     def start(self) -> Self:
         """Run in a background thread until `stop` or `close`, and return this scheduler."""
@@ -94,26 +94,26 @@ class Scheduler:
         except AgentBusError as error:
             emit("error", {"verb": "schedule", "error": str(error)}, error=error)
 
-    def _look(self) -> tuple[list[Tick], float, str]:
+    def _look(self, run: Callable[[Op[Any]], Any]) -> tuple[list[Tick], float, str]:
         """Handle the schedules that are due; return the ticks, seconds to wait, and the bell's last id."""
-        now, later, bell, due = self._runner.run(_due(self._scope))
+        now, later, bell, due = run(_due(self._scope))
         ticks, waits = [], [self._scope.intervals.look, *(() if later is None else (later,))]
         for name in due:
             clock = self._scope.monotonic()
             if self._aside.get(name, clock) > clock or self._stopping.is_set():
                 continue
             self._aside.pop(name, None)
-            found = self._tick(name, now)
+            found = self._tick(run, name, now)
             if found is not None:
                 ticks.append(found)
             else:
                 waits.append(_CHANGED)
         return ticks, min(waits), bell
 
-    def _tick(self, name: str, now: int) -> Tick | None:
+    def _tick(self, run: Callable[[Op[Any]], Any], name: str, now: int) -> Tick | None:
         """Publish a tick; return None if another scheduler did, or nobody can here."""
         try:
-            found = self._runner.run(tick(self._scope, name, now, self._policies))
+            found: Tick | None = run(tick(self._scope, name, now, self._policies))
         except AgentBusError as error:
             self._aside[name] = self._scope.monotonic() + _ASIDE
             self._say(name, str(error))
