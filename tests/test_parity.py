@@ -52,6 +52,8 @@ OF_THE_EVENTS = {
     "quarantine": "quarantined",
 }
 OF_THE_ROUTING = {"route"}
+# What publishes tasks by the clock.
+OF_THE_TASKS = {"schedule"}
 # What is for clients of coding agents, and for what they show.
 OF_THE_AGENTS = {"hook", "prime", "install", "uninstall"}
 # What shows a whole project.
@@ -62,7 +64,7 @@ OF_THE_USERS = {"acl"}
 OF_THE_TORTURE = {"torture"}
 NOT_OF_A_BUS = (
     *(OF_THE_SHELL | OF_THE_PIPELINE | OF_THE_ROUTING | OF_THE_USERS),
-    *(OF_THE_TORTURE | OF_THE_AGENTS | OF_THE_DASHBOARD | {*OF_THE_EVENTS}),
+    *(OF_THE_TASKS | OF_THE_TORTURE | OF_THE_AGENTS | OF_THE_DASHBOARD | {*OF_THE_EVENTS}),
 )
 
 

@@ -49,7 +49,7 @@ class Scheduler:
 
     def run(self) -> None:
         """Publish ticks until `stop`. Waits out a server that does not answer, once it has answered."""
-        # On a connection of its own, which its waits keep.
+        # Its waits keep a connection from others, so that it opens one.
         with Runner(self._runner.settings, self._runner) as own:
             self._lasting = lasting = LastingRunner(own)
             while not self._stopping.is_set():

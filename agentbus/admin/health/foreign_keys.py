@@ -19,10 +19,12 @@ def examine(scope: Scope) -> Op[list[HealthFinding]]:
     keys = scope.keys
     types = {
         keys.client_sessions: "hash",
-        **dict.fromkeys((keys.channel, keys.metrics, keys.lease_bell), "stream"),
+        **dict.fromkeys(
+            (keys.channel, keys.metrics, keys.lease_bell, keys.schedule_bell), "stream"
+        ),
         **dict.fromkeys((keys.paused, keys.heard, keys.settled, keys.quarantined), "hash"),
         **dict.fromkeys((keys.beats, keys.queues, keys.agents, keys.topics, keys.jots), "zset"),
-        **dict.fromkeys((keys.sessions, keys.waiting, keys.triggers), "zset"),
+        **dict.fromkeys((keys.sessions, keys.waiting, keys.triggers, keys.schedules), "zset"),
         **dict.fromkeys((keys.leases, keys.leases_refused), "hash"),
         keys.lease_fence: "string",
     }
