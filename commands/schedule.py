@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _TIMES = ("--every", "--cron", "--timezone", "--missed")
 _TASK = ("--key", "--reply-to", "--webhook", "--notify", "--ordering-key", "--text")
-# A schedule's task has no trace around it, and each tick is a unit of work of its own.
+# A schedule's task has no trace around it, and each tick is another unit of work.
 _PARAMS = tuple(
     param
     for param in _envelope.PARAMS
@@ -59,7 +59,7 @@ VERB = Verb(
         choices=("once", "all", "none"),
     ),
     Param("--key K", "Dedup key of each tick (its schedule and due time)."),
-    Param("--correlation-id ID", "Id of the larger unit of work (each tick is one of its own)."),
+    Param("--correlation-id ID", "Id of the larger unit of work (each tick is another one)."),
     Param("--reply-to QUEUE", "Publish a reply to this queue for each tick.", values="queue"),
     Param("--webhook URL", "POST each result to this https URL, if the worker allows it."),
     Param("--notify", "Announce each result on the channel, topic tasks."),
@@ -98,7 +98,11 @@ def _times(one: ScheduleState) -> str:
 
 
 def _due(one: ScheduleState) -> str:
-    return "paused" if one.paused else _time(one.due) or "never"
+    return "paused" if one.paused else _second(one.due) or "never"
+
+
+def _second(seconds: float | None) -> str | None:
+    return None if seconds is None else rfc3339(int(seconds))
 
 
 def _time(seconds: float | None) -> str | None:
@@ -110,7 +114,7 @@ _COLUMNS: dict[str, Callable[[ScheduleState], str]] = {
     "QUEUE": lambda one: word(one.queue),
     "TIMES": _times,
     "DUE": _due,
-    "LAST": lambda one: _time(one.last_due) or "-",
+    "LAST": lambda one: _second(one.last_due) or "-",
     "PUBLISHED": lambda one: str(one.published),
     "REFUSED": lambda one: str(one.refused or "-"),
 }
@@ -226,7 +230,7 @@ def _show(call: Call, one: ScheduleState) -> None:
         "queue": word(one.queue),
         "times": _times(one),
         "missed": one.missed,
-        "due": _due(one),
+        "due": "paused" if one.paused else _time(one.due) or "never",
         "then": ", ".join(str(due) for due in upcoming[1:]) or None,
         "last": None if one.last_due is None else f"{_time(one.last_due)} as {one.last_task}",
         "published": one.published,

@@ -461,6 +461,23 @@ def test_a_scheduler_reports_each_tick(bus):
     assert seen == found != []
 
 
+@pytest.mark.parametrize(("late", "severity"), [(30, None), (90, "warning"), (700, "critical")])
+def test_health_reports_a_schedule_that_no_scheduler_publishes(bus, late, severity):
+    schedules = Schedules(bus)
+    schedules.add("poll", "mail", every=60)
+    schedules.add("halted", "mail", every=60)
+    schedules.pause("halted")
+    put_back(bus, "poll", late * 1000)
+
+    found = [one for one in bus.health().findings if one.check == "overdue"]
+    Scheduler(bus).run_once()
+
+    assert [(one.subject, one.severity) for one in found] == (
+        [("poll", severity)] if severity else []
+    )
+    assert [one for one in bus.health().findings if one.check == "overdue"] == []
+
+
 # -- ticks that were missed, by a clock that tests move --
 
 

@@ -64,6 +64,7 @@ ABOUT = {
     "memory": ("memory of the server", "of its limit"),
     "clock": ("the server's clock beside this host's", "seconds"),
     "replication": ("replicas behind the server", "seconds"),
+    "overdue": ("a schedule that no scheduler publishes", "seconds"),
     "full": ("queues that have reached their bound", ""),
     "holder_gone": ("flags without a TTL whose holder is gone", ""),
     "quarantined": ("consumers of events in quarantine", ""),

@@ -62,12 +62,13 @@ class Schedules(OnBus[BusT_co]):
     ) -> Op[ScheduleState]:
         """Add a schedule, or change the one of this name, and return it.
 
-        It publishes `payload` to `queue` every so many seconds, counted from now, or whenever the clocks of
-        `timezone` show what `cron` says. `missed` says what becomes of ticks that no scheduler published in
-        time: of those that are due, "once" publishes the latest, "all" each, at most the latest 100, and
-        "none" the latest, unless it is over a minute late. `envelope` is as for `publish`. Nothing changes
-        if the schedule is defined so already. A change of the period, the expression or the zone sets the
-        due time; any other keeps it. A paused schedule stays paused. Raises `UsageError`, `InvalidPayload`.
+        It publishes `payload` to `queue` every so often (`every`, in seconds counted from now), or
+        whenever the clocks of `timezone` show what `cron` says. `missed` says what becomes of ticks that
+        no scheduler published in time: of those that are due, "once" publishes the latest, "all" each, at
+        most the latest 100, and "none" the latest, unless it is over a minute late. `envelope` is as for
+        `publish`. Nothing changes if the schedule is defined so already. A change of the period, the
+        expression or the zone sets the due time; any other keeps it. A paused schedule stays paused.
+        Raises `UsageError`, `InvalidPayload`.
         """
         given = Definition(
             name, queue, payload, every, cron, timezone, missed, {**envelope}

@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 from agentbus.admin import server_health
-from agentbus.admin.health import events, foreign_keys, holds, queues, thresholds, worker_list
+from agentbus.admin.health import (
+    events,
+    foreign_keys,
+    holds,
+    queues,
+    schedules,
+    thresholds,
+    worker_list,
+)
 from agentbus.admin.health.findings import Health, HealthFinding
 from agentbus.admin.health.thresholds import CRITICAL
 from agentbus.queues import policy
@@ -34,6 +42,7 @@ def examine(scope: Scope, settings: Settings) -> Op[Health]:
     of_events, streams = yield from or_empty(events.examine(scope, levels), ([], 0))
     found += of_queues + of_events
     found += yield from or_empty(holds.examine(scope, levels), [])
+    found += yield from or_empty(schedules.examine(scope, levels), [])
     # A stable sort keeps the server first, which may be the cause of the other findings.
     found.sort(key=lambda one: one.severity != CRITICAL)
     return Health(tuple(found), number, consumers, workers.number, streams)

@@ -80,10 +80,12 @@ _SERVER = {
     "clock": Levels(1, 30),
     "replication": Levels(10, None),
 }
+# In seconds.
+_SCHEDULES = {"overdue": Levels(60, 600)}
 _STATES = ("full", "holder_gone", "quarantined", "eviction", "persistence", "role")
 _OF_QUEUES = (*_QUEUES, "full")
-_SECONDS = frozenset(("idle", "starving", "silent", "clock", "replication"))
-_LEVELS = {**_QUEUES, **_EVENTS, **_SERVER}
+_SECONDS = frozenset(("idle", "starving", "silent", "clock", "replication", "overdue"))
+_LEVELS = {**_QUEUES, **_EVENTS, **_SERVER, **_SCHEDULES}
 # The checks that compare a figure with two thresholds, and all checks of the config.
 FIGURES = (*_LEVELS,)
 CHECKS = (*_LEVELS, *_STATES)
