@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from queue import SimpleQueue
@@ -421,12 +422,19 @@ def test_a_paused_schedule_is_triggered_all_the_same(bus):
     assert schedules.show("poll").due is None
 
 
-@pytest.mark.parametrize("record", ["no JSON", "{}", "[]", '{"queue": 1}', None], ids=str)
+@pytest.mark.parametrize(
+    "record",
+    ["no JSON", "{}", "[]", '{"queue": 1}', None, {"envelope": {"headers": 1}}, {"every": 0}],
+    ids=str,
+)
 def test_a_record_of_another_program_stops_no_other_schedule(bus, record):
     schedules = Schedules(bus)
     for name in ("bad", "good"):
         schedules.add(name, "mail", every=60)
         put_back(bus, name, 1)
+    if isinstance(record, dict):
+        kept = json.loads(ask(bus, "HGET", bus.scope.keys.schedule("bad"), "record"))
+        record = json.dumps(kept | record)
     if record is None:
         ask(bus, "DEL", bus.scope.keys.schedule("bad"))
     else:

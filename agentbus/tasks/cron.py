@@ -37,6 +37,8 @@ SHORTEST, LONGEST = 0.01, 400 * 86_400.0
 # An expression of ten times the length that anybody writes takes long to evaluate.
 _LONGEST_EXPRESSION = 256
 _DAY = 86_400
+# The calendar ends with the year 9999.
+_LATEST = 250_000_000_000_000
 _FIELDS = ("minute", "hour", "day of the month", "month", "day of the week")
 _NAMED = {
     "@hourly": "0 * * * *",
@@ -88,6 +90,8 @@ class Cron:
 
     def after(self, when: int) -> int | None:
         """Return the first due time after `when`; None if there is none within 50 years."""
+        if when > _LATEST:
+            return None
         return (self._once_a_day if self._daily else self._each_minute)(when // 1000)
 
     def latest(self, first: int, until: int, most: int) -> list[int]:

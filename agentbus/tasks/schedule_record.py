@@ -13,7 +13,7 @@ from agentbus.core.record import Record
 from agentbus.core.stream import is_number, text
 from agentbus.queues.encoding import encoded, known
 from agentbus.queues.ids import writable
-from agentbus.queues.task import Task
+from agentbus.queues.task import Task, envelope_of
 from agentbus.tasks import cron
 
 if TYPE_CHECKING:
@@ -164,7 +164,7 @@ def read(name: str, fields: Mapping[bytes, bytes]) -> ScheduleState | None:
         record = orjson.loads(fields[b"record"])
         found = ScheduleState(name, **{field: record[field] for field in _KEPT})
         _check(found)
-    except (KeyError, ValueError, TypeError):
+    except (KeyError, ValueError, TypeError, UsageError):
         return None
 
     def number(field: bytes) -> int | None:
@@ -208,7 +208,7 @@ def _dumped(state: ScheduleState, fields: tuple[str, ...]) -> bytes:
 
 
 def _check(state: ScheduleState) -> None:
-    """Raise `ValueError` or `TypeError` for a record that another program wrote in another form."""
+    """Raise an error for a record that another program wrote in another form."""
     for value, kinds in (
         (state.queue, str),
         (state.timezone, str),
@@ -226,3 +226,9 @@ def _check(state: ScheduleState) -> None:
             raise TypeError("a field has another type")
     if state.missed not in MISSED or (state.every is None) == (state.cron is None):
         raise ValueError("not a schedule")
+    if state.every is not None:
+        cron.period(state.every)
+    else:
+        # Its zone may be known elsewhere.
+        cron.checked(state.cron or "")
+    envelope_of(task_of(state, 0))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from tests.forging.sound import CONSUMER, FLAG, MESSAGE, NOTE, QUEUE
+from tests.forging.sound import CONSUMER, FLAG, MESSAGE, NOTE, QUEUE, SCHEDULE
 
 # These read neither the bus, nor a database, nor an archive.
 READ_NOTHING = {
@@ -166,6 +166,12 @@ LINES: dict[str, list[str]] = {
         *("show {dependent} --json", "show {delayed}", "show {retried} --json", "show {cancelled}"),
         *("cancel {task} --json", "cancel {delayed}", "cancel {retried}", "show {ordered} --json"),
     ],
+    "schedule": [
+        *("list", "list --json", f"show {SCHEDULE}", f"show {SCHEDULE} --json"),
+        *(f"add {SCHEDULE} chores --every 1h", "add new chores --cron @daily --json"),
+        *(f"pause {SCHEDULE}", f"resume {SCHEDULE} --json", f"trigger {SCHEDULE}"),
+        f"remove {SCHEDULE}",
+    ],
     "quarantine": ["list", "list --json", f"release {CONSUMER}", "release --all --json"],
     "doctor": ["", "--json"],
     "health": ["", "--json", "--strict"],
@@ -221,6 +227,8 @@ SHOWN = {
     "task show {kept} --json": "done",
     "task show {buried} --json": "buried",
     "task show {delayed}": "delayed",
+    "schedule list": SCHEDULE,
+    "schedule list --json": SCHEDULE,
     "quarantine list": CONSUMER,
     "quarantine list --json": CONSUMER,
     "health --json": CONSUMER,

@@ -11,6 +11,7 @@ import redis
 
 import agentbus
 from agentbus.core.keys import Keys
+from agentbus.tasks import Schedules
 from tests.forging import ledgers
 from tests.hostile import DATABASE, World
 from tests.servers import Server
@@ -21,6 +22,7 @@ LONG = 86_400 * 30.0
 # What of the sound project must be found again in what a verb prints.
 MESSAGE, NOTE, FLAG, QUEUE = "a sound message", "sound-note", "sound-flag", "sound"
 CONSUMER = "sound-consumer"
+SCHEDULE = "sound-schedule"
 
 
 class SoundWorld(World):
@@ -150,6 +152,7 @@ def _work(bus: agentbus.Bus) -> None:
     for number in range(60):
         bounded.publish(number)
         bounded.fetch()[0].ack()
+    Schedules(bus).add(SCHEDULE, "chores", {"n": 1}, every=LONG)
     bus.queue("held").publish(1)
     bus.pause(queue="held", why="a sound reason", wait=0)
 
