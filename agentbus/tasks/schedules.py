@@ -42,10 +42,11 @@ class Schedules(OnBus[BusT_co]):
     may run.
     """
 
-    def __init__(self, bus: Any) -> None:
-        self._scope: Scope = bus.scope
-        self._run, self._iterate = bus._run, bus._iterate
-        self._policies = bus.runner.policies
+    def __init__(self, bus: BusT_co) -> None:
+        on: Any = bus
+        self._scope: Scope = on.scope
+        self._run, self._iterate = on._run, on._iterate
+        self._policies = on.runner.policies
 
     @verb
     def add(

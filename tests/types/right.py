@@ -29,6 +29,7 @@ from agentbus import (
 )
 from agentbus.store.steps import Command
 from agentbus.store.verb import Awaiting, Blocking, verb
+from agentbus.tasks import Scheduler, Schedules, ScheduleState, Tick
 
 if TYPE_CHECKING:
     from agentbus.store.steps import Op
@@ -158,3 +159,16 @@ def team(bus: TeamBus) -> None:
     assert_type(bus.spoken(), int)
     assert_type(bus.speak("hi"), Message)
     assert_type(bus.queue("mail").publish(1), str)
+
+
+def schedule(bus: Bus) -> None:
+    assert_type(Schedules(bus).add("poll", "fetch", every=30, priority="high"), ScheduleState)
+    assert_type(Schedules(bus).list(), list[ScheduleState])
+    assert_type(Schedules(bus).trigger("poll"), str)
+    with Scheduler(bus) as scheduler:
+        assert_type(scheduler.run_once(), list[Tick])
+
+
+async def schedule_async(bus: AsyncBus) -> None:
+    assert_type(await Schedules(bus).add("poll", "fetch", cron="@daily"), ScheduleState)
+    assert_type(await Schedules(bus).remove("poll"), None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import agentbus
 from agentbus import AsyncBus, Bus
+from agentbus.tasks import Schedules
 
 
 def blocking(bus: Bus) -> None:
@@ -32,6 +33,8 @@ async def awaited(bus: AsyncBus) -> None:
     (await hold.renew()).frobnicate()  # mypy attr-defined, pyright reportAttributeAccessIssue
     with bus.lease("a"):  # mypy misc, pyright reportGeneralTypeIssues
         pass
+    Schedules(bus).remove("poll")  # mypy unused-coroutine, pyright reportUnusedCoroutine
+    await Schedules(bus).add("a", "b", evry=1)  # mypy call-arg, pyright reportCallIssue
     await send(queue)  # mypy arg-type, pyright reportArgumentType
 
 
