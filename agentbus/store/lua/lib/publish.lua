@@ -1,7 +1,8 @@
 -- publish(k, a): appends tasks with their envelopes, all or none of them, as the script `publish` does; returns its reply.
 -- KEYS from k + 1 and ARGV from a + 1 are those of that script.
 local function publish(k, a)
-  local call, stream, bound, count = redis.call, KEYS[k + 1], tonumber(ARGV[a + 3]), tonumber(ARGV[a + 8])
+  local call, KEYS, ARGV = redis.call, KEYS, ARGV
+  local stream, bound, count = KEYS[k + 1], tonumber(ARGV[a + 3]), tonumber(ARGV[a + 8])
   local seen, fresh = {}, count
   for i = k + 9, #KEYS do
     seen[i - k - 8] = call('GET', KEYS[i])
