@@ -1,4 +1,4 @@
-"""Schedulers that are killed and frozen at any moment: each tick is published once."""
+"""Schedulers, and servers, that are killed and frozen at any moment: each tick is published once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 import agentbus
 from agentbus.core.clock import rfc3339
 from agentbus.tasks import Schedules
-from tests.servers import Shell, program
+from tests.servers import Server, Shell, program
 
 # In ms; none divides another.
 PERIODS = (50, 70, 110)
@@ -61,14 +61,15 @@ def wait_for(bus: agentbus.Bus, name: str, number: int) -> None:
     ("number", "faults"), [(3, 15), pytest.param(20, 200, marks=pytest.mark.slow)]
 )
 def test_each_tick_is_published_once_however_schedulers_are_killed_and_frozen(
-    real_shell: Shell, real_url: str, project: str, number: int, faults: int
+    real_shell: Shell, own_server: Server, project: str, number: int, faults: int
 ) -> None:
-    chance = random.Random(7)
-    with agentbus.connect(real_url, project=project, agent="ada") as bus:
+    chance, shell = random.Random(7), real_shell
+    shell.environment["AGENTBUS_URL"] = own_server.url
+    with agentbus.connect(own_server.url, project=project, agent="ada") as bus:
         schedules = Schedules(bus)
         queue = bus.queue("mail", bound=1_000_000)
-        (real_shell.home / ".agentbus.yaml").write_text("queues: {'*': {bound: 1000000}}\n")
-        with schedulers(real_shell, number) as running:
+        (shell.home / ".agentbus.yaml").write_text("queues: {'*': {bound: 1000000}}\n")
+        with schedulers(shell, number) as running:
             added = [
                 schedules.add(f"every-{period}", "mail", every=period / 1000, missed="all")
                 for period in PERIODS
@@ -78,6 +79,9 @@ def test_each_tick_is_published_once_however_schedulers_are_killed_and_frozen(
             for _ in range(faults):
                 # At any moment, which is often between the decision on a tick and its request.
                 time.sleep(chance.random() * 0.1)
+                if chance.random() < 0.1:
+                    own_server.kill()
+                    own_server.start()
                 if len(frozen) > number // 2 or (frozen and chance.random() < 0.3):
                     frozen.pop(0).send_signal(signal.SIGCONT)
                 victim = chance.choice([one for one in running if one not in frozen])
@@ -88,7 +92,7 @@ def test_each_tick_is_published_once_however_schedulers_are_killed_and_frozen(
                     running.remove(victim)
                     victim.kill()
                     victim.wait()
-                    running.append(scheduler(real_shell))
+                    running.append(scheduler(shell))
             for one in frozen:
                 one.send_signal(signal.SIGCONT)
             wait_for(bus, "every-110", published(bus, "every-110") + 3)
@@ -117,6 +121,21 @@ def test_a_scheduler_ends_with_exit_code_0_when_it_is_told_to(
         Schedules(bus).add("poll", "mail", every=0.05)
         with schedulers(real_shell, 1) as (one,):
             wait_for(bus, "poll", 1)
+
+            one.send_signal(signal.SIGTERM)
+
+            assert one.wait(30) == 0
+
+
+def test_a_scheduler_ends_with_exit_code_0_also_while_the_server_is_away(
+    real_shell: Shell, own_server: Server, project: str
+) -> None:
+    real_shell.environment |= {"AGENTBUS_URL": own_server.url, "AGENTBUS_DEADLINE": "0.3"}
+    with agentbus.connect(own_server.url, project=project, agent="ada") as bus:
+        Schedules(bus).add("poll", "mail", every=0.05)
+        with schedulers(real_shell, 1) as (one,):
+            wait_for(bus, "poll", 1)
+            own_server.kill()
 
             one.send_signal(signal.SIGTERM)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any
 
-from agentbus.core.errors import AgentBusError
+from agentbus.core.errors import AgentBusError, BackendUnavailable
 from agentbus.core.loggers import emit
 from agentbus.core.stream import text
 from agentbus.queues.runner import LastingRunner, Runner
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _AT_ONCE = 1_000
 # When a schedule is looked at again that could not be published here, and one that was changed, in seconds.
-_ASIDE, _CHANGED = 10.0, 0.02
+_ASIDE, _CHANGED = 2.0, 0.02
 _COARSE = 0.1
 
 
@@ -50,12 +50,17 @@ class Scheduler:
     def run(self) -> None:
         """Publish ticks until `stop`. Waits out a server that does not answer, once it has answered."""
         # Its waits keep a connection from others, so that it opens one.
-        with Runner(self._runner.settings, self._runner) as own:
-            self._lasting = lasting = LastingRunner(own)
-            while not self._stopping.is_set():
-                handled, seconds, bell = self._look(lasting.run)
-                if not handled and not self._stopping.is_set():
-                    lasting.run(_ring(self._scope, bell, seconds))
+        with Runner(self._runner.settings, self._runner) as link:
+            self._lasting = lasting = LastingRunner(link)
+            try:
+                while not self._stopping.is_set():
+                    handled, seconds, bell = self._look(lasting.run)
+                    if not handled and not self._stopping.is_set():
+                        lasting.run(_ring(self._scope, bell, seconds))
+            except BackendUnavailable:
+                # It holds nothing that had to be given back first.
+                if not self._stopping.is_set():
+                    raise
 
     def run_once(self) -> list[Tick]:
         """Publish the ticks that are due now, and return them."""
@@ -116,7 +121,7 @@ class Scheduler:
             found: Tick | None = run(tick(self._scope, name, now, self._policies))
         except AgentBusError as error:
             self._aside[name] = self._scope.monotonic() + _ASIDE
-            self._say(name, str(error))
+            self._say(name, error.message)
             return None
         if found is None:
             self._aside[name] = self._scope.monotonic() + _CHANGED
@@ -131,7 +136,7 @@ class Scheduler:
     def _say(self, name: str, error: str) -> None:
         if self._said.get(name) != error:
             self._said[name] = error
-            emit("warning", {"verb": "schedule", "schedule": name, "error": error})
+            emit("warning", {"verb": "schedule", "schedule": name, "error": f"{name}: {error}"})
 
 
 def _due(scope: Scope) -> Op[tuple[int, float | None, str, list[str]]]:
