@@ -205,6 +205,12 @@ def _projects(bus: Bus, _given: dict[str, Any]) -> Found:
     return [(one.project, None) for one in found.projects]
 
 
+def _schedules(bus: Bus) -> Found:
+    from agentbus.tasks import Schedules
+
+    return _named(one.name for one in Schedules(bus).list())
+
+
 _VALUES: dict[str, Callable[[Bus, dict[str, Any]], Found]] = {
     "agent": lambda bus, _: _named(one.agent_id for one in bus.agents()),
     "flag": lambda bus, _: [(one.flag, one.state) for one in bus.flags()],
@@ -213,6 +219,7 @@ _VALUES: dict[str, Callable[[Bus, dict[str, Any]], Found]] = {
     "note": lambda bus, _: _named(note.key for note in bus.list_(latest=_OFFERED)),
     "project": _projects,
     "queue": lambda bus, _: _named(bus.queues()),
+    "schedule": lambda bus, _: _schedules(bus),
     "tag": lambda bus, _: _named(t for note in bus.list_(latest=_OFFERED) for t in note.tags),
     "topic": lambda bus, _: _named(topic.topic for topic in bus.topics()),
     "worker": lambda bus, _: [

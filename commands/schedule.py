@@ -46,7 +46,7 @@ VERB = Verb(
             "run": "Publish the ticks of all schedules until a signal arrives.",
         }
     ),
-    Param("NAME", "The schedule."),
+    Param("NAME", "The schedule.", values="schedule"),
     Param("QUEUE", "With add: the queue.", values="queue"),
     Param("PAYLOAD|-|@FILE", "With add: the payload (null).", dest="payload"),
     Param("--every S", "Every S seconds, such as 30s or 1h, counted from now.", convert=seconds),

@@ -12,6 +12,7 @@ import pytest
 
 import agentbus
 from agentbus.commands._declare import VERBS, module
+from agentbus.tasks import Schedules
 from tests import inprocess
 from tests.servers import Server, Shell, client, program
 
@@ -188,6 +189,12 @@ def test_completion_changes_nothing_on_the_bus(shell, bus, real_url):
             completed(shell, *words)
 
         assert {key: plain.dump(key) for key in plain.keys(f"{bus.project}:*")} == before
+
+
+def test_the_names_of_schedules_are_completed(shell, bus):
+    Schedules(bus).add("nightly", "mail", cron="@daily")
+
+    assert offered(shell, "schedule", "pause", "") == ["nightly"]
 
 
 def test_every_queue_and_flag_of_a_verb_is_completed():
