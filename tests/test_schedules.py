@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from queue import SimpleQueue
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -92,7 +93,7 @@ def test_a_schedule_is_kept_as_it_was_added(bus):
         timezone="Europe/Berlin",
         missed="all",
         priority="high",
-        headers={"a": "b"},
+        headers=MappingProxyType({"a": "b"}),
     )
 
     assert schedules.show("rep:ort") == schedules.list()[0] == added
@@ -173,6 +174,8 @@ def test_a_change_leaves_a_paused_schedule_paused(bus):
         ({"every": 1, "missed": "some"}, "missed is 'some'"),
         ({"every": 1, "priority": "urgent"}, "not a priority"),
         ({"every": 1, "attempts": 0}, "attempts"),
+        ({"every": 1, "headers": 5}, "headers are a int"),
+        ({"every": 1, "headers": {"a": 1}}, "a header is not text"),
         ({"every": 1, "created_at": 1.0}, "no 'created_at'"),
         ({"every": 1, "payload": float("nan")}, "NaN"),
         ({"every": 1, "payload": object()}, "JSON"),

@@ -127,6 +127,9 @@ def checked(scope: Scope, given: Definition) -> ScheduleState:
             raise UsageError(f"a schedule has no {one!r}", hint="leave it out: it is one task's")
     if "priority" in envelope:
         known(envelope["priority"])
+    envelope_of(Task(None, **envelope))
+    if "headers" in envelope:
+        envelope["headers"] = dict(envelope["headers"])
     found = ScheduleState(
         name,
         given.queue,

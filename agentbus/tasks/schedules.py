@@ -71,9 +71,7 @@ class Schedules(OnBus[BusT_co]):
         expression or the zone sets the due time; any other keeps it. A paused schedule stays paused.
         Raises `UsageError`, `InvalidPayload`.
         """
-        given = Definition(
-            name, queue, payload, every, cron, timezone, missed, {**envelope}
-        )  # fmt: skip
+        given = Definition(name, queue, payload, every, cron, timezone, missed, {**envelope})
         return _add(self._scope, given, None)
 
     @verb
