@@ -452,6 +452,19 @@ def test_a_record_of_another_program_stops_no_other_schedule(bus, record):
     assert schedules.add("bad", "mail", every=60).version == 1
 
 
+@pytest.mark.parametrize("score", ["-inf", "1e300", "-5", "0.5", "inf"])
+def test_a_member_of_another_program_stops_no_scheduler(bus, score):
+    Schedules(bus).add("good", "mail", every=60)
+    put_back(bus, "good", 1)
+    ask(bus, "ZADD", bus.scope.keys.schedules, score, "", score, "a\nb")
+
+    found = Scheduler(bus).run_once()
+
+    assert [one.schedule for one in found] == ["good"]
+    assert [one.name for one in Schedules(bus).list()] == ["good"]
+    assert all(one.figure is None or one.figure < 1e10 for one in bus.health().findings)
+
+
 def test_a_schedule_that_is_added_wakes_a_scheduler(bus, connect):
     with Scheduler(connect("bob")):
         Schedules(bus).add("poll", "mail", every=0.05)

@@ -25,7 +25,9 @@ def examine(scope: Scope, thresholds: Thresholds) -> Op[list[HealthFinding]]:
     first = yield Command("ZRANGE", scope.keys.schedules, 0, 0, "WITHSCORES")
     if not first or not levels.wanted:
         return []
-    name, late = text(first[0]), (yield from server_time(scope)) - float(first[1]) / 1000
+    # Another program may have stored any number, also an infinite one.
+    due = max(0.0, float(first[1]) / 1000)
+    name, late = text(first[0]), (yield from server_time(scope)) - due
     crossed = levels.crossed(late)
     if crossed is None:
         return []

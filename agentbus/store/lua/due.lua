@@ -9,5 +9,5 @@ local now = string.format('%d', tonumber(time[1]) * 1000 + math.floor(tonumber(t
 local reply = { now, '', stream(KEYS[2])['last-generated-id'] }
 for i, name in ipairs(call('ZRANGEBYSCORE', KEYS[1], '-inf', now, 'LIMIT', 0, ARGV[1])) do reply[i + 3] = name end
 local later = call('ZRANGEBYSCORE', KEYS[1], '(' .. now, '(+inf', 'WITHSCORES', 'LIMIT', 0, 1)[2]
-if later then reply[2] = string.format('%d', math.ceil(tonumber(later)) - tonumber(now)) end
+if later then reply[2] = string.format('%d', math.ceil(math.min(tonumber(later), 1e15)) - tonumber(now)) end
 return reply
