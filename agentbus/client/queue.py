@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from agentbus.core import names
 from agentbus.core.errors import UsageError
 from agentbus.queues import ids, publish
+from agentbus.queues.bound import trims
 from agentbus.queues.task import Task
 from agentbus.store.scope import CONFIRM
 from agentbus.store.verb import Awaiting, BusT_co, Emits, OnBus, Patient, stream_verb, verb
@@ -56,7 +57,7 @@ class Queue(OnBus[BusT_co]):
             raise UsageError(f"the bound is {bound!r}", hint="give a number of tasks, at least 1")
         self.bound = self.policy.bound if bound is None else bound
         self._letters = self.policy.dead_letters
-        self._trims = _trims(self.policy.on_full)
+        self._trims = trims(self.policy.on_full)
 
     @verb
     def publish(
@@ -68,6 +69,8 @@ class Queue(OnBus[BusT_co]):
         after: str | Iterable[str] | None = None,
         after_group: str | None = None,
         on_full: str | None = None,
+        durable: str | None = None,
+        min_replicas: int | None = None,
         **envelope: Unpack[Envelope],
     ) -> Op[str]:
         """Append one task and return its id.
@@ -76,19 +79,21 @@ class Queue(OnBus[BusT_co]):
         `envelope` sets fields of `Task`: `key`, `priority`, `headers` and so on. With a `key`, a second
         publish within the policy's window returns the first task's id and appends nothing. `on_full` says
         what happens at the bound: "refuse" raises `QueueFull`, "trim" drops the oldest tasks.
+        With `durable="replica"` it returns once all connected replicas of the server, at least
+        `min_replicas` (the policy's, 1), have confirmed the task; with "disk" once the server's disk has.
         `after` are ids of tasks that the group `after_group` (`default`) must finish first; if one of them
         is buried, so is this task. Raises `QueueFull`, `InvalidPayload`, `UsageError`, `OutcomeUnknown`;
         for `after` also `NotFound` if a task is unknown, and `Refused` if one is buried.
         """
         item = Task(payload, **envelope) if envelope else payload
         item = item if self.policy.key_field is None else self.policy.keyed(item)
-        trim = self._trims if on_full is None else _trims(on_full)
+        trim = self._trims if on_full is None else trims(on_full)
         if after_group is not None and after is None:
             raise UsageError("after_group needs after", hint="leave it out")
         if after is not None and (others := [after] if isinstance(after, str) else [*after]):
             from agentbus.queues import dependencies
 
-            return dependencies.publish(
+            after_op = dependencies.publish(
                 self._scope,
                 self.name,
                 item,
@@ -103,6 +108,7 @@ class Queue(OnBus[BusT_co]):
                 kept=self.policy.results,
                 kept_for=self._bus.runner.policies.results_of,
             )
+            return publish.confirmed(after_op, self._bus.runner, self.policy, durable, min_replicas)
         # Each keyword by name: unpacking a dict of them takes a tenth of a publish.
         op: Op[str] = publish.publish(
             self._scope,
@@ -115,7 +121,9 @@ class Queue(OnBus[BusT_co]):
             window=self.policy.window,
             trim=trim,
         )
-        return op
+        if durable is self.policy.durable is min_replicas is None:
+            return op
+        return publish.confirmed(op, self._bus.runner, self.policy, durable, min_replicas)
 
     @verb
     def publish_many(
@@ -123,19 +131,21 @@ class Queue(OnBus[BusT_co]):
         payloads: Iterable[object],
         *,
         on_full: str | None = None,
+        durable: str | None = None,
+        min_replicas: int | None = None,
         **envelope: Unpack[Envelope],
     ) -> Op[list[str]]:
         """Append payloads or `Task`s in batches and return their ids.
 
         A batch has up to 500 tasks of one priority, or 1 MiB, and is atomic. `envelope` sets fields of
         each `Task`; a `Task` keeps its own. Raises `QueueFull` for a batch that does not fit; earlier
-        batches stay in the queue.
+        batches stay in the queue. `durable` and `min_replicas` are as in `publish`, for each batch.
         """
-        items = self.policy.each_keyed(_several(payloads))
+        items = self.policy.each_keyed(publish.several(payloads))
         op: Op[list[str]] = publish.publish_many(
             self._scope, self.name, items, **self._batched(on_full, envelope)
         )
-        return op
+        return publish.confirmed(op, self._bus.runner, self.policy, durable, min_replicas)
 
     @stream_verb
     def publish_stream(
@@ -143,6 +153,8 @@ class Queue(OnBus[BusT_co]):
         payloads: Iterable[object],
         *,
         on_full: str | None = None,
+        durable: str | None = None,
+        min_replicas: int | None = None,
         **envelope: Unpack[Envelope],
     ) -> Emits[str]:
         """Append payloads or `Task`s as `publish_many` does, and yield each id once its batch is in.
@@ -150,11 +162,12 @@ class Queue(OnBus[BusT_co]):
         Only two batches are in memory, so `payloads` may be endless. Nothing is published before the first
         iteration.
         """
-        items = self.policy.each_keyed(_several(payloads))
+        items = self.policy.each_keyed(publish.several(payloads))
         op = publish.publish_stream(
             self._scope, self.name, items, **self._batched(on_full, envelope)
         )
-        return Emits(op, 0.0)
+        runner = self._bus.runner
+        return Emits(publish.confirmed(op, runner, self.policy, durable, min_replicas), 0.0)
 
     @verb
     def result(
@@ -369,7 +382,7 @@ class Queue(OnBus[BusT_co]):
             "bound": self.bound,
             "priority": envelope.get("priority") or self.policy.tier,
             "window": self.policy.window,
-            "trim": self._trims if on_full is None else _trims(on_full),
+            "trim": self._trims if on_full is None else trims(on_full),
             "common": Task(None, **rest) if rest else None,  # type: ignore[arg-type]
         }
 
@@ -382,19 +395,3 @@ class Queue(OnBus[BusT_co]):
 
 class AsyncQueue(Awaiting, Queue[Any]):
     """A queue on an `AsyncBus`: a `Queue` whose methods `help` shows as coroutines."""
-
-
-def _several(payloads: Iterable[object]) -> Iterable[object]:
-    # Iterating over these would publish each character or key as its own task.
-    if isinstance(payloads, (str, bytes, dict)):
-        raise UsageError(
-            f"the payloads are one {type(payloads).__name__}",
-            hint="give a list of them, or publish",
-        )
-    return payloads
-
-
-def _trims(on_full: str) -> bool:
-    if on_full not in {"refuse", "trim"}:
-        raise UsageError(f"on_full is {on_full!r}", hint="use 'refuse' or 'trim'")
-    return on_full == "trim"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from agentbus.core.errors import QueueFull
+from agentbus.core.errors import QueueFull, UsageError
 from agentbus.core.stream import text
 from agentbus.queues.retry_stream import make_room
 
@@ -16,6 +16,13 @@ if TYPE_CHECKING:
 
 # Where the arguments of the scripts say that the caller makes room if it can.
 ASKS = 0
+
+
+def trims(on_full: str) -> bool:
+    """Return whether the oldest tasks make room at the bound. Raises `UsageError`."""
+    if on_full not in {"refuse", "trim"}:
+        raise UsageError(f"on_full is {on_full!r}", hint="use 'refuse' or 'trim'")
+    return on_full == "trim"
 
 
 def refused(

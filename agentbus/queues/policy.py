@@ -36,7 +36,8 @@ class Policy(Record):
     """The settings of one queue: for its publishers, its workers and its dead letters.
 
     `tier` is the priority of tasks that are published without one; `visibility`, `window`, `results`
-    and `retention` are in seconds; `dead_letters` is the name under which the dead letters lie.
+    and `retention` are in seconds; `dead_letters` is the name under which the dead letters lie. `durable`
+    and `min_replicas` say what confirms a publish that does not say it.
     """
 
     queue: str
@@ -51,6 +52,8 @@ class Policy(Record):
     results: float = RESULT_KEPT
     retention: float = RETENTION
     dead_letters: str = ""
+    durable: str | None = None
+    min_replicas: int = 1
 
     def key_of(self, payload: object) -> str | None:
         """Return the dedup key that a payload holds at `key_field`: text, or a whole number."""
@@ -271,6 +274,8 @@ _CHECKS: dict[str, Callable[[Located], Any]] = {
     "results": lambda given: given.seconds(0),
     "retention": lambda given: given.seconds(0),
     "dead_letters": _template,
+    "durable": lambda given: given.choice(("replica", "disk")),
+    "min_replicas": lambda given: given.whole(1, 100),
 }
 
 

@@ -8,6 +8,7 @@ from sys import modules
 from typing import TYPE_CHECKING, Any
 
 from agentbus.core import context, envelope
+from agentbus.core.errors import UsageError
 from agentbus.core.stream import text
 from agentbus.queues import tracing
 from agentbus.queues.bound import refused
@@ -20,10 +21,14 @@ from agentbus.store.steps import Emit, Push, Script
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
-    from typing import TypedDict, Unpack
+    from typing import TypedDict, TypeVar, Unpack
 
+    from agentbus.queues.policy import Policy
+    from agentbus.queues.runner import AsyncRunner, Runner
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Op
+
+    T = TypeVar("T")
 
     class BatchOptions(TypedDict, total=False):
         """The keywords of `publish_many` and `publish_stream`."""
@@ -116,6 +121,35 @@ def _publish(
         scope, queue, [encoded(scope, item)], priority, bound, window, trim, None
     )
     return found
+
+
+def confirmed(
+    op: Op[T], runner: Runner | AsyncRunner, policy: Policy, kind: str | None, least: int | None
+) -> Op[T]:
+    """Return an operation whose writes are confirmed, if the caller or the policy demands it.
+
+    Raises `UsageError`, and `ConfigError` for a server that confirms nothing.
+    """
+    kind = policy.durable if kind is None else kind
+    if kind is None:
+        if least is not None:
+            raise UsageError("min_replicas needs durable", hint="give durable='replica'")
+        return op
+    from agentbus.store import durable
+
+    least = policy.min_replicas if least is None else least
+    return durable.confirmed(op, durable.demand(runner.scope, runner.backend, kind, least))
+
+
+def several(payloads: Iterable[object]) -> Iterable[object]:
+    """Return the payloads of several tasks. Raises `UsageError` for a single one."""
+    # Iterating over these would publish each character or key as its own task.
+    if isinstance(payloads, (str, bytes, dict)):
+        raise UsageError(
+            f"the payloads are one {type(payloads).__name__}",
+            hint="give a list of them, or publish",
+        )
+    return payloads
 
 
 @tracing.in_span(_stamped, each=True)

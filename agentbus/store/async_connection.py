@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING, Any, cast
 
 from agentbus.core.errors import BackendUnavailable
 from agentbus.store import sandbox
-from agentbus.store.connection import Backend, Target, check_peer, encoder
+from agentbus.store.connection import Backend, Target, check_peer
 from agentbus.store.failures import mistake, revive, unconnected
 from agentbus.store.hiredis_reader import buffer, reader
-from agentbus.store.resp import NO_REDIS, forgotten, moved, pack, settle
+from agentbus.store.resp import NO_REDIS, encoder, forgotten, moved, pack, settle
 from agentbus.store.steps import Denied, LinkDown, ServerReply, Step, Wait
 from agentbus.store.tail import Tails
 
 if TYPE_CHECKING:
+    from agentbus.store.durable import Confirmations
     from agentbus.store.steps import Arg
 
 _GRACE = 1.0
@@ -33,6 +34,7 @@ class AsyncPlainLink:
         self._connection: _AsyncConnection | None = None
         self._dialing: asyncio.Task[_AsyncConnection] | None = None
         self._tails: Tails | None = None
+        self._confirmations: Confirmations | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closed = False
 
@@ -45,7 +47,16 @@ class AsyncPlainLink:
             step.meanwhile()
         if isinstance(step, Wait) and self._tails is not None:
             return await self._tails.wait(step)
+        if step.confirms:
+            return await self._confirmed(step)
         return await self.exchange(step)
+
+    async def _confirmed(self, step: Any) -> Any:
+        if self._confirmations is None:
+            from agentbus.store.durable import Confirmations
+
+            self._confirmations = Confirmations(self.dial, self._commands, self.name)
+        return await self._confirmations.execute(step)
 
     async def exchange(self, step: Step) -> Any:
         """Send a step's commands on the shared connection and return its reply."""
@@ -91,6 +102,8 @@ class AsyncPlainLink:
     async def aclose(self) -> None:
         """Close the connections; pending requests fail."""
         self._closed = True
+        if self._confirmations is not None:
+            self._confirmations.close("the bus was closed")
         if self._tails is not None:
             await self._tails.aclose()
         if self._connection is not None:
@@ -120,6 +133,7 @@ class AsyncPlainLink:
             self._loop = loop
             self._connection = None
             self._dialing = None
+            self._confirmations = None
             self._tails = Tails(self.exchange, self._block_on_own)
 
     async def _block_on_own(self, steps: asyncio.Queue[Wait], give: Callable[[Any], None]) -> None:

@@ -10,7 +10,7 @@ import time
 from agentbus.store.resp import (
     NO_REDIS,
     Incomplete,
-    commands,
+    encoder,
     forgotten,
     moved,
     pack,
@@ -48,6 +48,8 @@ class Backend:
     advice: Advice | None = None
     # The name of the connections in CLIENT LIST.
     client = "agentbus"
+    # Whether its links send the steps that replicas confirm.
+    confirms = True
     # Whether each exchange is logged.
     debug = False
     # Whether the functions of the server are called in place of scripts.
@@ -125,15 +127,6 @@ class Target:
         return commands
 
 
-def encoder(backend: Backend) -> Callable[..., list[Sequence[Arg]]]:
-    """Return the function that makes a step's commands: those that run scripts, or that call functions."""
-    if not backend.functions:
-        return commands
-    from agentbus.store import functions
-
-    return functions.commands
-
-
 class PlainLink:
     """A pool of plain connections, one for each exchange, so that threads may share it."""
 
@@ -164,6 +157,8 @@ class PlainLink:
             connection.post(self._commands(step))
             self._idle.append(connection)
             return None
+        if step.confirms:
+            return self._confirmed(connection, step, until)
         if step.blocks:
             until += step.blocks + _GRACE
         requests, beside = self._commands(step), None if step.blocks else self.beside
@@ -186,6 +181,13 @@ class PlainLink:
         if moved(replies):
             self.close()
         return settle(step, replies)
+
+    def _confirmed(self, connection: _Connection, step: Any, until: float) -> Any:
+        from agentbus.store import durable
+
+        found = durable.over(connection, step, until, self._commands, self.name)
+        self._idle.append(connection)
+        return found
 
     def trim(self) -> None:
         """Close the idle connections but the one that was used last."""

@@ -11,7 +11,7 @@ from agentbus.core.errors import (
 )
 from agentbus.store import sandbox
 from agentbus.store.functions import MISSING, library
-from agentbus.store.steps import Denied, LinkDown, ServerReply, Step
+from agentbus.store.steps import Denied, LinkDown, ServerReply, Step, Unconfirmed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -65,6 +65,11 @@ def given_up(
     said = str(failure)
     if callable(advice):
         said, advice = advice(said)
+    if isinstance(failure, Unconfirmed):
+        return OutcomeUnknown(
+            f"{where} executed '{step.label}', but {said} within {waited:g} s",
+            hint="a failover may lose it: check the replicas, and repeat it with the same key",
+        )
     if step.writes and maybe_done:
         return OutcomeUnknown(
             f"{step.label} was sent to {where} and no answer came within {waited:g} s ({said})",

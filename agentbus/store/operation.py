@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import time
 
-from agentbus.store.steps import Denied, Emit, LinkDown, Pause, ServerReply, Stopped, Take, Wait
+from agentbus.store.steps import (
+    Denied,
+    Emit,
+    LinkDown,
+    Pause,
+    ServerReply,
+    Stopped,
+    Take,
+    Unconfirmed,
+    Wait,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -85,7 +95,11 @@ def attempt(
                         break
                     left = started + allowed(started) - monotonic()
                     if left <= 0:
-                        if maybe_done and step.writes and not looks_back:
+                        if (
+                            maybe_done
+                            and step.writes
+                            and not (looks_back or isinstance(failure, Unconfirmed))
+                        ):
                             # If it was executed, the same request returns its recorded outcome.
                             looks_back = True
                             continue

@@ -55,4 +55,6 @@ def registered(url: Url, project: str, *, built_in: Iterable[str]) -> Backend:
             f"the backend {value} returned {found!r}, not a Backend",
             hint="see agentbus.backends",
         )
+    # A link of another package need not know the steps that replicas confirm.
+    found.confirms = type(found).link is Backend.link
     return found

@@ -67,6 +67,8 @@ class _Cluster(Backend):
 
 
 class _Memory(Backend):
+    confirms = False
+
     def __init__(self, server: str) -> None:
         super().__init__(f"memory://{server}", lambda _within: Target())
         self.server = server

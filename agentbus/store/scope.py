@@ -148,6 +148,10 @@ class Scope:
         except (LinkDown, ServerReply):
             return
 
+    def mark(self) -> str:
+        """Return the key that this client writes to have what it wrote before confirmed."""
+        return self.keys.once(f"{self._client}.mark")
+
     def settled(self, once: Once, step: Step) -> None:
         """Free the slot of a write that was sent once and answered.
 

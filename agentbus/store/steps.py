@@ -46,6 +46,8 @@ class Step:
     posted = False
     # How long the server may block before it answers, in seconds.
     blocks = 0.0
+    # Whether its reply comes only once replicas, or the disk, have confirmed it.
+    confirms = False
 
     def __init__(self) -> None:
         self.within = 5.0
@@ -324,6 +326,10 @@ class LinkDown(Exception):
     def __init__(self, why: str, *, sent: bool) -> None:
         super().__init__(why)
         self.sent = sent
+
+
+class Unconfirmed(LinkDown):
+    """The server executed the request, and what must confirm it did not."""
 
 
 class Denied(LinkDown):

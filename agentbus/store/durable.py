@@ -1,0 +1,355 @@
+"""Publishes durably: answers a write once replicas, or the server's disk, have confirmed it.
+
+`WAIT` counts the replicas that have what was written last on its own connection. So a write goes there
+with a mark, which is written even if the write is a repetition that changes nothing, and then the wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Any
+
+from agentbus.core.errors import AgentBusError, BackendUnavailable, ConfigError, UsageError
+from agentbus.core.record import Record
+from agentbus.store.resp import forgotten, moved
+from agentbus.store.steps import LinkDown, Script, ServerReply, Step, Unconfirmed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Generator, Sequence
+    from typing import Protocol, TypeVar
+
+    from agentbus.store.async_connection import _AsyncConnection
+    from agentbus.store.connection import Backend
+    from agentbus.store.scope import Scope
+    from agentbus.store.steps import Arg, Op
+
+    T = TypeVar("T")
+    Requests = list[Sequence[Arg]]
+    Encode = Callable[..., Requests]
+
+    class Blocking(Protocol):
+        """A connection that blocks its caller."""
+
+        def exchange(self, requests: Requests, until: float) -> list[Any]:
+            """Send commands and return their replies."""
+
+        def close(self) -> None:
+            """Close the connection."""
+
+
+KINDS = ("replica", "disk")
+MOST_REPLICAS = 100
+# Seconds after which the replicas are counted again: one that has gone is not waited for.
+_SLICE = 0.5
+# A server looks at its clocks ten times a second: so much later, in seconds, a wait may end.
+_LATE = 0.12
+# How long the mark of a connection is kept, in seconds.
+_MARKED = 300
+# The most writes that share a wait.
+_AT_ONCE = 500
+_STATE = ("INFO", "replication")
+
+
+class Demand(Record):
+    """What must confirm a write: `kind` is "replica" or "disk"; `least` is a number of replicas."""
+
+    kind: str
+    least: int
+    mark: str
+
+
+class Confirmed(Step):
+    """A script whose reply comes once its effect is confirmed; an error of ours may be the reply."""
+
+    __slots__ = ("demand", "script")
+    writes = True
+    confirms = True
+
+    def __init__(self, script: Script, demand: Demand) -> None:
+        super().__init__()
+        self.script = script
+        self.demand = demand
+        self.meanwhile = script.meanwhile
+
+    @property
+    def label(self) -> str:
+        """The script's name."""
+        return self.script.label
+
+
+def demand(scope: Scope, backend: Backend, kind: str, least: int) -> Demand:
+    """Return the demand of a publish. Raises `UsageError`, `ConfigError`."""
+    if kind not in KINDS:
+        raise UsageError(f"durable is {kind!r}", hint="use 'replica' or 'disk'")
+    if type(least) is not int or not 0 < least <= MOST_REPLICAS:
+        raise UsageError(
+            f"min_replicas is {least!r}", hint=f"give a number from 1 to {MOST_REPLICAS}"
+        )
+    if not backend.confirms:
+        raise ConfigError(
+            f"{backend.name} cannot confirm a write, and durable={kind!r} asks for it",
+            hint="use a server with replicas, or publish without durable",
+        )
+    return Demand(kind, least, scope.mark())
+
+
+def confirmed(op: Op[T], wanted: Demand) -> Op[T]:
+    """Run an operation whose writes are each confirmed before their replies reach it."""
+    try:
+        step = next(op)
+        while True:
+            if not (isinstance(step, Script) and step.writes and not step.optional):
+                try:
+                    reply = yield step
+                except BaseException as failure:  # noqa: BLE001 (passed on to the operation)
+                    step = op.throw(failure)
+                else:
+                    step = op.send(reply)
+                continue
+            asked = Confirmed(step, wanted)
+            try:
+                reply = yield asked
+            except BaseException as failure:  # noqa: BLE001 (passed on to the operation)
+                step.sendings = asked.sendings
+                step = op.throw(failure)
+            else:
+                step.sendings = asked.sendings
+                step = op.throw(reply) if isinstance(reply, AgentBusError) else op.send(reply)
+    except StopIteration as result:
+        value: T = result.value
+        return value
+    finally:
+        op.close()
+
+
+def over(connection: Blocking, step: Confirmed, until: float, encode: Encode, name: str) -> Any:
+    """Exchange a step over a connection that nobody else uses. Raises `LinkDown`, `ServerReply`."""
+    if step.meanwhile is not None:
+        step.meanwhile()
+    talk = _conversation([step], until, encode, name)
+    try:
+        requests = next(talk)
+        while True:
+            try:
+                replies = connection.exchange(requests, until)
+            except LinkDown as failure:
+                requests = talk.throw(failure)
+            else:
+                requests = talk.send(replies)
+    except StopIteration as result:
+        (reply,) = result.value
+    except BaseException:
+        connection.close()
+        raise
+    if isinstance(reply, ServerReply):
+        if moved([reply]):
+            connection.close()
+        raise reply
+    return reply
+
+
+class Confirmations:
+    """Sends the steps of coroutines on a connection of its own: those of one time share one wait."""
+
+    def __init__(
+        self,
+        dial: Callable[[float], Coroutine[Any, Any, _AsyncConnection]],
+        encode: Encode,
+        name: str,
+    ) -> None:
+        self._dial = dial
+        self._encode = encode
+        self._name = name
+        self._connection: _AsyncConnection | None = None
+        self._waiting: list[tuple[Confirmed, asyncio.Future[Any]]] = []
+        self._sending: asyncio.Task[None] | None = None
+
+    async def execute(self, step: Confirmed) -> Any:
+        """Exchange one step with the server."""
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        member = step, future
+        self._waiting.append(member)
+        if self._sending is None:
+            self._sending = asyncio.create_task(self._send())
+        try:
+            async with asyncio.timeout(step.within):
+                reply = await future
+        except TimeoutError:
+            sent = member not in self._waiting
+            if not sent:
+                self._waiting.remove(member)
+            raise LinkDown("no answer in time", sent=sent) from None
+        if isinstance(reply, ServerReply):
+            raise reply
+        return reply
+
+    def close(self, why: str) -> None:
+        """Close the connection; steps without a reply fail."""
+        if self._sending is not None:
+            self._sending.cancel()
+        if self._connection is not None:
+            self._connection.close(why)
+        waiting, self._waiting = self._waiting, []
+        for _, future in waiting:
+            _fail(future, LinkDown(why, sent=False))
+
+    async def _send(self) -> None:
+        try:
+            while self._waiting:
+                wanted = self._waiting[0][0].demand
+                group = [one for one in self._waiting if one[0].demand == wanted][:_AT_ONCE]
+                self._waiting = [one for one in self._waiting if one not in group]
+                # The others were cancelled.
+                group = [one for one in group if not one[1].done()]
+                if group:
+                    await self._together(group)
+        finally:
+            self._sending = None
+
+    async def _together(self, group: list[tuple[Confirmed, asyncio.Future[Any]]]) -> None:
+        steps, futures = [step for step, _ in group], [future for _, future in group]
+        try:
+            replies = await self._exchange(steps, min(step.within for step in steps))
+        except (LinkDown, ServerReply, AgentBusError) as failure:
+            for future in futures:
+                _fail(future, failure)
+            return
+        except BaseException:
+            for future in futures:
+                future.cancel()
+            raise
+        for future, reply in zip(futures, replies, strict=True):
+            if not future.done():
+                future.set_result(reply)
+
+    async def _exchange(self, steps: list[Confirmed], within: float) -> list[Any]:
+        until = time.monotonic() + within
+        connection = self._connection
+        if connection is None or connection.closed:
+            connection = self._connection = await self._dial(within)
+        talk = _conversation(steps, until, self._encode, self._name)
+        try:
+            requests = next(talk)
+            while True:
+                try:
+                    left = max(0.001, until - time.monotonic())
+                    replies = await connection.request(requests, left)
+                except LinkDown as failure:
+                    requests = talk.throw(failure)
+                else:
+                    requests = talk.send(replies)
+        except StopIteration as result:
+            found: list[Any] = result.value
+        except BaseException:
+            connection.close("a write was not confirmed")
+            raise
+        if moved(found):
+            connection.close("another server is in charge")
+        return found
+
+
+def _fail(future: asyncio.Future[Any], failure: Exception) -> None:
+    if not future.done():
+        # Not the error itself: each caller adds to its traceback.
+        future.set_exception(
+            type(failure)(str(failure), sent=failure.sent)
+            if isinstance(failure, LinkDown) and type(failure) in {LinkDown, Unconfirmed}
+            else failure
+        )
+
+
+def _conversation(
+    steps: Sequence[Confirmed], until: float, encode: Encode, name: str
+) -> Generator[Requests, list[Any], list[Any]]:
+    """Yield the requests that send steps and have them confirmed, and return the steps' replies.
+
+    An error of the server is the reply of its step; that there are too few replicas is the reply of all,
+    none of which is sent then. Raises `Unconfirmed`.
+    """
+    wanted = steps[0].demand
+    before: frozenset[bytes] = frozenset()
+    if wanted.kind == "replica":
+        try:
+            (state,) = yield [_STATE]
+        except LinkDown as failure:
+            # The steps were not.
+            raise type(failure)(str(failure), sent=False) from None
+        before = _replicas(state)
+        if len(before) < wanted.least:
+            return [_too_few(name, len(before), wanted.least)] * len(steps)
+    replies: list[Any] = yield [_only(encode(step.script)) for step in steps]
+    unknown = [number for number, reply in enumerate(replies) if forgotten([reply])]
+    if unknown:
+        again = yield [_only(encode(steps[number].script, whole=True)) for number in unknown]
+        for number, reply in zip(unknown, again, strict=True):
+            replies[number] = reply
+    if all(isinstance(reply, ServerReply) for reply in replies):
+        return replies
+    while True:
+        left = until - time.monotonic() - _LATE
+        ms = max(1, round(min(left, _SLICE) * 1000))
+        wait: Sequence[Arg] = ("WAITAOF", 1, 0, ms)
+        if wanted.kind == "replica":
+            wait = ("WAIT", max(len(before), wanted.least), ms)
+        marked, count, state = yield [("SET", wanted.mark, 1, "EX", _MARKED), wait, _STATE]
+        if isinstance(marked, ServerReply):
+            raise Unconfirmed(f"the server refused a mark: {marked}", sent=True)
+        if isinstance(count, ServerReply):
+            return [_unable(name, wanted, count)] * len(steps)
+        if wanted.kind == "disk":
+            if count[0] >= 1:
+                return replies
+            said = "the server's disk did not confirm it"
+        else:
+            after = _replicas(state)
+            # One that came or went meanwhile may be the one that was not counted.
+            every = len(before | after)
+            if count >= max(every, wanted.least):
+                return replies
+            said = f"{count} of {max(every, wanted.least)} replicas confirmed it"
+            before = after
+        if time.monotonic() + _LATE * 1.2 >= until:
+            raise Unconfirmed(said, sent=True)
+
+
+def _only(commands: Requests) -> Sequence[Arg]:
+    (command,) = commands
+    return command
+
+
+def _replicas(state: Any) -> frozenset[bytes]:
+    """Return the replicas that a primary sends its writes to. Raises `LinkDown` on a replica."""
+    if isinstance(state, ServerReply):
+        raise state
+    lines = state.split(b"\r\n")
+    if b"role:master" not in lines:
+        raise LinkDown("this server is a replica now", sent=True)
+    return frozenset(
+        line.partition(b":")[2].partition(b",state=")[0]
+        for line in lines
+        if line.startswith(b"slave") and b",state=online," in line
+    )
+
+
+def _too_few(name: str, found: int, least: int) -> BackendUnavailable:
+    return BackendUnavailable(
+        f"{name} has {found} connected replicas, and durable='replica' needs {least}:"
+        " nothing was published",
+        hint="attach replicas to the server, or publish without durable",
+        shell_hint="attach replicas to the server, or publish without --durable",
+    )
+
+
+def _unable(name: str, wanted: Demand, reply: ServerReply) -> ConfigError:
+    said = str(reply)
+    if "appendonly" in said:
+        hint = "set 'appendonly yes' on the server"
+    elif "unknown command" in said.lower():
+        hint = "use Redis 7.2 or newer, or any Valkey"
+    else:
+        hint = "allow the user the commands INFO, SET, WAIT and WAITAOF"
+    return ConfigError(
+        f"{name} published the task, but cannot confirm durable={wanted.kind!r}: {said[:120]}",
+        hint=hint,
+    )
