@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from agentbus.commands import _envelope, _payload, _together, _values
-from agentbus.commands._declare import Args, Call, Param, Verb, body, seconds
+from agentbus.commands._declare import Args, Call, Param, Verb, body, seconds, whole
 from agentbus.commands._output import ReaderGone
 from agentbus.core import envelope
 from agentbus.core.errors import AgentBusError, InvalidPayload, UsageError
@@ -57,6 +57,12 @@ VERB = Verb(
     ),
     Param("--notify", "Announce on the channel, topic tasks, that the task is done, or buried."),
     Param("--ordering-key K", "Deliver tasks with this key in the order of publication."),
+    Param(
+        "--durable",
+        "Wait until all connected replicas, or the server's disk, have confirmed it.",
+        choices=("replica", "disk"),
+    ),
+    Param("--min-replicas N", "With --durable replica: at least N replicas (1).", convert=whole),
     *_envelope.PARAMS,
     _payload.TEXT,
     _payload.JSON,
@@ -65,7 +71,9 @@ VERB = Verb(
     " digits) is refused: exit 2. The same --key within 300 s returns the first task's id and adds"
     " nothing. A full queue refuses: exit 1. The config file's policy for the queue may set the dedup"
     " time, the bound, and a field of the payload that is the default key. If a task named by --after"
-    " is buried, so is this one; --after exits 4 if it was buried before, 5 if it is unknown. With"
+    " is buried, so is this one; --after exits 4 if it was buried before, 5 if it is unknown."
+    " --durable exits 7 if nothing confirmed the task before the --deadline: it is in the queue, and a"
+    " failover may lose it. With"
     " --lines, blank lines are skipped, and each id is printed as soon as its task is in the queue;"
     " if their reader leaves, the lines are published all the same. JSON: task_id, queue, priority,"
     " key.",
@@ -77,7 +85,7 @@ VERB = Verb(
         "find . -name '*.png' | agentbus publish thumbnails --lines",
     ),
     subject="queue",
-    goes_with={"--after-group": ("--after",)},
+    goes_with={"--after-group": ("--after",), "--min-replicas": ("--durable",)},
     excludes={"--text": ("--payload-json",), "--at": ("--delay",)},
 )
 
@@ -122,7 +130,13 @@ def _publish(call: Call, queue: Queue, item: object) -> str:
     args = call.args
     after = args.after or None
     found: str = queue.publish(
-        item, delay=args.delay, at=args.at, after=after, after_group=args.after_group
+        item,
+        delay=args.delay,
+        at=args.at,
+        after=after,
+        after_group=args.after_group,
+        durable=args.durable,
+        min_replicas=args.min_replicas,
     )
     return found
 
@@ -140,7 +154,9 @@ def _each_line(call: Call, queue: Queue) -> None:
             if alone:
                 ids = [_publish(call, queue, common.filling(items[0]))]
             else:
-                ids = queue.publish_many(items, **fields)
+                ids = queue.publish_many(
+                    items, durable=args.durable, min_replicas=args.min_replicas, **fields
+                )
             done += len(ids)
             try:
                 if read:

@@ -93,7 +93,10 @@ def _uvloop() -> asyncio.AbstractEventLoop:
 
 
 # Tests that mostly wait for deadlines and pauses: beside those of Spark, which mostly compute.
-_WAITING = ("tests/test_faults.py", "tests/test_pausing_workers.py", "tests/test_adversity.py")
+_WAITING = (
+    *("tests/test_faults.py", "tests/test_pausing_workers.py", "tests/test_adversity.py"),
+    "tests/test_durable.py",
+)
 
 
 @pytest.hookimpl(tryfirst=True)

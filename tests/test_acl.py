@@ -592,7 +592,7 @@ def asked(server: Server) -> set[str]:
 def test_a_rule_allows_what_the_source_asks_for_and_nothing_else(valkey):
     wanted = asked(valkey) - OWNER - ALWAYS - ASKED_IN_VAIN
 
-    assert wanted == acl.READS | acl.WRITES | acl.FUNCTIONS
+    assert wanted == acl.READS | acl.WRITES | acl.FUNCTIONS | acl.BY_HAND
 
 
 def test_a_reader_is_given_no_command_that_writes(valkey):

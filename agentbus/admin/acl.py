@@ -17,7 +17,7 @@ from agentbus.core.record import Record
 READS = frozenset(
     [
         *("ping", "select", "time", "info", "dbsize", "scan", "eval", "evalsha", "client|setname"),
-        *("exists", "type", "pttl", "get", "mget"),
+        *("exists", "type", "pttl", "get", "mget", "wait"),
         *("hget", "hgetall", "hkeys", "hlen", "hmget", "hscan", "hvals"),
         *("scard", "sismember", "smismember", "sscan"),
         *("zcard", "zmscore", "zrange", "zrangebylex", "zrangebyscore"),
@@ -60,6 +60,8 @@ ROLES = ("publisher", "worker")
 # What runs scripts, and what calls the functions that stand in for them.
 SCRIPTS = frozenset(["eval", "evalsha"])
 FUNCTIONS = frozenset(["fcall"])
+# Servers before Redis 7.2 refuse a rule with this: an administrator adds it for `durable="disk"`.
+BY_HAND = frozenset(["waitaof"])
 # Commands that find a project's shard.
 CLUSTER = frozenset(["cluster|slots", "command"])
 

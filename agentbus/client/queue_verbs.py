@@ -85,9 +85,11 @@ class QueueVerbs:
     def _asked(
         self, queue: str, payload: object, timeout: float | None, envelope: Envelope
     ) -> Op[Answer]:
-        from agentbus.queues import ask
+        from agentbus.queues import ask, publish
 
-        return ask.ask(self.scope, queue, payload, timeout, {**envelope}, self.policy(queue))
+        policy = self.policy(queue)
+        op = ask.ask(self.scope, queue, payload, timeout, {**envelope}, policy)
+        return publish.confirmed(op, self.runner, policy, None, None)
 
     @verb
     def result(

@@ -88,8 +88,9 @@ def demand(scope: Scope, backend: Backend, kind: str, least: int) -> Demand:
         )
     if not backend.confirms:
         raise ConfigError(
-            f"{backend.name} cannot confirm a write, and durable={kind!r} asks for it",
-            hint="use a server with replicas, or publish without durable",
+            f"{backend.name} cannot confirm that a task was kept, and durable={kind!r} asks for that",
+            hint="use the URL of a server with replicas, or publish without durable",
+            shell_hint="use the URL of a server with replicas, or publish without --durable",
         )
     return Demand(kind, least, scope.mark())
 
@@ -336,8 +337,8 @@ def _too_few(name: str, found: int, least: int) -> BackendUnavailable:
     return BackendUnavailable(
         f"{name} has {found} connected replicas, and durable='replica' needs {least}:"
         " nothing was published",
-        hint="attach replicas to the server, or publish without durable",
-        shell_hint="attach replicas to the server, or publish without --durable",
+        hint="use the URL of a server with replicas, or publish without durable",
+        shell_hint="use the URL of a server with replicas, or publish without --durable",
     )
 
 
