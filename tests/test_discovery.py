@@ -39,14 +39,14 @@ def joined(replica: Server, primary: Server) -> None:
 class Sentinel:
     """One real sentinel, which decides alone and soon."""
 
-    def __init__(self, place: pathlib.Path, primary: Server) -> None:
+    def __init__(self, place: pathlib.Path, primary: Server, *, down: int = 500) -> None:
         self.port = free_port()
         place.mkdir()
         config = place / "sentinel.conf"
         config.write_text(
             f"port {self.port}\nbind 127.0.0.1\ndir {place}\n"
             f"sentinel monitor main 127.0.0.1 {primary.port} 1\n"
-            "sentinel down-after-milliseconds main 500\n"
+            f"sentinel down-after-milliseconds main {down}\n"
             "sentinel failover-timeout main 3000\n"
         )
         self._words = [primary.binary, str(config), "--sentinel"]

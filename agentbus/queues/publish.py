@@ -138,7 +138,11 @@ def confirmed(
     from agentbus.store import durable
 
     least = policy.min_replicas if least is None else least
-    return durable.confirmed(op, durable.demand(runner.scope, runner.backend, kind, least))
+    backend = runner.backend
+    wanted = durable.demand(
+        kind, least, runner.scope.mark(), where=backend.name, able=backend.confirms
+    )
+    return durable.confirmed(op, wanted)
 
 
 def several(payloads: Iterable[object]) -> Iterable[object]:

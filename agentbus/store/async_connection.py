@@ -13,7 +13,7 @@ from agentbus.store import sandbox
 from agentbus.store.connection import Backend, Target, check_peer
 from agentbus.store.failures import mistake, revive, unconnected
 from agentbus.store.hiredis_reader import buffer, reader
-from agentbus.store.resp import NO_REDIS, encoder, forgotten, moved, pack, settle
+from agentbus.store.resp import NO_REDIS, forgotten, moved, pack, settle
 from agentbus.store.steps import Denied, LinkDown, ServerReply, Step, Wait
 from agentbus.store.tail import Tails
 
@@ -30,7 +30,7 @@ class AsyncPlainLink:
     def __init__(self, backend: Backend) -> None:
         self.name = backend.name
         self._backend = backend
-        self._commands = encoder(backend)
+        self._commands = backend.encoder()
         self._connection: _AsyncConnection | None = None
         self._dialing: asyncio.Task[_AsyncConnection] | None = None
         self._tails: Tails | None = None

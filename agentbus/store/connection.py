@@ -10,7 +10,7 @@ import time
 from agentbus.store.resp import (
     NO_REDIS,
     Incomplete,
-    encoder,
+    commands,
     forgotten,
     moved,
     pack,
@@ -40,19 +40,17 @@ class Backend:
     """A server by its name in messages, without secrets.
 
     `find` locates it, and `revive`, if given, starts it; each takes a limit in seconds. With `wraps`, a
-    project's keys share one hash tag and so one shard. `advice` is a hint for when the server does not
-    answer, or a function that makes of why it does not answer a better reason and a hint.
+    project's keys share one hash tag and so one shard. If it `confirms`, its links send the steps that
+    replicas confirm. `advice` is a hint for when the server does not answer, or a function that makes of
+    why it does not answer a better reason and a hint.
     """
 
     wraps = False
     advice: Advice | None = None
-    # The name of the connections in CLIENT LIST.
-    client = "agentbus"
-    # Whether its links send the steps that replicas confirm.
+    client = "agentbus"  # The name of the connections in CLIENT LIST.
     confirms = True
-    # Whether each exchange is logged.
+    # Whether each exchange is logged, and the functions of the server are called in place of scripts.
     debug = False
-    # Whether the functions of the server are called in place of scripts.
     functions = False
 
     def __init__(
@@ -65,6 +63,14 @@ class Backend:
         self.name = name
         self.find = find
         self.revive = revive
+
+    def encoder(self) -> Callable[..., list[Sequence[Arg]]]:
+        """Return the function that makes a step's commands: those that run scripts, or functions."""
+        if not self.functions:
+            return commands
+        from agentbus.store import functions
+
+        return functions.commands
 
     def link(self) -> Link:
         """Return a blocking link, which connects on first use."""
@@ -136,7 +142,7 @@ class PlainLink:
         # removed once that is a number.
         self.beside: Script | None = None
         self._backend = backend
-        self._commands = encoder(backend)
+        self._commands = backend.encoder()
         self._idle: list[_Connection] = []
         self._process = os.getpid()
 
@@ -158,7 +164,9 @@ class PlainLink:
             self._idle.append(connection)
             return None
         if step.confirms:
-            return self._confirmed(connection, step, until)
+            from agentbus.store.durable import over
+
+            return over(connection, step, until, self._commands, self.name, self._idle.append)
         if step.blocks:
             until += step.blocks + _GRACE
         requests, beside = self._commands(step), None if step.blocks else self.beside
@@ -181,13 +189,6 @@ class PlainLink:
         if moved(replies):
             self.close()
         return settle(step, replies)
-
-    def _confirmed(self, connection: _Connection, step: Any, until: float) -> Any:
-        from agentbus.store import durable
-
-        found = durable.over(connection, step, until, self._commands, self.name)
-        self._idle.append(connection)
-        return found
 
     def trim(self) -> None:
         """Close the idle connections but the one that was used last."""

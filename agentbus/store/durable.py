@@ -19,22 +19,32 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Generator, Sequence
     from typing import Protocol, TypeVar
 
-    from agentbus.store.async_connection import _AsyncConnection
-    from agentbus.store.connection import Backend
-    from agentbus.store.scope import Scope
     from agentbus.store.steps import Arg, Op
 
     T = TypeVar("T")
     Requests = list[Sequence[Arg]]
     Encode = Callable[..., Requests]
 
-    class Blocking(Protocol):
+    class OwnConnection(Protocol):
         """A connection that blocks its caller."""
 
         def exchange(self, requests: Requests, until: float) -> list[Any]:
             """Send commands and return their replies."""
 
         def close(self) -> None:
+            """Close the connection."""
+
+    class AwaitedConnection(Protocol):
+        """A connection of an event loop."""
+
+        @property
+        def closed(self) -> bool:
+            """Whether it accepts no further request."""
+
+        async def request(self, requests: Requests, within: float) -> list[Any]:
+            """Send commands and return their replies."""
+
+        def close(self, why: str) -> None:
             """Close the connection."""
 
 
@@ -78,21 +88,24 @@ class Confirmed(Step):
         return self.script.label
 
 
-def demand(scope: Scope, backend: Backend, kind: str, least: int) -> Demand:
-    """Return the demand of a publish. Raises `UsageError`, `ConfigError`."""
+def demand(kind: str, least: int, mark: str, *, where: str, able: bool) -> Demand:
+    """Return the demand of a publish to a server that is `able` to confirm, or is not.
+
+    Raises `UsageError`, `ConfigError`.
+    """
     if kind not in KINDS:
         raise UsageError(f"durable is {kind!r}", hint="use 'replica' or 'disk'")
     if type(least) is not int or not 0 < least <= MOST_REPLICAS:
         raise UsageError(
             f"min_replicas is {least!r}", hint=f"give a number from 1 to {MOST_REPLICAS}"
         )
-    if not backend.confirms:
+    if not able:
         raise ConfigError(
-            f"{backend.name} cannot confirm that a task was kept, and durable={kind!r} asks for that",
+            f"{where} cannot confirm that a task was kept, and durable={kind!r} asks for that",
             hint="use the URL of a server with replicas, or publish without durable",
             shell_hint="use the URL of a server with replicas, or publish without --durable",
         )
-    return Demand(kind, least, scope.mark())
+    return Demand(kind, least, mark)
 
 
 def confirmed(op: Op[T], wanted: Demand) -> Op[T]:
@@ -124,8 +137,19 @@ def confirmed(op: Op[T], wanted: Demand) -> Op[T]:
         op.close()
 
 
-def over(connection: Blocking, step: Confirmed, until: float, encode: Encode, name: str) -> Any:
-    """Exchange a step over a connection that nobody else uses. Raises `LinkDown`, `ServerReply`."""
+def over(
+    connection: OwnConnection,
+    step: Step,
+    until: float,
+    encode: Encode,
+    name: str,
+    keep: Callable[[Any], None],
+) -> Any:
+    """Exchange a step over a connection that nobody else uses, and `keep` it, or close it.
+
+    Raises `LinkDown`, `ServerReply`.
+    """
+    assert isinstance(step, Confirmed)
     if step.meanwhile is not None:
         step.meanwhile()
     talk = _conversation([step], until, encode, name)
@@ -143,26 +167,28 @@ def over(connection: Blocking, step: Confirmed, until: float, encode: Encode, na
     except BaseException:
         connection.close()
         raise
+    if moved([reply]):
+        connection.close()
+    else:
+        keep(connection)
     if isinstance(reply, ServerReply):
-        if moved([reply]):
-            connection.close()
         raise reply
     return reply
 
 
 class Confirmations:
-    """Sends the steps of coroutines on a connection of its own: those of one time share one wait."""
+    """Sends the steps of coroutines on a separate connection: those of one time share one wait."""
 
     def __init__(
         self,
-        dial: Callable[[float], Coroutine[Any, Any, _AsyncConnection]],
+        dial: Callable[[float], Coroutine[Any, Any, AwaitedConnection]],
         encode: Encode,
         name: str,
     ) -> None:
         self._dial = dial
         self._encode = encode
         self._name = name
-        self._connection: _AsyncConnection | None = None
+        self._connection: AwaitedConnection | None = None
         self._waiting: list[tuple[Confirmed, asyncio.Future[Any]]] = []
         self._sending: asyncio.Task[None] | None = None
 
@@ -263,7 +289,7 @@ def _fail(future: asyncio.Future[Any], failure: Exception) -> None:
 def _conversation(
     steps: Sequence[Confirmed], until: float, encode: Encode, name: str
 ) -> Generator[Requests, list[Any], list[Any]]:
-    """Yield the requests that send steps and have them confirmed, and return the steps' replies.
+    """Yield the requests that send steps and confirm them, and return the steps' replies.
 
     An error of the server is the reply of its step; that there are too few replicas is the reply of all,
     none of which is sent then. Raises `Unconfirmed`.

@@ -22,10 +22,9 @@ from agentbus.store.steps import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
     from typing import Any
 
-    from agentbus.store.connection import Backend
     from agentbus.store.steps import Arg
 
 NO_REDIS = "the server does not speak Redis's protocol"
@@ -80,15 +79,6 @@ def commands(step: Step, *, whole: bool = False) -> list[Sequence[Arg]]:
     if isinstance(step, Both):
         return [*commands(step.first, whole=whole), *commands(step.second, whole=whole)]
     raise TypeError(f"{step!r} is not for a server")
-
-
-def encoder(backend: Backend) -> Callable[..., list[Sequence[Arg]]]:
-    """Return the function that makes a step's commands: those that run scripts, or that call functions."""
-    if not backend.functions:
-        return commands
-    from agentbus.store import functions
-
-    return functions.commands
 
 
 def forgotten(replies: Sequence[Any]) -> bool:
