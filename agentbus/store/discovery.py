@@ -75,6 +75,10 @@ class SentinelFinder:
             asked = ", ".join(f"{host}:{port}" for host, port in hosts)
             why = f"no sentinel of {asked} names a master for {self._service!r}"
             raise LinkDown(why, sent=False) from None
+        finally:
+            # Else they stay open until the garbage is collected.
+            for asked_one in sentinel.sentinels:
+                asked_one.close()
         host, port = found
         return Target(
             host=str(host),
